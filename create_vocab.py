@@ -10,13 +10,15 @@ Give create_pretraining_data.py the same --do_lower_case and --strip_accents, so
 import dataclasses
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from absl import flags, logging
 
 from bert_tf.pretraining.corpus import check_beginning
 from bert_tf.pretraining.corpus_formats import TextSettings
-from bert_tf.system import checks, script, text_encodings
+from bert_tf.system import checks, script
+from bert_tf.system.declare import REQUIRED, define_flags, flags_given, given, setting, settings_of
+from bert_tf.system.text_encodings import encoding_setting
 
 FLAGS = flags.FLAGS
 
@@ -50,100 +52,100 @@ KINDS = {
     ),
 }
 
-flags.DEFINE_string(
-    "input_file",
-    None,
-    "Text files to learn from: a comma-separated list of globs. Use the text you will pre-train on; a few "
-    "hundred megabytes of it are enough.",
-)
-text_encodings.define_encoding_flag("--input_file")
-flags.DEFINE_string(
-    "output_file",
-    None,
-    "The vocabulary to write: vocab.txt, one token per line; of byte_bpe vocab.json, with merges.txt beside it; of "
-    "sentencepiece spiece.model.",
-)
-flags.DEFINE_enum(
-    "kind",
-    "wordpiece",
-    list(KINDS),
-    "wordpiece: for BERT, ELECTRA and DistilBERT. byte_bpe: for RoBERTa; keeps case, knows every text. sentencepiece: "
-    "a unigram model for ALBERT.",
-)
-flags.DEFINE_integer(
-    "vocab_size",
-    None,
-    "Tokens in the vocabulary, including special ones. If unset, as in the released English models: 30,522 for "
-    "wordpiece, 50,265 for byte_bpe, 30,000 for sentencepiece. 8,000 suits small models on small corpora. Must equal "
-    "vocab_size in the model's configuration.",
-    lower_bound=1,
-)
-flags.DEFINE_bool(
-    "do_lower_case",
-    True,
-    "Lower-case the text. Give every later script the same value. Use False for named entities and parts of speech, "
-    "and for most languages other than English.",
-)
-flags.DEFINE_bool(
-    "strip_accents",
-    None,
-    "Strip accents (é becomes e). Follows --do_lower_case if unset, as in the original. Set --strip_accents=false for "
-    "Korean, Japanese, Thai, Hindi and other scripts that this breaks.",
-)
-flags.DEFINE_integer(
-    "num_unused",
-    99,
-    "Slots [unused0], [unused1], ... that you can later rename to words of your domain. 99 gives [UNK], [CLS], [SEP] "
-    "and [MASK] the ids 100-103, as in the released vocabularies.",
-    lower_bound=0,
-)
-flags.DEFINE_integer(
-    "min_frequency",
-    2,
-    "How often two pieces must be adjacent to be merged. Raise it if rare misspellings enter the vocabulary.",
-    lower_bound=1,
-)
-flags.DEFINE_integer(
-    "max_characters",
-    None,
-    "Keep only this many different characters, the most frequent ones; words with others become [UNK]. If unset, all; "
-    "set it (say, to 5,000) for web text with stray scripts and emoji.",
-    lower_bound=1,
-)
-flags.DEFINE_integer(
-    "max_words",
-    2_000_000,
-    "Different words kept in memory while counting, about 150 bytes each; beyond this the rarest are dropped. Lower it "
-    "if memory is scarce.",
-    lower_bound=1000,
-)
-flags.DEFINE_float(
-    "character_coverage",
-    0.99995,
-    "Share of the text whose characters get pieces; 0.9995 suits Chinese, Japanese and Korean. Other characters become "
-    "<unk>.",
-    lower_bound=0.9,
-    upper_bound=1.0,
-)
-flags.DEFINE_integer(
-    "max_sentences",
-    10_000_000,
-    "Lines kept in memory; from a longer text, a random sample of this many. Lower it if memory is scarce.",
-    lower_bound=1000,
-)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VocabularySettings:
+    """What a vocabulary is learned from, and how."""
+
+    input_file: str = setting(
+        REQUIRED,
+        "Text files to learn from: a comma-separated list of globs. Use the text you will pre-train on; a few hundred "
+        "megabytes of it are enough.",
+        heading="All kinds of vocabularies",
+    )
+    encoding: str = encoding_setting("--input_file")
+    output_file: str = setting(
+        REQUIRED,
+        "The vocabulary to write: vocab.txt, one token per line; of byte_bpe vocab.json, with merges.txt beside it; of "
+        "sentencepiece spiece.model.",
+        check=checks.check_output_file,
+    )
+    kind: str = setting(
+        "wordpiece",
+        "wordpiece: for BERT, ELECTRA and DistilBERT. byte_bpe: for RoBERTa; keeps case, knows every text. "
+        "sentencepiece: a unigram model for ALBERT.",
+        choices=tuple(KINDS),
+    )
+    vocab_size: int | None = setting(
+        None,
+        "Tokens in the vocabulary, including special ones. 8,000 suits small models on small corpora. Must equal "
+        "vocab_size in the model's configuration. If unset, as in the released English models: 30,522 for wordpiece, "
+        "50,265 for byte_bpe, 30,000 for sentencepiece.",
+        least=1,
+    )
+    do_lower_case: bool = setting(
+        True,
+        "Lower-case the text. Give every later script the same value. Use false for named entities and parts of "
+        "speech, and for most languages other than English.",
+        heading="Only some kinds",
+    )
+    strip_accents: bool | None = setting(
+        None,
+        "Strip accents (é becomes e). Set --strip_accents=false for Korean, Japanese, Thai, Hindi and other scripts "
+        "that this breaks. If unset, as --do_lower_case, as in the original.",
+    )
+    num_unused: int = setting(
+        99,
+        "Slots [unused0], [unused1], ... that you can later rename to words of your domain. 99 gives [UNK], [CLS], "
+        "[SEP] and [MASK] the ids 100-103, as in the released vocabularies.",
+        least=0,
+    )
+    min_frequency: int = setting(
+        2,
+        "How often two pieces must be adjacent to be merged. Raise it if rare misspellings enter the vocabulary.",
+        least=1,
+    )
+    max_characters: int | None = setting(
+        None,
+        "Keep only this many different characters, the most frequent ones; words with others become [UNK]. Set it "
+        "(say, to 5,000) for web text with stray scripts and emoji. If unset, all.",
+        least=1,
+    )
+    max_words: int = setting(
+        2_000_000,
+        "Different words kept in memory while counting, about 150 bytes each; beyond this the rarest are dropped. "
+        "Lower it if memory is scarce.",
+        least=1000,
+    )
+    character_coverage: float = setting(
+        0.99995,
+        "Share of the text whose characters get pieces; 0.9995 suits Chinese, Japanese and Korean. Other characters "
+        "become <unk>.",
+        least=0.9,
+        most=1,
+    )
+    max_sentences: int = setting(
+        10_000_000,
+        "Lines kept in memory; from a longer text, a random sample of this many. Lower it if memory is scarce.",
+        least=1000,
+    )
 
 
-def check_kind(kind: str, output_file: str, given: Iterable[str]) -> None:
-    """Refuses flags that a kind doesn't use, and names of files that nothing would find.
+define_flags(VocabularySettings)
+
+
+def check_kind(settings: VocabularySettings, given: Collection[str]) -> None:
+    """Refuses settings that a kind doesn't use, and names of files that nothing would find.
 
     Args:
-      given: the flags that are not left at their defaults.
+      given: names of flags, also of those with their defaults.
 
     Raises:
       ValueError: names the flag.
     """
-    for name in given:
-        if name not in KINDS[kind].flags:
+    kind, output_file = settings.kind, settings.output_file
+    for name in sorted({name for some in KINDS.values() for name in some.flags}):
+        if name in given and name not in KINDS[kind].flags:
             raise ValueError(f"--{name} means nothing for --kind={kind}.")
     if kind == "wordpiece" and output_file.endswith((".json", ".model")):
         raise ValueError(
@@ -173,40 +175,39 @@ def learn(kind: str, files: Sequence[str], output_file: str, settings: Mapping) 
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    kind = KINDS[FLAGS.kind]
-    of_a_kind = {name for some in KINDS.values() for name in some.flags}
-    check_kind(FLAGS.kind, FLAGS.output_file, [name for name in of_a_kind if not FLAGS[name].using_default_value])
-    check_beginning(FLAGS.input_file, "--input_file", TextSettings(input_format="text", encoding=FLAGS.encoding))
-    checks.check_output_file(FLAGS.output_file, "--output_file")
+    settings = settings_of(VocabularySettings, FLAGS)
+    kind = KINDS[settings.kind]
+    check_kind(settings, flags_given(FLAGS))
+    text = TextSettings(input_format="text", encoding=settings.encoding)
+    check_beginning(settings.input_file, "--input_file", text)
     script.start_tensorflow()
     import tensorflow as tf
 
     from bert_tf.system import atomic, text_files
 
-    files = text_files.list_files(FLAGS.input_file, flag="--input_file")
+    files = text_files.list_files(settings.input_file, flag="--input_file")
     logging.info("Reading %d files, the first is %s", len(files), files[0])
 
-    directory = os.path.dirname(FLAGS.output_file)
+    directory = os.path.dirname(settings.output_file)
     if checks.is_remote(directory):  # now, rather than fail after the work; local ones are checked above
         tf.io.gfile.makedirs(directory)
 
-    settings = {"vocab_size": FLAGS.vocab_size or kind.vocab_size, **{name: FLAGS[name].value for name in kind.flags}}
-    settings["encoding"] = FLAGS.encoding
-    contents = learn(FLAGS.kind, files, FLAGS.output_file, settings)
+    arguments = {name: getattr(settings, name) for name in (*kind.flags, "encoding")}
+    arguments["vocab_size"] = settings.vocab_size or kind.vocab_size
+    contents = learn(settings.kind, files, settings.output_file, arguments)
     if directory:
         tf.io.gfile.makedirs(directory)
     atomic.write_files(contents)
-    casing = {name: settings.get(name) for name in ("do_lower_case", "strip_accents")}
-    given = {"input_file": FLAGS.input_file, "vocab_file": FLAGS.output_file}
-    given |= {name: value for name, value in casing.items() if value is not None}
-    given |= {} if FLAGS["encoding"].using_default_value else {"encoding": FLAGS.encoding}
+    casing = {name: arguments.get(name) for name in ("do_lower_case", "strip_accents")}
+    next_flags = {"input_file": settings.input_file, "vocab_file": settings.output_file}
+    next_flags |= {name: value for name, value in casing.items() if value is not None}
+    next_flags |= dict.fromkeys(given(settings, ["encoding"]), settings.encoding)
     logging.info(
         "Wrote %s. Next:\n  python create_pretraining_data.py %s --output_file=...",
         " and ".join(contents),
-        " ".join([*(shlex.quote(f"--{name}={value}") for name, value in given.items()), *kind.record_flags]),
+        " ".join([*(shlex.quote(f"--{name}={value}") for name, value in next_flags.items()), *kind.record_flags]),
     )
 
 
 if __name__ == "__main__":
-    flags.mark_flags_as_required(["input_file", "output_file"])
     script.run(main)

@@ -11,79 +11,17 @@ One text per line, or two with ` ||| ` between them. The output is the original'
 
 from absl import flags, logging
 
-from bert_tf.system import script, text_encodings
+from bert_tf.system import script
+from bert_tf.system.declare import define_flags, settings_of
 from bert_tf.tasks.features.settings import FeatureSettings
-from bert_tf.training import flags as training_flags
-from bert_tf.training.settings import DTYPE_POLICIES, settings_of
 
 FLAGS = flags.FLAGS
-
-# The original's.
-flags.DEFINE_string("input_file", None, "Texts, one per line, or two with ' ||| ' between them; may be .gz.")
-text_encodings.define_encoding_flag("--input_file")
-flags.DEFINE_string("output_file", None, "File for the features; an existing file is replaced.")
-flags.DEFINE_string(
-    "layers",
-    "-1,-2,-3,-4",
-    "Encoder layers to write, separated by commas: -1 is the last one, 0 the first. If unset, those; with "
-    "--pooling=sentence -1.",
-)
-flags.DEFINE_integer(
-    "max_seq_length",
-    128,
-    "Maximum tokens per line, with [CLS] and [SEP]; longer lines are cut. Up to the model's limit.",
-)
-flags.DEFINE_string(
-    "init_checkpoint",
-    None,
-    "The weights: a checkpoint (prefix or directory), a Hugging Face directory, a Model Garden checkpoint, or a "
-    "SavedModel of TensorFlow Hub.",
-)
-training_flags.define_model_file_flags()
-flags.DEFINE_integer("batch_size", 32, "Lines computed together, over all devices.", lower_bound=1)
-flags.DEFINE_bool(
-    "use_one_hot_embeddings",
-    False,
-    "The original's way to look up embeddings on a TPU. Accepted without effect: the values are the same.",
-)
-training_flags.define_device_flags()
-
-# New here.
-flags.DEFINE_enum(
-    "output_format",
-    "json",
-    ["json", "npz", "tfrecord"],
-    "json: the original's, values rounded to 6 decimals. The others store float32. npz: arrays values [tokens, "
-    "layers, hidden size], tokens, and offsets: line i has the rows offsets[i] to offsets[i + 1]. tfrecord: a "
-    "tf.train.Example for each line.",
-)
-flags.DEFINE_enum(
-    "pooling",
-    "none",
-    ["none", "first", "mean", "max", "sentence"],
-    "How to combine the pieces of a word (words are separated by spaces): the first piece's values, or mean or maximum "
-    "over the pieces. none: a row for each piece, as in the original. sentence: one row for a line, made as the "
-    "model's directory says (sentence-transformers' files), else the mean over its pieces, [CLS] and [SEP] among them.",
-)
-flags.DEFINE_enum(
-    "dtype",
-    "float32",
-    list(DTYPE_POLICIES),
-    "Arithmetic of the matrix products. bfloat16 is faster if the processor supports it, with about 2 decimals.",
-)
-flags.DEFINE_bool(
-    "static_padding",
-    False,
-    "Pad every line to --max_seq_length, as the original does, instead of batching lines of similar length. Slower; "
-    "always on for a TPU.",
-)
-training_flags.define_unknown_keys_flag()
+define_flags(FeatureSettings)
 
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    given = {name for name in FLAGS if FLAGS[name].present}
-    settings = settings_of(FeatureSettings, FLAGS.flag_values_dict(), given)
+    settings = settings_of(FeatureSettings, FLAGS)
     settings.check()
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(settings.num_virtual_cpus, trains=False)
@@ -93,5 +31,4 @@ def main(_):
 
 
 if __name__ == "__main__":
-    flags.mark_flags_as_required(["input_file", "output_file", "init_checkpoint"])
     script.run(main)

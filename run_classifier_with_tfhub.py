@@ -10,18 +10,30 @@ The module is kept in ~/.cache/bert_tf, or BERT_TF_CACHE. Vocabulary and casing 
 configuration: give --bert_config_file, too. The result is a model of this project, which the other scripts take.
 """
 
+import dataclasses
+
 from absl import flags
 
 import run_classifier
 from bert_tf.system import script
+from bert_tf.system.declare import ORIGINAL, REQUIRED, define_flags, setting
 from bert_tf.weights.released_models import check_path, download_hub_module
 
 FLAGS = flags.FLAGS
 
-flags.adopt_module_key_flags(run_classifier)
-flags.DEFINE_string(
-    "bert_hub_module_handle", None, "Address of a BERT on TensorFlow Hub or Kaggle, or the directory of its SavedModel."
-)
+
+@dataclasses.dataclass(frozen=True)
+class HubSettings:
+    """What this script has beside run_classifier.py."""
+
+    bert_hub_module_handle: str = setting(
+        REQUIRED,
+        "Address of a BERT on TensorFlow Hub or Kaggle, or the directory of its SavedModel.",
+        heading=ORIGINAL,
+    )
+
+
+define_flags(HubSettings)
 
 
 def main(argv):
@@ -36,5 +48,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    flags.mark_flags_as_required(["bert_hub_module_handle", "output_dir"])
     script.run(main)

@@ -77,42 +77,6 @@ def test_missing_and_unknown_flags(script):
     assert "Unknown command line flag 'inputfile'" in result.stderr
 
 
-def test_flags_are_those_of_the_original():
-    """Names, types and defaults of the original's 22 flags (its run_pretraining.py)."""
-    code = "import json, run_pretraining; from absl import flags; "
-    code += "print(json.dumps({n: [f.flag_type(), f.default] for n, f in flags.FLAGS._flags().items()}))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    import json
-
-    actual = json.loads(result.stdout)
-    expected = {
-        "bert_config_file": ["string", None],
-        "input_file": ["string", None],
-        "output_dir": ["string", None],
-        "init_checkpoint": ["string", None],
-        "max_seq_length": ["int", 128],
-        "max_predictions_per_seq": ["int", 20],
-        "do_train": ["bool", False],
-        "do_eval": ["bool", False],
-        "train_batch_size": ["int", 32],
-        "eval_batch_size": ["int", 8],
-        "learning_rate": ["float", 5e-5],
-        "num_train_steps": ["int", 100000],
-        "num_warmup_steps": ["int", 10000],
-        "save_checkpoints_steps": ["int", 1000],
-        "iterations_per_loop": ["int", 1000],
-        "max_eval_steps": ["int", 100],
-        "use_tpu": ["bool", False],
-        "tpu_name": ["string", None],
-        "tpu_zone": ["string", None],
-        "gcp_project": ["string", None],
-        "master": ["string", None],
-        "num_tpu_cores": ["int", 8],
-    }
-    assert len(expected) == 22
-    assert {name: actual[name] for name in expected} == expected
-
-
 def test_installation_for_a_tpu_leaves_out_what_asks_for_tensorflow():
     """docs/tpu.md installs these packages without dependencies, since pip would put tensorflow over tensorflow-tpu."""
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()

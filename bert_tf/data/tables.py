@@ -10,8 +10,9 @@ from typing import TypeVar
 from absl import logging
 
 from bert_tf.data.json_rows import json_rows
+from bert_tf.system.declare import check_values, setting
 from bert_tf.system.messages import is_first
-from bert_tf.system.text_encodings import UTF_8
+from bert_tf.system.text_encodings import UTF_8, encoding_setting
 from bert_tf.system.text_files import exists, lines_at_beginning, read_text_lines
 from bert_tf.text.characters import plain_name, trimmed
 
@@ -31,7 +32,7 @@ _NAMES_OF_TEXTS = {
 NAMES_OF_LABELS = {"category", "class", "gold_label", "label", "labels", "score", "sentiment", "target"}
 
 
-def parse_csv_delimiter(value: str | None) -> str | None:
+def parse_csv_delimiter(value: str | None, flag: str = "--csv_delimiter") -> str | None:
     """The character that a --csv_delimiter means: itself, or tab for "tab" and "\\t"; None for None.
 
     Raises:
@@ -41,31 +42,40 @@ def parse_csv_delimiter(value: str | None) -> str | None:
         return None
     delimiter = "\t" if value in ("tab", "\\t") else value
     if len(delimiter) != 1 or delimiter in '"\r\n':
-        raise ValueError(f"--csv_delimiter={value!r} must be one character, such as ';' or '|', or the word tab.")
+        raise ValueError(f"{flag}={value!r} must be one character, such as ';' or '|', or the word tab.")
     return delimiter
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableSettings:
-    """How files of rows are read; the fields are the flags of these names.
-
-    Attributes:
-      csv_delimiter: the field separator of .csv files; None: `find_csv_delimiter`. encoding: see `text_files.TextFile`.
-      id_column: of a test file: names its rows. copy_columns: of its columns, those that go into the predictions; "all"
-        for all. predictions_csv: the predictions are also written as CSV.
+    """How files of rows are read.
 
     Raises:
-      ValueError: see `parse_csv_delimiter`.
+      ValueError: see `declare.check_values`.
     """
 
-    csv_delimiter: str | None = None
-    encoding: str = UTF_8
-    id_column: str | None = None
-    copy_columns: Sequence[str] = ()
-    predictions_csv: bool = False
+    csv_delimiter: str | None = setting(
+        None,
+        "The field separator of .csv files: a character such as ';' or '|', or the word tab. If unset, it is detected "
+        "from the header.",
+        heading="How your files are read",
+        check=parse_csv_delimiter,
+    )
+    encoding: str = encoding_setting("your files")
+    id_column: str | None = setting(
+        None,
+        "Column of --test_file, by name or number, that names its rows; it goes into predictions.jsonl. A repeated id "
+        "is told.",
+    )
+    copy_columns: Sequence[str] = setting(
+        (),
+        "Further columns of --test_file that go into predictions.jsonl, such as the text; all: all of them. One that "
+        "is called like a part of a prediction gets input_ before its name.",
+    )
+    predictions_csv: bool = setting(False, "Also write the predictions as predictions.csv.")
 
     def __post_init__(self):
-        parse_csv_delimiter(self.csv_delimiter)
+        check_values(self)
 
     def of_set(self, kind: str) -> "TableSettings":
         """How the file of a set is read: only of the "test" set columns go into predictions."""
@@ -77,9 +87,20 @@ class TableSettings:
         Raises:
           ValueError: names the flag.
         """
-        for name in ("id_column", "copy_columns", "predictions_csv"):
-            if getattr(self, name) and not do_predict:
+        for name in () if do_predict else ("id_column", "copy_columns", "predictions_csv"):
+            if getattr(self, name):
                 raise ValueError(f"--{name} is for predictions: give --do_predict.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileSettings:
+    """A user's files of rows."""
+
+    train_file: str | None = setting(None, "Examples to train on: .csv, .tsv or .jsonl.", heading="Your files")
+    dev_file: str | None = setting(None, "Examples to evaluate on.")
+    test_file: str | None = setting(
+        None, "Examples to predict. They need no label or score; if they have some, the predictions are scored."
+    )
 
 
 USUAL_TABLE = TableSettings()

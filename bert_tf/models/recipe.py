@@ -2,8 +2,12 @@
 
 import dataclasses
 
+from bert_tf.system.declare import ORIGINAL, declared_in, setting
+
 # Variables whose path contains one of these are not decayed: layer norms and every bias.
 EXCLUDE_FROM_WEIGHT_DECAY = ("LayerNorm", "layer_norm", "bias")
+
+OPTIMIZER = "Optimizer"  # a heading of --help
 
 # How warm-up meets the linear decay from the peak at step 0 to 0 at the last step: until its end it replaces the
 # decayed rate (BERT), or multiplies it (ELECTRA); or the decay begins where it ends, and the first update already has
@@ -11,43 +15,103 @@ EXCLUDE_FROM_WEIGHT_DECAY = ("LayerNorm", "layer_norm", "bias")
 WARMUPS = ("replaces", "multiplies", "precedes", "precedes_from_zero")
 
 
-def check_learning_rate(value: float | None) -> None:
-    """Refuses a learning rate that is not from 0 to 1; None is one that is not given.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepSettings:
+    """How many examples a step has, and how often something happens."""
 
-    Raises:
-      ValueError: names the flag.
-    """
-    if value is not None and not 0 <= value <= 1:
-        raise ValueError(f"--learning_rate={value:g} must be from 0 to 1.")
+    train_batch_size: int = setting(32, "Examples per step, over all devices.", heading=ORIGINAL, least=1)
+    save_checkpoints_steps: int = setting(1000, "Steps between two checkpoints.", least=1)
+    iterations_per_loop: int = setting(
+        1000, "Maximum steps in one call of the graph; fewer if they take over 5 s.", least=1
+    )
 
 
-@dataclasses.dataclass(frozen=True)
-class Recipe:
-    """Schedule and optimizer; the defaults are BERT's. Most fields are flags of the fine-tuning scripts.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerSettings:
+    """What a recipe says of schedule and optimizer; flags of the fine-tuning scripts. None: as the family's recipe."""
+
+    learning_rate: float | None = setting(
+        5e-5,
+        "Peak learning rate. The paper tried 5e-5, 3e-5 and 2e-5. If unset, 5e-5, or what the family's authors used: "
+        "RoBERTa 1e-5, ELECTRA 1e-4, Large 5e-5.",
+        heading=ORIGINAL,
+        unset=True,
+        least=0,
+        most=1,
+    )
+    warmup_proportion: float | None = setting(
+        0.1,
+        "Share of the steps over which the learning rate rises from 0. If unset, 0.1; RoBERTa: 0.06.",
+        unset=True,
+        least=0,
+        most=1,
+    )
+    optimizer: str | None = setting(
+        "adamw",
+        "adamw: the original's Adam with weight decay. lamb: for batches of thousands of examples. If unset, adamw; "
+        "lamb where an ALBERT is pre-trained.",
+        heading=OPTIMIZER,
+        unset=True,
+        choices=("adamw", "lamb"),
+    )
+    layerwise_lr_decay: float | None = setting(
+        1.0,
+        "Each layer learns slower than the one above it by this factor, the embeddings slowest; 1: all alike. If "
+        "unset, 1; ELECTRA: 0.8, Large 0.9.",
+        heading=OPTIMIZER,
+        unset=True,
+        shown=False,
+        above=0,
+        most=1,
+    )
+    weight_decay_rate: float | None = setting(
+        0.01, "Weight decay. If unset, 0.01; RoBERTa: 0.1, on all variables.", unset=True, shown=False, least=0
+    )
+    adam_beta_2: float | None = setting(
+        0.999,
+        "Adam's decay of the second moment. If unset, 0.999; RoBERTa: 0.98.",
+        unset=True,
+        shown=False,
+        least=0,
+        below=1,
+    )
+    bias_correction: bool | None = setting(
+        None, "Correct the moments in the first steps. If unset, false, as in the original; RoBERTa and lamb: true."
+    )
+    clip_norm: float | None = setting(
+        1.0,
+        "Clip the gradient's norm to this; 0: don't. If unset, 1; RoBERTa: 0.",
+        unset=True,
+        shown=False,
+        least=0,
+    )
+    sum_loss: bool | None = setting(
+        False,
+        "Clip the gradient of the sum of the losses of a batch's examples (of its words in run_ner.py), not of their "
+        "mean: nearly every step is then clipped. If unset, false; ELECTRA: true.",
+        unset=True,
+        shown=False,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe(OptimizerSettings):
+    """Schedule and optimizer of a family: all settings, and what is no flag. What is not given is BERT's.
 
     Attributes:
-      optimizer: its name; see `optimization.create_optimizer`.
-      learning_rate: the peak. warmup_proportion: the share of the steps for warm-up. warmup: one of WARMUPS, no flag.
+      bias_correction: None: as the optimizer does it, AdamW without and LAMB with it.
+      warmup: one of WARMUPS.
       lr_decay_power: the rate is the peak times the linear decay to this power; a flag of run_pretraining.py only.
-      layerwise_lr_decay: each layer learns slower than the one above it by this factor; see `layer_rates`.
-      weight_decay_rate: exclude_from_weight_decay: parts of the names of variables that don't decay, no flag.
-      adam_beta_2: of the second moment. bias_correction: of the moments in the first steps; None: as the
-        optimizer does it, AdamW without and LAMB with it. epsilon_after_correction: PyTorch's AdamW adds epsilon to the
-        corrected second moment, no flag.
-      clip_norm: the gradient's norm is clipped to this; 0: it is not clipped.
-      sum_loss: clip the gradient of the sum of the losses of a batch's examples, or tagged words, not of their mean.
+      exclude_from_weight_decay: parts of the names of variables that don't decay.
+      epsilon_after_correction: PyTorch's AdamW adds epsilon to the corrected second moment.
     """
 
-    optimizer: str = "adamw"
-    learning_rate: float = 5e-5
-    warmup_proportion: float = 0.1
     warmup: str = "replaces"
     lr_decay_power: float = 1.0
-    layerwise_lr_decay: float = 1.0
-    weight_decay_rate: float = 0.01
     exclude_from_weight_decay: tuple[str, ...] = EXCLUDE_FROM_WEIGHT_DECAY
-    adam_beta_2: float = 0.999
-    bias_correction: bool | None = None
     epsilon_after_correction: bool = False
-    clip_norm: float = 1.0
-    sum_loss: bool = False
+
+    def __post_init__(self):
+        for name, declared in declared_in(OptimizerSettings).items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, declared.default)  # the class is frozen

@@ -1,25 +1,35 @@
 """Settings of distillation, in fine-tuning and in pre-training. No TensorFlow is imported here."""
 
 import dataclasses
-import math
 
 from bert_tf.models.directory import check_model
+from bert_tf.system.declare import given, group, setting, value_of
 
-WEIGHT, TEMPERATURE = 0.5, 2.0  # run_squad_w_distillation.py
+DISTILLATION = "Distillation"  # the heading of all that needs a teacher
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TeacherSettings:
-    """What a model learns from a teacher; see `models.distillation`. None means "not given".
+    """What a model learns from a teacher; see `models.distillation`. None means "not given"."""
 
-    Attributes:
-      teacher: a trained model. student_layers: the numbers of its layers that the student starts from.
-      distillation_temperature: of both models' scores.
-    """
-
-    teacher: str | None = None
-    student_layers: list[str] | None = None
-    distillation_temperature: float | None = None
+    teacher: str | None = setting(
+        None,
+        "Distillation: the directory of a trained model, usually a larger one with the same vocabulary, from whose "
+        "outputs this one also learns.",
+        heading=DISTILLATION,
+        check=check_model,
+    )
+    student_layers: list[str] | None = setting(
+        None,
+        "With --teacher: the student starts from the teacher's embeddings and these of its layers, counted from 0, as "
+        "0,2,4,7,9,11, instead of --init_checkpoint and a configuration of its own.",
+    )
+    distillation_temperature: float | None = setting(
+        2.0,  # as in run_squad_w_distillation.py
+        "With --teacher: divides both models' scores, so that unlikely classes count more. If unset, 2.",
+        unset=True,
+        above=0,
+    )
 
     @property
     def layers(self) -> list[int] | None:
@@ -29,7 +39,7 @@ class TeacherSettings:
     @property
     def temperature(self) -> float:
         """The temperature, also where it is not given."""
-        return TEMPERATURE if self.distillation_temperature is None else self.distillation_temperature
+        return value_of(self, "distillation_temperature")
 
     def check_teacher(self) -> None:
         """Refuses what makes no sense, or needs a teacher.
@@ -37,13 +47,8 @@ class TeacherSettings:
         Raises:
           ValueError, FileNotFoundError: names the flag.
         """
-        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(TeacherSettings)}
-        for name, value in own.items():
-            if value is not None and not self.teacher:
-                raise ValueError(f"--{name} is for distillation: give --teacher.")
-        check_model(self.teacher, "--teacher")
-        if not 0 < self.temperature < math.inf:
-            raise ValueError(f"--distillation_temperature={self.temperature:g} must be a positive number.")
+        for name in () if self.teacher else given(self, group(type(self), DISTILLATION)):
+            raise ValueError(f"--{name} is for distillation: give --teacher.")
         numbers = self.student_layers
         if numbers is not None and not (numbers and all(map(str.isdecimal, numbers))):
             raise ValueError(f"--student_layers={','.join(numbers)} must be numbers of layers from 0, as 0,2,4,7,9,11.")
@@ -56,35 +61,34 @@ class TeacherSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LanguageTeacherSettings(TeacherSettings):
-    """The same in pre-training; the defaults are those of the README of DistilBERT's authors.
+    """The same in pre-training; the defaults are those of the README of DistilBERT's authors."""
 
-    Attributes:
-      student_family: "distilbert" or "same", of a student made of the teacher's layers. None: distilbert where the
-        teacher is a BERT. vocab_transform: it also starts from the hidden layer of the masked-LM head.
-      alpha_ce, alpha_mlm, alpha_cos, alpha_mse, restrict_ce_to_mask: see `distillation.LanguageDistillation`.
-    """
-
-    student_family: str | None = None
-    vocab_transform: bool = False
-    alpha_ce: float = 5.0
-    alpha_mlm: float = 2.0
-    alpha_cos: float = 1.0
-    alpha_mse: float = 0.0
-    restrict_ce_to_mask: bool = False
+    student_family: str | None = setting(
+        None,
+        "With --student_layers: distilbert: without segments and pooler. same: of the teacher's family. If unset, "
+        "distilbert where the teacher is a BERT.",
+        choices=("distilbert", "same"),
+    )
+    vocab_transform: bool = setting(
+        False, "With --student_layers: the masked-LM head's hidden layer also starts from the teacher's."
+    )
+    alpha_ce: float = setting(
+        5.0, "With --teacher: weight of the divergence from the teacher's distribution over the vocabulary.", least=0
+    )
+    alpha_mlm: float = setting(2.0, "With --teacher: weight of the masked-LM loss.", least=0)
+    alpha_cos: float = setting(
+        1.0, "With --teacher: weight of 1 - cos of the last hidden states of both models.", least=0
+    )
+    alpha_mse: float = setting(0.0, "With --teacher: weight of the squared difference of both models' scores.", least=0)
+    restrict_ce_to_mask: bool = setting(
+        False, "With --teacher: compare the distributions of masked tokens only, not of all."
+    )
 
     def check_teacher(self) -> None:
         super().check_teacher()
-        for field in dataclasses.fields(LanguageTeacherSettings):
-            if getattr(self, field.name) != field.default and not self.teacher:
-                raise ValueError(f"--{field.name} is for distillation: give --teacher.")
-        for name in ("student_family", "vocab_transform"):
-            if getattr(self, name) and not self.student_layers:
-                raise ValueError(f"--{name} is for a student made of the teacher's layers: give --student_layers.")
-        alphas = {name: getattr(self, name) for name in ("alpha_ce", "alpha_mlm", "alpha_cos", "alpha_mse")}
-        for name, alpha in alphas.items():
-            if not 0 <= alpha < math.inf:
-                raise ValueError(f"--{name}={alpha:g} must be at least 0.")
-        if not alphas["alpha_ce"] + alphas["alpha_cos"] + alphas["alpha_mse"]:
+        for name in () if self.student_layers else given(self, ("student_family", "vocab_transform")):
+            raise ValueError(f"--{name} is for a student made of the teacher's layers: give --student_layers.")
+        if not self.alpha_ce + self.alpha_cos + self.alpha_mse:
             raise ValueError("--alpha_ce, --alpha_cos and --alpha_mse are 0: nothing is learned from the teacher.")
         if not self.alpha_ce and self.distillation_temperature is not None:
             raise ValueError("--distillation_temperature is for --alpha_ce, which is 0.")
@@ -92,4 +96,4 @@ class LanguageTeacherSettings(TeacherSettings):
             raise ValueError("--restrict_ce_to_mask is for --alpha_ce and --alpha_mse, which are 0.")
 
 
-DISTILLATION_FLAGS = tuple(field.name for field in dataclasses.fields(LanguageTeacherSettings))
+DISTILLATION_FLAGS = group(LanguageTeacherSettings, DISTILLATION)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 
 from absl import logging
 
-from bert_tf.system.text_encodings import UTF_8, is_utf_8
+from bert_tf.system.declare import check_values, setting
+from bert_tf.system.text_encodings import encoding_setting
 from bert_tf.system.text_files import Progress, TextFile
 
 _LONGEST_PARAGRAPH = 100_000  # characters; the sentence splitter's time is quadratic in what it gets
@@ -22,38 +23,40 @@ Splitter = Callable[[str], list[str]]
 
 @dataclasses.dataclass(frozen=True)
 class TextSettings:
-    """What the files hold; flags of create_pretraining_data.py.
+    """What the files hold.
 
     Attributes:
-      input_format: "text", "jsonl", "wikiextractor" (its <doc> or its --json form), or "auto": JSONL by the file's
-        name (.jsonl, .json, .ndjson) or first line, WikiExtractor's by its first bytes, plain text otherwise.
-      text_key: the key of a JSONL record that holds the text.
-      split_sentences: lines are paragraphs, to be cut into sentences.
-      language: of the sentence splitter, a code as in Wikipedia's addresses: en, de, zh.
-      blanks_separate_docs: a blank line ends a document of plain text; False: only the file's end does.
-      joins_files: a document at the end of a plain text file continues in the next one.
-      errors: "strict": what is not in the encoding is an error; "replace": it becomes U+FFFD, which tokenizers drop.
-      encoding: see `text_files.TextFile`. A file that is not UTF-8 is read from its start, as a compressed one is.
+      joins_files: a document at the end of a plain text file continues in the next one; no flag.
+      encoding: a file that is not UTF-8 is read from its start, as a compressed one is.
 
     Raises:
-      ValueError: a setting has another value than these; names its flag.
+      ValueError: a setting has another value than it can have; names its flag.
     """
 
-    input_format: str = "auto"
-    text_key: str = "text"
-    split_sentences: bool = False
-    language: str = "en"
-    errors: str = "strict"
-    encoding: str = UTF_8
-    blanks_separate_docs: bool = True
+    input_format: str = setting(
+        "auto",
+        "The format of the files. auto: JSONL by the name (.jsonl, .json, .ndjson, before .gz and the like) or the "
+        "first line, WikiExtractor's <doc> form by the first bytes, else text.",
+        heading="Kinds of text",
+        choices=("auto", "text", "jsonl", "wikiextractor"),
+    )
+    text_key: str = setting("text", "JSONL: the key of the document's text.")
+    split_sentences: bool = setting(False, "Lines are paragraphs: split them into sentences.")
+    language: str = setting("en", "Language for --split_sentences, as in Wikipedia's addresses: en, de, ko, zh, ...")
+    errors: str = setting(
+        "strict",
+        "What is invalid in UTF-8, or in --encoding. strict: an error that names the place. replace: counted and "
+        "replaced with U+FFFD, which the tokenizer drops.",
+        choices=("strict", "replace"),
+    )
+    encoding: str = encoding_setting("--input_file")
+    blanks_separate_docs: bool = setting(
+        True, "A blank line ends a document of plain text. false: each file is one document."
+    )
     joins_files: bool = True
 
     def __post_init__(self):
-        choices = {"input_format": ("auto", "text", "jsonl", "wikiextractor"), "errors": ("strict", "replace")}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"--{name}={getattr(self, name)}: choose one of {', '.join(allowed)}")
-        is_utf_8(self.encoding)
+        check_values(self)
         for name in ("text_key", "language"):
             if not getattr(self, name):
                 raise ValueError(f"--{name} is empty")

@@ -29,7 +29,7 @@ from absl import logging
 from bert_tf.pretraining import shard as pretraining_shard
 from bert_tf.pretraining.corpus import Corpus
 from bert_tf.pretraining.corpus_formats import TextSettings
-from bert_tf.pretraining.settings import InstanceSettings, check_data_flags, check_words, defaults_of_rows
+from bert_tf.pretraining.record_settings import InstanceSettings, settings_of_records
 from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard, read_summary, summary_path
 from bert_tf.pretraining.text_warnings import warn_of_text
 from bert_tf.pretraining.vocabulary_files import read_tokenizer, vocabulary_sha256
@@ -58,27 +58,16 @@ def create_pretraining_data(
     do_lower_case: bool | None = None,
     strip_accents: bool | None = None,
     *,
-    word_boundaries: str | None = None,
-    segmenter: str | None = None,
-    random_seed: int = 12345,
-    dupe_factor: int | None = None,
-    masking: str | None = None,
-    pack_sequences: bool = False,
-    compression: str | None = None,
-    num_shards: int = 1,
-    num_workers: int | None = None,
-    scratch_dir: str | None = None,
     text: TextSettings | None = None,
-    beam_runner: str | None = None,
     beam_options: Sequence[str] = (),
     show_progress: bool = True,
-    **instances: float | bool | str,
+    **settings: float | bool | str | None,
 ) -> dict:
     """Text files in, TFRecord files out, with a summary of them in `summary_path(first output file)`.
 
-    The arguments are the flags of create_pretraining_data.py, `instances` those of `InstanceSettings`. None for
-    do_lower_case and strip_accents means that the files beside the vocabulary say it, or else that text for word pieces
-    is lower-cased and stripped.
+    The arguments are the flags of create_pretraining_data.py, `settings` those of `RecordSettings` and
+    `InstanceSettings`. None for do_lower_case and strip_accents means that the files beside the vocabulary say it, or
+    else that text for word pieces is lower-cased and stripped.
 
     A shard's files appear under their names when all of them are written. A failed run leaves earlier files, and
     finished shards: the same flags and input resume from these.
@@ -93,32 +82,31 @@ def create_pretraining_data(
       RuntimeError: worker processes keep dying. OSError: the scratch directory is full.
       tf.errors.OpError: a file can't be read or written.
     """
-    rows = instances.get("rows", "pairs")
-    masking, passes, nsp = defaults_of_rows(rows, masking)
-    dupe_factor = passes if dupe_factor is None else dupe_factor
-    settings = InstanceSettings(dupe_factor=dupe_factor, **{"nsp": nsp, **instances})
+    records, instances = settings_of_records(
+        input_file=input_file, output_file=output_file, vocab_file=vocab_file, **settings
+    )
     # ELECTRA's original ends its rows with the file.
-    text = dataclasses.replace(text or TextSettings(), joins_files=rows != "electra")
-    tokenizer = _read_vocabulary(vocab_file, do_lower_case, strip_accents, rows == "electra")
+    text = dataclasses.replace(text or TextSettings(), joins_files=instances.rows != "electra")
+    tokenizer = _read_vocabulary(vocab_file, do_lower_case, strip_accents, instances.rows == "electra")
     # Everything that determines the output: the summary shows it, and runs with equal values are the same job.
     flags = dict(
         input_file=input_file, output_file=output_file, vocab_file=vocab_file, do_lower_case=not tokenizer.cased,
-        strip_accents=tokenizer.settings().get("strip_accents"), random_seed=random_seed, masking=masking,
-        pack_sequences=pack_sequences, compression=compression, num_shards=num_shards, **vars(settings), **vars(text),
+        strip_accents=tokenizer.settings().get("strip_accents"), random_seed=records.random_seed,
+        masking=records.masking, pack_sequences=records.pack_sequences, compression=records.compression,
+        num_shards=records.num_shards, **vars(instances), **vars(text), word_boundaries=records.word_boundaries,
+        segmenter=records.segmenter,
     )  # fmt: skip
-    flags |= {"word_boundaries": word_boundaries or None, "segmenter": segmenter or None}
     # Not where they are left alone: without them, files of earlier versions are what would be made now.
     flags = {name: value for name, value in flags.items() if name not in _LATER or value != _LATER[name]}
-    check_data_flags(masking, pack_sequences, compression, num_shards, num_workers, settings)
-    check_words(word_boundaries, segmenter, masking, settings)
-    _check_tokenizer(tokenizer, settings, word_boundaries or segmenter)
-    if masking == "dynamic":
-        settings = dataclasses.replace(settings, max_predictions_per_seq=0)
+    _check_tokenizer(tokenizer, instances, records.word_boundaries or records.segmenter)
+    if records.masking == "dynamic":
+        instances = dataclasses.replace(instances, max_predictions_per_seq=0)
     vocabulary = {"vocab_sha256": vocabulary_sha256(vocab_file), "vocab_size": tokenizer.vocab_size}
-    job = _job_of(flags, text, settings, scratch_dir, vocabulary["vocab_sha256"])
-    with pretraining_shard.alone(job, own_scratch=not beam_runner) as job:
-        run = (lambda missing: _make_shards_on_beam(job, missing, beam_runner, beam_options)) if beam_runner else None
-        return _make_missing(job, flags, vocabulary, num_workers, show_progress, run)
+    job = _job_of(flags, text, instances, records.scratch_dir, vocabulary["vocab_sha256"])
+    runner = records.beam_runner
+    with pretraining_shard.alone(job, own_scratch=not runner) as job:
+        run = (lambda missing: _make_shards_on_beam(job, missing, runner, beam_options)) if runner else None
+        return _make_missing(job, flags, vocabulary, records.num_workers, show_progress, run)
 
 
 def _make_missing(

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.pretraining.settings import check_mask_rates
+from bert_tf.pretraining.record_settings import check_mask_rates
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import special_tokens_of
 from bert_tf.text.wordpiece import FullTokenizer

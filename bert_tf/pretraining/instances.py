@@ -17,7 +17,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.pretraining import instance_kernels, mersenne_twister
-from bert_tf.pretraining.settings import InstanceSettings
+from bert_tf.pretraining.record_settings import InstanceSettings
 from bert_tf.pretraining.token_store import TokenStore, map_file
 from bert_tf.system.progress import progress_bar
 from bert_tf.text.tokenizer import Tokenizer

@@ -20,7 +20,7 @@ from bert_tf.pretraining import mersenne_twister
 from bert_tf.pretraining.instance_kernels import A_BEGIN, A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NO_B, NUM_MASKED, begin_of
 from bert_tf.pretraining.instances import Instances, VocabularyIds, create_instances, write_planned
 from bert_tf.pretraining.mersenne_twister import below, random_float
-from bert_tf.pretraining.settings import InstanceSettings
+from bert_tf.pretraining.record_settings import InstanceSettings
 from bert_tf.pretraining.token_store import TokenStore, map_file
 from bert_tf.system.numba_compile import compiled, inner
 from bert_tf.system.progress import progress_bar

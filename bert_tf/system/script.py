@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from absl import app, flags, logging
 
 from bert_tf.system import compiled_programs, cores
+from bert_tf.system.declare import help_text, required_flags
 from bert_tf.system.literal_paths import check_text
 from bert_tf.system.messages import visible
 
@@ -76,6 +77,11 @@ def run(main) -> None:
             print(f"{os.path.basename(sys.argv[0])}: error: {visible(' '.join(message.splitlines()))}", file=sys.stderr)
             sys.exit(1)
 
+    if {"--help", "-help", "--helpshort", "-?"} & set(sys.argv[1:]) and (text := help_text(flags.FLAGS)):
+        with _reader_may_leave():
+            print(f"{sys.modules['__main__'].__doc__}{text}\n--helpfull lists the flags of all packages.")
+        sys.exit(1)  # as absl does it
+    flags.mark_flags_as_required(required_flags(flags.FLAGS))
     try:
         check_text(sys.argv[1:])
     except ValueError as error:

@@ -6,9 +6,9 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 
-from absl import flags, logging
+from absl import logging
 
-flags.disclaim_key_flags()  # --help of a script lists the flag as its own
+from bert_tf.system.declare import setting
 
 UTF_8 = "utf-8"
 SAMPLE_BYTES = 1 << 16  # are enough to tell an encoding
@@ -50,15 +50,14 @@ _TITLES = {one.name: one.title for one in _CANDIDATES} | {
 _SCRIPTS = {"cp949": "\uac00-\ud7a3", "cp932": "\u3041-\u30ff\u4e00-\u9fff", "euc_jp": "\u3041-\u30ff\u4e00-\u9fff"}
 
 
-def define_encoding_flag(files: str) -> None:
-    """--encoding of a script. files: which text files it is for, as a subject ("The corpus")."""
-    flags.DEFINE_string(
-        "encoding",
+def encoding_setting(files: str):
+    """The setting `encoding`. files: which text files it is for."""
+    return setting(
         UTF_8,
         f"The encoding of {files}, by its name in Python: cp949 (Korean Windows, EUC-KR), cp932 (Shift-JIS), gb18030 "
         "(GBK), utf-16, ... A file among them that is UTF-8 is read as UTF-8. Vocabularies are always UTF-8.",
+        check=check_encoding,
     )
-    flags.register_validator("encoding", is_known, "Python has no text encoding of this name.")
 
 
 def is_known(encoding: str) -> bool:
@@ -70,6 +69,16 @@ def is_known(encoding: str) -> bool:
         return False
 
 
+def check_encoding(encoding: str, flag: str = "--encoding") -> None:
+    """Refuses what `is_known` does not know.
+
+    Raises:
+      ValueError: names the flag.
+    """
+    if not is_known(encoding):
+        raise ValueError(f"{flag}={encoding}: Python has no text encoding of this name.")
+
+
 def is_utf_8(encoding: str | None) -> bool:
     """Whether a file of this encoding needs no conversion; None: it must be UTF-8.
 
@@ -78,8 +87,7 @@ def is_utf_8(encoding: str | None) -> bool:
     """
     if encoding is None:
         return True
-    if not is_known(encoding):
-        raise ValueError(f"--encoding={encoding}: Python has no text encoding of this name.")
+    check_encoding(encoding)
     return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii")
 
 

@@ -304,7 +304,7 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
         task.begin(one)
     with contextlib.ExitStack() as stack:
         if run.do_train and task.is_chief:
-            stack.enter_context(run_directory.owned(run.output_dir, run.plan_fields["keep_checkpoint_max"]))
+            stack.enter_context(run_directory.owned(run.output_dir, run.checkpoints_while_training))
         stack.enter_context(distribution.naming_lost_workers(strategy))
         if run.overwrite_output_dir:
             run_directory.remove_run(run.output_dir)

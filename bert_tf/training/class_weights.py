@@ -4,21 +4,22 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from absl import flags, logging
+from absl import logging
 
+from bert_tf.system.declare import setting
 from bert_tf.system.messages import some
 
 BALANCED = "balanced"
 
 
-def define_class_weights_flag(of: str) -> None:
-    """Defines --class_weights; of: what has a class."""
-    flags.DEFINE_string(
-        "class_weights",
+def class_weights_setting(of: str):
+    """The setting `class_weights`; of: what has a class."""
+    return setting(
         None,
         f"Weights of the classes in the loss, LABEL=WEIGHT,LABEL=WEIGHT (1 for the others), or balanced: the number of "
         f"{of} divided by the number of classes and by the {of} of the class, so that rare classes count as much as "
         "frequent ones. The loss is the sum of the weighted losses divided by the sum of their weights.",
+        check=lambda text, _: parsed(text),
     )
 
 
@@ -48,15 +49,12 @@ def parsed(text: str) -> dict[str, float]:
 
 
 def check_class_weights(text: str | None, trains: bool) -> None:
-    """Refuses what is not of the form of --class_weights, or is given to a run that does not train.
+    """Refuses --class_weights for a run that does not train.
 
     Raises:
-      ValueError: see `parsed`; or nothing is trained.
+      ValueError: nothing is trained.
     """
-    if text is None:
-        return
-    parsed(text)
-    if not trains:
+    if text is not None and not trains:
         raise ValueError("--class_weights is for training: give --do_train.")
 
 

@@ -98,13 +98,9 @@ def with_recipe(run: FineTuningSettings, config: BertConfig, recipe: Recipe) -> 
     """The settings with a recipe, usually that of the model's family, where they say nothing, which is logged.
 
     Raises:
-      ValueError: a setting that belongs to the recipe, --classifier_dropout, --freeze_layers or --lora_rank is
-        impossible.
+      ValueError: --layerwise_lr_decay, --freeze_layers or --lora_rank is impossible.
     """
     new = run.with_recipe(recipe)
-    for name in ("classifier_dropout", "adam_beta_2"):
-        if (getattr(new, name) or 0) >= 1:
-            raise ValueError(f"--{name}={getattr(new, name):g} must be less than 1.")
     filled = [name for name in dataclasses.asdict(new) if getattr(run, name) is None and getattr(new, name) is not None]
     own = [
         f"--{name}={getattr(new, name)}" for name in filled if getattr(new, name) != getattr(BertConfig.recipe, name)
@@ -326,13 +322,14 @@ def training_plan(
         "num_train_steps": num_train_steps,
         "batch_size": run.train_batch_size,
         "seed": seed,
+        "keep_checkpoint_max": run.checkpoints_while_training,
         "eval_every_steps": eval_every_steps,
         "eval_at_end": True,
         "save_first": False,
         "tokens_per_example": mean_length,
         "flops_per_example": 3.0 * forward - needless,
     }
-    return TrainingPlan(**run.plan_fields | own)
+    return TrainingPlan.of(run, **own)
 
 
 def claim(output_dir: str, files: ModelFiles, settings: dict, resumed: bool) -> None:

@@ -28,6 +28,7 @@ from bert_tf.models.sizes import config_of_size
 from bert_tf.models.variable_names import pooler
 from bert_tf.pretraining import dynamic_masking, model_vocabulary
 from bert_tf.pretraining.settings import PretrainingSettings, check_settings
+from bert_tf.system.declare import value_of
 from bert_tf.text.tokenizer_choice import find_vocabulary
 from bert_tf.training import card_facts, checkpoints, distribution, loop, optimization, run_directory
 from bert_tf.training.distilled_pretraining import DistillationTask, student_config
@@ -41,7 +42,6 @@ from bert_tf.training.teacher import check_resumed
 TASKS: dict[str, type[PretrainingTask]] = {"mlm": PretrainingTask, "ltr": LeftToRightTask, "electra": ElectraTask}
 
 _BATCHES_WITHOUT_VOCABULARY = 64  # in which an id beyond the model's is looked for
-_BERTS_WARMUP_STEPS = 10000  # the default of the original's flag, whatever num_train_steps is
 
 
 def pretrain(
@@ -221,7 +221,7 @@ def _with_recipe(
     if settings.max_predictions_per_seq is None:
         settings = dataclasses.replace(settings, max_predictions_per_seq=kind.default_predictions(settings, config))
     if settings.num_warmup_steps is None:
-        steps = _BERTS_WARMUP_STEPS
+        steps = value_of(settings, "num_warmup_steps")
         if recipe != usual:
             steps = filled["num_warmup_steps"] = math.ceil(recipe.warmup_proportion * settings.num_train_steps)
         settings = dataclasses.replace(settings, num_warmup_steps=steps)
@@ -395,16 +395,13 @@ def _train(
 ) -> int:
     """Trains from the model's current step; returns the step reached."""
     settings = task.settings
-    plan = TrainingPlan(
-        num_train_steps=settings.num_train_steps,
-        stop_at_step=settings.stop_at_step,
+    plan = TrainingPlan.of(
+        settings,
+        training,
         batch_size=settings.train_batch_size,
-        iterations_per_loop=settings.iterations_per_loop,
-        save_checkpoints_steps=settings.save_checkpoints_steps,
         tokens_per_example=settings.max_seq_length,
         flops_per_example=task.flops_per_example,
         clip_norm=task.recipe(task.config).clip_norm,
-        **training.plan_fields,
     )
 
     def training_batches(first_step: int, share: Share) -> tf.data.Dataset:

@@ -1,49 +1,126 @@
 """Settings that all training runs share: devices, precision, randomness, checkpoints. No TensorFlow is imported here.
 
-The fields are the flags of the same names, explained in flags.py.
+Each field is a flag of the scripts (`declare.define_flags`); what it means is said with it.
 """
 
 import dataclasses
-import math
-from collections.abc import Callable, Collection, Mapping
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Collection
+from typing import TypeVar
 
+from bert_tf.data.tables import FileSettings
 from bert_tf.models.directory import check_model
-from bert_tf.models.recipe import Recipe, check_learning_rate
-from bert_tf.models.teacher_settings import WEIGHT, TeacherSettings
+from bert_tf.models.recipe import OPTIMIZER, OptimizerSettings, Recipe, StepSettings
+from bert_tf.models.teacher_settings import DISTILLATION, TeacherSettings
 from bert_tf.system.checks import check_file, check_output_dir, is_remote
+from bert_tf.system.declare import (
+    ORIGINAL,
+    REQUIRED,
+    Flags,
+    check_values,
+    declared_in,
+    flags_given,
+    given,
+    like,
+    setting,
+    settings_of,
+    value_of,
+)
 from bert_tf.system.messages import named_by, unheard
-from bert_tf.training.search import Values, combinations_of, parse_search
+from bert_tf.training.search import SEARCHED, Values, combinations_of, parse_search
 
 DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 MOST_VIRTUAL_CPUS = 256  # TensorFlow reserves memory and threads for each
 
-Settings = TypeVar("Settings")
+TaskSettings = TypeVar("TaskSettings")
 
 
-class ModelSettings(Protocol):
-    """The settings of all scripts that say which model is used, and how its text is read."""
+def lstm_setting(reader: str):
+    """The setting `lstm_on_top`, the BiLSTM of the paper's Table 5. reader: what reads the BiLSTM's outputs."""
+    return setting(
+        False,
+        f"Train a BiLSTM that reads all tokens between BERT and {reader}; for left-to-right models "
+        "(run_pretraining.py --objective=ltr, Table 5 of the paper). A trained model keeps it.",
+    )
 
-    init_checkpoint: str | None
-    vocab_file: str | None
-    do_lower_case: bool | None
-    strip_accents: bool | None
-    max_seq_length: int
+
+def features_setting(on_top: str):
+    """The setting `features`, the feature-based way (paper, section 5.3). on_top: what is trained on the features."""
+    return setting(
+        None,
+        f"Freeze BERT, and train {on_top} on these outputs of its layers (Table 7 of the paper), with a "
+        "--learning_rate of about 1e-3. If unset, all of BERT is trained.",
+        heading="What is trained",
+        choices=("last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all", "embeddings"),
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """Which model is used, and how its text is read."""
+
+    init_checkpoint: str | None = setting(
+        None,
+        "Weights to start from: a checkpoint (prefix or directory), a Hugging Face directory, a Model Garden "
+        "checkpoint, or a SavedModel of TensorFlow Hub. Ignored once output_dir has a checkpoint.",
+        heading=ORIGINAL,
+    )
+    bert_config_file: str | None = setting(
+        None, "The model's configuration. If unset, the one beside --init_checkpoint."
+    )
+    vocab_file: str | None = setting(
+        None,
+        "The model's vocabulary, as its family needs it: a vocab.txt, a tokenizer.json, a SentencePiece model, or a "
+        "vocab.json with its merges.txt beside it. If unset, the one beside --init_checkpoint.",
+    )
+    do_lower_case: bool | None = setting(
+        True,
+        "Lower-case the text and strip accents. If unset, as the model's directory says, or else true.",
+        unset=True,
+    )
+    max_seq_length: int = setting(
+        128, "Maximum tokens of an example, with [CLS] and [SEP]; longer ones are cut, or read as several windows."
+    )
+    strip_accents: bool | None = setting(
+        None,
+        "Strip accents. If unset, as the model's directory says, or else as --do_lower_case.",
+        heading="Model and text",
+    )
+
+    def check_model_files(self, allow_unknown_config_keys: bool) -> None:
+        """Reads what describes the model; see `directory.check_model`."""
+        check_model(
+            self.init_checkpoint, "--init_checkpoint", self.bert_config_file, self.vocab_file,
+            allow_unknown=allow_unknown_config_keys, with_tokenizer=True,
+        )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class DeviceSettings:
     """Where to compute; see `distribution.set_up_devices`."""
 
-    distribution_strategy: str = "one_device"
-    num_gpus: int | None = None
-    num_virtual_cpus: int | None = None
-    use_tpu: bool = False
-    tpu_name: str | None = None
-    tpu_zone: str | None = None
-    gcp_project: str | None = None
-    master: str | None = None
-    num_tpu_cores: int = 8
+    distribution_strategy: str = setting(
+        "one_device",
+        "Where to compute. one_device: the first GPU, or the CPU. mirrored: all GPUs of this host (see --num_gpus). "
+        "multi_worker_mirrored: several hosts, described in the environment variable TF_CONFIG. tpu: see --tpu_name. "
+        "Batch sizes always count all devices together.",
+        heading="Devices",
+        choices=("one_device", "mirrored", "multi_worker_mirrored", "tpu"),
+    )
+    num_gpus: int | None = setting(None, "mirrored: how many GPUs to use. If unset, all of them.", least=1)
+    num_virtual_cpus: int | None = setting(
+        None,
+        "Split the CPU into this many devices, to try mirrored on a machine without GPUs. This makes nothing faster.",
+        least=1,
+        most=MOST_VIRTUAL_CPUS,
+    )
+    use_tpu: bool = setting(False, "The original's name for --distribution_strategy=tpu.", heading=ORIGINAL)
+    tpu_name: str | None = setting(None, "Name of the Cloud TPU, or its address grpc://host:8470; local on a TPU VM.")
+    tpu_zone: str | None = setting(None, "Zone of the Cloud TPU, e.g. us-central1-b. If unset, this machine's.")
+    gcp_project: str | None = setting(None, "Google Cloud project of the TPU. If unset, this machine's.")
+    master: str | None = setting(None, "Address of the TensorFlow master; --tpu_name is the usual way to give it.")
+    num_tpu_cores: int = setting(
+        8, "Cores of the TPU. TensorFlow 2 detects them automatically; a difference is logged.", least=1
+    )
 
     @property
     def strategy(self) -> str:
@@ -63,128 +140,184 @@ class DeviceSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainingSettings:
-    """How to compute a step, what to log, and which checkpoints to keep. optimizer: None: that of the recipe."""
+class ComputationSettings:
+    """How to compute with a model."""
 
-    dtype: str = "float32"
-    use_xla: bool = False
-    recompute: bool = False
-    gradient_accumulation_steps: int = 1
-    optimizer: str | None = None
-    allow_unknown_config_keys: bool = False
-    seed: int = 12345
-    deterministic: bool = False
-    skip_nonfinite_steps: bool = False
-    keep_checkpoint_max: int = 5
-    log_every_steps: int = 100
-    eval_every_steps: int = 0
-    init_with_optimizer: bool = False
-    resume_from_older: bool = True
+    dtype: str = setting(
+        "float32",
+        "Arithmetic of the matrix products; variables stay in float32. bfloat16 is about twice as fast on TPUs, on "
+        "recent GPUs and on CPUs with bfloat16 units, and follows float32's loss curve. float16 (older GPUs) scales "
+        "the loss so that small gradients survive.",
+        heading="Computation",
+        choices=tuple(DTYPE_POLICIES),
+    )
+    allow_unknown_config_keys: bool = setting(
+        False, "Accept a bert_config.json with unknown keys; by default they are an error, since most are typos."
+    )
 
     @property
     def dtype_policy(self) -> str:
         """Keras's name for `dtype`."""
         return DTYPE_POLICIES[self.dtype]
 
-    @property
-    def plan_fields(self) -> dict:
-        """The fields of a `step.TrainingPlan` that come from these settings."""
-        names = (
-            "gradient_accumulation_steps", "seed", "use_xla", "recompute", "skip_nonfinite_steps", "log_every_steps",
-            "eval_every_steps", "keep_checkpoint_max",
-        )  # fmt: skip
-        return {name: getattr(self, name) for name in names} | {"loss_scaling": self.dtype == "float16"}
 
+@dataclasses.dataclass(frozen=True)
+class TrainingSettings(ComputationSettings):
+    """How to compute a step, what to log, and which checkpoints to keep. optimizer: None: that of the recipe."""
 
-def settings_of(kind: type[Settings], values: Mapping[str, object], given: Collection[str] | None = None) -> Settings:
-    """Settings of a kind from a script's flags of the same names (`FLAGS.flag_values_dict()`).
-
-    A field without a flag keeps its default. If a field's default is None, None means "not given": its flag shows the
-    original's default in --help, which applies only if nothing else is known.
-
-    Args:
-      given: names of the flags that are on the command line; None: all of them.
-    """
-    fields = [field for field in dataclasses.fields(kind) if field.name in values]
-    if given is not None:
-        fields = [field for field in fields if field.default is not None or field.name in given]
-    return kind(**{field.name: values[field.name] for field in fields})
-
-
-_RECIPE_FLAGS = (
-    "optimizer", "learning_rate", "warmup_proportion", "layerwise_lr_decay", "weight_decay_rate", "adam_beta_2",
-    "bias_correction", "clip_norm", "sum_loss",
-)  # fmt: skip
-# Bounds that the flags have, too, for settings that come from --search or a notebook.
-_BOUNDS = {
-    "train_batch_size": (1, math.inf),
-    "num_train_epochs": (0, math.inf),
-    "layerwise_lr_decay": (0, 1),
-    "weight_decay_rate": (0, math.inf),
-}
+    use_xla: bool = setting(False, "Compile forward and backward with XLA. Good on GPUs; slower on CPUs; not for TPUs.")
+    recompute: bool = setting(
+        False,
+        "Keep only the input of each layer for the backward pass, which computes the layer again: the same step in "
+        "much less memory, for a third more operations. For long sequences and large models.",
+    )
+    gradient_accumulation_steps: int = setting(
+        1,
+        "Split each device's share of the batch into this many micro-batches, computed one after the other: the same "
+        "step in less memory.",
+        least=1,
+    )
+    deterministic: bool = setting(
+        False,
+        "Use only deterministic kernels: the same command then gives the same bits on the same machine, interrupted "
+        "or not. Otherwise the order of additions may vary. Costs speed on GPUs.",
+    )
+    optimizer: str | None = like(OptimizerSettings, "optimizer", heading=OPTIMIZER)
+    seed: int = setting(
+        12345,
+        "Seed of initial weights, data order and dropout; change it to vary a run.",
+        heading="Run, checkpoints and log",
+    )
+    skip_nonfinite_steps: bool = setting(
+        False, "Skip and count steps with a NaN or infinite loss, instead of stopping."
+    )
+    keep_checkpoint_max: int = setting(5, "Checkpoints kept in output_dir, with optimizer state; 0 keeps all.", least=0)
+    log_every_steps: int = setting(
+        100, "Steps between two log lines, or a fiftieth of the run if that is less.", least=1
+    )
+    eval_every_steps: int = setting(
+        0,
+        "Steps between two evaluations during training; 0: none in pre-training, one per epoch in fine-tuning.",
+        least=0,
+    )
+    init_with_optimizer: bool = setting(
+        False,
+        "Also take Adam moments and global_step from --init_checkpoint, to continue a run in a new output_dir.",
+    )
+    resume_from_older: bool = setting(
+        True,
+        "If the newest checkpoint in output_dir is damaged, go on from the newest whole one, with a warning. "
+        "--noresume_from_older: stop instead.",
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
+class FineTuningSettings(
+    StepSettings, OptimizerSettings, TeacherSettings, TrainingSettings, DeviceSettings, ModelSettings
+):
     """A fine-tuning run of any task: model, actions, schedule. None means "not given".
 
     Attributes:
-      do_lower_case, strip_accents: None: as in the model's directory.
       keep_checkpoint_max: None: the run keeps its newest checkpoint until it ends, and then only the weights of its
         last step. A number: it keeps this many checkpoints, with optimizer state; 0: all of them.
-      learning_rate, warmup_proportion, layerwise_lr_decay, weight_decay_rate, adam_beta_2, bias_correction, clip_norm,
-        sum_loss: None: as in the recipe of the model's family, unless the task has its own; see `models.recipe.Recipe`.
-      classifier_dropout: None: the family's. new_head: begin a new output layer.
-      freeze_layers: None: nothing is frozen.
-      lora_rank: None: no LoRA. lora_alpha: None: twice the rank; see `with_lora_alpha`.
       eval_batch_size: None: predict_batch_size.
-      distillation_weight: the share of the loss against the teacher.
-      search: a grid of settings; see `search.parse_search`.
     """
 
-    output_dir: str
-    init_checkpoint: str | None = None
-    bert_config_file: str | None = None
-    vocab_file: str | None = None
-    do_lower_case: bool | None = None
-    strip_accents: bool | None = None
-    do_train: bool = False
-    do_eval: bool = False
-    do_predict: bool = False
-    overwrite_output_dir: bool = False
-    max_seq_length: int = 128
-    train_batch_size: int = 32
-    eval_batch_size: int | None = None
-    predict_batch_size: int = 8
-    learning_rate: float | None = None
-    num_train_epochs: float = 3.0
-    warmup_proportion: float | None = None
-    layerwise_lr_decay: float | None = None
-    weight_decay_rate: float | None = None
-    adam_beta_2: float | None = None
-    bias_correction: bool | None = None
-    clip_norm: float | None = None
-    sum_loss: bool | None = None
-    classifier_dropout: float | None = None
-    new_head: bool = False
-    freeze_layers: int | None = None
-    lora_rank: int | None = None
-    lora_alpha: float | None = None
-    distillation_weight: float | None = None
-    num_seeds: int = 1
-    search: str | None = None
-    save_checkpoints_steps: int = 1000
-    keep_checkpoint_max: int | None = None
-    iterations_per_loop: int = 1000
-    early_stopping_patience: int = 0
-    use_best_model: bool = False
-    static_padding: bool = False
-    write_tf_records: bool = True
+    output_dir: str = setting(
+        REQUIRED,
+        "Directory for checkpoints and results. A run found there is resumed.",
+        heading=ORIGINAL,
+        check=check_output_dir,
+    )
+    do_train: bool = setting(False, "Train on the training set.")
+    do_eval: bool = setting(
+        False,
+        "Evaluate on the dev set while training (--eval_every_steps), which keeps the best model, and at the end.",
+    )
+    do_predict: bool = setting(False, "Predict the test set.")
+    eval_batch_size: int | None = setting(None, "Examples per batch in evaluation, over all devices.", least=1)
+    predict_batch_size: int = setting(8, "Examples per batch in prediction, over all devices.", least=1)
+    num_train_epochs: float = setting(3.0, "Passes over the training set; may be a fraction.", least=0)
+    distillation_weight: float | None = setting(
+        0.5,  # as in run_squad_w_distillation.py
+        "With --teacher: the share of the loss against the teacher's outputs; the rest is that against the labels. If "
+        "unset, 0.5.",
+        heading=DISTILLATION,
+        unset=True,
+        above=0,
+        most=1,
+    )
+    classifier_dropout: float | None = setting(
+        None,
+        "Dropout before a classifier's output layer in training. If unset, 0.1; DistilBERT: 0.2 (tags: 0.1).",
+        heading="What is trained",
+        least=0,
+        below=1,
+    )
+    new_head: bool = setting(
+        False,
+        "Begin a new output layer, where --init_checkpoint was trained for other labels, another number of them, "
+        "or another task. Otherwise its outputs are matched with the labels of the data by name.",
+    )
+    freeze_layers: int | None = setting(
+        None,
+        "Train neither the embeddings nor the first N layers: less time and memory. If unset, all of the model is "
+        "trained.",
+        least=0,
+    )
+    lora_rank: int | None = setting(
+        None,
+        "LoRA: the encoder stays as it is, and beside each projection of its layers two matrices of this rank are "
+        "trained, and the head: far less memory for gradients and optimizer. 8 is usual, with a --learning_rate of "
+        "about 4e-4. The model that is saved has the size of any other. If unset, the encoder itself is trained.",
+        least=1,
+    )
+    lora_alpha: float | None = setting(
+        None, "With --lora_rank: their product is multiplied by alpha / rank. If unset, twice the rank.", above=0
+    )
+    num_seeds: int = setting(
+        1,
+        "Train this many times with seeds --seed, --seed + 1, ..., report mean, min and max, and keep the best. On "
+        "small datasets, results vary by several points.",
+        heading="What is chosen by the results on the dev set",
+        least=1,
+    )
+    search: str | None = setting(
+        None,
+        "Train with every combination of these settings, report all, and keep the best on the dev set: "
+        "'learning_rate=2e-5,3e-5,5e-5;train_batch_size=16,32' is the paper's grid. You can search over "
+        f"{', '.join(SEARCHED)}. With --num_seeds, combinations are compared by their means.",
+    )
+    early_stopping_patience: int = setting(
+        0, "Stop after this many evaluations without improvement; 0: never.", least=0
+    )
+    use_best_model: bool = setting(
+        False, "At the end, evaluate and predict with best_model/, not with the last step as the original does."
+    )
+    overwrite_output_dir: bool = setting(
+        False,
+        "Start over: first remove the files of an earlier run from output_dir, and nothing else.",
+        heading="Run, checkpoints and log",
+    )
+    keep_checkpoint_max: int | None = like(
+        TrainingSettings,
+        "keep_checkpoint_max",
+        default=None,
+        help="Checkpoints kept in output_dir, with optimizer state; 0 keeps all. If unset, the newest until the run "
+        "ends, and then only its weights. Set this flag to be able to train further later.",
+    )
+    write_tf_records: bool = setting(True, "Write train.tf_record and so on to output_dir, as the original does.")
+    static_padding: bool = setting(
+        False,
+        "Pad every batch to --max_seq_length, as the original does, instead of batching examples of similar length and "
+        "padding to the longest (rounded up). Always on for a TPU.",
+        heading="Computation",
+    )
 
     @property
     def soft_weight(self) -> float:
         """The distillation_weight, also where it is not given."""
-        return WEIGHT if self.distillation_weight is None else self.distillation_weight
+        return value_of(self, "distillation_weight")
 
     @property
     def combinations(self) -> list[Values]:
@@ -196,15 +329,9 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
         return combinations_of({} if self.search is None else parse_search(self.search))
 
     @property
-    def plan_fields(self) -> dict:
-        """The fields of a `step.TrainingPlan` that come from these settings."""
-        fields = super().plan_fields | {
-            "iterations_per_loop": self.iterations_per_loop,
-            "save_checkpoints_steps": self.save_checkpoints_steps,
-            "clip_norm": self.clip_norm,
-            "sum_loss": self.sum_loss,
-        }
-        return fields if self.keeps_optimizer else fields | {"keep_checkpoint_max": 1}
+    def checkpoints_while_training(self) -> int:
+        """How many checkpoints are kept while the run goes on; 0: all of them."""
+        return self.keep_checkpoint_max if self.keeps_optimizer else 1
 
     @property
     def keeps_optimizer(self) -> bool:
@@ -213,8 +340,8 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
 
     def with_recipe(self, recipe: Recipe) -> "FineTuningSettings":
         """These settings, with a family's recipe where they are None."""
-        own = {name: value for name, value in dataclasses.asdict(recipe).items() if name in _RECIPE_FLAGS}
-        return dataclasses.replace(self, **{name: own[name] for name in own if getattr(self, name) is None})
+        missing = [name for name in declared_in(OptimizerSettings) if getattr(self, name) is None]
+        return dataclasses.replace(self, **{name: getattr(recipe, name) for name in missing})
 
     def with_lora_alpha(self) -> "FineTuningSettings":
         """These settings, with lora_alpha where there is a lora_rank: twice that.
@@ -227,7 +354,7 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """A family's recipe with these settings, which came from `with_recipe`."""
-        return dataclasses.replace(recipe, **{name: getattr(self, name) for name in _RECIPE_FLAGS})
+        return dataclasses.replace(recipe, **{name: getattr(self, name) for name in declared_in(OptimizerSettings)})
 
     @property
     def padding(self) -> dict:
@@ -243,29 +370,18 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
         Raises:
           ValueError, FileNotFoundError: names the flag to change.
         """
+        check_values(self)
         self.check_arithmetic(self.dtype, self.use_xla)
         if not (self.do_train or self.do_eval or self.do_predict):
             raise ValueError("Nothing to do: give one or more of --do_train, --do_eval, --do_predict.")
-        check_learning_rate(self.learning_rate)
-        if self.warmup_proportion is not None and not 0 <= self.warmup_proportion <= 1:
-            raise ValueError(f"--warmup_proportion={self.warmup_proportion:g} must be a share from 0 to 1.")
         if self.num_seeds > 1 and not self.do_train:
             raise ValueError(f"--num_seeds={self.num_seeds} compares trained models: give --do_train.")
         if self.overwrite_output_dir and not self.do_train:
             raise ValueError("--overwrite_output_dir starts the training over: give --do_train, or leave it out.")
         if self.overwrite_output_dir and self.strategy == "multi_worker_mirrored":
             raise ValueError("--overwrite_output_dir does not work with several workers: remove the directory first.")
-        check_output_dir(self.output_dir, "--output_dir")
-        check_model(
-            self.init_checkpoint, "--init_checkpoint", self.bert_config_file, self.vocab_file,
-            allow_unknown=self.allow_unknown_config_keys, with_tokenizer=True,
-        )  # fmt: skip
+        self.check_model_files(self.allow_unknown_config_keys)
         self.check_teacher()
-        for name, (lowest, highest) in _BOUNDS.items():
-            value = getattr(self, name)
-            if value is not None and not lowest <= value <= highest:
-                least = f"at least {lowest:g}" if highest == math.inf else f"from {lowest:g} to {highest:g}"
-                raise ValueError(f"--{name}={value:g} must be {least}.")
         self.check_lora()
         self._check_new_head()
         if self.search is not None:
@@ -282,9 +398,8 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
             raise ValueError("--search compares trained models: give --do_train.")
         if self.strategy == "multi_worker_mirrored":
             raise ValueError("--search does not work with several workers; run it on one.")
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        self.check_given_once(given(self, SEARCHED))
         for values in self.combinations:
-            self.check_given_once([name for name in values if getattr(self, name) != defaults[name]])
             try:
                 dataclasses.replace(self, search=None, **values).check()
             except ValueError as error:
@@ -312,10 +427,6 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
             if self.lora_alpha is not None:
                 raise ValueError("--lora_alpha is for LoRA: give --lora_rank.")
             return
-        if self.lora_rank < 1:
-            raise ValueError(f"--lora_rank={self.lora_rank} must be at least 1.")
-        if self.lora_alpha is not None and not 0 < self.lora_alpha < math.inf:
-            raise ValueError(f"--lora_alpha={self.lora_alpha:g} must be a number above 0.")
         if not self.do_train:
             raise ValueError(
                 "--lora_rank is for training: give --do_train, or leave it out, also for a model trained with it."
@@ -327,10 +438,6 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
 
     def check_teacher(self) -> None:
         super().check_teacher()
-        if self.distillation_weight is not None and not self.teacher:
-            raise ValueError("--distillation_weight is for distillation: give --teacher.")
-        if self.distillation_weight is not None and not 0 < self.distillation_weight <= 1:
-            raise ValueError(f"--distillation_weight={self.distillation_weight:g} must be more than 0, at most 1.")
         if self.teacher and not self.do_train:
             raise ValueError("--teacher teaches a model that is trained: give --do_train, or leave it out.")
 
@@ -340,10 +447,9 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
         Raises:
           ValueError: names the flag, and ends with the advice.
         """
-        without = {"search": None, "num_seeds": 1, "early_stopping_patience": 0, "use_best_model": False}
-        for name, value in without.items():
-            if getattr(self, name) != value and not there:
-                raise ValueError(f"--{name} chooses by the results on a dev set{advice}.")
+        chosen = ("search", "num_seeds", "early_stopping_patience", "use_best_model")
+        for name in () if there else given(self, chosen):
+            raise ValueError(f"--{name} chooses by the results on a dev set{advice}.")
 
     def check_files(self, **files: str | None) -> None:
         """Refuses an action without its file. files: flag -> path, in the order of --do_train, --do_eval, --do_predict.
@@ -355,18 +461,18 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
             if getattr(self, action) and not file:
                 raise ValueError(f"--{action} needs --{name}.")
 
-    def check_tables(self, check_beginning: Callable[[str, str], None], **files: str | None) -> None:
+    def check_tables(self, check_beginning: Callable[[str, str], None], files: FileSettings) -> None:
         """Refuses an action whose file is not there, empty, or has rows in its first megabyte that can't be read.
 
         Args:
           check_beginning: gets flag and path of a local file, and raises ValueError.
-          **files: flag -> path, in the order of --do_train, --do_eval, --do_predict.
 
         Raises:
           ValueError, FileNotFoundError: names flag, or flag, file and line.
         """
-        self.check_files(**files)
-        for action, (name, file) in zip(("do_train", "do_eval", "do_predict"), files.items(), strict=True):
+        named = {name: getattr(files, name) for name in ("train_file", "dev_file", "test_file")}
+        self.check_files(**named)
+        for action, (name, file) in zip(("do_train", "do_eval", "do_predict"), named.items(), strict=True):
             if getattr(self, action):
                 check_file(file, f"--{name}")
                 if not is_remote(file):
@@ -374,16 +480,14 @@ class FineTuningSettings(TeacherSettings, TrainingSettings, DeviceSettings):
                         check_beginning(name, file)
 
 
-def checked_settings(
-    kind: type[Settings], values: Mapping[str, object], given: Collection[str]
-) -> tuple[FineTuningSettings, Settings]:
-    """The settings of a fine-tuning run and of its task, checked without TensorFlow; see `settings_of`.
+def checked_settings(kind: type[TaskSettings], values: Flags) -> tuple[FineTuningSettings, TaskSettings]:
+    """The settings of a fine-tuning run and of its task from a script's flags, checked without TensorFlow.
 
     Raises:
       ValueError, FileNotFoundError: a setting makes no sense, or a file does not exist; names the flag.
     """
-    run, own = settings_of(FineTuningSettings, values, given), settings_of(kind, values, given)
+    run, own = settings_of(FineTuningSettings, values), settings_of(kind, values)
     run.check()
-    run.check_given_once(given)
+    run.check_given_once(flags_given(values))
     own.check(run)
     return run, own

@@ -69,6 +69,14 @@ class TrainingPlan:
     flops_per_example: float = 0.0
     stop_at_step: int | None = None
 
+    @classmethod
+    def of(cls, *settings, **own) -> "TrainingPlan":
+        """The plan of a run: what its settings say under the names of the fields, and what the run knows itself."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        said = {name: value for one in settings for name, value in vars(one).items() if name in names}
+        scales = any(getattr(one, "dtype", None) == "float16" for one in settings)
+        return cls(**{"loss_scaling": scales, **said, **own})
+
     def with_rows(self, count: float) -> "TrainingPlan":
         """The plan, made for examples of one row, for examples of `count` rows."""
         return dataclasses.replace(

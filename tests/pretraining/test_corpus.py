@@ -421,8 +421,8 @@ def test_empty_files_missing_files_and_settings(tmp_path, caplog):
     with pytest.raises(ValueError, match="no files"):
         Corpus([])
     for settings, expected in (
-        ({"input_format": "xml"}, "--input_format=xml: choose one of auto, text, jsonl, wikiextractor"),
-        ({"errors": "ignore"}, "--errors=ignore: choose one of strict, replace"),
+        ({"input_format": "xml"}, "--input_format=xml must be one of auto, text, jsonl, wikiextractor."),
+        ({"errors": "ignore"}, "--errors=ignore must be one of strict, replace."),
         ({"text_key": ""}, "--text_key is empty"),
         (
             {"input_format": "jsonl", "blanks_separate_docs": False},

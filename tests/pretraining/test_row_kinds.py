@@ -192,7 +192,7 @@ def test_lines_of_a_text(tmp_path):
         ("electra", {"segmenter": "jieba"}, "--word_boundaries, --segmenter: the records of --rows=electra"),
         ("doc_sentences", {"ngram": 3}, "--ngram draws masks"),
         ("pairs", {"ngram": 3, "masking": "dynamic"}, "--ngram draws masks"),
-        ("pairs", {"ngram": 11}, "--ngram=11 must be at most 10 words"),
+        ("pairs", {"ngram": 11}, "--ngram=11 must be from 0 to 10."),
         ("pairs", {"favor_shorter_ngram": False}, "--favor_shorter_ngram says .* give --ngram"),
         ("pairs", {"next_sentence": "order", "nsp": False}, "--next_sentence=order: there is no next sentence"),
         ("pairs", {"next_sentence": "swapped"}, "--next_sentence=swapped must be one of random, order"),

@@ -13,7 +13,8 @@ from bert_tf.data import records
 from bert_tf.models.config import BertConfig
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.instances import TrainingInstance, VocabularyIds
-from bert_tf.pretraining.settings import InstanceSettings, PretrainingSettings, check_words
+from bert_tf.pretraining.record_settings import settings_of_records
+from bert_tf.pretraining.settings import PretrainingSettings
 from bert_tf.text import segmenters
 from bert_tf.text.word_boundaries import WordBoundaries
 from bert_tf.text.wordpiece import FullTokenizer
@@ -146,6 +147,9 @@ def test_a_run_says_whether_it_takes_the_words_of_its_records(corpus, caplog):
         assert (unused in caplog.text) != whole_words
 
 
+FILES = {"input_file": "x", "output_file": "y", "vocab_file": "z"}
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -155,12 +159,12 @@ def test_a_run_says_whether_it_takes_the_words_of_its_records(corpus, caplog):
         ),
         ((None, "pairs", "static"), r"^--segmenter=pairs says which pieces"),
         (("spaces", "pairs", "dynamic"), "both find words: give one"),
-        (("lines", None, "dynamic"), "--word_boundaries=lines must be spaces, or unset"),
-        ((None, "mecab", "dynamic"), "--segmenter=mecab is not one of jieba"),
+        (("lines", None, "dynamic"), "--word_boundaries=lines must be one of spaces"),
+        ((None, "mecab", "dynamic"), "--segmenter=mecab must be one of jieba, fugashi"),
     ],
 )
 def test_flags_that_would_do_nothing_are_refused(corpus, flags, message):
     with pytest.raises(ValueError, match=message):
-        check_words(*flags, InstanceSettings())
+        settings_of_records(**FILES, **dict(zip(("word_boundaries", "segmenter", "masking"), flags, strict=True)))
     for masking in ("static", "dynamic"):
-        check_words(None, None, masking, InstanceSettings())
+        settings_of_records(**FILES, masking=masking)

@@ -318,6 +318,8 @@ def test_encoding_of_every_script_that_reads_texts(script, tmp_path):
     name, content, given, message = IN_KOREAN[script]
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    if script != "extract_features":
+        (tmp_path / "model" / "bert_model.safetensors").write_text("")
     (tmp_path / name).write_bytes(content.encode("cp949"))
     flags = usual_flags(script, given, tmp_path)
     (without, _), (found, _) = outcomes(script, [flags, [*flags, "--encoding=cp949"]])

@@ -213,9 +213,7 @@ def test_what_is_refused(runs):
         ({"nsp": True}, "--nsp is not for --objective=electra"),
         ({"generator_size": 0.5, "generator_config_file": "x"}, "--generator_size=0.5 and --generator_config_file=x"),
         ({"generator_config_file": "none.json"}, "--generator_config_file=none.json: there is no such file."),
-        ({"generator_size": 0.0}, "--generator_size=0 is a share of the model's width, more than 0 and at most 1."),
-        ({"generator_temperature": float("nan")}, "--generator_temperature=nan must be more than 0."),
-        ({"gen_weight": -1.0}, "--gen_weight=-1 must be at least 0."),
+        ({"generator_size": 0.0}, "--generator_size=0 must be more than 0, at most 1."),
     ],
 )
 def test_flags_that_make_no_sense(data, changes, message):

@@ -197,7 +197,7 @@ def test_ctrl_c_ends_in_one_line(tmp_path):
         ("export_saved_model", "--model_dir=x --export_dir=", "--export_dir is empty"),
         ("convert_checkpoint", "--from=x --format=tf1 --to=", "--to is empty"),
         ("serve_client", "--model=x --timeout=inf", "--timeout=inf must be a finite number."),
-        ("extract_features", "", "give --input_file, --output_file, --init_checkpoint; --help lists all"),
+        ("extract_features", "", "give --init_checkpoint, --input_file, --output_file; --help lists all"),
         ("run_ner", "--output_dir=x --outputdir=y", "Unknown command line flag 'outputdir'. Did you mean: "),
         ("run_ner", "--output_dir=x --epochs=3", "there is no flag --epochs; here it is --num_train_epochs."),
         ("extract_features", "--output=x", "there is no flag --output; here it is --output_file."),

@@ -13,9 +13,10 @@ SCRIPT = """
 import sys
 from absl import app, flags
 from bert_tf.system import cores, script
-from bert_tf.training import flags as training_flags
+from bert_tf.system.declare import define_flags
+from bert_tf.training.settings import DeviceSettings
 
-training_flags.define_device_flags()
+define_flags(DeviceSettings)
 cores.available_cores = lambda: int(sys.argv[1])
 
 def main(_):

@@ -22,9 +22,10 @@ SCRIPT = """
 import gc, sys
 from absl import app, flags
 from bert_tf.system import script
-from bert_tf.training import flags as training_flags
+from bert_tf.system.declare import define_flags
+from bert_tf.training.settings import DeviceSettings
 
-training_flags.define_device_flags()
+define_flags(DeviceSettings)
 
 def main(_):
     script.start_tensorflow()

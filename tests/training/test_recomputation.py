@@ -68,7 +68,7 @@ def test_each_layer_is_computed_once_more(kind):
 
 
 def test_the_flag_reaches_the_step():
-    assert TrainingPlan(num_train_steps=1, batch_size=1, **TrainingSettings(recompute=True).plan_fields).recompute
+    assert TrainingPlan.of(TrainingSettings(recompute=True), num_train_steps=1, batch_size=1).recompute
 
 
 def test_only_in_its_context():

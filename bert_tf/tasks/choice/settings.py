@@ -2,24 +2,37 @@
 
 import dataclasses
 
-from bert_tf.data.tables import TableSettings
+from bert_tf.data.tables import FileSettings, TableSettings
+from bert_tf.system.declare import setting
 from bert_tf.tasks.choice.data import Columns, check_examples
 from bert_tf.text.characters import plain_name
 from bert_tf.training.settings import FineTuningSettings
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ChoiceSettings(TableSettings):
-    """Files of multiple choice and their columns; the fields are the flags of these names."""
+def _check_first_label(label: str, flag: str) -> None:
+    number = label.removeprefix("-")
+    if not number.isdecimal() and len(number) != 1:
+        raise ValueError(f"{flag}={label} must be a number or one letter.")
 
-    train_file: str | None = None
-    dev_file: str | None = None
-    test_file: str | None = None
-    context: str | None = None
-    question: str | None = None
-    choices: list[str] | None = None
-    label: str | None = None
-    first_label: str = "0"
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChoiceSettings(TableSettings, FileSettings):
+    """Columns of files of multiple choice."""
+
+    context: str | None = setting(
+        None,
+        "Column of the context, by name, or by number from 0 if the file has no header. If no columns are named: "
+        "SWAG's, or context, question, choices and label.",
+        heading="Your files",
+    )
+    question: str | None = setting(None, "Column of the text that every choice begins with, if any.")
+    choices: list[str] | None = setting(
+        None,
+        "Columns of the choices, separated by commas; or one name: of a list in JSON lines, or the prefix of numbered "
+        "columns (ending for ending0, ending1, ...).",
+    )
+    label: str | None = setting(None, "Column of the correct choice. If unset, and other columns are named, label.")
+    first_label: str = setting("0", "The label of the first choice: 0, 1, A or the like.", check=_check_first_label)
 
     @property
     def columns(self) -> Columns | None:
@@ -42,13 +55,10 @@ class ChoiceSettings(TableSettings):
         for name in ("question", "label"):
             if getattr(self, name) and not self.context:
                 raise ValueError(f"--{name} needs --context and --choices beside it.")
-        number = self.first_label.removeprefix("-")
-        if not number.isdecimal() and len(number) != 1:
-            raise ValueError(f"--first_label={self.first_label} must be a number or one letter.")
 
         def check_beginning(name: str, file: str) -> None:
             check_examples(
                 file, self.columns, self.first_label, name != "test_file", self.of_set(name.removesuffix("_file"))
             )
 
-        run.check_tables(check_beginning, train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)
+        run.check_tables(check_beginning, self)

@@ -3,6 +3,7 @@
 from bert_tf.models.baselines import ARCHITECTURES, OUTPUT_LAYER, create_config, kind_of
 from bert_tf.models.directory import ModelFiles, read_head
 from bert_tf.models.head_config import HeadConfig
+from bert_tf.system.declare import value_of
 from bert_tf.system.messages import named_by
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.text import casing as text_casing
@@ -10,8 +11,6 @@ from bert_tf.text import vocab as text_vocab
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import fine_tuning
 from bert_tf.training.settings import FineTuningSettings
-
-DEFAULT_SIZE = 300  # of embeddings and of the layer on them
 
 
 def stored_model(path: str) -> str:
@@ -30,7 +29,7 @@ def chosen_model(settings: ClassificationSettings, run: FineTuningSettings, newe
     """
     source = newest or run.init_checkpoint
     if not source:
-        return settings.model or "bert"
+        return value_of(settings, "model")
     stored = stored_model(source)
     if settings.model and settings.model != stored:
         message = f"--model={settings.model} contradicts {source}, which is a {stored}."
@@ -75,8 +74,8 @@ def describe_model(
     config = create_config(
         settings.model,
         max(vocab.values()) + 1,
-        embedding_size=settings.embedding_size or DEFAULT_SIZE,
-        hidden_size=settings.hidden_size or DEFAULT_SIZE,
+        embedding_size=value_of(settings, "embedding_size"),
+        hidden_size=value_of(settings, "hidden_size"),
         max_seq_length=max(run.max_seq_length, 512),
     )
     head = HeadConfig(ARCHITECTURES[settings.model])

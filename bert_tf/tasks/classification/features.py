@@ -4,7 +4,7 @@ import dataclasses
 
 from bert_tf.models.directory import read_head
 from bert_tf.models.heads import TOKEN_READERS
-from bert_tf.tasks.classification.baselines import DEFAULT_SIZE
+from bert_tf.system.declare import value_of
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.text import casing
 from bert_tf.training.settings import FineTuningSettings
@@ -38,7 +38,7 @@ def choose_features(
         if settings.model_on_top:
             raise ValueError(f"--model_on_top={settings.model_on_top} is for --features, and this is another model.")
         return settings
-    on_top, size = settings.model_on_top or "bilstm", settings.hidden_size or DEFAULT_SIZE
+    on_top, size = (value_of(settings, name) for name in ("model_on_top", "hidden_size"))
     if size % (parts := TOKEN_READERS[on_top]):
         raise ValueError(f"--hidden_size={size} must be a multiple of {parts} for --model_on_top={on_top}.")
     return dataclasses.replace(settings, model_on_top=on_top, hidden_size=size)

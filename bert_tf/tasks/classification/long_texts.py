@@ -7,13 +7,13 @@ from absl import logging
 from bert_tf.data.token_rows import check_room
 from bert_tf.models.directory import read_head, read_max_length
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
+from bert_tf.system.declare import declared_in, value_of
 from bert_tf.tasks.classification.settings import WINDOW_FLAGS, ClassificationSettings
 from bert_tf.text import casing
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.settings import FineTuningSettings
 
-MAX_WINDOWS = 8
-_POOLING = "mean"
+MAX_WINDOWS = declared_in(ClassificationSettings)["max_windows"].default
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +106,7 @@ def choose_windows(
             if (value := getattr(settings, name)) is not None:
                 raise ValueError(f"--{name}={value} is for --long_texts=windows.")
         return dataclasses.replace(settings, long_texts=None)
-    pooling = settings.window_pooling or head.window_pooling or _POOLING
+    pooling = settings.window_pooling or head.window_pooling or value_of(settings, "window_pooling")
     if goes_on and pooling != head.window_pooling:
         raise ValueError(
             f"--window_pooling={pooling} contradicts {source}, which was trained with {head.window_pooling}."

@@ -3,63 +3,112 @@
 import dataclasses
 from collections.abc import Mapping
 
-from bert_tf.data.tables import TableSettings
+from bert_tf.data.tables import FileSettings, TableSettings
 from bert_tf.system.checks import check_file, check_output_dir
+from bert_tf.system.declare import ORIGINAL, group, setting
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.tasks.classification import glue, glue_submission
 from bert_tf.tasks.classification.data import Split, check_examples, custom_task, declared_task
-from bert_tf.training.class_weights import check_class_weights
-from bert_tf.training.settings import FineTuningSettings
+from bert_tf.training.class_weights import check_class_weights, class_weights_setting
+from bert_tf.training.settings import FineTuningSettings, features_setting, lstm_setting
 
 _CUSTOM = (
     "train_file", "dev_file", "test_file", "text_a", "text_b", "label", "labels", "regression", "multi_label",
     "csv_delimiter", "encoding", "id_column", "copy_columns",
 )  # fmt: skip
 
-# What says how windows are made and used; only for --long_texts=windows.
-WINDOW_FLAGS = ("window_pooling", "window_stride", "max_windows")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClassificationSettings(TableSettings):
-    """A task of classification or regression, and which model learns it; the fields are the flags of these names.
+class ClassificationSettings(TableSettings, FileSettings):
+    """A task of classification or regression, and which model learns it. Of the model, None means: as it was trained.
 
     Attributes:
-      model: "bert", "bilstm" or "cnn"; None: bert, or what a trained model is.
-      embedding_size: of a model without BERT. hidden_size: of such a model, or of the model on features.
-        None: 300, or what a trained model has.
-      long_texts: "cut" or "windows"; None: as the model does that is resumed, used or trained further, or else "cut".
-      window_pooling, window_stride, max_windows: with "windows"; None: as that model has them, or else "mean", half a
-        window, and 8.
-      features, model_on_top: None: as a trained model has them, or else None (all of BERT is trained) and "bilstm".
+      labels: None: those of the training set.
     """
 
-    task_name: str | None = None
-    data_dir: str | None = None
-    language: str = ""
-    train_file: str | None = None
-    dev_file: str | None = None
-    test_file: str | None = None
-    text_a: str | None = None
-    text_b: str | None = None
-    label: str | None = None
-    labels: list[str] | None = None
-    regression: bool = False
-    multi_label: bool = False
-    class_weights: str | None = None
-    tfds_name: str | None = None
-    model: str | None = None
-    embedding_size: int | None = None
-    hidden_size: int | None = None
-    lstm_on_top: bool = False
-    features: str | None = None
-    model_on_top: str | None = None
-    glue_submission: str | None = None
-    long_texts: str | None = None
-    window_pooling: str | None = None
-    window_stride: int | None = None
-    max_windows: int | None = None
+    task_name: str | None = setting(
+        None,
+        "cola, sst-2, mrpc, sts-b, qqp, mnli, qnli, rte, wnli, ax, xnli, or custom (--train_file and so on).",
+        heading=ORIGINAL,
+    )
+    data_dir: str | None = setting(None, "Directory with the task's files, as in the GLUE download.")
+    text_a: str | None = setting(
+        None, "Column of the text, by name or number from 0.", heading="Your files, with --task_name=custom"
+    )
+    text_b: str | None = setting(None, "Column of the second text, if there are two.")
+    label: str | None = setting(None, "Column of the label.")
+    labels: list[str] | None = setting(None, "The classes in the order of their ids. If unset, those of --train_file.")
+    regression: bool = setting(False, "Labels are numbers to predict.")
+    multi_label: bool = setting(False, "An example can have any number of labels, separated by commas.")
+    language: str = setting(
+        "", "xnli: the language, e.g. ko, de, en. If unset, zh, as in the original.", heading="Other tasks"
+    )
+    tfds_name: str | None = setting(None, "Load this dataset with tensorflow-datasets instead, e.g. glue/mrpc.")
+    glue_submission: str | None = setting(
+        None,
+        "With --do_predict, add the task's predictions to this directory in the form that GLUE's leaderboard takes "
+        "(MNLI: also those of diagnostic.tsv). Once all 11 files are there, submission.zip is written beside them.",
+    )
+    long_texts: str | None = setting(
+        "cut",
+        "Texts of more than --max_seq_length tokens. cut: they lose their last tokens, as in the original. windows: "
+        "they are read as windows of that length that overlap, and one output layer judges all of them. For single "
+        "texts, not for pairs. If unset, as the model was trained, or else cut.",
+        heading="Long texts",
+        choices=("cut", "windows"),
+        unset=True,
+    )
+    window_stride: int | None = setting(
+        None,
+        "windows: tokens from the start of a window to that of the next. If unset, half of those in a window.",
+        least=1,
+    )
+    max_windows: int | None = setting(
+        8,
+        "windows: a text is read up to the end of this many; the log says how many texts are longer. A training step "
+        "takes time and memory for --train_batch_size times as many rows: see --gradient_accumulation_steps. If unset, "
+        "as the model was trained, or else 8.",
+        least=1,
+        unset=True,
+    )
+    window_pooling: str | None = setting(
+        "mean",
+        "windows: how their pooled outputs become one: the mean, the maximum, or a mean with learned weights. If "
+        "unset, as the model was trained, or else mean.",
+        choices=("mean", "max", "attention"),
+        unset=True,
+    )
+    features: str | None = features_setting("the model of --model_on_top (its default --learning_rate)")
+    model_on_top: str | None = setting(
+        "bilstm",
+        "--features: what reads them, of width --hidden_size. If unset, as the model was trained, or else bilstm.",
+        choices=("bilstm", "cnn"),
+        unset=True,
+    )
+    lstm_on_top: bool = lstm_setting("the classifier")
+    class_weights: str | None = class_weights_setting("examples")
+    model: str | None = setting(
+        "bert",
+        "bilstm, cnn: a model without BERT, trained from random word-piece embeddings. It needs --vocab_file instead "
+        "of --init_checkpoint, more epochs, and a --learning_rate of about 1e-3, which is its default. If unset, as "
+        "the model in --init_checkpoint or --output_dir was trained, or else bert.",
+        choices=("bert", "bilstm", "cnn"),
+        unset=True,
+    )
+    embedding_size: int | None = setting(
+        300,
+        "bilstm, cnn: width of the embeddings. If unset, as the model was trained, or else 300.",
+        least=1,
+        unset=True,
+    )
+    hidden_size: int | None = setting(
+        300,
+        "bilstm: width of both directions together; cnn: convolutions of widths 3, 4 and 5 together; in --model or "
+        "--model_on_top. If unset, as the model was trained, or else 300.",
+        least=1,
+        unset=True,
+    )
 
     @property
     def is_custom(self) -> bool:
@@ -177,6 +226,10 @@ class ClassificationSettings(TableSettings):
                         check_examples(task, split, self.data_dir)
                 except ValueError as error:
                     raise ValueError(f"--data_dir: {error}") from None
+
+
+# What says how windows are made and used; only for --long_texts=windows.
+_, *WINDOW_FLAGS = group(ClassificationSettings, "Long texts")
 
 
 def _main(splits: Mapping[str, Split]) -> Split | None:

@@ -1,19 +1,19 @@
 """The settings of run_domain.py, checked without TensorFlow."""
 
 import dataclasses
+import functools
 import re
 
 from bert_tf.models.directory import check_model
-from bert_tf.models.recipe import check_learning_rate
+from bert_tf.models.recipe import OptimizerSettings, StepSettings
 from bert_tf.pretraining.corpus import check_beginning
 from bert_tf.pretraining.corpus_formats import TextSettings
-from bert_tf.pretraining.settings import MIN_SEQ_LENGTH
+from bert_tf.pretraining.record_settings import MIN_SEQ_LENGTH
 from bert_tf.system import checks
-from bert_tf.system.text_encodings import UTF_8
+from bert_tf.system.declare import REQUIRED, check_values, like, setting, value_of
+from bert_tf.system.text_encodings import encoding_setting
 from bert_tf.tasks.classification.settings import ClassificationSettings
-from bert_tf.training.settings import DTYPE_POLICIES, FineTuningSettings
-
-USUAL_SEEDS = 3
+from bert_tf.training.settings import ComputationSettings, FineTuningSettings
 
 # What the recipe gives to the scripts, and where a user gives it instead: a flag of run_domain.py, or nowhere.
 _OF_BOTH = {"init_checkpoint": True, "output_dir": False, "do_train": False, "do_eval": False, "max_seq_length": True,
@@ -30,40 +30,80 @@ _OF_FINE_TUNING = {
 _FLAG = re.compile(r"--(no)?(\w+)(=.*)?", re.DOTALL)
 
 
+def _check_output_dir(path: str, flag: str) -> None:
+    if "," in path:
+        raise ValueError(f"{flag}={path}: a comma separates files in lists; choose another name.")
+    checks.check_output_dir(path, flag)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DomainSettings:
-    """Weights, texts, how to train on them, and a task that shows what it brought; the fields are the flags.
+    """Weights, texts, how to train on them, and a task that shows what it brought."""
 
-    Attributes:
-      new_words: the most words that are added to the vocabulary.
-      num_train_steps: None: one pass over the records. num_seeds: None: three.
-      pretraining_flag, fine_tuning_flag: further flags of run_pretraining.py and run_classifier.py, as "--name=value".
-    """
-
-    init_checkpoint: str
-    input_file: str
-    output_dir: str
-    heldout_file: str | None = None
-    other_text: str | None = None
-    new_words: int = 500
-    max_seq_length: int = 128
-    num_train_steps: int | None = None
-    train_batch_size: int = 32
-    learning_rate: float = 5e-5
-    dtype: str = "float32"
-    pretraining_flag: tuple[str, ...] = ()
-    train_file: str | None = None
-    dev_file: str | None = None
-    text_a: str | None = None
-    label: str | None = None
-    num_seeds: int | None = None
-    fine_tuning_flag: tuple[str, ...] = ()
-    encoding: str = UTF_8
+    init_checkpoint: str = setting(
+        REQUIRED,
+        "Weights of any family and format, with configuration and vocabulary beside them: a released model, or your "
+        "own.",
+        heading="Weights and texts",
+        check=functools.partial(check_model, with_tokenizer=True),
+    )
+    input_file: str = setting(REQUIRED, "The domain's texts: a comma-separated list of files or globs.")
+    encoding: str = encoding_setting("all texts and of the task's files")
+    output_dir: str = setting(
+        REQUIRED, "Directory for all that is made. A job found there goes on.", check=_check_output_dir
+    )
+    heldout_file: str | None = setting(
+        None, "Texts of the domain to evaluate on. If unset, every 20th document of --input_file."
+    )
+    other_text: str | None = setting(
+        None,
+        "Text of another kind to evaluate on, of what the weights were trained on before: what the loss on it goes up "
+        "by is what was forgotten.",
+    )
+    new_words: int = setting(
+        500,
+        "The most words to add to the vocabulary: those whose pieces the texts have most of. 0: none. Only word pieces "
+        "(BERT, DistilBERT, ELECTRA) have a place for them.",
+        heading="Training",
+        least=0,
+    )
+    max_seq_length: int = setting(128, "Tokens in a row, in pre-training and in fine-tuning.", least=MIN_SEQ_LENGTH)
+    num_train_steps: int | None = setting(
+        None, "Steps of pre-training. If unset, as many as one pass over the texts takes.", least=1
+    )
+    train_batch_size: int = like(StepSettings, "train_batch_size", help="Rows of a step of pre-training.")
+    learning_rate: float = like(
+        OptimizerSettings,
+        "learning_rate",
+        help="Peak of pre-training; it rises for a tenth of the steps, and falls to 0.",
+        unset=False,
+    )
+    dtype: str = like(ComputationSettings, "dtype", help="Arithmetic of both trainings.")
+    pretraining_flag: tuple[str, ...] = setting(
+        (),
+        "A further flag of run_pretraining.py, for training and evaluation; can be repeated: "
+        "--pretraining_flag=--do_whole_word_mask --pretraining_flag=--seed=7.",
+    )
+    train_file: str | None = setting(
+        None,
+        "A task to show what it brought: examples to fine-tune on, CSV, TSV or JSONL.",
+        heading="A task",
+    )
+    dev_file: str | None = setting(None, "The task's examples to evaluate on.")
+    text_a: str | None = setting(None, "The task's column of the text, by name or number from 0.")
+    label: str | None = setting(None, "The task's column of the label.")
+    num_seeds: int | None = setting(
+        3, "Fine-tunings from each of the two starts. If unset, 3.", unset=True, shown=False, least=1
+    )
+    fine_tuning_flag: tuple[str, ...] = setting(
+        (),
+        "A further flag of run_classifier.py: --fine_tuning_flag=--num_train_epochs=5, --fine_tuning_flag=--text_b=...",
+    )
 
     @property
     def seeds(self) -> int:
         """num_seeds, also where it is not given."""
-        return self.num_seeds or USUAL_SEEDS
+        return value_of(self, "num_seeds")
 
     def check(self) -> None:
         """Refuses numbers out of range, files that do not exist, and flags that nothing would use.
@@ -71,24 +111,10 @@ class DomainSettings:
         Raises:
           ValueError, OSError: names the flag.
         """
-        least = {
-            "new_words": 0, "max_seq_length": MIN_SEQ_LENGTH, "num_train_steps": 1, "train_batch_size": 1,
-            "num_seeds": 1,
-        }  # fmt: skip
-        for name, lowest in least.items():
-            value = getattr(self, name)
-            if value is not None and value < lowest:
-                raise ValueError(f"--{name}={value} must be at least {lowest}.")
-        check_learning_rate(self.learning_rate)
-        if self.dtype not in DTYPE_POLICIES:
-            raise ValueError(f"--dtype={self.dtype} must be one of {', '.join(DTYPE_POLICIES)}.")
-        check_model(self.init_checkpoint, "--init_checkpoint", with_tokenizer=True)
+        check_values(self)
         for name in ("input_file", "heldout_file", "other_text"):
             if name == "input_file" or getattr(self, name) is not None:
                 check_beginning(getattr(self, name), f"--{name}", TextSettings(encoding=self.encoding))
-        if "," in self.output_dir:
-            raise ValueError(f"--output_dir={self.output_dir}: a comma separates files in lists; choose another name.")
-        checks.check_output_dir(self.output_dir, "--output_dir")
         self._check_task()
         _check_further("pretraining_flag", self.pretraining_flag, _OF_PRETRAINING)
         _check_further("fine_tuning_flag", self.fine_tuning_flag, _OF_FINE_TUNING)

@@ -5,46 +5,86 @@ import itertools
 import os
 import posixpath
 
-from bert_tf.models.directory import check_model
 from bert_tf.system.checks import check_not_empty, check_output_file, is_remote
+from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, like, setting, value_of
 from bert_tf.system.messages import named_by
-from bert_tf.system.text_encodings import UTF_8
+from bert_tf.system.text_encodings import encoding_setting
 from bert_tf.system.text_files import TextFile, compression_of, whole_lines
-from bert_tf.training.settings import DeviceSettings
+from bert_tf.training.settings import ComputationSettings, DeviceSettings, ModelSettings
 
 _FORMAT_BY_ENDING = {".npz": "npz", ".tfrecord": "tfrecord"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FeatureSettings(DeviceSettings):
-    """Features of which text, by which model; the fields are the flags of these names.
+class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
+    """Features of which text, by which model.
 
     Attributes:
-      do_lower_case, strip_accents: None: as the model's directory says.
       layers: None: the last four, as in the original, or of vectors of lines the last one.
     """
 
-    input_file: str
-    output_file: str
-    init_checkpoint: str
-    bert_config_file: str | None = None
-    vocab_file: str | None = None
-    do_lower_case: bool | None = None
-    strip_accents: bool | None = None
-    allow_unknown_config_keys: bool = False
-    layers: str | None = None
-    pooling: str = "none"
-    output_format: str = "json"
-    max_seq_length: int = 128
-    batch_size: int = 32
-    dtype: str = "float32"
-    static_padding: bool = False
-    encoding: str = UTF_8
+    input_file: str = setting(
+        REQUIRED, "Texts, one per line, or two with ' ||| ' between them; may be .gz.", heading=ORIGINAL
+    )
+    output_file: str = setting(REQUIRED, "File for the features; an existing file is replaced.")
+    init_checkpoint: str = like(
+        ModelSettings,
+        "init_checkpoint",
+        default=REQUIRED,
+        help="The weights: a checkpoint (prefix or directory), a Hugging Face directory, a Model Garden checkpoint, or "
+        "a SavedModel of TensorFlow Hub.",
+        heading=ORIGINAL,
+    )
+    max_seq_length: int = like(
+        ModelSettings,
+        "max_seq_length",
+        help="Maximum tokens per line, with [CLS] and [SEP]; longer lines are cut. Up to the model's limit.",
+    )
+    layers: str | None = setting(
+        "-1,-2,-3,-4",
+        "Encoder layers to write, separated by commas: -1 is the last one, 0 the first. If unset, -1,-2,-3,-4; with "
+        "--pooling=sentence -1.",
+        unset=True,
+    )
+    batch_size: int = setting(32, "Lines computed together, over all devices.", least=1)
+    use_one_hot_embeddings: bool = setting(
+        False,
+        "The original's way to look up embeddings on a TPU. Accepted without effect: the values are the same.",
+    )
+    output_format: str = setting(
+        "json",
+        "json: the original's, values rounded to 6 decimals. The others store float32. npz: arrays values [tokens, "
+        "layers, hidden size], tokens, and offsets: line i has the rows offsets[i] to offsets[i + 1]. tfrecord: a "
+        "tf.train.Example for each line.",
+        heading="Texts and features",
+        choices=("json", "npz", "tfrecord"),
+    )
+    encoding: str = encoding_setting("--input_file")
+    pooling: str = setting(
+        "none",
+        "How to combine the pieces of a word (words are separated by spaces): the first piece's values, or mean or "
+        "maximum over the pieces. none: a row for each piece, as in the original. sentence: one row for a line, made "
+        "as the model's directory says (sentence-transformers' files), else the mean over its pieces, [CLS] and [SEP] "
+        "among them.",
+        choices=("none", "first", "mean", "max", "sentence"),
+    )
+    dtype: str = like(
+        ComputationSettings,
+        "dtype",
+        heading="Computation",
+        help="Arithmetic of the matrix products. bfloat16 is faster if the processor supports it, with about 2 "
+        "decimals.",
+    )
+    static_padding: bool = setting(
+        False,
+        "Pad every line to --max_seq_length, as the original does, instead of batching lines of similar length. "
+        "Slower; always on for a TPU.",
+    )
 
     @property
     def layers_asked_for(self) -> str:
         """The layers, also where they are not given."""
-        return self.layers or ("-1" if self.pooling == "sentence" else "-1,-2,-3,-4")
+        return "-1" if self.layers is None and self.pooling == "sentence" else value_of(self, "layers")
 
     def check(self) -> None:
         """Refuses contradictions, missing files, and an output that can't be written.
@@ -52,6 +92,7 @@ class FeatureSettings(DeviceSettings):
         Raises:
           ValueError, FileNotFoundError: names the flag.
         """
+        check_values(self)
         self.check_arithmetic(self.dtype)
         if self.output_file == self.input_file:
             raise ValueError(f"--output_file={self.output_file} is --input_file.")
@@ -65,10 +106,7 @@ class FeatureSettings(DeviceSettings):
             raise ValueError(
                 f"--output_file={self.output_file} is not {self.output_format}: give --output_format={meant}."
             )
-        check_model(
-            self.init_checkpoint, "--init_checkpoint", self.bert_config_file, self.vocab_file,
-            allow_unknown=self.allow_unknown_config_keys, with_tokenizer=True,
-        )  # fmt: skip
+        self.check_model_files(self.allow_unknown_config_keys)
         folder = os.path.dirname(self.output_file)
         if folder and not is_remote(folder) and not os.path.isdir(folder):
             raise ValueError(f"--output_file={self.output_file}: there is no directory {folder}.")

@@ -3,40 +3,84 @@
 import dataclasses
 
 from bert_tf.system.checks import check_input_files
+from bert_tf.system.declare import setting
 from bert_tf.system.messages import named_by, unheard
-from bert_tf.system.text_encodings import UTF_8
+from bert_tf.system.text_encodings import encoding_setting
 from bert_tf.tasks.ner.data import Layout, check_beginning, check_several_tags, check_tags
-from bert_tf.training.class_weights import check_class_weights
-from bert_tf.training.settings import FineTuningSettings
+from bert_tf.training.class_weights import check_class_weights, class_weights_setting
+from bert_tf.training.settings import FineTuningSettings, features_setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NerSettings:
-    """Files of words and tags, and which model learns them; the fields are the flags of these names.
+    """Files of words and tags, and which model learns them.
 
     Attributes:
-      document_context, features, lstm_size, lstm_layers: None: as a trained model has them, or else False, None (all of
-        BERT is trained), 768 and 2.
+      document_context, features, lstm_size, lstm_layers: None: as a trained model has them.
     """
 
-    train_file: str | None = None
-    dev_file: str | None = None
-    test_file: str | None = None
-    test_has_tags: bool = True
-    column_separator: str = "auto"
-    word_column: int = 0
-    tag_column: int = -1
-    tag_scheme: str = "iob2"
-    repair_tags: bool = False
-    encoding: str = UTF_8
-    class_weights: str | None = None
-    comment_prefix: str = ""
-    doc_stride: int | None = None
-    document_context: bool | None = None
-    features: str | None = None
-    lstm_size: int | None = None
-    lstm_layers: int | None = None
-    metric: str = "entities"
+    train_file: str | None = setting(
+        None, "Words and tags to train on; files separated by commas, or a glob.", heading="Your files"
+    )
+    dev_file: str | None = setting(None, "Words and tags to evaluate on (or several files).")
+    test_file: str | None = setting(None, "One file to tag; tags, if it has any, are scored.")
+    test_has_tags: bool = setting(True, "Whether --test_file has a tag column. A file with a single column has none.")
+    encoding: str = encoding_setting("your files")
+    column_separator: str = setting(
+        "auto",
+        "The column separator. space: any run of spaces and tabs. auto: tab if the first word's line has one.",
+        choices=("auto", "tab", "space"),
+    )
+    word_column: int = setting(0, "Column of the word, from 0; -1 is the last one.")
+    tag_column: int = setting(-1, "Column of the tag, from 0; -1 is the last one.")
+    tag_scheme: str = setting(
+        "iob2",
+        "How tags mark entities. iob2: B- begins each, I- continues it (most datasets). iob1: B- only between two "
+        "adjacent ones (CoNLL-2003 as published). bioes, bilou: ends and single words are marked, too. plain: tags "
+        "that mark no entities, such as parts of speech; accuracy is measured.",
+        choices=("iob2", "iob1", "bioes", "bilou", "plain"),
+    )
+    repair_tags: bool = setting(
+        False, "Read tags that violate --tag_scheme like the program conlleval; by default an error."
+    )
+    comment_prefix: str = setting(
+        "", "Lines with this prefix are not words, e.g. '# ' in CoNLL-U. Beware of hashtags in tweets."
+    )
+    doc_stride: int | None = setting(
+        None,
+        "Tokens from the start of one window of a long sentence or document to the next. If unset, half a window.",
+        heading="Windows",
+        least=1,
+    )
+    document_context: bool | None = setting(
+        False,
+        "Encode a sentence with its neighbours in the document (-DOCSTART- lines), as in the paper; use it with a "
+        "large --max_seq_length. If unset, as the model was trained, or else false.",
+        unset=True,
+    )
+    metric: str = setting(
+        "entities",
+        "How tags are scored. entities: precision, recall and F1 of whole entities, as conlleval. klue: also the "
+        "scores of KLUE-NER, for files with a character a line: mean F1 over types of entities, which chooses the best "
+        "model, and over tags of characters.",
+        heading="Evaluation",
+        choices=("entities", "klue"),
+    )
+    features: str | None = features_setting("BiLSTMs")
+    lstm_size: int | None = setting(
+        768,
+        "--features: width of a BiLSTM, half of it for each direction. If unset, as the model was trained, or else "
+        "768.",
+        least=2,
+        unset=True,
+    )
+    lstm_layers: int | None = setting(
+        2,
+        "--features: number of stacked BiLSTMs. If unset, as the model was trained, or else 2.",
+        least=1,
+        unset=True,
+    )
+    class_weights: str | None = class_weights_setting("tagged words")
 
     @property
     def layout(self) -> Layout:

@@ -4,37 +4,74 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from bert_tf.data.tables import TableSettings
+from bert_tf.data.tables import FileSettings, TableSettings
+from bert_tf.system.declare import setting
 from bert_tf.tasks.similarity.data import Columns, check_examples
 from bert_tf.text.characters import plain_name
 from bert_tf.training.settings import FineTuningSettings
 
 
+def _parse_range(score_range: Sequence[str | float], flag: str = "--score_range") -> tuple[float, float]:
+    try:
+        low, high = map(float, score_range)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not -math.inf < low < high < math.inf:
+        text = ",".join(map(str, score_range))
+        raise ValueError(f"{flag}={text} must be two numbers, the lower one first, as 0,5.")
+    return low, high
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SimilaritySettings(TableSettings):
-    """Files of texts, their columns, pooling and loss; the fields are the flags of these names.
+class SimilaritySettings(TableSettings, FileSettings):
+    """Columns of files of texts, pooling and loss."""
 
-    Attributes:
-      score_range: the scores of texts that have nothing in common, and of equal ones; strings or numbers.
-      loss: None: "cosine" for files with scores, else "ranking".
-      pooling, normalize: None: what the model's directory says, else the mean, not normalized.
-      negatives_batch_size: None: all examples that a device computes at once.
-    """
-
-    train_file: str | None = None
-    dev_file: str | None = None
-    test_file: str | None = None
-    text_a: str | None = None
-    text_b: str | None = None
-    negative: str | None = None
-    score: str | None = None
-    score_range: Sequence[str | float] = ("0", "1")
-    loss: str | None = None
-    ranking_scale: float | None = None
-    triplet_margin: float | None = None
-    negatives_batch_size: int | None = None
-    pooling: str | None = None
-    normalize: bool | None = None
+    text_a: str | None = setting(
+        None,
+        "Column of the first text, by name, or by number from 0 if the file has no header. If no columns are named: "
+        "those of the first known layout that a file has: sentence1, sentence2, score; anchor, positive, negative; "
+        "question, answer; and the like.",
+        heading="Your files",
+    )
+    text_b: str | None = setting(None, "Column of the text that it is compared with, or belongs to it.")
+    negative: str | None = setting(None, "Column of a text that does not belong to the first, if any.")
+    score: str | None = setting(None, "Column of the number that says how alike the texts are, if any.")
+    score_range: Sequence[str | float] = setting(
+        ("0", "1"),
+        "The scores of texts with nothing in common, and of equal ones; for STS-B 0,5.",
+        check=_parse_range,
+    )
+    loss: str | None = setting(
+        None,
+        "cosine: squared error of the cosine and the score. ranking: softmax over the partners of all texts of the "
+        "batch. triplet: the second text is nearer than the third, by --triplet_margin. If unset, cosine where there "
+        "are scores, else ranking.",
+        heading="What is learned",
+        choices=("cosine", "ranking", "triplet"),
+    )
+    ranking_scale: float | None = setting(
+        20.0, "ranking: cosines are multiplied by this. If unset, 20.", unset=True, shown=False, above=0
+    )
+    triplet_margin: float | None = setting(
+        1.0, "triplet: least difference of the two distances. If unset, 1.", unset=True, shown=False, above=0
+    )
+    negatives_batch_size: int | None = setting(
+        None,
+        "ranking: the number of examples whose texts are negatives of each other. If unset, all that a device computes "
+        "at once: --train_batch_size over all devices and --gradient_accumulation_steps. Give it, and any number of "
+        "devices makes the same steps.",
+        least=1,
+    )
+    pooling: str | None = setting(
+        None,
+        "What is made of the outputs for a text's tokens. If unset, what the directory of the weights says, else mean.",
+        choices=("mean", "cls", "max"),
+    )
+    normalize: bool | None = setting(
+        None,
+        "Whether the trained model gives all vectors the length 1; training and evaluation use cosines, with the same "
+        "result. If unset, what the directory of the weights says, else no.",
+    )
 
     @property
     def columns(self) -> Columns | None:
@@ -44,19 +81,8 @@ class SimilaritySettings(TableSettings):
 
     @property
     def scores_between(self) -> tuple[float, float]:
-        """The lowest and the highest score.
-
-        Raises:
-          ValueError: score_range is not two numbers, the first of which is less.
-        """
-        try:
-            low, high = map(float, self.score_range)
-        except (TypeError, ValueError):
-            low = high = math.nan
-        if not -math.inf < low < high < math.inf:
-            text = ",".join(map(str, self.score_range))
-            raise ValueError(f"--score_range={text} must be two numbers, the lower one first, as 0,5.")
-        return low, high
+        """The lowest and the highest score."""
+        return _parse_range(self.score_range)
 
     def check_loss(self, loss: str) -> None:
         """Refuses settings of another loss.
@@ -84,13 +110,9 @@ class SimilaritySettings(TableSettings):
                 raise ValueError(f"--{name} needs --text_a and --text_b beside it.")
         if self.loss:
             self.check_loss(self.loss)
-        for name in ("ranking_scale", "triplet_margin"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"--{name}={value:g} must be more than 0.")
         score_range = self.scores_between
 
         def check_beginning(name: str, file: str) -> None:
             check_examples(file, self.columns, score_range, self.of_set(name.removesuffix("_file")))
 
-        run.check_tables(check_beginning, train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)
+        run.check_tables(check_beginning, self)

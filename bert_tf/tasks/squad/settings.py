@@ -3,42 +3,83 @@
 import dataclasses
 
 from bert_tf.system.checks import check_input_files, check_output_dir
+from bert_tf.system.declare import ORIGINAL, setting
 from bert_tf.system.messages import named_by, unheard
-from bert_tf.system.text_encodings import UTF_8
+from bert_tf.system.text_encodings import encoding_setting
 from bert_tf.tasks.squad.data import check_beginning
-from bert_tf.training.settings import FineTuningSettings
+from bert_tf.training.settings import FineTuningSettings, lstm_setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SquadSettings:
-    """Questions on texts: files, windows, and how answers are chosen; the fields are the flags of these names.
+    """Questions on texts: files, windows, and how answers are chosen. Of the model, None means: as it was trained."""
 
-    Attributes:
-      answer_from: None: as suits the model's tokenizer (`Tokenizer.answers_by_words`).
-      question_head: a key of `question_heads.OUTPUT_LAYERS`; None: as the model was trained, or else as its family's
-        authors did. beam_size: of the joint head; None: as the model was trained, or as its family's authors did.
-      null_score_diff_threshold: None: as chosen on a dev set and kept beside the model, or else 0.
-      metric: one of `metrics.METRICS`.
-    """
-
-    train_file: str | None = None
-    dev_file: str | None = None
-    predict_file: str | None = None
-    encoding: str = UTF_8
-    version_2_with_negative: bool = False
-    doc_stride: int = 128
-    max_query_length: int = 64
-    answer_from: str | None = None
-    steps_from_windows: bool = False
-    feature_cache_dir: str | None = None
-    verbose_logging: bool = False
-    n_best_size: int = 20
-    max_answer_length: int = 30
-    null_score_diff_threshold: float | None = None
-    lstm_on_top: bool = False
-    question_head: str | None = None
-    beam_size: int | None = None
-    metric: str = "squad"
+    train_file: str | None = setting(
+        None, "SQuAD JSON to train on; files separated by commas, or a glob.", heading=ORIGINAL
+    )
+    predict_file: str | None = setting(None, "SQuAD JSON to answer, e.g. dev-v1.1.json (or several); needs no answers.")
+    doc_stride: int = setting(
+        128, "Tokens from the start of one window of a long context to the start of the next.", least=1
+    )
+    max_query_length: int = setting(64, "Maximum tokens of a question.", least=1)
+    n_best_size: int = setting(20, "Candidates kept per window, and written per question.", least=1)
+    max_answer_length: int = setting(30, "Maximum tokens of an answer.", least=1)
+    version_2_with_negative: bool = setting(False, "Questions may have no answer (SQuAD 2.0).")
+    null_score_diff_threshold: float | None = setting(
+        0.0,
+        "Predict no answer if its score is better by more than this. If unset, the threshold chosen on a dev set, from "
+        "the model's question_answering.json, or else 0.",
+        unset=True,
+    )
+    verbose_logging: bool = setting(
+        False, "Log questions left out, the first windows, and answers that could not be aligned."
+    )
+    dev_file: str | None = setting(
+        None,
+        "SQuAD JSON for --do_eval, which with --version_2_with_negative also chooses the threshold for 'no answer'. If "
+        "unset, --predict_file.",
+        heading="Files and answers",
+    )
+    encoding: str = encoding_setting("your files")
+    answer_from: str | None = setting(
+        "words",
+        "How answers are found in the text. words: as in the original, right for most English text. offsets: by "
+        "characters, right in every script; splits words that the vocabulary lacks. Train and predict with the same. "
+        "If unset, words; of a RoBERTa or ALBERT offsets.",
+        choices=("words", "offsets"),
+        unset=True,
+    )
+    metric: str = setting(
+        "squad",
+        "How answers are scored. squad: exact match and F1 of words, as the official scripts. korquad: exact match and "
+        "F1 of characters, as KorQuAD 1.0's. klue: exact match and ROUGE-W of characters, as KLUE-MRC's.",
+        choices=("squad", "korquad", "klue"),
+    )
+    steps_from_windows: bool = setting(
+        False, "Count an epoch in windows (training uses all of them), not in questions."
+    )
+    feature_cache_dir: str | None = setting(
+        None,
+        "Directory that caches token windows for the next run, under a hash of their content. 'none' disables it. If "
+        "unset, output_dir/windows.",
+        check=check_output_dir,
+    )
+    question_head: str | None = setting(
+        None,
+        "independent: first and last token of an answer are scored by themselves, as in BERT. joint: last tokens are "
+        "scored for each of the best first ones, and 'no answer' has a layer of its own. If unset, as the model was "
+        "fine-tuned before, or else as its authors did: joint for ELECTRA, and for ALBERT with "
+        "--version_2_with_negative; only these two have it.",
+        heading="What is trained",
+        choices=("independent", "joint"),
+    )
+    beam_size: int | None = setting(
+        None,
+        "--question_head=joint, in prediction: the best first tokens, and the best last tokens of each. If unset, as "
+        "the model was trained, or else 20 for ELECTRA, 5 for ALBERT.",
+        least=1,
+    )
+    lstm_on_top: bool = lstm_setting("the output layer")
 
     @property
     def dev_flag(self) -> str:
@@ -59,8 +100,6 @@ class SquadSettings:
             train_file=self.train_file, dev_file=self.dev_file or self.predict_file, predict_file=self.predict_file
         )
         run.check_dev_set(run.do_eval, ": give --do_eval")
-        if self.feature_cache_dir:
-            check_output_dir(self.feature_cache_dir, "--feature_cache_dir")
         for needed, name in (
             (run.do_train, "train_file"),
             (run.do_eval, self.dev_flag),

@@ -13,6 +13,7 @@ from bert_tf.models.directory import ModelFiles, read_head
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.open_weights import open_weights
 from bert_tf.system.atomic import write_text_file
+from bert_tf.system.declare import value_of
 from bert_tf.system.messages import named_by
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
@@ -123,7 +124,7 @@ class SquadTask(FineTuningTask):
         own, source = self.settings, newest or run.init_checkpoint
         with named_by("--output_dir" if newest else "--init_checkpoint"):
             stored = outputs.QuestionAnsweringSettings.read(casing.directory_of(source)) if source else None
-        threshold = own.null_score_diff_threshold or 0.0
+        threshold = value_of(own, "null_score_diff_threshold")
         if stored and own.version_2_with_negative and own.null_score_diff_threshold is None:
             threshold = stored.predictions.null_score_diff_threshold
             logging.info("null_score_diff_threshold %.4f, from the file beside %s.", threshold, source)

@@ -1,0 +1,245 @@
+"""A setting is declared once, as a field of a dataclass: its name, type, default, help, bounds and choices.
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class TrainSettings:
+        output_dir: str = setting(REQUIRED, "Directory for checkpoints and results.", heading=ORIGINAL)
+        train_batch_size: int = setting(32, "Examples per step.", least=1)
+        learning_rate: float | None = setting(5e-5, "Peak rate. If unset, 5e-5; RoBERTa: 1e-5.", unset=True, most=1)
+
+A script makes its flags of the fields of one or several classes, `define_flags(TrainSettings, TaskSettings)`, and its
+`main` makes the settings of the flags, `settings_of(TrainSettings, FLAGS)`. A heading begins a group of --help; the
+fields that follow belong to it, and classes that use the same heading share the group.
+"""
+
+import dataclasses
+import functools
+import math
+import types
+import typing
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
+
+from absl import flags
+
+flags.disclaim_key_flags()
+
+REQUIRED = dataclasses.MISSING  # the default of a setting that must be given
+ORIGINAL = "As in the original"  # the heading of its flags, the first group of --help
+_FURTHER = "Further"
+_KEY = "declared"  # in the metadata of a field, and the attribute of a flag
+
+Flags = flags.FlagValues
+Settings = TypeVar("Settings")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What is declared of a setting beside its name and type.
+
+    Attributes:
+      default: holds where the setting is not given. help: for a reader of --help.
+      heading: begins a group of --help.
+      least, most: bounds, included. above, below: bounds, not included.
+      choices: the values it can have; empty: any.
+      check: gets a value and the flag ("--name"), and raises what it has against the value.
+      unset: it is None where it is not given, since what holds then depends on more, as the help says ("If unset,
+        ..."). The default holds where nothing else is known.
+      shown: whether the default is also the flag's; else the flag has none, and the help says what holds.
+    """
+
+    default: object
+    help: str
+    heading: str | None = None
+    least: float = -math.inf
+    most: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
+    choices: Collection[str] = ()
+    check: Callable[[typing.Any, str], object] | None = None
+    unset: bool = False
+    shown: bool = True
+
+    @property
+    def flag_default(self):
+        """The default of the flag."""
+        return None if self.default is REQUIRED or not self.shown else self.default
+
+    @property
+    def bounds(self) -> str:
+        """The bounds in words: "at least 1", "from 0 to 1"; empty without any."""
+        if math.isfinite(self.least) and math.isfinite(self.most):
+            return f"from {self.least:g} to {self.most:g}"
+        named = {"at least": self.least, "more than": self.above, "at most": self.most, "less than": self.below}
+        return ", ".join(f"{words} {bound:g}" for words, bound in named.items() if math.isfinite(bound))
+
+    def field(self):
+        """The field of a dataclass that is declared so."""
+        return dataclasses.field(default=None if self.unset else self.default, metadata={_KEY: self})
+
+    def check_value(self, name: str, value) -> None:
+        """Refuses a value that is out of bounds, not finite, none of the choices, or that `check` refuses.
+
+        Raises:
+          ValueError: names the flag. Others: see `check`.
+        """
+        if self.choices and value not in self.choices:
+            raise ValueError(f"--{name}={value} must be one of {', '.join(filter(None, self.choices))}.")
+        if isinstance(value, int | float):
+            within = self.least <= value <= self.most and self.above < value < self.below
+            if not (within and math.isfinite(value)):
+                shown = f"{value:g}" if isinstance(value, float) else value
+                raise ValueError(f"--{name}={shown} must be {self.bounds or 'a finite number'}.")
+        if self.check:
+            self.check(value, f"--{name}")
+
+
+def setting(default, help: str, **declared):
+    """The field of a setting; see `Declared`."""
+    return Declared(default=default, help=help, **declared).field()
+
+
+def gone(instead: str):
+    """The field of a setting that is gone: whoever gives it is told what holds instead."""
+
+    def refuse(value, flag: str) -> None:
+        raise ValueError(f"{flag}={value}: the flag is gone: {instead}.")
+
+    return setting(None, f"Gone, and refused: {instead}.", check=refuse)
+
+
+def like(kind: type, name: str, **changes):
+    """The field of a setting that another class declares, here with another default, help or heading."""
+    return dataclasses.replace(declared_in(kind)[name], **{"heading": None, **changes}).field()
+
+
+@functools.cache
+def declared_in(kind: type) -> dict[str, Declared]:
+    """name -> declaration of the settings of a dataclass in their order, each with the heading that it belongs to."""
+    found, heading = {}, _FURTHER
+    for field in dataclasses.fields(kind):
+        if declared := field.metadata.get(_KEY):
+            heading = declared.heading or heading
+            found[field.name] = dataclasses.replace(declared, heading=heading)
+    return found
+
+
+def group(kind: type, heading: str) -> tuple[str, ...]:
+    """The names of the settings of a dataclass under a heading."""
+    return tuple(name for name, declared in declared_in(kind).items() if declared.heading == heading)
+
+
+def value_of(settings, name: str):
+    """The value of a setting, or its default where it is not given."""
+    value = getattr(settings, name)
+    return declared_in(type(settings))[name].default if value is None else value
+
+
+def given(settings, names: Collection[str]) -> list[str]:
+    """Those of some settings that are not at their defaults."""
+    defaults = {field.name: field.default for field in dataclasses.fields(settings)}
+    return [name for name in names if getattr(settings, name) != defaults[name]]
+
+
+def check_values(settings) -> None:
+    """Refuses values that their declarations don't allow. None is a setting that is not given.
+
+    Raises:
+      ValueError: names the flag. Others: see `Declared.check`.
+    """
+    for name, declared in declared_in(type(settings)).items():
+        value = getattr(settings, name)
+        if value is not None:
+            declared.check_value(_flag_name(name), value)
+
+
+# --- flags -----------------------------------------------------------------------------------------------------------
+
+
+def define_flags(*kinds: type, without: Collection[str] = (), **defaults) -> None:
+    """Defines the flags of a script: one for each setting of some classes.
+
+    Args:
+      without: names of settings that the script does not have.
+      **defaults: of flags that have another one in this script.
+    """
+    for kind in kinds:
+        kinds_of_values = {field.name: field.type for field in dataclasses.fields(kind)}
+        for name, declared in declared_in(kind).items():
+            if name not in without:
+                _define_flag(
+                    _flag_name(name), kinds_of_values[name], declared, defaults.get(name, declared.flag_default)
+                )
+
+
+def _flag_name(name: str) -> str:
+    return name.rstrip("_")  # from_, as `from` is a word of Python
+
+
+def _define_flag(name: str, kind, declared: Declared, default) -> None:
+    """A flag of a type: lists are separated by commas, the flag of a tuple can be repeated."""
+    if isinstance(kind, types.UnionType):
+        (kind,) = (one for one in typing.get_args(kind) if one is not types.NoneType)
+    define = {
+        bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string,
+        list: flags.DEFINE_list, Sequence: flags.DEFINE_list, tuple: flags.DEFINE_multi_string,
+    }[typing.get_origin(kind) or kind]  # fmt: skip
+    default = list(default) if isinstance(default, tuple) else default
+    if declared.choices:
+        flags.DEFINE_enum(name, default, list(declared.choices), declared.help)
+    else:
+        define(name, default, declared.help)
+    setattr(flags.FLAGS[name], _KEY, declared)
+
+
+def settings_of(kind: type[Settings], values: Flags) -> Settings:
+    """Settings of a kind from a script's flags, checked by `check_values`. A field without a flag keeps its default.
+
+    Raises:
+      ValueError: a value that its declaration does not allow; names the flag.
+    """
+    chosen, set_flags = {}, flags_given(values)
+    for name, declared in declared_in(kind).items():
+        flag = _flag_name(name)
+        if flag in set_flags or (flag in values and not declared.unset and values[flag].value is not None):
+            chosen[name] = values[flag].value
+    settings = kind(**chosen)
+    check_values(settings)
+    return settings
+
+
+def flags_given(values: Flags) -> set[str]:
+    """The names of the flags that are on the command line, or were set by a program, even to their defaults."""
+    return {name for name in values if values[name].present or not values[name].using_default_value}
+
+
+def required_flags(values: Flags) -> list[str]:
+    """The names of the flags that must be given."""
+    return [name for name in values if (made := _declared(values, name)) and made.default is REQUIRED]
+
+
+def _declared(values: Flags, name: str) -> Declared | None:
+    return getattr(values[name], _KEY, None)
+
+
+def help_text(values: Flags) -> str:
+    """The flags of a script in groups, the original's first; empty if none was made by `define_flags`."""
+    groups: dict[str, list[str]] = {ORIGINAL: []}
+    for name in values:
+        if declared := _declared(values, name):
+            groups.setdefault(declared.heading, []).append(_help_of_flag(values[name], declared))
+    return "".join(f"\n{heading}:\n{''.join(texts)}" for heading, texts in groups.items() if texts)
+
+
+def _help_of_flag(flag: flags.Flag, declared: Declared) -> str:
+    """The lines of a flag: name, choices, help, the default that holds, bounds."""
+    default = flag.default
+    notes = [declared.bounds] if declared.bounds else []
+    if declared.default is REQUIRED:
+        notes.insert(0, "required")
+    elif not declared.unset and default not in (None, "", []):
+        shown = str(default).lower() if flag.boolean else ",".join(default) if isinstance(default, list) else default
+        notes.insert(0, f"default: {shown}")
+    name = f"[no]{flag.name}" if flag.boolean else flag.name
+    choices = f" <{'|'.join(filter(None, declared.choices))}>" if declared.choices else ""
+    text = f"--{name}{choices}: {declared.help}" + (f" ({'; '.join(map(str, notes))})" if notes else "")
+    return flags.text_wrap(text, indent="    ", firstline_indent="  ") + "\n"
