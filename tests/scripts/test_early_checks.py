@@ -307,7 +307,8 @@ IN_KOREAN = {
     "create_vocab": ("a.txt", "좋아요\n",
                      {"input_file": "a.txt", "output_file": "v.txt", "do_lower_case": False, "vocab_size": 9},
                      "and 3 characters (3 of them also with ##) need 110"),
-    "extract_features": ("a.txt", "좋아요\n", {"input_file": "a.txt", "output_file": "f.jsonl"}, "has no weights"),
+    "extract_features": ("a.txt", "좋아요\n", {"input_file": "a.txt", "output_file": "f.jsonl"},
+                         "is not a complete safetensors file"),
     "serve_client": ("a.jsonl", '{"문장": "좋아요"}\n{"글": "좋아요"}\n', {"model": "m", "input_file": "a.jsonl"},
                      "line 2: expected an object with the same keys as line 1"),
 }  # fmt: skip
@@ -318,8 +319,7 @@ def test_encoding_of_every_script_that_reads_texts(script, tmp_path):
     name, content, given, message = IN_KOREAN[script]
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
-    if script != "extract_features":
-        (tmp_path / "model" / "bert_model.safetensors").write_text("")
+    (tmp_path / "model" / "bert_model.safetensors").write_text("")
     (tmp_path / name).write_bytes(content.encode("cp949"))
     flags = usual_flags(script, given, tmp_path)
     (without, _), (found, _) = outcomes(script, [flags, [*flags, "--encoding=cp949"]])
