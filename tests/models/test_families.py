@@ -25,6 +25,11 @@ def test_every_family_is_one_of_a_kind():
         assert len(set(values)) == len(values) == len(families.FAMILIES)
 
 
+def test_scopes_tell_families_and_encoders():
+    assert families.family_of_variables(["generator/x", "electra/embeddings/word_embeddings"]) is families.ELECTRA
+    assert families.is_encoder_variable("albert/encoder/layer_0") and not families.is_encoder_variable("cls/x")
+
+
 def test_an_unknown_family_is_named():
     with pytest.raises(ValueError, match="config.json: model_type is 'xlnet'; .* are 'bert', 'distilbert', 'roberta'"):
         families.family_named("xlnet", "config.json")
