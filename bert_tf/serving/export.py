@@ -239,10 +239,10 @@ def _write_warm_up(directory: str, served) -> None:
     folder = posixpath.join(directory, "assets.extra")
     tf.io.gfile.makedirs(folder)
     with tf.io.TFRecordWriter(posixpath.join(folder, "tf_serving_warmup_requests")) as writer:
-        for signature, inputs in served.warm_up_requests():
+        for rows in (1, 8):
             request = predict_pb2.PredictRequest(
-                model_spec=model_pb2.ModelSpec(signature_name=signature),
-                inputs={name: tf.make_tensor_proto(value) for name, value in inputs.items()},
+                model_spec=model_pb2.ModelSpec(signature_name="serving_default"),
+                inputs={name: tf.make_tensor_proto([value] * rows) for name, value in served.example().items()},
             )
             log = prediction_log_pb2.PredictLog(request=request)
             writer.write(prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString())

@@ -294,7 +294,7 @@ def _settings_of_task(source: str, task: str, served: graph_models.ServedModel) 
     """name -> content of the file that a fine-tuned model of the task has beside its weights, if it has one."""
     name = TASKS[task].settings_file
     if task == "squad":
-        return {name: served.squad.settings.to_json()}
+        return {name: served.settings.to_json()}
     if name is None or not tf.io.gfile.exists(posixpath.join(source, name)):
         return {}
     with tf.io.gfile.GFile(posixpath.join(source, name), "rb") as file:

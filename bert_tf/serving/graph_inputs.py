@@ -18,11 +18,12 @@ class TextEncoder(tf.Module):
 
     Args:
       max_seq_length: longer rows lose their last tokens, in pairs those of the longer part first, as in the original.
+      split_unknown: see `Tokenizer.to_graph`.
     """
 
-    def __init__(self, tokenizer: Tokenizer, max_seq_length: int):
+    def __init__(self, tokenizer: Tokenizer, max_seq_length: int, split_unknown: bool = False):
         super().__init__(name="text_encoder")
-        self.tokenizer = tokenizer.to_graph()
+        self.tokenizer = tokenizer.to_graph(split_unknown)
         self.max_seq_length = max_seq_length
         self.begin_ids, self.between_ids, self.end_ids = tokenizer.begin_ids, tokenizer.between_ids, tokenizer.end_ids
         self.second_segment, self.pad_id = tokenizer.second_segment, tokenizer.pad_id
@@ -37,9 +38,7 @@ class TextEncoder(tf.Module):
           InvalidArgumentError: the numbers of texts and pairs differ.
         """
         if pairs is not None:
-            equal = tf.debugging.assert_equal(tf.size(texts), tf.size(pairs), "text and text_pair must be equally many")
-            with tf.control_dependencies([equal] if equal is not None else []):
-                texts = tf.identity(texts)
+            texts, pairs = equally_many(texts, pairs, "text and text_pair")
         first = self.tokenizer.encode(texts)
         return self.features_of_ids(first, None if pairs is None else self.tokenizer.encode(pairs))
 
@@ -81,11 +80,22 @@ class TextEncoder(tf.Module):
         }
 
 
+def equally_many(first: tf.Tensor, second: tf.Tensor, names: str) -> tuple[tf.Tensor, tf.Tensor]:
+    """Both, if they are of one size; else the graph raises InvalidArgumentError with their names."""
+    equal = tf.debugging.assert_equal(tf.size(first), tf.size(second), f"{names} must be equally many")
+    with tf.control_dependencies([equal] if equal is not None else []):
+        return tf.identity(first), tf.identity(second)
+
+
+def parts_of(values: tf.Tensor, starts: tf.Tensor, sizes: tf.Tensor) -> tf.RaggedTensor:
+    """For each start and size, int64 [n], these values."""
+    places = tf.ragged.range(starts, starts + sizes)
+    return places.with_values(tf.gather(values, places.values))
+
+
 def head(rows: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
     """The first lengths [B] values of each row."""
-    starts = rows.row_starts()
-    places = tf.ragged.range(starts, starts + tf.cast(lengths, tf.int64))
-    return places.with_values(tf.gather(rows.values, places.values))
+    return parts_of(rows.values, rows.row_starts(), tf.cast(lengths, tf.int64))
 
 
 def to_dense(rows: tf.RaggedTensor, filling: int = 0) -> tf.Tensor:

@@ -12,14 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 import keras
 import tensorflow as tf
 
-from bert_tf.models import question_heads
-from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.models.sentence_vectors import normalized, pooled
 from bert_tf.serving import frozen_graph
 from bert_tf.serving.graph_inputs import Folded, TextEncoder, fold, parse_examples, unfolded
-from bert_tf.serving.graph_squad import SquadServing
-from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings, settings_of
 from bert_tf.text.byte_bpe import WHITESPACE
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -30,7 +26,7 @@ FOLDED = {
     "input_mask": tf.TensorSpec([None, None, None], tf.int32, "input_mask"),
     "pooled_positions": tf.TensorSpec([None, 2], tf.int32, "pooled_positions"),
 }
-_UNTRACKED = ("_model", "_pieces", "encoder", "squad")
+_UNTRACKED = ("_model", "_needed", "_pieces", "encoder")
 
 
 def strings(name: str) -> tf.TensorSpec:
@@ -38,7 +34,8 @@ def strings(name: str) -> tf.TensorSpec:
     return tf.TensorSpec([None], tf.string, name)
 
 
-def _signature(function: Callable, *specs: tf.TensorSpec) -> tf.types.experimental.PolymorphicFunction:
+def signature(function: Callable, *specs: tf.TensorSpec) -> tf.types.experimental.PolymorphicFunction:
+    """A function of tensors with these names, for an export."""
     return tf.function(function, specs, autograph=False)
 
 
@@ -51,19 +48,19 @@ class ServedModel(tf.Module):
       folds: texts may share rows. Set it to False before anything is traced for a runtime that gains nothing by it.
 
     Args:
-      model: a Keras model of this project, built.
+      model: a Keras model of this project, built. split_unknown: see `Tokenizer.to_graph`.
     """
 
     labels: Sequence[str] = ()
     problem_type: str | None = None
     folds: bool = False
 
-    def __init__(self, model: keras.Model, tokenizer: Tokenizer, max_seq_length: int):
+    def __init__(self, model: keras.Model, tokenizer: Tokenizer, max_seq_length: int, split_unknown: bool = False):
         super().__init__(name="served")
         self._model = model
         # The SavedModel tracks TensorFlow's variables, not Keras's.
         self.variables_of_model = [variable.value for variable in model.variables]
-        self.encoder = TextEncoder(tokenizer, max_seq_length)
+        self.encoder = TextEncoder(tokenizer, max_seq_length, split_unknown)
         self.resources_of_tokenizer = self.encoder.tokenizer.resources
         self.max_seq_length = max_seq_length
         self.vocab_size, self.mask_id = tokenizer.vocab_size, tokenizer.mask_id
@@ -106,24 +103,27 @@ class ServedModel(tf.Module):
     def signatures(self) -> dict[str, Callable]:
         """name -> tf.function with an input signature."""
         return {
-            "serving_default": _signature(lambda text: self.outputs(self.encoder.features(text)), strings("text")),
+            "serving_default": signature(lambda text: self.outputs(self.features_of_texts(text)), strings("text")),
             **self.id_signatures(),
         }
+
+    def features_of_texts(self, texts: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The model's features of `text`, string [B]."""
+        return self.encoder.features(texts)
 
     def id_signatures(self) -> dict[str, Callable]:
         """`serve_ids` and `serve_examples`."""
         return {
-            "serve_ids": _signature(self._of_ids, *IDS.values()),
-            "serve_examples": _signature(lambda examples: self.outputs(parse_examples(examples)), strings("examples")),
+            "serve_ids": signature(self._of_ids, *IDS.values()),
+            "serve_examples": signature(lambda examples: self.outputs(parse_examples(examples)), strings("examples")),
         }
 
     def _of_ids(self, input_ids, input_mask, segment_ids):
         return self.outputs({"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids})
 
-    def warm_up_requests(self) -> list[tuple[str, dict]]:
-        """(signature, inputs) of a few requests of usual sizes."""
-        text = "A short text to begin with, so that nobody has to wait."
-        return [("serving_default", {"text": [text] * rows}) for rows in (1, 8)]
+    def example(self) -> dict[str, str | list[str]]:
+        """One row of the inputs of `serving_default`."""
+        return {"text": "A short text to begin with, so that nobody has to wait."}
 
 
 class ServedEncoder(ServedModel):
@@ -150,7 +150,7 @@ class ServedEncoder(ServedModel):
         return {"vector": normalized(vectors) if self._sentences.normalize else vectors}
 
     def signatures(self):
-        return {**super().signatures(), "embed": _signature(self.vectors, strings("text"))}
+        return {**super().signatures(), "embed": signature(self.vectors, strings("text"))}
 
     def outputs(self, features):
         outputs = self.run(features)
@@ -223,18 +223,16 @@ class ServedClassifier(ServedLogits):
         }
 
     def signatures(self):
-        single = _signature(lambda text: self.text_outputs(text), strings("text"))
-        pairs = _signature(
+        single = signature(lambda text: self.text_outputs(text), strings("text"))
+        pairs = signature(
             lambda text, text_pair: self.text_outputs(text, text_pair), strings("text"), strings("text_pair")
         )
         named = {"serving_default": pairs} if self._text_pairs else {"serving_default": single, "serve_pairs": pairs}
         return {**named, **self.id_signatures()}
 
-    def warm_up_requests(self):
-        requests = super().warm_up_requests()
-        if self._text_pairs:
-            requests = [(name, {**inputs, "text_pair": inputs["text"]}) for name, inputs in requests]
-        return requests
+    def example(self):
+        text = super().example()["text"]
+        return {"text": text, "text_pair": text} if self._text_pairs else {"text": text}
 
 
 class ServedMultipleChoice(ServedLogits):
@@ -281,19 +279,18 @@ class ServedMultipleChoice(ServedLogits):
             return self.outputs({name: tf.reshape(value, shape) for name, value in features.items()})
 
         return {
-            "serving_default": _signature(
+            "serving_default": signature(
                 lambda context, question, choices: self.outputs(self.features_of_choices(context, question, choices)),
                 strings("context"),
                 strings("question"),
                 tf.TensorSpec([None, None], tf.string, "choices"),
             ),
-            "serve_ids": _signature(self._of_ids, *self.model_inputs().values()),
-            "serve_examples": _signature(of_examples, tf.TensorSpec([None, None], tf.string, "examples")),
+            "serve_ids": signature(self._of_ids, *self.model_inputs().values()),
+            "serve_examples": signature(of_examples, tf.TensorSpec([None, None], tf.string, "examples")),
         }
 
-    def warm_up_requests(self):
-        request = {"context": ["It rained."], "question": ["So they"], "choices": [["went in.", "went out."]]}
-        return [("serving_default", request)]
+    def example(self):
+        return {"context": "It rained.", "question": "So they", "choices": ["went in.", "went out."]}
 
 
 class ServedMaskedLM(ServedModel):
@@ -312,7 +309,7 @@ class ServedMaskedLM(ServedModel):
     def model_inputs(self):
         return {**IDS, "masked_lm_positions": tf.TensorSpec([None, None], tf.int32, "masked_lm_positions")}
 
-    def features_of_text(self, texts):
+    def features_of_texts(self, texts):
         """Rows `[CLS] text [SEP]` in which each literal [MASK] becomes the mask token."""
         parts = tf.strings.split(texts, self._mask_token)  # ragged [B, parts]
         if self._mask_takes_spaces:
@@ -346,52 +343,5 @@ class ServedMaskedLM(ServedModel):
             "positions": tf.where(real, positions, -1),
         }
 
-    def signatures(self):
-        return {
-            "serving_default": _signature(lambda text: self.outputs(self.features_of_text(text)), strings("text")),
-            **self.id_signatures(),
-        }
-
-    def warm_up_requests(self):
-        return [
-            ("serving_default", {"text": [f"The capital of {self._mask_token} is {self._mask_token}."] * rows})
-            for rows in (1, 8)
-        ]
-
-
-class ServedQuestionAnswering(ServedModel):
-    """A model of `question_heads`: `serving_default` takes `question` and `context` [B]; see `graph_squad` for what it
-    returns. `serve_ids` and `serve_examples` return `start_logits` and `end_logits` [B, S], or a `JointSpanModel`'s
-    outputs."""
-
-    def __init__(self, model, tokenizer, settings: QuestionAnsweringSettings):
-        super().__init__(model, tokenizer, settings.windows.max_seq_length)
-        self.squad = SquadServing(model, tokenizer, settings)
-        self.resources_of_squad = self.squad.tokenizer.resources
-        self.squad.model = lambda features, training: self.run(features)  # `run` may be frozen later
-
-    @classmethod
-    def from_pretrained(
-        cls, path: str, dtype: str, max_seq_length: int | None = None, tokenizer: Tokenizer | None = None
-    ) -> "ServedQuestionAnswering":
-        """The model in a directory that run_squad.py left, with the settings it was trained with.
-
-        Args:
-          tokenizer: instead of the directory's.
-        """
-        model = question_heads.from_pretrained(path, dtype=dtype, trained=True)
-        given = {"max_seq_length": max_seq_length} if max_seq_length else {}
-        return cls(model, tokenizer or read_tokenizer(path), settings_of(path, model.config, **given))
-
-    def outputs(self, features):
-        return self.squad.answer_ids(**features)
-
-    def signatures(self):
-        return {
-            "serving_default": _signature(self.squad.answer, strings("question"), strings("context")),
-            **self.id_signatures(),
-        }
-
-    def warm_up_requests(self):
-        request = {"question": ["Who met Ada?"], "context": ["Her teacher met Ada. " * 20]}
-        return [("serving_default", {name: value * rows for name, value in request.items()}) for rows in (1, 4)]
+    def example(self):
+        return {"text": f"The capital of {self._mask_token} is {self._mask_token}."}

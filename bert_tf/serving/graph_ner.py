@@ -12,12 +12,9 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from bert_tf.models.pretrained import read_tokenizer
-from bert_tf.serving.detect_task import check_task, choose_max_seq_length
-from bert_tf.serving.graph_models import ServedLogits, strings
-from bert_tf.tasks.ner import outputs as ner_outputs
-from bert_tf.tasks.ner.notation import standard_tags
-from bert_tf.text import casing
+from bert_tf.serving.graph_inputs import parts_of
+from bert_tf.serving.graph_models import ServedLogits, signature, strings
+from bert_tf.serving.graph_windows import CPU, cut, in_batches, most_context
 from bert_tf.text.graph_words import GraphWords
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -58,37 +55,12 @@ class ServedTagger(ServedLogits):
         self._added_tokens = self.encoder.tokenizer if tokenizer.added_tokens else None
         self._split = GraphWords(split, self._added_tokens)
 
-    @classmethod
-    def from_pretrained(
-        cls, path: str, dtype: str, max_seq_length: int | None = None, tokenizer: Tokenizer | None = None
-    ) -> "ServedTagger":
-        """The tagger in a directory that run_ner.py left.
-
-        Args:
-          tokenizer: instead of the directory's.
-
-        Raises:
-          ValueError: there is no tagger, or max_seq_length is more than the model can take.
-        """
-        files = check_task(path, "ner")
-        length = choose_max_seq_length(files, max_seq_length)
-        labels = standard_tags(files.head.labels)
-        settings = ner_outputs.TaggingSettings.of_model(casing.directory_of(path), labels)
-        model = ner_outputs.load_model(path, settings, dtype)
-        tokenizer = tokenizer or read_tokenizer(path)
-        return cls(model, tokenizer, length, labels, settings.learned_scheme, settings.split)
-
     def signatures(self):
         return {
-            "serving_default": tf.function(self.tag_texts, [strings("text")], autograph=False),
-            "serve_words": tf.function(
-                self.tag_words, [tf.TensorSpec([None, None], tf.string, "words")], autograph=False
-            ),
+            "serving_default": signature(self.tag_texts, strings("text")),
+            "serve_words": signature(self.tag_words, tf.TensorSpec([None, None], tf.string, "words")),
             **self.id_signatures(),
         }
-
-    def warm_up_requests(self):
-        return [("serving_default", {"text": ["Ada Lovelace lived in London."] * rows}) for rows in (1, 8)]
 
     def answers(self, logits, features):
         """For token ids: `tags` string, `scores` [B, S] of every piece; only those of a word's first piece count."""
@@ -99,7 +71,7 @@ class ServedTagger(ServedLogits):
 
     def tag_texts(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """`serving_default`."""
-        with tf.device("CPU:0"):
+        with tf.device(CPU):
             words = self._split(text)
         outputs = self._tags_of(words.texts, words.splits)
         return {
@@ -127,82 +99,41 @@ class ServedTagger(ServedLogits):
             written = tf.where(is_first, words, tf.strings.join([self._separator, words]))
         pieces = self.encoder.tokenizer.encode(written)
         lengths = pieces.row_lengths()
-        unknown = tf.RaggedTensor.from_row_lengths(
-            tf.fill([tf.reduce_sum(tf.cast(lengths < 1, tf.int64))], self._unknown_id),
-            tf.cast(lengths < 1, tf.int64),
-            validate=False,
-        )
-        pieces = tf.concat([pieces, unknown], 1)  # a word of nothing but control characters has a tag, too
+        missing = tf.cast(lengths < 1, tf.int64)  # a word of nothing but control characters has a tag, too
+        unknown = tf.fill([tf.reduce_sum(missing)], self._unknown_id)
+        pieces = tf.concat([pieces, tf.RaggedTensor.from_row_lengths(unknown, missing, validate=False)], 1)
         ids = tf.RaggedTensor.from_row_splits(pieces.values, tf.gather(pieces.row_splits, splits), validate=False)
-        outputs = self._tags(ids, pieces.row_starts(), splits)
-        return {"words": _dense(words, splits, ""), **outputs}
-
-    def _tags(self, ids: tf.RaggedTensor, first_places: tf.Tensor, word_splits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """`tags` and `scores` [B, N] of words, given the index (into P) of each word's first piece."""
-        logits = tf.gather(self._logits(ids), first_places)
-        probabilities = tf.nn.softmax(logits)
-        tags = self._valid_tags(tf.argmax(logits, -1, tf.int32), word_splits)
+        logits = tf.gather(self._logits(ids), pieces.row_starts())  # of each word's first piece
+        tags = self._valid_tags(tf.argmax(logits, -1, tf.int32), splits)
+        scores = tf.reduce_max(tf.nn.softmax(logits), -1)
         return {
-            "tags": _dense(tags, word_splits, ""),
-            "scores": _dense(tf.reduce_max(probabilities, -1), word_splits, 0.0),
+            "words": _dense(words, splits, ""),
+            "tags": _dense(tags, splits, ""),
+            "scores": _dense(scores, splits, 0.0),
         }
 
-    # ---- windows -----------------------------------------------------------------------------------------------------
-
     def _logits(self, ids: tf.RaggedTensor) -> tf.Tensor:
-        """float32 [P, C]: the logits of each piece in the window that gives it the most context."""
+        """float32 [P, C]: the logits of each piece in the window whose nearer edge is farthest away from it."""
         room = self.max_seq_length - len(self.encoder.begin_ids) - len(self.encoder.end_ids)
-        stride = max(room // 2, 1)
-        lengths = tf.cast(ids.row_lengths(), tf.int32)
-        counts = tf.where(lengths > room, (lengths - room + stride - 1) // stride + 1, tf.minimum(lengths, 1))
-        windows = tf.reduce_sum(counts)
-        texts = tf.repeat(tf.range(tf.size(counts)), counts)  # [W]
-        numbers = tf.ragged.range(counts).values  # [W] within the text
-        starts = numbers * stride
-        sizes = tf.minimum(room, tf.gather(lengths, texts) - starts)
-        firsts = tf.gather(tf.cast(ids.row_starts(), tf.int32), texts) + starts  # of all P
-        width = tf.reduce_max(tf.concat([sizes, [1]], 0))
-        columns = tf.range(width)[None]  # [1, R]
-        inside = columns < sizes[:, None]  # [W, R]
+        windows = cut(ids.row_lengths(), room, max(room // 2, 1))
+        firsts = tf.gather(ids.row_starts(), windows.texts) + windows.starts  # of all P
+
+        def compute(rows):
+            sizes = tf.gather(windows.sizes, rows)
+            features = self.encoder.features_of_ids(parts_of(ids.values, tf.gather(firsts, rows), sizes))
+            logits = tf.cast(self.run(features), tf.float32)
+            logits = logits[:, len(self.encoder.begin_ids) : -len(self.encoder.end_ids)]
+            return [tf.pad(logits, [[0, 0], [0, room - tf.shape(logits)[1]], [0, 0]])]
+
+        spec = tf.TensorSpec([room, len(self.labels)], tf.float32)
+        (found,) = in_batches(compute, windows.sizes, _WINDOWS_AT_ONCE, [spec])
+        columns = tf.range(room, dtype=tf.int64)[None]
+        inside = columns < windows.sizes[:, None]  # [W, R]
         pieces = tf.where(inside, firsts[:, None] + columns, 0)
-        tokens = tf.where(inside, tf.gather(tf.concat([ids.values, [0]], 0), pieces), self.encoder.pad_id)
-        scores = tf.TensorArray(tf.float32, (windows + _WINDOWS_AT_ONCE - 1) // _WINDOWS_AT_ONCE, infer_shape=False)
-
-        def compute(number, scores):
-            rows = slice(number * _WINDOWS_AT_ONCE, (number + 1) * _WINDOWS_AT_ONCE)
-            return number + 1, scores.write(number, self._window_logits(tokens[rows], sizes[rows]))
-
-        _, scores = tf.while_loop(
-            lambda number, _: number * _WINDOWS_AT_ONCE < windows, compute, (0, scores), parallel_iterations=1
-        )
-        empty = tf.zeros([0, width, len(self.labels)])
-        found = tf.cond(
-            windows > 0, lambda: tf.ensure_shape(scores.concat(), [None, None, len(self.labels)]), lambda: empty
-        )
-        # Choose the window of a piece whose nearer edge is farthest away, on a tie the earliest.
-        distance = tf.minimum(columns, sizes[:, None] - 1 - columns)
-        keys = tf.where(inside, (distance + 1) * (windows + 1) - tf.range(windows)[:, None], -1)
-        total = tf.size(ids.values)
-        best = tf.math.unsorted_segment_max(keys, pieces, total)
-        chosen = tf.where(inside & tf.equal(keys, tf.gather(tf.concat([best, [0]], 0), pieces)))  # [P, 2]
+        distance = tf.minimum(columns, windows.sizes[:, None] - 1 - columns)
+        chosen = tf.where(most_context(distance, inside, pieces, tf.size(ids.values)))  # [P, 2]
         order = tf.argsort(tf.gather_nd(pieces, chosen), stable=True)
         return tf.gather_nd(found, tf.gather(chosen, order))
-
-    def _window_logits(self, tokens: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-        """Pieces [W, R] of windows -> float32 [W, R, C]."""
-        rows = tf.shape(tokens)[0]
-        begin, end = self.encoder.begin_ids, self.encoder.end_ids
-        before = tf.tile([begin], [rows, 1])
-        after = tf.fill([rows, len(end)], self.encoder.pad_id)
-        ids = tf.concat([before, tokens, after], 1)
-        for number, token in enumerate(end):
-            places = tf.stack([tf.range(rows), sizes + len(begin) + number], 1)
-            ids = tf.tensor_scatter_nd_update(ids, places, tf.fill([rows], token))
-        mask = tf.sequence_mask(sizes + len(begin) + len(end), tf.shape(ids)[1], tf.int32)
-        logits = self.run({"input_ids": ids, "input_mask": mask, "segment_ids": tf.zeros_like(ids)})
-        return tf.cast(logits, tf.float32)[:, len(begin) : -len(end)]
-
-    # ---- tags --------------------------------------------------------------------------------------------------------
 
     def _valid_tags(self, numbers: tf.Tensor, word_splits: tf.Tensor) -> tf.Tensor:
         """Tags in which each entity begins as the scheme requires (see `ner.data.valid_tags`), string [words]."""

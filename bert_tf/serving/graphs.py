@@ -7,16 +7,19 @@ from collections.abc import Callable
 
 import keras
 
-from bert_tf.models import task_models
+from bert_tf.models import question_heads, task_models
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.initialize import check_trained
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.sentence_settings import read_settings
-from bert_tf.models.task_models import BertModel
 from bert_tf.serving import detect_task, graph_models
 from bert_tf.serving.graph_ner import ServedTagger
+from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.serving.graph_windows import ServedWindowClassifier
 from bert_tf.tasks.classification.data import task_of
+from bert_tf.tasks.ner import outputs as ner_outputs
+from bert_tf.tasks.ner.notation import standard_tags
+from bert_tf.tasks.squad.outputs import settings_of
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.casing import directory_of
 from bert_tf.text.tokenizer import Tokenizer
@@ -29,33 +32,24 @@ class _Source:
     model_dir: str
     task: str
     files: ModelFiles
+    tokenizer: Tokenizer
     dtype: str
     given_length: int | None
     text_pairs: bool
     top_k: int
-    ids_only: bool
 
     @property
     def max_seq_length(self) -> int:
         """The sequence length."""
         return detect_task.choose_max_seq_length(self.files, self.given_length)
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the directory; for ids only, a copy whose graph form is empty, since some have none."""
-        tokenizer = read_tokenizer(self.model_dir)
-        if self.ids_only:
-            tokenizer = copy.copy(tokenizer)
-            tokenizer.to_graph = lambda split_unknown=False: types.SimpleNamespace(resources=())
-        return tokenizer
-
-    def load(self, model_class: type, **arguments) -> keras.Model:
-        """The model, as an instance of a class."""
+    def load(self, model_class, **arguments) -> keras.Model:
+        """The model, as an instance of a class, or of what `question_heads` finds."""
         return model_class.from_pretrained(self.model_dir, dtype=self.dtype, **{"trained": True, **arguments})
 
 
 def _encoder(source: _Source) -> graph_models.ServedModel:
-    sentences, model = read_settings(directory_of(source.model_dir)), source.load(BertModel, trained=False)
+    sentences, model = read_settings(directory_of(source.model_dir)), source.load(task_models.BertModel, trained=False)
     check_trained(model)  # the pooler may be missing, which is warned of: only `pooled_output` depends on it
     length = sentences.length_for(model.config) if source.given_length is None else source.given_length
     length = detect_task.choose_max_seq_length(source.files, length)
@@ -74,17 +68,26 @@ def _classifier(source: _Source) -> graph_models.ServedModel:
     return graph_models.ServedClassifier(model, source.tokenizer, length, labels, model.problem_type, source.text_pairs)
 
 
+def _question_answering(source: _Source) -> graph_models.ServedModel:
+    model = source.load(question_heads)
+    given = {"max_seq_length": source.given_length} if source.given_length else {}
+    return ServedQuestionAnswering(model, source.tokenizer, settings_of(source.model_dir, model.config, **given))
+
+
+def _tagger(source: _Source) -> graph_models.ServedModel:
+    labels, length = standard_tags(source.files.head.labels), source.max_seq_length
+    settings = ner_outputs.TaggingSettings.of_model(directory_of(source.model_dir), labels)
+    model = ner_outputs.load_model(source.model_dir, settings, source.dtype)
+    return ServedTagger(model, source.tokenizer, length, labels, settings.learned_scheme, settings.split)
+
+
 # All tasks that can be exported, in the order of the table of tasks.
 _GRAPHS: dict[str, Callable[[_Source], graph_models.ServedModel]] = {
     "encoder": _encoder,
     "classification": _classifier,
     "regression": _classifier,
-    "squad": lambda source: graph_models.ServedQuestionAnswering.from_pretrained(
-        source.model_dir, source.dtype, source.given_length, source.tokenizer
-    ),
-    "ner": lambda source: ServedTagger.from_pretrained(
-        source.model_dir, source.dtype, source.given_length, source.tokenizer
-    ),
+    "squad": _question_answering,
+    "ner": _tagger,
     "multiple_choice": lambda source: graph_models.ServedMultipleChoice(
         source.load(task_models.BertForMultipleChoice), source.tokenizer, source.max_seq_length
     ),
@@ -114,9 +117,12 @@ def create_served_model(
     """
     if task not in _GRAPHS:
         raise ValueError(f"--task={task}: choose one of {', '.join(name for name in TASKS if name in _GRAPHS)}")
-    read_tokenizer(model_dir)  # first, for its error message if there is no model
+    tokenizer = read_tokenizer(model_dir)  # first, for its error message if there is no model
+    if ids_only:  # a copy whose graph form is empty, since some have none
+        tokenizer = copy.copy(tokenizer)
+        tokenizer.to_graph = lambda split_unknown=False: types.SimpleNamespace(resources=())
     try:
         files = detect_task.check_task(model_dir, task)
     except ValueError as error:
         raise ValueError(f"--task={task}: {error}") from None
-    return _GRAPHS[task](_Source(model_dir, task, files, dtype, max_seq_length, text_pairs, top_k, ids_only))
+    return _GRAPHS[task](_Source(model_dir, task, files, tokenizer, dtype, max_seq_length, text_pairs, top_k))

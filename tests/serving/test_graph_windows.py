@@ -36,12 +36,12 @@ def test_the_windows_are_those_of_the_scripts(small, stride, most):
     for texts in (random_texts(30, 40), ["", "a b"], ["a b c d e f g"], ["a b c d e f"]):
         examples = [InputExample(str(k), text) for k, text in enumerate(texts)]
         encoded = encode_examples(examples, Task("", (), None), small, 8, windows=TextWindows(stride, most))
-        features = served.features_of_windows(tf.constant(texts))
+        features = served.features_of_texts(tf.constant(texts))
         expected = encoded.batch(range(len(texts)), int(encoded.lengths.max()))
         assert features.keys() == expected.keys()
         for name, value in expected.items():
             np.testing.assert_array_equal(features[name], value, err_msg=name)
-    assert served.features_of_windows(tf.constant([], tf.string))["input_ids"].shape[0] == 0
+    assert served.features_of_texts(tf.constant([], tf.string))["input_ids"].shape[0] == 0
 
 
 @pytest.mark.slow

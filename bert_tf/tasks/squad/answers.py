@@ -75,6 +75,11 @@ class PredictionSettings:
     null_score_diff_threshold: float = 0.0
     answer_from: str = "words"
 
+    def __post_init__(self):
+        for name in ("n_best_size", "max_answer_length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1.")
+
 
 def get_final_text(pred_text: str, orig_text: str, basic_tokenizer: BasicTokenizer) -> str:
     """The part of orig_text that pred_text, made of tokens, covers; all of orig_text if that can't be determined.
