@@ -1,7 +1,7 @@
 """What the predictor classes share: opening a trained model, and batches."""
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import directory as model_directory
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving import loaded_export
-from bert_tf.serving.detect_task import check_task
+from bert_tf.serving.detect_task import check_task, choose_max_seq_length
 from bert_tf.serving.onnx_model import OnnxModel
 from bert_tf.system.cores import batches_at_once
 from bert_tf.system.messages import warn_once
@@ -85,18 +85,20 @@ class Answerer:
         """The model in a directory."""
         return self.model_class.from_pretrained(path, trained=True)
 
-    def exported_max_seq_length(self, given: int | None) -> int:
-        """The sequence length of the export, which is fixed.
+    def length(self, given: int | None) -> int:
+        """The sequence length: that of an export, which is fixed; else by `choose_max_seq_length`.
 
         Raises:
-          ValueError: a different length is given.
+          ValueError: the export or the model can't have the length that is given.
         """
+        if not self.export:
+            return choose_max_seq_length(self.files, given)
         length = self.export.description["max_seq_length"]
         if given not in (None, length):
             raise ValueError(f"max_seq_length={given}: the export has a fixed length of {length}")
         return length
 
-    def batches(self, lengths: np.ndarray) -> Iterator[np.ndarray]:
+    def batches(self, lengths: Sequence[int]) -> Iterator[np.ndarray]:
         """Row numbers of each batch, rows of similar length together; a bar shows progress if it takes long."""
         rows = token_rows.evaluation_rows(np.asarray(lengths, np.int64), self.batch_size)
         return iter(progress_bar(rows, desc=self.action, unit="batch", leave=False, delay=_SECONDS_WITHOUT_PROGRESS))
@@ -109,6 +111,18 @@ class Answerer:
             return chosen, self.compute(rows.batch(chosen, int(lengths[chosen].max())))
 
         return mapped_in_order(outputs_of, self.batches(lengths), batches_at_once())
+
+    def exported(
+        self, signature: str, lengths: Sequence[int], columns: dict[str, Sequence]
+    ) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
+        """(row numbers, the outputs of an export's signature for these rows of its inputs) of each batch.
+
+        Args:
+          lengths: rows of similar length are computed together.
+        """
+        for rows in self.batches(lengths):
+            chosen = rows.tolist()
+            yield chosen, self.export(signature, **{name: [of[row] for row in chosen] for name, of in columns.items()})
 
     def run(self, features: dict):
         """What is computed of a batch, by `compute` in a graph: the model's outputs."""

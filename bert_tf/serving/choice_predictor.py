@@ -7,7 +7,6 @@ from scipy.special import softmax
 
 from bert_tf.models.task_models import BertForMultipleChoice
 from bert_tf.serving.base_predictor import Answerer, list_of
-from bert_tf.serving.detect_task import choose_max_seq_length
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.choice.encode import encode_examples
 
@@ -41,10 +40,7 @@ class ChoicePredictor(Answerer):
 
     def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 8, trust: bool = False):
         super().__init__(path, batch_size, trust)
-        if self.export:
-            self.max_seq_length = self.exported_max_seq_length(max_seq_length)
-        else:
-            self.max_seq_length = choose_max_seq_length(self.files, max_seq_length)
+        self.max_seq_length = self.length(max_seq_length)
 
     def predict(self, questions: Sequence[tuple]) -> list[dict]:
         """The best choice for each question.
@@ -90,16 +86,12 @@ class ChoicePredictor(Answerer):
 
     def _by_export(self, examples: list[ChoiceExample]) -> np.ndarray:
         probabilities = np.empty((len(examples), len(examples[0].choices)), np.float32)
-        sizes = [len(example.context) + max(map(len, example.choices)) for example in examples]
-        for part in self.batches(sizes):
-            chosen = [examples[row] for row in part.tolist()]
-            outputs = self.export(
-                "serving_default",
-                context=[example.context for example in chosen],
-                question=[example.question for example in chosen],
-                choices=[example.choices for example in chosen],
-            )
-            probabilities[part] = outputs["probabilities"]
+        lengths = [len(example.context) + max(map(len, example.choices)) for example in examples]
+        columns = {
+            name: [getattr(example, name) for example in examples] for name in ("context", "question", "choices")
+        }
+        for rows, outputs in self.exported("serving_default", lengths, columns):
+            probabilities[rows] = outputs["probabilities"]
         return probabilities
 
 

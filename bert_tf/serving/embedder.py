@@ -16,7 +16,6 @@ from bert_tf.models import sentence_settings, sentence_vectors
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving import frozen_graph
 from bert_tf.serving.base_predictor import Answerer, list_of
-from bert_tf.serving.detect_task import choose_max_seq_length
 from bert_tf.serving.onnx_model import OnnxModel
 from bert_tf.text.casing import directory_of
 from bert_tf.training.settings import DTYPE_POLICIES
@@ -86,7 +85,7 @@ class Embedder(Answerer):
                 raise ValueError(
                     f"{path} was exported by an earlier version, without vectors of texts: export it again"
                 )
-            self.max_seq_length = self.exported_max_seq_length(max_seq_length)
+            self.max_seq_length = self.length(max_seq_length)
             self.size = self.export.description["signatures"]["embed"]["outputs"]["vector"][1][-1]
             return
         if isinstance(self.model, OnnxModel):
@@ -100,7 +99,7 @@ class Embedder(Answerer):
             logging.info("%s does not say how its vectors are made: the mean over the tokens is taken.", path)
         if max_seq_length is None:
             max_seq_length = self.settings.length_for(self.files.config)
-        self.max_seq_length = choose_max_seq_length(self.files, max_seq_length)
+        self.max_seq_length = self.length(max_seq_length)
         self.size = self.files.config.hidden_size
 
     def load_model(self, path):
@@ -173,8 +172,8 @@ class Embedder(Answerer):
         if len(texts) >= _CONSTANTS_FROM:
             self._keep_matrices()
         if self.export:
-            for chosen in self.batches(np.array([len(text) for text in texts])):
-                vectors[chosen] = self.export("embed", text=[texts[row] for row in chosen.tolist()])["vector"]
+            for chosen, outputs in self.exported("embed", list(map(len, texts)), {"text": texts}):
+                vectors[chosen] = outputs["vector"]
         else:
             stripped = [(prompt + text).strip() for text in texts]
             rows, cut = rows_of_texts(stripped, self.tokenizer, self.max_seq_length, self.settings.lower)

@@ -5,7 +5,6 @@ import numpy as np
 from bert_tf.data import token_rows
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.serving.base_predictor import Answerer, list_of
-from bert_tf.serving.detect_task import choose_max_seq_length
 from bert_tf.tasks.classification import encode as classification_encode
 from bert_tf.tasks.classification import metrics as classification_metrics
 from bert_tf.tasks.classification.data import InputExample, Task, task_of
@@ -39,14 +38,13 @@ class Predictor(Answerer):
 
     def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 32, trust: bool = False):
         super().__init__(path, batch_size, trust)
+        self.max_seq_length = self.length(max_seq_length)
         if self.export:
-            self.max_seq_length = self.exported_max_seq_length(max_seq_length)
             labels = tuple(self.export.description["labels"])
             regression = self.export.task == "regression"
             several = "holds" in self.export.description["signatures"]["serving_default"]["outputs"]
             self.task = Task("", None if regression else labels, None, multi_label=several)
             return
-        self.max_seq_length = choose_max_seq_length(self.files, max_seq_length)
         self.task = task_of(self.model)
         self.windows = windows_of_model(self.model.head_config, self.tokenizer, self.max_seq_length)
 
@@ -81,18 +79,18 @@ class Predictor(Answerer):
         return token_rows.in_order(encoded, self.batch_size, outputs)
 
     def _logits_by_export(self, examples: list[InputExample]) -> np.ndarray:
-        logits = np.empty((len(examples), len(self.labels) or 1), np.float32)
+        texts, pairs = [example.text_a for example in examples], [example.text_b or "" for example in examples]
+        signature, columns = "serving_default", {"text": texts}
         takes_pairs = "text_pair" in self.export.description["signatures"]["serving_default"]["inputs"]
-        for part in self.batches([len(example.text_a) + len(example.text_b or "") for example in examples]):
-            chosen = [examples[row] for row in part.tolist()]
-            columns = {"text": [example.text_a for example in chosen]}
-            signature = "serving_default"
-            if takes_pairs or any(example.text_b for example in chosen):
-                columns["text_pair"] = [example.text_b or "" for example in chosen]
-                signature = "serving_default" if takes_pairs else "serve_pairs"
-                if signature not in self.export.signatures:
-                    raise ValueError("the export is of a model that reads windows of single texts, not pairs")
-            logits[part] = _logits_of(self.export(signature, **columns), self.task)
+        if takes_pairs or any(pairs):
+            columns["text_pair"] = pairs
+            signature = "serving_default" if takes_pairs else "serve_pairs"
+            if signature not in self.export.signatures:
+                raise ValueError("the export is of a model that reads windows of single texts, not pairs")
+        logits = np.empty((len(examples), len(self.labels) or 1), np.float32)
+        lengths = [len(text) + len(pair) for text, pair in zip(texts, pairs, strict=True)]
+        for rows, outputs in self.exported(signature, lengths, columns):
+            logits[rows] = _logits_of(outputs, self.task)
         return logits
 
     def predict(self, texts: list[str | tuple[str, str]]) -> list[dict]:

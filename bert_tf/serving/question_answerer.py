@@ -80,10 +80,10 @@ class QuestionAnswerer(Answerer):
 
     def _predict_by_export(self, questions: list[tuple[str, str]]) -> list[dict]:
         answers = [None] * len(questions)
-        for part in self.batches([len(context) for _, context in questions]):
-            asked, contexts = zip(*(questions[row] for row in part.tolist()), strict=True)
-            outputs = self.export("serving_default", question=asked, context=contexts)
-            for place, row in enumerate(part.tolist()):
+        asked, contexts = zip(*questions, strict=True)
+        columns = {"question": asked, "context": contexts}
+        for rows, outputs in self.exported("serving_default", list(map(len, contexts)), columns):
+            for place, row in enumerate(rows):
                 answers[row] = _describe_outputs({name: value[place] for name, value in outputs.items()})
         return answers
 

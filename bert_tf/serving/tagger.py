@@ -8,7 +8,6 @@ import numpy as np
 from scipy.special import softmax
 
 from bert_tf.serving.base_predictor import Answerer, list_of
-from bert_tf.serving.detect_task import choose_max_seq_length
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import outputs as ner_outputs
@@ -55,12 +54,11 @@ class Tagger(Answerer):
 
     def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 32, trust: bool = False):
         super().__init__(path, batch_size, trust)
+        self.max_seq_length = self.length(max_seq_length)
         if self.export:
-            self.max_seq_length = self.exported_max_seq_length(max_seq_length)
             self.labels = standard_tags(self.export.description["labels"])
             self.scheme = ner_outputs.scheme_of(self.labels)
             return
-        self.max_seq_length = choose_max_seq_length(self.files, max_seq_length)
         self.labels = standard_tags(self.files.head.labels)
         settings = ner_outputs.TaggingSettings.of_model(casing.directory_of(self.path), self.labels)
         self.scheme, self._split = settings.learned_scheme, settings.split
@@ -121,17 +119,16 @@ class Tagger(Answerer):
 
     def _tags_by_export(self, texts: list) -> list[tuple[_Words, list[str], np.ndarray]]:
         found = [None] * len(texts)
-        for is_string, signature in ((True, "serving_default"), (False, "serve_words")):
-            numbers = [number for number, text in enumerate(texts) if isinstance(text, str) is is_string]
-            for part in self.batches([len(texts[number]) for number in numbers]) if numbers else ():
-                chosen = [numbers[row] for row in part.tolist()]
-                if is_string:
-                    outputs = self.export(signature, text=[texts[number] for number in chosen])
-                else:
-                    width = max(len(texts[number]) for number in chosen)
-                    words = [[*texts[number], *[""] * (width - len(texts[number]))] for number in chosen]
-                    outputs = self.export(signature, words=words)
-                for place, number in enumerate(chosen):
+        for signature, column, kind in (("serving_default", "text", str), ("serve_words", "words", tuple | list)):
+            numbers = [number for number, text in enumerate(texts) if isinstance(text, kind)]
+            given = [texts[number] for number in numbers]
+            if kind is not str:
+                width = max(map(len, given), default=0)
+                given = [[*words, *[""] * (width - len(words))] for words in given]
+            lengths = [len(texts[number]) for number in numbers]
+            for rows, outputs in self.exported(signature, lengths, {column: given}) if numbers else ():
+                for place, row in enumerate(rows):
+                    number = numbers[row]
                     found[number] = _row_of(texts[number], {name: value[place] for name, value in outputs.items()})
         return found
 
