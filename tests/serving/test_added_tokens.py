@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from helpers.paths import GOLDEN
+from helpers.slow import slow
 
 from bert_tf.models.config import BertConfig, config_of_dict
 from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
@@ -92,7 +93,7 @@ def tagger_of(folder, markers, work, family: str) -> str:
     return str(folder)
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("family", ["roberta", *slow("bert")])
 def test_a_tagger_keeps_markers_whole(directory, tmp_path, family):
     """In strings and in words, as its export does."""
     path = tagger_of(tmp_path / "model", directory, tmp_path, family)

@@ -4,8 +4,7 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow as tf
-from helpers.exports import VOCAB, save
+from helpers.exports import save
 from helpers.taggers import SENTENCES, tagger, tags_of_the_script
 
 from bert_tf.models import task_models
@@ -15,25 +14,6 @@ from bert_tf.serving.question_answerer import QuestionAnswerer
 from bert_tf.tasks.squad.answers import PredictionSettings
 from bert_tf.tasks.squad.outputs import SETTINGS_FILE, QuestionAnsweringSettings
 from bert_tf.tasks.squad.windows import WindowSettings
-from bert_tf.text.wordpiece import FullTokenizer
-
-
-@pytest.mark.slow  # in small: test_tagger.py
-@pytest.mark.parametrize("scheme", ["iob2", "bioes", "plain"])
-def test_tags_of_words_are_the_scripts(tmp_path, clean_process, scheme):
-    path, labels = tagger(tmp_path / "model", scheme)
-    assert detect_task.task_in(path) == "ner"
-    export = serving_export.export_saved_model(path, str(tmp_path / "out"), freeze=scheme == "bioes")
-    width = max(map(len, SENTENCES))
-    words = [row + [""] * (width - len(row)) for row in SENTENCES]
-    found = clean_process(export, "serve_words", words=words)
-    tags, scores = tags_of_the_script(path, labels, scheme)
-    for row, expected in enumerate(tags):
-        got = [tag.decode() for tag in found["tags"][row].numpy()]
-        assert got == expected + [""] * (width - len(expected))
-    flat = np.concatenate([found["scores"][row, : len(words)].numpy() for row, words in enumerate(SENTENCES)])
-    np.testing.assert_allclose(flat, scores, atol=1e-5)
-    assert len({tag for row in tags for tag in row}) >= (1 if scheme == "plain" else 2)
 
 
 @pytest.mark.slow  # in small: test_export.py, test_the_script
@@ -61,31 +41,8 @@ def test_what_an_export_of_tags_costs(tmp_path):
         compare_export.compare(export, path, str(gold))
 
 
-@pytest.mark.slow  # in small: test_tagger.py
-def test_tags_of_texts_have_the_words_places(tmp_path, clean_process):
-    path, _ = tagger(tmp_path / "model", "iob2")
-    export = serving_export.export_saved_model(path, str(tmp_path / "out"))
-    texts = ["Ada Lovelace lived in London.", "", "  ", "서울에 (Élodie) 갔다 日本", "a " * 200, "\u200b\u0007"]
-    found = clean_process(export, text=texts)
-    basic = FullTokenizer(VOCAB).basic_tokenizer
-    for row, text in enumerate(texts):
-        words = [word.decode() for word in found["words"][row].numpy() if word]
-        starts, ends = (found[name][row].numpy()[: len(words)].tolist() for name in ("starts", "ends"))
-        assert [text[start:end] for start, end in zip(starts, ends, strict=True)] == words
-        assert len(words) == len(basic.tokenize(text))
-        assert set(found["starts"][row].numpy()[len(words) :].tolist()) <= {-1}
-        assert all(tag for tag in found["tags"][row].numpy()[: len(words)])
-    # The same words given one by one have the same tags.
-    words = [word.decode() for word in found["words"][0].numpy() if word]
-    assert words == ["Ada", "Lovelace", "lived", "in", "London", "."]
-    given = clean_process(export, "serve_words", words=[words])
-    assert given["tags"].numpy()[0].tolist() == found["tags"].numpy()[0, : len(words)].tolist()
-    nothing = clean_process(export, text=tf.zeros([0], tf.string))
-    assert nothing["tags"].shape[0] == 0
-
-
 @pytest.mark.slow  # in small: test_graph_squad.py, test_export.py
-@pytest.mark.parametrize(("freeze", "lstm_on_top"), [(None, False), (True, False), (None, True), (True, True)])
+@pytest.mark.parametrize(("freeze", "lstm_on_top"), [(None, False), (True, True)])
 def test_answers_are_the_question_answerers(tmp_path, clean_process, freeze, lstm_on_top):
     folder = tmp_path / "model"
     save(folder, task_models.BertForQuestionAnswering, lstm_on_top=lstm_on_top)

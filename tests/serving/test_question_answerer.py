@@ -192,16 +192,6 @@ def test_the_original_checkpoint_needs_files_beside_it(plain):
         QuestionAnswerer(str(TESTS / "golden" / "model" / "config1"))
 
 
-def test_an_answer_outside_of_the_candidates_is_told():
-    from bert_tf.serving.question_answerer import _describe
-    from bert_tf.tasks.squad.answers import Answer, Prediction
-
-    best = Answer("ada", -5.0, -5.0, 0.0, 0, 3)
-    described = _describe(Prediction("ada", [Answer("", 9.0, 9.0, 1.0)], best, 28.0))
-    assert (described["answer"], described["start"], described["end"], described["score"]) == ("ada", 0, 3, 0.0)
-    assert [entry["text"] for entry in described["nbest"]] == [""]
-
-
 def test_a_cut_question_is_told_once(version_2, caplog):
     answerer = QuestionAnswerer(version_2)
     for _ in range(2):

@@ -7,14 +7,13 @@ import pathlib
 import numpy as np
 import pytest
 from helpers.exports import VOCAB, load_no_graphs, save
-from helpers.progress import show_progress_at_once
 from helpers.slow import slow
 from helpers.taggers import SENTENCES, make_sentence, tagger, tags_of_the_script
 from scipy.special import softmax
 
 from bert_tf.models import task_models
 from bert_tf.models.feature_tagger import BertFeatureTagger
-from bert_tf.serving import base_predictor, export
+from bert_tf.serving import export
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.tagger import Tagger
 from bert_tf.tasks.ner import data as ner_data
@@ -143,9 +142,11 @@ def test_texts_are_split_as_the_training_data_was(tmp_path, split):
 @pytest.mark.parametrize(
     ("labels", "standard", "scheme"),
     [
-        (["PER_B", "-", "PER_I"], ["B-PER", "O", "I-PER"], "iob2"),
-        *slow((["o", "e-loc", "s-loc", "b-loc", "i-loc"], ["O", "E-loc", "S-loc", "B-loc", "I-loc"], "bioes")),
-        (["NOUN", "VERB", "X"], ["NOUN", "VERB", "X"], "plain"),
+        (["o", "e-loc", "s-loc", "b-loc", "i-loc"], ["O", "E-loc", "S-loc", "B-loc", "I-loc"], "bioes"),
+        *slow(
+            (["PER_B", "-", "PER_I"], ["B-PER", "O", "I-PER"], "iob2"),
+            (["NOUN", "VERB", "X"], ["NOUN", "VERB", "X"], "plain"),
+        ),
     ],
 )
 def test_a_model_that_spells_its_tags_otherwise(tmp_path, labels, standard, scheme):
@@ -160,17 +161,6 @@ def test_a_model_that_spells_its_tags_otherwise(tmp_path, labels, standard, sche
     tags = {tag for row in found for tag in row["tags"]}
     assert tags <= set(standard) and tags != {"O"}
     assert any(row["entities"] for row in found) == (scheme != "plain")
-
-
-def test_progress_shows_only_where_it_takes_long(tmp_path, monkeypatch, capfd):
-    path, _ = tagger(tmp_path / "model", "iob2")
-    one = Tagger(path, batch_size=2)
-    found = one.predict(TEXTS)
-    assert "tag:" not in capfd.readouterr().err
-    given = show_progress_at_once(monkeypatch, base_predictor)
-    assert one.predict(TEXTS) == found
-    assert [options["delay"] for options in given] == [5]
-    assert "tag: " in capfd.readouterr().err
 
 
 def test_what_is_refused(exported, monkeypatch):
