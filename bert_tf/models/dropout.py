@@ -40,8 +40,7 @@ class Drop:
 
 @dataclasses.dataclass(frozen=True)
 class _Scope:
-    seed: keras.KerasTensor  # int32 [2]
-    first_row: keras.KerasTensor | int
+    key: keras.KerasTensor  # int32 [3], see `Drop`
     path: str = ""
 
 
@@ -70,7 +69,8 @@ def dropout_scope(seed, first_row=0) -> _Within:
       seed: int32 [2]: the seed of the run, and the step.
       first_row: where in the whole batch the rows begin that the model is called on.
     """
-    return _Within(_Scope(ops.convert_to_tensor(seed, "int32"), first_row))
+    row = ops.reshape(ops.cast(first_row, "int32"), (1,))
+    return _Within(_Scope(ops.concatenate([ops.convert_to_tensor(seed, "int32"), row])))
 
 
 def place(name: str) -> _Within:
@@ -82,7 +82,7 @@ def place(name: str) -> _Within:
 def several_rows(count) -> _Within:
     """In this context an input has `count` rows for each row of the batch (choices of a question)."""
     scope = _scope.get()
-    return _Within(scope and dataclasses.replace(scope, first_row=scope.first_row * count))
+    return _Within(scope and dataclasses.replace(scope, key=scope.key * ops.convert_to_tensor([1, 1, count], "int32")))
 
 
 def in_scope(call: Callable) -> Callable:
@@ -129,9 +129,8 @@ def drop_at(name: str, rate: float, training: bool) -> Drop | None:
     scope = _scope.get()
     if scope is None:
         raise RuntimeError(f"Dropout of {name} outside of a model: open a bert_tf.models.dropout.dropout_scope.")
-    place = np.array([_signed(zlib.crc32(f"{scope.path}/{name}".encode())), 0], "int32")
-    first_row = ops.reshape(ops.cast(scope.first_row, "int32"), (1,))
-    return Drop(rate, ops.concatenate([scope.seed + place, first_row]))
+    # One operation, since there are many places.
+    return Drop(rate, scope.key + np.array([_signed(zlib.crc32(f"{scope.path}/{name}".encode())), 0, 0], "int32"))
 
 
 def dropout(x, rate: float, name: str, training: bool):

@@ -81,7 +81,7 @@ class Embeddings(ConfiguredLayer):
             x = x + self.position_embeddings[first : first + length]
         else:
             x = x + kernels.embedding_lookup(self.position_embeddings, position_ids + first, dense_gradient=training)
-        x = self.layer_norm(x, training=training)
+        x = self.layer_norm(x)
         return dropout(x, self.config.hidden_dropout_prob, self.name, training)
 
     def get_config(self) -> dict:
@@ -196,12 +196,8 @@ class BertEncoder(NamedInputs, keras.Model):
         if self.built:
             raise ValueError("LoRA is added to an encoder before it is built.")
         self.lora = lora.Lora(rank, alpha, train_pooler)
-        adapted = [projection for block in self.blocks for projection in block.projections]
-        for projection in adapted:
+        for projection in (projection for block in self.blocks for projection in block.projections):
             projection.lora = self.lora
-        others = [self.project, None if train_pooler else self.pooler]
-        for projection in (*adapted, *filter(None, others)):
-            projection.frozen = True
         self.freeze_layers(0)  # no gradient goes back into the embeddings
 
     def build(self, input_shape=None):

@@ -126,7 +126,7 @@ class PredictionTransform(ConfiguredLayer):
     def call(self, x, training=False):
         activation = self.config.masked_lm_act or self.config.activation
         x = self.dense(x, activation=activation, training=training)
-        return self.layer_norm(x, training=training)
+        return self.layer_norm(x)
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)

@@ -1,12 +1,13 @@
 """The elementwise chains of BERT that cost the most memory traffic, each as one function, and lookups.
 
-`bias_activation`, `residual_norm` and `attention_weights` are called in the same way on every device. Each has two
-forms that give the same numbers:
+`bias_activation` and `attention_weights` are called in the same way on every device. Each has two forms that give the
+same numbers:
 
 * the plain form, in `keras.ops`: for every Keras backend, TPUs, exported graphs and inference;
 * the fused form, for TensorFlow and training only: forward and backward are one small XLA program each, so that a chain
-  such as bias + dropout + residual + layer norm passes over memory once instead of ten times. Compiling only these
-  chains, and leaving matrix products to oneDNN or cuBLAS, is faster on a CPU than compiling the whole step.
+  such as mask, softmax and dropout passes over memory once instead of ten times. Compiling only these chains, and
+  leaving matrix products to oneDNN or cuBLAS, is faster on a CPU than compiling the whole step. Layer norm with bias,
+  dropout and residual is none of them: it takes the same time either way.
 
 `set_fused(False)` switches to the plain form, and so does a TPUStrategy in scope: a TPU compiles the whole step.
 
@@ -25,9 +26,7 @@ from bert_tf.system.cores import on_cpu
 
 _switches = {"fused": keras.config.backend() == "tensorflow", "fused in inference": False, "recomputation": False}
 
-# The additive value of a masked key and the layer-norm epsilon (original: modeling.py, attention_layer and layer_norm).
-MASK_BIAS = -10000.0
-LAYER_NORM_EPSILON = 1e-12
+MASK_BIAS = -10000.0  # the additive value of a masked key (original: modeling.py, attention_layer)
 _GUMBEL_EPSILON = 1e-9
 
 
@@ -139,15 +138,7 @@ _SLOPES = {"gelu": _gelu_tanh_slope, "gelu_erf": _gelu_erf_slope}
 
 
 def _add_bias(x, bias):
-    return _float32(x) if bias is None else _float32(x) + _float32(bias)
-
-
-def _residual_norm(x, gamma, beta, bias=None, residual=None, key=None, *, rate, epsilon, dtype):
-    z = dropped(_add_bias(x, bias), Drop(rate, key) if rate else None)
-    z = z if residual is None else z + _float32(residual)
-    centered = z - ops.mean(z, axis=-1, keepdims=True)
-    variance = ops.mean(centered * centered, axis=-1, keepdims=True)
-    return ops.cast(centered * ops.rsqrt(variance + epsilon) * gamma + beta, dtype)
+    return _float32(x) + _float32(bias)
 
 
 def _softmax(scores, mask_bias, scale):
@@ -173,43 +164,6 @@ def bias_activation(x, bias, activation: str = "linear", training: bool = False)
             # inside, and needs no casts.
             return ACTIVATIONS[activation](tf.nn.bias_add(x, bias))
     return ops.cast(ACTIVATIONS[activation](_add_bias(x, bias)), x.dtype)
-
-
-def residual_norm(
-    x,
-    gamma,
-    beta,
-    *,
-    bias=None,
-    residual=None,
-    drop: Drop | None = None,
-    epsilon: float = LAYER_NORM_EPSILON,
-    dtype=None,
-    training=False,
-    trained=True,
-):
-    """LayerNorm(residual + dropout(x + bias)) over the last axis, statistics in float32.
-
-    Args:
-      x: [X, H], or without a residual's axes the rows of a product, [R, H].
-      gamma, beta: [H] float32. bias: [H] or None. residual: [X, H] or None.
-      drop: dropout of x + bias. epsilon: added to the variance.
-      dtype: of the result; None: that of x.
-      trained: whether gamma, beta and bias have gradients.
-    """
-    dtype = keras.backend.standardize_dtype(dtype or x.dtype)
-    if bias is not None and not (training or fuses(training)):
-        x, bias = ops.add(x, bias), None  # oneDNN adds it within the product
-    if residual is not None:
-        x = ops.reshape(x, (*leading_sizes(residual, len(residual.shape) - 1), x.shape[-1]))
-    values = {"x": x, "gamma": gamma, "beta": beta, "bias": bias, "residual": residual, "key": drop and drop.key}
-    values = {name: value for name, value in values.items() if value is not None}
-    constants = {"rate": drop.rate if drop else 0.0, "epsilon": epsilon, "dtype": dtype}
-    if fuses(training):
-        return _fused_residual_norm(tuple(values), trained, **constants)(*_tensors(*values.values()))
-    if training and not trained:
-        values |= {name: ops.stop_gradient(values[name]) for name in ("gamma", "beta", "bias") if name in values}
-    return _residual_norm(**values, **constants)
 
 
 def attention_weights(scores, mask_bias, scale: float, drop: Drop | None = None, training: bool = False):
@@ -343,37 +297,6 @@ def _fused_bias_activation(activation):
             return slope, tf.cast(total, bias.dtype)
 
         return forward(x, bias), gradient
-
-    return fused
-
-
-@functools.cache
-def _fused_residual_norm(names, trained, **constants):
-    """The chain of the arguments with these names; its gradient is computed by TensorFlow, within one program."""
-    import tensorflow as tf
-
-    learning = ("x", "residual", *(("gamma", "beta", "bias") if trained else ()))
-
-    def plain(values):
-        return _residual_norm(**dict(zip(names, values, strict=True)), **constants)
-
-    forward = _compiled(lambda *values: plain(values))
-
-    @_compiled
-    def backward(upstream, *values):
-        watched = [value for name, value in zip(names, values, strict=True) if name in learning]
-        with tf.GradientTape() as tape:
-            tape.watch(watched)
-            y = plain(values)
-        return tape.gradient(y, watched, upstream)
-
-    @tf.custom_gradient
-    def fused(*values):
-        def gradient(upstream):
-            found = iter(backward(upstream, *values))
-            return tuple(next(found) if name in learning else None for name in names)
-
-        return forward(*values), gradient
 
     return fused
 

@@ -16,7 +16,7 @@ from keras import ops
 
 from bert_tf.models import kernels, lora
 from bert_tf.models.config import BertConfig, config_of_dict
-from bert_tf.models.dropout import drop_at, place
+from bert_tf.models.dropout import drop_at, dropped, place
 from bert_tf.models.kernels import leading_sizes
 from bert_tf.models.random_weights import add_random_weight
 
@@ -53,13 +53,13 @@ class ConfiguredLayer(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class LayerNorm(keras.layers.Layer):
-    """Layer norm over the last axis, of `residual + dropout(x + bias)` if those are given; see `kernels.residual_norm`.
+    """Layer norm over the last axis, of `residual + dropout(x)` if those are given.
 
     Statistics and both variables (`gamma`, `beta`, [H]) stay in float32 under every dtype policy, and so does a float32
     input.
     """
 
-    def __init__(self, epsilon: float = kernels.LAYER_NORM_EPSILON, **kwargs):
+    def __init__(self, epsilon: float = 1e-12, **kwargs):
         super().__init__(**{"autocast": False, **kwargs})
         self.epsilon = epsilon
 
@@ -69,10 +69,15 @@ class LayerNorm(keras.layers.Layer):
         self.beta = self.add_weight(name="beta", shape=(size,), initializer="zeros", autocast=False, dtype="float32")
         self.built = True
 
-    def call(self, x, bias=None, residual=None, drop=None, training=False, trained=True):
-        gamma, beta = ops.convert_to_tensor(self.gamma), ops.convert_to_tensor(self.beta)
-        options = {"epsilon": self.epsilon, "dtype": self.compute_dtype, "training": training, "trained": trained}
-        return kernels.residual_norm(x, gamma, beta, bias=bias, residual=residual, drop=drop, **options)
+    def call(self, x, residual=None, drop=None):
+        """x: [..., H]; residual: of the same shape; drop: of x, see `dropout.drop_at`."""
+        z = dropped(ops.cast(x, "float32"), drop)
+        z = z if residual is None else z + ops.cast(residual, "float32")
+        centered = z - ops.mean(z, axis=-1, keepdims=True)
+        variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)
+        normal = centered * ops.rsqrt(variance + self.epsilon)
+        gamma, beta = (value if value.trainable else ops.stop_gradient(value) for value in (self.gamma, self.beta))
+        return ops.cast(normal * gamma + beta, self.compute_dtype)
 
     def get_config(self) -> dict:
         return {**super().get_config(), "epsilon": self.epsilon}
@@ -82,19 +87,18 @@ class LayerNorm(keras.layers.Layer):
 class Projection(keras.layers.Layer):
     """activation(x W + b) over the last axis, with W stored [in, out].
 
-    Attributes, to be set before `build`:
-      frozen: W and b are not trained. lora: what is trained beside them, or None; see lora.py.
+    Attributes:
+      lora: what is trained beside W and b, see lora.py, or None; to be set before `build`.
     """
 
     def __init__(self, units: int, initializer_range: float | None = 0.02, **kwargs):
         super().__init__(**kwargs)
         self.units = units
         self.initializer_range = initializer_range
-        self.frozen = False
         self.lora = None
 
     def build(self, input_shape):
-        size, trainable = input_shape[-1], not self.frozen
+        size, trainable = input_shape[-1], self.lora is None
         # With adapters the sum is made in float32, as that which is saved, and then cast.
         precise = {} if self.lora is None else {"autocast": False, "dtype": "float32"}
         self.kernel = add_random_weight(
@@ -111,21 +115,20 @@ class Projection(keras.layers.Layer):
         self.built = True
 
     def call(self, x, activation="linear", training=False):
-        y = kernels.bias_activation(*self.product_and_bias(x, training), activation, training)
+        # A product of rank 2 has a cheaper gradient, with no broadcast to undo.
+        product = self._product(ops.reshape(x, (-1, x.shape[-1])), training)
+        y = kernels.bias_activation(product, ops.convert_to_tensor(self.bias), activation, training)
         return ops.reshape(y, (*leading_sizes(x, len(x.shape) - 1), self.units))
 
-    def product_and_bias(self, x, training: bool) -> tuple:
-        """x W as a matrix [R, out], and b, for a chain of kernels.py that adds them."""
-        # A product of rank 2 has a cheaper gradient, with no broadcast to undo.
-        rows, kernel = ops.reshape(x, (-1, x.shape[-1])), ops.convert_to_tensor(self.kernel)
-        bias = ops.convert_to_tensor(self.bias)
+    def _product(self, rows, training: bool):
+        kernel = ops.convert_to_tensor(self.kernel)
         if self.lora is None:
-            return ops.matmul(rows, kernel), bias
+            return ops.matmul(rows, kernel)
         if not training:  # the kernel of the model that is saved
             kernel = lora.merged_kernel(kernel, self.lora_a, self.lora_b, self.lora.scale)
-            return ops.matmul(rows, ops.cast(kernel, self.compute_dtype)), bias
+            return ops.matmul(rows, ops.cast(kernel, self.compute_dtype))
         kernel, a, b = (ops.cast(x, self.compute_dtype) for x in (kernel, self.lora_a, self.lora_b))
-        return ops.matmul(rows, kernel) + ops.matmul(ops.matmul(rows, a), b) * self.lora.scale, bias
+        return ops.matmul(rows, kernel) + ops.matmul(ops.matmul(rows, a), b) * self.lora.scale
 
     def get_config(self) -> dict:
         return {**super().get_config(), "units": self.units, "initializer_range": self.initializer_range}
@@ -145,9 +148,8 @@ class ResidualOutput(ConfiguredLayer):
         self.built = True
 
     def call(self, x, residual, rate, training=False):
-        product, bias = self.dense.product_and_bias(x, training)
-        drop, trained = drop_at(self.name, rate, training), not self.dense.frozen
-        return self.layer_norm(product, bias=bias, residual=residual, drop=drop, training=training, trained=trained)
+        x = self.dense(x, training=training)
+        return self.layer_norm(x, residual=residual, drop=drop_at(self.name, rate, training))
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -173,10 +175,9 @@ class Attention(ConfiguredLayer):
 
     def call(self, x, attention_bias, training=False, positions=None):
         """Arguments and results as for `TransformerBlock`, except that attention_bias is of the queries' positions."""
-        read = x  # what asks, [B, Q, H]
+        read, keyed, valued = kernels.shared(x, 3) if training else (x, x, x)
         if positions is not None:
-            x, read = kernels.shared(x, 2)
-            read = gather_positions(read, positions)
+            read = gather_positions(read, positions)  # what asks, [B, Q, H]
         heads = self.config.num_attention_heads
         size = self.config.hidden_size // heads
 
@@ -185,8 +186,8 @@ class Attention(ConfiguredLayer):
 
         # Three products, not one that is sliced: the gradient of a slice pads, which costs more than it saves.
         query = split(self.query(read, training=training), (0, 2, 1, 3))  # [B, N, Q, D]
-        key = split(self.key(x, training=training), (0, 2, 3, 1))  # [B, N, D, S]
-        value = split(self.value(x, training=training), (0, 2, 1, 3))  # [B, N, S, D]
+        key = split(self.key(keyed, training=training), (0, 2, 3, 1))  # [B, N, D, S]
+        value = split(self.value(valued, training=training), (0, 2, 1, 3))  # [B, N, S, D]
         drop = drop_at("self", self.config.attention_probs_dropout_prob, training)
         scores, scale = ops.matmul(query, key), 1.0 / math.sqrt(size)
         weights = kernels.attention_weights(scores, attention_bias, scale, drop, training)  # [B, N, Q, S]

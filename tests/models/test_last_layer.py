@@ -66,17 +66,10 @@ CASES = {
     "packed": (lambda: task_models.BertForPreTraining(config_of("bert")), PACKED),
     "causal": (lambda: task_models.BertForPreTraining(config_of("bert", attention="causal")), PAIRS),
     "causal, packed": (lambda: task_models.BertForPreTraining(config_of("bert", attention="causal")), PACKED),
-    "albert": (lambda: task_models.BertForPreTraining(config_of("albert")), PAIRS),
-    "roberta": (lambda: task_models.BertForMaskedLM(config_of("roberta")), PREDICTIONS),
     "electra": (electra, {**PREDICTIONS, "original_ids": IDS, "sampling_seeds": np.ones((BATCH, 2), "int32")}),
     "taught": (taught, PREDICTIONS),
     "next sentence": (lambda: task_models.BertForNextSentencePrediction(config_of("bert")), PAIRS),
     "classifier": (lambda: task_models.BertForSequenceClassification(config_of("distilbert"), 2), LABELLED),
-    "causal classifier": (
-        lambda: task_models.BertForSequenceClassification(config_of("bert", attention="causal"), 2),
-        LABELLED,
-    ),
-    "regression": (lambda: task_models.BertForSequenceClassification(config_of("electra"), 1), LABELLED),
     "choice": (
         lambda: task_models.BertForMultipleChoice(config_of("roberta")),
         {**CHOICES, "label_ids": np.array([0, 1, 1], "int32")},

@@ -188,9 +188,9 @@ def test_a_tpu_strategy_switches_the_fused_forms_off(monkeypatch):
         return model
 
     used = []
-    fused = kernels._fused_residual_norm
+    fused = kernels._fused_attention
     monkeypatch.setattr(tf.distribute, "TPUStrategy", Tpu)
-    monkeypatch.setattr(kernels, "_fused_residual_norm", lambda *names, **more: used.append(1) or fused(*names, **more))
+    monkeypatch.setattr(kernels, "_fused_attention", lambda *arguments: used.append(1) or fused(*arguments))
     inputs = {name: np.ones([4, 8], np.int32) for name in ("input_ids", "input_mask", "segment_ids")}
     tpu = Tpu("CPU:0")
     build(tpu).fit(inputs, np.zeros([4], np.int32), batch_size=4, verbose=0)

@@ -75,7 +75,7 @@ class AlbertForQuestionAnswering(JointSpanModel):
 
     def end_scores(self, tokens, starts, training):
         hidden = ops.tanh(pair_product(self.end_hidden, tokens, starts) + ops.convert_to_tensor(self.end_hidden.bias))
-        return self.end(self.end_norm(hidden, training=training))
+        return self.end(self.end_norm(hidden))
 
     def answerable_score(self, first, summary, training):
         hidden = self.answerable_hidden(

@@ -1,7 +1,5 @@
 """Where dropout is, and at which rate: the original's list, for the encoder and every head."""
 
-import inspect
-
 import numpy as np
 import pytest
 from helpers.dropped import in_training
@@ -9,6 +7,7 @@ from helpers.tiny import TINY_CONFIG
 
 from bert_tf.models import dropout, encoder, kernels, task_models
 from bert_tf.models.config import BertConfig
+from bert_tf.models.layers import LayerNorm
 
 HIDDEN, ATTENTION, HEAD = 0.25, 0.5, 0.1
 BATCH = {"input_ids": np.full((2, 8), 7, np.int32)}
@@ -56,25 +55,30 @@ def test_places_and_rates(monkeypatch, make, batch, expected):
     model.build()
     calls, results = [], []
 
-    def record(name, function):
-        def recorded(x, *arguments, **options):
-            given = {**dict(zip(inspect.signature(function).parameters, (x, *arguments), strict=False)), **options}
-            drop = given.get("drop")
-            rate = given["rate"] * given["training"] if name == "dropout" else drop.rate if drop else 0.0
-            residual = options.get("residual")
-            shape = x.shape if residual is None else residual.shape
-            calls.append((name, rate, tuple(shape), residual is not None))
-            if name == "dropout" and len(calls) == 2:  # of the embeddings: after their layer norm, not before it
-                assert x is results[-1]
-            results.append(function(x, *arguments, **options))
-            return results[-1]
+    def record(name, rate, x, residual, compute):
+        calls.append((name, rate, tuple(x.shape if residual is None else residual.shape), residual is not None))
+        if name == "dropout" and len(calls) == 2:  # of the embeddings: after their layer norm, not before it
+            assert x is results[-1]
+        results.append(compute())
+        return results[-1]
 
-        return recorded
+    def norm(self, x, residual=None, drop=None, call=LayerNorm.call, **more):
+        rate = drop.rate if drop else 0.0
+        compute = lambda: call(self, x, residual=residual, drop=drop, **more)  # noqa: E731
+        return record("layer norm", rate, x, residual, compute)
 
-    monkeypatch.setattr(kernels, "residual_norm", record("layer norm", kernels.residual_norm))
-    monkeypatch.setattr(kernels, "attention_weights", record("attention", kernels.attention_weights))
+    def attention(scores, mask_bias, scale, drop, training, weights=kernels.attention_weights):
+        compute = lambda: weights(scores, mask_bias, scale, drop, training)  # noqa: E731
+        return record("attention", drop.rate if drop else 0.0, scores, None, compute)
+
+    def plain(x, rate, name, training):
+        compute = lambda: dropout.dropout(x, rate, name, training)  # noqa: E731
+        return record("dropout", rate * training, x, None, compute)
+
+    monkeypatch.setattr(LayerNorm, "call", norm)
+    monkeypatch.setattr(kernels, "attention_weights", attention)
     for module in (encoder, task_models):
-        monkeypatch.setattr(module, "dropout", record("dropout", dropout.dropout))
+        monkeypatch.setattr(module, "dropout", plain)
     in_training(model, batch)
     assert calls == expected
     calls.clear()
