@@ -336,7 +336,7 @@ def test_checkpoints(environment, folder):
 @pytest.mark.slow
 def test_classification(environment, folder):
     training, prediction, windows = blocks("classification", "shell")
-    assert 'best_model")("One text.", "Its pair.")' in run_commands(training, environment, folder)
+    assert 'best_model")("Sentence 0.", "Another.")' in run_commands(training, environment, folder)
     results = (folder / "mrpc_output" / "eval_results.txt").read_text()
     assert [line.split(" = ")[0] for line in results.splitlines()] == [
         "eval_accuracy",
@@ -467,7 +467,7 @@ def test_domain(environment, folder):
     for name in ("texts/a.txt", "texts/b.txt", "texts/c.txt", "news.txt"):
         (home / name).write_text((ROOT / "sample_text.txt").read_text())
     for name in ("train", "dev"):
-        (home / f"{name}.csv").write_text("text,label\nA good one.,up\nA bad one.,down\n" * 4)
+        (home / f"{name}.csv").write_text("text,label\n" + "A good one.,up\nA bad one.,down\n" * 6)
     (command,) = blocks("domain", "shell")
     for name in ("texts/*.txt", "news.txt", "train.csv", "dev.csv"):
         assert name in command

@@ -15,9 +15,9 @@ import tensorflow as tf
 from bert_tf.conversion import surgery
 from bert_tf.models import card, open_weights, pretrained, saving
 from bert_tf.models import directory as model_directory
-from bert_tf.models.config import BertConfig, config_of_dict
+from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles, tokenizer_of
-from bert_tf.models.families import family_of, family_of_variables, is_encoder_variable
+from bert_tf.models.families import config_of_dict, family_of, family_of_variables, is_encoder_variable
 from bert_tf.models.formats import format_named
 from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.sentence_settings import read_settings

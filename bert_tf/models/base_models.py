@@ -10,8 +10,8 @@ from keras.src.trainers.compile_utils import MetricsList
 
 from bert_tf.models import objectives
 from bert_tf.models.class_weights import OF_ONE_CLASS
-from bert_tf.models.config import config_of_dict
 from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.families import config_of_dict
 from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.inputs import ENCODER_INPUTS, NamedInputs, select
 from bert_tf.weights.mapping import Weights

@@ -390,19 +390,6 @@ class BertConfig:
 BertConfig.classes[BertConfig.model_type] = BertConfig
 
 
-def config_of_dict(values: Mapping) -> BertConfig:
-    """A configuration of any family from what its `to_dict` returned.
-
-    Raises:
-      ValueError: no such family, or see `BertConfig.from_dict`.
-    """
-    name = values.get("model_type", BertConfig.model_type)
-    if not isinstance(name, str) or name not in BertConfig.classes:
-        known = ", ".join(map(repr, BertConfig.classes))
-        raise ValueError(f"model_type is {name!r}; the architectures of this project are {known}.")
-    return BertConfig.classes[name].from_dict(values, allow_unknown=True)
-
-
 def unknown_size(size: str, config_classes: Iterable[type[BertConfig]]) -> ValueError:
     """The error that `size` is none of the named sizes of some families."""
     config_classes = tuple(config_classes)

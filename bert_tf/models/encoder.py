@@ -9,8 +9,9 @@ import keras
 from keras import ops
 
 from bert_tf.models import kernels, lora, ranges
-from bert_tf.models.config import BertConfig, config_of_dict
+from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import dropout, in_scope, place
+from bert_tf.models.families import config_of_dict
 from bert_tf.models.flops import reads_few
 from bert_tf.models.inputs import NamedInputs
 from bert_tf.models.layers import (

@@ -118,6 +118,16 @@ def family_named(model_type: str, source: str = "config") -> Family:
     raise ValueError(f"{source}: model_type is {model_type!r}; the architectures of this project are {known}.")
 
 
+def config_of_dict(values: Mapping) -> BertConfig:
+    """A configuration of any family from what its `to_dict` returned.
+
+    Raises:
+      ValueError: no such family, or see `BertConfig.from_dict`.
+    """
+    family = family_named(values.get("model_type", BERT.model_type))
+    return family.config_class.from_dict(values, allow_unknown=True)
+
+
 def family_of(config: BertConfig) -> Family:
     """The family that a configuration belongs to."""
     return family_named(config.model_type)

@@ -15,8 +15,9 @@ import keras
 from keras import ops
 
 from bert_tf.models import kernels, lora
-from bert_tf.models.config import BertConfig, config_of_dict
+from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import drop_at, dropped, place
+from bert_tf.models.families import config_of_dict
 from bert_tf.models.kernels import leading_sizes
 from bert_tf.models.random_weights import add_random_weight
 

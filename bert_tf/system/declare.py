@@ -202,6 +202,8 @@ def settings_of(kind: type[Settings], values: Flags) -> Settings:
         flag = _flag_name(name)
         if flag in set_flags or (flag in values and not declared.unset and values[flag].value is not None):
             chosen[name] = values[flag].value
+            if values[flag].present and chosen[name] == []:  # as of --columns=$NAMES, where the variable is not set
+                raise ValueError(f"--{flag} is empty: leave it out, or name one at least.")
     settings = kind(**chosen)
     check_values(settings)
     return settings

@@ -61,7 +61,9 @@ def write_encoder(kind: str, folder: pathlib.Path) -> str:
         pieces = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *found[::-1]]
     (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces))
     keras.utils.set_random_seed(0)
-    model = BertModel(BertConfig(len(pieces), **SIZES, max_position_embeddings=64, type_vocab_size=2))
+    sizes = {**SIZES, "max_position_embeddings": 64, "type_vocab_size": 2}
+    # Dropout keeps a model of this size from learning with every second seed.
+    model = BertModel(BertConfig(len(pieces), **sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
     model.build()
     model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"))
     return str(folder / "encoder")

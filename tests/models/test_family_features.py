@@ -115,7 +115,7 @@ PROGRAM = """
 import json, sys
 import numpy as np
 import keras
-from bert_tf.models.config import config_of_dict
+from bert_tf.models.families import config_of_dict
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.models.electra.discriminator import ElectraDiscriminator
 from bert_tf.training.optimization import create_optimizer

@@ -8,7 +8,8 @@ import pytest
 from helpers.paths import GOLDEN
 from helpers.slow import slow
 
-from bert_tf.models.config import BertConfig, config_of_dict
+from bert_tf.models.config import BertConfig
+from bert_tf.models.families import config_of_dict
 from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
 from bert_tf.serving.export import export_saved_model
 from bert_tf.serving.predictor import Predictor

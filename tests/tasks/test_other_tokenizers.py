@@ -61,7 +61,7 @@ def test_classifier_learns_and_answers(world, caplog):
     flags = {
         "task_name": "custom", "text_a": "text", "label": "label", "train_file": folder / "train.csv",
         "test_file": folder / "train.csv", "do_train": True, "do_predict": True, "init_checkpoint": encoder,
-        "output_dir": out, "max_seq_length": 40, "train_batch_size": 8, "num_train_epochs": 20, "learning_rate": 3e-3,
+        "output_dir": out, "max_seq_length": 40, "train_batch_size": 8, "num_train_epochs": 40, "learning_rate": 3e-3,
     }  # fmt: skip
     with caplog.at_level(logging.WARNING):
         run_main("run_classifier", arguments_of(flags))

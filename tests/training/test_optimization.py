@@ -265,7 +265,7 @@ def test_optimizers_serialise():
         copy = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
         assert type(copy) is type(optimizer)
         assert copy.get_config() == optimizer.get_config()
-    with pytest.raises(ValueError, match="--optimizer=sgd"):
+    with pytest.raises(ValueError, match="optimizer=sgd"):
         create_optimizer("sgd", 1e-4, 100, 10)
 
 

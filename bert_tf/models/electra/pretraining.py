@@ -15,10 +15,10 @@ from keras import ops
 
 from bert_tf.models import kernels, ranges
 from bert_tf.models.base_models import TaskModel
-from bert_tf.models.config import config_of_dict
 from bert_tf.models.electra import tf1
 from bert_tf.models.electra.discriminator import ReplacedTokenHead, ReplacedTokenObjective
 from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.families import config_of_dict
 from bert_tf.models.heads import MaskedLanguageModelHead
 from bert_tf.models.inputs import select
 from bert_tf.models.objectives import MaskedLanguageModelObjective

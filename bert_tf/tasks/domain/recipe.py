@@ -254,7 +254,6 @@ def _conversion(settings: DomainSettings, has_words: bool) -> Run:
         "format": "bert_tf",
         "add_tokens": words_path(settings.output_dir) if has_words else None,
         "report_file": posixpath.join(settings.output_dir, "start.txt"),
-        "verify": False,
         "overwrite": True,  # one that was killed at its end
     }
     return Run("start", "convert_checkpoint.py", flags)
