@@ -84,11 +84,12 @@ class Declared:
         """
         if self.choices and value not in self.choices:
             raise ValueError(f"--{name}={value} must be one of {', '.join(filter(None, self.choices))}.")
-        if isinstance(value, int | float):
-            within = self.least <= value <= self.most and self.above < value < self.below
-            if not (within and math.isfinite(value)):
-                shown = f"{value:g}" if isinstance(value, float) else value
-                raise ValueError(f"--{name}={shown} must be {self.bounds or 'a finite number'}.")
+        # Unset bounds are infinite, and not included, so that neither infinity nor NaN is within.
+        if isinstance(value, int | float) and not (
+            self.least <= value <= self.most and self.above < value < self.below
+        ):
+            shown = f"{value:g}" if isinstance(value, float) else value
+            raise ValueError(f"--{name}={shown} must be {self.bounds or 'a finite number'}.")
         if self.check:
             self.check(value, f"--{name}")
 
