@@ -38,27 +38,28 @@ def run_padded(model, tokenizer, path: str, layers, output: str | None) -> list:
 
     shape = (FLAGS.batch_size, FLAGS.max_seq_length)
     compute = extract.make_layers_function(model, layers, shape=shape)
-    lines = (extract.encode_line(line, tokenizer, FLAGS.max_seq_length) for line in extract.read_lines(path))
-    results, number = [], 0
+    text = extract.read_input(path, tokenizer, FLAGS.max_seq_length)
+    results, count = [], len(text.rows)
     with open(output or os.devnull, "w") as file:
-        while held := list(itertools.islice(lines, FLAGS.batch_size)):
-            window = extract.Window.of_lines(number, held, tokenizer.pad_id)
-            values = extract.compute_window(
-                window, compute, (len(layers), model.config.hidden_size), batch_size=FLAGS.batch_size,
-                max_seq_length=FLAGS.max_seq_length, static_padding=True, fill=True,
-            )  # fmt: skip
-            for line, (begin, end) in zip(held, itertools.pairwise(window.rows.offsets.tolist()), strict=True):
-                results.append(values[begin:end])
+        for first in range(0, count, FLAGS.batch_size):
+            lines = range(first, min(first + FLAGS.batch_size, count))
+            values = extract.compute_rows(
+                text.rows, lines, compute, batch_size=FLAGS.batch_size, lengths=[FLAGS.max_seq_length], fill=True
+            )
+            offsets = text.rows.offsets[first : lines.stop + 1].tolist()
+            for number, (begin, end) in zip(lines, itertools.pairwise(offsets), strict=True):
+                results.append(values[begin - offsets[0] : end - offsets[0]])
                 if output:
                     features = []
-                    for token, rows in zip(tokenizer.convert_ids_to_tokens(line.ids), results[-1], strict=True):
+                    for token, rows in zip(
+                        tokenizer.convert_ids_to_tokens(text.rows.ids[begin:end].tolist()), results[-1], strict=True
+                    ):
                         numbers = [[round(float(number), 6) for number in row.flat] for row in rows]
                         of_layers = [
                             {"index": layer, "values": own} for layer, own in zip(layers, numbers, strict=True)
                         ]
                         features.append({"token": token, "layers": of_layers})
                     file.write(json.dumps({"linex_index": number, "features": features}) + "\n")
-                number += 1
     return results
 
 
@@ -85,8 +86,8 @@ def main(_):
         path = os.path.join(folder, "text.txt")
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(line + "\n" for line in itertools.islice(extract.read_lines(FLAGS.text), FLAGS.lines))
-        sizes = extract.check_input(path, tokenizer, FLAGS.max_seq_length)
-        print(f"{sizes.lines} lines, {sizes.tokens / sizes.lines:.1f} tokens per line, batches of {FLAGS.batch_size}")
+        rows = extract.read_input(path, tokenizer, FLAGS.max_seq_length).rows
+        print(f"{len(rows)} lines, {rows.lengths.mean():.1f} tokens per line, batches of {FLAGS.batch_size}")
         print(f"{'':>34} {'seconds':>8} {'CPU s':>8} {'lines/s':>8} {'times the original':>19} {'MB':>8}")
         seconds = {}
 
@@ -98,7 +99,7 @@ def main(_):
             output = arguments[4]
             size = os.path.getsize(output) / 1e6 if output else 0
             ratio = seconds["original's way, JSON"] / seconds[name]
-            rate = sizes.lines / seconds[name]
+            rate = len(rows) / seconds[name]
             print(f"{name:>34} {seconds[name]:8.1f} {cpu:8.1f} {rate:8.1f} {ratio:19.2f} {size:8.1f}", flush=True)
             return result
 

@@ -9,7 +9,7 @@ from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.choice.encode import encode_examples as encode_choices
 from bert_tf.tasks.classification.data import InputExample, Task
 from bert_tf.tasks.classification.encode import encode_examples
-from bert_tf.tasks.features.extract import Window, encode_line
+from bert_tf.tasks.features.extract import EncodedText, encode_line
 from bert_tf.tasks.ner.data import Sentence
 from bert_tf.tasks.ner.encode import encode_sentences
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
@@ -44,7 +44,7 @@ PLACES = {
     "choice": lambda text, tokenizer: encode_choices([ChoiceExample("1", text, text, (text, text), 0)], tokenizer, 32),
     "tagging": lambda text, tokenizer: encode_sentences([Sentence(text.split(), None, [1] * 6)], tokenizer, 32),
     "vectors": lambda text, tokenizer: rows_of_texts([text], tokenizer, 32),
-    "features": lambda text, tokenizer: Window.of_lines(0, [encode_line(text, tokenizer, 32)], tokenizer),
+    "features": lambda text, tokenizer: EncodedText.of_lines([encode_line(text, tokenizer, 32)], tokenizer),
     "questions": answer_windows,
 }
 

@@ -1,17 +1,18 @@
 """The outputs of BERT's layers for each token of a text (paper, section 5.3; original: extract_features.py).
 
-A file of lines is read twice: once to check it and to measure it, once to compute. Lines of similar length
-are computed together, within a window of some thousand tokens; each window is written, in the order of the lines, while
-the next one is computed and the one after that is tokenized. So memory is that of two windows, however long the file.
+All lines are tokenized first, and only their token ids are held. Then lines of similar length are computed together,
+within a window of some thousand tokens; a window is written, in the order of the lines, while the next one is computed.
+So the memory for values is that of two windows, however long the file.
 
-Shape legend: B batch, S sequence length, L layers asked for, H hidden size, T tokens or words of a window.
+Shape legend: B batch, S sequence length, L layers asked for, H hidden size, T tokens or words.
 """
 
+import array
 import concurrent.futures
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -30,7 +31,7 @@ from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import TextFile, compression_of, whole_lines
 from bert_tf.system.threads import mapped_in_order
-from bert_tf.tasks.features.files import Features, Sizes, open_writer
+from bert_tf.tasks.features.files import Entries, open_writer
 from bert_tf.tasks.features.settings import FeatureSettings
 from bert_tf.text.casing import directory_of
 from bert_tf.text.tokenizer import Tokenizer, lengths_that_fit
@@ -141,84 +142,90 @@ def encode_line(line: str, tokenizer: Tokenizer, max_seq_length: int, pooling: s
     return EncodedLine(ids, second_start, all_words, all_sizes, truncated)
 
 
-def _encoded_lines(
-    path: str,
-    tokenizer: Tokenizer,
-    max_seq_length: int,
-    pooling: str,
-    sentences: SentenceSettings | None,
-    encoding: str,
-) -> Iterator[EncodedLine]:
-    lower = sentences is not None and sentences.lower
-    prompt = sentences.prompt() if sentences else ""
-    for line in read_lines(path, encoding):
-        line = prompt + line
-        yield encode_line(line.lower() if lower else line, tokenizer, max_seq_length, pooling)
-
-
 @dataclasses.dataclass(frozen=True)
-class Window:
-    """Consecutive lines that are computed together.
+class EncodedText:
+    """The tokens of all lines of a file.
 
     Attributes:
-      first_line: number of the first, from 0. rows: their tokens.
+      rows: the tokens of each line. truncated: lines that were cut.
       words: of all lines, [CLS] and [SEP] among them. word_starts: int64 [T + 1], their first tokens in `rows.ids`.
       word_offsets: int64 [n + 1], the words of each line. All three are None without a pooling of words.
     """
 
-    first_line: int
     rows: TokenRows
+    truncated: int
     words: list[str] | None
     word_starts: np.ndarray | None
     word_offsets: np.ndarray | None
 
     @classmethod
-    def of_lines(cls, first_line: int, lines: Sequence[EncodedLine], tokenizer: Tokenizer) -> "Window":
-        """The window of these lines, the first of which has this number."""
-        ids, offsets = token_rows.flatten([line.ids for line in lines])
+    def of_lines(cls, lines: Iterable[EncodedLine], tokenizer: Tokenizer) -> "EncodedText":
+        """All of these lines, which are read once."""
+        ids, lengths, starts = array.array("i"), array.array("q", [0]), array.array("i")
+        words, sizes, counts = [], array.array("q", [0]), array.array("q", [0])
+        truncated, has_words = 0, False
+        for line in lines:
+            ids.extend(line.ids)
+            lengths.append(len(line.ids))
+            starts.append(line.second_start)
+            truncated += line.truncated
+            if has_words := line.words is not None:
+                words += line.words
+                sizes.extend(line.sizes)
+                counts.append(len(line.words))
+        ids = np.array(ids, np.int32)
         watch_unknown(tokenizer, ids)
-        starts = np.array([line.second_start for line in lines], np.int32)
-        rows = TokenRows(ids, offsets, starts, {}, pad_id=tokenizer.pad_id)
-        if lines[0].words is None:
-            return cls(first_line, rows, None, None, None)
-        sizes = [size for line in lines for size in line.sizes]
-        return cls(
-            first_line,
-            rows,
-            [word for line in lines for word in line.words],
-            np.cumsum([0, *sizes], dtype=np.int64),
-            np.cumsum([0, *(len(line.words) for line in lines)], dtype=np.int64),
-        )
+        rows = TokenRows(ids, np.cumsum(lengths), np.array(starts, np.int32), {}, pad_id=tokenizer.pad_id)
+        if not has_words:
+            return cls(rows, truncated, None, None, None)
+        return cls(rows, truncated, words, np.cumsum(sizes), np.cumsum(counts))
+
+    def entries(self, pooling: str, tokenizer: Tokenizer) -> Entries:
+        """What the rows of values are of."""
+        if pooling == SENTENCE:
+            offsets = np.arange(len(self.rows) + 1)
+            return Entries(offsets, lambda begin, end: [SENTENCE] * (end - begin), len(SENTENCE), None)
+        if self.words is not None:
+            longest = max(map(len, self.words), default=1)
+            return Entries(self.word_offsets, lambda begin, end: self.words[begin:end], longest, None)
+        ids = self.rows.ids
+
+        def pieces(begin: int, end: int) -> list[str]:
+            return tokenizer.convert_ids_to_tokens(ids[begin:end].tolist())
+
+        return Entries(self.rows.offsets, pieces, max(map(len, tokenizer.vocab)), ids)
 
 
-def windows_of(
-    lines: Iterator[EncodedLine], batch_size: int, most_tokens: int, tokenizer: Tokenizer
-) -> Iterator[Window]:
-    """Lines cut into windows of whole batches with no more tokens than `most_tokens`, except for a single batch."""
-    first, held, tokens = 0, [], 0
-    for line in lines:
-        held.append(line)
-        tokens += len(line.ids)
-        if len(held) % batch_size == 0 and tokens * (1 + batch_size / len(held)) > most_tokens:
-            yield Window.of_lines(first, held, tokenizer)
-            first, held, tokens = first + len(held), [], 0
-    if held:
-        yield Window.of_lines(first, held, tokenizer)
+def read_input(
+    input_file: str,
+    tokenizer: Tokenizer,
+    max_seq_length: int,
+    pooling: str = "none",
+    sentences: SentenceSettings | None = None,
+    encoding: str = UTF_8,
+) -> EncodedText:
+    """Reads and tokenizes a file of lines; see `extract_features`.
 
-
-def count(lines: Iterator[EncodedLine], tokenizer: Tokenizer, pooling: str = "none") -> Sizes:
-    """How much the features of these lines will be."""
-    number = tokens = entries = truncated = 0
-    longest = 0
-    for line in lines:
-        number += 1
-        tokens += len(line.ids)
-        truncated += line.truncated
-        entries += len(line.ids if line.words is None else line.words)
-        longest = max(longest, *map(len, line.words or ("",)))
-    if pooling == SENTENCE:
-        return Sizes(number, tokens, number, len(SENTENCE), truncated)
-    return Sizes(number, tokens, entries, longest or max(map(len, tokenizer.vocab)), truncated)
+    Raises:
+      FileNotFoundError, ValueError: no such file, an empty one, another encoding (names the line), or no
+        room for any token.
+    """
+    token_rows.check_room(tokenizer, max_seq_length)
+    if not tf.io.gfile.exists(input_file) or tf.io.gfile.isdir(input_file):
+        raise FileNotFoundError(f"{input_file} is not a file.")
+    lower, prompt = (sentences.lower, sentences.prompt()) if sentences else (False, "")
+    lines = (prompt + line for line in read_lines(input_file, encoding))
+    encoded = (encode_line(line.lower() if lower else line, tokenizer, max_seq_length, pooling) for line in lines)
+    text = EncodedText.of_lines(encoded, tokenizer)
+    if not len(text.rows):
+        raise ValueError(f"{input_file} is empty: it should hold one text per line.")
+    logging.info("%s: %d lines, %d tokens.", input_file, len(text.rows), len(text.rows.ids))
+    if text.truncated:
+        logging.warning(
+            "%d of %d lines are longer than --max_seq_length=%d; their last tokens have no features.",
+            text.truncated, len(text.rows), max_seq_length,
+        )  # fmt: skip
+    return text
 
 
 # --- tokens to values ------------------------------------------------------------------------------------------------
@@ -261,50 +268,57 @@ def make_layers_function(
     return lambda batch: all_values(batch).numpy()
 
 
-def compute_window(
-    window: Window,
+def compute_rows(
+    rows: TokenRows,
+    lines: range,
     compute: Callable[[dict], np.ndarray],
-    size: tuple[int, int],
     *,
     batch_size: int,
-    max_seq_length: int,
-    static_padding: bool = False,
-    few_lengths: bool = False,
+    lengths: Sequence[int],
     fill: bool = False,
     at_once: int = 1,
     on_progress: Callable[[int], object] = lambda lines: None,
 ) -> np.ndarray:
-    """Values float32 [T, L, H] of the tokens of a window, in their order.
+    """Values float32 [T, L, H] of the tokens of some lines, in their order.
 
     Args:
-      compute: from `make_layers_function`. size: L, H.
-      static_padding: pad all batches to max_seq_length, and leave the lines in their order.
-      few_lengths: pad other batches to one of `token_rows.padded_lengths`, instead of to their longest line.
+      compute: from `make_layers_function`.
+      lengths: what batches may be padded to, ascending. If there is only one, lines are computed in their order.
       fill: make a last, smaller batch as large as the others by copies of its last line.
       at_once: how many batches are computed at the same time.
       on_progress: called with the number of lines after each batch.
     """
-    rows, offsets = window.rows, window.rows.offsets
-    allowed = token_rows.padded_lengths(max_seq_length) if few_lengths else range(1, max_seq_length + 1)
-    allowed = [max_seq_length] if static_padding else allowed
-    values = np.empty((int(offsets[-1]), *size), np.float32)
-    if static_padding:
-        batches = [np.arange(len(rows))[start : start + batch_size] for start in range(0, len(rows), batch_size)]
-    else:
-        batches = token_rows.evaluation_rows(rows.lengths, batch_size)
+    offsets = rows.offsets
+    own = np.arange(lines.start, lines.stop)
+    if len(lengths) > 1:
+        own = own[np.argsort(-rows.lengths[own], kind="stable")]
+    batches = [own[start : start + batch_size] for start in range(0, len(own), batch_size)]
+    first, end = int(offsets[lines.start]), int(offsets[lines.stop])
+    values = None
 
     def output_of(chosen):
-        longest = int(rows.lengths[chosen].max())
-        length = token_rows.padded_length(longest, allowed)
+        length = token_rows.padded_length(int(rows.lengths[chosen].max()), lengths)
         full = np.concatenate([chosen, np.repeat(chosen[-1:], batch_size - len(chosen))]) if fill else chosen
         return chosen, compute(rows.batch(full, length))
 
     for chosen, output in mapped_in_order(output_of, batches, at_once):
+        if values is None:
+            values = np.empty((end - first, *output.shape[2:]), np.float32)
         for place, row in enumerate(chosen.tolist()):
-            begin, end = offsets[row], offsets[row + 1]
-            values[begin:end] = output[place, : end - begin]
+            start, size = int(offsets[row]), int(offsets[row + 1] - offsets[row])
+            values[start - first : start - first + size] = output[place, :size]
         on_progress(len(chosen))
     return values
+
+
+def _windows(offsets: np.ndarray, batch_size: int, most_tokens: int) -> Iterator[range]:
+    """Lines cut into windows of whole batches with no more tokens than `most_tokens`, except for a single batch."""
+    first, count = 0, len(offsets) - 1
+    while first < count:
+        fitting = int(np.searchsorted(offsets, offsets[first] + most_tokens, "right")) - 1 - first
+        last = min(first + max(fitting // batch_size, 1) * batch_size, count)
+        yield range(first, last)
+        first = last
 
 
 def pool(values: np.ndarray, starts: np.ndarray, pooling: str) -> np.ndarray:
@@ -345,52 +359,7 @@ def pool_lines(
     return np.asarray(normalized(vectors)) if sentences.normalize else vectors
 
 
-def _features(
-    window: Window, values: np.ndarray, tokenizer: Tokenizer, pooling: str, sentences: SentenceSettings | None
-) -> Features:
-    if pooling == SENTENCE:
-        count = len(window.rows)
-        vectors = pool_lines(values, window.rows.offsets, sentences, tokenizer)
-        return Features(window.first_line, np.arange(count + 1), [SENTENCE] * count, None, vectors)
-    if pooling == "none":
-        ids = window.rows.ids
-        names = tokenizer.convert_ids_to_tokens(ids.tolist())
-        return Features(window.first_line, window.rows.offsets, names, ids, values)
-    pooled = pool(values, window.word_starts, pooling)
-    return Features(window.first_line, window.word_offsets, window.words, None, pooled)
-
-
 # --- all together ----------------------------------------------------------------------------------------------------
-
-
-def check_input(
-    input_file: str,
-    tokenizer: Tokenizer,
-    max_seq_length: int,
-    pooling: str = "none",
-    sentences: SentenceSettings | None = None,
-    encoding: str = UTF_8,
-) -> Sizes:
-    """Reads a file of lines to its end, and returns how much there is; see `extract_features`.
-
-    Raises:
-      FileNotFoundError, ValueError: no such file, an empty one, another encoding (names the line), or no
-        room for any token.
-    """
-    token_rows.check_room(tokenizer, max_seq_length)
-    if not tf.io.gfile.exists(input_file) or tf.io.gfile.isdir(input_file):
-        raise FileNotFoundError(f"{input_file} is not a file.")
-    lines = _encoded_lines(input_file, tokenizer, max_seq_length, pooling, sentences, encoding)
-    sizes = count(lines, tokenizer, pooling)
-    if not sizes.lines:
-        raise ValueError(f"{input_file} is empty: it should hold one text per line.")
-    logging.info("%s: %d lines, %d tokens.", input_file, sizes.lines, sizes.tokens)
-    if sizes.truncated:
-        logging.warning(
-            "%d of %d lines are longer than --max_seq_length=%d; their last tokens have no features.",
-            sizes.truncated, sizes.lines, max_seq_length,
-        )  # fmt: skip
-    return sizes
 
 
 def extract_features(
@@ -407,78 +376,74 @@ def extract_features(
     sentences: SentenceSettings | None = None,
     static_padding: bool = False,
     strategy: tf.distribute.Strategy | None = None,
-    sizes: Sizes | None = None,
+    text: EncodedText | None = None,
     window_bytes: int = _WINDOW_BYTES,
     encoding: str = UTF_8,
-) -> Sizes:
+) -> EncodedText:
     """Writes the values of some layers for every token, every word, or every line of a file.
 
     Args:
       input_file: one text or `first ||| second` a line. encoding: of the file, see `text_files.TextFile`.
-      output_file: replaced when all is done. output_format: one of `files.FORMATS`.
+      output_file: replaced when all is done. output_format: json, npz or tfrecord.
       layers: numbers of encoder layers; see `parse_layers`.
       batch_size: lines computed together.
       pooling: "none", or how tokens become words: "first", "mean", "max"; or "sentence", one row for a line, with
         sentences: how that is made.
       static_padding: pad all lines to max_seq_length, as the original did.
-      sizes: the result of `check_input`, if it has been called before.
+      text: the result of `read_input`, if it has been called before.
       window_bytes: most values held at a time, in bytes (twice: computed and written), except for a single batch.
 
+    Returns:
+      The text as it was tokenized.
+
     Raises:
-      FileNotFoundError, ValueError: see `check_input`, or the file changed meanwhile.
+      FileNotFoundError, ValueError: see `read_input`.
       tf.errors.OpError, OSError: output_file can't be written.
     """
-    sizes = sizes or check_input(input_file, tokenizer, max_seq_length, pooling, sentences, encoding)
+    text = text or read_input(input_file, tokenizer, max_seq_length, pooling, sentences, encoding)
+    rows, entries = text.rows, text.entries(pooling, tokenizer)
     layers, hidden_size = tuple(layers), model.config.hidden_size
-    fused = kernels.fused_enabled() and sizes.lines >= batch_size * _BATCHES_FOR_FUSED
+    fused = kernels.fused_enabled() and len(rows) >= batch_size * _BATCHES_FOR_FUSED
     replicas = strategy.num_replicas_in_sync if strategy else 1
     shape = (batch_size, max_seq_length) if static_padding else (None, None)
     compute = make_layers_function(model, layers, strategy, shape=shape, fused=fused)
-    encoded = _encoded_lines(input_file, tokenizer, max_seq_length, pooling, sentences, encoding)
-    windows = windows_of(encoded, batch_size, window_bytes // (4 * len(layers) * hidden_size), tokenizer)
-    lines = entries = 0
+    lengths = token_rows.padded_lengths(max_seq_length) if fused else range(1, max_seq_length + 1)
+    lengths = [max_seq_length] if static_padding else lengths
 
-    def write_window(window: Window, values: np.ndarray) -> None:
-        nonlocal lines, entries
-        features = _features(window, values, tokenizer, pooling, sentences)
-        lines, entries = lines + len(features.offsets) - 1, entries + len(features.names)
-        if lines > sizes.lines or entries > sizes.entries:
-            raise ValueError(f"{input_file} changed while it was read.")
-        write(features)
+    def write_lines(lines: range, values: np.ndarray) -> None:
+        if pooling == SENTENCE:
+            offsets = rows.offsets[lines.start : lines.stop + 1]
+            values = pool_lines(values, offsets - offsets[0], sentences, tokenizer)
+        elif text.words is not None:
+            starts = text.word_starts[text.word_offsets[lines.start] : text.word_offsets[lines.stop] + 1]
+            values = pool(values, starts - starts[0], pooling)
+        write(lines, values)
 
     with (
-        progress_bar(total=sizes.lines, desc="extract", unit="line") as bar,
-        open_writer(output_file, output_format, layers, hidden_size, sizes, pooling) as write,
-        concurrent.futures.ThreadPoolExecutor(1) as reading,
+        progress_bar(total=len(rows), desc="extract", unit="line") as bar,
+        open_writer(output_file, output_format, layers, hidden_size, entries) as write,
         concurrent.futures.ThreadPoolExecutor(1) as writing,
     ):
-        upcoming, written = reading.submit(next, windows, None), None
-        while (window := upcoming.result()) is not None:
-            upcoming = reading.submit(next, windows, None)
-            values = compute_window(
-                window,
+        written = writing.submit(lambda: None)
+        for lines in _windows(rows.offsets, batch_size, window_bytes // (4 * len(layers) * hidden_size)):
+            values = compute_rows(
+                rows,
+                lines,
                 compute,
-                (len(layers), hidden_size),
                 batch_size=batch_size,
-                max_seq_length=max_seq_length,
-                static_padding=static_padding,
-                few_lengths=fused,
+                lengths=lengths,
                 fill=fused or static_padding or replicas > 1,
                 at_once=batches_at_once(replicas),
                 on_progress=bar.update,
             )
-            if written:
-                written.result()
-            written = writing.submit(write_window, window, values)
-            del values  # so that only two windows are in memory: the one being written and the one being computed
-        if written:
             written.result()
-        if (lines, entries) != (sizes.lines, sizes.entries):
-            raise ValueError(f"{input_file} changed while it was read.")
-    return sizes
+            written = writing.submit(write_lines, lines, values)
+            del values  # so that only two windows are in memory: the one being written and the one being computed
+        written.result()
+    return text
 
 
-def run(settings: FeatureSettings) -> Sizes:
+def run(settings: FeatureSettings) -> None:
     """What extract_features.py does: checks model and text, then writes the features.
 
     Raises:
@@ -505,7 +470,7 @@ def run(settings: FeatureSettings) -> Sizes:
     with named_by("--max_seq_length"):
         token_rows.check_room(tokenizer, settings.max_seq_length)
     with named_by("--input_file"):
-        sizes = check_input(
+        text = read_input(
             settings.input_file, tokenizer, settings.max_seq_length, settings.pooling, sentences, settings.encoding
         )
     strategy = distribution.set_up_devices(settings)
@@ -521,9 +486,9 @@ def run(settings: FeatureSettings) -> Sizes:
     extract_features(
         model, tokenizer, settings.input_file, settings.output_file, layers=layers,
         max_seq_length=settings.max_seq_length, batch_size=settings.batch_size, output_format=settings.output_format,
-        pooling=settings.pooling, sentences=sentences, strategy=strategy, sizes=sizes,
-        static_padding=settings.static_padding or settings.strategy == "tpu", encoding=settings.encoding,
+        pooling=settings.pooling, sentences=sentences, strategy=strategy, text=text,
+        static_padding=settings.static_padding or settings.strategy == "tpu",
     )  # fmt: skip
+    entries = text.entries(settings.pooling, tokenizer)
     rows = {"none": "tokens", SENTENCE: "vectors"}.get(settings.pooling, "words")
-    logging.info("Wrote %d %s of %d lines to %s.", sizes.entries, rows, sizes.lines, settings.output_file)
-    return sizes
+    logging.info("Wrote %d %s of %d lines to %s.", entries.count, rows, len(text.rows), settings.output_file)

@@ -8,122 +8,111 @@ Shape legend: T tokens (or words) of all lines, L layers asked for, H hidden siz
 
 import contextlib
 import dataclasses
-import itertools
 import json
-import tempfile
+import re
 import zipfile
 from collections.abc import Callable, Iterator
 
 import numpy as np
+import orjson
 import tensorflow as tf
 
 from bert_tf.system.atomic import written
 from bert_tf.system.example_bytes import pack
 
-FORMATS = ("json", "npz", "tfrecord")
-
 _ROWS_AT_ONCE = 512  # the numbers of this many tokens and layers are turned into text together
 # NumPy's arrays of strings are as wide as the longest: one of a megabyte must not make them all so.
-LONGEST_NAME_IN_NPZ = 100
+_LONGEST_NAME_IN_NPZ = 100
+# orjson writes 0.00001 and 1e16 where Python writes 1e-05 and 1e+16.
+_WRITTEN_OTHERWISE = re.compile(rb"\b0\.0000\d+|[\d.]+e\d+")
 
 
 @dataclasses.dataclass(frozen=True)
-class Sizes:
-    """What will be written, known before the first value is computed.
+class Entries:
+    """What the rows of values are of: word pieces, words, or lines.
 
     Attributes:
-      lines, tokens: of the input; tokens are word pieces with [CLS] and [SEP], cut to max_seq_length.
-      entries: rows of values: the tokens, or the words. longest_name: characters of an entry's name.
-      truncated: lines that were cut.
+      offsets: int64 [lines + 1]: entries of each line.
+      names: of the entries from one number up to another. longest_name: its characters.
+      ids: int32 [T], the word pieces' in the vocabulary; None for others.
     """
 
-    lines: int
-    tokens: int
-    entries: int
-    longest_name: int
-    truncated: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Features:
-    """Features of some consecutive lines.
-
-    Attributes:
-      first_line: number of the first, from 0. offsets: int64 [lines + 1]: entries of each line.
-      names: of the entries: word pieces or words. ids: their ids in the vocabulary; None for words.
-      values: float32 [entries, L, H].
-    """
-
-    first_line: int
     offsets: np.ndarray
-    names: list[str]
+    names: Callable[[int, int], list[str]]
+    longest_name: int
     ids: np.ndarray | None
-    values: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """T."""
+        return int(self.offsets[-1])
 
 
-Write = Callable[[Features], None]
+Write = Callable[[range, np.ndarray], None]
 
 
 @contextlib.contextmanager
 def open_writer(
-    path: str, output_format: str, layers: tuple[int, ...], hidden_size: int, sizes: Sizes, pooling: str
+    path: str, output_format: str, layers: tuple[int, ...], hidden_size: int, entries: Entries
 ) -> Iterator[Write]:
-    """A function that adds the features of the next lines to a file, which gets its name when all went well.
+    """A function that adds the values [entries, L, H] of the next lines to a file, which gets its name when all went
+    well.
 
     Args:
-      output_format: one of FORMATS.
+      output_format: json, npz or tfrecord.
       layers: as asked for; they are written with the values.
 
     Raises:
       tf.errors.OpError, OSError: the file can't be written; an earlier file stays as it was.
     """
-    shape = (sizes.entries, len(layers), hidden_size)
     with written(path) as temporary:
         if output_format == "json":
-            opened = _json_lines(temporary, layers)
+            with tf.io.gfile.GFile(temporary, "wb") as file:
+
+                def write_lines(lines: range, values: np.ndarray) -> None:
+                    for line in _json_lines(lines, values, layers, entries):
+                        file.write(line)
+
+                yield write_lines
         elif output_format == "npz":
-            opened = _npz(temporary, layers, shape, sizes, pooling)
+            with _open_npz(temporary, layers, (entries.count, len(layers), hidden_size), entries) as write:
+                yield write
         else:
-            opened = _records(temporary, layers)
-        with opened as write:
-            yield write
+            with tf.io.TFRecordWriter(temporary) as writer:
+                yield lambda lines, values: _write_examples(writer, lines, values, layers, entries)
 
 
-@contextlib.contextmanager
-def _json_lines(path: str, layers: tuple[int, ...]) -> Iterator[Write]:
-    from bert_tf.tasks.features.json_numbers import rows_to_json
+def rows_to_json(values: np.ndarray) -> list[bytes]:
+    """For each row of float32 values [N, H] its numbers, rounded to 6 decimals, as in a JSON list without brackets.
 
+    The same characters as `json.dumps` of Python's round(number, 6): a float32 has 24 bits and a million 14 beside its
+    factor 2^6, so that NumPy's product is exact in a double and its ties are decided as Python's are.
+    """
+    rounded = np.round(values.astype(np.float64), 6)
+    if not np.isfinite(rounded).all():
+        return [json.dumps(row)[1:-1].encode() for row in rounded.tolist()]
+    text = orjson.dumps(rounded, option=orjson.OPT_SERIALIZE_NUMPY)[2:-2]
+    text = _WRITTEN_OTHERWISE.sub(lambda found: repr(float(found[0])).encode(), text)
+    return text.replace(b",", b", ").split(b"], [") if len(values) else []
+
+
+def _json_lines(lines: range, values: np.ndarray, layers: tuple[int, ...], entries: Entries) -> Iterator[bytes]:
     heads = [b'{"index": %d, "values": [' % layer for layer in layers]
-    beginnings: dict[str, bytes] = {}
 
-    def texts_of(values: np.ndarray) -> Iterator[bytes]:
-        """The layers of each entry as JSON."""
+    def layers_of_entries() -> Iterator[bytes]:
         step = max(_ROWS_AT_ONCE // len(layers), 1)
         for start in range(0, len(values), step):
             part = values[start : start + step]
-            numbers = rows_to_json(part.reshape(-1, part.shape[-1]))
-            for first in range(0, len(numbers), len(layers)):
-                own = numbers[first : first + len(layers)]
-                yield b"]}, ".join([head + text for head, text in zip(heads, own, strict=True)])
+            numbers = iter(rows_to_json(part.reshape(-1, part.shape[-1])))
+            for _ in range(len(part)):
+                yield b"]}, ".join([head + next(numbers) for head in heads])
 
-    with tf.io.gfile.GFile(path, "wb") as file:
-
-        def write(features: Features) -> None:
-            texts = texts_of(features.values)
-            offsets = features.offsets.tolist()
-            for line in range(len(offsets) - 1):
-                parts = []
-                for name in features.names[offsets[line] : offsets[line + 1]]:
-                    if (beginning := beginnings.get(name)) is None:
-                        if len(beginnings) > 100_000:
-                            beginnings.clear()
-                        beginning = beginnings[name] = b'{"token": %s, "layers": [' % json.dumps(name).encode()
-                    parts.append(beginning + next(texts) + b"]}]}")
-                # "linex_index" is the original's name.
-                number = features.first_line + line
-                file.write(b'{"linex_index": %d, "features": [%s]}\n' % (number, b", ".join(parts)))
-
-        yield write
+    texts = layers_of_entries()
+    for line in lines:
+        names = entries.names(int(entries.offsets[line]), int(entries.offsets[line + 1]))
+        parts = [b'{"token": %s, "layers": [%s]}]}' % (json.dumps(name).encode(), next(texts)) for name in names]
+        # "linex_index" is the original's name.
+        yield b'{"linex_index": %d, "features": [%s]}\n' % (line, b", ".join(parts))
 
 
 class _Stream:
@@ -139,48 +128,38 @@ class _Stream:
 
 
 @contextlib.contextmanager
-def _npz(path: str, layers: tuple[int, ...], shape: tuple, sizes: Sizes, pooling: str) -> Iterator[Write]:
-    def put_head(member, dtype, shape: tuple) -> None:
-        head = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(member, head)
+def _open_npz(path: str, layers: tuple[int, ...], shape: tuple[int, int, int], entries: Entries) -> Iterator[Write]:
+    @contextlib.contextmanager
+    def member_of(archive, name: str, dtype: str, shape: tuple):
+        head = {"descr": dtype, "fortran_order": False, "shape": shape}
+        with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+            np.lib.format.write_array_header_1_0(member, head)
 
-    width = min(sizes.longest_name, LONGEST_NAME_IN_NPZ)
-    columns = {"tokens": (f"<U{width}", shape[:1]), "offsets": ("<i8", (sizes.lines + 1,))}
-    if pooling == "none":
-        columns["token_ids"] = ("<i4", shape[:1])
-    with contextlib.ExitStack() as stack:
-        # An archive takes one array after the other: the smaller ones wait on the disk.
-        waiting = {name: stack.enter_context(tempfile.TemporaryFile()) for name in columns}
-        file = stack.enter_context(tf.io.gfile.GFile(path, "wb"))
-        archive = stack.enter_context(zipfile.ZipFile(_Stream(file), "w"))
-        place = 0
-        waiting["offsets"].write(np.zeros(1, "<i8").tobytes())
-        with archive.open("values.npy", "w", force_zip64=True) as member:
-            put_head(member, "<f4", shape)
-
-            def write(features: Features) -> None:
-                nonlocal place
-                values = np.ascontiguousarray(features.values, "<f4").reshape(-1)
-                for start in range(0, len(values), 1 << 18):  # a megabyte at a time: it is copied on its way
-                    member.write(values[start : start + (1 << 18)].tobytes())
-                arrays = {"tokens": features.names, "offsets": place + features.offsets[1:], "token_ids": features.ids}
-                for name, column in waiting.items():
-                    column.write(np.asarray(arrays[name], columns[name][0]).tobytes())
-                place += len(features.names)
+            def write(array) -> None:
+                flat = np.asarray(array, dtype).reshape(-1)
+                for start in range(0, len(flat), 1 << 18):  # some megabytes at a time: they are copied on their way
+                    member.write(flat[start : start + (1 << 18)].tobytes())
 
             yield write
-        for name, column in waiting.items():
-            column.seek(0)
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                put_head(member, *columns[name])
-                while block := column.read(1 << 20):
-                    member.write(block)
-        with archive.open("layers.npy", "w") as member:
-            np.lib.format.write_array(member, np.array(layers, np.int32))
+
+    with tf.io.gfile.GFile(path, "wb") as file, zipfile.ZipFile(_Stream(file), "w") as archive:
+        with member_of(archive, "layers", "<i4", (len(layers),)) as write:
+            write(layers)
+        with member_of(archive, "offsets", "<i8", entries.offsets.shape) as write:
+            write(entries.offsets)
+        if entries.ids is not None:
+            with member_of(archive, "token_ids", "<i4", shape[:1]) as write:
+                write(entries.ids)
+        with member_of(archive, "tokens", f"<U{min(entries.longest_name, _LONGEST_NAME_IN_NPZ)}", shape[:1]) as write:
+            for start in range(0, entries.count, 1 << 16):
+                write(entries.names(start, min(start + (1 << 16), entries.count)))
+        with member_of(archive, "values", "<f4", shape) as write:
+            yield lambda lines, values: write(values)
 
 
-@contextlib.contextmanager
-def _records(path: str, layers: tuple[int, ...]) -> Iterator[Write]:
+def _write_examples(
+    writer: tf.io.TFRecordWriter, lines: range, values: np.ndarray, layers: tuple[int, ...], entries: Entries
+) -> None:
     def integers(numbers) -> tf.train.Feature:
         return tf.train.Feature(int64_list=tf.train.Int64List(value=numbers))
 
@@ -190,20 +169,15 @@ def _records(path: str, layers: tuple[int, ...]) -> Iterator[Write]:
         data = np.ascontiguousarray(values, "<f4").tobytes()
         return tf.train.Feature(float_list=tf.train.FloatList.FromString(b"\x0a" + pack([len(data)]) + data))
 
-    with tf.io.TFRecordWriter(path) as writer:
-
-        def write(features: Features) -> None:
-            offsets = features.offsets.tolist()
-            for line, (start, end) in enumerate(itertools.pairwise(offsets)):
-                names = [name.encode() for name in features.names[start:end]]
-                feature = {
-                    "line_index": integers([features.first_line + line]),
-                    "layers": integers(layers),
-                    "tokens": tf.train.Feature(bytes_list=tf.train.BytesList(value=names)),
-                    "values": floats(features.values[start:end]),
-                }
-                if features.ids is not None:
-                    feature["token_ids"] = integers(features.ids[start:end].tolist())
-                writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
-
-        yield write
+    offsets = entries.offsets[lines.start : lines.stop + 1].tolist()
+    for line, start, end in zip(lines, offsets, offsets[1:], strict=False):
+        names = [name.encode() for name in entries.names(start, end)]
+        feature = {
+            "line_index": integers([line]),
+            "layers": integers(layers),
+            "tokens": tf.train.Feature(bytes_list=tf.train.BytesList(value=names)),
+            "values": floats(values[start - offsets[0] : end - offsets[0]]),
+        }
+        if entries.ids is not None:
+            feature["token_ids"] = integers(entries.ids[start:end].tolist())
+        writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())

@@ -17,7 +17,7 @@ from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.models.task_models import BertModel
 from bert_tf.tasks.features import extract
 from bert_tf.tasks.features.extract import encode_line, extract_features
-from bert_tf.tasks.features.json_numbers import rows_to_json
+from bert_tf.tasks.features.files import rows_to_json
 from bert_tf.text.wordpiece import FullTokenizer
 
 GOLDEN = TESTS / "golden" / "extract_features"
@@ -137,8 +137,8 @@ def test_all_formats_hold_the_same(tiny, small, tmp_path):
     def run(name, model=tiny, **options):
         options = {"output_format": name, "layers": (0, -1, -1), "max_seq_length": 20, "batch_size": 4} | options
         path = tmp_path / "output"
-        sizes = extract_features(model, small, str(source), str(path), **options)
-        assert (sizes.lines, sizes.truncated) == (45, sum(len(line.split()) > 18 for line in lines))
+        text = extract_features(model, small, str(source), str(path), **options)
+        assert (len(text.rows), text.truncated) == (45, sum(len(line.split()) > 18 for line in lines))
         assert sorted(file.name for file in tmp_path.iterdir()) == ["input.txt", "output"]
         return path
 
@@ -296,13 +296,13 @@ def test_memory_does_not_grow_with_the_input(tiny, small, tmp_path):
     for count in (250, 2000):
         write_lines(source, count)
         tracemalloc.start()
-        sizes = extract_features(
+        text = extract_features(
             tiny, small, str(source), str(tmp_path / "output"), layers=(0, 1, -1, -2, 0, 1), batch_size=32,
             max_seq_length=32, output_format="tfrecord", window_bytes=500_000,
         )  # fmt: skip
         peaks.append(tracemalloc.get_traced_memory()[1] / 1e6)
         tracemalloc.stop()
-        written.append(sizes.tokens * 6 * 32 * 4 / 1e6)
+        written.append(len(text.rows.ids) * 6 * 32 * 4 / 1e6)
     assert written[1] > 16
     assert peaks[1] < peaks[0] + 1.0 < 7.0, peaks
 
@@ -311,23 +311,17 @@ def test_nothing_half_written(tiny, small, tmp_path, monkeypatch):
     source, output = tmp_path / "input.txt", tmp_path / "output"
     write_lines(source, 20)
     output.write_text("older")
-    sizes = extract.check_input(str(source), small, 32)
     options = {"max_seq_length": 32, "layers": (-1,), "batch_size": 4, "window_bytes": 2000}
-
-    # It became shorter, or longer, after it was first read.
-    for output_format, count in (("json", 12), ("npz", 24), ("tfrecord", 24)):
-        write_lines(source, count)
-        with pytest.raises(ValueError, match="input.txt changed while it was read"):
-            extract_features(tiny, small, str(source), str(output), sizes=sizes, output_format=output_format, **options)
-        assert sorted(file.name for file in tmp_path.iterdir()) == ["input.txt", "output"]
-        assert output.read_text() == "older"
     with pytest.raises((tf.errors.OpError, OSError)):
         extract_features(tiny, small, str(source), str(tmp_path / "no" / "output"), **options)
 
     def fail(*_):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(extract, "_features", fail)  # in the writer thread
-    with pytest.raises(OSError, match="No space"):
-        extract_features(tiny, small, str(source), str(output), **options)
-    assert output.read_text() == "older" and len(list(tmp_path.iterdir())) == 2
+    monkeypatch.setattr(extract, "pool_lines", fail)  # in the writer thread
+    sentences = SentenceSettings("")
+    for output_format in ("json", "npz", "tfrecord"):
+        options |= {"output_format": output_format, "pooling": "sentence", "sentences": sentences}
+        with pytest.raises(OSError, match="No space"):
+            extract_features(tiny, small, str(source), str(output), **options)
+        assert output.read_text() == "older" and len(list(tmp_path.iterdir())) == 2
