@@ -95,10 +95,10 @@ def main(_):
             raise ValueError(f"--{name} is for --format=saved_model, not for {settings.format}")
     # TensorFlow is imported here, so that --help and flag errors appear at once.
     script.start_tensorflow()
-    from bert_tf.serving import compare_export, detect_task, export, export_onnx, export_tflite
+    from bert_tf.serving import compare_export, detect_task, export, other_runtimes
 
     if kind == "onnx":
-        export_onnx.check_installed(settings.format)
+        other_runtimes.check_installed(settings.format)
     if settings.check_file:
         task = settings.task or detect_task.task_in(settings.model_dir)
         compare_export.refuse_unfit(
@@ -106,8 +106,8 @@ def main(_):
         )
     exporters = {
         "saved_model": export.export_saved_model,
-        "tflite": export_tflite.export_tflite,
-        "onnx": export_onnx.export_onnx,
+        "tflite": other_runtimes.export_tflite,
+        "onnx": other_runtimes.export_onnx,
     }
     arguments = {name: getattr(settings, name) for name in _ARGUMENTS[kind]}
     if kind != "saved_model":

@@ -195,11 +195,11 @@ def in_process(function, *arguments):
 def export(model_dir: str, folder: str, variant: str) -> str:
     """An export of a variant such as "bfloat16 nofreeze", or an ONNX file."""
     from bert_tf.serving import export as serving_export
-    from bert_tf.serving import export_onnx, loaded_export
+    from bert_tf.serving import loaded_export, other_runtimes
 
     logging.set_verbosity(logging.ERROR)
     if variant.startswith("onnx"):
-        return loaded_export.onnx_file(export_onnx.export_onnx(model_dir, folder, int8=variant == "onnx_int8"))
+        return loaded_export.onnx_file(other_runtimes.export_onnx(model_dir, folder, int8=variant == "onnx_int8"))
     dtype, *rest = variant.split()
     return serving_export.export_saved_model(
         model_dir, folder, dtype=dtype, freeze={"freeze": True, "nofreeze": False}.get("".join(rest)), warm_up=False

@@ -1,14 +1,14 @@
 """What an export costs in quality: its answers on real data compared with those of the float32 model."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.models.directory import read_head
-from bert_tf.models.output_layers import order_of, spelled_as
+from bert_tf.models.output_layers import spelled_as
 from bert_tf.serving import loaded_export
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
@@ -16,8 +16,6 @@ from bert_tf.serving.tagger import Tagger
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import read_text_lines
-from bert_tf.tasks.classification import encode as classification_encode
-from bert_tf.tasks.classification.data import InputExample
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import metrics as ner_metrics
 from bert_tf.tasks.ner.notation import standard_tags
@@ -31,8 +29,8 @@ from bert_tf.text.characters import plain_name, trimmed
 _ROWS = 32
 _SAME_SCORE = 0.05  # two scores of a regression that count as the same answer
 
-# Of a batch of examples -> the answer to each, and its scores: [C], or one that belongs to the answer.
-Answers = Callable[[list], list[tuple[Any, np.ndarray | float]]]
+# Examples, and a function that scores the answers to them: metric -> value.
+_Data = tuple[list, Callable[[list], dict[str, float]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +69,8 @@ def refuse_unfit(check_file: str, model_dir: str, task: str, text_pairs: bool = 
     """
     if not tf.io.gfile.exists(check_file):
         raise FileNotFoundError(f"--check_file={check_file} does not exist")
-    examples, _ = _kind_of(task).read(check_file, encoding, model_dir)
-    if text_pairs and len(examples[0]) == 1:
+    examples, _ = _read(task, check_file, encoding, model_dir)
+    if text_pairs and isinstance(examples[0], str):
         raise ValueError(f"{check_file} has lines of one text; an export with --text_pairs takes two")
 
 
@@ -90,10 +88,9 @@ def compare(export: str, model_dir: str, check_file: str, encoding: str = UTF_8)
         `ner.data.read_conll` refuses the file.
     """
     description = {} if export.endswith(".tflite") else loaded_export.read_description(export)
-    kind = _kind_of(description.get("task", "classification"))
-    examples, gold = kind.read(check_file, encoding, model_dir)
-    length = description.get("max_seq_length")
-    sides = [kind.answers(path, model_dir, length) for path in (model_dir, export)]
+    task = description.get("task", "classification")
+    examples, score = _read(task, check_file, encoding, model_dir)
+    sides = [_answerer(task, path, model_dir, description.get("max_seq_length")) for path in (model_dir, export)]
     found = [[], []]
     for begin in progress_bar(range(0, len(examples), _ROWS), desc="comparing", unit="batch", leave=False, delay=2):
         for answers, answers_of in zip(found, sides, strict=True):
@@ -101,171 +98,130 @@ def compare(export: str, model_dir: str, check_file: str, encoding: str = UTF_8)
     same, largest = [], 0.0
     for (mine, my_scores), (theirs, their_scores) in zip(*found, strict=True):
         same.append(abs(mine - theirs) < _SAME_SCORE if isinstance(mine, float) else mine == theirs)
-        if same[-1] or np.ndim(my_scores):
+        if same[-1] or np.ndim(my_scores):  # a single score belongs to the answer
             largest = max(largest, float(np.abs(np.subtract(my_scores, their_scores)).max(initial=0)))
-    metrics = [kind.metrics(gold, [answer for answer, _ in answers], model_dir) for answers in found]
-    return Comparison(len(examples), *metrics, float(np.mean(same)), largest)
+    scores = [score([answer for answer, _ in answers]) for answers in found]
+    return Comparison(len(examples), *scores, float(np.mean(same)), largest)
 
 
-# ---- classifiers -----------------------------------------------------------------------------------------------------
+# ---- answers ---------------------------------------------------------------------------------------------------------
 
 
-def _read_rows(check_file: str, encoding: str, model_dir: str) -> tuple[list[tuple], list]:
-    """Texts and numeric labels of the lines."""
-    predictor = Predictor(model_dir)
-    if predictor.task.multi_label:
-        raise ValueError("--check_file can't score several labels per example")
-    numbers = {label: number for number, label in enumerate(predictor.labels)}
-    rows, labels = [], []
-    for number, line in enumerate(read_text_lines(check_file, encoding=encoding), 1):
-        *texts, label = map(trimmed, line.split("\t"))
-        label = plain_name(label)
-        if len(texts) not in (1, 2) or (rows and len(texts) != len(rows[0])):
-            raise ValueError(f"{check_file}, line {number}: expected text, perhaps a second text, and label, with tabs")
-        if predictor.task.is_regression:
-            try:
-                labels.append(float(label))
-            except ValueError:
-                raise ValueError(f"{check_file}, line {number}: {label!r} is not a number") from None
-        elif (known := spelled_as([label], predictor.labels)[0]) in numbers:
-            labels.append(numbers[known])
-        else:
-            header = "; a header must be left out" if number == 1 else ""
-            raise ValueError(
-                f"{check_file}, line {number}: the model has no label {label!r}; it has {list(numbers)}{header}"
-            )
-        rows.append(tuple(texts))
-    if not rows:
-        raise ValueError(f"{check_file} has no lines")
-    return rows, labels
+class _LiteRT(Predictor):
+    """The classifier in a directory, computed by the .tflite file that was made of it."""
+
+    def __init__(self, path: str, model_dir: str):
+        from ai_edge_litert.interpreter import Interpreter
+
+        self._runner = Interpreter(path).get_signature_runner()
+        length = int(self._runner.get_input_details()["input_ids"]["shape"][1])
+        super().__init__(model_dir, max_seq_length=length)
+
+    def compute(self, features):
+        """One row at a time, as wide as the file has them."""
+        missing = self.max_seq_length - features["input_ids"].shape[1]
+        filling = {"input_ids": self.tokenizer.pad_id}
+        wide = {
+            name: np.pad(value, [(0, 0), (0, missing)], constant_values=filling.get(name, 0))
+            for name, value in features.items()
+        }
+        rows = range(len(features["input_ids"]))
+        found = [self._runner(**{name: value[row : row + 1] for name, value in wide.items()}) for row in rows]
+        return np.concatenate([one["logits"] for one in found])
 
 
-def _classes(path: str, model_dir: str, _: int | None) -> Answers:
-    """The number of the class, in the order of the model's labels, and the probabilities; or a regression's score."""
-    model = Predictor(model_dir)
-    logits_of, order = model.logits, None
-    if path.endswith(".tflite"):
-        logits_of = _tflite_logits(path, model)
-    elif path != model_dir:
-        side = Predictor(path)
-        logits_of = side.logits
-        advice = "Compare it with the model that it was made from."
-        order = order_of(side.labels, model.labels, path, advice) if model.labels else None
+def _answerer(
+    task: str, path: str, model_dir: str, length: int | None
+) -> Callable[[list], list[tuple[Any, np.ndarray | float]]]:
+    """Of examples -> the answer to each, and its scores: of all labels or tags, or one that belongs to the answer.
+
+    Args:
+      path: of the model or its export. length: of the export.
+    """
+    if task == "squad":
+        answerer = QuestionAnswerer(path)
+        return lambda pairs: [(found["answer"], found["score"]) for found in answerer.predict(pairs)]
+    if task == "ner":
+        tagger = Tagger(path, max_seq_length=length)
+        return lambda sentences: [(found["tags"], np.array(found["scores"])) for found in tagger.predict(sentences)]
+    predictor = _LiteRT(path, model_dir) if path.endswith(".tflite") else Predictor(path)
 
     def answers(texts: list) -> list[tuple]:
-        logits = logits_of([row if len(row) == 2 else row[0] for row in texts])
-        if model.task.is_regression:
-            return [(float(row[0]), row) for row in logits]
-        scores = tf.nn.softmax(logits).numpy()
-        return [(int(row.argmax()), row) for row in (scores[:, order] if order else scores)]
+        predictions = predictor.predict(texts)
+        if predictor.task.is_regression:
+            return [(found["score"], np.array([found["score"]])) for found in predictions]
+        labels = sorted(predictor.labels)  # an export may have them in another order
+        return [(found["label"], np.array([found["probabilities"][label] for label in labels])) for found in predictions]
 
     return answers
 
 
-def _tflite_logits(path: str, model: Predictor) -> Callable[[list], np.ndarray]:
-    from ai_edge_litert.interpreter import Interpreter
-
-    runner = Interpreter(path).get_signature_runner()
-    length = int(runner.get_input_details()["input_ids"]["shape"][1])
-
-    def logits(texts: list) -> np.ndarray:
-        parts = [(text,) if isinstance(text, str) else text for text in texts]
-        examples = [InputExample(str(number), *part) for number, part in enumerate(parts)]
-        rows = classification_encode.encode_examples(examples, model.task, model.tokenizer, length, num_processes=1)
-        found = [runner(**rows.batch(np.array([number]), length)) for number in range(len(examples))]
-        return np.concatenate([row["logits"] for row in found])
-
-    return logits
+# ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def _accuracy(gold: list, answers: list, _: str) -> dict[str, float]:
-    if isinstance(answers[0], float):
-        return {"pearson": float(np.corrcoef(answers, gold)[0, 1])}
-    return {"accuracy": float(np.mean(np.equal(answers, gold)))}
+def _read(task: str, check_file: str, encoding: str, model_dir: str) -> _Data:
+    """The examples of a file, and how answers are scored; refuses an unfit file."""
+    readers = {"classification": _read_rows, "regression": _read_rows, "squad": _read_questions, "ner": _read_sentences}
+    if task not in readers:
+        *names, last = readers
+        raise ValueError(f"--check_file is for {', '.join(names)} and {last}, not for {task}")
+    return readers[task](check_file, encoding, model_dir)
 
 
-# ---- questions -------------------------------------------------------------------------------------------------------
+def _read_rows(check_file: str, encoding: str, model_dir: str) -> _Data:
+    """Texts or pairs; accuracy, or the correlation of a regression."""
+    predictor = Predictor(model_dir)
+    if predictor.task.multi_label:
+        raise ValueError("--check_file can't score several labels per example")
+    rows, gold = [], []
+    for number, line in enumerate(read_text_lines(check_file, encoding=encoding), 1):
+        *texts, label = map(trimmed, line.split("\t"))
+        label = plain_name(label)
+        if len(texts) not in (1, 2) or (rows and (len(texts) == 1) != isinstance(rows[0], str)):
+            raise ValueError(f"{check_file}, line {number}: expected text, perhaps a second text, and label, with tabs")
+        if predictor.task.is_regression:
+            try:
+                gold.append(float(label))
+            except ValueError:
+                raise ValueError(f"{check_file}, line {number}: {label!r} is not a number") from None
+        elif (known := spelled_as([label], predictor.labels)[0]) in predictor.labels:
+            gold.append(known)
+        else:
+            header = "; a header must be left out" if number == 1 else ""
+            raise ValueError(
+                f"{check_file}, line {number}: the model has no label {label!r}; it has {predictor.labels}{header}"
+            )
+        rows.append(tuple(texts) if len(texts) == 2 else texts[0])
+    if not rows:
+        raise ValueError(f"{check_file} has no lines")
+    if predictor.task.is_regression:
+        return rows, lambda answers: {"pearson": float(np.corrcoef(answers, gold)[0, 1])}
+    return rows, lambda answers: {"accuracy": float(np.mean(np.equal(answers, gold)))}
 
 
-def _read_questions(check_file: str, encoding: str, _: str) -> tuple[list[tuple[str, str]], tuple]:
-    """Pairs of question and context; and the articles with the keys of the questions."""
+def _read_questions(check_file: str, encoding: str, model_dir: str) -> _Data:
+    """Pairs of question and context; the official scores."""
     articles = squad_data.read_articles(check_file, encoding)
-    questions = [
-        (question["id"], (question["question"], paragraph["context"]))
-        for article in articles
-        for paragraph in article["paragraphs"]
-        for question in paragraph["qas"]
-    ]
-    return [pair for _, pair in questions], (articles, [key for key, _ in questions])
-
-
-def _texts(path: str, *_) -> Answers:
-    answerer = QuestionAnswerer(path)
-    return lambda pairs: [(found["answer"], found["score"]) for found in answerer.predict(pairs)]
-
-
-def _squad_scores(gold: tuple, answers: list[str], model_dir: str) -> dict[str, float]:
-    articles, keys = gold
+    paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
+    asked = [(question, paragraph["context"]) for paragraph in paragraphs for question in paragraph["qas"]]
     stored = QuestionAnsweringSettings.read(casing.directory_of(model_dir))
     version_2 = stored is not None and stored.predictions.version_2_with_negative
-    scores = squad_metrics.evaluate(articles, dict(zip(keys, answers, strict=True)), version_2)
-    return {name: scores[name] for name in ("exact_match", "f1")}
+
+    def score(answers: list[str]) -> dict[str, float]:
+        by_id = {question["id"]: answer for (question, _), answer in zip(asked, answers, strict=True)}
+        scores = squad_metrics.evaluate(articles, by_id, version_2)
+        return {name: scores[name] for name in ("exact_match", "f1")}
+
+    return [(question["question"], context) for question, context in asked], score
 
 
-# ---- tags ------------------------------------------------------------------------------------------------------------
-
-
-def _scheme_of(model_dir: str) -> str:
+def _read_sentences(check_file: str, encoding: str, model_dir: str) -> _Data:
+    """Lists of words; the scores of entities, or of plain tags."""
     directory = casing.directory_of(model_dir)
-    return TaggingSettings.of_model(directory, standard_tags(read_head(directory).labels or ())).learned_scheme
-
-
-def _read_sentences(check_file: str, encoding: str, model_dir: str) -> tuple[list[list[str]], list[list[str]]]:
-    layout = ner_data.Layout(encoding=encoding)
-    sentences = ner_data.read_conll(check_file, layout, _scheme_of(model_dir)).sentences
+    settings = TaggingSettings.of_model(directory, standard_tags(read_head(directory).labels or ()))
+    sentences = ner_data.read_conll(check_file, ner_data.Layout(encoding=encoding), settings.learned_scheme).sentences
     if any(sentence.tags is None for sentence in sentences):
         raise ValueError(f"{check_file} has no column of tags")
-    return [sentence.words for sentence in sentences], [sentence.tags for sentence in sentences]
-
-
-def _tags(path: str, _: str, length: int | None) -> Answers:
-    tagger = Tagger(path, max_seq_length=length)
-    return lambda sentences: [(found["tags"], np.array(found["scores"])) for found in tagger.predict(sentences)]
-
-
-def _tag_scores(gold: list[list[str]], answers: list[list[str]], model_dir: str) -> dict[str, float]:
-    return ner_metrics.evaluate(gold, answers, plain=_scheme_of(model_dir) == "plain")
-
-
-# ---- the list --------------------------------------------------------------------------------------------------------
-
-
-class _Kind(NamedTuple):
-    """How the exports of a task are compared.
-
-    Attributes:
-      read: (check_file, encoding, model_dir) -> examples, and what their right answers are; refuses an unfit file.
-      answers: (path of the model or the export, model_dir, the export's length) -> answers and scores.
-      metrics: (right answers, answers, model_dir) -> metric -> value.
-    """
-
-    read: Callable[[str, str, str], tuple[Sequence, Any]]
-    answers: Callable[[str, str, int | None], Answers]
-    metrics: Callable[[Any, list, str], dict[str, float]]
-
-
-_CLASSIFIER = _Kind(_read_rows, _classes, _accuracy)
-# The tasks whose exports can be compared.
-_KINDS = {
-    "classification": _CLASSIFIER,
-    "regression": _CLASSIFIER,
-    "squad": _Kind(_read_questions, _texts, _squad_scores),
-    "ner": _Kind(_read_sentences, _tags, _tag_scores),
-}
-
-
-def _kind_of(task: str) -> _Kind:
-    if task not in _KINDS:
-        *names, last = _KINDS
-        raise ValueError(f"--check_file is for {', '.join(names)} and {last}, not for {task}")
-    return _KINDS[task]
+    gold = [sentence.tags for sentence in sentences]
+    plain = settings.learned_scheme == "plain"
+    return [sentence.words for sentence in sentences], lambda tags: ner_metrics.evaluate(gold, tags, plain=plain)

@@ -20,7 +20,7 @@ from helpers.slow import slow
 from bert_tf.models import task_models
 from bert_tf.models import task_models as models_task_models
 from bert_tf.models.task_models import BertModel
-from bert_tf.serving import compare_export, detect_task, export, export_tflite, frozen_graph, loaded_export, server_ops
+from bert_tf.serving import compare_export, detect_task, export, frozen_graph, loaded_export, other_runtimes, server_ops
 from bert_tf.serving.fill_mask import fill_mask
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
@@ -400,9 +400,9 @@ def test_tflite_and_the_cost_of_an_export(classifier, predictor, exported, tmp_p
     assert (same.examples, same.same) == (40, 1.0)
     assert same.model == same.export == {"accuracy": accuracy}
     assert same.largest_difference < 1e-5
-    lite = export_tflite.export_tflite(classifier, str(tmp_path / "lite"), max_seq_length=32)
+    lite = other_runtimes.export_tflite(classifier, str(tmp_path / "lite"), max_seq_length=32)
     assert compare_export.compare(lite, classifier, str(check_file)).largest_difference < 1e-4
-    small = export_tflite.export_tflite(classifier, str(tmp_path / "int8"), int8=True, max_seq_length=32)
+    small = other_runtimes.export_tflite(classifier, str(tmp_path / "int8"), int8=True, max_seq_length=32)
     cost = compare_export.compare(small, classifier, str(check_file))
     assert 1e-5 < cost.largest_difference < 0.2
     assert os.path.getsize(small) < os.path.getsize(lite) / 2
@@ -413,7 +413,7 @@ def test_tflite_and_the_cost_of_an_export(classifier, predictor, exported, tmp_p
     with pytest.raises(ValueError, match="line 1: the model has no label 'great'.*; a header must be left out"):
         compare_export.compare(exported, classifier, str(check_file))
     with pytest.raises(ValueError, match="--task=masked_lm: TFLite supports"):
-        export_tflite.export_tflite(classifier, str(tmp_path / "none"), task="masked_lm")
+        other_runtimes.export_tflite(classifier, str(tmp_path / "none"), task="masked_lm")
 
 
 def test_the_script(classifier, tmp_path):

@@ -15,7 +15,7 @@ from bert_tf.models import task_models
 from bert_tf.models.albert.question_answering import AlbertForQuestionAnswering
 from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
 from bert_tf.models.pretrained import read_tokenizer
-from bert_tf.serving import compare_export, export, export_onnx, frozen_graph, graphs, loaded_export
+from bert_tf.serving import compare_export, export, frozen_graph, graphs, loaded_export, other_runtimes
 from bert_tf.serving.choice_predictor import ChoicePredictor
 from bert_tf.serving.embedder import Embedder
 from bert_tf.serving.fill_mask import fill_mask
@@ -52,7 +52,7 @@ def classifier(tmp_path_factory):
 def exported(classifier, tmp_path_factory):
     """The directory of versions, and its first version."""
     versions = str(tmp_path_factory.mktemp("onnx"))
-    return versions, export_onnx.export_onnx(classifier, versions)
+    return versions, other_runtimes.export_onnx(classifier, versions)
 
 
 # ---- what is written -------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def test_eight_bits_and_what_they_cost(classifier, exported, tmp_path):
     same = compare_export.compare(path, classifier, str(check_file))
     assert (same.examples, same.same, same.export) == (20, 1.0, {"accuracy": 1.0})
     assert same.largest_difference < 1e-5
-    small = export_onnx.export_onnx(classifier, str(tmp_path / "int8"), int8=True)
+    small = other_runtimes.export_onnx(classifier, str(tmp_path / "int8"), int8=True)
     assert os.path.getsize(f"{small}/model_int8.onnx") < os.path.getsize(f"{path}/model.onnx") / 2.5
     assert "model.onnx" not in os.listdir(small)
     assert 1e-5 < compare_export.compare(small, classifier, str(check_file)).largest_difference < 0.2
@@ -159,9 +159,9 @@ def test_nothing_is_left_of_an_export_that_fails(classifier, tmp_path, monkeypat
     def fails(*_):
         raise RuntimeError("no")
 
-    monkeypatch.setattr(export_onnx, "_check_outputs", fails)
+    monkeypatch.setattr(other_runtimes, "_check_outputs", fails)
     with pytest.raises(RuntimeError, match="no"):
-        export_onnx.export_onnx(classifier, str(tmp_path))
+        other_runtimes.export_onnx(classifier, str(tmp_path))
     assert os.listdir(tmp_path) == []
 
 
@@ -173,24 +173,24 @@ def test_nothing_is_left_of_an_export_that_fails(classifier, tmp_path, monkeypat
     ],
 )
 def test_outputs_that_differ_are_found(classifier, tmp_path, monkeypatch, name, change, message):
-    run = export_onnx.OnnxModel.run
+    run = other_runtimes.OnnxModel.run
 
     def changed(self, features):
         outputs = run(self, features)
         return outputs | {name: change(outputs[name])}
 
-    monkeypatch.setattr(export_onnx.OnnxModel, "run", changed)
+    monkeypatch.setattr(other_runtimes.OnnxModel, "run", changed)
     with pytest.raises(RuntimeError, match=message):
-        export_onnx.export_onnx(classifier, str(tmp_path))
+        other_runtimes.export_onnx(classifier, str(tmp_path))
 
 
 def test_models_above_2_gb_and_missing_packages_are_refused(classifier, tmp_path, monkeypatch):
     monkeypatch.setattr(frozen_graph, "MOST_BYTES", 1000)
     with pytest.raises(ValueError, match=r"--format=onnx: the weights take 0.0 GB, but an ONNX file holds less than 2"):
-        export_onnx.export_onnx(classifier, str(tmp_path / "out"))
-    monkeypatch.setattr(export_onnx, "_PACKAGES", ("onnx", "not_installed"))
+        other_runtimes.export_onnx(classifier, str(tmp_path / "out"))
+    monkeypatch.setattr(other_runtimes, "_PACKAGES", ("onnx", "not_installed"))
     with pytest.raises(ValueError, match=r"--format=onnx_int8 needs not_installed: pip install 'bert-tf\[onnx\]'"):
-        export_onnx.export_onnx(classifier, str(tmp_path / "out"), int8=True)
+        other_runtimes.export_onnx(classifier, str(tmp_path / "out"), int8=True)
     assert not (tmp_path / "out").exists()
 
 
@@ -230,7 +230,7 @@ def test_the_script(classifier, tmp_path):
 @pytest.mark.parametrize("family", slow(*(name for name in NAMES if name != "bert")))
 def test_classes(tmp_path, family):
     path = save_model(tmp_path / "model", family, task_models.BertForSequenceClassification, labels=LABELS)
-    opened = Predictor(export_onnx.export_onnx(path, str(tmp_path / "out")))
+    opened = Predictor(other_runtimes.export_onnx(path, str(tmp_path / "out")))
     np.testing.assert_allclose(
         probabilities(opened.predict(TEXTS)), probabilities(Predictor(path).predict(TEXTS)), atol=1e-5
     )
@@ -247,7 +247,7 @@ def test_classes(tmp_path, family):
 )
 def test_other_heads(tmp_path, arguments, key):
     path = save_model(tmp_path / "model", "bert", task_models.BertForSequenceClassification, **arguments)
-    opened = Predictor(export_onnx.export_onnx(path, str(tmp_path / "out")))
+    opened = Predictor(other_runtimes.export_onnx(path, str(tmp_path / "out")))
     for found, expected in zip(opened.predict(TEXTS), Predictor(path).predict(TEXTS), strict=True):
         assert found.keys() == expected.keys()
         if key == "score":
@@ -271,7 +271,7 @@ def test_answers(tmp_path, family, kind):
     (tmp_path / "model" / SETTINGS_FILE).write_text(settings.to_json())
     questions = [("Who met Ada?", text) for text in TEXTS]
     questions.append(("누가?", "Her teacher met Ada Brown (1801-1852)  in London,\nwhere she was born. " * 4))
-    opened = QuestionAnswerer(export_onnx.export_onnx(path, str(tmp_path / "out")))
+    opened = QuestionAnswerer(other_runtimes.export_onnx(path, str(tmp_path / "out")))
     for found, expected in zip(opened.predict(questions), QuestionAnswerer(path).predict(questions), strict=True):
         assert [found[name] for name in ("answer", "start", "end")] == [
             expected[name] for name in ("answer", "start", "end")
@@ -286,7 +286,7 @@ def test_tags(tmp_path, family):
         tmp_path / "model", family, task_models.BertForTokenClassification, num_labels=len(labels), labels=labels
     )
     (tmp_path / "model" / ner_outputs.SETTINGS_FILE).write_text(ner_outputs.TaggingSettings().to_json())
-    exported = export_onnx.export_onnx(path, str(tmp_path / "out"))
+    exported = other_runtimes.export_onnx(path, str(tmp_path / "out"))
     for found, expected in zip(Tagger(exported).predict(TEXTS), Tagger(path).predict(TEXTS), strict=True):
         assert found["tags"] == expected["tags"]
         np.testing.assert_allclose(found["scores"], expected["scores"], atol=1e-5)
@@ -300,7 +300,7 @@ def test_tags(tmp_path, family):
 @pytest.mark.parametrize("family", slow(*NAMES))
 def test_choices(tmp_path, family):
     path = save_model(tmp_path / "model", family, task_models.BertForMultipleChoice)
-    opened = ChoicePredictor(export_onnx.export_onnx(path, str(tmp_path / "out")))
+    opened = ChoicePredictor(other_runtimes.export_onnx(path, str(tmp_path / "out")))
     questions = [("She opens the door.", ["walks in.", "it rains", "日本"], "She"), (TEXTS[3], ["one", "two"])]
     expected = ChoicePredictor(path).predict(questions)
     for found, row in zip(opened.predict(questions), expected, strict=True):
@@ -312,7 +312,7 @@ def test_masks_and_vectors(tmp_path, family):
     path = save_model(tmp_path / "model", family, task_models.BertForMaskedLM)
     model, tokenizer = task_models.BertForPreTraining.from_pretrained(path), read_tokenizer(path)
     texts = [f"The capital {tokenizer.mask_token} is {tokenizer.mask_token}.", f"one {tokenizer.mask_token}"]
-    exported = export_onnx.OnnxModel(export_onnx.export_onnx(path, str(tmp_path / "out"), top_k=3))
+    exported = other_runtimes.OnnxModel(other_runtimes.export_onnx(path, str(tmp_path / "out"), top_k=3))
     rows = [tokenizer.build_inputs(tokenizer.encode_masked(text)) for text in texts]
     lengths = [len(ids) for ids, _ in rows]
     features = {"input_ids": np.full((2, max(lengths)), tokenizer.pad_id, np.int32)}
@@ -329,7 +329,7 @@ def test_masks_and_vectors(tmp_path, family):
     assert found["positions"][1, 1] == -1
     nothing = exported({**features, "input_ids": np.where(features["input_ids"] == tokenizer.mask_id, 5, 6)})
     assert (nothing["positions"] == -1).all() and nothing["tokens"].tolist() == [[[""] * 3]] * 2
-    vectors = export_onnx.export_onnx(path, str(tmp_path / "vectors"), task="encoder")
+    vectors = other_runtimes.export_onnx(path, str(tmp_path / "vectors"), task="encoder")
     for pooling in ("mean", "cls"):
         np.testing.assert_allclose(
             Embedder(vectors, pooling=pooling).encode(TEXTS), Embedder(path, pooling=pooling).encode(TEXTS), atol=1e-5

@@ -20,8 +20,7 @@ from bert_tf.models.task_models import (
 )
 from bert_tf.serving.embedder import Embedder
 from bert_tf.serving.export import export_saved_model
-from bert_tf.serving.export_onnx import export_onnx
-from bert_tf.serving.export_tflite import export_tflite
+from bert_tf.serving.other_runtimes import export_onnx, export_tflite
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 from bert_tf.serving.tagger import Tagger

@@ -1,18 +1,20 @@
-"""Models as ONNX files, for ONNX Runtime in any language: token ids in, the task's answers out.
+"""Models as files for ONNX Runtime and LiteRT: token ids in, the task's answers or the model's outputs out.
 
 export_dir/VERSION/model.onnx or model_int8.onnx    operators of ONNX only; any number of rows of any length
                   /export.json                      what was exported: task, labels, inputs and outputs
                   /bert_config.json, vocab.txt, ... the files of a model directory but the weights
                   /labels.txt                       the names of the classes
+export_dir/model.tflite or model_int8.tflite        for LiteRT on phones and small devices
 """
 
 import contextlib
 import dataclasses
 import importlib.util
+import itertools
 import logging as python_logging
 import os
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -38,6 +40,7 @@ _TOLERANCE = 1e-3
 _AXES = {2: ("batch", "length"), 3: ("batch", "choices", "length")}
 # The second axis of outputs, if not the length.
 _SECOND_AXIS = {"multiple_choice": "choices", "masked_lm": "masks"}
+TFLITE_FILES = {False: "model.tflite", True: "model_int8.tflite"}
 
 
 def check_installed(format: str) -> None:
@@ -49,6 +52,71 @@ def check_installed(format: str) -> None:
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(f"--format={format} needs {' and '.join(missing)}: pip install 'bert-tf[onnx]'")
+
+
+def _create_served(model_dir: str, task: str, format: str, **arguments) -> graph_models.ServedModel:
+    """The model with signatures of token ids.
+
+    Raises:
+      ValueError: it takes more than one row for a text.
+    """
+    served = graphs.create_served_model(model_dir, task, ids_only=True, **arguments)
+    if isinstance(served, ServedWindowClassifier):
+        raise ValueError(f"--format={format}: {model_dir} reads long texts in windows; the format takes one row a text.")
+    served.folds = False
+    return served
+
+
+# ---- LiteRT ----------------------------------------------------------------------------------------------------------
+
+
+def export_tflite(
+    model_dir: str,
+    export_dir: str,
+    *,
+    task: str | None = None,
+    int8: bool = False,
+    max_seq_length: int | None = None,
+) -> str:
+    """Writes `export_dir/model.tflite`, or `model_int8.tflite`, complete or not at all.
+
+    Its inputs are input_ids, input_mask and segment_ids, int32 [1, S] with S = max_seq_length, padded with 0
+    (multiple choice, [1, N, S], is not supported). Its outputs are the model's: logits, or pooled and sequence output.
+
+    Args:
+      model_dir, task, max_seq_length: as for `export.export_saved_model`.
+      int8: weights in 8 bits ("dynamic range": activations stay float32 outside the products).
+
+    Returns:
+      The file written.
+
+    Raises:
+      ValueError: TFLite does not support the task or the model. FileNotFoundError, ValueError: there is no model.
+    """
+    task = task or detect_task.task_in(model_dir)
+    possible = [name for name, entry in TASKS.items() if entry.tflite]
+    if task not in possible:
+        raise ValueError(f"--task={task}: TFLite supports {', '.join(possible[:-1])} and {possible[-1]}")
+    served = _create_served(model_dir, task, "tflite", max_seq_length=max_seq_length)
+
+    def call(**features):
+        outputs = served.run(features)
+        return outputs if isinstance(outputs, dict) else {"logits": outputs}
+
+    specs = {name: tf.TensorSpec([1, served.max_seq_length], tf.int32, name) for name in graph_models.IDS}
+    function = tf.function(call, autograph=False).get_concrete_function(**specs)
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([function], served)
+    if int8:
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    content = converter.convert()
+    target = posixpath.join(export_dir, TFLITE_FILES[int8])
+    tf.io.gfile.makedirs(export_dir)
+    write_file(target, content)
+    logging.info("%s: %s of %s, %.1f MB%s", target, task, model_dir, len(content) / 1e6, ", int8" if int8 else "")
+    return target
+
+
+# ---- ONNX ------------------------------------------------------------------------------------------------------------
 
 
 def export_onnx(
@@ -82,15 +150,12 @@ def export_onnx(
     check_installed("onnx_int8" if int8 else "onnx")
     version = export.new_version(export_dir, version)
     task = task or detect_task.task_in(model_dir)
-    served = graphs.create_served_model(model_dir, task, max_seq_length=max_seq_length, top_k=top_k, ids_only=True)
-    if isinstance(served, ServedWindowClassifier):
-        raise ValueError(f"--format=onnx: {model_dir} reads long texts in windows; an ONNX model takes one row a text.")
+    served = _create_served(model_dir, task, "onnx", max_seq_length=max_seq_length, top_k=top_k)
     if served.weight_bytes >= frozen_graph.MOST_BYTES:
         size = served.weight_bytes / 1e9
         raise ValueError(f"--format=onnx: the weights take {size:.1f} GB, but an ONNX file holds less than 2 GB")
-    served.folds = False
     function = _function(served)
-    content, ops = _converted(function, task)
+    content = _converted(function, task)
     description = {
         "task": task,
         "format": "onnx",
@@ -104,28 +169,24 @@ def export_onnx(
     with export.written_version(export_dir, version) as (temporary, target):
         tf.io.gfile.makedirs(temporary)
         _write_files_of_model(temporary, model_dir, task, served)
-        export.write_description(temporary, {**description, "ops": sorted(ops)})
         path = posixpath.join(temporary, loaded_export.ONNX_FILES[False])
+        export.write_description(temporary, {**description, "ops": sorted(_checked(content))})
         write_file(path, content)
         _check_outputs(temporary, function, served)
         if int8:
             tf.io.gfile.remove(path)
             path = posixpath.join(temporary, loaded_export.ONNX_FILES[True])
             content = _quantized(content)
+            export.write_description(temporary, {**description, "ops": sorted(_checked(content))})
             write_file(path, content)
-            ops = _checked(content)
-            export.write_description(temporary, {**description, "ops": sorted(ops)})
     name = posixpath.join(target, posixpath.basename(path))
     kind = ", int8" if int8 else ""
     logging.info("%s: %s of %s, %.1f MB, opset %d%s", name, task, model_dir, len(content) / 1e6, OPSET, kind)
     entry = TASKS[task]
-    if entry.answers and (entry.answerer or "")[:1].isupper():
+    if entry.answers:
         logging.info("In Python: from bert_tf import %s; %s", entry.answerer, entry.answers.format(path=target))
     logging.info('With ONNX Runtime alone: onnxruntime.InferenceSession("%s")', name)
     return target
-
-
-# ---- the graph -------------------------------------------------------------------------------------------------------
 
 
 def _function(served: graph_models.ServedModel) -> tf.types.experimental.ConcreteFunction:
@@ -140,11 +201,9 @@ def _function(served: graph_models.ServedModel) -> tf.types.experimental.Concret
     return tf.function(call, specs, autograph=False).get_concrete_function()
 
 
-def _converted(function: tf.types.experimental.ConcreteFunction, task: str) -> tuple[bytes, set[str]]:
-    """The content of the ONNX file of a function, checked, and the names of its operators."""
+def _converted(function: tf.types.experimental.ConcreteFunction, task: str) -> bytes:
+    """The content of the ONNX file of a function."""
     from tf2onnx import optimizer, tf_loader, tfonnx
-
-    from bert_tf.serving import onnx_rewrites
 
     inputs = {tensor.name: tensor.name.split(":")[0] for tensor in function.inputs if tensor.dtype != tf.resource}
     outputs = {tensor.name: name for name, tensor in function.structured_outputs.items()}
@@ -164,15 +223,21 @@ def _converted(function: tf.types.experimental.ConcreteFunction, task: str) -> t
                 output_names=list(outputs),
                 tensors_to_rename={**inputs, **outputs},
             )
-            model = optimizer.optimize_graph(converted, optimizers=optimizers).make_model(task)
-    onnx_rewrites.fuse(model)
+            converted = optimizer.optimize_graph(converted, optimizers=optimizers)
+            _fuse(converted)
+            model = converted.make_model(task)
     del model.opset_import[:]
     model.opset_import.add(domain="", version=OPSET)
     model.ir_version = _IR_VERSION
     model.doc_string, model.graph.name, model.graph.doc_string = "", task, ""
-    _name_axes(model.graph, task)
-    content = model.SerializeToString()
-    return content, _checked(content)
+    for entries, is_input in ((model.graph.input, True), (model.graph.output, False)):
+        for entry in entries:
+            sizes = entry.type.tensor_type.shape.dim
+            names = _AXES[len(sizes)] if is_input else ("batch", _SECOND_AXIS.get(task, "length"))
+            for number, size in enumerate(sizes):
+                if not size.HasField("dim_value"):
+                    size.dim_param = names[number] if number < len(names) else f"axis_{number}"
+    return model.SerializeToString()
 
 
 @contextlib.contextmanager
@@ -183,17 +248,6 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         python_logging.disable(python_logging.NOTSET)
-
-
-def _name_axes(graph, task: str) -> None:
-    """Names the axes of any size."""
-    for entries, is_input in ((graph.input, True), (graph.output, False)):
-        for entry in entries:
-            sizes = entry.type.tensor_type.shape.dim
-            names = _AXES[len(sizes)] if is_input else ("batch", _SECOND_AXIS.get(task, "length"))
-            for number, size in enumerate(sizes):
-                if not size.HasField("dim_value"):
-                    size.dim_param = names[number] if number < len(names) else f"axis_{number}"
 
 
 def _checked(content: bytes) -> set[str]:
@@ -209,19 +263,14 @@ def _checked(content: bytes) -> set[str]:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise RuntimeError(f"the converter's graph is not sound: {error}") from error
-    nodes = list(_all_nodes(model.graph))
+    nodes, graphs_left = [], [model.graph]
+    while graphs_left:  # also those of loops and branches
+        found = graphs_left.pop().node
+        nodes += found
+        graphs_left += [inner for node in found for part in node.attribute for inner in (part.g, *part.graphs)]
     if foreign := {f"{node.domain}.{node.op_type}" for node in nodes if node.domain not in ("", "ai.onnx")}:
         raise RuntimeError(f"the graph has operators that are not ONNX's: {', '.join(sorted(foreign))}")
     return {node.op_type for node in nodes}
-
-
-def _all_nodes(graph):
-    """The nodes of a graph, and of those of its loops and branches."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _all_nodes(inner)
 
 
 def _quantized(content: bytes) -> bytes:
@@ -267,9 +316,6 @@ def _check_outputs(
             raise RuntimeError(f"output {name} differs by {np.abs(theirs - mine).max():.2g} in ONNX Runtime")
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
 def _write_files_of_model(directory: str, model_dir: str, task: str, served: graph_models.ServedModel) -> None:
     """Writes what a model directory has beside its weights, so that predictors open it like one."""
     files = detect_task.check_task(model_dir, task)
@@ -282,20 +328,82 @@ def _write_files_of_model(directory: str, model_dir: str, task: str, served: gra
     )
     contents = {
         **config_files(model_directory.needed_config(files), files.head),
-        **_settings_of_task(source, task, served),
         **export.labels_file(served.labels),
     }
+    name = TASKS[task].settings_file
+    if task == "squad":
+        contents[name] = served.settings.to_json()
+    elif name and tf.io.gfile.exists(posixpath.join(source, name)):
+        with tf.io.gfile.GFile(posixpath.join(source, name), "rb") as file:
+            contents[name] = file.read()
     for name, content in contents.items():
         write_file(posixpath.join(directory, name), content.encode() if isinstance(content, str) else content)
     saving.write_description(directory, files)
 
 
-def _settings_of_task(source: str, task: str, served: graph_models.ServedModel) -> Mapping[str, str | bytes]:
-    """name -> content of the file that a fine-tuned model of the task has beside its weights, if it has one."""
-    name = TASKS[task].settings_file
-    if task == "squad":
-        return {name: served.settings.to_json()}
-    if name is None or not tf.io.gfile.exists(posixpath.join(source, name)):
-        return {}
-    with tf.io.gfile.GFile(posixpath.join(source, name), "rb") as file:
-        return {name: file.read()}
+# ---- chains that are one operator of ONNX ----------------------------------------------------------------------------
+
+# TensorFlow has no operators for layer norm and GELU, so the converter writes each as a chain of ten, which passes over
+# memory ten times. A pattern is an operator with the patterns of its inputs; a number, for a constant; or a name, for
+# any tensor, which is the same one wherever the name occurs.
+_Pattern = tuple | float | str
+
+_CENTERED = ("Sub", "x", ("ReduceMean", "x"))
+_INVERSE = ("Reciprocal", ("Sqrt", ("Add", ("ReduceMean", ("Mul", _CENTERED, _CENTERED)), "epsilon")))
+_INNER = ("Mul", float(np.sqrt(2 / np.pi)), ("Add", "x", ("Mul", ("Mul", ("Mul", 0.044715, "x"), "x"), "x")))
+_HALF = ("Mul", 0.5, "x")
+_CHAINS: tuple[tuple[str, _Pattern, dict], ...] = (
+    ("LayerNormalization", ("Add", ("Mul", _CENTERED, ("Mul", _INVERSE, "gamma")), "beta"), {"axis": -1}),
+    # TensorFlow's graph optimizer multiplies the two factors first.
+    ("LayerNormalization", ("Add", ("Mul", ("Mul", _CENTERED, _INVERSE), "gamma"), "beta"), {"axis": -1}),
+    ("Gelu", ("Mul", _HALF, ("Add", 1.0, ("Tanh", _INNER))), {"approximate": "tanh"}),
+    ("Gelu", ("Mul", _HALF, ("Add", 1.0, ("Erf", ("Mul", "x", float(np.sqrt(0.5)))))), {"approximate": "none"}),
+)
+
+
+def _fuse(graph) -> None:
+    """Replaces the chains of a graph of tf2onnx by `LayerNormalization` (opset 17) and `Gelu` (opset 20)."""
+    for node, (kind, pattern, attributes) in itertools.product(graph.get_nodes(), _CHAINS):
+        found = next(_matches(graph, node.output[0], pattern, {}), None) if node.output else None
+        if found is None:
+            continue
+        inputs, attributes = [found["x"]], dict(attributes)
+        if kind == "LayerNormalization":
+            epsilon, *vectors = (_constant(graph, found[name]) for name in ("epsilon", "gamma", "beta"))
+            if epsilon is None or epsilon.size != 1 or any(vector is None or vector.ndim != 1 for vector in vectors):
+                continue
+            inputs += [found["gamma"], found["beta"]]
+            attributes["epsilon"] = float(epsilon.item())
+        (output,) = node.output
+        known = {"shapes": [graph.get_shape(output)], "dtypes": [graph.get_dtype(output)]}
+        graph.remove_node(node.name)
+        graph.make_node(kind, inputs, attributes, outputs=[output], name=node.name, **known)
+    graph.delete_unused_nodes(graph.outputs)
+
+
+def _constant(graph, name: str) -> np.ndarray | None:
+    """The value of a tensor; None if it is not a constant."""
+    return graph.get_tensor_value(name, as_list=False) if graph.is_const(name) else None
+
+
+def _matches(graph, name: str, pattern: _Pattern, found: dict[str, str]) -> Iterator[dict[str, str]]:
+    """The ways in which a tensor fits a pattern: names of the pattern -> tensors."""
+    if isinstance(pattern, str):
+        if found.get(pattern, name) == name:
+            yield {**found, pattern: name}
+        return
+    if isinstance(pattern, float):
+        value = _constant(graph, name)
+        if value is not None and value.size == 1 and np.isclose(value.item(), pattern, rtol=1e-6):
+            yield found
+        return
+    kind, *parts = pattern
+    node = graph.get_node_by_output(name)
+    if node is None or node.type != kind:
+        return
+    inputs = node.input[: len(parts)]  # the further inputs of a reduction are its axes
+    for names in (inputs, inputs[::-1]) if kind in ("Add", "Mul") else (inputs,):
+        ways = [found]
+        for one, part in zip(names, parts, strict=True):
+            ways = [further for way in ways for further in _matches(graph, one, part, way)]
+        yield from ways
