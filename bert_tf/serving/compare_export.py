@@ -151,7 +151,9 @@ def _answerer(
         if predictor.task.is_regression:
             return [(found["score"], np.array([found["score"]])) for found in predictions]
         labels = sorted(predictor.labels)  # an export may have them in another order
-        return [(found["label"], np.array([found["probabilities"][label] for label in labels])) for found in predictions]
+        return [
+            (found["label"], np.array([found["probabilities"][label] for label in labels])) for found in predictions
+        ]
 
     return answers
 

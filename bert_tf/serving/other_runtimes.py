@@ -62,7 +62,9 @@ def _create_served(model_dir: str, task: str, format: str, **arguments) -> graph
     """
     served = graphs.create_served_model(model_dir, task, ids_only=True, **arguments)
     if isinstance(served, ServedWindowClassifier):
-        raise ValueError(f"--format={format}: {model_dir} reads long texts in windows; the format takes one row a text.")
+        raise ValueError(
+            f"--format={format}: {model_dir} reads long texts in windows; the format takes one row a text."
+        )
     served.folds = False
     return served
 

@@ -71,6 +71,6 @@ def test_an_export_answers_as_predictor_does(small, tmp_path, pooling):
     assert compare_export.compare(path, folder, str(check)).same == 1.0
     with pytest.raises(ValueError, match="--text_pairs: .* reads windows of single texts"):
         export.export_saved_model(folder, str(tmp_path / "pairs"), text_pairs=True)
-    with pytest.raises(ValueError, match="--format=tflite: .* reads long texts in windows; a TFLite model takes one"):
+    with pytest.raises(ValueError, match="--format=tflite: .* reads long texts in windows; the format takes one row"):
         other_runtimes.export_tflite(folder, str(tmp_path / "phone"))
     assert not (tmp_path / "pairs").exists() and not (tmp_path / "phone").exists()
