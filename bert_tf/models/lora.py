@@ -10,9 +10,7 @@ has the sum (`merged`). `lora_file` reads and writes A and B alone.
 
 import dataclasses
 
-import keras
 import numpy as np
-from keras import ops
 
 from bert_tf.models.config import BertConfig
 from bert_tf.weights.mapping import Weights, base_name
@@ -54,13 +52,13 @@ def is_adapter(name: str) -> bool:
     return name.rsplit("/", 1)[-1] in (A, B, ALPHA)
 
 
-def has_adapters(model: keras.Model) -> bool:
-    """Whether a model is trained with LoRA."""
+def has_adapters(model) -> bool:
+    """Whether a Keras model is trained with LoRA."""
     return any(is_adapter(variable.path) for variable in model.weights)
 
 
-def clear_adapters(model: keras.Model) -> None:
-    """Makes a model compute with its kernels alone: every B becomes zero."""
+def clear_adapters(model) -> None:
+    """Makes a Keras model compute with its kernels alone: every B becomes zero."""
     for variable in model.weights:
         if variable.path.endswith("/" + B):
             variable.assign(np.zeros(variable.shape, np.float32))
@@ -68,6 +66,8 @@ def clear_adapters(model: keras.Model) -> None:
 
 def merged_kernel(kernel, a, b, scale: float):
     """W + scale A B, float32 [in, out]."""
+    from keras import ops  # not needed to describe a model
+
     return kernel + ops.matmul(a, b) * scale
 
 
@@ -95,6 +95,8 @@ def merged(weights: Weights) -> Weights:
             return value
         a, b = weights.read(adapted[name]), weights.read(adapted[name].removesuffix(A) + B)
         scale = float(weights.read(alpha)) / a.shape[1]
+        from keras import ops
+
         return ops.convert_to_numpy(merged_kernel(value, a, b, scale))
 
     return dataclasses.replace(

@@ -42,9 +42,7 @@ def find_weights(path: str) -> tuple[Format, str]:
             ours = open_safetensors(file)[1].get("format") == BERT_TF.name
         return (BERT_TF if ours else HUGGINGFACE), file
     if prefix := find.find_bundle(path, TF1.file_name):
-        from bert_tf.weights.object_graph import is_object_checkpoint  # few programs need it
-
-        return (MODEL_GARDEN if is_object_checkpoint(prefix) else TF1), prefix
+        return (MODEL_GARDEN if bundle.is_object_checkpoint(prefix) else TF1), prefix
     raise no_weights(path)
 
 

@@ -1,21 +1,21 @@
 """TensorFlow checkpoint files (a pair of .index and .data), read and written tensor by tensor."""
 
+import functools
 import math
 import os
-import posixpath
 import tempfile
 import weakref
 from collections.abc import Mapping
 
-import keras
 import numpy as np
-import tensorflow as tf
 
 from bert_tf.system import literal_paths
+from bert_tf.system.text_files import exists
+from bert_tf.weights.checkpoint_index import DATA_SUFFIX, INDEX_SUFFIX, DamagedError, advice_on_damage, read_places
 from bert_tf.weights.mapping import Weights, largest_first
 
-INDEX_SUFFIX = ".index"
-DATA_SUFFIX = ".data-00000-of-00001"
+__all__ = ["DATA_SUFFIX", "INDEX_SUFFIX", "DamagedError"]
+
 # The key of the object graph in every object-based (TF2) checkpoint.
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
@@ -23,24 +23,53 @@ OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _SHARDED_FROM_BYTES = 1 << 28
 
 
-class DamagedError(ValueError):
-    """A checkpoint can't be read, or only in part; the message names it."""
+class CheckpointReader:
+    """Names and shapes of a TensorFlow checkpoint; its values, of which each is read by TensorFlow.
+
+    Raises:
+      DamagedError: it is damaged or incomplete.
+    """
+
+    def __init__(self, prefix: str):
+        self.prefix = prefix
+        self._places = read_places(prefix)
+
+    @functools.cached_property
+    def _reader(self):
+        import tensorflow as tf
+
+        readable, links = readable_prefix(self.prefix)
+        reader = tf.train.load_checkpoint(readable)
+        if links:
+            weakref.finalize(reader, links.cleanup)  # it opens the files of values when they are needed
+        return reader
+
+    def has_tensor(self, name: str) -> bool:
+        return name in self._places
+
+    def get_variable_to_shape_map(self) -> dict[str, list[int]]:
+        return {name: list(place.shape) for name, place in self._places.items()}
+
+    def get_tensor(self, name: str):
+        return self._reader.get_tensor(name)
 
 
-def open_bundle(prefix: str):
+def open_bundle(prefix: str) -> CheckpointReader:
     """A reader of a TensorFlow checkpoint.
 
     Raises:
-      DamagedError: it is damaged or incomplete. ValueError: see `literal_paths.linked`.
+      DamagedError: see `CheckpointReader`. ValueError: see `literal_paths.linked`.
     """
-    readable, links = readable_prefix(prefix)
-    try:
-        reader = tf.train.load_checkpoint(readable)
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        raise DamagedError(f"{prefix}: can't be read as a TensorFlow checkpoint: {error}") from error
-    if links:
-        weakref.finalize(reader, links.cleanup)  # it opens the files of values when they are needed
-    return reader
+    return CheckpointReader(prefix)
+
+
+def is_object_checkpoint(prefix: str) -> bool:
+    """Whether a prefix is an object-based (TF2) checkpoint, not a name-based one (TF1).
+
+    Raises:
+      DamagedError: its index can't be read.
+    """
+    return exists(prefix + INDEX_SUFFIX) and open_bundle(prefix).has_tensor(OBJECT_GRAPH)
 
 
 def readable_prefix(prefix: str) -> tuple[str, tempfile.TemporaryDirectory | None]:
@@ -62,15 +91,14 @@ def read_tensor(reader, prefix: str, name: str) -> np.ndarray:
     Raises:
       DamagedError: the file is damaged.
     """
+    import tensorflow as tf
+
     try:
         return np.asarray(reader.get_tensor(name))
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-        # Only a run's own checkpoint has a predecessor.
-        is_of_a_run = posixpath.basename(prefix).startswith("model.ckpt-")
-        advice = "A run that has not finished goes on from the one before it, if there is one" if is_of_a_run else ""
         raise DamagedError(
             f"{prefix}: {name} can't be read, the file is damaged or its .data is missing ({error}). "
-            f"{advice or 'Copy or download it again'}."
+            f"{advice_on_damage(prefix)}."
         ) from error
 
 
@@ -80,6 +108,8 @@ def write_bundle(prefix: str, tensors: Mapping) -> None:
     Tensors are taken from the mapping and converted one at a time, so `Weights` are held in memory once; those whose
     largest tensors are a good part of the whole (ALBERT-xxlarge) are written as shards, and held one shard at a time.
     """
+    import tensorflow as tf
+
     shards = _shards(tensors)
     prefixes = [prefix] if len(shards) == 1 else [f"{prefix}_shard_{number}" for number in range(len(shards))]
     for path, names in zip(prefixes, shards, strict=True):
@@ -111,8 +141,11 @@ def _shards(tensors: Mapping) -> list[list[str]]:
     return shards
 
 
-def value_of(tensor) -> tf.Tensor:
-    """What a checkpoint keeps of a variable, an array or a scalar."""
+def value_of(tensor):
+    """The tf.Tensor that a checkpoint keeps of a variable, an array or a scalar."""
+    import keras
+    import tensorflow as tf
+
     if isinstance(tensor, keras.Variable):
         value = tf.convert_to_tensor(tensor.value)
         # The original's global_step is int64; Keras counts steps in int32.

@@ -1,13 +1,15 @@
 """Finds weight files by a directory, a prefix or a file name."""
 
+import codecs
+import dataclasses
 import posixpath
 import re
 
-import tensorflow as tf
 from absl import logging
 
 from bert_tf.system.literal_paths import names_in, paths_beginning_with
 from bert_tf.system.messages import some
+from bert_tf.system.text_files import exists, is_folder, read_bytes
 from bert_tf.weights.bundle import DATA_SUFFIX, INDEX_SUFFIX
 
 
@@ -30,13 +32,35 @@ def latest_checkpoint(output_dir: str) -> str | None:
     return left[-1]
 
 
-def checkpoint_state(output_dir: str):
-    """The CheckpointState in the file `checkpoint`; None if there is no such file, or it is damaged."""
-    try:
-        return tf.train.get_checkpoint_state(output_dir)
-    except ValueError as error:  # not text, or it names no newest checkpoint
-        logging.warning("%s is damaged: %s", posixpath.join(output_dir, "checkpoint"), error)
+@dataclasses.dataclass(frozen=True)
+class CheckpointState:
+    """What a run's file `checkpoint` says: the prefix of its newest checkpoint, and those of all that count."""
+
+    model_checkpoint_path: str
+    all_model_checkpoint_paths: tuple[str, ...]
+
+
+_STATE_LINE = re.compile(rb'\s*(\w+):\s*(?:"((?:[^"\\\\]|\\\\.)*)"|[\d.e+-]+)\s*')
+
+
+def checkpoint_state(output_dir: str) -> CheckpointState | None:
+    """The state in the file `checkpoint`; None if there is no such file, or, with a warning, if it is damaged."""
+    path = posixpath.join(output_dir, "checkpoint")
+    if not exists(path):
         return None
+    found: dict[bytes, list[str]] = {}
+    try:
+        for line in filter(bytes.strip, read_bytes(path).splitlines()):
+            if not (match := _STATE_LINE.fullmatch(line)):
+                raise ValueError(f"it has a line {line!r:.80}")
+            name = codecs.escape_decode(match[2] or b"")[0].decode()
+            found.setdefault(match[1], []).append(posixpath.join(output_dir, name))
+        newest = found[b"model_checkpoint_path"][-1]
+    except (KeyError, ValueError) as error:
+        reason = "it names no newest checkpoint" if isinstance(error, KeyError) else error
+        logging.warning("%s is damaged: %s", path, reason)
+        return None
+    return CheckpointState(newest, tuple(found.get(b"all_model_checkpoint_paths", [newest])))
 
 
 def saved_steps(output_dir: str) -> dict[int, str]:
@@ -46,7 +70,7 @@ def saved_steps(output_dir: str) -> dict[int, str]:
 
 
 def _is_complete(prefix: str) -> bool:
-    return tf.io.gfile.exists(prefix + INDEX_SUFFIX) and bool(data_files(prefix))
+    return exists(prefix + INDEX_SUFFIX) and bool(data_files(prefix))
 
 
 def data_files(prefix: str) -> list[str]:
@@ -56,10 +80,10 @@ def data_files(prefix: str) -> list[str]:
 
 def find_file(path: str, names: tuple[str, ...], suffixes: tuple[str, ...]) -> str | None:
     """The first of `names` that exists in a directory; or `path` itself if it is a file with one of `suffixes`."""
-    if tf.io.gfile.isdir(path):
+    if is_folder(path):
         files = (posixpath.join(path, name) for name in names)
-        return next((file for file in files if tf.io.gfile.exists(file)), None)
-    return path if path.endswith(suffixes) and tf.io.gfile.exists(path) else None
+        return next((file for file in files if exists(file)), None)
+    return path if path.endswith(suffixes) and exists(path) else None
 
 
 def bundle_prefix(path: str) -> str:
@@ -77,12 +101,12 @@ def find_bundle(path: str, usual_name: str) -> str | None:
     Raises:
       FileNotFoundError: the directory has several and none of the first three.
     """
-    if not tf.io.gfile.isdir(path):
+    if not is_folder(path):
         prefix = bundle_prefix(path)
-        return prefix if tf.io.gfile.exists(prefix + INDEX_SUFFIX) else None
+        return prefix if exists(prefix + INDEX_SUFFIX) else None
     for name in ("variables/variables", None, usual_name):
         prefix = posixpath.join(path, name) if name else latest_checkpoint(path)
-        if prefix and tf.io.gfile.exists(prefix + INDEX_SUFFIX):
+        if prefix and exists(prefix + INDEX_SUFFIX):
             return prefix
     names = names_in(path)
     prefixes = [name.removesuffix(INDEX_SUFFIX) for name in names if name.endswith(INDEX_SUFFIX)]

@@ -76,17 +76,6 @@ class ObjectGraph:
         return {child.local_name: child.node_id for child in self.nodes[number].children}
 
 
-def is_object_checkpoint(prefix: str) -> bool:
-    """Whether a prefix is an object-based (TF2) checkpoint, not a name-based one (TF1).
-
-    Raises:
-      ValueError: its index can't be read.
-    """
-    if not tf.io.gfile.exists(prefix + bundle.INDEX_SUFFIX):
-        return False
-    return bundle.open_bundle(prefix).has_tensor(bundle.OBJECT_GRAPH)
-
-
 def read_graph(reader, path: str) -> ObjectGraph:
     """The graph of an open checkpoint, which errors call `path`.
 

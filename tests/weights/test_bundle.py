@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.paths import GOLDEN
 
 from bert_tf.weights import bundle
 from bert_tf.weights.mapping import Weights
@@ -35,11 +36,26 @@ def test_shards(least_bytes, shapes, files, tmp_path, monkeypatch):
     data = [f"model.ckpt.data-{number:05d}-of-{files:05d}" for number in range(files)]
     assert sorted(os.listdir(tmp_path)) == [*data, "model.ckpt.index"]
     reader = tf.train.load_checkpoint(prefix)
+    assert bundle.open_bundle(prefix).get_variable_to_shape_map() == reader.get_variable_to_shape_map()
     assert reader.get_variable_to_shape_map() == {name: list(shape) for name, shape in shapes.items()}
     for name in shapes:
         np.testing.assert_array_equal(reader.get_tensor(name), weights[name])
     sizes = [os.path.getsize(tmp_path / name) for name in data]
     assert files == 1 or max(sizes) == 4 * 64 * 16
+
+
+def test_an_index_is_read_as_by_tensorflow(tmp_path):
+    """Those of the original, and one of a partitioned variable."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.compat.v1.get_variable("parts", (9, 4), partitioner=tf.compat.v1.fixed_size_partitioner(3))
+        session.run(tf.compat.v1.global_variables_initializer())
+        tf.compat.v1.train.Saver().save(session, str(tmp_path / "x"))
+    prefixes = [str(path).removesuffix(".index") for path in (*GOLDEN.rglob("*.index"), *tmp_path.glob("*.index"))]
+    assert len(prefixes) > 10
+    for prefix in prefixes:
+        found = bundle.open_bundle(prefix).get_variable_to_shape_map()
+        assert found == tf.train.load_checkpoint(prefix).get_variable_to_shape_map(), prefix
+    assert found == {"parts": [9, 4]}
 
 
 def test_savers_of_tf1_restore_shards(tmp_path, monkeypatch):
