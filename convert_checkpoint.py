@@ -12,6 +12,7 @@ The files beside the weights are converted, too: configuration, vocabulary, casi
 """
 
 import dataclasses
+import os
 import signal
 import sys
 
@@ -106,6 +107,8 @@ def main(_):
     logging.set_verbosity(logging.INFO)
     settings = settings_of(ConversionSettings, FLAGS)
     check_model(settings.from_, "--from", settings.bert_config_file, settings.vocab_file)
+    if os.path.realpath(settings.to) == os.path.realpath(settings.from_):
+        raise ValueError(f"--to={settings.to} is --from: give another directory.")
     # On SIGTERM, temporary files are still removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # TensorFlow is imported here, so that --help and flag errors appear at once.

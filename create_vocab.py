@@ -16,7 +16,7 @@ from absl import flags, logging
 
 from bert_tf.pretraining.corpus import check_beginning
 from bert_tf.pretraining.corpus_formats import TextSettings
-from bert_tf.system import checks, script
+from bert_tf.system import atomic, checks, script, text_files
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, given, setting, settings_of
 from bert_tf.system.text_encodings import encoding_setting
 
@@ -180,23 +180,20 @@ def main(_):
     check_kind(settings, flags_given(FLAGS))
     text = TextSettings(input_format="text", encoding=settings.encoding)
     check_beginning(settings.input_file, "--input_file", text)
-    script.start_tensorflow()
-    import tensorflow as tf
+    directory = os.path.dirname(settings.output_file)
+    if checks.is_remote(settings.input_file) or checks.is_remote(directory):
+        script.start_tensorflow()  # only it opens them
+        import tensorflow as tf
 
-    from bert_tf.system import atomic, text_files
-
+        tf.io.gfile.makedirs(directory or ".")  # now, rather than fail after the work; local ones are checked above
     files = text_files.list_files(settings.input_file, flag="--input_file")
     logging.info("Reading %d files, the first is %s", len(files), files[0])
-
-    directory = os.path.dirname(settings.output_file)
-    if checks.is_remote(directory):  # now, rather than fail after the work; local ones are checked above
-        tf.io.gfile.makedirs(directory)
 
     arguments = {name: getattr(settings, name) for name in (*kind.flags, "encoding")}
     arguments["vocab_size"] = settings.vocab_size or kind.vocab_size
     contents = learn(settings.kind, files, settings.output_file, arguments)
-    if directory:
-        tf.io.gfile.makedirs(directory)
+    if not checks.is_remote(directory):
+        os.makedirs(directory or ".", exist_ok=True)
     atomic.write_files(contents)
     casing = {name: arguments.get(name) for name in ("do_lower_case", "strip_accents")}
     next_flags = {"input_file": settings.input_file, "vocab_file": settings.output_file}

@@ -6,6 +6,7 @@ gRPC needs tensorflow-serving-api, and TensorFlow to make tensors; REST needs ne
 import http.client
 import json
 import math
+import socket
 import threading
 import urllib.error
 import urllib.parse
@@ -194,6 +195,7 @@ def ask_grpc(
     Raises:
       ServingError: see `ask_rest`.
     """
+    _check_listens(server, model)
     import grpc
     from tensorflow_serving.apis import prediction_service_pb2_grpc
 
@@ -207,3 +209,20 @@ def ask_grpc(
     except ValueError as error:
         message = str(error)
     raise ServingError(f"{server}, model {model}: {visible(message)}")
+
+
+def _check_listens(server: str, model: str) -> None:
+    """Refuses a server whose machine says that nothing listens there, before the imports that gRPC takes seconds for.
+
+    Raises:
+      ServingError: names the server.
+    """
+    host, _, port = server.rpartition(":")
+    if "/" in server or not port.isdecimal() or urllib.request.getproxies():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
+    except (ConnectionRefusedError, socket.gaierror) as error:
+        raise ServingError(f"{server}, model {visible(model)}: UNAVAILABLE: {error.strerror}") from error
+    except OSError:
+        return  # perhaps later, within the call's own time

@@ -3,9 +3,11 @@
 Only local paths are checked. Those of other file systems (gs://...) fail when they are opened.
 """
 
-import glob
 import os
 import tempfile
+
+from bert_tf.system.messages import unheard
+from bert_tf.system.text_files import list_files
 
 
 def check_file(path: str | None, flag: str) -> None:
@@ -25,27 +27,15 @@ def check_file(path: str | None, flag: str) -> None:
 
 
 def check_input_files(patterns: str | None, flag: str) -> list[str]:
-    """Checks that each glob of a comma-separated list matches a file, as `text_files.list_files` will.
-
-    Returns:
-      The local files.
+    """The local files of a comma-separated list of globs; see `text_files.list_files`.
 
     Raises:
       ValueError: a glob matches no file, or the list is empty; names the flag.
     """
-    parts = [part for part in map(str.strip, (patterns or "").split(",")) if part]
-    if not parts:
-        raise ValueError(f"{flag} names no file: {patterns!r}")
-    files = []
-    for pattern in parts:
-        if is_remote(pattern):
-            continue
-        there = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, include_hidden=True))
-        found = [path for path in there if not os.path.isdir(path)]
-        if not found:
-            raise ValueError(f"{flag}: no file matches {pattern!r}")
-        files += found
-    return files
+    parts = (patterns or "").split(",")
+    local = [part for part in parts if not is_remote(part)]
+    with unheard():
+        return list_files(",".join(local), flag) if local else []
 
 
 def check_not_empty(files: list[str], flag: str) -> None:

@@ -5,6 +5,7 @@ TensorFlow is imported inside the functions: that takes seconds, and tokenizers 
 
 import contextlib
 import dataclasses
+import glob
 import hashlib
 import json
 import os
@@ -94,7 +95,6 @@ def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
     Raises:
       ValueError: there is no pattern, or one matches no file; names it and `flag`.
     """
-    import tensorflow as tf
     from absl import logging
 
     from bert_tf.system.threads import in_threads
@@ -102,8 +102,8 @@ def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
     files = []
     for pattern in filter(None, (part.strip() for part in (patterns or "").split(","))):
         # File names may contain glob characters: if a file of exactly this name exists, it is used.
-        paths = [pattern] if tf.io.gfile.exists(pattern) else sorted(tf.io.gfile.glob(pattern))
-        are_folders = in_threads(tf.io.gfile.isdir, paths)
+        paths = [pattern] if exists(pattern) else sorted(_matches(pattern))
+        are_folders = in_threads(is_folder, paths)
         found = [path for path, is_folder in zip(paths, are_folders, strict=True) if not is_folder]
         if not found:
             raise ValueError(f"{flag}: no file matches {pattern!r}")
@@ -114,6 +114,15 @@ def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
         twice = next(path for path in files if files.count(path) > 1)
         logging.warning("%s names %s more than once; it will be read that many times", flag, twice)
     return files
+
+
+def _matches(pattern: str) -> list[str]:
+    """The paths that a glob matches; see `_needs_tensorflow`."""
+    if not _needs_tensorflow(pattern):
+        return glob.glob(pattern, include_hidden=True)
+    import tensorflow as tf
+
+    return tf.io.gfile.glob(pattern)
 
 
 def warn_of_missing_shards(files: Iterable[str], flag: str = "--input_file") -> None:

@@ -6,7 +6,7 @@ neighbours; docs/vocabulary.md has the comparison behind this choice.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from absl import logging
 
@@ -63,21 +63,27 @@ def learn_vocabulary(
       ValueError: a file is not UTF-8, the files contain no words, or vocab_size is too small for the characters.
     """
     tokenizer = BasicTokenizer(do_lower_case, strip_accents)
-    words = count_words(files, tokenizer.tokenize, max_words, show_progress, encoding)
+    reserved = _reserved_tokens(num_unused)
+
+    def check_room(characters: Iterable[str], at_least: str = "") -> None:
+        alone, continuing = _single_pieces(set(characters))
+        needed = len(reserved) + len(alone) + len(continuing)
+        if needed > vocab_size:
+            raise ValueError(
+                f"--vocab_size={vocab_size} is too small: {len(reserved)} special and unused tokens and {len(alone)} "
+                f"characters ({len(continuing)} of them also with ##) need {at_least}{needed}. Raise it, or keep only "
+                "the most frequent characters with --max_characters."
+            )
+
+    # What has been read may prove it long before all has been.
+    check = None if max_characters else lambda words: check_room(words.characters(), "at least ")
+    words = count_words(files, tokenizer.tokenize, max_words, show_progress, encoding, check)
     characters = words.characters()
     if tokenizer.strip_accents:
         _warn_about_stripping(characters)
     kept = _keep_frequent(characters, max_characters)
-
-    reserved = _reserved_tokens(num_unused)
+    check_room(kept)
     alone, continuing = _single_pieces(kept)
-    needed = len(reserved) + len(alone) + len(continuing)
-    if needed > vocab_size:
-        raise ValueError(
-            f"--vocab_size={vocab_size} is too small: {len(reserved)} special and unused tokens and {len(alone)} "
-            f"characters ({len(continuing)} of them also with ##) need {needed}. Raise it, or keep only the most "
-            "frequent characters with --max_characters."
-        )
     if len(alone) + len(continuing) > (vocab_size - len(reserved)) / 2:
         logging.warning(
             "Single characters take %d of %d places. --max_characters drops rare ones to make room for longer pieces.",

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from absl import logging
 
 from bert_tf.system.text_encodings import UTF_8
-from bert_tf.system.text_files import read_text_lines
+from bert_tf.system.text_files import read_text_lines, size_of
 
 _REPEATS_PER_TEXT = 4096
+_FIRST_CHECK = 1 << 12  # lines
 
 
 class WordCounts:
@@ -70,6 +71,7 @@ def count_words(
     max_words: int = 2_000_000,
     show_progress: bool = True,
     encoding: str = UTF_8,
+    check: Callable[[WordCounts], None] | None = None,
 ) -> WordCounts:
     """Counts the words of text files; memory is bounded by max_words and the longest line.
 
@@ -79,14 +81,17 @@ def count_words(
       max_words: how many different words are kept at a time, about 150 bytes each.
       show_progress: a bar in bytes, with rate and remaining time.
       encoding: see `text_files.TextFile`.
+      check: called with what was counted so far, each time that the number of lines has doubled; may raise.
 
     Raises:
       ValueError: a file is not UTF-8 (names file, line and byte offset), or there are no words.
     """
     start = time.monotonic()
     words = WordCounts(max_words)
-    for line in read_lines(files, "counting words", show_progress, encoding):
+    for number, line in enumerate(read_lines(files, "counting words", show_progress, encoding), start=1):
         words.add(split(line))
+        if check and number >= _FIRST_CHECK and not number & (number - 1):
+            check(words)
     if not words.counts:
         raise no_words(files)
     logging.info(
@@ -106,11 +111,9 @@ def read_lines(
     Raises:
       ValueError: a file is not UTF-8 (names file, line and byte offset).
     """
-    import tensorflow as tf
-
     from bert_tf.system.progress import progress_bar
 
-    total = sum(tf.io.gfile.stat(path).length for path in files)
+    total = sum(map(size_of, files))
     with progress_bar(total=total, unit="B", unit_scale=True, desc=description, disable=not show_progress) as bar:
         for path in files:
             for line in read_text_lines(path, bar.update, encoding):

@@ -223,6 +223,9 @@ CASES = {
         ("--input_file: *text.txt, line 1: not UTF-8", {"text.txt": b"\xff\n"},
          {"input_file": "text.txt", "output_file": "v.txt"}),
         ("--output_file=*is a directory", {"text.txt": "a\n"}, {"input_file": "text.txt", "output_file": "model"}),
+        ("--vocab_size=110 is too small: * need at least 156. Raise it",
+         {"text.txt": "abcdefghijklmnopqrstuvwxyz\n" * 5000},
+         {"input_file": "text.txt", "output_file": "v.txt", "vocab_size": 110}),
     ],
     "extract_features": [
         *models("init_checkpoint", {"input_file": "text.txt", "output_file": "f.jsonl"}),
@@ -235,6 +238,7 @@ CASES = {
     "convert_checkpoint": [
         *models("from", {"to": "out", "format": "tf1"}, with_tokenizer=False),
         ("--from=*nowhere: there is no such", {}, {"from": "nowhere", "to": "out", "format": "tf1"}),
+        ("--to=*/model is --from: give another directory", {}, {"from": "model", "to": "model", "format": "tf1"}),
         ("--to=*is a file", {"file": "x"}, {"from": "model", "to": "file", "format": "tf1"}),
         ("--vocab_file=*nowhere", {}, {"from": "model", "to": "out", "format": "tf1", "vocab_file": "nowhere"}),
         ("--add_tokens=*nowhere", {}, {"from": "model", "to": "out", "format": "tf1", "add_tokens": "nowhere"}),
@@ -248,9 +252,12 @@ CASES = {
     "serve_client": [
         ("--input_file=*nowhere", {}, {"model": "m", "input_file": "nowhere"}),
         ("--input_file: *rows.jsonl is empty", {"rows.jsonl": ""}, {"model": "m", "input_file": "rows.jsonl"}),
+        ("localhost:1, model m: UNAVAILABLE: Connection refused", {"rows.jsonl": '{"a": 1}'},
+         {"model": "m", "server": "localhost:1", "input_file": "rows.jsonl"}),
         ("*rows.jsonl, line 1, column 2: not JSON", {"rows.jsonl": "{x"}, {"model": "m", "input_file": "rows.jsonl"}),
     ],
 }  # fmt: skip
+KINDS = r"ValueError|ServingError|\w*NotFoundError|OSError|NotADirectoryError|PermissionError"
 FILES = ("_file", "_dir", "_checkpoint", "teacher", "from", "to", "add_tokens")
 WITH_A_MODEL = ("run_classifier", "run_swag", "run_similarity", "run_ner", "run_squad", "run_domain", "run_pretraining")
 
@@ -277,8 +284,9 @@ def test_mistakes_in_files_are_named_before_tensorflow_is_imported(script, tmp_p
     found = outcomes(script, commands)
     assert len(found) == len(CASES[script])
     for number, ((message, files, _), (outcome, heavy)) in enumerate(zip(CASES[script], found, strict=True)):
-        pattern = r"(ValueError|\w*NotFoundError|OSError|NotADirectoryError|PermissionError): " + ".*".join(
-            map(re.escape, message.split("*"))
+        pattern = (
+            r"(ValueError|ServingError|\w*NotFoundError|OSError|NotADirectoryError|PermissionError): "
+            + ".*".join(map(re.escape, message.split("*")))
         )
         assert re.match(pattern, outcome) and not heavy, (message, outcome, heavy)
         there = {path.name for path in (tmp_path / str(number)).iterdir()}

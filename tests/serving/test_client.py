@@ -116,7 +116,7 @@ def test_errors_are_the_servers_words(grpc_server, rest_server):
         client.ask_grpc(grpc_server, "poems", {"text": ["a"]})
     with pytest.raises(client.ServingError, match="/v1/models/poems:predict: Servable not found for request"):
         client.ask_rest(rest_server, "poems", {"text": ["a"]})
-    with pytest.raises(client.ServingError, match="localhost:1, model m: UNAVAILABLE"):
+    with pytest.raises(client.ServingError, match="localhost:1, model m: UNAVAILABLE: Connection refused"):
         client.ask_grpc("localhost:1", "m", {"text": ["a"]}, timeout=600)
     with pytest.raises(client.ServingError, match="http://localhost:1/v1/models/m:predict: .*refused"):
         client.ask_rest("localhost:1", "m", {"text": ["a"]})
@@ -236,9 +236,9 @@ def test_names_are_quoted_and_control_characters_are_not_printed(odd_server):
         ('{"text": [1]}\n{"text": [1, 2]}', "input text: setting an array element"),
     ],
 )
-def test_odd_examples_end_in_one_line(tmp_path, lines, message):
+def test_odd_examples_end_in_one_line(grpc_server, tmp_path, lines, message):
     (tmp_path / "texts.jsonl").write_text(lines)
-    code, _, (line,) = run_client("--server=localhost:1", "--model=m", f"--input_file={tmp_path}/texts.jsonl")
+    code, _, (line,) = run_client(f"--server={grpc_server}", "--model=m", f"--input_file={tmp_path}/texts.jsonl")
     assert code == 1 and message in line
 
 
