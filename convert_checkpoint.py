@@ -121,7 +121,7 @@ def main(_):
     report = convert.convert(source, target, **arguments)
     print(report.text())
     if report_file:
-        convert.write_report(report_file, report)
+        report.write(report_file)
 
 
 if __name__ == "__main__":

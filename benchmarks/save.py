@@ -16,7 +16,7 @@ import time
 
 from absl import app, flags
 
-from bert_tf.models.sizes import config_of_size
+from bert_tf.models.families import config_of_size
 from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training import checkpoints
 from bert_tf.training.optimization import create_optimizer

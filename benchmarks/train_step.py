@@ -43,10 +43,9 @@ from pretraining_batches import (
     repeated,
 )
 
-from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.config import BertConfig
-from bert_tf.models.electra.config import ElectraConfig
 from bert_tf.models.electra.pretraining import ElectraPretrainer
+from bert_tf.models.families import AlbertConfig, ElectraConfig
 from bert_tf.models.flops import electra_flops_per_example, pretraining_flops_per_example
 from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training.optimization import create_optimizer

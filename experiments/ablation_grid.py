@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Iterable
 
-from bert_tf.models.config import BertConfig
+from bert_tf.models.families import config_of_size
 from bert_tf.system.script_runs import Run, results_in, scores_in
 from bert_tf.text.vocab import load_vocab
 
@@ -103,7 +103,7 @@ def create_grid(tables: Iterable[int], bert_size: str, sizes: Iterable[str]) -> 
         raise ValueError(f"--tables={unknown[0]} is not one of {', '.join(map(str, cells))}, the tables of the paper.")
     chosen = [cell for table in tables for cell in cells[table]]
     for cell in chosen:
-        BertConfig.from_size(cell.pretraining.bert_size)  # raises for an unknown one
+        config_of_size(cell.pretraining.bert_size)  # raises for an unknown one
     return chosen
 
 
@@ -169,7 +169,7 @@ def write_configurations(cells: Iterable[Cell], settings: Settings) -> None:
 
     vocab_size = count_tokens(settings)
     for size in {cell.pretraining.bert_size for cell in cells}:
-        config = BertConfig.from_size(size, vocab_size)
+        config = config_of_size(size, vocab_size)
         config.initializer_range = settings.initializer_range
         config.hidden_dropout_prob = config.attention_probs_dropout_prob = settings.dropout
         path = settings.configuration_file(size)

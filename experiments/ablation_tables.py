@@ -5,7 +5,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from bert_tf.models.config import BertConfig
+from bert_tf.models.families import config_of_size
 from experiments.ablation_grid import Cell
 
 _TITLES = {
@@ -24,7 +24,7 @@ def parameters_of(size: str, vocab_size: int) -> int:
     """The number of a model's parameters in pre-training, including heads."""
     from bert_tf.models.variable_names import expected_shapes
 
-    return sum(math.prod(shape) for shape in expected_shapes(BertConfig.from_size(size, vocab_size)).values())
+    return sum(math.prod(shape) for shape in expected_shapes(config_of_size(size, vocab_size)).values())
 
 
 def estimate(groups: Sequence[Sequence[float]]) -> dict[str, float | None]:
@@ -63,7 +63,7 @@ def create_records(
     """
     records = []
     for cell in cells:
-        config = BertConfig.from_size(cell.pretraining.bert_size, vocab_size)
+        config = config_of_size(cell.pretraining.bert_size, vocab_size)
 
         def runs_of(kind: str, name: str) -> list[dict]:
             names = [f"{kind}-{name}-{repetition}" for repetition in repetitions]

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from absl import flags
 
 from bert_tf.models.config import BertConfig
+from bert_tf.models.families import config_of_size
 from bert_tf.models.flops import pretraining_flops_per_example
 from bert_tf.system import script as system_script
 
@@ -42,7 +43,7 @@ def create_table(sizes: Iterable[str], utilization: float) -> str:
     """The table as Markdown.
 
     Args:
-      sizes: as in `BertConfig.from_size`. utilization: share of the peak rate that training reaches.
+      sizes: as in `families.config_of_size`. utilization: share of the peak rate that training reaches.
 
     Raises:
       ValueError: no such size.
@@ -51,7 +52,7 @@ def create_table(sizes: Iterable[str], utilization: float) -> str:
     columns += [f"{name}, hours" for name in PEAK_RATES]
     lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     for size in sizes:
-        parts = phase_flops(BertConfig.from_size(size))
+        parts = phase_flops(config_of_size(size))
         row = [size, *(f"{part:.2e}" for part in [*parts, sum(parts)])]
         row += [f"{hours(sum(parts), rate, utilization):.1f}" for rate in PEAK_RATES.values()]
         lines.append(f"| {' | '.join(row)} |")

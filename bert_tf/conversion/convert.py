@@ -5,18 +5,16 @@ The output is read back and compared with the source, tensor by tensor and bit b
 
 import dataclasses
 import hashlib
-import inspect
 import math
 import posixpath
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import tensorflow as tf
 
 from bert_tf.conversion import surgery
 from bert_tf.models import card, open_weights, pretrained, saving
-from bert_tf.models import directory as model_directory
 from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import ModelFiles, tokenizer_of
+from bert_tf.models.directory import ModelFiles, needed_config, tokenizer_of
 from bert_tf.models.families import config_of_dict, family_of, family_of_variables, is_encoder_variable
 from bert_tf.models.formats import format_named
 from bert_tf.models.head_config import NO_HEAD
@@ -55,8 +53,8 @@ class Report:
     def rows(self) -> list[tuple[str, tuple[int, ...], str, str]]:
         """(original's name, shape, name in the source, name in the target or why it is not there)."""
         names = self.written.names | {name: f"- ({reason})" for name, reason in self.written.left_out.items()}
-        shapes, origins = self.weights.shapes, self.weights.origins
-        return [(name, shape, origins.get(name, ""), names[name]) for name, shape in shapes.items()]
+        origins = self.weights.origins
+        return [(name, shape, origins.get(name, ""), names[name]) for name, shape in self.weights.shapes.items()]
 
     def text(self) -> str:
         """The report as lines to print."""
@@ -77,6 +75,12 @@ class Report:
             *self.notes,
             f"Written: {', '.join(self.written.files)}",
         ])  # fmt: skip
+
+    def write(self, path: str) -> None:
+        """Writes the report as a text file."""
+        if directory := posixpath.dirname(path):
+            tf.io.gfile.makedirs(directory)
+        write_text_file(path, self.text() + "\n")
 
 
 def convert(
@@ -116,37 +120,35 @@ def convert(
     """
     if (use_unused_slots or new_rows != "pieces") and not add_tokens:
         raise ValueError("--use_unused_slots and --new_rows say how to add tokens: give --add_tokens, too.")
-    source_weights, files = pretrained.read_model(source, bert_config_file, part)
-    files, vocabulary, notes = _describe(files, vocab_file, do_lower_case, strip_accents)
-    notes += _notes_on_source(source_weights, with_optimizer)
-    notes += _read_sentences(files, source_weights.path)
-    weights, changes = source_weights, {"hidden_act": hidden_act} if hidden_act else {}
-    added: list[AddedToken] = []
+    weights, files = pretrained.read_model(source, bert_config_file, part)
+    files, notes = _describe(files, vocab_file, do_lower_case, strip_accents)
+    notes += _notes_on_source(weights, files, with_optimizer)
+    changes, vocabulary, added = {"hidden_act": hidden_act} if hidden_act else {}, None, []
+    origin = card.CardFacts(card.beginning_of(source, weights))
     if add_tokens:
-        weights, vocabulary, added, lines = _add_tokens(
-            weights, files, vocabulary, add_tokens, use_unused_slots, new_rows
-        )
+        weights, vocabulary, added, lines = _add_tokens(weights, files, add_tokens, use_unused_slots, new_rows)
         changes["vocab_size"] = weights.shapes[word_table(family_of_variables(weights.shapes).scope)][0]
         notes += lines
     if max_position_embeddings:
         weights, lines = surgery.extend_positions(weights, max_position_embeddings)
-        changes["max_position_embeddings"] = max_position_embeddings
-        files = dataclasses.replace(files, max_seq_length=max_position_embeddings)
+        changes["max_position_embeddings"] = files.max_seq_length = max_position_embeddings
         notes += lines
-    config = config_of_dict({**files.config.to_dict(), **changes})
+    files.config = config = config_of_dict({**files.config.to_dict(), **changes})
     notes += _notes_on_activation(config, format)
-    files = dataclasses.replace(files, config=config)
+    # The source's card if it is ours, unless it is that of the whole of which this is a part.
+    text = None if part else card.read_ours(files.directory)
+    text = text or saving.card_of(weights, dataclasses.replace(files, card=origin), format)
     written = saving.write_model(
         target,
         weights,
         files,
         format=format,
         with_optimizer=with_optimizer,
-        vocabulary=vocabulary if add_tokens else None,
+        vocabulary=vocabulary,
         added=added,
         overwrite=overwrite,
         check=lambda path: notes.append(_compare_tensors(weights, path, with_optimizer)),
-        card_text=_card(source, source_weights, weights, files, format, part, _changes(add_tokens, changes)),
+        card_text=card.converted(text, format, files.sentences, _changes(add_tokens, changes)),
     )
     wanted = expected_shapes(config)
     if family_of(config).parts:  # the other part's head is not missing
@@ -154,58 +156,96 @@ def convert(
     return Report(weights, format, written, [name for name in wanted if name not in weights], notes)
 
 
+def _describe(
+    files: ModelFiles, vocab_file: str | None, do_lower_case: bool | None, strip_accents: bool | None
+) -> tuple[ModelFiles, list[str]]:
+    """What goes beside the weights, vocabulary and casing among it, and notes."""
+    config = needed_config(files)
+    beside = text_casing.read_casing(text_casing.directory_of(vocab_file)) if vocab_file else Casing()
+    casing = text_casing.resolve_casing(do_lower_case, strip_accents, files.casing, beside)
+    vocab_file, default = vocab_file or files.vocab_file, family_of(config).tokenizer_class
+    files = dataclasses.replace(files, vocab_file=vocab_file, casing=casing)
+    notes = []
+    if not vocab_file:
+        notes = [f"No {default.vocab_name} beside the source: put it beside the target, or give --vocab_file."]
+    if not issubclass(tokenizer_class_of(vocab_file, default) if vocab_file else default, FullTokenizer):
+        if vocab_file:
+            tokenizer_of(files).check_casing(vocab_file, do_lower_case, strip_accents)
+            notes = [f"Tokenizer: {vocab_file}."]
+        return files, notes
+    if casing.source == "the default":
+        files.casing = casing = text_casing.casing_of_vocabulary(vocab_file) if vocab_file else Casing()
+    if vocab_file:
+        added = read_added_tokens(vocab_file, text_vocab.load_vocab(vocab_file))
+        count = max([len(text_vocab.vocabulary_lines(vocab_file)), *(token.id + 1 for token in added)])
+        if count < config.vocab_size:
+            notes.append(
+                f"{vocab_file} has {count} tokens for vocab_size {config.vocab_size}: the last rows of the "
+                "table are unused, or it is the vocabulary of another model."
+            )
+    known = f"Casing: do_lower_case={casing.do_lower_case}, from {casing.source}."
+    unknown = "Nothing says whether the model is cased: no tokenizer_config.json is written."
+    return files, [*notes, unknown if casing.do_lower_case is None else known]
+
+
+def _notes_on_source(weights: Weights, files: ModelFiles, with_optimizer: bool) -> list[str]:
+    """Notes on what the weights are, and on how vectors are made, which is read into `files`."""
+    notes = []
+    if weights.hints.get("half_precision"):
+        notes.append("The source is in half precision; its values are written as float32, without loss.")
+    if not with_optimizer and "global_step" in weights:
+        notes.append("Adam moments and global_step of the source are left out; --with_optimizer carries them.")
+    if files.head == NO_HEAD:
+        try:
+            found = read_settings(files.directory)
+        except ValueError as error:
+            return [*notes, f"The target has no files of sentence-transformers: {error}"]
+        if found.described:
+            files.sentences = found
+            notes.append(f"Vectors of texts: {found.pooling}{', of length 1' if found.normalize else ''}.")
+    return notes
+
+
+def _notes_on_activation(config: BertConfig, format: str) -> list[str]:
+    usual = type(config).hidden_act  # what the family's original has
+    if format_named(format).knows_exact_gelu or config.activation != "gelu_erf" or usual == "gelu_erf":
+        return []
+    return [
+        f"hidden_act is \"gelu_erf\", the exact gelu, which the {format} format's own programs don't know. With "
+        "--hidden_act=gelu they run it with the tanh form; outputs then differ by about 1e-3."
+    ]
+
+
 def _add_tokens(
-    weights: Weights, files: ModelFiles, vocabulary: list[str] | None, path: str, use_unused: bool, new_rows: str
+    weights: Weights, files: ModelFiles, path: str, use_unused: bool, new_rows: str
 ) -> tuple[Weights, list[str] | None, list[AddedToken], list[str]]:
     """The weights, the lines of a vocab.txt (None without one), the new added tokens, and notes; see
     `surgery.add_tokens`."""
     if not files.vocab_file:
         raise ValueError(f"--add_tokens needs a vocabulary, and {files.directory} has none: --vocab_file.")
     tokenizer = tokenizer_of(files)
-    if vocabulary is None and use_unused:
+    has_pieces = isinstance(tokenizer, FullTokenizer)
+    if use_unused and not has_pieces:
         raise ValueError(f"--use_unused_slots: {files.vocab_file} has no lines such as [unused1].")
-    tokens, known = surgery.read_new_tokens(path), vocabulary
-    if vocabulary is None:
-        known = [tokenizer.inv_vocab.get(index, "") for index in range(tokenizer.vocab_size)]
-    else:
-        known = [*known, *(tokenizer.inv_vocab[index] for index in range(len(known), tokenizer.vocab_size))]
+    tokens = surgery.read_new_tokens(path)
+    known = text_vocab.vocabulary_lines(files.vocab_file) if has_pieces else []
+    known = [*known, *(tokenizer.inv_vocab.get(index, "") for index in range(len(known), tokenizer.vocab_size))]
     weights, known, notes = surgery.add_tokens(
         weights,
         known,
         tokens,
         do_lower_case=bool(files.casing.do_lower_case),
         strip_accents=files.casing.strip_accents,
-        tokenize=tokenizer.tokenize if vocabulary is None else None,
+        tokenize=None if has_pieces else tokenizer.tokenize,
         use_unused=use_unused,
         initialization=new_rows,
     )
     ids = {token: index for index, token in enumerate(known)}
-    cut_out = [token for token in tokens if vocabulary is None or surgery.is_cut_out(token)]
+    cut_out = [token for token in tokens if not has_pieces or surgery.is_cut_out(token)]
     added = [AddedToken(ids[token], token) for token in cut_out if token not in special_tokens_of(tokenizer)]
     if added:
         notes.append(f"Added tokens, taken as a whole wherever they are written: {' '.join(cut_out)}.")
-    return weights, None if vocabulary is None else known, added, notes
-
-
-def _card(
-    path: str,
-    source: Weights,
-    weights: Weights,
-    files: ModelFiles,
-    format: str,
-    part: str | None,
-    changes: Collection[str],
-) -> str:
-    """The card of the converted model: that of the source if it is ours, else a new one.
-
-    Args:
-      path: of the source, as given. weights, files: of the target. part: whose card is not that of the whole.
-    """
-    text = None if part else card.read_ours(files.directory)
-    if text is None:
-        facts = card.CardFacts(card.beginning_of(path, source))
-        text = saving.card_of(weights, dataclasses.replace(files, card=facts), format)
-    return card.converted(text, format, files.sentences, changes)
+    return weights, known if has_pieces else None, added, notes
 
 
 def _changes(add_tokens: str | None, changes: Mapping[str, object]) -> list[str]:
@@ -215,76 +255,6 @@ def _changes(add_tokens: str | None, changes: Mapping[str, object]) -> list[str]
         values = ", ".join(f"{name} = {value}" for name, value in changes.items())
         sentences.append(f"The configuration was changed: {values}.")
     return sentences
-
-
-def _describe(
-    files: ModelFiles, vocab_file: str | None, do_lower_case: bool | None, strip_accents: bool | None
-) -> tuple[ModelFiles, list[str] | None, list[str]]:
-    """What goes beside the weights: files with vocabulary and casing, lines of the vocabulary, and notes."""
-    config = model_directory.needed_config(files)
-    beside = text_casing.read_casing(text_casing.directory_of(vocab_file)) if vocab_file else Casing()
-    casing = text_casing.resolve_casing(do_lower_case, strip_accents, files.casing, beside)
-    vocab_file = vocab_file or files.vocab_file
-    default = family_of(config).tokenizer_class
-    absent = f"No {default.vocab_name} beside the source: put it beside the target, or give --vocab_file."
-    if not issubclass(tokenizer_class_of(vocab_file, default) if vocab_file else default, FullTokenizer):
-        files = dataclasses.replace(files, vocab_file=vocab_file, casing=casing)
-        if not vocab_file:
-            return files, None, [absent]
-        tokenizer_of(files).check_casing(vocab_file, do_lower_case, strip_accents)
-        return files, None, [f"Tokenizer: {vocab_file}."]
-    if casing.source == "the default":
-        casing = text_casing.casing_of_vocabulary(vocab_file) if vocab_file else Casing()
-    notes, vocabulary = [], None
-    if vocab_file:
-        vocabulary = text_vocab.vocabulary_lines(vocab_file)
-        added = read_added_tokens(vocab_file, text_vocab.load_vocab(vocab_file))
-        count = max([len(vocabulary), *(token.id + 1 for token in added)])
-        if count < config.vocab_size:
-            notes.append(
-                f"{vocab_file} has {count} tokens for vocab_size {config.vocab_size}: the last rows of the "
-                "table are unused, or it is the vocabulary of another model."
-            )
-    else:
-        notes.append(absent)
-    if casing.do_lower_case is not None:
-        notes.append(f"Casing: do_lower_case={casing.do_lower_case}, from {casing.source}.")
-    else:
-        notes.append("Nothing says whether the model is cased: no tokenizer_config.json is written.")
-    return dataclasses.replace(files, vocab_file=vocab_file, casing=casing), vocabulary, notes
-
-
-def _read_sentences(files: ModelFiles, path: str) -> list[str]:
-    """Notes in `files` how an encoder's vectors are made, if files of sentence-transformers beside it say so."""
-    if files.head != NO_HEAD:
-        return []
-    try:
-        found = read_settings(text_casing.directory_of(path))
-    except ValueError as error:
-        return [f"The target has no files of sentence-transformers: {error}"]
-    if not found.described:
-        return []
-    files.sentences = found
-    return [f"Vectors of texts: {found.pooling}{', of length 1' if found.normalize else ''}."]
-
-
-def _notes_on_activation(config: BertConfig, format: str) -> list[str]:
-    usual = inspect.signature(type(config)).parameters["hidden_act"].default  # what the family's original has
-    if format_named(format).knows_exact_gelu or config.activation != "gelu_erf" or usual == "gelu_erf":
-        return []
-    return [
-        f"hidden_act is \"gelu_erf\", the exact gelu, which the {format} format's own programs don't know. With "
-        "--hidden_act=gelu they run it with the tanh form; outputs then differ by about 1e-3."
-    ]
-
-
-def _notes_on_source(weights: Weights, with_optimizer: bool) -> list[str]:
-    notes = []
-    if weights.hints.get("half_precision"):
-        notes.append("The source is in half precision; its values are written as float32, without loss.")
-    if not with_optimizer and "global_step" in weights:
-        notes.append("Adam moments and global_step of the source are left out; --with_optimizer carries them.")
-    return notes
 
 
 def _compare_tensors(weights: Weights, path: str, with_optimizer: bool) -> str:
@@ -307,11 +277,3 @@ def _digest(weights: Weights, name: str) -> tuple:
     for block in blocks(value):
         digest.update(block.tobytes())
     return value.dtype, value.shape, digest.digest()
-
-
-def write_report(path: str, report: Report) -> None:
-    """Writes the report as a text file."""
-    directory = posixpath.dirname(path)
-    if directory:
-        tf.io.gfile.makedirs(directory)
-    write_text_file(path, report.text() + "\n")

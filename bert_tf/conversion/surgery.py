@@ -6,9 +6,7 @@
 New rows must be trained: continue pre-training on text that needs them.
 """
 
-import collections
 import dataclasses
-import functools
 import re
 from collections.abc import Callable, Mapping
 
@@ -22,7 +20,6 @@ from bert_tf.text.wordpiece import CONTINUATION, BasicTokenizer, WordpieceTokeni
 from bert_tf.weights.mapping import Weights, base_name
 
 OUTPUT_BIAS = "cls/predictions/output_bias"
-TOKEN_INITIALIZATIONS = ("pieces", "mean", "random")
 
 _STANDARD_DEVIATION = 0.02  # initializer_range of the released models
 _UNUSED = re.compile(r"\[unused\d+\]")
@@ -41,13 +38,12 @@ def read_new_tokens(file: str) -> list[str]:
     lines_of = {}
     for number, line in enumerate(read_text_lines(file), start=1):
         token = line.removeprefix("\ufeff").strip()
-        if not token:
-            continue
         if len(token.split()) > 1:
             raise ValueError(f"{file}, line {number}: {token!r} has whitespace in it; a token is one word or piece.")
         if token in lines_of:
             raise ValueError(f"{file}, line {number}: {token!r} appears twice, first in line {lines_of[token]}.")
-        lines_of[token] = number
+        if token:
+            lines_of[token] = number
     if not lines_of:
         raise ValueError(f"{file} has no token in it.")
     return list(lines_of)
@@ -67,7 +63,7 @@ def add_tokens(
     """Gives tokens rows of the word table and entries of the masked-LM bias; their Adam moments start at zero.
 
     Args:
-      vocabulary: lines of vocab.txt. tokens: those already in it are left out and reported.
+      vocabulary: lines of vocab.txt. tokens: different ones; those already in it are left out and reported.
       do_lower_case, strip_accents: casing of the model.
       tokenize: of a tokenizer without a list of word pieces, to which all tokens are added tokens; None: word pieces,
         of which `is_cut_out` says which are.
@@ -81,81 +77,84 @@ def add_tokens(
       the weights (tables are changed when they are read), the new vocabulary, and lines that say what was done.
 
     Raises:
-      ValueError: a token that the tokenizer can never produce or that is given twice, too few unused slots, or a
-        vocabulary that does not fit the tables; names tokens and numbers.
+      ValueError: a token that the tokenizer can never produce, too few unused slots, or a vocabulary that does not fit
+        the tables; names tokens and numbers.
     """
-    if initialization not in TOKEN_INITIALIZATIONS:
-        raise ValueError(f"--new_rows={initialization} is not one of {', '.join(TOKEN_INITIALIZATIONS)}.")
     name = word_table(family_of_variables(weights.shapes).scope)
-    table_rows = _check_tables(weights, name, vocabulary, tokens)
+    table_rows = _rows_of(weights, name)
+    for other, count in (
+        (OUTPUT_BIAS, weights.shapes.get(OUTPUT_BIAS, (table_rows,))[0]),
+        ("the vocabulary", len(vocabulary)),
+    ):
+        if count > table_rows or (other == OUTPUT_BIAS and count != table_rows):
+            raise ValueError(
+                f"{weights.path}: the word table has {table_rows} rows, but {other} has {count}: they are not of one "
+                "model."
+            )
     ids = {token.strip(): number for number, token in enumerate(vocabulary)}
-    known = [token for token in tokens if token in ids]
     new = [token for token in tokens if token not in ids]
-    report = [f"Token {token!r} is in the vocabulary already, row {ids[token]}." for token in known]
+    report = [f"Token {token!r} is in the vocabulary already, row {ids[token]}." for token in tokens if token in ids]
+    if not new:
+        return weights, list(vocabulary), report
     basic = BasicTokenizer(do_lower_case, strip_accents)
     if not tokenize:
-        _check_words([token for token in new if not is_cut_out(token)], ids, basic)
-    rows = _choose_rows(vocabulary, new, use_unused)
-    cut = tokenize or functools.partial(_pieces_of, ids=ids, basic=basic)
-    pieces = {token: [] if initialization != "pieces" else [one for one in cut(token) if one in ids] for token in new}
-    ordinary = np.array([not _SPECIAL.fullmatch(token.strip()) for token in vocabulary])
-    if not ordinary.any():
-        ordinary[:] = True
-    size = max(table_rows, *(row + 1 for row in rows.values())) if rows else table_rows
-    changed = list(vocabulary) + [""] * (max([len(vocabulary), *(row + 1 for row in rows.values())]) - len(vocabulary))
-    for token, row in rows.items():
+        words = [token for token in new if not is_cut_out(token)]
+        cutter = WordpieceTokenizer({**dict.fromkeys(words, -1), **ids, _WORD_START: -1})
+        for word in words:
+            _check_reachable(word, basic, cutter)
+    rows = range(len(vocabulary), len(vocabulary) + len(new))
+    if use_unused:
+        rows = [number for number, token in enumerate(vocabulary) if _UNUSED.fullmatch(token.strip())]
+        if len(rows) < len(new):
+            raise ValueError(
+                f"{len(new)} tokens, but the vocabulary has only {len(rows)} [unused...] slots: append rows instead "
+                "(without --use_unused_slots), or add fewer."
+            )
+    places = dict(zip(new, rows, strict=False))
+    pieces = {}
+    for token in new:
+        cut = [] if initialization != "pieces" else tokenize(token) if tokenize else _pieces_of(token, ids, basic)
+        pieces[token] = [piece for piece in cut if piece in ids]
+        row, start = places[token], "random" if initialization == "random" else "mean of the table"
+        place = "appended" if row >= table_rows else "an unused row of the table"
+        place = f"instead of {vocabulary[row].strip()}" if row < len(vocabulary) else place
+        start = "mean of " + " ".join(pieces[token]) if pieces[token] else start
+        report.append(f"Token {token!r}: row {row}, {place}; starts as {start}.")
+    size = max(table_rows, *(row + 1 for row in places.values()))
+    changed = [*vocabulary, *[""] * (max(places.values()) + 1 - len(vocabulary))]
+    for token, row in places.items():
         changed[row] = token
-        report.append(_said_of(token, row, vocabulary, table_rows, pieces[token], initialization))
+    ordinary = np.array([not _SPECIAL.fullmatch(token.strip()) for token in vocabulary])
+    own = {places[token]: [ids[piece] for piece in pieces[token]] for token in new}
+    change = _table_changer(own, size, ordinary if ordinary.any() else ~ordinary, initialization == "random")
+    return _with_changes(weights, (name, OUTPUT_BIAS), change, size), changed, report
 
-    def changed_table(table: np.ndarray, is_moment: bool) -> np.ndarray:
+
+def _table_changer(own: Mapping[int, list[int]], size: int, ordinary: np.ndarray, is_random: bool) -> Callable:
+    """A function (table, whether it is a moment) -> the table of `size` rows with the new ones.
+
+    Args:
+      own: new row -> the old ones whose mean it is; none: that of all `ordinary` ones, a mask of the first rows.
+    """
+
+    def change(table: np.ndarray, is_moment: bool) -> np.ndarray:
         grown = np.zeros((size, *table.shape[1:]), table.dtype)
         grown[: len(table)] = table
         generator, mean = np.random.default_rng([0, 0]), None
-        if not is_moment and initialization != "random" and not all(pieces.values()):
-            mean = _mean_of_rows(table, ordinary)
-        for token, row in rows.items():
-            if is_moment:
+        if not is_moment and not is_random and not all(own.values()):
+            # By a mask and not by an index, which would copy a table that takes a large part of the memory.
+            mask = ordinary.reshape(-1, *[1] * (table.ndim - 1))
+            mean = np.add.reduce(table[: len(mask)], axis=0, dtype=np.float64, where=mask) / ordinary.sum()
+        for row, pieces in own.items():
+            if is_moment or (is_random and table.ndim == 1):
                 grown[row] = 0.0
-            elif initialization == "random":
-                grown[row] = _truncated_normal(generator, table.shape[1:]) if table.ndim > 1 else 0.0
+            elif is_random:
+                grown[row] = _truncated_normal(generator, table.shape[1:])
             else:
-                own = [ids[piece] for piece in pieces[token]]
-                grown[row] = table[own].mean(axis=0, dtype=np.float64) if own else mean
+                grown[row] = table[pieces].mean(axis=0, dtype=np.float64) if pieces else mean
         return grown
 
-    if not rows:
-        return weights, list(vocabulary), report
-    return _with_changes(weights, (name, OUTPUT_BIAS), changed_table, size), changed, report
-
-
-def _check_tables(weights: Weights, name: str, vocabulary: list[str], tokens: list[str]) -> int:
-    """Refuses a vocabulary that does not fit the tables, and a token given twice; returns the word table's rows."""
-    table_rows = _rows_of(weights, name)
-    if OUTPUT_BIAS in weights.shapes and _rows_of(weights, OUTPUT_BIAS) != table_rows:
-        raise ValueError(
-            f"{weights.path}: the word table has {table_rows} rows, but {OUTPUT_BIAS} has "
-            f"{_rows_of(weights, OUTPUT_BIAS)} entries: they are not of one model."
-        )
-    if len(vocabulary) > table_rows:
-        raise ValueError(
-            f"The vocabulary has {len(vocabulary)} lines, but the word table of {weights.path} has {table_rows} rows: "
-            "they are not of one model."
-        )
-    twice = [token for token, count in collections.Counter(tokens).items() if count > 1]
-    if twice:
-        raise ValueError(f"Token {twice[0]!r} is given twice.")
-    return table_rows
-
-
-def _said_of(
-    token: str, row: int, vocabulary: list[str], table_rows: int, pieces: list[str], initialization: str
-) -> str:
-    place = "appended" if row >= table_rows else "an unused row of the table"
-    if row < len(vocabulary):
-        place = f"instead of {vocabulary[row].strip()}"
-    start = {"random": "random", "mean": "mean of the table"}.get(initialization)
-    start = start or ("mean of " + " ".join(pieces) if pieces else "mean of the table")
-    return f"Token {token!r}: row {row}, {place}; starts as {start}."
+    return change
 
 
 def extend_positions(weights: Weights, max_position_embeddings: int) -> tuple[Weights, list[str]]:
@@ -201,14 +200,6 @@ def _rows_of(weights: Weights, name: str) -> int:
     return weights.shapes[name][0]
 
 
-def _mean_of_rows(table: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Mean over the first axis of the rows where `chosen` (of the first len(chosen)) is True, in float64."""
-    # By a mask and not by an index, which would copy a table that takes a large part of the memory.
-    table = table[: len(chosen)]
-    mask = chosen.reshape(-1, *[1] * (table.ndim - 1))
-    return np.add.reduce(table, axis=0, dtype=np.float64, where=mask) / chosen.sum()
-
-
 def is_cut_out(token: str) -> bool:
     """Whether a token between punctuation marks, such as [E1] or <e1>, is to be an added token: the marks are words of
     their own otherwise."""
@@ -216,12 +207,6 @@ def is_cut_out(token: str) -> bool:
         return False
     is_clean = all(clean(char) is not None and not char.isspace() for char in token)
     return is_clean and is_punctuation(token[0]) and is_punctuation(token[-1])
-
-
-def _check_words(words: list[str], ids: Mapping[str, int], basic: BasicTokenizer) -> None:
-    cutter = WordpieceTokenizer({**dict.fromkeys(words, -1), **ids, _WORD_START: -1})
-    for word in words:
-        _check_reachable(word, basic, cutter)
 
 
 def _check_reachable(token: str, basic: BasicTokenizer, cutter: WordpieceTokenizer) -> None:
@@ -252,28 +237,15 @@ def _check_reachable(token: str, basic: BasicTokenizer, cutter: WordpieceTokeniz
         )
 
 
-def _choose_rows(vocabulary: list[str], tokens: list[str], use_unused: bool) -> dict[str, int]:
-    """The row of each new token."""
-    if not use_unused:
-        return {token: len(vocabulary) + number for number, token in enumerate(tokens)}
-    slots = [number for number, token in enumerate(vocabulary) if _UNUSED.fullmatch(token.strip())]
-    if len(slots) < len(tokens):
-        raise ValueError(
-            f"{len(tokens)} tokens, but the vocabulary has only {len(slots)} [unused...] slots: append rows instead "
-            "(without --use_unused_slots), or add fewer."
-        )
-    return dict(zip(tokens, slots, strict=False))
-
-
 def _pieces_of(token: str, ids: Mapping[str, int], basic: BasicTokenizer) -> list[str]:
     """What the old vocabulary cuts a token into; nothing where that is unknown."""
     cutter = WordpieceTokenizer({**ids, _WORD_START: -1})
     if is_cut_out(token):
         found = [piece for word in basic.tokenize(token) for piece in cutter.cut(word)]
-        return [piece for piece in found if piece != cutter.unk_token]
-    rest = token.removeprefix(CONTINUATION)
-    found = cutter.cut(token) if rest == token else cutter.cut(_WORD_START + rest)
-    return [] if found == [cutter.unk_token] else [piece for piece in found if piece != _WORD_START]
+    else:
+        rest = token.removeprefix(CONTINUATION)
+        found = cutter.cut(token if rest == token else _WORD_START + rest)
+    return [piece for piece in found if piece not in (_WORD_START, cutter.unk_token)]
 
 
 def _truncated_normal(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

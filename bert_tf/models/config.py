@@ -1,15 +1,14 @@
 """BertConfig: the sizes of a model, as stored in bert_config.json (original: modeling.py, BertConfig).
 
-The configurations of BERT's descendants are subclasses (models/NAME/config.py). The layers read how a family differs
-from BERT from the attributes below BertConfig's docstring, not from its name.
+The configurations of BERT's descendants are subclasses (families.py). The layers read how a family differs from BERT
+from the attributes below BertConfig's docstring, not from its name.
 """
 
 import copy
-import inspect
+import dataclasses
 import json
 import math
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -22,6 +21,8 @@ from bert_tf.system.text_files import read_json
 
 # Values of hidden_act, in upper or lower case. "gelu" is the tanh form, as in the original; "gelu_erf" the exact one.
 ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
+# What a token attends to: all tokens of its sequence, or itself and those before it.
+ATTENTIONS = ("bidirectional", "causal")
 
 # The sizes, and what is surely a mistake, or meant to fill the memory, if it is larger.
 _SIZES = {
@@ -37,14 +38,6 @@ _SIZES = {
     "type_vocab_size": 1 << 16,
 }
 _MOST_PARAMETERS = 10**11  # also if layers share them; a model of this size takes 400 GB
-_PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-
-# What a token attends to: all tokens of its sequence, or itself and those before it.
-ATTENTIONS = ("bidirectional", "causal")
-
-# The original's built-in values. They are not written to a file, since the original does not know the keys.
-_LAYER_NORM_EPS = 1e-12
-_ATTENTION = "bidirectional"
 
 
 def arguments_of_size(layers: int, hidden: int, heads: int | None = None, **others) -> dict[str, int | float]:
@@ -85,6 +78,7 @@ _NAMED_SIZES = {
 }
 
 
+@dataclasses.dataclass(eq=False)
 class BertConfig:
     """Sizes and rates of a BERT model.
 
@@ -115,12 +109,26 @@ class BertConfig:
       ValueError: an invalid value; names the key.
     """
 
+    vocab_size: int
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str | None = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 16
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    attention: str = "bidirectional"
+
     # The family: its name in texts, in config.json, and the file of a configuration, which is named like all others.
     title = "BERT"
     model_type = "bert"
     file_name = "bert_config.json"
-    # Values that are not written to a file, since the original does not know the keys.
-    unwritten = MappingProxyType({"layer_norm_eps": _LAYER_NORM_EPS, "attention": _ATTENTION})
+    # Keys that are not written to a file at their defaults, since the original does not know them.
+    unwritten = ("layer_norm_eps", "attention")
     # Further keys that are kept without a warning, although they have no effect on a model.
     idle_keys = (
         # In the configs of the released multilingual and Chinese models, but never used.
@@ -137,9 +145,9 @@ class BertConfig:
     has_pooler = True  # a tanh layer on the first token; without it, the pooled output is the first token's vector
     # The classifier of texts or choices: its hidden layer's activation (None: no such layer); dropout before its output
     # layer, whatever hidden_dropout_prob is; dropout before the layer that scores spans.
-    classifier_act: str | None = None
-    choice_act: str | None = None  # the same where choices are classified, if it differs
-    masked_lm_act: str | None = None  # the activation of a masked-LM head, if it isn't hidden_act
+    classifier_act: ClassVar[str | None] = None
+    choice_act: ClassVar[str | None] = None  # the same where choices are classified, if it differs
+    masked_lm_act: ClassVar[str | None] = None  # the activation of a masked-LM head, if it isn't hidden_act
     hidden_layer_dropout = False  # dropout also before the hidden layer
     classifier_dropout = 0.1
     token_dropout = 0.1  # the same for the classifier of tokens
@@ -153,10 +161,9 @@ class BertConfig:
     looks_up_types = False  # a segment embedding is looked up, as a word's; otherwise it is a product with one-hot rows
     detects_replaced_tokens = False  # there may be a head that says of each token whether it was replaced
     # Standard deviation of a new output layer; None: Glorot's uniform distribution, there and behind the embeddings.
-    head_initializer_range: float | None = 0.02
-    attention = _ATTENTION
+    head_initializer_range: ClassVar[float | None] = 0.02
     released_vocab_size = 30522  # of the (uncased) English models
-    # A size's name -> the arguments that differ from the defaults, without vocab_size.
+    # A size's name (--bert_size) -> the arguments that differ from the defaults, without vocab_size.
     sizes: ClassVar[Mapping[str, Mapping]] = MappingProxyType({**_NAMED_SIZES, **_MINIATURES})
     classes: ClassVar[dict[str, type["BertConfig"]]] = {}  # model_type -> class, of all families
 
@@ -165,28 +172,7 @@ class BertConfig:
         cls.file_name = f"{cls.model_type}_config.json"
         BertConfig.classes[cls.model_type] = cls
 
-    def __init__(
-        self,
-        vocab_size: int,
-        hidden_size: int = 768,
-        num_hidden_layers: int = 12,
-        num_attention_heads: int = 12,
-        intermediate_size: int = 3072,
-        hidden_act: str | None = "gelu",
-        hidden_dropout_prob: float = 0.1,
-        attention_probs_dropout_prob: float = 0.1,
-        max_position_embeddings: int = 512,
-        type_vocab_size: int = 16,
-        initializer_range: float = 0.02,
-        layer_norm_eps: float = _LAYER_NORM_EPS,
-        attention: str = _ATTENTION,
-    ):
-        self._set(locals())
-
-    def _set(self, arguments: Mapping) -> None:
-        """Sets the attributes from the constructor's arguments, and checks them."""
-        for key in self.keys():
-            setattr(self, key, arguments[key])
+    def __post_init__(self):
         self.validate()
 
     @property
@@ -222,23 +208,7 @@ class BertConfig:
     @classmethod
     def keys(cls) -> tuple[str, ...]:
         """The keys of a configuration file: the constructor's arguments."""
-        return tuple(inspect.signature(cls).parameters)
-
-    @classmethod
-    def from_size(cls, size: str, vocab_size: int | None = None) -> "BertConfig":
-        """The configuration of one of the family's `sizes`; `sizes.config_of_size` knows those of all families.
-
-        Args:
-          size: a name; of BERT, L-<layers>_H-<hidden size> may have its usual _A-<heads>.
-          vocab_size: None: that of the released models.
-
-        Raises:
-          ValueError: no such size; lists the known ones.
-        """
-        values = cls.sizes.get(size.removesuffix(_usual_heads(size)))
-        if values is None:
-            raise unknown_size(size, (cls,))
-        return cls(vocab_size or cls.released_vocab_size, **values)
+        return tuple(field.name for field in dataclasses.fields(cls))
 
     @classmethod
     def from_dict(cls, values: Mapping, allow_unknown: bool = False, source: str = "BertConfig") -> "BertConfig":
@@ -264,17 +234,10 @@ class BertConfig:
         of_head = {key: extra.pop(key) for key in KEYS_IN_CONFIG if key in extra}
         unknown = sorted(str(key) for key in extra if key not in cls.idle_keys)
         if unknown and not allow_unknown:
-            others = [c for c in cls.classes.values() if c is not cls and {*unknown} <= {*c.keys()}]
-            hint = ""
-            if others:
-                titles = " and ".join(f"{other.title} ({other.file_name})" for other in others)
-                hint = f" {titles} has {', '.join(unknown)}: the name of the file says the family."
-            if "model_type" in extra or "architectures" in of_head:
-                hint = ' It looks like a Hugging Face config: note that their "gelu" is "gelu_erf" here.'
             raise ValueError(
-                f"{source}: unknown key {', '.join(unknown)}. Known: {', '.join(known)}. If it is not a misspelling "
-                f"and does not affect the model, remove the key or load it with allow_unknown=True (in scripts "
-                f"--allow_unknown_config_keys).{hint}"
+                f"{source}: unknown key {', '.join(unknown)}. Known: {', '.join(known)}. If it is not a "
+                f"misspelling and does not affect the model, remove the key or load it with allow_unknown=True (in "
+                f"scripts --allow_unknown_config_keys).{cls._hint(unknown, of_head)}"
             )
         if unknown:
             logging.warning("%s: unknown keys kept but not used: %s", source, ", ".join(unknown))
@@ -289,6 +252,15 @@ class BertConfig:
             raise ValueError(f"{source}: {error}") from None
         config.__dict__.update(extra)
         return config
+
+    @classmethod
+    def _hint(cls, unknown: list[str], of_head: Mapping) -> str:
+        """Whose configuration one with unknown keys may be."""
+        if "model_type" in unknown or "architectures" in of_head:
+            return ' It looks like a Hugging Face config: note that their "gelu" is "gelu_erf" here.'
+        others = [c for c in cls.classes.values() if c is not cls and {*unknown} <= {*c.keys()}]
+        titles = " and ".join(f"{other.title} ({other.file_name})" for other in others)
+        return f" {titles} has {', '.join(unknown)}: the name of the file says the family." if others else ""
 
     @classmethod
     def from_json_file(cls, json_file: str, allow_unknown: bool = False) -> "BertConfig":
@@ -309,17 +281,16 @@ class BertConfig:
                 raise ValueError(f"{json_file}: {next(k for k in keys if keys.count(k) > 1)} appears twice")
             return values
 
-        values = read_json(json_file, object_pairs_hook=unique)
-        return cls.from_dict(values, allow_unknown, source=json_file)
+        return cls.from_dict(read_json(json_file, object_pairs_hook=unique), allow_unknown, source=json_file)
 
     def to_dict(self) -> dict:
         """A deep copy of all keys and values, including unknown ones; of a descendant of BERT also the model_type.
 
-        Values of `unwritten` are left out: of BERT a layer_norm_eps of 1e-12 and an attention that isn't causal.
+        Keys in `unwritten` are left out at their defaults: of BERT layer_norm_eps and attention.
         """
         values = copy.deepcopy(self.__dict__)
-        for key, value in self.unwritten.items():
-            if values[key] == value:
+        for key in self.unwritten:
+            if values[key] == getattr(type(self), key):
                 del values[key]
         return values if self.model_type == BertConfig.model_type else {"model_type": self.model_type, **values}
 
@@ -361,64 +332,32 @@ class BertConfig:
         tables = width * (self.vocab_size + self.max_position_embeddings + self.type_vocab_size + hidden)
         if (parameters := self.num_hidden_layers * self.inner_group_num * layer + tables) > _MOST_PARAMETERS:
             raise ValueError(f"these sizes make {parameters:,} parameters; there may be {_MOST_PARAMETERS:,}")
-        for key in _PROBABILITIES:
+        for key, fits, wanted in (
+            ("hidden_dropout_prob", lambda value: 0 <= value < 1, "a probability, 0 <= p < 1"),
+            ("attention_probs_dropout_prob", lambda value: 0 <= value < 1, "a probability, 0 <= p < 1"),
+            ("initializer_range", lambda value: 0 <= value < math.inf, "a number of at least 0"),
+            ("layer_norm_eps", lambda value: 0 < value < math.inf, "a positive number"),
+        ):
             value = getattr(self, key)
-            if not _is_number(value) or not 0 <= value < 1:
-                raise ValueError(f"{key} must be a probability, 0 <= p < 1, not {value!r}")
-        if not _is_number(self.initializer_range) or not 0 <= self.initializer_range < math.inf:
-            raise ValueError(f"initializer_range must be a number of at least 0, not {self.initializer_range!r}")
-        if not _is_number(self.layer_norm_eps) or not 0 < self.layer_norm_eps < math.inf:
-            raise ValueError(f"layer_norm_eps must be a positive number, not {self.layer_norm_eps!r}")
-        if self.masked_lm_act not in (None, *ACTIVATIONS):
-            raise ValueError(f"masked_lm_act must be one of {', '.join(ACTIVATIONS)}, not {self.masked_lm_act!r}")
-        if not isinstance(self.hidden_act, str | None) or self.activation not in ACTIVATIONS:
-            raise ValueError(f"hidden_act must be one of {', '.join(ACTIVATIONS)}, not {self.hidden_act!r}")
-        if self.attention not in ATTENTIONS:
-            raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, not {self.attention!r}")
+            if not isinstance(value, int | float) or isinstance(value, bool) or not fits(value):
+                raise ValueError(f"{key} must be {wanted}, not {value!r}")
+        activation = self.activation if isinstance(self.hidden_act, str | None) else self.hidden_act
+        for key, value, choices in (
+            ("hidden_act", activation, ACTIVATIONS),
+            ("masked_lm_act", activation if self.masked_lm_act is None else self.masked_lm_act, ACTIVATIONS),
+            ("attention", self.attention, ATTENTIONS),
+        ):
+            if value not in choices:
+                raise ValueError(f"{key} must be one of {', '.join(choices)}, not {getattr(self, key)!r}")
 
     def __eq__(self, other) -> bool:
-        if not isinstance(other, BertConfig):
-            return NotImplemented
-        return type(self) is type(other) and self.__dict__ == other.__dict__
-
-    __hash__ = None  # it can be changed
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.__dict__.items())})"
+        return type(self) is type(other) and self.__dict__ == other.__dict__  # with keys that the class does not have
 
 
 BertConfig.classes[BertConfig.model_type] = BertConfig
 
 
-def unknown_size(size: str, config_classes: Iterable[type[BertConfig]]) -> ValueError:
-    """The error that `size` is none of the named sizes of some families."""
-    config_classes = tuple(config_classes)
-    sizes = ", ".join(name for config_class in config_classes for name in config_class.sizes)
-    files = ", ".join(f"{config_class.file_name} ({config_class.title})" for config_class in config_classes)
-    return ValueError(
-        f"--bert_size={size} is not one of {sizes}. For any other size, write a --bert_config_file, whose name says "
-        f"the family: {files}."
-    )
-
-
-def _usual_heads(size: str) -> str:
-    """The suffix of a size's name for the usual number of heads, one per 64 units of width."""
-    hidden = re.search(r"_H-(\d+)", size)
-    return f"_A-{int(hidden[1]) // 64}" if hidden else ""
-
-
-def _is_number(value) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def check_vocab_size(
-    config: BertConfig,
-    vocab: Mapping[str, int] | int,
-    vocab_file: str = "the vocabulary file",
-    config_file: str = "bert_config.json",
-    allow_mismatch: bool = False,
-    is_new: bool = False,
-) -> None:
+def check_vocab_size(config: BertConfig, lines: int, vocab_file: str, config_file: str, is_new: bool = False) -> None:
     """Refuses a vocabulary that does not match the model's embedding table.
 
     A vocabulary with more lines than vocab_size has ids outside the table (with these, the original failed on CPU and
@@ -426,42 +365,31 @@ def check_vocab_size(
     table is just rounded up, as often done for speed: vocab_size is a multiple of 8 and fewer than 128 rows are unused.
 
     Args:
-      vocab: token -> id, or one more than the largest id.
-      allow_mismatch: log a mismatch instead of raising. is_new: there are no weights of this size yet.
+      lines: one more than the largest id. is_new: there are no weights of this size yet.
 
     Raises:
       ValueError: names both files and both sizes, and says what to do.
     """
-    lines = vocab if isinstance(vocab, int) else max(vocab.values(), default=-1) + 1
-    if lines == config.vocab_size:
+    vocab_size, is_text = config.vocab_size, vocab_file.endswith(".txt")
+    if lines == vocab_size:
         return
-    entries = "lines" if vocab_file.endswith(".txt") else "tokens"
-    sizes = f"{vocab_file} has {lines} {entries} but {config_file} has vocab_size {config.vocab_size}"
-    if lines < config.vocab_size < lines + 128 and config.vocab_size % 8 == 0:
+    sizes = f"{vocab_file} has {lines} {'lines' if is_text else 'tokens'} but {config_file} has vocab_size {vocab_size}"
+    if lines < vocab_size < lines + 128 and vocab_size % 8 == 0:
         logging.warning("%s: assuming a padded embedding table, whose last rows are unused", sizes)
         return
-    if lines > config.vocab_size:
-        message = f"{sizes}: ids from {config.vocab_size} on would be outside the embedding table."
-    else:
-        message = f"{sizes}: does the vocabulary belong to another model?"
-    if not allow_mismatch:
-        raise ValueError(
-            f"{message} {_advice_on_vocab_size(config.vocab_size, lines, vocab_file, config_file, is_new)}"
-        )
-    logging.warning("%s (allowed)", message)
-
-
-def _advice_on_vocab_size(vocab_size: int, lines: int, vocab_file: str, config_file: str, is_new: bool) -> str:
+    problem, use = "does the vocabulary belong to another model?", "Use the vocabulary that the model was trained with"
+    if lines > vocab_size:
+        problem = f"ids from {vocab_size} on would be outside the embedding table."
     if is_new and config_file.startswith("--bert_size"):
-        return f"Give --vocab_file={vocab_file}, too: the model then has its size."
-    if is_new:
+        advice = f"Give --vocab_file={vocab_file}, too: the model then has its size."
+    elif is_new:
         rounded = -(-lines // 8) * 8
         also = f", or to {rounded}, a multiple of 8, whose last rows are unused" if rounded > lines else ""
-        return f"Set vocab_size to {lines} in {config_file}{also}; or give the vocabulary that it is meant for."
-    if lines > vocab_size:
+        advice = f"Set vocab_size to {lines} in {config_file}{also}; or give the vocabulary that it is meant for."
+    elif lines > vocab_size:
         added = "give those that were added since their rows by convert_checkpoint.py --add_tokens"
-        return f"Use the vocabulary that the model was trained with (--vocab_file), and {added}."
-    advice = "Use the vocabulary that the model was trained with (--vocab_file)"
-    if not vocab_file.endswith(".txt"):
-        return f"{advice}."
-    return f"{advice}; if this is it, add {vocab_size - lines} lines to it for the unused rows: [row{lines}] and so on."
+        advice = f"{use} (--vocab_file), and {added}."
+    else:
+        rows = f"; if this is it, add {vocab_size - lines} lines to it for the unused rows: [row{lines}] and so on"
+        advice = f"{use} (--vocab_file){rows if is_text else ''}."
+    raise ValueError(f"{sizes}: {problem} {advice}")

@@ -1,24 +1,291 @@
-"""Model families: BERT, and later its descendants. Neither TensorFlow nor Keras is imported here.
+"""Model families: BERT and its descendants, their configurations, and what else is specific to each.
 
-To add one, write `models/NAME/` (a configuration), and add a `Family` to FAMILIES and a layout to
-huggingface_layouts.py.
+To add one, write its configuration and a `Family` here, and its names in Hugging Face's files in
+huggingface_layouts.py. Neither TensorFlow nor Keras is imported here.
 """
 
 import dataclasses
-import importlib
+import posixpath
+import re
 from collections.abc import Iterable, Mapping
-from types import ModuleType
+from types import MappingProxyType
+from typing import ClassVar
 
-from bert_tf.models.albert.config import AlbertConfig
-from bert_tf.models.config import BertConfig
-from bert_tf.models.distilbert.config import DistilBertConfig
-from bert_tf.models.electra.config import ElectraConfig
-from bert_tf.models.roberta.config import RobertaConfig
+from bert_tf.models.config import BertConfig, arguments_of_size
+from bert_tf.models.recipe import Recipe
 from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
 from bert_tf.text.byte_bpe import ByteBpeTokenizer
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
+
+
+@dataclasses.dataclass(eq=False)
+class DistilBertConfig(BertConfig):
+    """Sizes and rates of a DistilBERT; the defaults are those of the released models.
+
+    The arguments are those of `BertConfig`, less what this family doesn't have.
+
+    Raises:
+      ValueError: an invalid value; names the key.
+    """
+
+    num_hidden_layers: int = 6
+    hidden_act: str | None = "gelu_erf"
+    type_vocab_size: ClassVar[int] = 0
+    attention: ClassVar[str] = "bidirectional"
+
+    title = "DistilBERT"
+    model_type = "distilbert"
+    unwritten = ()
+    has_pooler = False
+    attention_output_dropout_prob = 0.0
+    classifier_act = "relu"
+    classifier_dropout = 0.2
+    span_dropout = 0.1
+    # train.py of the research project's folder distillation; its optimizer is PyTorch's AdamW.
+    pretraining_recipe = Recipe(
+        learning_rate=5e-4, warmup_proportion=0.05, warmup="precedes_from_zero", weight_decay_rate=0.0,
+        adam_beta_2=0.98, bias_correction=True, epsilon_after_correction=True, clip_norm=5.0,
+    )  # fmt: skip
+    draws_normal_weights = True
+    sizes = MappingProxyType({"distilbert_base": arguments_of_size(6, 768)})
+
+
+@dataclasses.dataclass(eq=False)
+class RobertaConfig(BertConfig):
+    """Sizes and rates of a RoBERTa; the defaults are those of the released base model.
+
+    The arguments are those of `BertConfig` but attention, and:
+
+    Args:
+      max_position_embeddings: rows of the position table: the longest sequence, and pad_token_id + 1 before it.
+      pad_token_id: the id that pads rows. Positions count the other tokens, and begin at the row behind pad_token_id.
+      masked_lm_act: the activation of the masked-LM head, one of ACTIVATIONS; None: hidden_act.
+
+    Raises:
+      ValueError: an invalid value; names the key.
+    """
+
+    vocab_size: int = 50265
+    hidden_act: str | None = "gelu_erf"
+    max_position_embeddings: int = 514
+    type_vocab_size: int = 1
+    layer_norm_eps: float = 1e-5
+    attention: ClassVar[str] = "bidirectional"
+    pad_token_id: int = 1
+    masked_lm_act: str | None = None
+
+    title = "RoBERTa"
+    model_type = "roberta"
+    unwritten = ("masked_lm_act",)
+    has_pooler = False
+    padding_has_a_position = True
+    classifier_act = "tanh"
+    hidden_layer_dropout = True
+    # fairseq's recipe for pre-training (base.yaml); its Adam decays all variables. Its README has the one for GLUE.
+    pretraining_recipe = Recipe(
+        learning_rate=5e-4, warmup_proportion=0.08, warmup="precedes", exclude_from_weight_decay=(),
+        adam_beta_2=0.98, bias_correction=True, clip_norm=0.0,
+    )  # fmt: skip
+    recipe = dataclasses.replace(pretraining_recipe, learning_rate=1e-5, warmup_proportion=0.06, weight_decay_rate=0.1)
+    draws_normal_weights = True
+    mask_rule = "roberta"
+    released_vocab_size = 50265
+    sizes = MappingProxyType({"roberta_base": arguments_of_size(12, 768), "roberta_large": arguments_of_size(24, 1024)})
+
+    @property
+    def first_position(self) -> int:
+        """See `BertConfig`; the row of padding is that of its id."""
+        return self.pad_token_id + 1
+
+    def validate(self) -> None:
+        super().validate()
+        if not isinstance(self.pad_token_id, int) or not 0 <= self.pad_token_id < self.vocab_size:
+            raise ValueError(f"pad_token_id must be the id of a token, 0 to vocab_size - 1, not {self.pad_token_id!r}")
+        if self.max_length < 1:
+            raise ValueError(
+                f"max_position_embeddings={self.max_position_embeddings} leaves no position: the first is "
+                f"pad_token_id + 1 = {self.first_position}"
+            )
+
+
+_ELECTRA_FINE_TUNING = Recipe(learning_rate=1e-4, warmup="multiplies", layerwise_lr_decay=0.8, sum_loss=True)
+_ELECTRA_PRETRAINING = Recipe(learning_rate=5e-4, warmup_proportion=0.01, warmup="multiplies")
+
+
+@dataclasses.dataclass(eq=False)
+class ElectraConfig(BertConfig):
+    """Sizes and rates of a discriminator or of a generator; the defaults are those of the small discriminator.
+
+    The arguments are those of `BertConfig` but attention, and:
+
+    Args:
+      embedding_size: width of the embedding tables. If it is not hidden_size, a dense layer follows them. A generator
+        has its discriminator's tables, and thus its embedding_size.
+      masked_lm_act: the activation of a generator's masked-LM head, one of ACTIVATIONS; None: hidden_act.
+
+    Raises:
+      ValueError: an invalid value; names the key.
+    """
+
+    hidden_size: int = 256
+    num_attention_heads: int = 4
+    intermediate_size: int = 1024
+    hidden_act: str | None = "gelu_erf"
+    type_vocab_size: int = 2
+    attention: ClassVar[str] = "bidirectional"
+    embedding_size: int = 128
+    masked_lm_act: str | None = None
+
+    title = "ELECTRA"
+    model_type = "electra"
+    unwritten = ("masked_lm_act",)
+    has_pooler = False
+    detects_replaced_tokens = True
+    head_initializer_range = None
+    hidden_layer_dropout = True
+    choice_act = "gelu_erf"
+    sizes = MappingProxyType(
+        {
+            "electra_small": arguments_of_size(12, 256, embedding_size=128),
+            "electra_base": arguments_of_size(12, 768, embedding_size=768),
+            "electra_large": arguments_of_size(24, 1024, embedding_size=1024),
+        }
+    )
+
+    @property
+    def recipe(self) -> Recipe:
+        """The original's, which depends on the size (configure_finetuning.py)."""
+        large = dataclasses.replace(_ELECTRA_FINE_TUNING, learning_rate=5e-5, layerwise_lr_decay=0.9)
+        return _ELECTRA_FINE_TUNING if self.hidden_size < 1024 else large
+
+    @property
+    def pretraining_recipe(self) -> Recipe:
+        """The original's, which depends on the size (configure_pretraining.py)."""
+        small = self.hidden_size <= 256
+        return _ELECTRA_PRETRAINING if small else dataclasses.replace(_ELECTRA_PRETRAINING, learning_rate=2e-4)
+
+    def generator(self, size: float) -> "ElectraConfig":
+        """The configuration of a generator for a discriminator of this one.
+
+        Args:
+          size: of its width, as a share of the discriminator's. It has as many layers, and a head for each 64 units of
+            width (the original's pretrain_helpers.py).
+
+        Raises:
+          ValueError: no generator has such a width.
+        """
+        width = round(self.hidden_size * size)
+        heads = max(1, width // 64)
+        if width < 1 or width % heads:
+            raise ValueError(
+                f"--generator_size={size:g} of hidden_size {self.hidden_size} is {width}, which {heads} attention "
+                "heads can't share: choose another, or give --generator_config_file."
+            )
+        sizes = {"hidden_size": width, "num_attention_heads": heads, "intermediate_size": 4 * width}
+        return type(self).from_dict({**self.to_dict(), **sizes}, allow_unknown=True)
+
+
+# A file in the directory of a released ALBERT, as Google and Hugging Face call it.
+_ALBERT_RELEASE = re.compile(
+    r"(?:^|[/-])albert[_-](?:base|large|xlarge|xxlarge)[_-]v([12])(?:/snapshots/[^/]+)?/[^/]+$"
+)
+
+
+@dataclasses.dataclass(eq=False)
+class AlbertConfig(BertConfig):
+    """Sizes and rates of an ALBERT, as in albert_config.json; the defaults are those of the original's constructor.
+
+    The arguments are those of `BertConfig` but attention, and:
+
+    Args:
+      embedding_size: width of the embedding tables. If it is not hidden_size, a dense layer follows them.
+      num_hidden_groups: layers in a row that share their weights are a group; 1: all layers do.
+      inner_group_num: transformer blocks in each of the num_hidden_layers layers.
+
+    Raises:
+      ValueError: an invalid value; names the key.
+    """
+
+    hidden_size: int = 4096
+    num_attention_heads: int = 64
+    intermediate_size: int = 16384
+    hidden_dropout_prob: float = 0
+    attention_probs_dropout_prob: float = 0
+    type_vocab_size: int = 2
+    attention: ClassVar[str] = "bidirectional"
+    embedding_size: int = 128
+    num_hidden_groups: int = 1
+    inner_group_num: int = 1
+
+    title = "ALBERT"
+    model_type = "albert"
+    unwritten = ("layer_norm_eps",)
+    # In the configurations of the released models, but never used.
+    idle_keys = (
+        "down_scale_factor",
+        "gap_size",
+        "layers_to_keep",
+        "net_structure_type",
+        "num_memory_blocks",
+        "pad_token_id",
+    )
+    looks_up_types = True
+    # The defaults of the original's run_pretraining.py, whose LAMB does not correct the moments.
+    pretraining_recipe = Recipe(
+        optimizer="lamb", learning_rate=0.00176, warmup_proportion=0.025, bias_correction=False
+    )  # fmt: skip
+    released_vocab_size = 30000
+    sizes = MappingProxyType(
+        {
+            f"albert_{name}_{version}": arguments_of_size(*size, embedding_size=128, **dropout)
+            for version, dropout in (
+                ("v2", {}),  # models of version 2 were trained without dropout
+                ("v1", {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}),
+            )
+            for name, size in (
+                ("base", (12, 768)),
+                ("large", (24, 1024)),
+                ("xlarge", (24, 2048, 16)),
+                ("xxlarge", (12, 4096)),
+            )
+        }
+    )
+
+    @property
+    def block_order(self) -> list[int]:
+        """The number of the transformer block of each layer: blocks of a group follow each other."""
+        layers, groups, inner = self.num_hidden_layers, self.num_hidden_groups, self.inner_group_num
+        return [int(layer / layers * groups) * inner + block for layer in range(layers) for block in range(inner)]
+
+    def doubt(self, config_file: str, weights_path: str) -> str | None:
+        """Whether this seems to be of another version of the released models: these have the same variables, but those
+        of version 2 were trained without dropout. Only the names of directories and dropout tell versions apart.
+        """
+        named, found = ((match := _ALBERT_RELEASE.search(path)) and match[1] for path in (config_file, weights_path))
+        has_dropout = self.hidden_dropout_prob > 0 or self.attention_probs_dropout_prob > 0
+        if found and named and named != found:
+            reason = f"is in a directory of version {named}"
+        elif found == "2" and has_dropout:
+            reason = "has dropout, which models of version 2 don't have"
+        else:
+            return None
+        return (
+            f"{config_file} {reason}, but by the name of its directory {weights_path} is version {found} of ALBERT: "
+            f"unless this is meant, take the {posixpath.basename(config_file)} of the release with the weights."
+        )
+
+    def validate(self) -> None:
+        super().validate()
+        if self.num_hidden_groups > self.num_hidden_layers:
+            raise ValueError(
+                f"num_hidden_groups={self.num_hidden_groups} is more than num_hidden_layers={self.num_hidden_layers}: "
+                "some groups would never be used"
+            )
+
+
+# --- families --------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +295,7 @@ class Family:
     Attributes:
       config_class: class of its configurations.
       tokenizer_class: class of its tokenizers. tokenizer_name: the class's name in tokenizer_config.json.
-      has_tf1: whether the original wrote checkpoints of TensorFlow 1. tf1: the module that reads and writes these under
-        other names than those used here, imported on use; None: there are no others.
+      has_tf1: whether the original wrote checkpoints of TensorFlow 1.
       parts: models that are trained together -> a variable that only this one has.
       joint_head: module and name of the class with its authors' own head for questions (`joint_spans.JointSpanModel`);
         None: they had none.
@@ -39,7 +305,6 @@ class Family:
     tokenizer_class: type[Tokenizer]
     tokenizer_name: str
     has_tf1: bool = False
-    tf1: str | None = None
     parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     joint_head: tuple[str, str] | None = None
 
@@ -63,46 +328,30 @@ class Family:
         """The weight formats that models of the family can be written in."""
         return ("bert_tf", "tf1", "huggingface") if self.has_tf1 else ("bert_tf", "huggingface")
 
-    @property
-    def tf1_layout(self) -> ModuleType | None:
-        """The module `tf1`."""
-        return self.tf1 and importlib.import_module(self.tf1)
 
-
-BERT = Family(
-    config_class=BertConfig,
-    tokenizer_class=FullTokenizer,
-    tokenizer_name="BertTokenizer",
-    has_tf1=True,
-)
-DISTILBERT = Family(
-    config_class=DistilBertConfig,
-    tokenizer_class=FullTokenizer,
-    tokenizer_name="DistilBertTokenizer",
-)
-ROBERTA = Family(
-    config_class=RobertaConfig,
-    tokenizer_class=ByteBpeTokenizer,
-    tokenizer_name="RobertaTokenizer",
-)
+BERT = Family(BertConfig, FullTokenizer, "BertTokenizer", has_tf1=True)
 ELECTRA = Family(
-    config_class=ElectraConfig,
-    tokenizer_class=ElectraTokenizer,
-    tokenizer_name="ElectraTokenizer",
+    ElectraConfig,
+    ElectraTokenizer,
+    "ElectraTokenizer",
     has_tf1=True,
-    tf1="bert_tf.models.electra.tf1",
     parts={"discriminator": REPLACED_TOKEN_HEAD, "generator": "cls/predictions/output_bias"},
     joint_head=("bert_tf.models.electra.question_answering", "ElectraForQuestionAnswering"),
 )
 ALBERT = Family(
-    config_class=AlbertConfig,
-    tokenizer_class=SentencePieceTokenizer,
-    tokenizer_name="AlbertTokenizer",
+    AlbertConfig,
+    SentencePieceTokenizer,
+    "AlbertTokenizer",
     has_tf1=True,
-    tf1="bert_tf.models.albert.tf1",
     joint_head=("bert_tf.models.albert.question_answering", "AlbertForQuestionAnswering"),
 )
-FAMILIES = (BERT, DISTILBERT, ROBERTA, ELECTRA, ALBERT)
+FAMILIES = (
+    BERT,
+    Family(DistilBertConfig, FullTokenizer, "DistilBertTokenizer"),
+    Family(RobertaConfig, ByteBpeTokenizer, "RobertaTokenizer"),
+    ELECTRA,
+    ALBERT,
+)
 
 
 def family_named(model_type: str, source: str = "config") -> Family:
@@ -126,6 +375,33 @@ def config_of_dict(values: Mapping) -> BertConfig:
     """
     family = family_named(values.get("model_type", BERT.model_type))
     return family.config_class.from_dict(values, allow_unknown=True)
+
+
+def config_of_size(size: str, vocab_size: int | None = None) -> BertConfig:
+    """The configuration of a named size of any family (--bert_size), of the family's class.
+
+        config = config_of_size("albert_base_v2", vocab_size=30000)
+
+    Args:
+      size: a name; of BERT, L-<layers>_H-<hidden size> may have its usual _A-<heads>.
+      vocab_size: None: that of the family's released models.
+
+    Raises:
+      ValueError: no such size; lists the known ones.
+    """
+    hidden = re.search(r"_H-(\d+)", size)  # usually a head for 64 units of width
+    name = size.removesuffix(f"_A-{int(hidden[1]) // 64}") if hidden else size
+    classes = sorted(
+        (family.config_class for family in FAMILIES), key=lambda kind: (kind is not BertConfig, kind.title)
+    )
+    for kind in classes:
+        if name in kind.sizes:
+            return kind(vocab_size or kind.released_vocab_size, **kind.sizes[name])
+    files = ", ".join(f"{kind.file_name} ({kind.title})" for kind in classes)
+    raise ValueError(
+        f"--bert_size={size} is not one of {', '.join(name for kind in classes for name in kind.sizes)}. For any other "
+        f"size, write a --bert_config_file, whose name says the family: {files}."
+    )
 
 
 def family_of(config: BertConfig) -> Family:

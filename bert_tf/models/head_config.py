@@ -67,27 +67,24 @@ class HeadConfig:
     ends: int | None = None
 
     def __post_init__(self):
-        for name in ("architecture", "problem_type", "hidden_act", "features", "model_on_top", "window_pooling"):
-            if not isinstance(getattr(self, name), str | None):
-                raise ValueError(f"{name} must be a string, not {getattr(self, name)!r:.80}")
-        if not isinstance(self.lstm_on_top, bool):
-            raise ValueError(f"lstm_on_top must be true or false, not {self.lstm_on_top!r:.80}")
-        for name in ("size_on_top", "window_stride", "max_windows", "starts", "ends"):
-            if not isinstance(getattr(self, name), int | None) or isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be a whole number, not {getattr(self, name)!r:.80}")
-            if getattr(self, name) is not None and not 1 <= getattr(self, name) <= _LARGEST:
-                raise ValueError(f"{name}={getattr(self, name)!r:.80} must be from 1 to {_LARGEST:,}")
+        kinds = {str | None: "a string", bool: "true or false", int | None: "a whole number"}
+        for field in dataclasses.fields(self):
+            name, value = field.name, getattr(self, field.name)
+            if field.type not in kinds:
+                continue
+            if not isinstance(value, field.type) or isinstance(value, bool) != (field.type is bool):
+                raise ValueError(f"{name} must be {kinds[field.type]}, not {value!r:.80}")
+            if field.type == int | None and value is not None and not 1 <= value <= _LARGEST:
+                raise ValueError(f"{name}={value!r:.80} must be from 1 to {_LARGEST:,}")
         if self.lstm_on_top and self.features:
             raise ValueError("lstm_on_top and features are two ways: give one.")
         if self.window_pooling not in (None, *WINDOW_POOLINGS):
-            choices = ", ".join(WINDOW_POOLINGS)
-            raise ValueError(f"window_pooling={self.window_pooling!r:.80} is not one of {choices}")
+            raise ValueError(f"window_pooling={self.window_pooling!r:.80} is not one of {', '.join(WINDOW_POOLINGS)}")
         if self.window_pooling and (self.lstm_on_top or self.features):
             raise ValueError("window_pooling is for the pooled output, which lstm_on_top and features don't use.")
         if (self.window_stride or self.max_windows) and not self.window_pooling:
             raise ValueError("window_stride and max_windows are for models with window_pooling.")
-        if self.labels is not None:
-            names = self.labels
+        if (names := self.labels) is not None:
             if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
                 raise ValueError(f"labels must be a list of names, not {names!r:.80}")
             plain = tuple(map(plain_name, names))

@@ -26,9 +26,8 @@ from bert_tf.models.variable_names import (
 )
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import read_json_if_there
-from bert_tf.weights import safetensors_files
 from bert_tf.weights.mapping import Weights, is_model_variable, renamed, with_tensors
-from bert_tf.weights.torch_files import SHARD_INDEX_SUFFIX, open_file, open_shards
+from bert_tf.weights.tensor_files import open_tensors, write_safetensors
 
 CONFIG = "config.json"
 
@@ -275,7 +274,7 @@ def open_weights(file: str, layouts: Mapping[str, Layout]) -> Weights:
       FileNotFoundError: no such file, or a shard is missing.
       ValueError: damaged, a pickle without PyTorch, none of the families, or another one than config.json says.
     """
-    shapes, read, half = open_shards(file) if file.endswith(SHARD_INDEX_SUFFIX) else open_file(file)
+    shapes, read, half = open_tensors(file)
     plain = {_plain_name(name): name for name in shapes}
     config = _stated_config(file)
     stated = config.get("model_type")
@@ -435,7 +434,7 @@ def save(layout: Layout, path: str, weights: Weights, config: BertConfig, head: 
         size, project = config.hidden_size, layout.renamed(f"{scope}embeddings_project.").removeprefix(scope * bare)
         layer = {project + "weight": np.eye(size, dtype=np.float32), project + "bias": np.zeros(size, np.float32)}
         tensors = with_tensors(tensors, layer)
-    safetensors_files.write_safetensors(path, tensors, {"format": "pt"})
+    write_safetensors(path, tensors, {"format": "pt"})
     return written
 
 

@@ -1,11 +1,8 @@
 """How Hugging Face's files of each family differ from the names and keys used here."""
 
-from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.config import BertConfig
-from bert_tf.models.distilbert.config import DistilBertConfig
-from bert_tf.models.electra.config import ElectraConfig
+from bert_tf.models.families import AlbertConfig, DistilBertConfig, ElectraConfig, RobertaConfig
 from bert_tf.models.huggingface import BERT_DEFAULTS, Layout, classifier_names
-from bert_tf.models.roberta.config import RobertaConfig
 
 # Values of `Layout.refused` for encoders with absolute positions.
 _PLAIN_ENCODER = {

@@ -5,7 +5,8 @@ BertPretrainer, ElectraPretrainer, BertClassifier, BertSpanLabeler and BertToken
 the `variables/variables` files of the SavedModels that TensorFlow Hub and Kaggle offer. The keys of the tensors depend
 on which object was saved and how. The full names that the layers gave the variables do not, so variables are found by
 those. Where full names are ambiguous (an optimizer's copies, output layers of different heads, the two encoders of an
-ElectraPretrainer), edges of the object graph decide.
+ElectraPretrainer), the object graph decides: each of its nodes is a saved Python object, and each edge an attribute by
+which one object holds another.
 
 Whether an encoder was pre-norm (`norm_first`) can't be seen in a checkpoint, since it has the same variables; only a
 SavedModel records it.
@@ -20,12 +21,13 @@ import re
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from bert_tf.models.variable_names import check_shapes, config_of_shapes, expected_shapes, pooler, word_table
 from bert_tf.system.messages import some
 from bert_tf.weights import bundle
 from bert_tf.weights.mapping import Weights
-from bert_tf.weights.object_graph import KEY_SUFFIX, ObjectGraph, read_graph
 
 # Scope in the full names here, below a layer -> scope in the original.
 _LAYER_SCOPES = {
@@ -84,6 +86,10 @@ _NEXT_SENTENCE = "next_sentence"
 # The scope of a head's own pooler until it is clear which pooler was trained.
 _HEADS_POOLER = "(pooler of the head)"
 
+_VALUE = "VARIABLE_VALUE"
+# Only optimizers have an attribute of this name.
+_OPTIMIZER_EDGES = {"learning_rate", "_learning_rate", "_current_learning_rate"}
+
 _ATTENTION = re.compile(r"/attention/self/(query|key|value)/kernel$")
 _TRANSPOSED = {"cls/seq_relationship/output_weights", "output_weights", "cls/squad/output_weights"}
 
@@ -104,13 +110,15 @@ def open_weights(path: str) -> Weights:
       ValueError: a file is missing or damaged, no BERT, or a kind of BERT that the original's variables can't express.
     """
     reader = bundle.open_bundle(path)
-    graph = read_graph(reader, path)
+    variables = _read_variables(reader, path)
     _check_not_pre_norm(path)
     networks = {edges[0] for edges in _PARTS.values()}
-    pretrainer = next((node for node in sorted(graph.reached) if networks <= graph.children(node).keys()), None)
-    if pretrainer is None:
-        return _open(reader, path, graph)
-    parts = {part: _open(reader, path, graph.below(pretrainer, edges), True) for part, edges in _PARTS.items()}
+    if not networks <= set().union(*(variable.edges for variable in variables)):
+        return _open(reader, path, variables)
+    parts = {
+        part: _open(reader, path, [one for one in variables if one.edges & {*edges}], True)
+        for part, edges in _PARTS.items()
+    }
     for part, other in zip(parts, reversed(parts), strict=True):
         others = parts[other].origins.values()
         parts[part].unused |= {key: f"of the {other}" for key in parts[part].unused if key in others}
@@ -118,10 +126,66 @@ def open_weights(path: str) -> Weights:
     return dataclasses.replace(parts["discriminator"], parts=parts)
 
 
-def _open(reader, path: str, graph: ObjectGraph, is_part: bool = False) -> Weights:
-    """`open_weights` of one encoder and its heads; `graph` has no other. is_part: of an ElectraPretrainer."""
-    scope = _scope(graph, is_part)
-    keys, reasons = _find_variables(graph, path, scope), {}
+@dataclasses.dataclass(frozen=True)
+class _Variable:
+    """A variable in the object graph: its full name, its key, and the names of all edges on all paths to it."""
+
+    full_name: str
+    key: str
+    edges: set[str]
+
+
+def _read_variables(reader, path: str) -> list[_Variable]:
+    """The variables in the graph of an open checkpoint, without those of optimizers.
+
+    Raises:
+      ValueError: it has none, or its file is damaged.
+    """
+    if not reader.has_tensor(bundle.OBJECT_GRAPH):
+        raise ValueError(
+            f"{path} is not an object-based checkpoint (no {bundle.OBJECT_GRAPH}). It contains "
+            f"{some(sorted(reader.get_variable_to_shape_map()))}."
+        )
+    try:
+        # Not through NumPy, whose byte strings lose trailing zeros.
+        nodes = TrackableObjectGraph.FromString(reader.get_tensor(bundle.OBJECT_GRAPH)).nodes
+    except (tf.errors.OpError, RuntimeError, DecodeError, IndexError) as error:
+        raise ValueError(f"{path}: its {bundle.OBJECT_GRAPH} is damaged, or its .data is missing: {error}") from error
+    # Newer optimizers name their moments like the variables.
+    optimizers = {
+        number
+        for number, node in enumerate(nodes)
+        if node.slot_variables or any(child.local_name in _OPTIMIZER_EDGES for child in node.children)
+    }
+    parents: dict[int, list[tuple[int, str]]] = {0: []} if nodes else {}
+    queue = list(parents)
+    for number in queue:
+        for child in nodes[number].children:
+            if child.node_id not in optimizers:
+                if child.node_id not in parents:
+                    parents[child.node_id] = []
+                    queue.append(child.node_id)
+                parents[child.node_id].append((number, child.local_name))
+
+    def edges_to(number: int) -> set[str]:
+        edges, above = set(), [number]
+        for node in above:
+            edges |= {edge for _, edge in parents[node]}
+            above += {parent for parent, _ in parents[node]}.difference(above)
+        return edges
+
+    return [
+        _Variable(attribute.full_name, attribute.checkpoint_key, edges_to(number))
+        for number in sorted(parents)
+        for attribute in nodes[number].attributes
+        if attribute.name == _VALUE
+    ]
+
+
+def _open(reader, path: str, variables: list[_Variable], is_part: bool = False) -> Weights:
+    """`open_weights` of one encoder and its heads. is_part: of an ElectraPretrainer."""
+    scope = _scope(variables, is_part)
+    keys, reasons = _find_variables(variables, path, scope), {}
     if scope == "electra":
         reasons = {keys.pop(name): "no pooler in ELECTRA" for name in list(keys) if name.startswith(pooler(scope))}
     stored = {key: tuple(shape) for key, shape in reader.get_variable_to_shape_map().items()}
@@ -146,16 +210,14 @@ def _open(reader, path: str, graph: ObjectGraph, is_part: bool = False) -> Weigh
     hints: dict = {"num_attention_heads": heads.pop()} if heads and scope != "albert" else {}
     if scope == "electra":
         hints["hidden_act"] = "gelu"  # the original has the exact form, which Model Garden's encoders don't know
-    lower_case = graph.children(0).get("do_lower_case")
-    for number, full_name, key in graph.variables():
-        if number == lower_case:
-            hints["do_lower_case"] = bool(bundle.read_tensor(reader, path, key))
-            reasons[key] = "no weight: read as do_lower_case"
-        elif key not in keys.values():
-            reasons.setdefault(key, f"the original has no variable for {full_name or 'it'}")
-    counters = [name + KEY_SUFFIX for name in ("save_counter", "global_step")]
-    reasons |= dict.fromkeys(counters, "a counter")
-    # Whatever the walk through the graph did not reach belongs to an optimizer.
+    for variable in variables:
+        if "do_lower_case" in variable.edges:
+            hints["do_lower_case"] = bool(bundle.read_tensor(reader, path, variable.key))
+            reasons[variable.key] = "no weight: read as do_lower_case"
+        elif variable.key not in keys.values():
+            reasons.setdefault(variable.key, f"the original has no variable for {variable.full_name or 'it'}")
+    reasons |= {f"{name}/.ATTRIBUTES/{_VALUE}": "a counter" for name in ("save_counter", "global_step")}
+    # Whatever the graph does not lead to without an optimizer belongs to one.
     others = "optimizer state, in another form than the original's"
     unused = {key: reasons.get(key, others) for key in sorted({*stored} - {*keys.values()} - {bundle.OBJECT_GRAPH})}
     names = sorted(keys)
@@ -167,35 +229,33 @@ def _open(reader, path: str, graph: ObjectGraph, is_part: bool = False) -> Weigh
     return weights
 
 
-def _scope(graph: ObjectGraph, is_part: bool) -> str:
+def _scope(variables: list[_Variable], is_part: bool) -> str:
     """The scope of the family of an encoder."""
-    names = [full_name for _, full_name, _ in graph.variables()]
+    names = [variable.full_name for variable in variables]
     if any(match[1] in _LAYER_SCOPES for match in map(_SHARED_BLOCK.search, names) if match):
         return "albert"
     return "electra" if is_part or any("embedding_projection/kernel" in name for name in names) else "bert"
 
 
-def _find_variables(graph: ObjectGraph, path: str, scope: str) -> dict[str, str]:
+def _find_variables(variables: list[_Variable], path: str, scope: str) -> dict[str, str]:
     """The key of each of the original's variables.
 
     Raises:
       ValueError: no BERT, or one that the original's variables can't express.
     """
     found: dict[str, str] = {}
-    names, strays = [], []
-    for number, full_name, key in graph.variables():
-        names.append(full_name or key)
-        original = _original_name(full_name, graph.edges_to(number), scope)
+    strays = []
+    for variable in variables:
+        original = _original_name(variable.full_name, variable.edges, scope)
         if original is None:
-            if _IN_LAYER.search(full_name):
-                strays.append(full_name)
+            strays += [variable.full_name] if _IN_LAYER.search(variable.full_name) else []
         elif original in found:
             raise ValueError(
-                f"{path} has two candidates for {original}: {found[original]} and {key}. Are there two encoders in "
-                "it? Save the one you want on its own."
+                f"{path} has two candidates for {original}: {found[original]} and {variable.key}. Are there two "
+                "encoders in it? Save the one you want on its own."
             )
         else:
-            found[original] = key
+            found[original] = variable.key
     heads = [name for name in found if name.startswith(("cls/seq_relationship/", "output_"))]
     if scope == "electra" and heads and f"{scope}/embeddings_project/kernel" in found:
         raise ValueError(
@@ -203,9 +263,10 @@ def _find_variables(graph: ObjectGraph, path: str, scope: str) -> dict[str, str]
             f"models, which have no pooler for {found[heads[0]]}. BERT has no such matrix. Save the encoder alone."
         )
     if word_table(scope) not in found:
+        names = sorted(variable.full_name or variable.key for variable in variables)
         raise ValueError(
             f"{path} is not a checkpoint of a BERT of tf-models-official: no word embeddings "
-            f"(word_embeddings/embeddings) among its {len(names)} variables: {some(sorted(names)) or 'none'}."
+            f"(word_embeddings/embeddings) among its {len(names)} variables: {some(names) or 'none'}."
         )
     if strays:
         raise ValueError(

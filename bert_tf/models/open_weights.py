@@ -9,14 +9,16 @@ Everything that takes weights uses this: the scripts' --init_checkpoint, `from_p
 
 import posixpath
 
-from bert_tf.models import huggingface
-from bert_tf.models.families import FAMILIES, family_of_variables
+from bert_tf.models import huggingface, tf1_layouts
+from bert_tf.models.families import family_of_variables
 from bert_tf.models.formats import BERT_TF, ENDINGS, HUGGINGFACE, MODEL_GARDEN, TF1, Format, no_weights
 from bert_tf.models.huggingface_layouts import LAYOUTS
 from bert_tf.models.lora import merged
-from bert_tf.weights import bundle, find
+from bert_tf.system.text_files import exists, is_folder
+from bert_tf.text.casing import first_existing
+from bert_tf.weights import bundle
 from bert_tf.weights.mapping import Weights
-from bert_tf.weights.safetensors_files import open_safetensors
+from bert_tf.weights.tensor_files import open_safetensors
 
 # The encoder's scope in TF1 Hub modules.
 _HUB_SCOPE = "module/"
@@ -35,15 +37,18 @@ def find_weights(path: str) -> tuple[Format, str]:
       FileNotFoundError: there are no weights of a known format; the message says what was looked for.
       ValueError: a file can't be read.
     """
-    names = (*BERT_TF.looked_for, *HUGGINGFACE.looked_for)
-    if file := find.find_file(path, names, ENDINGS):
+    file = path if path.endswith(ENDINGS) and exists(path) else None
+    if is_folder(path):
+        file = first_existing(path, (*BERT_TF.looked_for, *HUGGINGFACE.looked_for))
+    if file:
         ours = posixpath.basename(file) == BERT_TF.file_name
         if not ours and file == path and file.endswith(".safetensors"):
             ours = open_safetensors(file)[1].get("format") == BERT_TF.name
         return (BERT_TF if ours else HUGGINGFACE), file
-    if prefix := find.find_bundle(path, TF1.file_name):
-        return (MODEL_GARDEN if bundle.is_object_checkpoint(prefix) else TF1), prefix
-    raise no_weights(path)
+    prefix = bundle.find_bundle(path, TF1.file_name)
+    if not prefix:
+        raise no_weights(path)
+    return (MODEL_GARDEN if bundle.open_bundle(prefix).has_tensor(bundle.OBJECT_GRAPH) else TF1), prefix
 
 
 def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> Weights:
@@ -83,8 +88,7 @@ def _open_tf1(prefix: str) -> Weights:
         origins,
         lambda name: bundle.read_tensor(reader, prefix, origins[name]),
     )
-    layouts = (family.tf1_layout for family in FAMILIES if family.tf1)
-    return next((layout.open_weights(weights) for layout in layouts if layout.is_here(weights)), weights)
+    return tf1_layouts.with_our_names(weights)
 
 
 def choose_part(weights: Weights, part: str) -> Weights:

@@ -15,8 +15,7 @@ from bert_tf.models import card, initialize, open_weights, output_layers, random
 from bert_tf.models import directory as model_directory
 from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.directory import ModelFiles, needed_config
-from bert_tf.models.electra.config import ElectraConfig
-from bert_tf.models.families import BERT, FAMILIES, family_of, family_of_variables
+from bert_tf.models.families import BERT, FAMILIES, ElectraConfig, family_of, family_of_variables
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.models.variable_names import HIDDEN_LAYER
 from bert_tf.text import casing as text_casing

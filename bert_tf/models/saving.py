@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import card, huggingface
+from bert_tf.models import card, huggingface, tf1_layouts
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles, add_tokens, needed_config, tokenizer_of
 from bert_tf.models.families import family_of
@@ -26,8 +26,9 @@ from bert_tf.text import vocab as text_vocab
 from bert_tf.text.added_tokens import AddedToken
 from bert_tf.text.tokenizer import ROLES
 from bert_tf.text.wordpiece import FullTokenizer
-from bert_tf.weights import bundle, safetensors_files
-from bert_tf.weights.mapping import Weights, base_name, is_model_variable, renamed
+from bert_tf.weights import bundle
+from bert_tf.weights.mapping import Weights, is_model_variable, renamed
+from bert_tf.weights.tensor_files import write_safetensors
 
 # That of the original and of tf-models-official, whatever a configuration says.
 _THEIR_LAYER_NORM_EPS = 1e-12
@@ -45,27 +46,18 @@ def write_weights(path: str, format: Format, weights: Weights, config: BertConfi
     texts = config_files(config, head)
     if format is BERT_TF:
         names = {name: name for name in weights}
-        safetensors_files.write_safetensors(path, weights, {"format": "bert_tf"})
+        write_safetensors(path, weights, {"format": "bert_tf"})
     elif format is HUGGINGFACE:
         layout = LAYOUTS[config.model_type]
         names = huggingface.save(layout, path, weights, config, head)
         values = huggingface.config_values(layout, config, weights, head)
         texts = {HUGGINGFACE_CONFIG: json.dumps(values, indent=2, sort_keys=True) + "\n"}
     else:
-        names = _names_of_tf1(weights, config)
+        names = tf1_layouts.names_there(weights, config)
         bundle.write_bundle(path, renamed(weights, {there: name for name, there in names.items()}, {}))
     for name, text in texts.items():
         write_text_file(posixpath.join(posixpath.dirname(path), name), text)
     return names
-
-
-def _names_of_tf1(weights: Weights, config: BertConfig) -> dict[str, str]:
-    """The names in the checkpoints of a family's original."""
-    layout = family_of(config).tf1_layout
-    if not layout:
-        return {name: name for name in weights}
-    there = layout.names_there({base_name(name) for name in weights}, config)
-    return {name: there[base_name(name)] + name.removeprefix(base_name(name)) for name in weights}
 
 
 def write_description(

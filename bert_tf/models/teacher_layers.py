@@ -5,8 +5,7 @@ import re
 from collections.abc import Sequence
 
 from bert_tf.models.config import BertConfig
-from bert_tf.models.distilbert.config import DistilBertConfig
-from bert_tf.models.families import is_encoder_variable
+from bert_tf.models.families import DistilBertConfig, is_encoder_variable
 from bert_tf.weights.mapping import Weights, is_model_variable, renamed
 
 _TRANSFORM = "cls/predictions/transform/"

@@ -30,8 +30,18 @@ from bert_tf.models.initialize import (
 from bert_tf.models.open_weights import open_weights
 from bert_tf.system.atomic import check_may_write, sync, temporary_folder, write_text_file
 from bert_tf.system.literal_paths import names_in
-from bert_tf.weights.bundle import DATA_SUFFIX, INDEX_SUFFIX, DamagedError, open_bundle, value_of, write_bundle
-from bert_tf.weights.find import checkpoint_state, data_files, latest_checkpoint, saved_steps
+from bert_tf.weights.bundle import (
+    DATA_SUFFIX,
+    INDEX_SUFFIX,
+    DamagedError,
+    checkpoint_state,
+    data_files,
+    latest_checkpoint,
+    open_bundle,
+    saved_steps,
+    value_of,
+    write_bundle,
+)
 
 __all__ = [
     "Initialization",

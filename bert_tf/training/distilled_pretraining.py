@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from bert_tf.models import flops, teacher_layers
 from bert_tf.models.config import BertConfig
-from bert_tf.models.distilbert.config import DistilBertConfig
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
+from bert_tf.models.families import DistilBertConfig
 from bert_tf.models.recipe import Recipe
 from bert_tf.models.task_models import BertForMaskedLM
 from bert_tf.models.teacher_settings import DISTILLATION_FLAGS

@@ -8,18 +8,17 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import card, flops, initialize, open_weights, pretrained, saving
+from bert_tf.models import card, flops, initialize, open_weights, pretrained, saving, tf1_layouts
 from bert_tf.models import directory as model_directory
 from bert_tf.models.card import CardFacts
 from bert_tf.models.config import BertConfig
-from bert_tf.models.electra import tf1
-from bert_tf.models.electra.config import ElectraConfig
 from bert_tf.models.electra.pretraining import (
     ElectraPretrainer,
     ReplacedTokenEvaluation,
     ReplacedTokenPretraining,
     check_shared_sizes,
 )
+from bert_tf.models.families import ElectraConfig
 from bert_tf.models.teacher_settings import DISTILLATION_FLAGS
 from bert_tf.pretraining import electra_masking
 from bert_tf.pretraining.settings import FIXED_MASK_FLAGS, PretrainingSettings
@@ -136,7 +135,7 @@ class ElectraTask(PretrainingTask):
         folder = self.settings.output_dir
         files = model_directory.read_model_files(folder)
         configs = {"discriminator": self.config, "generator": self.generator_config}
-        for part, weights in tf1.open_weights(initialize.model_weights(model)).parts.items():
+        for part, weights in tf1_layouts.with_our_names(initialize.model_weights(model)).parts.items():
             if part in configs:
                 own = dataclasses.replace(files, config=configs[part], card=self._facts_of(part, facts))
                 target = posixpath.join(folder, part)

@@ -19,12 +19,10 @@ from bert_tf.data import records
 from bert_tf.data.shares import Share
 from bert_tf.models import card, initialize, pretrained, random_weights, saving
 from bert_tf.models import directory as model_directory
-from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.card import NO_FACTS, CardFacts
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
-from bert_tf.models.distilbert.config import DistilBertConfig
-from bert_tf.models.sizes import config_of_size
+from bert_tf.models.families import AlbertConfig, DistilBertConfig, config_of_size
 from bert_tf.models.variable_names import pooler
 from bert_tf.pretraining import dynamic_masking, model_vocabulary
 from bert_tf.pretraining.settings import PretrainingSettings, check_settings

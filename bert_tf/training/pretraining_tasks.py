@@ -13,11 +13,10 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import flops, objectives, pretrained, task_models
-from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.card import CardFacts
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
-from bert_tf.models.families import Family, family_of
+from bert_tf.models.families import AlbertConfig, Family, family_of
 from bert_tf.models.recipe import Recipe
 from bert_tf.models.teacher_settings import DISTILLATION_FLAGS
 from bert_tf.pretraining import dynamic_masking, left_to_right, model_vocabulary, roberta_masking, smoothed_masking

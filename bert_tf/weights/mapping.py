@@ -6,7 +6,7 @@ and tensors are read only on request, so that a large model is never in memory t
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import google_crc32c
 import numpy as np
@@ -56,12 +56,8 @@ class Weights(Mapping[str, np.ndarray]):
     @property
     def checksum(self) -> str:
         """Of names and values of the model's variables; reads them all."""
-        checksum = google_crc32c.Checksum()
-        for name in sorted(filter(is_model_variable, self.shapes)):
-            checksum.update(name.encode())
-            for block in blocks(self.read(name)):
-                checksum.update(np.ascontiguousarray(block).tobytes())
-        return checksum.hexdigest().decode()
+        names = sorted(filter(is_model_variable, self.shapes))
+        return checksum_of(part for name in names for part in (name.encode(), *blocks(self.read(name))))
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.read(name)
@@ -95,6 +91,14 @@ def blocks(tensor: np.ndarray) -> Iterator[np.ndarray]:
     count = max(1, _BLOCK_BYTES // max(1, rows[:1].nbytes))
     for start in range(0, len(rows), count):
         yield rows[start : start + count]
+
+
+def checksum_of(parts: Iterable[bytes | np.ndarray]) -> str:
+    """CRC-32C of bytes and of the values of arrays, 8 hexadecimal digits."""
+    checksum = google_crc32c.Checksum()
+    for part in parts:
+        checksum.update(part if isinstance(part, bytes) else part.tobytes())
+    return checksum.hexdigest().decode()
 
 
 def base_name(name: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 from helpers import warm
 from helpers.paths import ROOT
 
-from bert_tf.models.config import BertConfig
+from bert_tf.models.families import config_of_size
 from experiments import recipe_time
 
 
@@ -15,7 +15,7 @@ def test_operations_are_about_six_per_parameter_and_token():
 
     Of the last layer only keys and values are needed for all tokens.
     """
-    config = BertConfig.from_size("base")
+    config = config_of_size("base")
     matrices = 11 * (4 * 768**2 + 2 * 768 * 3072) + 2 * 768**2
     short, long = recipe_time.phase_flops(config)
     assert 1.0 < short / (6 * matrices * 900_000 * 256 * 128) < 1.15

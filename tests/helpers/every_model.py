@@ -4,10 +4,10 @@ import numpy as np
 
 from bert_tf.models.baselines import BaselineClassifier, create_config
 from bert_tf.models.config import BertConfig
-from bert_tf.models.electra.config import ElectraConfig
 from bert_tf.models.electra.discriminator import ElectraDiscriminator
 from bert_tf.models.electra.pretraining import ElectraPretrainer
 from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
+from bert_tf.models.families import ElectraConfig
 from bert_tf.models.similarity import BertForSimilarity
 from bert_tf.models.task_models import (
     BertForMaskedLM,
@@ -22,7 +22,7 @@ from bert_tf.models.task_models import (
 ROWS, LENGTH, VOCAB = 4, 6, 40
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 CONFIG = BertConfig(VOCAB, **SIZES, max_position_embeddings=8, type_vocab_size=2)
-ELECTRA = ElectraConfig(VOCAB, 16, 16, 1, 2, 32, max_position_embeddings=8)
+ELECTRA = ElectraConfig(VOCAB, 16, 1, 2, 32, embedding_size=16, max_position_embeddings=8)
 
 
 def inputs(*leading, **others) -> dict:

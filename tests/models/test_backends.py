@@ -37,7 +37,7 @@ ELECTRA_PROGRAM = """
 import json, sys
 import numpy as np
 import keras
-from bert_tf.models.electra.config import ElectraConfig
+from bert_tf.models.families import ElectraConfig
 from bert_tf.models.electra.pretraining import ElectraPretrainer
 from bert_tf.training.optimization import create_optimizer
 
@@ -45,7 +45,7 @@ loaded = "tensorflow" in sys.modules  # of the backend's own need
 from bert_tf.training.checkpoints import initialize, model_variables
 from bert_tf.weights import bundle
 
-config = ElectraConfig(260, 24, 32, 2, 2, 128, "gelu_erf", 0.0, 0.0, 40)
+config = ElectraConfig(260, 32, 2, 2, 128, "gelu_erf", 0.0, 0.0, 40, embedding_size=24)
 model = ElectraPretrainer(config, config.generator(0.5))
 model = type(model).from_config(model.get_config())
 model.build()

@@ -204,8 +204,7 @@ def test_activation_names(written, meant):
 
 def test_vocab_size_check(caplog):
     def check(lines, vocab_size, **kwargs):
-        vocab = {str(i): i for i in range(lines)}
-        check_vocab_size(BertConfig(vocab_size), vocab, "v.txt", "c.json", **kwargs)
+        check_vocab_size(BertConfig(vocab_size), lines, "v.txt", "c.json", **kwargs)
 
     check(200, 200)
     assert not caplog.records
@@ -219,15 +218,10 @@ def test_vocab_size_check(caplog):
     with caplog.at_level(python_logging.WARNING):
         check(30522, 30528)
         assert "padded" in caplog.text
-        check(201, 200, allow_mismatch=True)
-        check(50, 200, allow_mismatch=True)
-    assert caplog.text.count("(allowed)") == 2
     with pytest.raises(ValueError, match=r"Set vocab_size to 201 in c\.json, or to 208, a multiple of 8"):
         check(201, 500, is_new=True)
     with pytest.raises(ValueError, match=r"if this is it, add 299 lines to it for the unused rows: \[row201\]"):
         check(201, 500)
-    # A repeated token takes another line, so lines count, not different tokens.
-    check_vocab_size(BertConfig(3), {"a": 2, "b": 1})
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):

@@ -7,9 +7,9 @@ import tensorflow as tf
 from helpers.dropped import in_training
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import Drop, drop_at, dropout, dropout_scope, keep_mask, place, random_bits, several_rows
+from bert_tf.models.families import AlbertConfig
 from bert_tf.models.task_models import BertForSequenceClassification, BertModel
 
 ONES = np.ones((4, 6, 50), "float32")

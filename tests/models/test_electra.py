@@ -14,8 +14,8 @@ from helpers.outputs import TOLERANCE, assert_close
 
 from bert_tf.conversion import convert
 from bert_tf.models import open_weights, pretrained, task_models
-from bert_tf.models.electra.config import ElectraConfig
 from bert_tf.models.electra.discriminator import ElectraDiscriminator
+from bert_tf.models.families import ElectraConfig
 from bert_tf.models.task_models import BertForMaskedLM
 from bert_tf.serving.fill_mask import fill_mask
 from bert_tf.text.wordpiece import ElectraTokenizer
@@ -94,12 +94,12 @@ def released(golden, tmp_path):
 def test_sizes_without_a_configuration(released, caplog):
     for part, width, inner in (("discriminator", 32, 128), ("generator", 16, 64)):
         config = pretrained.read_model(str(released), part=part)[1].config
-        assert config == ElectraConfig(260, 24, width, 2, 1, inner, max_position_embeddings=40)
+        assert config == ElectraConfig(260, width, 2, 1, inner, embedding_size=24, max_position_embeddings=40)
     assert "sizes are inferred from the weights, with 1 attention heads" in caplog.text
     flags = dict.fromkeys(("bert_config_file", "vocab_file", "do_lower_case", "strip_accents"))
     assert pretrained.describe(open_weights.open_weights(str(released)), **flags).config.hidden_size == 32
     # A configuration beside the checkpoint is the discriminator's.
-    ElectraConfig(260, 24, 32, 2, 2, 128, hidden_dropout_prob=0.0, max_position_embeddings=40).save(
+    ElectraConfig(260, 32, 2, 2, 128, embedding_size=24, hidden_dropout_prob=0.0, max_position_embeddings=40).save(
         str(released / "electra_config.json")
     )
     config = pretrained.read_model(str(released), part="generator")[1].config

@@ -8,11 +8,10 @@ import pytest
 
 from bert_tf.conversion import convert
 from bert_tf.models import question_heads
-from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.albert.question_answering import AlbertForQuestionAnswering
 from bert_tf.models.config import BertConfig
-from bert_tf.models.electra.config import ElectraConfig
 from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
+from bert_tf.models.families import AlbertConfig, ElectraConfig
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.joint_spans import JointSpanModel
 from bert_tf.models.task_models import BertForQuestionAnswering

@@ -12,7 +12,7 @@ from bert_tf.models.families import family_named, is_encoder_variable
 from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
 from bert_tf.training import checkpoints
 from bert_tf.training.optimization import create_optimizer
-from bert_tf.weights.safetensors_files import write_safetensors
+from bert_tf.weights.tensor_files import write_safetensors
 
 FAMILIES = ["bert", *slow("distilbert", "electra", "roberta", "albert")]
 RANK, ALPHA, HIDDEN, INNER = 3, 4.5, 32, 64

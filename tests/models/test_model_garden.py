@@ -20,7 +20,6 @@ from helpers.model_garden_models import (
 )
 
 from bert_tf.models import model_garden
-from bert_tf.weights import bundle
 
 tf_keras = pytest.importorskip("tf_keras")
 from official.nlp import optimization  # noqa: E402
@@ -98,7 +97,6 @@ KINDS = (
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_and_names(official, kind):
     prefix, expected, num_unused = official[kind]
-    assert bundle.is_object_checkpoint(prefix)
     weights = model_garden.open_weights(prefix)
     assert weights.format == "model_garden" and weights.path == prefix
     assert_same_bits(weights, expected)

@@ -17,7 +17,7 @@ from bert_tf.serving.detect_task import task_in
 from bert_tf.serving.graphs import create_served_model
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training import loop
-from bert_tf.weights.safetensors_files import open_safetensors, write_safetensors
+from bert_tf.weights.tensor_files import open_safetensors, write_safetensors
 
 POOLER = ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
 FEATURES = {

@@ -12,7 +12,7 @@ from helpers.every_model import CONFIG, LENGTH, MODELS, SIZES, VOCAB, inputs
 from helpers.paths import ROOT
 from helpers.training_steps import feed, one_device
 
-from bert_tf.models.roberta.config import RobertaConfig
+from bert_tf.models.families import RobertaConfig
 from bert_tf.models.task_models import BertModel
 from bert_tf.training import step as train_step
 from bert_tf.training.optimization import AdamWeightDecay, create_optimizer

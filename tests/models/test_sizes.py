@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from bert_tf.models.config import BertConfig
-from bert_tf.models.roberta.config import RobertaConfig
-from bert_tf.models.sizes import config_of_size
+from bert_tf.models.families import config_of_size
 from bert_tf.models.variable_names import expected_shapes
 
 # In millions. Tiny to base with the pre-training heads; all others are the encoder's.
@@ -31,8 +30,8 @@ def test_berts_sizes_have_the_published_parameters():
     for size, millions in PUBLISHED.items():
         assert round(count_of(config_of_size(size), encoder_only=size == "large"), 1) == millions
     assert len(names[6:]) == 28 and len({str(BertConfig.sizes[name]) for name in names}) == 28
-    config = BertConfig.from_size("L-10_H-256", vocab_size=99)
-    assert config == config_of_size("L-10_H-256", 99) == BertConfig(99, 256, 10, 4, 1024, type_vocab_size=2)
+    config = config_of_size("L-10_H-256", vocab_size=99)
+    assert config == BertConfig(99, 256, 10, 4, 1024, type_vocab_size=2)
     assert config_of_size("L-6_H-768_A-3").num_attention_heads == 3
     assert config_of_size("L-6_H-768_A-12") == config_of_size("L-6_H-768")
 
@@ -60,7 +59,3 @@ def test_unknown_sizes_list_the_known_ones():
             r".* albert_config\.json \(ALBERT\).* roberta_config\.json \(RoBERTa\)\.$",
         ):
             config_of_size(wrong)
-    with pytest.raises(
-        ValueError, match="--bert_size=base is not one of roberta_base, roberta_large. .*: roberta_config.json "
-    ):
-        RobertaConfig.from_size("base")

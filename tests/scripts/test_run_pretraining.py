@@ -135,7 +135,7 @@ def test_odd_settings_together(data, tmp_path):
 
 def cases_of(data, folder) -> dict:
     """Case -> (changed flags, message)."""
-    from bert_tf.models.distilbert.config import DistilBertConfig
+    from bert_tf.models.families import DistilBertConfig
 
     write_pretraining_records(folder / "long.tfrecord", 5, max_seq_length=24)
     write_pretraining_records(folder / "odd.tfrecord", 40, mask_of_last=2)

@@ -19,16 +19,16 @@ from bert_tf import BertForMaskedLM, ElectraDiscriminator
 from bert_tf.conversion import convert
 from bert_tf.models import pretrained
 from bert_tf.models.config import BertConfig
-from bert_tf.models.electra.config import ElectraConfig
+from bert_tf.models.families import ElectraConfig
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.settings import PretrainingSettings, check_settings
 from bert_tf.weights import bundle
 
 ELECTRA = GOLDEN / "electra"
 START = str(ELECTRA / "training" / "model.ckpt-8")
-CONFIG = ElectraConfig(260, 24, 32, 2, 2, 128, max_position_embeddings=40)
+CONFIG = ElectraConfig(260, 32, 2, 2, 128, embedding_size=24, max_position_embeddings=40)
 # Two heads, which nothing in a checkpoint shows.
-GENERATOR = ElectraConfig(260, 24, 16, 2, 2, 64, max_position_embeddings=40)
+GENERATOR = ElectraConfig(260, 16, 2, 2, 64, embedding_size=24, max_position_embeddings=40)
 
 
 def write_electra_records(path, rows) -> None:

@@ -11,7 +11,7 @@ from helpers.script_cases import weights_of
 
 from bert_tf.system import literal_paths
 from bert_tf.training import checkpoints
-from bert_tf.weights.find import find_bundle
+from bert_tf.weights.bundle import find_bundle
 
 NAMES = [
     "lr=[1e-4]", "[!a]", "a*b", "a?b", "a\\b", "\\[a\\]", "{a,b}", " a ", "a\nb", "$HOME", "~", "a%20b", "日本",

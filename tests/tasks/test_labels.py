@@ -32,7 +32,7 @@ from bert_tf.tasks.script import fine_tune
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.teacher import open_teacher, with_labels_of
-from bert_tf.weights.safetensors_files import open_safetensors
+from bert_tf.weights.tensor_files import open_safetensors
 
 TEXTS = [f"good w{number} bad w{number * 7 % 90} w{number * 11 % 90}" for number in range(24)]
 NLI = ("entailment", "neutral", "contradiction")

@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.models import initialize
-from bert_tf.models.distilbert.config import DistilBertConfig
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
+from bert_tf.models.families import DistilBertConfig
 from bert_tf.models.open_weights import open_weights
 from bert_tf.models.task_models import BertForMaskedLM
 from bert_tf.training import step as train_step

@@ -14,10 +14,9 @@ import tensorflow as tf
 from helpers.outputs import assert_close
 from helpers.slow import slow
 
-from bert_tf.models import initialize
-from bert_tf.models.electra import tf1
-from bert_tf.models.electra.config import ElectraConfig
+from bert_tf.models import initialize, tf1_layouts
 from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
+from bert_tf.models.families import ElectraConfig
 from bert_tf.models.task_models import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
@@ -77,7 +76,7 @@ def there(name: str, value) -> tuple[str, np.ndarray]:
     value = tf.convert_to_tensor(value).numpy()
     base, *moment = name.split("/adam_")
     value = value.T if base == "output_weights" else value
-    base = OUTPUT_LAYER.get(base) or tf1.names_there([base], None)[base]
+    base = OUTPUT_LAYER.get(base) or tf1_layouts.names_there([base], ElectraConfig(9))[base]
     return "/adam_".join([base, *moment]), value
 
 

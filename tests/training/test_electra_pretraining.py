@@ -13,8 +13,8 @@ from helpers.outputs import assert_close
 from helpers.slow import slow
 
 from bert_tf.models import flops, initialize, kernels
-from bert_tf.models.electra.config import ElectraConfig
 from bert_tf.models.electra.pretraining import ElectraPretrainer, ReplacedTokenEvaluation
+from bert_tf.models.families import ElectraConfig
 from bert_tf.training import step as train_step
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
@@ -168,7 +168,7 @@ def test_model_flops_are_those_of_the_products():
 
     Of the generator's last layer, the predictions and [CLS] are read: all but keys and values is computed for these.
     """
-    config = ElectraConfig(260, 24, 32, 2, 2, 128, max_position_embeddings=40)
+    config = ElectraConfig(260, 32, 2, 2, 128, embedding_size=24, max_position_embeddings=40)
     generator, length, predictions = config.generator(0.5), 40, 6
     model = ElectraPretrainer(config, generator)
     model.build()

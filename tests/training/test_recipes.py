@@ -11,9 +11,8 @@ from helpers.slow import slow
 
 from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
-from bert_tf.models.electra.config import ElectraConfig
+from bert_tf.models.families import ElectraConfig, RobertaConfig
 from bert_tf.models.recipe import Recipe
-from bert_tf.models.roberta.config import RobertaConfig
 from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
 from bert_tf.training import step as train_step
 from bert_tf.training.optimization import AdamWeightDecay, WarmupLinearDecay, create_optimizer, layer_rates
@@ -189,7 +188,7 @@ def test_sum_of_losses_and_clipping():
 
 def test_sum_of_losses_of_words():
     """run_ner.py's loss is a mean over words; ELECTRA's is their sum."""
-    config = ElectraConfig(30, 8, 8, 1, 2, 16, max_position_embeddings=8, hidden_dropout_prob=0.0)
+    config = ElectraConfig(30, 8, 1, 2, 16, embedding_size=8, max_position_embeddings=8, hidden_dropout_prob=0.0)
     model = BertForTokenClassification(config, 3, dropout_rate=0.0, seed=0)
     optimizer = create_optimizer("adamw", 1e-3, 10, 0, dataclasses.replace(config.recipe, clip_norm=0.0))
     model.build()

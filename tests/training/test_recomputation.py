@@ -9,8 +9,8 @@ from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import assert_same, make_batches, mirrored, one_device, run
 
 from bert_tf.models import kernels
-from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.config import BertConfig
+from bert_tf.models.families import AlbertConfig
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.training.settings import TrainingSettings
 from bert_tf.training.step import TrainingPlan

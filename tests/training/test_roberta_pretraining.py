@@ -16,9 +16,8 @@ from helpers.paths import ROOT
 
 from bert_tf.models import initialize
 from bert_tf.models.config import BertConfig
-from bert_tf.models.distilbert.config import DistilBertConfig
+from bert_tf.models.families import DistilBertConfig, RobertaConfig
 from bert_tf.models.objectives import MaskedLanguageModelObjective, MeanMaskedLanguageModelObjective
-from bert_tf.models.roberta.config import RobertaConfig
 from bert_tf.models.task_models import BertForMaskedLM
 from bert_tf.training import step as train_step
 from bert_tf.training.optimization import WarmupLinearDecay, create_optimizer

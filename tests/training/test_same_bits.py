@@ -9,8 +9,8 @@ from helpers.tiny import TINY_CONFIG
 from bert_tf import BertForMaskedLM
 from bert_tf.models.config import BertConfig
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
-from bert_tf.models.electra.config import ElectraConfig
 from bert_tf.models.electra.pretraining import ElectraPretrainer
+from bert_tf.models.families import ElectraConfig
 from bert_tf.models.objectives import MaskedLanguageModelObjective
 from bert_tf.models.teacher_layers import as_distilbert
 from bert_tf.training import loop

@@ -22,9 +22,8 @@ from absl import logging
 from bert_tf.conversion.surgery import OUTPUT_BIAS
 from bert_tf.models import directory as model_directory
 from bert_tf.models import open_weights, pretrained
-from bert_tf.models.albert.config import AlbertConfig
 from bert_tf.models.directory import ModelFiles, tokenizer_of
-from bert_tf.models.families import Family, family_of
+from bert_tf.models.families import AlbertConfig, Family, family_of
 from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
 from bert_tf.pretraining.shard import summary_path
 from bert_tf.system import run_lock

@@ -8,7 +8,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from bert_tf.weights.mapping import Weights, blocks, renamed
-from bert_tf.weights.safetensors_files import open_safetensors, write_safetensors
+from bert_tf.weights.tensor_files import open_safetensors, write_safetensors
 
 METADATA = {"format": "pt"}
 

@@ -1,1 +1,0 @@
-"""DistilBERT: half of BERT's layers, no segments, no pooler (Sanh et al. 2019)."""

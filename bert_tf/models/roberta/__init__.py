@@ -1,1 +1,0 @@
-"""RoBERTa: BERT trained longer, without next sentences, on byte-level BPE (Liu et al. 2019)."""
