@@ -170,7 +170,7 @@ def test_damaged_checkpoints_leave_no_target(source, tmp_path):
         (folder / path.name).write_bytes(path.read_bytes())
     data = folder / "bert_model.ckpt.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:5000])
-    message = r"damaged/bert_model\.ckpt: .* can't be read, the file is damaged"
+    message = r"damaged/bert_model\.ckpt: its values can't be read: .*data-00000-of-00001 has 5,000 bytes of"
     assert refused(folder, tmp_path, ValueError, message) == {"damaged"}
     data.unlink()
     assert refused(folder, tmp_path, ValueError, r"damaged/bert_model\.ckpt") == {"damaged"}
