@@ -4,7 +4,7 @@ import struct
 
 from bert_tf.data.gzip_records import FRAME_BYTES, GzipDamage, gzip_records, is_frame_head, is_gzip, masked_crc32c
 from bert_tf.system.example_bytes import feature_names
-from bert_tf.system.text_files import open_binary, size_of
+from bert_tf.system.text_files import foreign_kind, open_binary, size_of
 
 # The features of the records that a run reads: with masks, unmasked ones, and those of ELECTRA's original.
 MASKED = (
@@ -26,6 +26,10 @@ def damage_at(name: str, offset: int, size: int) -> tuple[int | None, str]:
         header = stream.read(12)
     if offset == 0 and header[:1] == b"{":
         return None, "not a TFRecord file: it looks like JSON (name only the record files, for example by *.tfrecord*)"
+    if offset == 0 and len(header) == 12 and min(header) >= 0x09:  # a record has zeros in its length
+        return None, "not a TFRecord file: it looks like text, of which create_pretraining_data.py makes records"
+    if offset == 0 and (kind := foreign_kind(header)):
+        return None, f"not a TFRecord file: it is {kind}"
     if len(header) == 12:
         length, checksum = struct.unpack("<QI", header)
         if checksum != masked_crc32c(header[:8]):
@@ -34,6 +38,12 @@ def damage_at(name: str, offset: int, size: int) -> tuple[int | None, str]:
         if following <= size:
             return following, "corrupt: its bytes do not match their checksum"
     return None, f"truncated: the file ends inside it, at byte {size}"
+
+
+def with_advice(message: str) -> str:
+    """A message about a damaged record, with what to do about it; of what is no record file it says so itself."""
+    skipped = "; write the file again, or skip such records with --skip_corrupt_records"
+    return message if "not a TFRecord file" in message else message + skipped
 
 
 def payload_at(name: str, offset: int, size: int, inner: int = 0, compressed: bool = False) -> bytes | None:
@@ -57,7 +67,8 @@ def payload_at(name: str, offset: int, size: int, inner: int = 0, compressed: bo
         content = stream.read(length + 4) if length < size else b""
     payload, checksum = content[:-4], content[-4:]
     if len(payload) != length or masked_crc32c(payload) != int.from_bytes(checksum, "little"):
-        raise RecordError(f"{name}: the record at byte {offset} is {damage_at(name, offset, size)[1]}")
+        damage = damage_at(name, offset, size)[1]
+        raise RecordError(f"{name}{' is' if 'not a' in damage else f': the record at byte {offset} is'} {damage}")
     return payload
 
 
@@ -72,7 +83,7 @@ def check_first_record(path: str) -> None:
     try:
         payload = payload_at(path, 0, size, compressed=is_gzip(path))
     except RecordError as error:
-        raise RecordError(f"{error}; write the file again, or skip such records with --skip_corrupt_records") from None
+        raise RecordError(with_advice(str(error))) from None
     if payload is None:
         return
     try:

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data.first_record import RecordError, damage_at, payload_at
+from bert_tf.data.first_record import RecordError, damage_at, payload_at, with_advice
 from bert_tf.data.gzip_records import (
     FRAME_BYTES,
     GzipDamage,
@@ -213,8 +213,7 @@ def _scan_plain(name: str, size: int, skip_corrupt_records: bool, progress) -> t
         following, damage = damage_at(name, offset, size)
         if not skip_corrupt_records:
             raise RecordError(
-                f"{name}: record {records + skipped + count} (counted from 0) at byte {offset} is {damage}; "
-                "write the file again, or skip such records with --skip_corrupt_records"
+                with_advice(f"{name}: record {records + skipped + count} (counted from 0) at byte {offset} is {damage}")
             )
         if count:
             blocks.append((start, 0, count))

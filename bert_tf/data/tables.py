@@ -21,6 +21,7 @@ Example = TypeVar("Example")
 
 CSV_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
 _NOT_READ = ("parquet", "xlsx", "xls", "arrow", "npz", "gz", "zip")
+_NAMES_READ = ".tsv, .csv, .jsonl or .json"
 _JSON_LINES = ("jsonl", "json", "ndjson")
 _LONGEST_CELL = (1 << 31) - 1  # characters; by default Python's reader takes 131,072
 
@@ -96,7 +97,7 @@ class TableSettings:
 class FileSettings:
     """A user's files of rows."""
 
-    train_file: str | None = setting(None, "Examples to train on: .csv, .tsv or .jsonl.", heading="Your files")
+    train_file: str | None = setting(None, "Examples to train on: .csv, .tsv, .jsonl or .json.", heading="Your files")
     dev_file: str | None = setting(None, "Examples to evaluate on.")
     test_file: str | None = setting(
         None, "Examples to predict. They need no label or score; if they have some, the predictions are scored."
@@ -212,7 +213,7 @@ def _raw_rows(
 ) -> Iterator[tuple[int, list[str] | dict]]:
     kind = _kind(path)
     if kind in _NOT_READ:
-        raise ValueError(f"{path}: .{kind} is not supported. Use .tsv, .csv or .jsonl; other names are read as TSV.")
+        raise ValueError(f"{path}: .{kind} is not supported. Use {_NAMES_READ}; other names are read as TSV.")
     if csv_delimiter and kind != "csv":
         raise ValueError(f"{path}: --csv_delimiter is for .csv files, not for .{kind}.")
     if kind in _JSON_LINES:
@@ -351,8 +352,18 @@ def _lines(path: str, encoding: str | None) -> Iterator[str]:
 def _csv_rows(path: str, delimiter: str, encoding: str | None) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(_LONGEST_CELL)
     # Files that were joined have byte order marks inside, which must not hide a quotation mark.
-    lines = (line.lstrip("\ufeff") + "\n" for line in _lines(path, encoding))
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    opened = was_opened = None  # the line of the quotation mark that is not closed so far, and before the last line
+
+    def lines() -> Iterator[str]:
+        nonlocal opened, was_opened
+        for number, line in enumerate(_lines(path, encoding), start=1):
+            was_opened = opened
+            if marks := line.replace('""', "").count('"'):
+                opened = number if (marks % 2 == 1) != bool(opened) else None
+            yield line.lstrip("\ufeff") + "\n"
+        was_opened = opened
+
+    reader = csv.reader(lines(), delimiter=delimiter, strict=True)
     first, header, width = 1, 0, 0
     try:
         for row in reader:
@@ -366,7 +377,12 @@ def _csv_rows(path: str, delimiter: str, encoding: str | None) -> Iterator[tuple
                 yield first, row
             first = reader.line_num + 1
     except csv.Error as error:
-        raise ValueError(f"{path}, line {first}: not CSV: {error}") from None
+        if was_opened is None:
+            raise ValueError(f"{path}, line {first}: not CSV: {error}") from None
+        raise ValueError(
+            f"{path}, line {was_opened}: not CSV: the quotation mark that opens here is not closed; one that "
+            "belongs to the text is written twice."
+        ) from None
 
 
 def quoted(names) -> str:
@@ -381,11 +397,23 @@ def field_of(row: list | dict, column: Column | None, path: str, line: int):
     if isinstance(row, dict):
         if column not in row:
             has = [name for name in row if not name.startswith("-")]  # column numbers can also count from the end
-            raise ValueError(f"{path}, line {line}: no {column!r}; found {quoted(has)}")
+            cells = [row["0"]] if has == ["0"] else has
+            raise ValueError(f"{path}, line {line}: no {column!r}; found {quoted(has)}{other_delimiter(path, cells)}")
         return row[column]
     if not -len(row) <= column < len(row):
-        raise ValueError(f"{path}, line {line}: {len(row)} columns, but column {column} (from 0) is needed")
+        advice = other_delimiter(path, row)
+        raise ValueError(f"{path}, line {line}: {len(row)} columns, but column {column} (from 0) is needed{advice}")
     return row[column]
+
+
+def other_delimiter(path: str, cells: Sequence) -> str:
+    """The end of a message about a missing column, if a row's only cell seems to be several with another delimiter."""
+    found = [name for mark, name in CSV_DELIMITERS.items() if len(cells) == 1 and mark in str(cells[0])]
+    if not found or _kind(path) in _JSON_LINES:
+        return ""
+    if _kind(path) == "csv":
+        return f"; the line has the {found[0]}: give --csv_delimiter"
+    return f"; the line has no tab, but the {found[0]}: name the file .csv, as others are separated by tabs"
 
 
 @contextlib.contextmanager

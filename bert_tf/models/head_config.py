@@ -47,6 +47,7 @@ class HeadConfig:
       window_stride, max_windows: tokens from the start of a window to that of the next, and how many a text has at
         most; None: not known. They say how such a model is used, not what it is.
       starts, ends: of a `joint_spans.JointSpanModel`: the best starts, and the best ends of each.
+      untrained: variables whose values are random: the model was saved before it was trained.
 
     Raises:
       ValueError: a value has the wrong type; names the attribute.
@@ -65,8 +66,12 @@ class HeadConfig:
     max_windows: int | None = None
     starts: int | None = None
     ends: int | None = None
+    untrained: tuple[str, ...] = ()
 
     def __post_init__(self):
+        if not isinstance(self.untrained, list | tuple) or not all(isinstance(name, str) for name in self.untrained):
+            raise ValueError(f"untrained must be a list of names, not {self.untrained!r:.80}")
+        object.__setattr__(self, "untrained", tuple(self.untrained))
         kinds = {str | None: "a string", bool: "true or false", int | None: "a whole number"}
         for field in dataclasses.fields(self):
             name, value = field.name, getattr(self, field.name)
@@ -133,14 +138,15 @@ class HeadConfig:
         # Only text classifiers have a problem type.
         architecture = names[0] if names else "BertForSequenceClassification" if problem_type else None
         try:
-            return cls(architecture, labels, problem_type, lstm_on_top=values.get("lstm_on_top") or False)
+            kept = {name: values[name] for name in ("lstm_on_top", "untrained") if values.get(name)}
+            return cls(architecture, labels, problem_type, **kept)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from None
 
     def to_dict(self) -> dict:
         """The attributes that are not at their defaults; empty if there are none."""
         values = {**dataclasses.asdict(self), "labels": self.labels and list(self.labels)}
-        return {name: value for name, value in values.items() if value not in (None, False)}
+        return {name: value for name, value in values.items() if value not in (None, False, ())}
 
     def to_json(self) -> str:
         """The content of a head_config.json."""

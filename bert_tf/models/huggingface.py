@@ -6,6 +6,7 @@ the original's tanh form. What differs between families is a `Layout` in hugging
 """
 
 import dataclasses
+import difflib
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -185,6 +186,11 @@ def read_config(layout: Layout, values: Mapping, source: str) -> BertConfig:
             raise ValueError(
                 f"{source}: {key}={values[key]!r} is a variant of {layout.title} that this project doesn't have."
             )
+    theirs = [layout.keys.get(key, key) for key in layout.defaults]
+    known = {*theirs, *layout.refused, *layout.written, *layout.carried, *_CLASSIFIER_DROPOUT}
+    for key in values.keys() - known:
+        for near in difflib.get_close_matches(key, [name for name in theirs if name not in values], 1, 0.85):
+            logging.warning("%s: %s is no key of a %s; did you mean %s?", source, key, layout.title, near)
     ours = {key: values.get(layout.keys.get(key, key), default) for key, default in layout.defaults.items()}
     activation = ours["hidden_act"]
     if not isinstance(activation, str) or activation not in _ACTIVATIONS_IN:
@@ -248,6 +254,8 @@ def config_values(layout: Layout, config: BertConfig, weights: Weights, head: He
     values["architectures"] = [layout.class_prefix + architecture.removeprefix(_CLASSES)]
     if head.problem_type:
         values["problem_type"] = head.problem_type
+    if head.untrained:
+        values["untrained"] = list(head.untrained)
     labels = head.labels
     # Their classes take the number of labels from id2label. A multiple-choice head has one output whatever it says.
     if not labels and architecture != "BertForMultipleChoice":

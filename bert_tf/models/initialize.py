@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import keras
 import numpy as np
@@ -18,6 +18,7 @@ from bert_tf.weights.mapping import Weights, is_model_variable
 # The attribute of a model that has the variables its weights lacked, with the checksums of their random values.
 _RANDOM = "_random_variables"
 
+_UNTRAINED = "their values were saved before they were trained"
 _MOMENTS = {"adam_m": "first_moments", "adam_v": "second_moments"}
 
 
@@ -201,6 +202,15 @@ def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
     return result
 
 
+def without_untrained(result: Initialization, untrained: Collection[str]) -> Initialization:
+    """The result with variables among what is missing whose values were saved before they were trained."""
+    found = [name for name in result.initialized if name in untrained]
+    initialized = [name for name in result.initialized if name not in untrained]
+    return Initialization(
+        result.checkpoint, initialized, [*result.missing, *found], result.unused | dict.fromkeys(found, _UNTRAINED)
+    )
+
+
 def check_complete(result: Initialization, model: keras.Model, unread: tuple[str, ...] = ()) -> None:
     """Refuses a model that is to answer, if variables that its answers depend on are random.
 
@@ -212,8 +222,8 @@ def check_complete(result: Initialization, model: keras.Model, unread: tuple[str
     """
     if missing := [name for name in _random_variables(result, model) if not name.startswith(unread)]:
         raise ValueError(
-            f"{result.checkpoint} lacks {len(missing)} of the model's variables, so that its answers would be random: "
-            f"{some(missing)}. Train it first."
+            f"{result.checkpoint} {_lacks(result, missing)} {len(missing)} of the model's variables, so that its "
+            f"answers would be random: {some(missing)}. Train it first."
         )
 
 
@@ -221,6 +231,11 @@ def _random_variables(result: Initialization, model: keras.Model) -> list[str]:
     """The variables that a checkpoint lacks, and that the model's outputs depend on."""
     reads_pooler = getattr(model, "reads_pooler", True)
     return [name for name in result.missing if reads_pooler or not _is_of_pooler(name)]
+
+
+def _lacks(result: Initialization, names: list[str]) -> str:
+    """What a checkpoint does with variables that it lacks, as a verb."""
+    return "holds, but untrained," if any(result.unused.get(name) == _UNTRAINED for name in names) else "lacks"
 
 
 def _is_of_pooler(name: str) -> bool:
@@ -236,7 +251,8 @@ def warn_of_random_weights(result: Initialization, model: keras.Model, depth: in
     missing, variables = _random_variables(result, model), model_variables(model)
     setattr(model, _RANDOM, {name: _checksum(variables, name) for name in missing})
     if missing:
-        message = f"{len(missing)} variables of {type(model).__name__} are not in {result.checkpoint} and are random: "
+        verb = "are not" if _lacks(result, missing) == "lacks" else "are untrained"
+        message = f"{len(missing)} variables of {type(model).__name__} {verb} in {result.checkpoint} and are random: "
         warnings.warn(f"{message}{some(missing)}. Train the model before you use it.", PartialLoadWarning, depth)
     unused = [
         name
@@ -248,6 +264,13 @@ def warn_of_random_weights(result: Initialization, model: keras.Model, depth: in
         warnings.warn(f"{message}{some(unused)}.", PartialLoadWarning, depth)
 
 
+def untrained_variables(model: keras.Model) -> list[str]:
+    """The variables that the weights lacked which a model was loaded from, and that were not trained since."""
+    noted = getattr(model, _RANDOM, {})
+    variables = model_variables(model) if noted else {}
+    return [name for name in noted if _checksum(variables, name) == noted[name]]
+
+
 def check_trained(model: keras.Model, unread: tuple[str, ...] = ()) -> None:
     """Refuses a model with variables that its weights lacked and that were not trained since; the pooler may be one.
 
@@ -257,10 +280,8 @@ def check_trained(model: keras.Model, unread: tuple[str, ...] = ()) -> None:
     Raises:
       ValueError: says which.
     """
-    noted = getattr(model, _RANDOM, {})
-    variables = model_variables(model) if noted else {}
-    needed = [name for name in noted if not _is_of_pooler(name) and not name.startswith(unread)]
-    if found := [name for name in needed if _checksum(variables, name) == noted[name]]:
+    needed = [name for name in untrained_variables(model) if not name.startswith(unread)]
+    if found := [name for name in needed if not _is_of_pooler(name)]:
         raise ValueError(
             f"{len(found)} variables of {type(model).__name__} are still random, as the weights it was loaded from "
             f"lack them: {some(found)}. Train the model first, or load weights that have them."

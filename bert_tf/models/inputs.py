@@ -4,6 +4,8 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 # The encoder's inputs; see `BertModel.call`.
 ENCODER_INPUTS = ("input_ids", "input_mask", "segment_ids", "sequence_ids", "position_ids", "pooled_positions")
 
@@ -60,7 +62,8 @@ class NamedInputs:
             inputs = {name: kwargs.pop(name) for name in (*self.known_inputs, *OTHER_NAMES) if name in kwargs}
         if holds_text(inputs):
             raise TypeError(f"{type(self).__name__} takes token ids, not strings: {_CALL}. {_TOKENIZER}")
-        return super().__call__(named_inputs(inputs, self.known_inputs, type(self).__name__), *args, **kwargs)
+        named = named_inputs(inputs, self.known_inputs, type(self).__name__)
+        return super().__call__({name: _as_array(value) for name, value in named.items()}, *args, **kwargs)
 
     def fit(self, x=None, *args, **kwargs):
         """See `keras.Model.fit`; `as_dataset` makes batches of strings."""
@@ -96,6 +99,12 @@ def _in_one_line() -> Iterator[None]:
 _CALL = "model(tokenizer(texts))"
 _DATASET = "bert_tf.as_dataset(texts, labels, tokenizer=tokenizer, label_names=model.labels)"
 _TOKENIZER = "The tokenizer is bert_tf.read_tokenizer(the model's directory)."
+
+
+def _as_array(value):
+    """An input; Keras takes a list for several inputs, so that lists of ids become arrays."""
+    is_list = isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple | int)
+    return np.array(value, "int32") if is_list else value
 
 
 def holds_text(inputs) -> bool:

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import inspect
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import keras
 import tensorflow as tf
@@ -18,6 +18,7 @@ from bert_tf.models.directory import ModelFiles, needed_config
 from bert_tf.models.families import BERT, FAMILIES, ElectraConfig, family_of, family_of_variables
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.models.variable_names import HIDDEN_LAYER
+from bert_tf.system.checks import check_path
 from bert_tf.text import casing as text_casing
 from bert_tf.text import vocab as text_vocab
 from bert_tf.text.added_tokens import read_added_tokens
@@ -95,6 +96,7 @@ def read_tokenizer(path: str) -> Tokenizer:
     Raises:
       FileNotFoundError, ValueError: there is no model, or no vocabulary that fits it.
     """
+    check_path(path, "read_tokenizer")
     files, family = model_directory.read_model_files(path), BERT
     if files.config:
         family = family_of(files.config)
@@ -208,6 +210,7 @@ def from_pretrained(
       FileNotFoundError, ValueError: see `read_model` and `checkpoints.initialize`; the output layer is that of other
         labels, or of another task; or with `trained` a variable is missing.
     """
+    check_path(path, f"{model_class.__name__}.from_pretrained")
     weights = open_weights.open_weights(path)
     if model_class.part in family_of_variables(weights.shapes).parts:
         weights = open_weights.choose_part(weights, model_class.part)
@@ -224,18 +227,26 @@ def from_pretrained(
     config = config or needed_config(files)
     taken = inspect.signature(model_class.__init__).parameters
     if labels is not None:
+        if isinstance(labels, str) or not isinstance(labels, Iterable):
+            number = f"; num_labels={labels} says how many" if isinstance(labels, int) else ""
+            raise TypeError(f"labels must be a list of names, not {labels!r:.80}{number}.")
+        labels = list(labels)
         if "labels" not in taken:
-            raise ValueError(f"labels={list(labels)}: {model_class.__name__} has no classes.")
+            raise ValueError(f"labels={labels}: {model_class.__name__} has no classes.")
         arguments = {"num_labels": len(labels), **arguments, "labels": labels}
     weights, head = output_layers.fitted(weights, files.head, path, model_class, new_head, arguments)
     outputs = weights.shapes[layer][0] if (layer := output_layers.layer_in(weights)) else None
     if HIDDEN_LAYER[0] in weights.shapes and not (config.classifier_act or head.hidden_act):
         head = dataclasses.replace(head, hidden_act="gelu_erf")
     stored = _stored_arguments(head, path, arguments.get("num_labels") or outputs)
+    needs_number = "num_labels" in taken and taken["num_labels"].default is inspect.Parameter.empty
+    if needs_number and not {"num_labels", "labels"} & {*stored, *arguments}:
+        raise ValueError(f"{path} has no labels: give {model_class.__name__} labels=[...], or num_labels.")
     model = model_class(config, **{**{name: stored[name] for name in stored.keys() & taken.keys()}, **arguments})
     with random_weights.drawn_late():
         model.build()
         result = initialize.initialize(initialize.model_variables(model), weights)
+    result = initialize.without_untrained(result, head.untrained)
     if trained:
         initialize.check_complete(result, model)
     initialize.log_initialization(result, model, logging.INFO)
@@ -295,7 +306,9 @@ def save_pretrained(
     files = dataclasses.replace(
         files,
         config=model.config,
-        head=getattr(model, "head_config", NO_HEAD),
+        head=dataclasses.replace(
+            getattr(model, "head_config", NO_HEAD), untrained=tuple(initialize.untrained_variables(model))
+        ),
         vocab_file=vocab_file or files.vocab_file,
         casing=casing,
     )

@@ -140,12 +140,27 @@ def all_names(config_class: type[BertConfig], is_there: Callable[[str], bool]) -
     return list(expected_shapes(types.SimpleNamespace(**sizes, block_order=range(max(blocks, 1)))))
 
 
+def check_depth(weights: Weights, config: BertConfig, config_name: str) -> None:
+    """Refuses a configuration of more layers than the weights have: these would stay random.
+
+    Raises:
+      ValueError: says how many there are.
+    """
+    there, wanted = num_blocks_of(weights.shapes), 1 + max(config.block_order)
+    if 0 < there < wanted == config.num_hidden_layers:
+        raise ValueError(
+            f"{config_name} does not fit the weights of {weights.path}: num_hidden_layers is {wanted}, but they have "
+            f"{there} layers."
+        )
+
+
 def check_shapes(weights: Weights, config: BertConfig, config_name: str) -> None:
     """Refuses a configuration that doesn't fit the weights.
 
     Raises:
       ValueError: lists names, expected and found shapes, also of encoder variables that only one of the two has.
     """
+    check_depth(weights, config, config_name)
     expected = expected_shapes(config)
     encoder, head = f"{config.model_type}/", pooler(config.model_type)  # a model without a pooler can still be used
     wrong = [

@@ -19,7 +19,7 @@ _TEXTS_PER_BATCH = 32
 
 
 def fill_mask(
-    model: BertForPreTraining | BertForMaskedLM, tokenizer: Tokenizer, texts: Sequence[str], top_k: int = 5
+    model: BertForPreTraining | BertForMaskedLM, tokenizer: Tokenizer, texts: Sequence[str] = (), top_k: int = 5
 ) -> list[list[list[tuple[str, float]]]]:
     """The most probable tokens at every [MASK] of every text; all masks of a text are filled at once.
 
@@ -40,11 +40,14 @@ def fill_mask(
       first.
 
     Raises:
-      TypeError: `texts` is a single string, or an entry is none.
+      TypeError: there is no tokenizer, `texts` is a single string, or an entry is none.
       ValueError: the model has no masked-LM head, or a random one, as its weights lacked it; a text has no [MASK], or
         more word pieces than the model has positions; `top_k` is not between 1 and the size of the vocabulary;
         vocabulary and model don't match.
     """
+    if not isinstance(tokenizer, Tokenizer):
+        line = "fill_mask(model, bert_tf.read_tokenizer(path), texts)"
+        raise TypeError(f"the second argument is the model's tokenizer, not {tokenizer!r:.80}; write {line}")
     texts = list_of(texts, "texts", "strings", "fill_mask(model, tokenizer, [text])")
     for number, text in enumerate(texts):
         if not isinstance(text, str):

@@ -38,6 +38,18 @@ def check_input_files(patterns: str | None, flag: str) -> list[str]:
         return list_files(",".join(local), flag) if local else []
 
 
+def check_path(path, reader: str) -> None:
+    """Refuses what is no path, such as a model.
+
+    Raises:
+      TypeError: says what reader, a class or function, takes.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(
+            f"{reader} takes the path of a model, not {path!r:.80}: give the directory that save_pretrained wrote."
+        )
+
+
 def check_not_empty(files: list[str], flag: str) -> None:
     """Refuses local files that are all empty.
 

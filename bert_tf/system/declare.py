@@ -45,6 +45,7 @@ class Declared:
       unset: it is None where it is not given, since what holds then depends on more, as the help says ("If unset,
         ..."). The default holds where nothing else is known.
       shown: whether the default is also the flag's; else the flag has none, and the help says what holds.
+      is_gone: the flag is only there to be refused; see `gone`.
     """
 
     default: object
@@ -58,6 +59,7 @@ class Declared:
     check: Callable[[typing.Any, str], object] | None = None
     unset: bool = False
     shown: bool = True
+    is_gone: bool = False
 
     @property
     def flag_default(self):
@@ -105,7 +107,7 @@ def gone(instead: str):
     def refuse(value, flag: str) -> None:
         raise ValueError(f"{flag}={value}: the flag is gone: {instead}.")
 
-    return setting(None, f"Gone, and refused: {instead}.", check=refuse)
+    return setting(None, f"Gone, and refused: {instead}.", check=refuse, is_gone=True)
 
 
 def like(kind: type, name: str, **changes):
@@ -220,6 +222,11 @@ def required_flags(values: Flags) -> list[str]:
     return [name for name in values if (made := _declared(values, name)) and made.default is REQUIRED]
 
 
+def declared_flags(values: Flags) -> list[str]:
+    """The names of the flags that `define_flags` made, without those that are gone."""
+    return [name for name in values if (made := _declared(values, name)) and not made.is_gone]
+
+
 def _declared(values: Flags, name: str) -> Declared | None:
     return getattr(values[name], _KEY, None)
 
@@ -227,9 +234,9 @@ def _declared(values: Flags, name: str) -> Declared | None:
 def help_text(values: Flags) -> str:
     """The flags of a script in groups, the original's first; empty if none was made by `define_flags`."""
     groups: dict[str, list[str]] = {ORIGINAL: []}
-    for name in values:
-        if declared := _declared(values, name):
-            groups.setdefault(declared.heading, []).append(_help_of_flag(values[name], declared))
+    for name in declared_flags(values):
+        declared = _declared(values, name)
+        groups.setdefault(declared.heading, []).append(_help_of_flag(values[name], declared))
     return "".join(f"\n{heading}:\n{''.join(texts)}" for heading, texts in groups.items() if texts)
 
 

@@ -2,8 +2,10 @@
 
 import contextlib
 import ctypes
+import difflib
 import errno
 import gc
+import itertools
 import math
 import os
 import re
@@ -17,7 +19,7 @@ from collections.abc import Iterator
 from absl import app, flags, logging
 
 from bert_tf.system import compiled_programs, cores
-from bert_tf.system.declare import help_text, required_flags
+from bert_tf.system.declare import declared_flags, help_text, required_flags
 from bert_tf.system.literal_paths import check_text
 from bert_tf.system.messages import visible
 
@@ -37,14 +39,36 @@ _IS_NEEDED = re.compile(r"Flag (--\w+) must have a value other than None")
 # They may be empty, as commands pass on variables that are set on Google's cloud only.
 _OF_THE_CLOUD = ("tpu_name", "tpu_zone", "gcp_project", "master")
 
-# What other tools call a flag, and what it is called here: the first of these that a script has.
+# What other tools call a flag, and what it is called here: the first of these that a script has, with what to know.
 _ELSEWHERE = {
-    "batch_size": ("train_batch_size",), "epochs": ("num_train_epochs",), "lr": ("learning_rate",),
-    "max_length": ("max_seq_length",), "max_steps": ("num_train_steps",), "model_name_or_path": ("init_checkpoint",),
-    "num_epochs": ("num_train_epochs",), "output": ("output_dir", "output_file"),
-    "per_device_train_batch_size": ("train_batch_size",), "validation_file": ("dev_file", "eval_input_file"),
-    "warmup_steps": ("num_warmup_steps", "warmup_proportion"),
+    "batch_size": ("train_batch_size", "predict_batch_size"), "bf16": ("dtype=bfloat16",),
+    "bs": ("train_batch_size", "batch_size"), "cache_dir": ("feature_cache_dir",), "config_name": ("bert_config_file",),
+    "data_path": ("train_file", "input_file"), "dev_path": ("dev_file",), "device": ("distribution_strategy",),
+    "dropout": ("classifier_dropout",), "early_stopping": ("early_stopping_patience",), "epochs": ("num_train_epochs",),
+    "eval_file": ("dev_file",), "eval_steps": ("eval_every_steps",), "evaluation_steps": ("eval_every_steps",),
+    "fp16": ("dtype=float16",), "gpus": ("num_gpus",), "gradient_checkpointing": ("recompute",),
+    "half": ("dtype=float16",), "label_column": ("label",), "label_column_name": ("label",),
+    "learning_rate_warmup": ("warmup_proportion (a share of the steps)",), "logging_steps": ("log_every_steps",),
+    "lora_r": ("lora_rank",), "lr": ("learning_rate",), "max_grad_norm": ("clip_norm",), "max_len": ("max_seq_length",),
+    "max_length": ("max_seq_length",), "max_steps": ("num_train_steps",),
+    "mlm_probability": ("masked_lm_prob", "mask_rate"), "model": ("init_checkpoint", "model_dir", "from"),
+    "model_dir": ("init_checkpoint",), "model_name": ("init_checkpoint", "model_dir", "from"),
+    "model_name_or_path": ("init_checkpoint", "model_dir", "from"), "model_path": ("init_checkpoint", "model_dir"),
+    "n_epochs": ("num_train_epochs",), "num_epochs": ("num_train_epochs",), "num_labels": ("labels",),
+    "num_warmup_steps": ("warmup_proportion (a share of the steps)",), "out_dir": ("output_dir",),
+    "output": ("output_dir", "output_file", "export_dir", "to"), "output_path": ("output_dir", "output_file"),
+    "patience": ("early_stopping_patience (a number of evaluations)",),
+    "per_device_eval_batch_size": ("eval_batch_size (over all devices)", "predict_batch_size (over all devices)"),
+    "per_device_train_batch_size": ("train_batch_size (over all devices)",), "precision": ("dtype",),
+    "random_seed": ("seed",), "save_steps": ("save_checkpoints_steps",), "save_total_limit": ("keep_checkpoint_max",),
+    "seed": ("random_seed",), "seeds": ("num_seeds (how many)",), "test_path": ("test_file",), "text": ("text_a",),
+    "text_column": ("text_a",), "text_column_name": ("text_a", "word_column"), "tokenizer_name": ("vocab_file",),
+    "train_path": ("train_file",), "use_gpu": ("distribution_strategy",), "valid_file": ("dev_file", "eval_input_file"),
+    "validation_file": ("dev_file", "eval_input_file"), "warmup_ratio": ("warmup_proportion",),
+    "warmup_steps": ("num_warmup_steps (a number of steps)", "warmup_proportion (a share of the steps)"),
+    "weight_decay": ("weight_decay_rate",),
 }  # fmt: skip
+_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # that word processors and web pages make of two hyphens
 
 
 def run(main) -> None:
@@ -59,8 +83,6 @@ def run(main) -> None:
 
     def guarded(argv):
         show_all = logging.get_verbosity() >= logging.DEBUG
-        if len(argv) > 1:
-            sys.exit(f"{os.path.basename(sys.argv[0])}: error: {' '.join(argv[1:])} is not a flag; --help lists them.")
         try:
             main(argv)
         except KeyboardInterrupt:
@@ -80,14 +102,50 @@ def run(main) -> None:
     if {"--help", "-help", "--helpshort", "-?"} & set(sys.argv[1:]) and (text := help_text(flags.FLAGS)):
         with _reader_may_leave():
             print(f"{sys.modules['__main__'].__doc__}{text}\n--helpfull lists the flags of all packages.")
-        sys.exit(1)  # as absl does it
+        sys.exit(0)
+    flags.FLAGS.set_gnu_getopt(True)  # a loose word does not end the flags
     flags.mark_flags_as_required(required_flags(flags.FLAGS))
     try:
         check_text(sys.argv[1:])
+        _check_dashes(sys.argv[1:])
     except ValueError as error:
         sys.exit(f"{os.path.basename(sys.argv[0])}: error: {error}")
     with _reader_may_leave():
         app.run(guarded, flags_parser=_parse)
+
+
+def _check_dashes(arguments: list[str]) -> None:
+    """Refuses a flag that begins with a long dash, which would be read as a loose word.
+
+    Raises:
+      ValueError: says what to write.
+    """
+    for argument in arguments:
+        found = re.match(rf"-?[{_DASHES}]+-?(\w+)", argument)
+        if found and (found[1] in flags.FLAGS or found[1].removeprefix("no") in flags.FLAGS or found[1] in _ELSEWHERE):
+            raise ValueError(f"{argument} begins with a long dash, as text that was pasted may: write --{found[1]}.")
+
+
+def _loose(word: str, arguments: list[str]) -> str:
+    """What to say of a word that is no flag, nor the value of one: usually that of a switch, which must be joined."""
+    for before, found in itertools.pairwise(arguments):
+        name = before.lstrip("-")
+        if found == word and before.startswith("-") and name in flags.FLAGS and flags.FLAGS[name].boolean:
+            return f"{before} {word}: write --{name}={word.lower()}; --{name} alone is true, --no{name} false."
+    return f"{word} is not a flag; --help lists them."
+
+
+def _unknown(name: str) -> str:
+    """What to say of a flag that the script doesn't have: what it is called here, or what is spelled nearly so."""
+    asked = name.replace("-", "_")
+    if asked in flags.FLAGS:
+        return f"there is no flag --{name}; here it is --{asked}."
+    for here in _ELSEWHERE.get(asked, ()):
+        if re.match(r"\w+", here)[0] in flags.FLAGS:
+            return f"there is no flag --{name}; here it is --{here}."
+    known = declared_flags(flags.FLAGS)
+    near = difflib.get_close_matches(asked, [*known, *(f"no{one}" for one in known if flags.FLAGS[one].boolean)], 1)
+    return f"there is no flag --{name}; " + (f"did you mean --{near[0]}?" if near else "--help lists all flags.")
 
 
 def _has_left(descriptor: int) -> bool:
@@ -138,6 +196,8 @@ def _parse(argv: list[str]) -> list[str]:
     """
     try:
         rest = flags.FLAGS(argv)
+        if len(rest) > 1:
+            raise flags.Error(_loose(rest[1], argv))
         for name, value in flags.FLAGS.flag_values_dict().items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise flags.Error(f"--{name}={value} must be a finite number.")
@@ -146,9 +206,8 @@ def _parse(argv: list[str]) -> list[str]:
                 raise flags.Error(f"--{name} is empty: did the command that should have printed its value fail?")
     except flags.Error as error:
         lines = str(error).splitlines()
-        names = _ELSEWHERE.get(getattr(error, "flagname", None), ())
-        if here := next((name for name in names if name in flags.FLAGS), None):
-            lines = [f"there is no flag --{error.flagname}; here it is --{here}."]
+        if isinstance(error, flags.UnrecognizedFlagError):
+            lines = [_unknown(error.flagname)]
         needed = [found[1] for line in lines if (found := _IS_NEEDED.search(line))]
         told = [line for line in lines if not _IS_NEEDED.search(line)]
         if needed:

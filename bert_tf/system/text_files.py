@@ -345,6 +345,20 @@ def lines_at_beginning(path: str) -> int | None:
     return content.count(b"\n") + 1 if len(content) == _READ_BYTES else None
 
 
+# How files begin that are not text, although people take them for a table or a text.
+_FOREIGN = {
+    b"PK\x03\x04": "an Excel file or another zip archive; export it as CSV, or unpack it",
+    b"\xd0\xcf\x11\xe0": "a file of Excel or Word; export it as CSV or text",
+    b"PAR1": "a Parquet file; export it as CSV or JSON lines",
+    b"version https://git-lfs": "a pointer of Git LFS, not the file that it stands for; fetch that: git lfs pull",
+}
+
+
+def foreign_kind(beginning: bytes) -> str | None:
+    """What a file is that begins so, if it is of a known kind that is not text; else None."""
+    return next((kind for magic, kind in _FOREIGN.items() if beginning.startswith(magic[:12])), None)
+
+
 def _plain(path: str, begin: int, end: int | None, progress: Progress | None) -> Iterator[bytes]:
     with open_binary(path) as file:
         if begin:
@@ -353,6 +367,8 @@ def _plain(path: str, begin: int, end: int | None, progress: Progress | None) ->
             chunk = file.read(_READ_BYTES if end is None else min(_READ_BYTES, end - begin))
             if not chunk:
                 return
+            if not begin and (kind := foreign_kind(chunk)):
+                raise ValueError(f"{path} is {kind}.")
             if progress:
                 progress(len(chunk))
             yield chunk

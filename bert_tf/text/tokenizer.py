@@ -476,6 +476,8 @@ def lengths_that_fit(first: int, second: int, room: int) -> tuple[int, int]:
 
 def _strings(texts: str | Sequence[str], name: str) -> list[str | bytes]:
     """`texts` as a list; TypeError, with name and place, for entries that are not strings."""
+    if not isinstance(texts, Iterable):
+        raise TypeError(f"{name} must be a string or a list of strings, not {texts!r:.80}")
     texts = [texts] if isinstance(texts, str | bytes) else list(texts)
     for number, text in enumerate(texts):
         if not isinstance(text, str | bytes):

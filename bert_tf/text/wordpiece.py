@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from absl import logging
 
+from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text.added_tokens import read_added_tokens
 from bert_tf.text.casing import Casing, find_vocab_file
 from bert_tf.text.characters import (
@@ -323,6 +324,11 @@ class WordPieces(Tokenizer):
     vocab_name = VOCAB
 
     def __init__(self, vocab_file: str):
+        if is_folder(vocab_file):
+            name = type(self).__name__
+            raise ValueError(f"{vocab_file} is a directory: open it with {name}.from_pretrained, or name its {VOCAB}.")
+        if not exists(vocab_file):
+            raise FileNotFoundError(f"{vocab_file}: there is no such vocabulary file.")
         self.vocab_file = vocab_file
         self.inv_vocab = dict(enumerate(read_tokens(vocab_file)))
         self.vocab = {token: index for index, token in self.inv_vocab.items()}

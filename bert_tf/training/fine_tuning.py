@@ -32,7 +32,7 @@ from bert_tf.models.encoder import check_frozen_layers
 from bert_tf.models.families import is_encoder_variable
 from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.recipe import Recipe
-from bert_tf.models.variable_names import expected_shapes
+from bert_tf.models.variable_names import check_depth, expected_shapes
 from bert_tf.system.messages import named_by, some
 from bert_tf.text import casing
 from bert_tf.text.tokenizer import Tokenizer
@@ -75,10 +75,16 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
         strip_accents=values.strip_accents,
         allow_unknown=values.allow_unknown_config_keys,
     )
+    if not values.do_train and head in files.head.untrained:
+        raise ValueError(f"--init_checkpoint: the output layer ({head}) was saved untrained: give --do_train.")
+    files.head = dataclasses.replace(files.head, untrained=())
     tokenizer = make_tokenizer(files, values)
     files.max_seq_length = values.max_seq_length
     if weights is not None and not newest:  # a resumed run has its own check: `run_directory.check_output_dir`
         _check_sizes(weights, files)
+        if not values.bert_config_file:  # with another configuration either side may lack layers, as in the original
+            with named_by("--init_checkpoint"):
+                check_depth(weights, files.config, files.config_file or files.config.file_name)
     return files, tokenizer
 
 
@@ -126,7 +132,7 @@ def _check_trained(weights: Weights | None, output_dir: str, head: str | None) -
 
 
 def _check_sizes(weights: Weights, files: ModelFiles) -> None:
-    """Checks shapes. As in the original, either side may lack layers."""
+    """Checks the shapes of what both have."""
     wrong = [
         f"{name}: {list(weights.shapes[name])} there, {list(shape)} in the configuration"
         for name, shape in expected_shapes(files.config).items()

@@ -47,8 +47,8 @@ def features_setting(on_top: str):
     """The setting `features`, the feature-based way (paper, section 5.3). on_top: what is trained on the features."""
     return setting(
         None,
-        f"Freeze BERT, and train {on_top} on these outputs of its layers (Table 7 of the paper), with a "
-        "--learning_rate of about 1e-3. If unset, all of BERT is trained.",
+        f"Freeze BERT, and train {on_top} on these outputs of its layers (Table 7 of the paper). A --learning_rate of "
+        "about 1e-3 suits it. If unset, all of BERT is trained.",
         heading="What is trained",
         choices=("last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all", "embeddings"),
     )

@@ -278,7 +278,7 @@ def test_truncated_file(one_file, left):
 def test_file_that_is_no_tfrecord(one_file):
     path, _, files = one_file
     path.write_bytes(b"[CLS] the cat sat on the mat [SEP]\n" * 40)
-    with pytest.raises(records.RecordError, match=rf"{path}: record 0 .*byte 0 is corrupt: its length field"):
+    with pytest.raises(records.RecordError, match=rf"{path}: record 0 .*byte 0 is not a TFRecord file: it looks like"):
         records.index_records(files, FEATURES)
     path.write_bytes(b"\x1f\x8b\x08" + bytes(60))
     with pytest.raises(records.RecordError, match="gzip member at byte 0 is corrupt"):

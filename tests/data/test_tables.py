@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_tf.data.tables import TableSettings, find_csv_delimiter, parse_csv_delimiter, read_rows
+from bert_tf.data.tables import TableSettings, field_of, find_csv_delimiter, named_rows, parse_csv_delimiter, read_rows
 
 NAMES = ("text", "label")
 
@@ -84,6 +84,36 @@ def test_a_given_delimiter_is_taken(tmp_path):
         rows_of(tmp_path, '{"text": "a"}\n', ";", name="data.jsonl")
     with pytest.raises(ValueError, match=r"train\.csv, line 2: not CSV"):
         rows_of(tmp_path, 'text;label\n"a" b;1\n')
+
+
+@pytest.mark.parametrize(("name", "columns", "message"), [
+    ("a.tsv", ["text,label", "good,1"], "no 'text'; found 'text,label'; the line has no tab, but the comma: name t"),
+    ("a.csv", ["text^label", "good^1"], r"no 'text'; found 'text\^label'$"),
+])  # fmt: skip
+def test_a_table_with_another_delimiter_than_its_name_says(tmp_path, name, columns, message):
+    (tmp_path / name).write_text("\n".join(columns))
+    [(line, row, _)] = list(named_rows(str(tmp_path / name), ["text"], TableSettings()))
+    with pytest.raises(ValueError, match=message):
+        field_of(row, "text", str(tmp_path / name), line)
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (b"PK\x03\x04\x14\0", r"train\.csv is an Excel file or another zip archive; export it as CSV"),
+    (b"\xd0\xcf\x11\xe0\xa1", r"train\.csv is a file of Excel or Word; export it as CSV"),
+    (b"version https://git-lfs.github.com/spec/v1\n", r"train\.csv is a pointer of Git LFS, not the file"),
+])  # fmt: skip
+def test_what_is_no_table(tmp_path, content, message):
+    (tmp_path / "train.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        list(read_rows(str(tmp_path / "train.csv"), TableSettings(), NAMES))
+
+
+def test_a_quotation_mark_that_is_not_closed(tmp_path):
+    content = 'text,label\n"two\nlines",a\nx,"y\nz,a\n"q"",b\n'
+    for cut, line in ((content, 4), (content[: content.index("z")], 4), ('text,label\n"a\nb","c\n', 3)):
+        message = rf"train\.csv, line {line}: not CSV: the quotation mark that opens here is not closed"
+        with pytest.raises(ValueError, match=message):
+            rows_of(tmp_path, cut)
 
 
 def test_unbalanced_quotes_in_the_header(tmp_path):

@@ -1,5 +1,6 @@
 """What weights lack is warned of; who answers with a model refuses it, until it is trained."""
 
+import json
 import logging
 import warnings
 
@@ -137,6 +138,61 @@ def test_who_answers_refuses_random_weights(tmp_path, answerer, kind, missing, a
             assert not said(lambda action=action: action(path))
         assert "\n" not in str(refused.value) and missing[0] in str(refused.value)
     assert not said(lambda: answerer(save(tmp_path / "whole", kind, **arguments)))
+
+
+@pytest.mark.parametrize("format", ["bert_tf", "huggingface"])
+def test_a_head_that_was_saved_untrained_stays_untrained(tmp_path, format):
+    with pytest.warns(PartialLoadWarning):
+        model = task_models.BertForSequenceClassification.from_pretrained(save(tmp_path / "encoder"), labels=["a", "b"])
+    path = str(tmp_path / "saved")
+    model.save_pretrained(path, format=format)
+    message = "holds, but untrained, 2 of the model's variables, so that its answers would be random: output_weights"
+    for action in (bert_tf.Predictor, lambda path: create_served_model(path, task_in(path))):
+        with pytest.raises(ValueError, match=message):
+            action(path)
+    with pytest.warns(PartialLoadWarning, match="2 variables of BertForSequenceClassification are untrained in .*"):
+        model = task_models.BertForSequenceClassification.from_pretrained(path)
+    for variable in model.head.weights:
+        variable.assign(variable + 1)
+    model.save_pretrained(path, format=format, overwrite=True)
+    assert not said(lambda: bert_tf.Predictor(path))
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda path: bert_tf.FullTokenizer("nope"), "nope: there is no such vocabulary file"),
+    (lambda path: bert_tf.FullTokenizer(path), "is a directory: open it with FullTokenizer.from_pretrained"),
+    (lambda path: bert_tf.read_tokenizer(path)(3), "texts must be a string or a list of strings, not 3"),
+    (lambda path: task_models.BertForSequenceClassification.from_pretrained(path, labels=3), "num_labels=3 says how m"),
+    (lambda path: task_models.BertForTokenClassification.from_pretrained(path), r"give BertFor\w+ labels=\[...\], or"),
+    (lambda path: bert_tf.Predictor(bert_tf), "Predictor takes the path of a model, not <module"),
+    (lambda path: task_models.BertModel.from_pretrained(None), "BertModel.from_pretrained takes the path of a model"),
+    (lambda path: bert_tf.fill_mask(None, "good [MASK]"), "the second argument is the model's tokenizer, not 'good"),
+])  # fmt: skip
+def test_what_to_write_instead(tmp_path, call, message):
+    with pytest.raises((OSError, TypeError, ValueError), match=message) as error:
+        call(save(tmp_path / "encoder"))
+    assert "\n" not in str(error.value)
+
+
+def test_lists_of_ids_are_arrays(tmp_path):
+    model = task_models.BertModel.from_pretrained(save(tmp_path / "encoder"))
+    given, wanted = model([[2, 4, 3]]), model(np.array([[2, 4, 3]]))
+    np.testing.assert_array_equal(given["pooled_output"], wanted["pooled_output"])
+
+
+def test_keys_and_layers_that_a_configuration_has_wrong(tmp_path, caplog):
+    path = save(tmp_path / "model", config=TINY_CONFIG)
+    model = task_models.BertModel.from_pretrained(path)
+    model.save_pretrained(str(tmp_path / "theirs"), format="huggingface")
+    file = tmp_path / "theirs" / "config.json"
+    values = json.loads(file.read_text())
+    file.write_text(json.dumps({**values, "num_hidden_layers": 5}))
+    with pytest.raises(ValueError, match="num_hidden_layers is 5, but they have 2 layers"):
+        task_models.BertModel.from_pretrained(str(tmp_path / "theirs"))
+    dropout = values.pop("hidden_dropout_prob")
+    file.write_text(json.dumps({**values, "hiden_dropout_prob": dropout}))
+    assert task_models.BertModel.from_pretrained(str(tmp_path / "theirs")).config.hidden_dropout_prob == 0.1
+    assert "hiden_dropout_prob is no key of a BERT; did you mean hidden_dropout_prob?" in caplog.text
 
 
 def test_a_run_that_only_evaluates_refuses_random_weights(tmp_path, caplog):

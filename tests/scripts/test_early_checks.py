@@ -189,7 +189,7 @@ CASES = {
         ("--eval_input_file: no file matches *", {"a.tfrecord": ELECTRA}, PRETRAIN | {"eval_input_file": "nowhere"}),
         ("--input_file: *a.tfrecord: the record at byte 0 is truncated: *; *--skip_corrupt_records",
          {"a.tfrecord": "x"}, PRETRAIN),
-        ("--input_file: *a.tfrecord: the record at byte 0 is not a TFRecord file: it looks like JSON",
+        ("--input_file: *a.tfrecord is not a TFRecord file: it looks like JSON",
          {"a.tfrecord": '{"rows": 7}'}, PRETRAIN),
         ("--input_file: *a.tfrecord: the first record (byte 0) is not a tf.train.Example",
          {"a.tfrecord": record(b"text")}, PRETRAIN),

@@ -143,7 +143,8 @@ def test_every_flag_is_a_field_and_its_default_holds(flags, script):
         declared, shown = flag["declared"], flag["golden"][1]
         assert declared, f"--{name} is not made by define_flags"
         assert declared["help"].endswith((".", ".)")), name
-        assert f"  --{name}" in flags[script]["help"] or f"  --[no]{name}" in flags[script]["help"]
+        shown_in_help = f"  --{name}" in flags[script]["help"] or f"  --[no]{name}" in flags[script]["help"]
+        assert shown_in_help != declared["help"].startswith("Gone, "), name
         if declared["is_required"]:
             continue
         if declared["unset"]:

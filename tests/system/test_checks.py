@@ -1,7 +1,9 @@
 """Paths that flags name: errors appear before TensorFlow is imported."""
 
 import errno
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +14,7 @@ from helpers import warm
 from helpers.paths import ROOT
 from helpers.slow import slow
 
-from bert_tf.system import checks
+from bert_tf.system import checks, script
 
 
 def test_files_that_are_there_and_that_are_not(tmp_path):
@@ -176,6 +178,18 @@ def test_every_script_starts_tensorflow_quietly(tmp_path):
     assert "cuInit" not in result.stderr and "I0000" not in result.stderr
 
 
+def test_help_ends_well_and_leaves_out_what_is_gone():
+    result = run_program(ROOT / "convert_checkpoint.py", "--help", run=warm.run)
+    assert result.returncode == 0
+    assert "--report_file" in result.stdout and "--verify" not in result.stdout
+
+
+def test_other_tools_names_are_of_flags_that_there_are():
+    there = {flag for flags in json.loads((ROOT / "tests/golden/flags.json").read_text()).values() for flag in flags}
+    for names in script._ELSEWHERE.values():
+        assert {re.match(r"\w+", name)[0] for name in names} <= there
+
+
 def test_ctrl_c_ends_in_one_line(tmp_path):
     (tmp_path / "work.py").write_text(
         "from bert_tf.system import script\n\ndef main(_):\n    raise KeyboardInterrupt\n\nscript.run(main)\n"
@@ -198,10 +212,18 @@ def test_ctrl_c_ends_in_one_line(tmp_path):
         ("convert_checkpoint", "--from=x --format=tf1 --to=", "--to is empty"),
         ("serve_client", "--model=x --timeout=inf", "--timeout=inf must be a finite number."),
         ("extract_features", "", "give --init_checkpoint, --input_file, --output_file; --help lists all"),
-        ("run_ner", "--output_dir=x --outputdir=y", "Unknown command line flag 'outputdir'. Did you mean: "),
+        ("run_ner", "--output_dir=x --outputdir=y", "there is no flag --outputdir; did you mean --output_dir?"),
         ("run_ner", "--output_dir=x --epochs=3", "there is no flag --epochs; here it is --num_train_epochs."),
         ("extract_features", "--output=x", "there is no flag --output; here it is --output_file."),
-        ("create_vocab", "--epochs=3", "Unknown command line flag 'epochs'"),
+        ("create_vocab", "--epochs=3", "there is no flag --epochs; --help lists all flags."),
+        ("run_classifier", "--warmup_steps=9", "there is no flag --warmup_steps; here it is --warmup_proportion (a sh"),
+        ("run_pretraining", "--warmup_steps=9", "there is no flag --warmup_steps; here it is --num_warmup_steps (a n"),
+        ("run_ner", "--fp16 --output_dir=x", "there is no flag --fp16; here it is --dtype=float16."),
+        ("run_ner", "--max-seq-length=9", "there is no flag --max-seq-length; here it is --max_seq_length."),
+        ("run_ner", "--nodo_trian", "there is no flag --nodo_trian; did you mean --nodo_train?"),
+        ("run_ner", "--do_train True --output_dir=x", "--do_train True: write --do_train=true; --do_train alone is t"),
+        ("run_ner", "--output_dir=x more", "more is not a flag; --help lists them."),
+        ("run_ner", "—do_eval --output_dir=x", "—do_eval begins with a long dash, as text that was pasted ma"),
     ],
 )  # fmt: skip
 def test_wrong_flags_are_refused_in_one_line(script, flags, message):

@@ -20,6 +20,7 @@ from bert_tf.data.tables import (
     beginning,
     field_of,
     maybe_header,
+    other_delimiter,
     quoted,
     read_rows,
     text_of,
@@ -131,8 +132,8 @@ def _resolve(column: Column | None, header: Sequence[str] | None, path: str) -> 
     if header is None:
         raise ValueError(f"{path}: there is no header to look up the column {column!r} in")
     if column not in header:
-        numbers = "columns of a file without a header are called 0, 1, ..."
-        raise ValueError(f"{path}, line 1: no column {column!r}; the header has {quoted(header)} ({numbers})")
+        advice = other_delimiter(path, header) or " (columns of a file without a header are called 0, 1, ...)"
+        raise ValueError(f"{path}, line 1: no column {column!r}; the header has {quoted(header)}{advice}")
     return list(header).index(column)
 
 

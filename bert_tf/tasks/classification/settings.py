@@ -79,7 +79,7 @@ class ClassificationSettings(TableSettings, FileSettings):
         choices=("mean", "max", "attention"),
         unset=True,
     )
-    features: str | None = features_setting("the model of --model_on_top (its default --learning_rate)")
+    features: str | None = features_setting("the model of --model_on_top")
     model_on_top: str | None = setting(
         "bilstm",
         "--features: what reads them, of width --hidden_size. If unset, as the model was trained, or else bilstm.",

@@ -86,7 +86,7 @@ class DomainSettings:
     )
     train_file: str | None = setting(
         None,
-        "A task to show what it brought: examples to fine-tune on, CSV, TSV or JSONL.",
+        "A task to show what it brought: examples to fine-tune on, CSV, TSV or JSON.",
         heading="A task",
     )
     dev_file: str | None = setting(None, "The task's examples to evaluate on.")

@@ -181,6 +181,8 @@ def test_labels_travel_with_a_model(tmp_path):
     encoder = save(tmp_path / "encoder", BertModel)
     model = task_models.BertForSequenceClassification.from_pretrained(encoder, labels=["neg", "pos", "?"])
     assert (model.num_labels, model.labels) == (3, ["neg", "pos", "?"])
+    for variable in model.head.weights:  # as if it were trained
+        variable.assign(variable + 1)
     model.save_pretrained(str(tmp_path / "saved"))
     again = task_models.BertForSequenceClassification.from_pretrained(str(tmp_path / "saved"))
     assert again.labels == ["neg", "pos", "?"]
