@@ -16,7 +16,7 @@ import yaml
 from absl import logging
 
 from bert_tf.models.config import BertConfig
-from bert_tf.models.head_config import HeadConfig
+from bert_tf.models.head_config import WITHOUT_BERT, HeadConfig
 from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
 from bert_tf.text.casing import Casing, directory_of
@@ -39,11 +39,11 @@ _LICENSES = {
 _HUB_CACHE = re.compile(r"(?:^|/)models--([\w.-]+?)--([\w.-]+)/snapshots/[0-9a-f]{40}(?:/|$)")
 
 _COMMON_NAMES = ("best_model", "pretrained")  # they say nothing without the folder that they are in
-_WITHOUT_BERT = ("BilstmClassifier", "CnnClassifier")  # of baselines.py, which can't be imported below pretrained.py
+
 # Architecture -> the hub's name of the task, and the task in words.
 _TASKS = {
     **dict.fromkeys(
-        ("BertForSequenceClassification", *_WITHOUT_BERT), ("text-classification", "classification of texts")
+        ("BertForSequenceClassification", *WITHOUT_BERT), ("text-classification", "classification of texts")
     ),
     "BertForTokenClassification": ("token-classification", "tags of words"),
     "BertForMultipleChoice": ("multiple-choice", "multiple choice"),
@@ -219,7 +219,7 @@ def card_text(
     if REPLACED_TOKEN_HEAD in shapes:
         architecture = "ElectraDiscriminator"
     tag, task = _task_of(architecture, head, sentences)
-    without_bert = architecture in _WITHOUT_BERT
+    without_bert = architecture in WITHOUT_BERT
     title = architecture.removesuffix("Classifier") if without_bert else config.title
     front = {
         **(facts.beginning.license if facts.beginning else {}),

@@ -17,8 +17,12 @@ HEAD_CONFIG = "head_config.json"
 # The classifiers of texts, words and choices, whose variables have the same names and shapes.
 CLASSIFIERS = ("BertForSequenceClassification", "BertForTokenClassification", "BertForMultipleChoice")
 
+# Those of `baselines`.
+WITHOUT_BERT = ("BilstmClassifier", "CnnClassifier")
+
 # How the windows of a long text are combined; see `window_pooling.WindowPooling`.
 WINDOW_POOLINGS = ("mean", "max", "attention")
+MAX_WINDOWS = 8  # of a text, if nothing else is said
 
 # What is larger is surely a mistake, or meant to fill the memory.
 _MOST_LABELS, _LARGEST = 1 << 20, 1 << 16

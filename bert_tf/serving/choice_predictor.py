@@ -6,11 +6,9 @@ import numpy as np
 from scipy.special import softmax
 
 from bert_tf.models.task_models import BertForMultipleChoice
-from bert_tf.serving.base_predictor import Answerer, list_of
+from bert_tf.serving.predictor import Answerer, list_of
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.choice.encode import encode_examples
-
-_ONE = "predictor(context, choices)"
 
 
 class ChoicePredictor(Answerer):
@@ -23,12 +21,10 @@ class ChoicePredictor(Answerer):
         # {"choice": 0, "text": "She walks in.", "probabilities": [0.97, 0.03]}
 
     Args:
-      path: a complete model directory, as run_swag.py leaves it: weights with an output layer, configuration,
-        vocabulary; or what export_saved_model.py wrote (the directory of versions, or one of them).
+      path, trust: as for `Predictor`; a model directory is one as run_swag.py leaves it.
       max_seq_length: longer rows lose the last tokens of the context or the choice, whichever is longer. Default: the
         length of training, if known, else the model's maximum.
       batch_size: questions computed together, each with all its choices.
-      trust: load an export whatever its graph may do, see `loaded_export.Export`.
 
     Raises:
       FileNotFoundError, ValueError: there is no model, or it is not for multiple choice.
@@ -55,16 +51,13 @@ class ChoicePredictor(Answerer):
         Raises:
           TypeError: not such a tuple. ValueError: fewer than two choices, or a blank one. Both name the place.
         """
-        examples = [
-            _example(number, *_parts(number, question))
-            for number, question in enumerate(list_of(questions, "questions", "tuples (context, choices)", _ONE))
-        ]
+        questions = list_of(questions, "questions", "tuples (context, choices)", "predictor(context, choices)")
+        examples = [_example(number, question) for number, question in enumerate(questions)]
         described = [None] * len(examples)
         # All questions of a batch have the same number of choices.
         for count in sorted({len(example.choices) for example in examples}):
             chosen = [example for example in examples if len(example.choices) == count]
-            probabilities = self._by_export(chosen) if self.export else self._by_model(chosen)
-            for example, row in zip(chosen, probabilities, strict=True):
+            for example, row in zip(chosen, self._probabilities(chosen, count), strict=True):
                 best = int(row.argmax())
                 described[int(example.guid)] = {
                     "choice": best,
@@ -77,37 +70,33 @@ class ChoicePredictor(Answerer):
         """The best choice for one question."""
         return self.predict([(context, choices, question)])[0]
 
-    def _by_model(self, examples: list[ChoiceExample]) -> np.ndarray:
-        rows = encode_examples(examples, self.tokenizer, self.max_seq_length, self.warn)
-        logits = np.empty((len(examples), rows.rows_per_example), np.float32)
-        for chosen, output in self.outputs(rows):
-            logits[chosen] = output
-        return softmax(logits, -1)
-
-    def _by_export(self, examples: list[ChoiceExample]) -> np.ndarray:
-        probabilities = np.empty((len(examples), len(examples[0].choices)), np.float32)
+    def _probabilities(self, examples: list[ChoiceExample], count: int) -> np.ndarray:
+        """float32 [n, count] of examples with this number of choices."""
+        found = np.empty((len(examples), count), np.float32)
+        if not self.export:
+            for chosen, logits in self.outputs(
+                encode_examples(examples, self.tokenizer, self.max_seq_length, self.warn)
+            ):
+                found[chosen] = logits
+            return softmax(found, -1)
         lengths = [len(example.context) + max(map(len, example.choices)) for example in examples]
         columns = {
             name: [getattr(example, name) for example in examples] for name in ("context", "question", "choices")
         }
-        for rows, outputs in self.exported("serving_default", lengths, columns):
-            probabilities[rows] = outputs["probabilities"]
-        return probabilities
+        for chosen, outputs in self.exported("serving_default", lengths, columns):
+            found[chosen] = outputs["probabilities"]
+        return found
 
 
-def _parts(number: int, question) -> tuple[str, Sequence[str], str]:
-    parts = question if isinstance(question, tuple | list) and len(question) in (2, 3) else ("", None)
-    context, choices, beginning = *parts, *[""] * (3 - len(parts))
-    strings = (context, beginning, *choices) if isinstance(choices, tuple | list) else (None,)
+def _example(number: int, given) -> ChoiceExample:
+    parts = given if isinstance(given, tuple | list) and len(given) in (2, 3) else ("", None)
+    context, choices, question = *parts, *[""] * (3 - len(parts))
+    strings = (context, question, *choices) if isinstance(choices, tuple | list) else (None,)
     if not all(isinstance(text, str) for text in strings):
         raise TypeError(
             f"questions[{number}] must be (context, choices) or (context, choices, question): a string, a list of "
-            f"strings and a string, not {question!r:.80}"
+            f"strings and a string, not {given!r:.80}"
         )
-    return context, choices, beginning
-
-
-def _example(number: int, context: str, choices: Sequence[str], question: str) -> ChoiceExample:
     if len(choices) < 2:
         raise ValueError(f"questions[{number}]: there must be at least two choices, not {len(choices)}")
     for place, choice in enumerate(choices):

@@ -4,9 +4,10 @@ import posixpath
 
 import tensorflow as tf
 
-from bert_tf.models import baselines, open_weights, pretrained
 from bert_tf.models import directory as model_directory
+from bert_tf.models import open_weights, pretrained
 from bert_tf.models.directory import ModelFiles
+from bert_tf.models.head_config import WITHOUT_BERT
 from bert_tf.tasks.table import TASKS
 from bert_tf.text import casing
 
@@ -45,7 +46,7 @@ def check_task(model_dir: str, task: str) -> ModelFiles:
       ValueError: the model in the directory is for another task, or for none; the message says what it is.
     """
     entry, architecture = TASKS[task], model_directory.read_model_files(model_dir).head.architecture
-    if architecture in baselines.ARCHITECTURES.values():
+    if architecture in WITHOUT_BERT:
         raise ValueError(f"{model_dir} is a {architecture}, a model without BERT: use run_classifier.py --do_predict.")
     weights, files = pretrained.read_model(model_dir)
     output_layer = entry.output_layer_in(weights)

@@ -14,14 +14,13 @@ from absl import logging
 from bert_tf.data.token_rows import rows_of_texts
 from bert_tf.models import sentence_settings, sentence_vectors
 from bert_tf.models.task_models import BertModel
-from bert_tf.serving import frozen_graph
-from bert_tf.serving.base_predictor import Answerer, list_of
-from bert_tf.serving.onnx_model import OnnxModel
+from bert_tf.serving.predictor import Answerer, list_of_texts
 from bert_tf.text.casing import directory_of
 from bert_tf.training.settings import DTYPE_POLICIES
 
 # In bfloat16, with matrices that are constants, a batch takes a twentieth less time, but a second graph has to be made.
 _CONSTANTS_FROM = 10_000  # texts of one call
+_MOST_BYTES = 1_900_000_000  # of constants: a graph is a protocol buffer, which must be smaller than 2 GiB
 
 
 class _Encoder(BertModel):
@@ -75,12 +74,13 @@ class Embedder(Answerer):
             raise ValueError(f"dtype={dtype!r} is not one of {', '.join(DTYPE_POLICIES)}")
         self._dtype = DTYPE_POLICIES[dtype or "float32"]
         self.settings = sentence_settings.read_settings(directory_of(path))
-        described = self.settings.described
-        super().__init__(self.settings.directory if described else path, batch_size, trust)
+        super().__init__(self.settings.directory if self.settings.described else path, batch_size, trust)
+        is_onnx = self.model is not None and not isinstance(self.model, keras.Model)
+        decided = {"pooling": pooling, "dtype": dtype} if self.export else {"dtype": dtype} if is_onnx else {}
+        for name, value in decided.items():
+            if value is not None:
+                raise ValueError(f"{name}={value!r}: what an export computes was decided when it was written")
         if self.export:
-            for name, value in (("pooling", pooling), ("dtype", dtype)):
-                if value is not None:
-                    raise ValueError(f"{name}={value!r}: what an export computes was decided when it was written")
             if "embed" not in self.export.signatures:
                 raise ValueError(
                     f"{path} was exported by an earlier version, without vectors of texts: export it again"
@@ -88,25 +88,20 @@ class Embedder(Answerer):
             self.max_seq_length = self.length(max_seq_length)
             self.size = self.export.description["signatures"]["embed"]["outputs"]["vector"][1][-1]
             return
-        if isinstance(self.model, OnnxModel):
-            if dtype is not None:
-                raise ValueError(f"dtype={dtype!r}: what an export computes was decided when it was written")
+        if is_onnx:
             self.settings = sentence_settings.read_settings(self.path)
-            described = self.settings.described
         if pooling:
             self.settings = dataclasses.replace(self.settings, pooling=pooling)
-        elif not described:
+        elif not self.settings.described:
             logging.info("%s does not say how its vectors are made: the mean over the tokens is taken.", path)
-        if max_seq_length is None:
-            max_seq_length = self.settings.length_for(self.files.config)
-        self.max_seq_length = self.length(max_seq_length)
-        self.size = self.files.config.hidden_size
+        length = self.settings.length_for(self.files.config) if max_seq_length is None else max_seq_length
+        self.max_seq_length, self.size = self.length(length), self.files.config.hidden_size
 
     def load_model(self, path):
         return self.model_class.from_pretrained(path, dtype=self._dtype, trained=True)
 
     def run(self, features):
-        if isinstance(self.model, OnnxModel):
+        if not isinstance(self.model, keras.Model):  # an ONNX export
             outputs = self.model(features)["sequence_output"]
             return sentence_vectors.pooled(outputs, features["input_mask"], self.settings.pooling, self._skipped)
         return sentence_vectors.sentence_vectors(
@@ -123,7 +118,7 @@ class Embedder(Answerer):
             return
         kernels = [variable for variable in self.model.variables if variable.path.endswith("/kernel")]
         values = [tf.cast(kernel.value, dtype).numpy() for kernel in kernels]
-        if sum(value.nbytes for value in values) > frozen_graph.MOST_BYTES:
+        if sum(value.nbytes for value in values) > _MOST_BYTES:
             return
 
         def run(features):
@@ -162,10 +157,7 @@ class Embedder(Answerer):
           ValueError: there is no such prompt.
         """
         prompt = self._prompt(prompt_name)
-        texts = list_of(texts, "texts", "strings", "embedder(text)")
-        for number, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise TypeError(f"texts[{number}] must be a string, not {text!r:.80}")
+        texts = list_of_texts(texts, "embedder(text)")
         vectors = np.empty((len(texts), self.size), np.float32)
         if not texts:
             return vectors

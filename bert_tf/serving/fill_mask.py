@@ -9,9 +9,10 @@ import keras
 import numpy as np
 from scipy.special import softmax
 
+from bert_tf.data.token_rows import TokenRows, flatten
 from bert_tf.models.initialize import check_trained
 from bert_tf.models.task_models import BertForMaskedLM, BertForPreTraining
-from bert_tf.serving.base_predictor import list_of
+from bert_tf.serving.predictor import list_of_texts
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.unknown_tokens import watch_unknown
 
@@ -48,10 +49,7 @@ def fill_mask(
     if not isinstance(tokenizer, Tokenizer):
         line = "fill_mask(model, bert_tf.read_tokenizer(path), texts)"
         raise TypeError(f"the second argument is the model's tokenizer, not {tokenizer!r:.80}; write {line}")
-    texts = list_of(texts, "texts", "strings", "fill_mask(model, tokenizer, [text])")
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise TypeError(f"texts[{number}] must be a string, not {text!r:.80}")
+    texts = list_of_texts(texts, "fill_mask(model, tokenizer, [text])")
     if "masked_lm_positions" not in getattr(model, "known_inputs", ()):
         raise ValueError(f"fill_mask needs a masked-LM head: {type(model).__name__} has none, BertForMaskedLM has one.")
     check_trained(model, unread=("cls/seq_relationship/",))
@@ -67,46 +65,37 @@ def fill_mask(
         raise ValueError(f"The vocabulary has no {', '.join(missing)}.")
     if not 1 <= top_k <= vocab_size:
         raise ValueError(f"top_k={top_k} must be between 1 and the size of the vocabulary, {vocab_size}.")
-    encoded = [_encode(tokenizer, text, model.config.max_length) for text in texts]
-    watch_unknown(tokenizer, np.array([index for ids, _ in encoded for index in ids], np.int32))
+    ids, offsets = flatten([_ids_of(tokenizer, text, model.config.max_length) for text in texts])
+    watch_unknown(tokenizer, ids)
+    rows = TokenRows(ids, offsets, np.diff(offsets).astype(np.int32), {}, pad_id=tokenizer.pad_id)
     guesses = []
-    for start in range(0, len(encoded), _TEXTS_PER_BATCH):
-        guesses.extend(_fill_batch(model, tokenizer, encoded[start : start + _TEXTS_PER_BATCH], top_k))
+    for start in range(0, len(texts), _TEXTS_PER_BATCH):
+        chosen = np.arange(start, min(start + _TEXTS_PER_BATCH, len(texts)))
+        guesses += _fill_batch(model, tokenizer, rows.batch(chosen, int(rows.lengths[chosen].max())), top_k)
     return guesses
 
 
-def _encode(tokenizer: Tokenizer, text: str, max_length: int) -> tuple[list[int], list[int]]:
-    """The token ids and segment ids of a text with masks."""
+def _ids_of(tokenizer: Tokenizer, text: str, max_length: int) -> list[int]:
+    """The token ids of a text with masks."""
+    shortened = repr(text if len(text) <= 60 else text[:57] + "...")
     if tokenizer.mask_token not in text:
-        raise ValueError(
-            f"There is no {tokenizer.mask_token} in {_shortened(text)}: write it in place of the word to guess."
-        )
-    ids, segments = tokenizer.build_inputs(tokenizer.encode_masked(text))
+        raise ValueError(f"There is no {tokenizer.mask_token} in {shortened}: write it in place of the word to guess.")
+    ids, _ = tokenizer.build_inputs(tokenizer.encode_masked(text))
     if len(ids) > max_length:
         raise ValueError(
-            f"{_shortened(text)} has {len(ids)} word pieces including special tokens; the model has positions for "
+            f"{shortened} has {len(ids)} word pieces including special tokens; the model has positions for "
             f"{max_length} (max_position_embeddings). Shorten it."
         )
-    return ids, segments
+    return ids
 
 
-def _fill_batch(model, tokenizer: Tokenizer, encoded: list[tuple[list[int], list[int]]], top_k: int) -> list:
-    masks = [np.flatnonzero(np.array(ids) == tokenizer.mask_id) for ids, _ in encoded]
-    input_ids = np.full((len(encoded), max(len(ids) for ids, _ in encoded)), tokenizer.pad_id, np.int32)  # [B, S]
-    input_mask, segment_ids = np.zeros_like(input_ids), np.zeros_like(input_ids)
-    positions = np.zeros((len(encoded), max(map(len, masks))), np.int32)  # [B, P]
-    for row, (ids, segments) in enumerate(encoded):
-        input_ids[row, : len(ids)] = ids
-        segment_ids[row, : len(ids)] = segments
-        input_mask[row, : len(ids)] = 1
-        positions[row, : len(masks[row])] = masks[row]
-    features = {
-        "input_ids": input_ids,
-        "input_mask": input_mask,
-        "segment_ids": segment_ids,
-        "masked_lm_positions": positions,
-    }
-    outputs = model(features, training=False)
+def _fill_batch(model, tokenizer: Tokenizer, features: dict[str, np.ndarray], top_k: int) -> list:
+    """The guesses for each row of input_ids, input_mask and segment_ids [B, S]."""
+    masks = [np.flatnonzero(ids == tokenizer.mask_id) for ids in features["input_ids"]]
+    positions = np.zeros((len(masks), max(map(len, masks))), np.int32)  # [B, P]
+    for row, places in enumerate(masks):
+        positions[row, : len(places)] = places
+    outputs = model({**features, "masked_lm_positions": positions}, training=False)
     logits = outputs if isinstance(model, BertForMaskedLM) else outputs["masked_lm_logits"]  # [B, P, V]
     # The embedding table may be larger than the vocabulary (some models round its size up): skip the extra rows.
     logits = np.asarray(keras.ops.convert_to_numpy(logits), np.float64)[..., : tokenizer.vocab_size]
@@ -123,7 +112,3 @@ def _best(scores: np.ndarray, tokenizer: Tokenizer, top_k: int) -> list[tuple[st
         (tokenizer.spell(token), float(probabilities[index]))
         for token, index in zip(tokenizer.convert_ids_to_tokens(order), order, strict=True)
     ]
-
-
-def _shortened(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")

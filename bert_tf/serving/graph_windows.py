@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from bert_tf.serving.graph_inputs import parts_of
 from bert_tf.serving.graph_models import ServedClassifier, signature, strings
-from bert_tf.tasks.classification.long_texts import windows_of_model
+from bert_tf.tasks.classification.encode import windows_of_model
 from bert_tf.text.tokenizer import Tokenizer
 
 CPU = "CPU:0"  # for strings and the many small ops around them

@@ -12,7 +12,6 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2
 
-from bert_tf.serving import safe_graph
 from bert_tf.system import literal_paths
 from bert_tf.system.messages import some, visible
 from bert_tf.system.text_files import read_json
@@ -95,6 +94,8 @@ def check_ops(directory: str) -> None:
     Raises:
       ValueError: it has what no export has, is of TensorFlow 1, or is damaged.
     """
+    from bert_tf.serving import safe_graph
+
     path = posixpath.join(directory, _GRAPH_FILE)
     with tf.io.gfile.GFile(path, "rb") as file:
         content = file.read()

@@ -1,14 +1,183 @@
-"""A fine-tuned classifier that takes strings: it is loaded once and batches its inputs."""
+"""Trained models that take strings: opened once, they batch their inputs. What all have in common, and classifiers.
 
+`embedder`, `choice_predictor`, `question_answerer` and `tagger` have those of other tasks.
+"""
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import keras
 import numpy as np
+import tensorflow as tf
 
 from bert_tf.data import token_rows
+from bert_tf.data.token_rows import TokenRows
+from bert_tf.models import directory as model_directory
+from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertForSequenceClassification
-from bert_tf.serving.base_predictor import Answerer, list_of
+from bert_tf.serving import loaded_export
+from bert_tf.serving.detect_task import check_task, choose_max_seq_length
+from bert_tf.system.checks import check_path
+from bert_tf.system.cores import batches_at_once
+from bert_tf.system.messages import warn_once
+from bert_tf.system.progress import progress_bar
+from bert_tf.system.threads import mapped_in_order
 from bert_tf.tasks.classification import encode as classification_encode
 from bert_tf.tasks.classification import metrics as classification_metrics
 from bert_tf.tasks.classification.data import InputExample, Task, task_of
-from bert_tf.tasks.classification.long_texts import windows_of_model
+from bert_tf.tasks.table import TASKS
+
+_SECONDS_WITHOUT_PROGRESS = 5
+
+
+class Answerer:
+    """A model directory of any format, or an export, opened once. Threads may share it.
+
+    A subclass sets:
+      tasks: names of `tasks.table.TASKS` that it answers.
+      model_class: the class that loads a model directory.
+      action: the label of the progress bar.
+
+    Attributes:
+      path: what was opened: of a directory of versions the newest.
+      export: the `loaded_export.Export` of a SavedModel, else None; then tokenizer, files and model are not None. The
+        model of an ONNX export is an `OnnxModel`, and its directory has the files of a model directory.
+
+    Args:
+      path: a complete model directory: weights with an output layer, configuration, vocabulary; or what
+        export_saved_model.py wrote (the directory of versions, or one of them).
+      batch_size: rows or texts computed together.
+      trust: see `loaded_export.Export`.
+
+    Raises:
+      FileNotFoundError, ValueError: no model there, or none for this task; an export is not trusted.
+    """
+
+    tasks: tuple[str, ...]
+    model_class: type
+    action: str
+
+    def __init__(self, path: str, batch_size: int, trust: bool = False):
+        check_path(path, type(self).__name__)
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size} must be at least 1")
+        self.batch_size = batch_size
+        self.warn = functools.partial(warn_once, object())
+        self.export = self.tokenizer = self.files = self.model = self._graph = None
+        found = loaded_export.find_export(path)
+        self.path = found or path
+        if found and not loaded_export.onnx_file(found):
+            self.export = loaded_export.Export(found, trust)
+            self._check_task(path, self.export.task)
+            return
+        self.tokenizer = read_tokenizer(self.path)
+        if found:
+            from bert_tf.serving.onnx_model import OnnxModel
+
+            self.files, self.model = model_directory.read_model_files(found), OnnxModel(found)
+            self._check_task(path, self.model.task)
+            return
+        self.files = check_task(path, self.tasks[0])
+        self.model = self.load_model(path)
+        if keras.backend.backend() == "tensorflow":
+            # Operation by operation a single text takes several times as long.
+            self._graph = tf.function(self.run, autograph=False)
+
+    def _check_task(self, path: str, task: str) -> None:
+        """Refuses an export for another task."""
+        if task not in self.tasks:
+            other = TASKS[task].answerer if task in TASKS else None
+            advice = f": {other} opens it" if other and other[0].isupper() else ""
+            raise ValueError(f"{path} is an export for {task}, not for {self.tasks[0]}{advice}")
+
+    def load_model(self, path: str) -> keras.Model:
+        """The model in a directory."""
+        return self.model_class.from_pretrained(path, trained=True)
+
+    def length(self, given: int | None) -> int:
+        """The sequence length: that of an export, which is fixed; else by `choose_max_seq_length`.
+
+        Raises:
+          ValueError: the export or the model can't have the length that is given.
+        """
+        if not self.export:
+            return choose_max_seq_length(self.files, given)
+        length = self.export.description["max_seq_length"]
+        if given not in (None, length):
+            raise ValueError(f"max_seq_length={given}: the export has a fixed length of {length}")
+        return length
+
+    def _batches(self, lengths: Sequence[int]) -> Iterator[np.ndarray]:
+        """Row numbers of each batch, rows of similar length together; a bar shows progress if it takes long."""
+        rows = token_rows.evaluation_rows(np.asarray(lengths, np.int64), self.batch_size)
+        return iter(progress_bar(rows, desc=self.action, unit="batch", leave=False, delay=_SECONDS_WITHOUT_PROGRESS))
+
+    def outputs(self, rows: TokenRows) -> Iterator[tuple[np.ndarray, np.ndarray | dict[str, np.ndarray]]]:
+        """(row numbers, the model's outputs for them) of each batch of token rows."""
+        lengths = rows.lengths
+
+        def outputs_of(chosen):
+            return chosen, self.compute(rows.batch(chosen, int(lengths[chosen].max())))
+
+        return mapped_in_order(outputs_of, self._batches(lengths), batches_at_once())
+
+    def exported(
+        self, signature: str, lengths: Sequence[int], columns: dict[str, Sequence]
+    ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+        """(row numbers, the outputs of an export's signature for these rows of its inputs) of each batch.
+
+        Args:
+          lengths: rows of similar length are computed together.
+        """
+        for chosen in self._batches(lengths):
+            yield chosen, self.export(signature, **{name: [of[row] for row in chosen] for name, of in columns.items()})
+
+    def run(self, features: dict):
+        """What is computed of a batch, by `compute` in a graph: the model's outputs."""
+        return self.model(features, training=False)
+
+    def compute(self, features: dict[str, np.ndarray]) -> np.ndarray | dict[str, np.ndarray]:
+        """`run`, in one graph for batches of all sizes if TensorFlow computes."""
+        if self._graph is None:
+            found = self.run(features)
+        else:
+            specs = {name: tf.TensorSpec([None] * value.ndim, value.dtype) for name, value in features.items()}
+            found = self._graph.get_concrete_function(specs)(features)
+        return keras.tree.map_structure(np.asarray, found)
+
+
+def list_of(items, name: str, what: str, line: str) -> list:
+    """`items`, any iterable but a table, as a list.
+
+    Args:
+      line: what to write for one item, to be completed with a string.
+
+    Raises:
+      TypeError: it is a single string, a table, or nothing that has items; says what to write.
+    """
+    problem = None
+    if isinstance(items, str | bytes):
+        problem = "a single string"
+    elif isinstance(items, Mapping) or hasattr(items, "columns"):
+        problem = f"a {type(items).__name__}: give one of its columns"
+    elif not isinstance(items, Iterable):
+        problem = f"{items!r:.80}"
+    if problem:
+        raise TypeError(f"{name} must be a list of {what}, not {problem}; for one write {line}")
+    return list(items)
+
+
+def list_of_texts(items, line: str) -> list[str]:
+    """`list_of` strings.
+
+    Raises:
+      TypeError: see there; or an item is no string, whose place is named.
+    """
+    texts = list_of(items, "texts", "strings", line)
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"texts[{number}] must be a string, not {text!r:.80}")
+    return texts
 
 
 class Predictor(Answerer):
@@ -46,7 +215,9 @@ class Predictor(Answerer):
             self.task = Task("", None if regression else labels, None, multi_label=several)
             return
         self.task = task_of(self.model)
-        self.windows = windows_of_model(self.model.head_config, self.tokenizer, self.max_seq_length)
+        self.windows = classification_encode.windows_of_model(
+            self.model.head_config, self.tokenizer, self.max_seq_length
+        )
 
     @property
     def labels(self) -> list[str]:
@@ -55,18 +226,25 @@ class Predictor(Answerer):
 
     def logits(self, texts: list[str | tuple[str, str]]) -> np.ndarray:
         """Logits [n, C] of texts or pairs of texts, in the order given."""
+        if isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(part, str) for part in texts):
+            raise TypeError(
+                "texts is one pair: write predictor(*pair), or predictor.predict([pair]); for two texts give a list of "
+                "them"
+            )
         examples = []
-        for number, text in enumerate(_texts(texts)):
+        for number, text in enumerate(list_of(texts, "texts", "strings or pairs of strings", "predictor(text)")):
             parts = (text,) if isinstance(text, str) else tuple(text) if isinstance(text, tuple | list) else ()
             if len(parts) not in (1, 2) or not all(isinstance(part, str) for part in parts):
                 raise TypeError(f"texts[{number}] must be a string or a pair of strings, not {text!r:.80}")
             examples.append(InputExample(str(number), *parts))
-        if not examples:
-            return np.zeros((0, len(self.labels) or 1), np.float32)
-        return self._logits_by_export(examples) if self.export else self._logits_by_model(examples)
+        logits = np.empty((len(examples), len(self.labels) or 1), np.float32)
+        if examples:
+            for chosen, found in self._by_export(examples) if self.export else self._by_model(examples):
+                logits[chosen] = found
+        return logits
 
-    def _logits_by_model(self, examples: list[InputExample]) -> np.ndarray:
-        encoded = classification_encode.encode_examples(
+    def _by_model(self, examples: list[InputExample]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        rows = classification_encode.encode_examples(
             examples,
             self.task,
             self.tokenizer,
@@ -75,10 +253,9 @@ class Predictor(Answerer):
             windows=self.windows,
             warn=self.warn,
         )  # fmt: skip
-        outputs = (output for _, output in self.outputs(encoded))
-        return token_rows.in_order(encoded, self.batch_size, outputs)
+        return self.outputs(rows)
 
-    def _logits_by_export(self, examples: list[InputExample]) -> np.ndarray:
+    def _by_export(self, examples: list[InputExample]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         texts, pairs = [example.text_a for example in examples], [example.text_b or "" for example in examples]
         signature, columns = "serving_default", {"text": texts}
         takes_pairs = "text_pair" in self.export.description["signatures"]["serving_default"]["inputs"]
@@ -87,11 +264,9 @@ class Predictor(Answerer):
             signature = "serving_default" if takes_pairs else "serve_pairs"
             if signature not in self.export.signatures:
                 raise ValueError("the export is of a model that reads windows of single texts, not pairs")
-        logits = np.empty((len(examples), len(self.labels) or 1), np.float32)
         lengths = [len(text) + len(pair) for text, pair in zip(texts, pairs, strict=True)]
-        for rows, outputs in self.exported(signature, lengths, columns):
-            logits[rows] = _logits_of(outputs, self.task)
-        return logits
+        for chosen, outputs in self.exported(signature, lengths, columns):
+            yield chosen, _logits_of(outputs, self.task)
 
     def predict(self, texts: list[str | tuple[str, str]]) -> list[dict]:
         """For each text `label` (multi-label: `labels`) and `probabilities` by label; for a regression `score`.
@@ -99,8 +274,7 @@ class Predictor(Answerer):
         Args:
           texts: strings, or pairs of strings if the model was trained on pairs.
         """
-        logits = self.logits(texts)
-        return classification_metrics.describe_predictions(self.task, logits)
+        return classification_metrics.describe_predictions(self.task, self.logits(texts))
 
     def __call__(self, text: str, pair: str | None = None) -> dict:
         """The prediction for one text or one pair."""
@@ -110,20 +284,11 @@ class Predictor(Answerer):
         return self.predict([text if pair is None else (text, pair)])[0]
 
 
-def _texts(texts) -> list:
-    """A list of texts or pairs; one pair, whose parts could be two texts, is refused."""
-    if isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(part, str) for part in texts):
-        raise TypeError(
-            "texts is one pair: write predictor(*pair), or predictor.predict([pair]); for two texts give a list of them"
-        )
-    return list_of(texts, "texts", "strings or pairs of strings", "predictor(text)")
-
-
 def _logits_of(outputs: dict[str, np.ndarray], task: Task) -> np.ndarray:
     """Logits [n, C] that give the same outputs as an export's."""
     if task.is_regression:
         return outputs["score"][:, None]
-    probabilities = np.maximum(outputs["probabilities"], np.finfo(np.float32).tiny)
-    if task.multi_label:
-        return np.log(probabilities) - np.log(np.maximum(1 - probabilities, np.finfo(np.float32).tiny))
-    return np.log(probabilities)
+    tiny = np.finfo(np.float32).tiny
+    probabilities = np.maximum(outputs["probabilities"], tiny)
+    others = np.log(np.maximum(1 - probabilities, tiny)) if task.multi_label else 0.0
+    return np.log(probabilities) - others

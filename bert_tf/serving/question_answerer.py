@@ -4,7 +4,7 @@ from scipy.special import expit
 
 from bert_tf.models import question_heads
 from bert_tf.serving import loaded_export
-from bert_tf.serving.base_predictor import Answerer, list_of
+from bert_tf.serving.predictor import Answerer, list_of
 from bert_tf.tasks.squad.answers import Prediction, predict_answers
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.outputs import settings_of
@@ -20,11 +20,9 @@ class QuestionAnswerer(Answerer):
         # {"answer": "Her teacher", "score": 0.93, "start": 0, "end": 11, "nbest": [...]}
 
     Args:
-      path: a complete model directory: weights for question answering, configuration, vocabulary; or what
-        export_saved_model.py wrote (the directory of versions, or one of them). The settings of its training are read
-        from question_answering.json, if present: whether there may be no answer, and the threshold for that.
+      path, trust: as for `Predictor`. The settings of a model's training are read from question_answering.json, if
+        present: whether there may be no answer, and the threshold for that.
       batch_size: windows (for an export, questions) computed together.
-      trust: load an export whatever its graph may do, see `loaded_export.Export`.
       settings: fields of `WindowSettings` and `PredictionSettings`, e.g. doc_stride=64, max_answer_length=10.
 
     Raises:
@@ -64,9 +62,14 @@ class QuestionAnswerer(Answerer):
                 )
         if not questions:
             return []
-        return self._predict_by_export(questions) if self.export else self._predict_by_model(questions)
-
-    def _predict_by_model(self, questions: list[tuple[str, str]]) -> list[dict]:
+        if self.export:
+            asked, contexts = zip(*questions, strict=True)
+            answers = [None] * len(questions)
+            columns = {"question": asked, "context": contexts}
+            for rows, outputs in self.exported("serving_default", list(map(len, contexts)), columns):
+                for place, row in enumerate(rows):
+                    answers[row] = _describe_outputs({name: value[place] for name, value in outputs.items()})
+            return answers
         paragraphs = {}
         examples = [
             SquadExample(str(number), question, paragraphs.setdefault(context, Paragraph.from_context(context)))
@@ -77,15 +80,6 @@ class QuestionAnswerer(Answerer):
         scores = collect_scores(self.outputs(windows), windows.lengths)
         found = predict_answers(examples, windows, scores, self.tokenizer, self.predictions)
         return [_describe(prediction) for prediction in found]
-
-    def _predict_by_export(self, questions: list[tuple[str, str]]) -> list[dict]:
-        answers = [None] * len(questions)
-        asked, contexts = zip(*questions, strict=True)
-        columns = {"question": asked, "context": contexts}
-        for rows, outputs in self.exported("serving_default", list(map(len, contexts)), columns):
-            for place, row in enumerate(rows):
-                answers[row] = _describe_outputs({name: value[place] for name, value in outputs.items()})
-        return answers
 
     def __call__(self, question: str, context: str) -> dict:
         """The answer to one question."""

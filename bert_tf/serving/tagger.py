@@ -1,13 +1,13 @@
 """Named entities and other word tags, for notebooks: a fine-tuned tagger that takes strings."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import keras
 import numpy as np
 from scipy.special import softmax
 
-from bert_tf.serving.base_predictor import Answerer, list_of
+from bert_tf.serving.predictor import Answerer, list_of
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import outputs as ner_outputs
@@ -35,12 +35,10 @@ class Tagger(Answerer):
         # [{"type": "PER", "text": "Ada Brown", "start": 0, "end": 9, "score": 0.99}, ...]
 
     Args:
-      path: a complete model directory, as run_ner.py leaves it: weights with an output layer, configuration, tags,
-        vocabulary; or what export_saved_model.py wrote (the directory of versions, or one of them).
+      path, trust: as for `Predictor`; a model directory is one as run_ner.py leaves it, with its tags.
       max_seq_length: longer texts are tagged in windows of this many tokens. Default: the length of training, if known,
         else the model's maximum.
       batch_size: windows (for an export, texts) computed together.
-      trust: load an export whatever its graph may do, see `loaded_export.Export`.
 
     Attributes:
       labels: the tags in the order of their ids. scheme: "iob2", "bioes", or "plain" for tags that mark no entities.
@@ -92,14 +90,16 @@ class Tagger(Answerer):
                 raise TypeError(f"texts[{number}] must be a string or a list of words, not {text!r:.80}")
             if "" in text:
                 raise ValueError(f"texts[{number}]: word {text.index('')} is empty")
-        found = self._tags_by_export(texts) if self.export else self._tags_by_model(texts)
-        return [self._describe(*one) for one in found]
+        if self.export:
+            found = dict(self._tags_by_export(texts))
+            return [self._describe(*found[number]) for number in range(len(texts))]
+        return [self._describe(*found) for found in self._tags_by_model(texts)]
 
     def __call__(self, text: str | Sequence[str]) -> dict:
         """The tags and entities of one text."""
         return self.predict([text])[0]
 
-    def _tags_by_model(self, texts: list) -> list[tuple[_Words, list[str], np.ndarray]]:
+    def _tags_by_model(self, texts: list) -> Iterator[tuple[_Words, list[str], np.ndarray]]:
         cut = [self._words_of(text) if isinstance(text, str) else _joined(text) for text in texts]
         # Each text is a document of its own; a text without words has no row.
         sentences = [ner_data.Sentence(words.words, None, [], number) for number, words in enumerate(cut)]
@@ -109,47 +109,45 @@ class Tagger(Answerer):
             logits = ner_outputs.word_logits(rows, self.outputs(rows))
             tags = ner_outputs.predicted_tags(sentences, logits, self.labels, self.scheme)
             scores = softmax(logits, -1).max(-1)
-        ends = np.cumsum([len(words.words) for words in cut])[:-1]
-        return list(zip(cut, tags, np.split(scores, ends), strict=True)) if cut else []
+        ends = np.cumsum([len(words.words) for words in cut], dtype=int)
+        yield from zip(cut, tags, np.split(scores, ends[:-1]) if cut else (), strict=True)
 
     def _words_of(self, text: str) -> _Words:
         places = split_words(text, self._split, self.tokenizer.added_tokens)
         words = [text[start:end] for start, end in places]
         return _Words(text, words, [start for start, _ in places], [end for _, end in places])
 
-    def _tags_by_export(self, texts: list) -> list[tuple[_Words, list[str], np.ndarray]]:
-        found = [None] * len(texts)
-        for signature, column, kind in (("serving_default", "text", str), ("serve_words", "words", tuple | list)):
-            numbers = [number for number, text in enumerate(texts) if isinstance(text, kind)]
-            given = [texts[number] for number in numbers]
-            if kind is not str:
-                width = max(map(len, given), default=0)
-                given = [[*words, *[""] * (width - len(words))] for words in given]
-            lengths = [len(texts[number]) for number in numbers]
-            for rows, outputs in self.exported(signature, lengths, {column: given}) if numbers else ():
+    def _tags_by_export(self, texts: list) -> Iterator[tuple[int, tuple[_Words, list[str], np.ndarray]]]:
+        """The number of each text, and what was found in it."""
+        strings = [number for number, text in enumerate(texts) if isinstance(text, str)]
+        lists = [number for number, text in enumerate(texts) if not isinstance(text, str)]
+        width = max((len(texts[number]) for number in lists), default=0)
+        padded = [[*texts[number], *[""] * (width - len(texts[number]))] for number in lists]
+        for signature, numbers, columns in (
+            ("serving_default", strings, {"text": [texts[number] for number in strings]}),
+            ("serve_words", lists, {"words": padded}),
+        ):
+            for rows, outputs in self.exported(signature, [len(texts[number]) for number in numbers], columns):
                 for place, row in enumerate(rows):
                     number = numbers[row]
-                    found[number] = _row_of(texts[number], {name: value[place] for name, value in outputs.items()})
-        return found
+                    yield number, _row_of(texts[number], {name: value[place] for name, value in outputs.items()})
 
     def _describe(self, words: _Words, tags: list[str], scores: np.ndarray) -> dict:
         entities = [] if self.scheme == "plain" else ner_data.entities_of(tags, self.scheme)
+        described = []
+        for entity in entities:
+            start, end = words.starts[entity.start], words.ends[entity.end - 1]
+            score = float(np.mean(scores[entity.start : entity.end]))
+            described.append(
+                {"type": entity.type, "text": words.text[start:end], "start": start, "end": end, "score": score}
+            )
         return {
             "words": words.words,
             "tags": tags,
             "scores": [float(score) for score in scores],
             "starts": words.starts,
             "ends": words.ends,
-            "entities": [
-                {
-                    "type": entity.type,
-                    "text": words.text[words.starts[entity.start] : words.ends[entity.end - 1]],
-                    "start": words.starts[entity.start],
-                    "end": words.ends[entity.end - 1],
-                    "score": float(np.mean(scores[entity.start : entity.end])),
-                }
-                for entity in entities
-            ],
+            "entities": described,
         }
 
 

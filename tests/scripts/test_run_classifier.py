@@ -12,7 +12,7 @@ from helpers.tiny import ONE_LAYER, write_encoder
 from bert_tf import Predictor
 from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import HeadConfig
-from bert_tf.serving import base_predictor
+from bert_tf.serving import predictor
 
 NLI = ("neutral", "contradiction", "entailment")
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(95))]
@@ -267,7 +267,7 @@ def test_a_predictor_shows_progress_only_where_it_takes_long(ran, monkeypatch, c
     texts = [("w1 w2", "w3")] * 5
     predictions = model.predict(texts)
     assert capfd.readouterr().err == "" and len(predictions) == 5
-    given = show_progress_at_once(monkeypatch, base_predictor)
+    given = show_progress_at_once(monkeypatch, predictor)
     assert model.predict(texts) == predictions
     assert [options["delay"] >= 2 for options in given] == [True]
     assert "predict" in (shown := capfd.readouterr().err) and "/3 " in shown  # batches

@@ -10,8 +10,7 @@ from bert_tf.models.config import BertConfig
 from bert_tf.serving import compare_export, export, other_runtimes
 from bert_tf.serving.graph_windows import ServedWindowClassifier
 from bert_tf.tasks.classification.data import InputExample, Task
-from bert_tf.tasks.classification.encode import encode_examples
-from bert_tf.tasks.classification.long_texts import TextWindows
+from bert_tf.tasks.classification.encode import TextWindows, encode_examples
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
 CONFIG = BertConfig.from_dict({**ONE_LAYER, "vocab_size": len(PIECES)})

@@ -12,7 +12,7 @@ from helpers.tiny import TINY_CONFIG
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.task_models import BertForQuestionAnswering, BertModel
-from bert_tf.serving import base_predictor
+from bert_tf.serving import predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 
 JAMO = sorted(set(unicodedata.normalize("NFD", "세종대왕한글")))
@@ -105,7 +105,7 @@ def test_progress_shows_only_where_it_takes_long(plain, monkeypatch, capfd):
     answerer = QuestionAnswerer(plain, batch_size=2)
     answers = answerer.predict(questions)
     assert capfd.readouterr().err == ""
-    given = show_progress_at_once(monkeypatch, base_predictor)
+    given = show_progress_at_once(monkeypatch, predictor)
     assert answerer.predict(questions) == answers
     assert [options["delay"] >= 5 for options in given] == [True]
     assert "answer" in (shown := capfd.readouterr().err) and "/3 " in shown  # batches

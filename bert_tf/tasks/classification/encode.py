@@ -14,15 +14,60 @@ from absl import logging
 from bert_tf.data import token_rows
 from bert_tf.data.grouped_rows import WindowRows
 from bert_tf.data.token_rows import TokenRows, document_spans, flatten
-from bert_tf.system.workers import map_tasks
+from bert_tf.models.head_config import MAX_WINDOWS, HeadConfig
 from bert_tf.tasks.classification.data import InputExample, Task
-from bert_tf.tasks.classification.long_texts import TextWindows
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.unknown_tokens import watch_unknown
 
 # Starting processes takes seconds; one core tokenizes this much text (characters) meanwhile.
 _CHARACTERS_FOR_PROCESSES = 30_000_000
 _TEXTS_PER_CHUNK = 20_000
+
+
+@dataclasses.dataclass(frozen=True)
+class TextWindows:
+    """How the windows of a text lie.
+
+    Attributes:
+      stride: tokens of the text from the start of a window to that of the next.
+      most: windows of a text; what comes after them is lost.
+    """
+
+    stride: int
+    most: int = MAX_WINDOWS
+
+
+def windows_of(
+    stride: int | None, most: int | None, tokenizer: Tokenizer, max_seq_length: int, name: str = "--window_stride"
+) -> TextWindows:
+    """The windows for a tokenizer and a length, with the defaults for what is None: half a window, MAX_WINDOWS.
+
+    Args:
+      name: of the stride, for errors.
+
+    Raises:
+      ValueError: there is no room for a text, or between two windows there would be tokens that are in neither.
+    """
+    token_rows.check_room(tokenizer, max_seq_length)
+    room = max_seq_length - tokenizer.num_special_tokens(pair=False)
+    stride = max(room // 2, 1) if stride is None else stride
+    if stride > room:
+        raise ValueError(
+            f"{name}={stride}: a window of max_seq_length={max_seq_length} has {room} tokens of the text, so that "
+            "those between two windows would be lost."
+        )
+    return TextWindows(stride, MAX_WINDOWS if most is None else most)
+
+
+def windows_of_model(head: HeadConfig, tokenizer: Tokenizer, max_seq_length: int) -> TextWindows | None:
+    """The windows in which a trained model reads texts; None for a model that reads each as one row.
+
+    Raises:
+      ValueError: see `windows_of`.
+    """
+    if not head.window_pooling:
+        return None
+    return windows_of(head.window_stride, head.max_windows, tokenizer, max_seq_length, "the model's window_stride")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,6 +229,8 @@ def _encode_texts(texts: list[str], tokenizer: Tokenizer, num_processes: int | N
     num_processes = num_processes or os.cpu_count() or 1
     if num_processes == 1 or sum(map(len, texts)) < _CHARACTERS_FOR_PROCESSES:
         return tokenizer.encode_batch(texts)
+    from bert_tf.system.workers import map_tasks
+
     chunks = [(texts[start : start + _TEXTS_PER_CHUNK],) for start in range(0, len(texts), _TEXTS_PER_CHUNK)]
     encoded = map_tasks(_encode_chunk, chunks, num_processes, shared=(tokenizer,))
     return [ids for chunk in encoded for ids in chunk]

@@ -1,65 +1,15 @@
-"""run_classifier.py --long_texts: whether texts longer than the model are cut off or read in windows, and in which."""
+"""run_classifier.py --long_texts: whether texts longer than the model are cut off or read in windows."""
 
 import dataclasses
 
 from absl import logging
 
-from bert_tf.data.token_rows import check_room
 from bert_tf.models.directory import read_head, read_max_length
-from bert_tf.models.head_config import NO_HEAD, HeadConfig
-from bert_tf.system.declare import declared_in, value_of
+from bert_tf.models.head_config import MAX_WINDOWS, NO_HEAD
+from bert_tf.system.declare import value_of
 from bert_tf.tasks.classification.settings import WINDOW_FLAGS, ClassificationSettings
 from bert_tf.text import casing
-from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.settings import FineTuningSettings
-
-MAX_WINDOWS = declared_in(ClassificationSettings)["max_windows"].default
-
-
-@dataclasses.dataclass(frozen=True)
-class TextWindows:
-    """How the windows of a text lie.
-
-    Attributes:
-      stride: tokens of the text from the start of a window to that of the next.
-      most: windows of a text; what comes after them is lost.
-    """
-
-    stride: int
-    most: int = MAX_WINDOWS
-
-
-def windows_of(
-    stride: int | None, most: int | None, tokenizer: Tokenizer, max_seq_length: int, name: str = "--window_stride"
-) -> TextWindows:
-    """The windows for a tokenizer and a length, with the defaults for what is None: half a window, MAX_WINDOWS.
-
-    Args:
-      name: of the stride, for errors.
-
-    Raises:
-      ValueError: there is no room for a text, or between two windows there would be tokens that are in neither.
-    """
-    check_room(tokenizer, max_seq_length)
-    room = max_seq_length - tokenizer.num_special_tokens(pair=False)
-    stride = max(room // 2, 1) if stride is None else stride
-    if stride > room:
-        raise ValueError(
-            f"{name}={stride}: a window of max_seq_length={max_seq_length} has {room} tokens of the text, so that "
-            "those between two windows would be lost."
-        )
-    return TextWindows(stride, MAX_WINDOWS if most is None else most)
-
-
-def windows_of_model(head: HeadConfig, tokenizer: Tokenizer, max_seq_length: int) -> TextWindows | None:
-    """The windows in which a trained model reads texts; None for a model that reads each as one row.
-
-    Raises:
-      ValueError: see `windows_of`.
-    """
-    if not head.window_pooling:
-        return None
-    return windows_of(head.window_stride, head.max_windows, tokenizer, max_seq_length, "the model's window_stride")
 
 
 def with_window_length(run: FineTuningSettings, newest: str | None) -> FineTuningSettings:

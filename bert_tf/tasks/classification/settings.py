@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from bert_tf.data.tables import FileSettings, TableSettings
+from bert_tf.models.head_config import MAX_WINDOWS
 from bert_tf.system.checks import check_file, check_output_dir
 from bert_tf.system.declare import ORIGINAL, group, setting
 from bert_tf.system.messages import named_by, unheard
@@ -65,7 +66,7 @@ class ClassificationSettings(TableSettings, FileSettings):
         least=1,
     )
     max_windows: int | None = setting(
-        8,
+        MAX_WINDOWS,
         "windows: a text is read up to the end of this many; the log says how many texts are longer. A training step "
         "takes time and memory for --train_batch_size times as many rows: see --gradient_accumulation_steps. If unset, "
         "as the model was trained, or else 8.",

@@ -38,7 +38,7 @@ class ClassificationTask(FineTuningTask):
 
     name = "classification"
     dev_records, test_records = "eval", "predict"
-    windows: long_texts.TextWindows | None = None
+    windows: encode.TextWindows | None = None
     takes_pairs = False
 
     def resolve(self, run, newest):
@@ -108,7 +108,7 @@ class ClassificationTask(FineTuningTask):
             lstm, size = files.head.lstm_on_top and not own.features, own.hidden_size
             top = (lstm, own.features, own.model_on_top, size)
             if own.long_texts:
-                self.windows = long_texts.windows_of(own.window_stride, own.max_windows, tokenizer, run.max_seq_length)
+                self.windows = encode.windows_of(own.window_stride, own.max_windows, tokenizer, run.max_seq_length)
                 self.settings = own = dataclasses.replace(own, window_stride=self.windows.stride)
             windows = {name: getattr(own, name) for name in WINDOW_FLAGS}
             files.head = HeadConfig(None, files.head.labels, None, *top, hidden_act=files.head.hidden_act, **windows)

@@ -18,7 +18,7 @@ from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.tasks import script as fine_tuning_run
 from bert_tf.tasks.classification import data as classification_data
 from bert_tf.tasks.classification import encode as classification_encode
-from bert_tf.tasks.classification import glue, long_texts
+from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification import metrics as classification_metrics
 from bert_tf.tasks.classification import outputs as classification_outputs
 from bert_tf.text.casing import Casing
@@ -300,7 +300,7 @@ def test_the_best_model_is_kept_and_patience_counts(tmp_path):
     assert again.should_stop() and again.best["step"] == 20
 
 
-@pytest.mark.parametrize("windows", [None, long_texts.TextWindows(2, 4)])
+@pytest.mark.parametrize("windows", [None, classification_encode.TextWindows(2, 4)])
 def test_texts_without_tokens_are_counted(tokenizer, caplog, windows):
     texts = ["a good film", "", "\u200b\x00", "more"]
     examples = [classification_data.InputExample(f"train-{number}", text) for number, text in enumerate(texts)]

@@ -9,8 +9,14 @@ import tensorflow as tf
 
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.tasks.classification.data import InputExample, Task
-from bert_tf.tasks.classification.encode import EncodedWindows, encode_examples, write_records
-from bert_tf.tasks.classification.long_texts import TextWindows, windows_of, windows_of_model
+from bert_tf.tasks.classification.encode import (
+    EncodedWindows,
+    TextWindows,
+    encode_examples,
+    windows_of,
+    windows_of_model,
+    write_records,
+)
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
 A, B, C, D, E, F, G = range(5, 12)
