@@ -10,6 +10,7 @@ The signatures are defined in `graph_models`, `graph_squad` and `graph_ner`.
 
 import contextlib
 import json
+import logging as python_logging
 import os
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models.pretrained import read_tokenizer
-from bert_tf.serving import detect_task, frozen_graph, graph_models, graphs, loaded_export, server_ops
+from bert_tf.serving import detect_task, graph_models, graphs, loaded_export, server_ops
 from bert_tf.system.atomic import remove_folder, write_file, write_text_file
 from bert_tf.tasks.table import TASKS
 
@@ -111,7 +112,7 @@ def _log_export(target: str, model_dir: str, description: Mapping) -> None:
 
 def _freeze(served: graph_models.ServedModel, task: str, dtype: str, freeze: bool | None) -> bool:
     """Turns weights into constants if asked to, or, with None, if that is faster; returns whether it did."""
-    too_large = served.weight_bytes >= frozen_graph.MOST_BYTES
+    too_large = served.weight_bytes >= graph_models.MOST_BYTES
     if freeze is None:
         # The long sequences of question answering gain nothing in float32 (docs/benchmarks.md, Serving).
         freeze = not too_large and (task, dtype) != ("squad", "float32")
@@ -191,23 +192,13 @@ def labels_file(labels: Sequence[str]) -> dict[str, bytes]:
 
 
 @contextlib.contextmanager
-def _without_notes() -> Iterator[None]:
-    """Hides TensorFlow's log of how it saves (names of arguments, fingerprints), which is of no use to a user."""
-    loggers = (logging.get_absl_logger(), tf.get_logger())
-
-    def is_needed(record) -> bool:
-        return record.levelno >= logging.converter.STANDARD_WARNING or "tensorflow" not in record.pathname
-
-    if loggers[0].getEffectiveLevel() <= logging.converter.STANDARD_DEBUG:
-        yield
-        return
-    for logger in loggers:
-        logger.addFilter(is_needed)
+def quiet(level: int = python_logging.INFO) -> Iterator[None]:
+    """Hides what libraries log of how they save and convert up to a level, which is of no use to a user."""
+    python_logging.disable(level)
     try:
         yield
     finally:
-        for logger in loggers:
-            logger.removeFilter(is_needed)
+        python_logging.disable(python_logging.NOTSET)
 
 
 def _write_version(
@@ -223,9 +214,9 @@ def _write_version(
     paths = [posixpath.join(directory, name) for name in contents]
     for path, content in zip(paths, contents.values(), strict=True):
         write_file(path, content)
-    served.assets = [tf.saved_model.Asset(path) for path in paths]
-    with _without_notes():
-        tf.saved_model.save(served, directory, signatures=functions)  # copies them into assets/
+    assets = [tf.saved_model.Asset(path) for path in paths]
+    with quiet():
+        tf.saved_model.save(served.tracked(assets), directory, signatures=functions)  # copies them into assets/
     for path in paths:
         tf.io.gfile.remove(path)
     if warm_up:

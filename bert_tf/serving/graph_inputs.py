@@ -1,19 +1,24 @@
-"""Strings, ids or tf.Examples to a model's inputs, as TensorFlow ops for an exported graph.
+"""Strings, ids or tf.Examples to a model's inputs, as TensorFlow ops for an exported graph; windows of long texts.
 
-Strings give the same features as in the fine-tuning scripts (`tasks/classification/encode.py` for texts and pairs).
+Strings give the same features as in the fine-tuning scripts (`tasks/classification/encode.py` for texts and pairs), and
+windows are those of `document_spans` in `data/token_rows.py`, written again because no Python runs in a server.
 Every op works for an empty batch.
 
-Shape legend: B batch, S longest row of the batch, R rows of a folded batch, W the longest of these.
+Shape legend: B batch, S longest row of the batch, R rows of a folded batch, W the longest of these. In the functions
+of windows: B texts, W windows of all texts, S longest window.
 """
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from bert_tf.text.tokenizer import Tokenizer
 
+CPU = "CPU:0"  # for strings and the many small ops around them
 
-class TextEncoder(tf.Module):
+
+class TextEncoder:
     """Encodes texts, or pairs of them, as rows `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
 
     Args:
@@ -22,7 +27,6 @@ class TextEncoder(tf.Module):
     """
 
     def __init__(self, tokenizer: Tokenizer, max_seq_length: int, split_unknown: bool = False):
-        super().__init__(name="text_encoder")
         self.tokenizer = tokenizer.to_graph(split_unknown)
         self.max_seq_length = max_seq_length
         self.begin_ids, self.between_ids, self.end_ids = tokenizer.begin_ids, tokenizer.between_ids, tokenizer.end_ids
@@ -116,19 +120,12 @@ def parse_examples(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
     )
     rows = {name: tf.cast(row, tf.int32) for name, row in rows.items()}
     ids = to_dense(rows["input_ids"])
-    lengths = tf.cast(rows["input_ids"].row_lengths(), tf.int32)
-    given = tf.cast(rows["input_mask"].row_lengths(), tf.int32)
-    mask = tf.where(
-        (given > 0)[:, None], _as_wide(rows["input_mask"], ids), tf.sequence_mask(lengths, tf.shape(ids)[1], tf.int32)
-    )
-    return {"input_ids": ids, "input_mask": mask, "segment_ids": _as_wide(rows["segment_ids"], ids)}
-
-
-def _as_wide(rows: tf.RaggedTensor, like: tf.Tensor) -> tf.Tensor:
-    width = tf.shape(like)[1]
-    lengths = tf.minimum(tf.cast(rows.row_lengths(), tf.int32), width)
-    dense = head(rows, lengths).to_tensor()
-    return tf.pad(dense, [[0, 0], [0, width - tf.shape(dense)[1]]])
+    shape = tf.stack([-1, tf.shape(ids)[1]])
+    mask, segments = (rows[name].to_tensor(shape=shape) for name in names[1:])
+    lengths = rows["input_ids"].row_lengths()
+    is_given = (rows["input_mask"].row_lengths() > 0)[:, None]
+    mask = tf.where(is_given, mask, tf.sequence_mask(lengths, tf.shape(ids)[1], tf.int32))
+    return {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
 
 
 class Folded(NamedTuple):
@@ -213,3 +210,87 @@ def unfolded(features: dict[str, tf.Tensor]) -> Folded:
         },
         2 * tf.range(number),
     )
+
+
+# ---- windows of long texts -------------------------------------------------------------------------------------------
+
+
+class Windows(NamedTuple):
+    """Windows, in the order of their texts, int64 each.
+
+    Attributes:
+      counts: of each text [B]. texts: whose a window is [W]. starts: its first token, counted in the text [W]. sizes:
+        how many tokens it has [W].
+    """
+
+    counts: tf.Tensor
+    texts: tf.Tensor
+    starts: tf.Tensor
+    sizes: tf.Tensor
+
+
+def cut(lengths: tf.Tensor, room, stride, least: int = 0) -> Windows:
+    """The windows of texts with these lengths, int64 [B].
+
+    Args:
+      room: the most tokens of a window. stride: from the start of one to the next. Both for all texts, or int64 [B].
+      least: windows of a text without tokens.
+    """
+    room, stride = (tf.broadcast_to(tf.cast(size, tf.int64), tf.shape(lengths)) for size in (room, stride))
+    further = (tf.maximum(lengths - room, 0) + stride - 1) // stride
+    counts = tf.where(lengths > 0, 1 + further, least)
+    texts = tf.repeat(tf.range(tf.size(counts, tf.int64)), counts)
+    numbers = tf.range(tf.size(texts, tf.int64)) - tf.gather(tf.cumsum(counts, exclusive=True), texts)
+    starts = numbers * tf.gather(stride, texts)
+    return Windows(counts, texts, starts, tf.minimum(tf.gather(lengths, texts) - starts, tf.gather(room, texts)))
+
+
+def most_context(context: tf.Tensor, inside: tf.Tensor, tokens: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """bool [W, S]: whether no other window shows more context of a token; of equal windows the earliest.
+
+    Args:
+      context: how much each shows [W, S]. inside: where there is a token, bool [W, S].
+      tokens: which it is, int64 [W, S], of all `count`.
+    """
+    most = tf.math.unsorted_segment_max(context, tf.where(inside, tokens, -1), count)
+    best = tf.logical_and(inside, tf.equal(context, tf.gather(most, tokens)))
+    rows = tf.range(tf.shape(tokens)[0])[:, None] + tf.zeros_like(tokens, tf.int32)
+    earliest = tf.math.unsorted_segment_min(rows, tf.where(best, tokens, -1), count)
+    return tf.logical_and(best, tf.equal(rows, tf.gather(earliest, tokens)))
+
+
+def in_batches(
+    compute: Callable[[tf.Tensor], Sequence[tf.Tensor]], lengths: tf.Tensor, size: int, specs: Sequence[tf.TensorSpec]
+) -> list[tf.Tensor]:
+    """What `compute` finds for all windows, `size` at a time, which limits the memory that long texts take.
+
+    Windows of similar length are together, for less padding.
+
+    Args:
+      compute: numbers of windows, int32 [R] -> tensors [R, ...]. lengths: of all windows [W].
+      specs: of each tensor for one window.
+    """
+    with tf.device(CPU):
+        order = tf.argsort(-lengths, stable=True)
+        count = tf.size(order)
+        arrays = [
+            tf.TensorArray(spec.dtype, (count + size - 1) // size, infer_shape=False, element_shape=[None, *spec.shape])
+            for spec in specs
+        ]
+
+    def step(done, *arrays):
+        with tf.device(CPU):
+            rows = order[done : done + size]
+        found = compute(rows)
+        with tf.device(CPU):
+            written = (array.write(done // size, part) for array, part in zip(arrays, found, strict=True))
+            return done + tf.size(rows), *written
+
+    # One batch at a time: each uses all cores, and only one takes memory.
+    _, *arrays = tf.while_loop(lambda done, *_: done < count, step, [0, *arrays], parallel_iterations=1)
+    with tf.device(CPU):
+        back = tf.math.invert_permutation(order)
+        return [
+            tf.gather(tf.reshape(array.concat(), [-1, *spec.shape]), back)
+            for array, spec in zip(arrays, specs, strict=True)
+        ]

@@ -14,8 +14,9 @@ import tensorflow as tf
 
 from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.models.sentence_vectors import normalized, pooled
-from bert_tf.serving import frozen_graph
-from bert_tf.serving.graph_inputs import Folded, TextEncoder, fold, parse_examples, unfolded
+from bert_tf.serving.graph_inputs import Folded, TextEncoder, cut, fold, parse_examples, parts_of, unfolded
+from bert_tf.system import script
+from bert_tf.tasks.classification.encode import windows_of_model
 from bert_tf.text.byte_bpe import WHITESPACE
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -26,7 +27,7 @@ FOLDED = {
     "input_mask": tf.TensorSpec([None, None, None], tf.int32, "input_mask"),
     "pooled_positions": tf.TensorSpec([None, 2], tf.int32, "pooled_positions"),
 }
-_UNTRACKED = ("_model", "_needed", "_pieces", "encoder")
+MOST_BYTES = 1_900_000_000  # of constants: a graph is a protocol buffer, which must be smaller than 2 GiB
 
 
 def strings(name: str) -> tf.TensorSpec:
@@ -39,7 +40,7 @@ def signature(function: Callable, *specs: tf.TensorSpec) -> tf.types.experimenta
     return tf.function(function, specs, autograph=False)
 
 
-class ServedModel(tf.Module):
+class ServedModel:
     """The base class of all tasks. A task adds `outputs`: features [B, S] -> what a signature returns.
 
     Attributes:
@@ -56,19 +57,20 @@ class ServedModel(tf.Module):
     folds: bool = False
 
     def __init__(self, model: keras.Model, tokenizer: Tokenizer, max_seq_length: int, split_unknown: bool = False):
-        super().__init__(name="served")
-        self._model = model
-        # The SavedModel tracks TensorFlow's variables, not Keras's.
-        self.variables_of_model = [variable.value for variable in model.variables]
+        self._model, self._variables = model, [variable.value for variable in model.variables]
         self.encoder = TextEncoder(tokenizer, max_seq_length, split_unknown)
-        self.resources_of_tokenizer = self.encoder.tokenizer.resources
         self.max_seq_length = max_seq_length
         self.vocab_size, self.mask_id = tokenizer.vocab_size, tokenizer.mask_id
 
-    def __setattr__(self, name, value):
-        # tf.Module would track the Keras model, whose SavedModel needs Keras to be loaded; with the other attributes it
-        # would trace and write tf.functions that no signature calls.
-        super().__setattr__(name, value) if name not in _UNTRACKED else object.__setattr__(self, name, value)
+    def tracked(self, assets: Sequence[tf.saved_model.Asset] = ()) -> tf.Module:
+        """What a SavedModel of its signatures has to keep: TensorFlow's variables and resources, and the assets.
+
+        This object itself is none to save: its Keras model could be loaded with Keras alone.
+        """
+        root = tf.Module(name="served")
+        root.variables_of_model, root.resources_of_tokenizer = self._variables, self.encoder.tokenizer.resources
+        root.assets = list(assets)
+        return root
 
     def model_inputs(self) -> dict[str, tf.TensorSpec]:
         """The model's inputs by name."""
@@ -85,20 +87,31 @@ class ServedModel(tf.Module):
     @property
     def weight_bytes(self) -> int:
         """The size of all the model's variables."""
-        return frozen_graph.weight_bytes(self.variables_of_model)
+        return sum(variable.dtype.size * variable.shape.num_elements() for variable in self._variables)
 
     def freeze(self) -> None:
-        """Turns the variables into constants of one function, which all signatures call."""
-        specs = list(self.model_inputs().values())
-        names = [spec.name for spec in specs]
-        model = self._model
+        """Turns the variables into constants of one function, which all signatures call.
 
-        def call(*values):
-            return model(dict(zip(names, values, strict=True)), training=False)
+        So oneDNN reorders weights once, and casts are done once. Their size must be less than MOST_BYTES.
+        """
+        from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-        function = frozen_graph.frozen(call, specs)
-        self._model = lambda features, training: function(*(features[name] for name in names))
-        self.variables_of_model = []
+        specs, model = self.model_inputs(), self._model
+        function = tf.function(lambda **features: model(features, training=False), autograph=False)
+        function = function.get_concrete_function(**specs)
+        with script.without_notes():
+            constant = convert_variables_to_constants_v2(function, lower_control_flow=False)
+        graph, structure = constant.graph.as_graph_def(), function.structured_outputs
+        outputs = [tensor.name for tensor in constant.outputs]
+
+        @tf.function(input_signature=list(specs.values()), autograph=False)
+        def call(*features):
+            given = {f"{name}:0": value for name, value in zip(specs, features, strict=True)}
+            found = tf.graph_util.import_graph_def(graph, input_map=given, return_elements=outputs, name="frozen")
+            return tf.nest.pack_sequence_as(structure, found)
+
+        self._model = lambda features, training: call(*(features[name] for name in specs))
+        self._variables = []
 
     def signatures(self) -> dict[str, Callable]:
         """name -> tf.function with an input signature."""
@@ -233,6 +246,47 @@ class ServedClassifier(ServedLogits):
     def example(self):
         text = super().example()["text"]
         return {"text": text, "text_pair": text} if self._text_pairs else {"text": text}
+
+
+class ServedWindowClassifier(ServedClassifier):
+    """BertForSequenceClassification with window_pooling: the outputs are those of `ServedClassifier`.
+
+    `serving_default` takes `text` [B]; `serve_ids` takes token ids of windows [B, N, S], N of the text with most of
+    them, with a mask of zeros for windows that a text does not have.
+    """
+
+    def __init__(
+        self, model: keras.Model, tokenizer: Tokenizer, max_seq_length: int, labels: Sequence[str], problem_type: str
+    ):
+        super().__init__(model, tokenizer, max_seq_length, labels, problem_type, text_pairs=False)
+        windows = windows_of_model(model.head_config, tokenizer, max_seq_length)
+        self._stride, self._most = windows.stride, windows.most
+        self._room = max_seq_length - tokenizer.num_special_tokens(pair=False)
+
+    def model_inputs(self):
+        return {name: tf.TensorSpec([None, None, None], tf.int32, name) for name in super().model_inputs()}
+
+    def features_of_texts(self, texts):
+        """string [B] -> input_ids, input_mask, segment_ids, int32 [B, N, S]."""
+        pieces = self.encoder.tokenizer.encode(texts)
+        # The windows that are read end where the last of them does.
+        lengths = tf.minimum(pieces.row_lengths(), self._room + (self._most - 1) * self._stride)
+        windows = cut(lengths, self._room, self._stride, least=1)
+        starts = tf.gather(pieces.row_starts(), windows.texts) + windows.starts
+        features = self.encoder.features_of_ids(parts_of(pieces.values, starts, windows.sizes))
+        filling = {"input_ids": self.encoder.pad_id}
+        return {
+            name: tf.RaggedTensor.from_row_lengths(value, windows.counts, validate=False).to_tensor(
+                filling.get(name, 0)
+            )
+            for name, value in features.items()
+        }
+
+    def signatures(self):
+        return {
+            "serving_default": signature(lambda text: self.outputs(self.features_of_texts(text)), strings("text")),
+            "serve_ids": signature(self._of_ids, *self.model_inputs().values()),
+        }
 
 
 class ServedMultipleChoice(ServedLogits):

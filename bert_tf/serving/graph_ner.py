@@ -12,9 +12,8 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from bert_tf.serving.graph_inputs import parts_of
+from bert_tf.serving.graph_inputs import CPU, cut, in_batches, most_context, parts_of
 from bert_tf.serving.graph_models import ServedLogits, signature, strings
-from bert_tf.serving.graph_windows import CPU, cut, in_batches, most_context
 from bert_tf.text.graph_words import GraphWords
 from bert_tf.text.tokenizer import Tokenizer
 

@@ -12,9 +12,8 @@ import tensorflow as tf
 
 from bert_tf.models.joint_spans import JointSpanModel
 from bert_tf.serving.graph_answers import Found, choose
-from bert_tf.serving.graph_inputs import equally_many, parts_of
+from bert_tf.serving.graph_inputs import CPU, Windows, cut, equally_many, in_batches, most_context, parts_of
 from bert_tf.serving.graph_models import ServedModel, signature, strings
-from bert_tf.serving.graph_windows import CPU, Windows, cut, in_batches, most_context
 from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings
 from bert_tf.text.tokenizer import Tokenizer
 

@@ -7,7 +7,6 @@ export_dir/VERSION/model.onnx or model_int8.onnx    operators of ONNX only; any 
 export_dir/model.tflite or model_int8.tflite        for LiteRT on phones and small devices
 """
 
-import contextlib
 import dataclasses
 import importlib.util
 import itertools
@@ -24,8 +23,7 @@ from bert_tf.models import directory as model_directory
 from bert_tf.models import saving
 from bert_tf.models.formats import config_files
 from bert_tf.models.sentence_settings import read_settings
-from bert_tf.serving import detect_task, export, frozen_graph, graph_models, graphs, loaded_export
-from bert_tf.serving.graph_windows import ServedWindowClassifier
+from bert_tf.serving import detect_task, export, graph_models, graphs, loaded_export
 from bert_tf.serving.onnx_model import OnnxModel
 from bert_tf.system import local_files, script
 from bert_tf.system.atomic import write_file
@@ -61,10 +59,8 @@ def _create_served(model_dir: str, task: str, format: str, **arguments) -> graph
       ValueError: it takes more than one row for a text.
     """
     served = graphs.create_served_model(model_dir, task, ids_only=True, **arguments)
-    if isinstance(served, ServedWindowClassifier):
-        raise ValueError(
-            f"--format={format}: {model_dir} reads long texts in windows; the format takes one row a text."
-        )
+    if isinstance(served, graph_models.ServedWindowClassifier):
+        raise ValueError(f"--format={format}: {model_dir} reads long texts in windows; the format takes one row each.")
     served.folds = False
     return served
 
@@ -107,7 +103,7 @@ def export_tflite(
 
     specs = {name: tf.TensorSpec([1, served.max_seq_length], tf.int32, name) for name in graph_models.IDS}
     function = tf.function(call, autograph=False).get_concrete_function(**specs)
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([function], served)
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([function], served.tracked())
     if int8:
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
     content = converter.convert()
@@ -153,7 +149,7 @@ def export_onnx(
     version = export.new_version(export_dir, version)
     task = task or detect_task.task_in(model_dir)
     served = _create_served(model_dir, task, "onnx", max_seq_length=max_seq_length, top_k=top_k)
-    if served.weight_bytes >= frozen_graph.MOST_BYTES:
+    if served.weight_bytes >= graph_models.MOST_BYTES:
         size = served.weight_bytes / 1e9
         raise ValueError(f"--format=onnx: the weights take {size:.1f} GB, but an ONNX file holds less than 2 GB")
     function = _function(served)
@@ -213,7 +209,7 @@ def _converted(function: tf.types.experimental.ConcreteFunction, task: str) -> b
     # even if the second one has a 0, which stands for a size of the first one's result.
     chosen = ("ConstFold", "Loop", "MergeDuplicatedNodes", "Reshape", "Identity")
     optimizers = {name: getattr(optimizer, f"{name}Optimizer") for name in chosen}
-    with _quiet(), script.without_notes(), tf.device("CPU:0"):
+    with export.quiet(python_logging.WARNING), script.without_notes(), tf.device("CPU:0"):
         graph_def = tf_loader.from_function(function, list(inputs), list(outputs))
         with tf.Graph().as_default() as graph:
             tf.import_graph_def(graph_def, name="")
@@ -240,16 +236,6 @@ def _converted(function: tf.types.experimental.ConcreteFunction, task: str) -> b
                 if not size.HasField("dim_value"):
                     size.dim_param = names[number] if number < len(names) else f"axis_{number}"
     return model.SerializeToString()
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Hides what libraries log about their versions and options; errors are shown."""
-    python_logging.disable(python_logging.WARNING)
-    try:
-        yield
-    finally:
-        python_logging.disable(python_logging.NOTSET)
 
 
 def _checked(content: bytes) -> set[str]:
@@ -284,7 +270,7 @@ def _quantized(content: bytes) -> bytes:
         with open(source, "wb") as file:
             file.write(content)
         options = {"op_types_to_quantize": ["MatMul", "Gather"], "per_channel": True, "weight_type": QuantType.QInt8}
-        with _quiet():
+        with export.quiet(python_logging.WARNING):
             quantize_dynamic(source, target, **options)
         with open(target, "rb") as file:
             return file.read()

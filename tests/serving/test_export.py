@@ -20,7 +20,7 @@ from helpers.slow import slow
 from bert_tf.models import task_models
 from bert_tf.models import task_models as models_task_models
 from bert_tf.models.task_models import BertModel
-from bert_tf.serving import compare_export, detect_task, export, frozen_graph, loaded_export, other_runtimes, server_ops
+from bert_tf.serving import compare_export, detect_task, export, graph_models, loaded_export, other_runtimes, server_ops
 from bert_tf.serving.fill_mask import fill_mask
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
@@ -365,7 +365,7 @@ def test_no_model_there(tmp_path):
 @pytest.mark.slow
 def test_weights_too_large_for_a_graph_stay_variables(classifier, tmp_path, monkeypatch):
     for number, limit in enumerate((10**9, 1000), 1):
-        monkeypatch.setattr(frozen_graph, "MOST_BYTES", limit)
+        monkeypatch.setattr(graph_models, "MOST_BYTES", limit)
         path = pathlib.Path(export.export_saved_model(classifier, str(tmp_path)))
         assert path.name == str(number)
         is_frozen = json.loads((path / "export.json").read_text())["frozen"]

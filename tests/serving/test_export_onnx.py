@@ -15,7 +15,7 @@ from bert_tf.models import task_models
 from bert_tf.models.albert.question_answering import AlbertForQuestionAnswering
 from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
 from bert_tf.models.pretrained import read_tokenizer
-from bert_tf.serving import compare_export, export, frozen_graph, graphs, loaded_export, other_runtimes
+from bert_tf.serving import compare_export, export, graph_models, graphs, loaded_export, other_runtimes
 from bert_tf.serving.choice_predictor import ChoicePredictor
 from bert_tf.serving.embedder import Embedder
 from bert_tf.serving.fill_mask import fill_mask
@@ -185,7 +185,7 @@ def test_outputs_that_differ_are_found(classifier, tmp_path, monkeypatch, name, 
 
 
 def test_models_above_2_gb_and_missing_packages_are_refused(classifier, tmp_path, monkeypatch):
-    monkeypatch.setattr(frozen_graph, "MOST_BYTES", 1000)
+    monkeypatch.setattr(graph_models, "MOST_BYTES", 1000)
     with pytest.raises(ValueError, match=r"--format=onnx: the weights take 0.0 GB, but an ONNX file holds less than 2"):
         other_runtimes.export_onnx(classifier, str(tmp_path / "out"))
     monkeypatch.setattr(other_runtimes, "_PACKAGES", ("onnx", "not_installed"))
