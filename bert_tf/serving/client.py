@@ -3,6 +3,7 @@
 gRPC needs tensorflow-serving-api, and TensorFlow to make tensors; REST needs neither.
 """
 
+import concurrent.futures
 import http.client
 import json
 import math
@@ -106,23 +107,19 @@ def _within(timeout: float, call: Callable):
     Raises:
       TimeoutError: it takes longer. Exception: of the call.
     """
-    results: list = []
+    result = concurrent.futures.Future()
 
     def run() -> None:
         try:
-            results.append((call(), None))
+            result.set_result(call())
         except Exception as error:
-            results.append((None, error))
+            result.set_exception(error)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(timeout)
-    if not results:
-        raise TimeoutError(f"no answer within {timeout:g} seconds")
-    result, error = results[0]
-    if error:
-        raise error
-    return result
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        return result.result(timeout)
+    except TimeoutError:
+        raise TimeoutError(f"no answer within {timeout:g} seconds") from None
 
 
 def _server_message(body: bytes) -> str:

@@ -1,23 +1,69 @@
 """Question answering as TensorFlow ops, for an exported graph: strings in, answers out, like `QuestionAnswerer`.
 
-The rules are those of `tasks/squad/windows.py`, in `graph_answers` those of `tasks/squad/answers.py`, with answers from
-character offsets. They are written a second time because no Python runs in a server.
+The rules are those of `tasks/squad/windows.py` and `tasks/squad/answers.py`, with answers from character offsets. They
+are written a second time because no Python runs in a server.
 
 Shape legend: B questions, P pieces of all contexts, W windows of all questions, S max_seq_length, K n_best_size,
-N length of the n-best list.
+N length of the n-best list, M spans of a window that are looked at, V those of all windows that can be answers.
 """
+
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
 
 from bert_tf.models.joint_spans import JointSpanModel
-from bert_tf.serving.graph_answers import Found, choose
 from bert_tf.serving.graph_inputs import CPU, Windows, cut, equally_many, in_batches, most_context, parts_of
 from bert_tf.serving.graph_models import ServedModel, signature, strings
+from bert_tf.tasks.squad.answers import PredictionSettings
 from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings
+from bert_tf.tasks.squad.scores import NO_NULL_SCORE
 from bert_tf.text.tokenizer import Tokenizer
 
 _LOWEST = -float("inf")
+
+
+class Found(NamedTuple):
+    """What is known of all windows, which are in the order of their questions.
+
+    Attributes:
+      outputs: the model's, by name, [W, ...]; start_logits and end_logits are float32 [W, S], -inf beyond a window's
+        end. A joint head (`joint_spans.JointSpanModel`) has others.
+      questions: int32 [W], whose windows they are. inside: bool [W, S], whether a token belongs to the context.
+      most_context: bool [W, S], whether no other window has more text around it.
+      starts, ends: int32 [W, S], the characters of the context that a token covers, exclusive.
+    """
+
+    outputs: dict[str, tf.Tensor]
+    questions: tf.Tensor
+    inside: tf.Tensor
+    most_context: tf.Tensor
+    starts: tf.Tensor
+    ends: tf.Tensor
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether "no answer" has a score of its own, and is not among the candidates."""
+        return "answerable_logit" in self.outputs
+
+
+class _Answers(NamedTuple):
+    """Answers, any shape: their scores float64; their characters int32, both -1 for none; their texts string."""
+
+    scores: tf.Tensor
+    starts: tf.Tensor
+    ends: tf.Tensor
+    texts: tf.Tensor
+
+    def at(self, places: tf.Tensor) -> "_Answers":
+        """Those of a list [V] at `places`, any shape; at V there is none, with the score 0."""
+        fillings = (0.0, -1, -1, "")
+        return _Answers(
+            *(
+                tf.gather(tf.concat([values, tf.constant([filling], values.dtype)], 0), places)
+                for values, filling in zip(self, fillings, strict=True)
+            )
+        )
 
 
 class ServedQuestionAnswering(ServedModel):
@@ -98,7 +144,7 @@ class ServedQuestionAnswering(ServedModel):
             windows, before = self._cut(queries.row_lengths(), pieces[0].row_lengths())
         outputs = self._outputs(windows, queries, pieces[0])
         with tf.device(CPU):
-            return choose(self._found(outputs, windows, before, pieces), codes, self.settings.predictions)
+            return _choose(self._found(outputs, windows, before, pieces), codes, self.settings.predictions)
 
     def _cut(self, query_lengths: tf.Tensor, lengths: tf.Tensor) -> tuple[Windows, tf.Tensor]:
         """The windows of contexts of these lengths, and the tokens before each one's context, int64 [W]: [CLS] question
@@ -148,3 +194,221 @@ class ServedQuestionAnswering(ServedModel):
         most = most_context(around, inside, tokens, tf.size(ids.values))
         characters = (tf.where(inside, tf.gather(part.values, tokens), -1) for part in (starts, ends))
         return Found(outputs, tf.cast(windows.texts, tf.int32), inside, most, *characters)
+
+
+# ---- the choice of answers -------------------------------------------------------------------------------------------
+
+
+def _choose(found: Found, codes: tf.RaggedTensor, settings: PredictionSettings) -> dict[str, tf.Tensor]:
+    """What `ServedQuestionAnswering.answer` returns.
+
+    Args:
+      codes: code points of the contexts [B, None].
+    """
+    count = codes.nrows(out_type=tf.int32)
+    windows = tf.math.bincount(found.questions, minlength=count, maxlength=count)  # [B]
+    null = tf.where(windows > 0, _null(found, count), tf.zeros([], tf.float64))
+    lists_null = settings.version_2_with_negative and not found.is_joint
+    questions, answers = _candidates(found, codes, settings)
+    spans = tf.size(questions)
+    if lists_null:  # "no answer" of each question, last: on a tie it is behind the spans
+        asked = tf.cast(tf.where(windows > 0)[:, 0], tf.int32)
+        nothing = answers.at(tf.fill(tf.shape(asked), spans))
+        questions = tf.concat([questions, asked], 0)
+        nothing = nothing._replace(scores=tf.gather(null, asked))
+        answers = _Answers(*(tf.concat(parts, 0) for parts in zip(answers, nothing, strict=True)))
+    chosen = _best_different(questions, answers, count, settings.n_best_size, spans)
+    nbest = _nbest(answers, chosen, null if lists_null else None)
+    probabilities = tf.cast(tf.nn.softmax(nbest.scores), tf.float32)
+    if settings.version_2_with_negative:
+        best, score, null_score = _best_or_none(found, codes, settings, nbest, probabilities, windows, null)
+    else:
+        # The first in the list, whether a span or "no answer".
+        best, score = _Answers(*(part[:, 0] for part in nbest)), probabilities[:, 0]
+        null_score = tf.zeros([count], tf.float32)
+    return {
+        "answer": best.texts,
+        "start": best.starts,
+        "end": best.ends,
+        "score": score,
+        "null_score": null_score,
+        "nbest_answers": nbest.texts,
+        "nbest_scores": probabilities,
+        "nbest_starts": nbest.starts,
+        "nbest_ends": nbest.ends,
+    }
+
+
+def _null(found: Found, count: tf.Tensor) -> tf.Tensor:
+    """The lowest score of "no answer" among the windows of each question, float64 [B]; arbitrary without windows."""
+    outputs = found.outputs
+    parts = (
+        [outputs["answerable_logit"]]
+        if found.is_joint
+        else [outputs[name][:, 0] for name in ("start_logits", "end_logits")]
+    )
+    scores = tf.add_n([tf.cast(part, tf.float64) for part in parts])
+    return tf.math.unsorted_segment_min(scores, found.questions, count)
+
+
+# ---- candidates ------------------------------------------------------------------------------------------------------
+
+
+def _ranked(outputs: dict[str, tf.Tensor], n_best_size: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The spans of each window by rank of the start, then of the end [W, M]: first and last token, int32, and score."""
+    if "answerable_logit" in outputs:
+        firsts, start_scores = outputs["start_top_index"][:, :, None], outputs["start_top_log_probs"][:, :, None]
+        lasts, end_scores = outputs["end_top_index"], outputs["end_top_log_probs"]
+    else:
+        k = min(n_best_size, outputs["start_logits"].shape[1])
+        starts, ends = (tf.math.top_k(outputs[name], k) for name in ("start_logits", "end_logits"))  # [W, K]
+        firsts, start_scores = starts.indices[:, :, None], starts.values[:, :, None]
+        lasts, end_scores = ends.indices[:, None, :], ends.values[:, None, :]
+    scores = tf.cast(start_scores, tf.float64) + tf.cast(end_scores, tf.float64)  # [W, K, N]
+    flat = [-1, scores.shape[1] * scores.shape[2]]
+    firsts, lasts = (tf.broadcast_to(tokens, tf.shape(scores)) for tokens in (firsts, lasts))
+    return tf.reshape(firsts, flat), tf.reshape(lasts, flat), tf.reshape(scores, flat)
+
+
+def _candidates(found: Found, codes: tf.RaggedTensor, settings: PredictionSettings) -> tuple[tf.Tensor, _Answers]:
+    """The spans that can be answers, in the order of questions and windows, and of each its question, int32 [V]."""
+    firsts, lasts, scores = _ranked(found.outputs, settings.n_best_size)
+    lengths = lasts - firsts  # [W, M]
+    fits = tf.logical_and(lengths >= 0, lengths < settings.max_answer_length)
+    for allowed, tokens in ((found.most_context, firsts), (found.inside, lasts)):
+        width = allowed.shape[1]  # a beam may be wider than a window
+        fits = tf.logical_and(fits, tf.gather(allowed, tf.minimum(tokens, width - 1), batch_dims=1))
+        fits = tf.logical_and(fits, tokens < width)
+    chosen = tf.where(fits)  # [V, 2]
+    firsts, lasts, scores = (tf.gather_nd(values, chosen) for values in (firsts, lasts, scores))
+    return _answers(found, codes, tf.cast(chosen[:, 0], tf.int32), firsts, lasts, scores)
+
+
+def _answers(found: Found, codes: tf.RaggedTensor, windows, firsts, lasts, scores) -> tuple[tf.Tensor, _Answers]:
+    """The questions and answers of the tokens firsts to lasts of windows, int32 [V] each, with these scores.
+
+    Tokens without a character between them are "no answer".
+    """
+    questions = tf.gather(found.questions, windows)
+    starts = tf.gather_nd(found.starts, tf.stack([windows, firsts], 1))
+    ends = tf.gather_nd(found.ends, tf.stack([windows, lasts], 1))
+    is_text = ends > starts
+    # Texts are cut from the code points because an op on strings would copy the whole context for each.
+    begins = tf.gather(codes.row_starts(), questions) + tf.cast(starts, tf.int64)
+    places = tf.ragged.range(begins, begins + tf.cast(tf.maximum(ends - starts, 0), tf.int64))
+    texts = tf.strings.unicode_encode(places.with_values(tf.gather(codes.values, places.values)), "UTF-8")
+    return questions, _Answers(scores, tf.where(is_text, starts, -1), tf.where(is_text, ends, -1), texts)
+
+
+def _best_different(questions, answers: _Answers, count: tf.Tensor, size: int, spans: tf.Tensor) -> tf.Tensor:
+    """The best `size` answers with different texts of each question; of equal scores the first.
+
+    Args:
+      spans: from which place on answers are "no answer" itself, which counts even behind a span without characters.
+
+    Returns:
+      int32 [B, size], best first, padded with V.
+    """
+    total = tf.size(questions)
+    order = tf.argsort(-answers.scores, stable=True)
+    order = tf.gather(order, tf.argsort(tf.gather(questions, order), stable=True))
+    sorted_questions, texts = tf.gather(questions, order), tf.gather(answers.texts, order)
+    _, numbers = tf.unique(tf.strings.join([tf.strings.as_string(sorted_questions), texts], " "))
+    places = tf.range(total)
+    is_first = tf.equal(places, tf.gather(tf.math.unsorted_segment_min(places, numbers, total), numbers))
+    chosen = tf.logical_or(is_first, order >= spans)
+    lists = tf.RaggedTensor.from_value_rowids(
+        tf.boolean_mask(order, chosen), tf.boolean_mask(sorted_questions, chosen), nrows=count, validate=False
+    )
+    return lists[:, :size].to_tensor(total, shape=[None, size])
+
+
+def _nbest(answers: _Answers, chosen: tf.Tensor, null: tf.Tensor | None) -> _Answers:
+    """The n-best list [B, N]; the scores of places that are empty are -inf.
+
+    If there is no candidate, "no answer" is the only entry; if it can be one, it is always in the list.
+
+    Args:
+      chosen: places of answers [B, n_best_size], best first, padded with V.
+      null: scores of "no answer" [B], where it is a candidate.
+    """
+    total = tf.size(answers.starts)
+    count = tf.reduce_sum(tf.cast(chosen < total, tf.int32), 1)
+    added = tf.equal(count, 0)
+    if null is not None:
+        chosen = tf.pad(chosen, [[0, 0], [0, 1]], constant_values=total)
+        has_none = tf.logical_and(chosen < total, answers.at(chosen).starts < 0)
+        added = tf.logical_or(added, tf.logical_not(tf.reduce_any(has_none, 1)))
+    nbest = answers.at(chosen)
+    columns = tf.range(tf.shape(chosen)[1])[None, :]
+    is_added = tf.logical_and(added[:, None], tf.equal(columns, count[:, None]))
+    scores = nbest.scores if null is None else tf.where(is_added, null[:, None], nbest.scores)
+    listed = tf.logical_or(columns < count[:, None], is_added)
+    return nbest._replace(scores=tf.where(listed, scores, _LOWEST))
+
+
+# ---- "no answer" -----------------------------------------------------------------------------------------------------
+
+
+def _best_or_none(
+    found: Found, codes, settings: PredictionSettings, nbest: _Answers, probabilities, windows, null
+) -> tuple[_Answers, tf.Tensor, tf.Tensor]:
+    """The best answer of each question, or "no answer" if that is better; its `score` and `null_score`; [B] each.
+
+    Args:
+      windows: how many each question has [B]. null: scores of "no answer" [B].
+    """
+    is_answer = nbest.starts >= 0
+    exists = tf.reduce_any(is_answer, 1)
+    first = tf.argmax(tf.cast(is_answer, tf.int32), 1, tf.int32)
+    best = _Answers(*(tf.gather(values, first, batch_dims=1) for values in nbest))
+    has_best, odds = exists, null
+    if not found.is_joint:
+        has_best = windows > 0
+        best = tf.cond(
+            tf.reduce_any(tf.logical_and(has_best, tf.logical_not(exists))),
+            lambda: _best_of_all(found, codes, settings.max_answer_length, exists, best),
+            lambda: best,
+        )
+        odds = null - best.scores
+    odds = tf.where(has_best, odds, NO_NULL_SCORE)
+    none = tf.logical_or(odds > settings.null_score_diff_threshold, best.starts < 0)
+    # The first "no answer" in the list. With a joint head there need be none, but it has a probability of its own.
+    is_none = tf.logical_and(tf.math.is_finite(nbest.scores), tf.logical_not(is_answer))
+    score_of_none = tf.where(
+        tf.reduce_any(is_none, 1),
+        tf.reduce_max(tf.where(is_none, probabilities, 0.0), 1),
+        tf.cast(tf.sigmoid(odds), tf.float32),
+    )
+    score = tf.where(exists, tf.gather(probabilities, first, batch_dims=1), 0.0)
+    starts, ends = (tf.where(none, -1, part) for part in (best.starts, best.ends))
+    best = best._replace(starts=starts, ends=ends, texts=tf.where(none, "", best.texts))
+    return best, tf.where(none, score_of_none, score), tf.cast(odds, tf.float32)
+
+
+def _best_of_all(found: Found, codes, max_answer_length: int, exists: tf.Tensor, known: _Answers) -> _Answers:
+    """`known` [B] where it `exists`; else the best span in the question's windows, whatever its rank, if any.
+
+    On a tie it is the one in the earliest window, then the shortest, then the first.
+    """
+    rows = tf.cast(tf.where(tf.logical_not(tf.gather(exists, found.questions)))[:, 0], tf.int32)  # [R]
+    starts, ends = (
+        tf.where(tf.gather(allowed, rows), tf.cast(tf.gather(found.outputs[name], rows), tf.float64), _LOWEST)
+        for name, allowed in (("start_logits", found.most_context), ("end_logits", found.inside))
+    )  # [R, S]
+    width = starts.shape[1]
+    sizes = min(max_answer_length, width)
+    ends = tf.pad(ends, [[0, 0], [0, sizes - 1]], constant_values=_LOWEST)
+    sums = starts[:, None, :] + tf.gather(ends, tf.range(sizes)[:, None] + tf.range(width)[None], axis=1)
+    sums = tf.reshape(sums, [-1, sizes * width])
+    place = tf.argmax(sums, 1, tf.int32)
+    questions, spans = _answers(
+        found, codes, rows, place % width, place % width + place // width, tf.gather(sums, place, batch_dims=1)
+    )
+    # The first of the best windows of each question.
+    count = tf.size(exists)
+    best = tf.math.unsorted_segment_max(spans.scores, questions, count)
+    places = tf.range(tf.size(rows))
+    is_best = tf.where(tf.equal(spans.scores, tf.gather(best, questions)), questions, -1)
+    chosen = tf.minimum(tf.math.unsorted_segment_min(places, is_best, count), tf.size(rows))
+    return _Answers(*(tf.where(exists, old, new) for old, new in zip(known, spans.at(chosen), strict=True)))

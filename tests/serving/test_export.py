@@ -18,10 +18,7 @@ from helpers.paths import ROOT
 from helpers.slow import slow
 
 from bert_tf.models import task_models
-from bert_tf.models import task_models as models_task_models
-from bert_tf.models.task_models import BertModel
 from bert_tf.serving import compare_export, detect_task, export, graph_models, loaded_export, other_runtimes, server_ops
-from bert_tf.serving.fill_mask import fill_mask
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 from bert_tf.system.example_bytes import example, int64_feature, pack
@@ -87,12 +84,10 @@ def probabilities(predictions) -> np.ndarray:
 # ---- classifier ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("freeze", [True, *slow(False)])
-def test_a_clean_process_gives_the_predictors_answers(classifier, predictor, exported, tmp_path, clean_process, freeze):
-    path = exported if freeze else export.export_saved_model(classifier, str(tmp_path), freeze=False)
-    single = clean_process(path, text=TEXTS)
+def test_a_clean_process_gives_the_predictors_answers(predictor, exported, clean_process):
+    single = clean_process(exported, text=TEXTS)
     firsts, seconds = zip(*PAIRS, strict=True)
-    pairs = clean_process(path, "serve_pairs", text=firsts, text_pair=seconds)
+    pairs = clean_process(exported, "serve_pairs", text=firsts, text_pair=seconds)
     expected = predictor.predict(TEXTS)
     np.testing.assert_allclose(single["probabilities"], probabilities(expected), atol=1e-5)
     assert [label.decode() for label in single["label"].numpy()] == [prediction["label"] for prediction in expected]
@@ -204,78 +199,6 @@ def test_predictor_takes_an_export(predictor, loaded, versions, monkeypatch):
         Predictor(versions, max_seq_length=10)
     with pytest.raises(ValueError, match="is an export for classification, not for squad: Predictor opens it"):
         QuestionAnswerer(versions)
-
-
-@pytest.mark.slow
-def test_regression_and_several_labels(tmp_path):
-    regression = save(tmp_path / "regression", task_models.BertForSequenceClassification, num_labels=1)
-    assert detect_task.task_in(regression) == "regression"
-    path = export.export_saved_model(regression, str(tmp_path / "r"))
-    expected = [prediction["score"] for prediction in Predictor(regression).predict(TEXTS)]
-    by_export = [prediction["score"] for prediction in Predictor(path).predict(TEXTS)]
-    np.testing.assert_allclose(by_export, expected, atol=1e-5)
-    several = save(
-        tmp_path / "several",
-        task_models.BertForSequenceClassification,
-        labels=["a", "b"],
-        problem_type="multi_label_classification",
-    )
-    loaded, expected = (
-        Predictor(export.export_saved_model(several, str(tmp_path / "s"))),
-        Predictor(several).predict(TEXTS),
-    )
-    found = loaded.export("serving_default", text=TEXTS)
-    np.testing.assert_allclose(found["probabilities"], probabilities(expected), atol=1e-5)
-    chosen = [[name for name, holds in zip(("a", "b"), row, strict=True) if holds] for row in found["holds"]]
-    assert chosen == [prediction["labels"] for prediction in expected]
-    assert [prediction["labels"] for prediction in loaded.predict(TEXTS)] == chosen
-
-
-# ---- other tasks -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow  # in small: the classifier above
-def test_encoder(tmp_path, clean_process, caplog):
-    """Its signatures give the outputs for all tokens; for vectors of texts see test_embedder.py."""
-    folder = save(tmp_path / "model", BertModel)
-    logging.set_verbosity(logging.INFO)
-    path = export.export_saved_model(folder, str(tmp_path / "out"), freeze=False, warm_up=False)
-    assert not os.path.exists(f"{path}/assets.extra")
-    assert any(f'In Python: from bert_tf import Embedder; Embedder("{path}")' in line for line in caplog.messages)
-    found = clean_process(path, text=TEXTS)
-    model = BertModel.from_pretrained(folder)
-    inputs = {"input_ids": found["input_ids"], "input_mask": found["input_mask"]}
-    expected = model(inputs)
-    np.testing.assert_allclose(found["pooled_output"], expected["pooled_output"], atol=1e-4)
-    np.testing.assert_allclose(found["sequence_output"], expected["sequence_output"], atol=1e-4)
-    assert found["input_ids"].shape == (len(TEXTS), 64)
-    tokenizer = FullTokenizer(VOCAB)
-    for row, mask, text in zip(found["input_ids"].numpy(), found["input_mask"].numpy(), TEXTS, strict=True):
-        assert row[mask == 1].tolist() == [101, *tokenizer.encode(text)[:62], 102]
-
-
-@pytest.mark.slow  # in small: test_fill_mask.py
-def test_masked_words(tmp_path, clean_process):
-    folder = save(tmp_path / "model", models_task_models.BertForPreTraining)
-    assert detect_task.task_in(folder) == "masked_lm"
-    path = export.export_saved_model(folder, str(tmp_path / "out"), top_k=3)
-    texts = ["The [MASK] of [MASK] is here.", "No word is [MASK]", "[MASK][MASK]!"]
-    found = clean_process(path, text=[*texts, "nothing hidden", ""])
-    expected = fill_mask(
-        models_task_models.BertForPreTraining.from_pretrained(folder), FullTokenizer(VOCAB), texts, top_k=3
-    )
-    for row, guesses in enumerate(expected):
-        for place, candidates in enumerate(guesses):
-            assert [token.decode() for token in found["tokens"][row, place].numpy()] == [
-                token for token, _ in candidates
-            ]
-            np.testing.assert_allclose(found["scores"][row, place], [score for _, score in candidates], atol=1e-5)
-    assert found["positions"].numpy().tolist() == [[2, 4], [4, -1], [1, 2], [-1, -1], [-1, -1]]
-    assert set(found["tokens"].numpy()[3:].ravel()) == {b""}
-    ids = np.array([[101, 103, 2003, 103, 102]], np.int32)
-    features = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
-    by_ids = clean_process(path, "serve_ids", **features)
-    assert by_ids["positions"].numpy().tolist() == [[1, 3]]
 
 
 def test_multiple_choice_beside_a_regression(tmp_path):

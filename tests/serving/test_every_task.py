@@ -1,0 +1,177 @@
+"""Exports of every task and family answer like the model that they were made of: SavedModels, also in a process with
+only TensorFlow, and ONNX files."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+from helpers.descendants import save_model
+from helpers.slow import slow
+
+from bert_tf import ChoicePredictor, Embedder, Predictor, QuestionAnswerer, Tagger
+from bert_tf.models import task_models
+from bert_tf.models.albert.question_answering import AlbertForQuestionAnswering
+from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
+from bert_tf.models.pretrained import read_tokenizer
+from bert_tf.serving import compare_export, detect_task, export
+from bert_tf.serving.fill_mask import fill_mask
+from bert_tf.serving.onnx_model import OnnxModel
+from bert_tf.serving.other_runtimes import export_onnx
+from bert_tf.tasks.ner import data as ner_data
+from bert_tf.tasks.ner import outputs as ner_outputs
+from bert_tf.tasks.squad.answers import PredictionSettings
+from bert_tf.tasks.squad.outputs import SETTINGS_FILE, QuestionAnsweringSettings
+from bert_tf.tasks.squad.windows import WindowSettings
+
+TEXTS = [
+    "A short text.",
+    " Two  spaces,\na line\tand a tab ",
+    "",
+    "naïve café 日本 김철수 (2019, it's 9,000)…",
+    "many words " * 60,
+]
+PAIRS = list(zip(TEXTS, reversed(TEXTS), strict=True))
+CONTEXTS = [*TEXTS, "Her teacher met Ada Brown (1801-1852)  in London,\nwhere she was born. " * 4]
+WORDS = [["Ada", "Lovelace", "lived", "in", "London", "."], ["It", "'s", "9,000", "km", "\u200b\u0007"]]
+CHOICES = [(a, ["walks in.", "it rains", "日本"], b) for a, b in PAIRS] + [("She opens.", ["walks in.", "9,"], "")]
+LABELS = ["no", "perhaps", "yes"]
+TAGS = ner_data.tag_set("iob2", ["LOC", "PER"])
+SETTINGS = QuestionAnsweringSettings(
+    WindowSettings(max_seq_length=48, doc_stride=16, max_query_length=10),
+    PredictionSettings(n_best_size=5, max_answer_length=8, version_2_with_negative=True),
+)
+HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime", "tf2onnx"))
+
+CLASSIFIER, CHOICE = task_models.BertForSequenceClassification, task_models.BertForMultipleChoice
+QUESTIONS = [("Who met Ada?", context) for context in CONTEXTS]
+COLUMNS = {"question": ["Who met Ada?"] * len(CONTEXTS), "context": CONTEXTS}
+# name -> (task, class of the model, its arguments, class that answers, what it is asked, inputs of the export)
+KINDS = {
+    "classes": ("classification", CLASSIFIER, {"labels": LABELS}, Predictor, [*TEXTS, *PAIRS], {"text": TEXTS}),
+    "several labels": (
+        "classification", CLASSIFIER, {"labels": LABELS, "problem_type": "multi_label_classification"}, Predictor,
+        TEXTS, {"text": TEXTS}),
+    "a BiLSTM on top": (
+        "classification", CLASSIFIER, {"labels": LABELS, "lstm_on_top": True}, Predictor, TEXTS, {"text": TEXTS}),
+    "features": (
+        "classification", CLASSIFIER,
+        {"labels": LABELS, "features": "last", "model_on_top": "cnn", "size_on_top": 6}, Predictor, TEXTS,
+        {"text": TEXTS}),
+    "a number": ("regression", CLASSIFIER, {"num_labels": 1}, Predictor, TEXTS, {"text": TEXTS}),
+    "answers": ("squad", task_models.BertForQuestionAnswering, {}, QuestionAnswerer, QUESTIONS, COLUMNS),
+    "ELECTRA's answers": ("squad", ElectraForQuestionAnswering, {}, QuestionAnswerer, QUESTIONS, COLUMNS),
+    "ALBERT's answers": ("squad", AlbertForQuestionAnswering, {}, QuestionAnswerer, QUESTIONS, COLUMNS),
+    "tags": (
+        "ner", task_models.BertForTokenClassification, {"num_labels": len(TAGS), "labels": TAGS}, Tagger,
+        [*TEXTS, *WORDS], {"text": TEXTS}),
+    "choices": (
+        "multiple_choice", CHOICE, {}, ChoicePredictor, CHOICES,
+        {"context": TEXTS, "question": TEXTS, "choices": [["a", "b"]] * len(TEXTS)}),
+}  # fmt: skip
+
+
+def check_same(found, expected) -> None:
+    """The same answers, with probabilities that differ by rounding. Near ties may change places in n-best lists."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for name in expected.keys() - {"nbest"}:
+            check_same(found[name], expected[name])
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for pair in zip(found, expected, strict=True):
+            check_same(*pair)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, abs=1e-4)
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        ("albert", "tags"),
+        *slow(
+            ("roberta", "classes"), ("electra", "classes"), ("distilbert", "classes"), ("albert", "classes"),
+            ("bert", "several labels"), ("bert", "a BiLSTM on top"), ("bert", "features"), ("bert", "a number"),
+            ("bert", "answers"), ("roberta", "answers"), ("electra", "ELECTRA's answers"),
+            ("albert", "ALBERT's answers"), ("roberta", "tags"), ("albert", "choices"), ("roberta", "choices"),
+        ),
+    ],
+)  # fmt: skip
+def test_answers_are_the_models(tmp_path, clean_process, family, kind):
+    task, model_class, arguments, answerer, asked, columns = KINDS[kind]
+    path = save_model(tmp_path / "model", family, model_class, **arguments)
+    if task == "squad":
+        (tmp_path / "model" / SETTINGS_FILE).write_text(SETTINGS.to_json())
+    if task == "ner":
+        (tmp_path / "model" / ner_outputs.SETTINGS_FILE).write_text(ner_outputs.TaggingSettings().to_json())
+    assert detect_task.task_in(path) == task
+    expected = answerer(path).predict(asked)
+    assert len({str(row) for row in expected}) > 2
+    saved_model = export.export_saved_model(path, str(tmp_path / "out"), freeze=False, warm_up=False)
+    opened = answerer(saved_model)
+    check_same(opened.predict(asked), expected)
+    mine = opened.export("serving_default", **columns)
+    for name, value in clean_process(saved_model, **columns).items():
+        if value.dtype.is_floating:
+            np.testing.assert_allclose(value, mine[name], atol=1e-6)
+        else:
+            np.testing.assert_array_equal(value, mine[name])
+    files = read_tokenizer(path).files()
+    assets = tmp_path / "out" / "1" / "assets"
+    assert {name: (assets / name).read_bytes() for name in files} == files
+    if HAS_ONNX:
+        exported = export_onnx(path, str(tmp_path / "onnx"))
+        check_same(answerer(exported).predict(asked), expected)
+    if task == "ner":
+        (tmp_path / "dev.conll").write_text("Ada B-PER\nBrown I-PER\n\nLondon B-LOC\n. O\n")
+        cost = compare_export.compare(saved_model, path, str(tmp_path / "dev.conll"))
+        assert (cost.examples, cost.same) == (2, 1.0)
+        assert cost.model == cost.export and cost.largest_difference < 1e-5
+    if task == "squad":
+        with pytest.raises(ValueError, match="is an export, whose settings are fixed: doc_stride"):
+            QuestionAnswerer(saved_model, doc_stride=3)
+
+
+@pytest.mark.parametrize("family", slow("bert", "roberta", "albert"))
+def test_masks_and_vectors(tmp_path, clean_process, family):
+    path = save_model(tmp_path / "model", family, task_models.BertForMaskedLM)
+    model, tokenizer = task_models.BertForPreTraining.from_pretrained(path), read_tokenizer(path)
+    mask = tokenizer.mask_token
+    texts = [f"The capital \u3000{mask} is {mask}.", f"{mask} {mask}", f" a{mask}b "]
+    arguments = {"freeze": False, "warm_up": False}
+    exported = export.export_saved_model(path, str(tmp_path / "out"), top_k=3, **arguments)
+    found = {"by texts": {name: value.numpy() for name, value in clean_process(exported, text=texts).items()}}
+    rows = [tokenizer.build_inputs(tokenizer.encode_masked(text))[0] for text in texts]
+    width = max(map(len, rows))
+    ids = np.array([[*row, *[tokenizer.pad_id] * (width - len(row))] for row in rows], np.int32)
+    lengths = np.array([[len(row)] for row in rows])
+    features = {"input_ids": ids, "input_mask": (np.arange(width) < lengths).astype(np.int32)}
+    features["segment_ids"] = np.zeros_like(ids)
+    if HAS_ONNX:
+        onnx = OnnxModel(export_onnx(path, str(tmp_path / "onnx"), top_k=3))
+        found["by ONNX"] = onnx(features)
+        nothing = onnx({**features, "input_ids": np.where(ids == tokenizer.mask_id, 5, 6)})
+        assert (nothing["positions"] == -1).all() and nothing["tokens"].tolist() == [[[""] * 3]] * 3
+    for outputs in found.values():
+        for row, masks in enumerate(fill_mask(model, tokenizer, texts, top_k=3)):
+            for place, guesses in enumerate(masks):
+                tokens = [one.decode() if isinstance(one, bytes) else one for one in outputs["tokens"][row, place]]
+                assert tokens == [token for token, _ in guesses]
+                np.testing.assert_allclose(outputs["scores"][row, place], [p for _, p in guesses], atol=1e-5)
+        places = np.where(ids == tokenizer.mask_id)
+        assert outputs["positions"].tolist() == [[*places[1][:2]], [*places[1][2:4]], [places[1][4], -1]]
+    vectors = export.export_saved_model(path, str(tmp_path / "vectors"), task="encoder", **arguments)
+    outputs, features = clean_process(vectors, text=TEXTS), tokenizer(TEXTS, max_length=64)
+    np.testing.assert_array_equal(outputs["input_ids"], features["input_ids"])
+    own = task_models.BertModel.from_pretrained(path)(features)
+    real = features["input_mask"].astype(bool)
+    np.testing.assert_allclose(
+        outputs["sequence_output"].numpy()[real], np.asarray(own["sequence_output"])[real], atol=1e-5
+    )
+    np.testing.assert_allclose(outputs["pooled_output"], own["pooled_output"], atol=1e-4)
+    if HAS_ONNX:
+        vectors = export_onnx(path, str(tmp_path / "onnx vectors"), task="encoder")
+        for pooling in ("mean", "cls"):
+            expected = Embedder(path, pooling=pooling).encode(TEXTS)
+            np.testing.assert_allclose(Embedder(vectors, pooling=pooling).encode(TEXTS), expected, atol=1e-5)
