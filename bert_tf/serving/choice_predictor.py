@@ -72,20 +72,14 @@ class ChoicePredictor(Answerer):
 
     def _probabilities(self, examples: list[ChoiceExample], count: int) -> np.ndarray:
         """float32 [n, count] of examples with this number of choices."""
-        found = np.empty((len(examples), count), np.float32)
         if not self.export:
-            for chosen, logits in self.outputs(
-                encode_examples(examples, self.tokenizer, self.max_seq_length, self.warn)
-            ):
-                found[chosen] = logits
-            return softmax(found, -1)
+            rows = encode_examples(examples, self.tokenizer, self.max_seq_length, self.warn)
+            return softmax(self.computed(rows, count), -1)
         lengths = [len(example.context) + max(map(len, example.choices)) for example in examples]
         columns = {
             name: [getattr(example, name) for example in examples] for name in ("context", "question", "choices")
         }
-        for chosen, outputs in self.exported("serving_default", lengths, columns):
-            found[chosen] = outputs["probabilities"]
-        return found
+        return np.array([row["probabilities"] for row in self.exported("serving_default", lengths, columns)])
 
 
 def _example(number: int, given) -> ChoiceExample:

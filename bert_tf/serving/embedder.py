@@ -158,14 +158,13 @@ class Embedder(Answerer):
         """
         prompt = self._prompt(prompt_name)
         texts = list_of_texts(texts, "embedder(text)")
-        vectors = np.empty((len(texts), self.size), np.float32)
         if not texts:
-            return vectors
+            return np.zeros((0, self.size), np.float32)
         if len(texts) >= _CONSTANTS_FROM:
             self._keep_matrices()
         if self.export:
-            for chosen, outputs in self.exported("embed", list(map(len, texts)), {"text": texts}):
-                vectors[chosen] = outputs["vector"]
+            rows = self.exported("embed", list(map(len, texts)), {"text": texts})
+            vectors = np.array([row["vector"] for row in rows])
         else:
             stripped = [(prompt + text).strip() for text in texts]
             rows, cut = rows_of_texts(stripped, self.tokenizer, self.max_seq_length, self.settings.lower)
@@ -174,8 +173,7 @@ class Embedder(Answerer):
                           self.max_seq_length)  # fmt: skip
             if empty := sum(not text.strip() for text in texts):
                 self.warn("%d of %d texts are empty; their vectors mean nothing.", empty, len(texts))
-            for chosen, found in self.outputs(rows):
-                vectors[chosen] = found
+            vectors = self.computed(rows, self.size)
         normalize = self.settings.normalize if normalize is None else normalize
         return keras.ops.convert_to_numpy(sentence_vectors.normalized(vectors)) if normalize else vectors
 

@@ -121,16 +121,25 @@ class Answerer:
 
         return mapped_in_order(outputs_of, self._batches(lengths), batches_at_once())
 
-    def exported(
-        self, signature: str, lengths: Sequence[int], columns: dict[str, Sequence]
-    ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """(row numbers, the outputs of an export's signature for these rows of its inputs) of each batch.
+    def computed(self, rows: TokenRows, *shape: int) -> np.ndarray:
+        """float32 [n, *shape]: the model's outputs for all token rows in their order."""
+        values = np.empty((len(rows), *shape), np.float32)
+        for chosen, output in self.outputs(rows):
+            values[chosen] = output
+        return values
+
+    def exported(self, signature: str, lengths: Sequence[int], columns: dict[str, Sequence]) -> list[dict]:
+        """The outputs of an export's signature for each row of its inputs: name -> array without the first axis.
 
         Args:
           lengths: rows of similar length are computed together.
         """
+        rows = [{} for _ in lengths]
         for chosen in self._batches(lengths):
-            yield chosen, self.export(signature, **{name: [of[row] for row in chosen] for name, of in columns.items()})
+            outputs = self.export(signature, **{name: [of[row] for row in chosen] for name, of in columns.items()})
+            for place, row in enumerate(chosen):
+                rows[row] = {name: value[place] for name, value in outputs.items()}
+        return rows
 
     def run(self, features: dict):
         """What is computed of a batch, by `compute` in a graph: the model's outputs."""
@@ -237,13 +246,10 @@ class Predictor(Answerer):
             if len(parts) not in (1, 2) or not all(isinstance(part, str) for part in parts):
                 raise TypeError(f"texts[{number}] must be a string or a pair of strings, not {text!r:.80}")
             examples.append(InputExample(str(number), *parts))
-        logits = np.empty((len(examples), len(self.labels) or 1), np.float32)
-        if examples:
-            for chosen, found in self._by_export(examples) if self.export else self._by_model(examples):
-                logits[chosen] = found
-        return logits
-
-    def _by_model(self, examples: list[InputExample]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        if not examples:
+            return np.zeros((0, len(self.labels) or 1), np.float32)
+        if self.export:
+            return self._logits_by_export(examples)
         rows = classification_encode.encode_examples(
             examples,
             self.task,
@@ -253,9 +259,10 @@ class Predictor(Answerer):
             windows=self.windows,
             warn=self.warn,
         )  # fmt: skip
-        return self.outputs(rows)
+        return self.computed(rows, len(self.labels) or 1)
 
-    def _by_export(self, examples: list[InputExample]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _logits_by_export(self, examples: list[InputExample]) -> np.ndarray:
+        """Logits [n, C] that give the same answers as the export's."""
         texts, pairs = [example.text_a for example in examples], [example.text_b or "" for example in examples]
         signature, columns = "serving_default", {"text": texts}
         takes_pairs = "text_pair" in self.export.description["signatures"]["serving_default"]["inputs"]
@@ -265,8 +272,12 @@ class Predictor(Answerer):
             if signature not in self.export.signatures:
                 raise ValueError("the export is of a model that reads windows of single texts, not pairs")
         lengths = [len(text) + len(pair) for text, pair in zip(texts, pairs, strict=True)]
-        for chosen, outputs in self.exported(signature, lengths, columns):
-            yield chosen, _logits_of(outputs, self.task)
+        outputs = self.exported(signature, lengths, columns)
+        if self.task.is_regression:
+            return np.array([[row["score"]] for row in outputs])
+        tiny = np.finfo(np.float32).tiny
+        probabilities = np.maximum([row["probabilities"] for row in outputs], tiny)
+        return np.log(probabilities) - (np.log(np.maximum(1 - probabilities, tiny)) if self.task.multi_label else 0)
 
     def predict(self, texts: list[str | tuple[str, str]]) -> list[dict]:
         """For each text `label` (multi-label: `labels`) and `probabilities` by label; for a regression `score`.
@@ -282,13 +293,3 @@ class Predictor(Answerer):
             line = "predictor(*pair)" if isinstance(text, tuple) and len(text) == 2 else "predictor.predict(texts)"
             raise TypeError(f"the text must be a string, not {text!r:.80}; write {line}")
         return self.predict([text if pair is None else (text, pair)])[0]
-
-
-def _logits_of(outputs: dict[str, np.ndarray], task: Task) -> np.ndarray:
-    """Logits [n, C] that give the same outputs as an export's."""
-    if task.is_regression:
-        return outputs["score"][:, None]
-    tiny = np.finfo(np.float32).tiny
-    probabilities = np.maximum(outputs["probabilities"], tiny)
-    others = np.log(np.maximum(1 - probabilities, tiny)) if task.multi_label else 0.0
-    return np.log(probabilities) - others

@@ -64,12 +64,9 @@ class QuestionAnswerer(Answerer):
             return []
         if self.export:
             asked, contexts = zip(*questions, strict=True)
-            answers = [None] * len(questions)
             columns = {"question": asked, "context": contexts}
-            for rows, outputs in self.exported("serving_default", list(map(len, contexts)), columns):
-                for place, row in enumerate(rows):
-                    answers[row] = _describe_outputs({name: value[place] for name, value in outputs.items()})
-            return answers
+            rows = self.exported("serving_default", list(map(len, contexts)), columns)
+            return [_describe_outputs(row) for row in rows]
         paragraphs = {}
         examples = [
             SquadExample(str(number), question, paragraphs.setdefault(context, Paragraph.from_context(context)))

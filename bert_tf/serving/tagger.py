@@ -90,10 +90,8 @@ class Tagger(Answerer):
                 raise TypeError(f"texts[{number}] must be a string or a list of words, not {text!r:.80}")
             if "" in text:
                 raise ValueError(f"texts[{number}]: word {text.index('')} is empty")
-        if self.export:
-            found = dict(self._tags_by_export(texts))
-            return [self._describe(*found[number]) for number in range(len(texts))]
-        return [self._describe(*found) for found in self._tags_by_model(texts)]
+        found = self._tags_by_export(texts) if self.export else self._tags_by_model(texts)
+        return [self._describe(*one) for one in found]
 
     def __call__(self, text: str | Sequence[str]) -> dict:
         """The tags and entities of one text."""
@@ -117,8 +115,8 @@ class Tagger(Answerer):
         words = [text[start:end] for start, end in places]
         return _Words(text, words, [start for start, _ in places], [end for _, end in places])
 
-    def _tags_by_export(self, texts: list) -> Iterator[tuple[int, tuple[_Words, list[str], np.ndarray]]]:
-        """The number of each text, and what was found in it."""
+    def _tags_by_export(self, texts: list) -> list[tuple[_Words, list[str], np.ndarray]]:
+        found = [None] * len(texts)
         strings = [number for number, text in enumerate(texts) if isinstance(text, str)]
         lists = [number for number, text in enumerate(texts) if not isinstance(text, str)]
         width = max((len(texts[number]) for number in lists), default=0)
@@ -127,10 +125,10 @@ class Tagger(Answerer):
             ("serving_default", strings, {"text": [texts[number] for number in strings]}),
             ("serve_words", lists, {"words": padded}),
         ):
-            for rows, outputs in self.exported(signature, [len(texts[number]) for number in numbers], columns):
-                for place, row in enumerate(rows):
-                    number = numbers[row]
-                    yield number, _row_of(texts[number], {name: value[place] for name, value in outputs.items()})
+            rows = self.exported(signature, [len(texts[number]) for number in numbers], columns)
+            for number, row in zip(numbers, rows, strict=True):
+                found[number] = _row_of(texts[number], row)
+        return found
 
     def _describe(self, words: _Words, tags: list[str], scores: np.ndarray) -> dict:
         entities = [] if self.scheme == "plain" else ner_data.entities_of(tags, self.scheme)
