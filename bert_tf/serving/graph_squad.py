@@ -56,8 +56,8 @@ class _Answers(NamedTuple):
     texts: tf.Tensor
 
     def at(self, places: tf.Tensor) -> "_Answers":
-        """Those of a list [V] at `places`, any shape; at V there is none, with the score 0."""
-        fillings = (0.0, -1, -1, "")
+        """Those of a list [V] at `places`, any shape; at V there is none, with the score -inf."""
+        fillings = (_LOWEST, -1, -1, "")
         return _Answers(
             *(
                 tf.gather(tf.concat([values, tf.constant([filling], values.dtype)], 0), places)
@@ -209,16 +209,16 @@ def _choose(found: Found, codes: tf.RaggedTensor, settings: PredictionSettings) 
     windows = tf.math.bincount(found.questions, minlength=count, maxlength=count)  # [B]
     null = tf.where(windows > 0, _null(found, count), tf.zeros([], tf.float64))
     lists_null = settings.version_2_with_negative and not found.is_joint
-    questions, answers = _candidates(found, codes, settings)
-    spans = tf.size(questions)
-    if lists_null:  # "no answer" of each question, last: on a tie it is behind the spans
-        asked = tf.cast(tf.where(windows > 0)[:, 0], tf.int32)
-        nothing = answers.at(tf.fill(tf.shape(asked), spans))
-        questions = tf.concat([questions, asked], 0)
-        nothing = nothing._replace(scores=tf.gather(null, asked))
-        answers = _Answers(*(tf.concat(parts, 0) for parts in zip(answers, nothing, strict=True)))
-    chosen = _best_different(questions, answers, count, settings.n_best_size, spans)
-    nbest = _nbest(answers, chosen, null if lists_null else None)
+    questions, spans = _candidates(found, codes, settings)
+    # "No answer", which can be listed or is all that there is, is behind the spans: on a tie it comes after them.
+    of_spans = tf.math.bincount(questions, minlength=count, maxlength=count)
+    asked = tf.range(count) if lists_null else tf.cast(tf.where(tf.equal(of_spans, 0))[:, 0], tf.int32)
+    nothing = spans.at(tf.fill(tf.shape(asked), tf.size(questions)))
+    nothing = nothing._replace(scores=tf.gather(null, asked) if lists_null else tf.zeros_like(nothing.scores))
+    answers = _Answers(*(tf.concat(parts, 0) for parts in zip(spans, nothing, strict=True)))
+    is_extra = tf.range(tf.size(answers.starts)) >= tf.size(questions)
+    questions = tf.concat([questions, asked], 0)
+    nbest = _nbest(questions, answers, is_extra, count, settings.n_best_size, lists_null)
     probabilities = tf.cast(tf.nn.softmax(nbest.scores), tf.float32)
     if settings.version_2_with_negative:
         best, score, null_score = _best_or_none(found, codes, settings, nbest, probabilities, windows, null)
@@ -300,51 +300,34 @@ def _answers(found: Found, codes: tf.RaggedTensor, windows, firsts, lasts, score
     return questions, _Answers(scores, tf.where(is_text, starts, -1), tf.where(is_text, ends, -1), texts)
 
 
-def _best_different(questions, answers: _Answers, count: tf.Tensor, size: int, spans: tf.Tensor) -> tf.Tensor:
-    """The best `size` answers with different texts of each question; of equal scores the first.
+def _nbest(questions, answers: _Answers, is_extra, count: tf.Tensor, size: int, lists_null: bool) -> _Answers:
+    """The best `size` answers with different texts of each question, best first [B, N]; of equal scores the first.
+
+    "No answer" is behind them if it can be listed and is not among them. Empty places have the score -inf.
 
     Args:
-      spans: from which place on answers are "no answer" itself, which counts even behind a span without characters.
-
-    Returns:
-      int32 [B, size], best first, padded with V.
+      questions: of the answers, int32 [V]. is_extra: which of them are "no answer" itself, bool [V]; it counts even
+        behind a span without characters.
     """
     total = tf.size(questions)
     order = tf.argsort(-answers.scores, stable=True)
     order = tf.gather(order, tf.argsort(tf.gather(questions, order), stable=True))
-    sorted_questions, texts = tf.gather(questions, order), tf.gather(answers.texts, order)
-    _, numbers = tf.unique(tf.strings.join([tf.strings.as_string(sorted_questions), texts], " "))
+    names = tf.strings.join([tf.strings.as_string(tf.gather(questions, order)), tf.gather(answers.texts, order)], " ")
+    _, numbers = tf.unique(names)
     places = tf.range(total)
     is_first = tf.equal(places, tf.gather(tf.math.unsorted_segment_min(places, numbers, total), numbers))
-    chosen = tf.logical_or(is_first, order >= spans)
+    order = tf.boolean_mask(order, tf.logical_or(is_first, tf.gather(is_extra, order)))
+    rows = tf.gather(questions, order)
+    starts = tf.math.bincount(rows, minlength=count, maxlength=count)
+    ranks = tf.range(tf.size(order)) - tf.gather(tf.cumsum(starts, exclusive=True), rows)
+    listed = ranks < size
+    none = tf.cast(tf.logical_and(listed, tf.gather(answers.starts, order) < 0), tf.int32)
+    lacks_none = tf.math.unsorted_segment_max(none, rows, count) < 1
+    listed = tf.logical_or(listed, tf.logical_and(tf.gather(is_extra, order), tf.gather(lacks_none, rows)))
     lists = tf.RaggedTensor.from_value_rowids(
-        tf.boolean_mask(order, chosen), tf.boolean_mask(sorted_questions, chosen), nrows=count, validate=False
+        tf.boolean_mask(order, listed), tf.boolean_mask(rows, listed), nrows=count, validate=False
     )
-    return lists[:, :size].to_tensor(total, shape=[None, size])
-
-
-def _nbest(answers: _Answers, chosen: tf.Tensor, null: tf.Tensor | None) -> _Answers:
-    """The n-best list [B, N]; the scores of places that are empty are -inf.
-
-    If there is no candidate, "no answer" is the only entry; if it can be one, it is always in the list.
-
-    Args:
-      chosen: places of answers [B, n_best_size], best first, padded with V.
-      null: scores of "no answer" [B], where it is a candidate.
-    """
-    total = tf.size(answers.starts)
-    count = tf.reduce_sum(tf.cast(chosen < total, tf.int32), 1)
-    added = tf.equal(count, 0)
-    if null is not None:
-        chosen = tf.pad(chosen, [[0, 0], [0, 1]], constant_values=total)
-        has_none = tf.logical_and(chosen < total, answers.at(chosen).starts < 0)
-        added = tf.logical_or(added, tf.logical_not(tf.reduce_any(has_none, 1)))
-    nbest = answers.at(chosen)
-    columns = tf.range(tf.shape(chosen)[1])[None, :]
-    is_added = tf.logical_and(added[:, None], tf.equal(columns, count[:, None]))
-    scores = nbest.scores if null is None else tf.where(is_added, null[:, None], nbest.scores)
-    listed = tf.logical_or(columns < count[:, None], is_added)
-    return nbest._replace(scores=tf.where(listed, scores, _LOWEST))
+    return answers.at(lists.to_tensor(total, shape=[None, size + lists_null]))
 
 
 # ---- "no answer" -----------------------------------------------------------------------------------------------------
@@ -375,15 +358,13 @@ def _best_or_none(
     none = tf.logical_or(odds > settings.null_score_diff_threshold, best.starts < 0)
     # The first "no answer" in the list. With a joint head there need be none, but it has a probability of its own.
     is_none = tf.logical_and(tf.math.is_finite(nbest.scores), tf.logical_not(is_answer))
-    score_of_none = tf.where(
-        tf.reduce_any(is_none, 1),
-        tf.reduce_max(tf.where(is_none, probabilities, 0.0), 1),
-        tf.cast(tf.sigmoid(odds), tf.float32),
-    )
-    score = tf.where(exists, tf.gather(probabilities, first, batch_dims=1), 0.0)
+    place = tf.where(none, tf.argmax(tf.cast(is_none, tf.int32), 1, tf.int32), first)
+    unlisted = tf.where(none, tf.cast(tf.sigmoid(odds), tf.float32), 0.0)
+    is_listed = tf.where(none, tf.reduce_any(is_none, 1), exists)
+    score = tf.where(is_listed, tf.gather(probabilities, place, batch_dims=1), unlisted)
     starts, ends = (tf.where(none, -1, part) for part in (best.starts, best.ends))
     best = best._replace(starts=starts, ends=ends, texts=tf.where(none, "", best.texts))
-    return best, tf.where(none, score_of_none, score), tf.cast(odds, tf.float32)
+    return best, score, tf.cast(odds, tf.float32)
 
 
 def _best_of_all(found: Found, codes, max_answer_length: int, exists: tf.Tensor, known: _Answers) -> _Answers:

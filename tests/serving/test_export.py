@@ -172,13 +172,6 @@ def test_pairs_as_the_default(classifier, predictor, tmp_path, caplog):
         signatures["serving_default"](text=tf.constant(["a", "b"]), text_pair=tf.constant(["c"]))
 
 
-@pytest.mark.slow
-def test_bfloat16_is_close(classifier, predictor, tmp_path):
-    loaded = Predictor(export.export_saved_model(classifier, str(tmp_path), dtype="bfloat16"))
-    difference = np.abs(probabilities(loaded.predict(TEXTS)) - probabilities(predictor.predict(TEXTS))).max()
-    assert 1e-6 < difference < 0.05
-
-
 def test_predictor_takes_an_export(predictor, loaded, versions, monkeypatch):
     """From the directory of versions (`test_the_script`: a version); single texts and pairs; eight threads at once."""
     newest = os.path.join(versions, "10")

@@ -1,8 +1,6 @@
 """Tagger on directories and exports: the same tags as run_ner.py, and entities at the right places."""
 
 import functools
-import json
-import pathlib
 
 import numpy as np
 import pytest
@@ -19,7 +17,6 @@ from bert_tf.serving.tagger import Tagger
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import outputs as ner_outputs
-from bert_tf.tasks.ner.data import Layout
 from bert_tf.text.wordpiece import FullTokenizer
 
 TEXTS = [
@@ -79,27 +76,6 @@ def test_words_get_the_scripts_tags(exported, loaded, scheme):
             assert [entity["text"] for entity in row["entities"]] == [
                 " ".join(words[entity.start : entity.end]) for entity in expected
             ]
-
-
-def test_entities_are_those_of_the_scripts_file(tmp_path):
-    """The same as predictions.jsonl of run_ner.py, by the function that it calls."""
-    path, labels = tagger(tmp_path / "model", "iob2")
-    conll = tmp_path / "test.conll"
-    conll.write_text("\n".join("".join(f"{word}\n" for word in words) for words in SENTENCES[:2]))
-    file = ner_data.read_conll(str(conll), Layout())
-    one = Tagger(path)
-    found = one.predict([sentence.words for sentence in file.sentences])
-    assert any(row["entities"] for row in found)
-    rows = ner_encode.encode_sentences(file.sentences, one.tokenizer, one.max_seq_length)
-    logits = ner_outputs.word_logits(rows, one.outputs(rows))
-    paths = ner_outputs.write_predictions(str(tmp_path), file, Layout(), logits, labels)
-    lines = pathlib.Path(paths[1]).read_text(encoding="utf-8").splitlines()
-    for line, row in zip(lines, found, strict=True):
-        written = json.loads(line)
-        assert (written["words"], written["tags"]) == (row["words"], row["tags"])
-        assert [(e["type"], e["text"], e["score"]) for e in written["entities"]] == [
-            (e["type"], e["text"], round(e["score"], 4)) for e in row["entities"]
-        ]
 
 
 def test_texts_are_cut_into_words_as_the_export_cuts_them(exported, loaded):
