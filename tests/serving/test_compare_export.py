@@ -33,3 +33,5 @@ def test_a_label_that_the_model_does_not_know(tmp_path, model):
         ValueError, match=r"check.tsv, line 2: the model has no label 'sideways'; it has \['up', 'down'\]"
     ):
         compare_export.refuse_unfit(str(tmp_path / "check.tsv"), model, "classification")
+    with pytest.raises(FileNotFoundError, match="--check_file=nowhere does not exist"):
+        compare_export.refuse_unfit("nowhere", model, "classification")

@@ -271,13 +271,6 @@ def test_nothing_behind_a_link_is_removed(tmp_path):
     assert (tmp_path / "victim" / "file").read_text() == "precious"
 
 
-def test_no_model_there(tmp_path):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises((FileNotFoundError, ValueError), match="empty"):
-        export.export_saved_model(str(tmp_path / "empty"), str(tmp_path / "out"))
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.slow
 def test_weights_too_large_for_a_graph_stay_variables(classifier, tmp_path, monkeypatch):
     for number, limit in enumerate((10**9, 1000), 1):
@@ -342,6 +335,7 @@ def test_the_script(classifier, tmp_path):
     assert result.returncode == 0, result.stderr[-2000:]
     assert result.stdout.splitlines()[0] == f"{tmp_path}/out/1"
     assert "2 examples, 100.00% with the same answer" in result.stdout
+    assert 1e-6 < float(re.search("largest difference of a score: (.*)", result.stdout)[1]) < 0.05
     assert "all in TensorFlow Serving 2.7 or later" in result.stderr
     for noise in ("unsupported characters", "fingerprint", "Sharding callback", "Assets written"):
         assert noise not in result.stderr
@@ -372,8 +366,6 @@ def test_a_file_that_does_not_fit_is_refused_before_the_export(
     check_file.write_text(content)
     with pytest.raises(ValueError, match=message):
         compare_export.refuse_unfit(str(check_file), classifier, task, text_pairs)
-    with pytest.raises(FileNotFoundError, match="--check_file=nowhere does not exist"):
-        compare_export.refuse_unfit("nowhere", classifier, task, text_pairs)
 
 
 @pytest.mark.parametrize(
