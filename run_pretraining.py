@@ -15,26 +15,22 @@ Exit code 143: stopped by SIGTERM, with a checkpoint of the step reached.
 
 from absl import flags, logging
 
-from bert_tf.pretraining.settings import PretrainingSettings, check_settings
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags, settings_of
-from bert_tf.training.settings import DeviceSettings, TrainingSettings
+from bert_tf.training.pretraining_settings import PretrainingSettings, check_settings
 
 FLAGS = flags.FLAGS
-define_flags(PretrainingSettings, TrainingSettings, DeviceSettings)
+define_flags(PretrainingSettings)
 
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    settings, training, devices = (
-        settings_of(kind, FLAGS) for kind in (PretrainingSettings, TrainingSettings, DeviceSettings)
-    )
-    devices.check_arithmetic(training.dtype, training.use_xla)
-    check_settings(settings, training.allow_unknown_config_keys)
-    script.start_tensorflow(devices.num_virtual_cpus)
+    settings = settings_of(PretrainingSettings, FLAGS)
+    check_settings(settings)
+    script.start_tensorflow(settings.num_virtual_cpus)
     from bert_tf.training import pretraining_run
 
-    pretraining_run.pretrain(settings, training, devices)
+    pretraining_run.pretrain(settings)
 
 
 if __name__ == "__main__":

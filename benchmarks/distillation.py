@@ -23,7 +23,8 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.distillation import DistillationObjective, TaughtModel
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.training.optimization import create_optimizer
-from bert_tf.training.step import TrainingPlan, make_predict_function, make_train_function
+from bert_tf.training.settings import TrainingSettings
+from bert_tf.training.step import Trainer, make_predict_function
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("dtype", "bfloat16", ["bfloat16", "float32"], "Arithmetic of the matrix products.")
@@ -62,7 +63,7 @@ def main(_):
 
     teacher = create_model(FLAGS.teacher_layers)
     batch = random_batch(teacher.config.vocab_size)
-    plan = TrainingPlan(num_train_steps=1000, batch_size=FLAGS.batch_size)
+    settings = TrainingSettings(train_batch_size=FLAGS.batch_size)
 
     def step_of(taught: bool):
         model = create_model(FLAGS.student_layers)
@@ -72,9 +73,9 @@ def main(_):
         objective = model.objective
         if taught:
             model, objective = TaughtModel(model, teacher), DistillationObjective(objective, 0.5, 2.0)
-        run = make_train_function(model, optimizer, objective, strategy, plan)
+        run = Trainer(model, optimizer, objective, strategy, settings).steps
         iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
-        return lambda: float(run(iterator, tf.constant(1), tf.constant(1.0), tf.constant(0))["loss"])
+        return lambda: float(run(iterator, tf.constant(1))["loss"])
 
     predict = make_predict_function(teacher, strategy)
     tasks = {

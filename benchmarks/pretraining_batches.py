@@ -8,9 +8,8 @@ import tensorflow as tf
 from bert_tf.data import records
 from bert_tf.models.config import BertConfig
 from bert_tf.pretraining.create import create_pretraining_data
-from bert_tf.pretraining.settings import PretrainingSettings
-from bert_tf.training.pretraining_records import open_all_records
-from bert_tf.training.pretraining_tasks import PretrainingTask
+from bert_tf.training.pretraining_settings import PretrainingSettings
+from bert_tf.training.pretraining_tasks import PretrainingTask, open_all_records
 
 
 def random_batch(config: BertConfig, batch_size: int, length: int, predictions: int) -> dict:

@@ -49,7 +49,8 @@ from bert_tf.models.families import AlbertConfig, ElectraConfig
 from bert_tf.models.flops import electra_flops_per_example, pretraining_flops_per_example
 from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training.optimization import create_optimizer
-from bert_tf.training.step import TrainingPlan, make_train_function
+from bert_tf.training.settings import TrainingSettings
+from bert_tf.training.step import Trainer
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FLAGS = flags.FLAGS
@@ -84,10 +85,10 @@ def our_step(create_model, batches: tf.data.Dataset, dtype: str, recompute: bool
         optimizer = create_optimizer("adamw", 1e-4, 1000, 10)
         optimizer.build(model.trainable_variables)
     rows = batches.element_spec["input_ids"].shape[0]
-    plan = TrainingPlan(num_train_steps=1000, batch_size=rows, recompute=recompute)
-    run = make_train_function(model, optimizer, model.objective, strategy, plan)
+    settings = TrainingSettings(train_batch_size=rows, recompute=recompute)
+    run = Trainer(model, optimizer, model.objective, strategy, settings).steps
     iterator = iter(batches)
-    return lambda: float(run(iterator, tf.constant(1), tf.constant(1.0), tf.constant(0))["loss"])
+    return lambda: float(run(iterator, tf.constant(1))["loss"])
 
 
 class Comparison:

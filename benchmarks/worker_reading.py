@@ -26,7 +26,8 @@ from bert_tf.data import records
 from bert_tf.data.shares import Share
 from bert_tf.pretraining import dynamic_masking
 from bert_tf.system.example_bytes import example, int64_feature, pack
-from bert_tf.training.distribution import create_strategy, distribute
+from bert_tf.training.distribution import distribute, set_up_devices
+from bert_tf.training.settings import DeviceSettings
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("max_seq_length", 512, "Tokens per record.", lower_bound=8)
@@ -83,7 +84,7 @@ def bytes_read() -> int:
 def be_a_worker(path: str) -> None:
     """Takes the steps of two epochs together with the other workers; prints what the second took."""
     tf.get_logger().setLevel("WARNING")
-    strategy, parsed = create_strategy("multi_worker_mirrored"), []
+    strategy, parsed = set_up_devices(DeviceSettings(distribution_strategy="multi_worker_mirrored")), []
 
     def step(batch):
         context = tf.distribute.get_replica_context()

@@ -16,17 +16,6 @@ WARMUPS = ("replaces", "multiplies", "precedes", "precedes_from_zero")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StepSettings:
-    """How many examples a step has, and how often something happens."""
-
-    train_batch_size: int = setting(32, "Examples per step, over all devices.", heading=ORIGINAL, least=1)
-    save_checkpoints_steps: int = setting(1000, "Steps between two checkpoints.", least=1)
-    iterations_per_loop: int = setting(
-        1000, "Maximum steps in one call of the graph; fewer if they take over 5 s.", least=1
-    )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
     """What a recipe says of schedule and optimizer; flags of the fine-tuning scripts. None: as the family's recipe."""
 

@@ -15,228 +15,37 @@ The scripts do the same: run_*.py fill the settings from their flags. A task sup
 run that was killed.
 """
 
-import abc
 import contextlib
 import dataclasses
+import functools
 import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import keras
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data import token_rows
 from bert_tf.data.shares import Share
 from bert_tf.data.token_rows import TokenRows
-from bert_tf.models import card, flops, task_models, teacher_layers
+from bert_tf.models import card, flops, teacher_layers
 from bert_tf.models.card import CardFacts
 from bert_tf.models.class_weights import with_class_weights
-from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.distillation import DistillationObjective, TaughtModel
-from bert_tf.models.recipe import Recipe
 from bert_tf.system.atomic import write_text_file
-from bert_tf.tasks import last_words, search, seeds
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks import outcome
+from bert_tf.tasks.outcome import Tried
+from bert_tf.tasks.task import ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import best_model, card_facts, checkpoints, distribution, fine_tuning, loop, plots, run_directory
-from bert_tf.training import step as train_step
+from bert_tf.training import best_model, checkpoints, distribution, fine_tuning, loop, plots, run_directory, search
 from bert_tf.training.log import LOG_FILE
 from bert_tf.training.settings import FineTuningSettings
-from bert_tf.training.starting_head import Adjustment, adjustment_of
-from bert_tf.training.step import TrainingPlan
-from bert_tf.training.teacher import Teacher, check_resumed, open_teacher, with_labels_of
+from bert_tf.training.step import Trainer, make_predict_function
+from bert_tf.training.teacher import Teacher, check_resumed, with_labels_of
 
-LOGGED_EXAMPLES = 3
 _FEW_STEPS = 50
-
-
-@dataclasses.dataclass
-class ExampleSet:
-    """Examples to evaluate on or to predict.
-
-    Attributes:
-      name: of the set, for messages. rows: encoded. examples: as the task read them.
-      suffix: of the names of its files: "" for the main set.
-    """
-
-    name: str
-    rows: TokenRows
-    examples: object = None
-    suffix: str = ""
-
-
-class FineTuningTask(abc.ABC):
-    """What a task contributes to the run; subclasses set the attributes in `load`.
-
-    Attributes:
-      name: in the table of tasks. settings: the task's own, a dataclass. is_chief: whether this process writes files.
-      num_replicas: over which a batch is divided.
-      main_metric: chooses the best model.
-      files: what goes with the model; `head` says which task the model is trained for.
-      adjust: of the weights, so that their output layer is that of the labels; see `adjustment_of`.
-      train_rows: token rows to train on; None without --do_train.
-      class_weights: of the classes in the loss; None: 1.
-      dev_sets, test_sets: the first one is the main set. test_records: first part of the names of their record files,
-        None: none are written; dev_records likewise.
-    """
-
-    name: str
-    dev_records: str | None = None
-    test_records: str | None = None
-
-    def __init__(self, settings):
-        self.settings = settings
-        self.is_chief, self.num_replicas = True, 1
-        self.main_metric = ""
-        self.files: ModelFiles | None = None
-        self.adjust: Adjustment | None = None
-        self.train_rows: TokenRows | None = None
-        self.class_weights = None
-        self.dev_sets: list[ExampleSet] = []
-        self.test_sets: list[ExampleSet] = []
-
-    @property
-    def output_layer(self) -> str | None:
-        """The variable without which a checkpoint can't evaluate or predict; None: an encoder alone can."""
-        return TASKS[self.name].output_layer
-
-    @property
-    def answers(self) -> str | None:
-        """The line of Python that answers with a trained model at {path}; None if there is none."""
-        return TASKS[self.name].answers
-
-    @abc.abstractmethod
-    def texts_of(self, examples) -> list[str]:
-        """The texts of the first of an `ExampleSet`'s examples, in the order in which `answers` has its own."""
-
-    @property
-    def trains_bert(self) -> bool:
-        """Whether BERT is trained, not only what is on top of it; known after `resolve`."""
-        return not getattr(self.settings, "features", None)
-
-    def recipe_of(self, config: BertConfig) -> Recipe:
-        """The recipe of the model's family, or BERT's where what is trained is not of that family."""
-        return config.recipe if self.trains_bert else Recipe()
-
-    def resolve(self, run: FineTuningSettings, newest: str | None) -> FineTuningSettings:
-        """The run's settings with what follows from the task's.
-
-        Args:
-          newest: checkpoint in output_dir, if any.
-        """
-        return run
-
-    def describe(self, run: FineTuningSettings, newest: str | None) -> tuple[ModelFiles, Tokenizer]:
-        """What goes with the model; see `fine_tuning.describe_model`."""
-        return fine_tuning.describe_model(run, newest, self.output_layer)
-
-    @abc.abstractmethod
-    def load(self, run: FineTuningSettings, files: ModelFiles, tokenizer: Tokenizer, newest: str | None) -> None:
-        """Reads, checks and encodes all data, and sets the attributes."""
-
-    @abc.abstractmethod
-    def create_model(self, dtype: str) -> keras.Model:
-        """The model, not built yet."""
-
-    def open_teacher(self, run: FineTuningSettings, tokenizer: Tokenizer) -> Teacher:
-        """The run's teacher; see `teacher.open_teacher`."""
-        return open_teacher(run.teacher, tokenizer, run.max_seq_length, self.teacher_layers, self.teacher_architecture)
-
-    @property
-    def other_labels(self) -> tuple[str, ...]:
-        """Further names of the labels, in the order of their ids, that a model may know them by."""
-        return ()
-
-    @property
-    def teacher_layers(self) -> tuple[str, ...]:
-        """The output layers of the models that `create_teacher` can open."""
-        return tuple(filter(None, (TASKS[self.name].output_layer, TASKS[self.name].other_layer)))
-
-    @property
-    def teacher_architecture(self) -> str | None:
-        """The class of a teacher's model, as head_config.json names it; None if its output layer shows it."""
-        return TASKS[self.name].architecture
-
-    def create_teacher(self, teacher: Teacher, dtype: str) -> keras.Model:
-        """A teacher's model, built, with its outputs in the order of the student's."""
-        kind = getattr(task_models, TASKS[self.name].architecture)
-        labels = {"labels": teacher.labels} if teacher.labels else {}
-        return kind.from_pretrained(teacher.path, dtype=dtype, trained=True, **labels)
-
-    def num_training_examples(self) -> int:
-        """What an epoch counts."""
-        return len(self.train_rows)
-
-    def change_plan(self, plan: TrainingPlan, model: keras.Model) -> TrainingPlan:
-        """The plan, corrected by a task that knows better what an example costs."""
-        return plan
-
-    def training_batches(self, **arguments) -> tf.data.Dataset:
-        """See `token_rows.training_batches`."""
-        return token_rows.training_batches(self.train_rows, **arguments)
-
-    def begin(self, run: FineTuningSettings) -> None:  # noqa: B027
-        """Called before each run, and before the first for all of them: none depends on what an earlier one chose.
-
-        Raises:
-          ValueError: the settings don't fit the data; names the flag.
-        """
-
-    def write_beside_training(self, output_dir: str) -> None:  # noqa: B027
-        """Writes what goes with the training, once everything has been checked."""
-
-    @abc.abstractmethod
-    def write_records(self, path: str, rows: TokenRows, max_seq_length: int) -> None:
-        """Writes token rows as the original's record files."""
-
-    def outputs_of(self, predict: Callable, examples: ExampleSet, *, batch_size: int, max_seq_length: int,
-                static_padding: bool):  # fmt: skip
-        """The model's outputs for a set: by default logits [n, ...] in the order of its rows.
-
-        Args:
-          predict: of `step.make_predict_function`.
-        """
-        return predict_logits(
-            predict, examples.rows, batch_size=batch_size, max_seq_length=max_seq_length, static_padding=static_padding
-        )
-
-    @abc.abstractmethod
-    def score(self, examples: ExampleSet, outputs, batch_size: int) -> dict[str, float]:
-        """`eval_<metric>` of the outputs for a set."""
-
-    def further_files(self, examples: ExampleSet, outputs) -> dict[str, str]:
-        """name -> content of further files of the model that had these outputs for the main dev set."""
-        return {}
-
-    def evaluate(self, examples: ExampleSet, outputs, batch_size: int):
-        """(outputs, results) that are reported for a dev set: a function of the outputs, whatever was before."""
-        return outputs, self.score(examples, outputs, batch_size)
-
-    def write_analysis(self, output_dir: str, examples: ExampleSet, outputs, results: dict) -> None:  # noqa: B027
-        """Writes more about a dev set than its results: a report, a confusion matrix. results: with global_step."""
-
-    @abc.abstractmethod
-    def write_predictions(self, output_dir: str, examples: ExampleSet, outputs) -> None:
-        """Writes what is predicted for a test set."""
-
-    def score_predictions(self, output_dir: str, examples: ExampleSet, outputs, step: int, batch_size: int) -> None:  # noqa: B027
-        """Scores a test set that has labels, and writes the results."""
-
-
-def predict_logits(
-    predict: Callable, rows: TokenRows, *, batch_size: int, max_seq_length: int, static_padding: bool
-) -> np.ndarray:
-    """Logits [n, ...] of all rows in their order.
-
-    Args:
-      predict: of `step.make_predict_function`.
-    """
-    batches = token_rows.evaluation_batches(
-        rows, batch_size=batch_size, max_seq_length=max_seq_length, static_padding=static_padding
-    )
-    return token_rows.in_order(rows, batch_size, predict(batches))
+# Settings of runs that train BERT.
+_OF_BERT = ("freeze_layers", "lora_rank", "layerwise_lr_decay", "classifier_dropout", "recompute")
 
 
 def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]:
@@ -252,25 +61,85 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
       FileNotFoundError, OSError, ValueError: a setting, a file or the model does not fit; names the flag.
       NonFiniteLossError, SystemExit: see `loop.train`.
     """
+    newest = _check(task, run)
+    combinations = run.combinations
+    run, runs, files, tokenizer = _describe(task, run, newest)
+    strategy = fine_tuning.set_up_devices(runs)
+    task.is_chief, task.num_replicas = distribution.is_chief(strategy), strategy.num_replicas_in_sync
+    writes = run.do_train and task.is_chief
+    if writes:
+        run_directory.check_free(run.output_dir)
+    teacher = _load(task, run, files, tokenizer, newest)
+    steps = [_number_of_steps(task, one) if run.do_train else 0 for one in runs]
+    if run.do_train:
+        warn_of_few_steps(min(steps))
+    for one in runs:
+        task.begin(one)
+    tried, table, several = [], "", run.num_seeds * len(runs) > 1
+    with contextlib.ExitStack() as stack:
+        if writes:
+            stack.enter_context(run_directory.owned(run.output_dir, run.checkpoints_while_training))
+        stack.enter_context(distribution.naming_lost_workers(strategy))
+        if run.overwrite_output_dir:
+            run_directory.remove_run(run.output_dir)
+        for number, (values, one, count) in enumerate(zip(combinations, runs, steps, strict=True), start=1):
+            folder, results = run.output_dir, {}
+            if run.search:
+                logging.info("Combination %d of %d: %s.", number, len(runs), search.combination_text(values))
+                folder = posixpath.join(folder, search.folder_of(values))
+            for seed in range(run.seed, run.seed + run.num_seeds):
+                own = posixpath.join(folder, f"seed-{seed}") if run.num_seeds > 1 else folder
+                one = dataclasses.replace(one, seed=seed, output_dir=own)
+                results[seed] = _Run(task, one, strategy, count, teacher).execute()
+                if several:
+                    keras.backend.clear_session()
+            tried.append(Tried(values, results))
+            if run.num_seeds > 1 and task.is_chief:
+                table = outcome.write_seeds(folder, tried[-1], task.main_metric)
+        if run.search:
+            table = outcome.write_search(run.output_dir, tried, task.main_metric)
+        best = outcome.best_of(tried, task.main_metric)
+        seed = best.best_seed(task.main_metric)
+        if task.is_chief:
+            print(table, end="")
+            outcome.tell(task, run, best.results[seed], seed, max(steps))
+        return best.results[seed]
+
+
+def _check(task: FineTuningTask, run: FineTuningSettings) -> str | None:
+    """Checks settings and output_dir, before anything else is read; returns the checkpoint there, if it is to be used.
+
+    Raises:
+      ValueError, OSError: names the flag.
+    """
     run.check()
     task.settings.check(run)
-    grid, newest = run.combinations, None
-    run = dataclasses.replace(run, **grid[0])
     if run.overwrite_output_dir:
-        settings = {**dataclasses.asdict(task.settings), **dataclasses.asdict(run)}
-        run_directory.check_removable(run.output_dir, settings)
-    else:
-        if run.do_train:
-            checkpoints.check_newest(run.output_dir, run.resume_from_older)
-        newest = checkpoints.latest_checkpoint(run.output_dir)
-        if newest and run.search:
-            raise ValueError(f"--output_dir={run.output_dir} holds a run of its own: choose another one for --search.")
+        run_directory.check_removable(run.output_dir, {**dataclasses.asdict(task.settings), **dataclasses.asdict(run)})
+        return None
+    if run.do_train:
+        checkpoints.check_newest(run.output_dir, run.resume_from_older)
+    newest = checkpoints.latest_checkpoint(run.output_dir)
+    if newest and run.search:
+        raise ValueError(f"--output_dir={run.output_dir} holds a run of its own: choose another one for --search.")
+    return newest
+
+
+def _describe(
+    task: FineTuningTask, run: FineTuningSettings, newest: str | None
+) -> tuple[FineTuningSettings, list[FineTuningSettings], ModelFiles, Tokenizer]:
+    """What the run is: its settings, those of each combination, and what goes with the model.
+
+    Raises:
+      ValueError, OSError: settings and model don't fit together; names the flag.
+    """
+    combinations = run.combinations
+    run = dataclasses.replace(run, **combinations[0])
     if run.layers:
         run = dataclasses.replace(run, init_checkpoint=run.teacher)
     run = task.resolve(run, newest)
-    for name in ("freeze_layers", "lora_rank", "layerwise_lr_decay", "classifier_dropout", "recompute"):
-        is_given = getattr(run, name) is not None and getattr(run, name) is not False
-        if is_given and not task.trains_bert:
+    for name in _OF_BERT:
+        if getattr(run, name) not in (None, False) and not task.trains_bert:
             raise ValueError(f"--{name} is for models whose BERT is trained; here it is frozen, or there is none.")
     if run.teacher and task.trains_bert and not (run.layers or run.init_checkpoint or run.bert_config_file or newest):
         raise ValueError(
@@ -284,59 +153,26 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
         files.config = teacher_layers.shallower(files.config, run.layers)
     recipe = task.recipe_of(files.config)
     run = fine_tuning.with_recipe(run, files.config, recipe)
-    runs = [fine_tuning.with_recipe(dataclasses.replace(run, **values), files.config, recipe) for values in grid]
-    strategy = fine_tuning.set_up_devices(run)
-    task.is_chief, task.num_replicas = distribution.is_chief(strategy), strategy.num_replicas_in_sync
-    if run.do_train and task.is_chief:
-        run_directory.check_free(run.output_dir)
+    runs = [dataclasses.replace(run, **values) for values in combinations]
+    return run, runs, files, tokenizer
+
+
+def _load(
+    task: FineTuningTask, run: FineTuningSettings, files: ModelFiles, tokenizer: Tokenizer, newest: str | None
+) -> Teacher | None:
+    """Loads the task's data, and matches the labels of the weights and of the teacher, which is returned, with it."""
     teacher = task.open_teacher(run, tokenizer) if run.teacher else None
     task.load(run, files, tokenizer, newest)
     if teacher:
         teacher = with_labels_of(teacher, task.files.head, task.other_labels, run.distillation_temperature)
-    task.adjust = adjustment_of(run, newest, task.output_layer, task.files.head, task.other_labels)
-    steps = [0]
+    task.adjust = fine_tuning.adjustment_of(run, newest, task.output_layer, task.files.head, task.other_labels)
     if run.do_train:
         run.check_dev_set(bool(task.dev_sets), ", and the task has no dev set")
-        count = task.num_training_examples()
-        steps = [fine_tuning.number_of_steps(count, one.train_batch_size, one.num_train_epochs) for one in runs]
-        warn_of_few_steps(min(steps))
-    for one in runs:
-        task.begin(one)
-    with contextlib.ExitStack() as stack:
-        if run.do_train and task.is_chief:
-            stack.enter_context(run_directory.owned(run.output_dir, run.checkpoints_while_training))
-        stack.enter_context(distribution.naming_lost_workers(strategy))
-        if run.overwrite_output_dir:
-            run_directory.remove_run(run.output_dir)
-        if run.search:
-            results, table = search.try_all(
-                runs,
-                lambda one, number: _run_seeds(task, one, strategy, steps[number], teacher)[0],
-                task.main_metric,
-            )
-        else:
-            results, table = _run_seeds(task, run, strategy, steps[0], teacher)
-        best = seeds.best_of(results, task.main_metric)
-        if task.is_chief:
-            print(table, end="")
-            last_words.tell(task, run, results[best], best, max(steps))
-        return results[best]
+    return teacher
 
 
-def _run_seeds(
-    task: FineTuningTask, run: FineTuningSettings, strategy, num_train_steps: int, teacher: Teacher | None
-) -> tuple[dict[int, dict[str, float]], str]:
-    """Runs with one seed or several; returns the results by seed, and, of several, a table of them."""
-    if run.num_seeds == 1:
-        alone = _Run(task, run, strategy, num_train_steps, run.seed, run.output_dir, teacher)
-        return {run.seed: alone.execute()}, ""
-    results = {}
-    for seed in range(run.seed, run.seed + run.num_seeds):
-        folder = posixpath.join(run.output_dir, f"seed-{seed}")
-        results[seed] = _Run(task, run, strategy, num_train_steps, seed, folder, teacher).execute()
-        keras.backend.clear_session()
-    table = seeds.write_summary(run.output_dir, results, task.main_metric) + "\n" if task.is_chief else ""
-    return results, table
+def _number_of_steps(task: FineTuningTask, run: FineTuningSettings) -> int:
+    return fine_tuning.number_of_steps(task.num_training_examples(), run.train_batch_size, run.num_train_epochs)
 
 
 def warn_of_few_steps(num_train_steps: int) -> None:
@@ -351,56 +187,80 @@ def warn_of_few_steps(num_train_steps: int) -> None:
 
 
 class _Run:
-    """One run: a seed and its directory."""
+    """One run: a seed and its directory, which are in its settings."""
 
-    def __init__(self, task: FineTuningTask, run: FineTuningSettings, strategy, num_train_steps: int, seed: int,
-                 output_dir: str, teacher: Teacher | None):  # fmt: skip
+    def __init__(
+        self, task: FineTuningTask, run: FineTuningSettings, strategy: tf.distribute.Strategy, num_train_steps: int,
+        teacher: Teacher | None,
+    ):  # fmt: skip
         self.task, self.run, self.strategy, self.teacher = task, run, strategy, teacher
-        self.num_train_steps, self.seed, self.output_dir = num_train_steps, seed, output_dir
+        self.num_train_steps, self.output_dir = num_train_steps, run.output_dir
         self.chief, self.files = task.is_chief, task.files
         self.evaluated = {}  # step -> outputs on the main dev set, of the newest and the best evaluation
+        # Steps between two evaluations, an epoch by default; 0 without a dev set.
+        self.eval_every_steps = 0
+        if run.do_train and task.dev_sets:
+            self.eval_every_steps = run.eval_every_steps or max(len(task.train_rows) // run.train_batch_size, 1)
 
     def execute(self) -> dict[str, float]:
         """Trains, evaluates and predicts; returns the results on the main dev set."""
         task, run = self.task, self.run
         task.begin(run)
-        loop.set_seed(self.seed, run.deterministic)
-        if run.do_train:
-            checkpoints.check_newest(self.output_dir, run.resume_from_older)
-        run_directory.check_output_dir(self.output_dir, task.files.config, task.files.head, trains=run.do_train)
-        if run.do_train:
-            check_resumed(self.output_dir, self.recorded_settings())
-            fine_tuning.check_resumed_lora(self.output_dir, run)
-        finished = run.do_train and run_directory.is_finished(
-            self.output_dir, self.recorded_settings(), self.num_train_steps
-        )
+        loop.set_seed(run.seed, run.deterministic)
+        finished = self.check_output_dir()
         if run.do_train and self.chief:
             self.files = dataclasses.replace(task.files, card=self.card_facts())
         model, optimizer, step = fine_tuning.build_and_restore(
             run, self.strategy, lambda: task.create_model(run.dtype_policy), 0 if finished else self.num_train_steps,
-            self.output_dir, task.recipe_of(task.files.config), task.adjust,
+            task.recipe_of(task.files.config), task.adjust,
         )  # fmt: skip
-        self.predict = train_step.make_predict_function(model, self.strategy)
+        self.predict = make_predict_function(model, self.strategy)
         self.keeper = best_model.BestModel(
             self.output_dir, self.files, task.main_metric, patience=run.early_stopping_patience, active=self.chief
         )
         self.keeper.forget_after(step)
+        if run.do_train:
+            self.make_up_for_lost_evaluation(model, step)
         if finished:
             logging.info("Nothing to train: the run in %s finished at step %d.", self.output_dir, step)
-            self.make_up_for_lost_evaluation(model, step)
         elif run.do_train:
-            step = self.train(model, optimizer, step)
+            trainer, tokens, flops_per_example = self.create_trainer(model, optimizer)
+            self.claim(step)
+            evaluate = functools.partial(self.evaluate, model=model)
+            step = loop.train(
+                trainer, self.num_train_steps, self.training_batches, self.output_dir,
+                evaluate=evaluate if task.dev_sets else None, eval_every_steps=self.eval_every_steps,
+                evaluate_last=True, should_stop=self.keeper.should_stop, save_first=False,
+                tokens_per_example=tokens, flops_per_example=flops_per_example,
+            )  # fmt: skip
+            self.finish(model, step)
         last_step = step
         if run.use_best_model:
             step = fine_tuning.use_best_model(model, self.keeper)
         tf.io.gfile.makedirs(self.output_dir)
         return self.evaluate_and_predict(step, is_last=step == last_step)
 
+    def check_output_dir(self) -> bool:
+        """Checks that the run fits to what is in its directory; returns whether it is finished there.
+
+        Raises:
+          ValueError: it holds another run.
+        """
+        task, run = self.task, self.run
+        if run.do_train:
+            checkpoints.check_newest(self.output_dir, run.resume_from_older)
+        run_directory.check_output_dir(self.output_dir, task.files.config, task.files.head, trains=run.do_train)
+        if not run.do_train:
+            return False
+        check_resumed(self.output_dir, self.recorded_settings())
+        fine_tuning.check_resumed_lora(run)
+        return run_directory.is_finished(self.output_dir, self.recorded_settings(), self.num_train_steps)
+
     def recorded_settings(self) -> dict:
         """What run.json keeps: all settings, and what the training data was."""
         task = self.task
         data = f"{task.num_training_examples()} examples, checksum {task.train_rows.checksum}"
-        settings = {**dataclasses.asdict(task.settings), **dataclasses.asdict(self.run), "seed": self.seed}
+        settings = {**dataclasses.asdict(task.settings), **dataclasses.asdict(self.run)}
         if self.teacher:
             settings |= self.teacher.recorded
             if self.run.student_layers:  # the teacher's path, which may change
@@ -410,76 +270,63 @@ class _Run:
     def card_facts(self) -> CardFacts:
         """What is known of the run for the cards of its models."""
         task, run, recorded = self.task, self.run, self.recorded_settings()
-        fields = (*dataclasses.fields(run), *dataclasses.fields(task.settings))
         others = {"seeds": run.num_seeds, "combinations of settings": len(run.combinations)}
         notes = (f"It is one of {number} {kind} that were tried." for kind, number in others.items() if number > 1)
         return CardFacts(
-            card_facts.beginning_of_run(self.output_dir, run.init_checkpoint),
+            run_directory.beginning_of_run(self.output_dir, run.init_checkpoint),
             data=recorded[run_directory.TRAINING_DATA],
-            settings=card_facts.settings_shown(recorded, {field.name: field.default for field in fields}),
+            settings=run_directory.settings_shown(recorded, run, task.settings),
             notes=tuple(notes),
-            usage="from bert_tf import {}\n\n{}".format(*last_words.usage(task, card.PLACE)) if task.answers else None,
+            usage="from bert_tf import {}\n\n{}".format(*outcome.usage(task, card.PLACE)) if task.answers else None,
             is_served=task.answers is not None,
         )
 
     # --- train
 
-    @property
-    def eval_every_steps(self) -> int:
-        """Steps between two evaluations, an epoch by default; 0 without a dev set."""
-        steps_per_epoch = max(len(self.task.train_rows) // self.run.train_batch_size, 1)
-        return (self.run.eval_every_steps or steps_per_epoch) if self.task.dev_sets else 0
-
-    def train(self, model: keras.Model, optimizer: keras.optimizers.Optimizer, step: int) -> int:
-        """Trains from the step that was restored; returns the step reached."""
-        task, run, evaluates = self.task, self.run, bool(self.task.dev_sets)
-        plan = fine_tuning.training_plan(
-            run, task.files.config, task.train_rows.row_lengths, self.num_train_steps,
-            eval_every_steps=self.eval_every_steps, seed=self.seed, tokens_read=model.tokens_read,
-        )  # fmt: skip
-        plan = task.change_plan(plan, model)
+    def create_trainer(self, model: keras.Model, optimizer) -> tuple[Trainer, float, float]:
+        """The trainer, with --teacher of both models; and the tokens and model FLOPs of an example."""
+        task, run = self.task, self.run
         trained, objective = model, with_class_weights(model.objective, task.class_weights)
+        lengths = task.train_rows.row_lengths
+        cost = fine_tuning.cost_of_example(run, task.files.config, lengths, model.tokens_read)
+        tokens, operations = task.cost_of_example(*cost, model)
         if self.teacher:
             with self.strategy.scope():
                 teacher = task.create_teacher(self.teacher, run.dtype_policy)
                 trained = TaughtModel(model, teacher)
             objective = DistillationObjective(objective, run.soft_weight, run.temperature)
-            length = plan.tokens_per_example
-            further = flops.encoder_flops_per_example(self.teacher.files.config, length, teacher.tokens_read)
-            plan = dataclasses.replace(plan, flops_per_example=plan.flops_per_example + further)
-        self.make_up_for_lost_evaluation(model, step)
-        if step >= plan.num_train_steps:
+            operations += flops.encoder_flops_per_example(self.teacher.files.config, tokens, teacher.tokens_read)
+        return Trainer(trained, optimizer, objective, self.strategy, run, run.sum_loss), tokens, operations
+
+    def claim(self, step: int) -> None:
+        """Writes what goes with the training into output_dir, before the first step from `step` on."""
+        if step >= self.num_train_steps:
             run_directory.warn_of_changes(self.output_dir, self.recorded_settings())
         elif self.chief:
-            settings = {**self.recorded_settings(), **card_facts.recorded_beginning(self.files.card)}
-            fine_tuning.claim(self.output_dir, task.files, settings, resumed=step > 0)
-            task.write_beside_training(self.output_dir)
-            self.write_records("train", task.train_rows)
+            settings = {**self.recorded_settings(), **run_directory.recorded_beginning(self.files.card)}
+            fine_tuning.claim(self.output_dir, self.task.files, settings, resumed=step > 0)
+            self.task.write_beside_training(self.output_dir)
+            self.write_records("train", self.task.train_rows)
 
-        def training_batches(first_step: int, share: Share) -> tf.data.Dataset:
-            return task.training_batches(
-                batch_size=run.train_batch_size,
-                seed=self.seed,
-                start_step=first_step,
-                whole_step=run.use_xla,
-                share=share,
-                **run.padding,
-            )
-
-        step = loop.train(
-            trained, optimizer, objective, self.strategy, plan, training_batches, self.output_dir,
-            (lambda step: self.evaluate(step, model)) if evaluates else None, self.keeper.should_stop,
+    def training_batches(self, first_step: int, share: Share) -> tf.data.Dataset:
+        """See `token_rows.training_batches`."""
+        run = self.run
+        return self.task.training_batches(
+            batch_size=run.train_batch_size, seed=run.seed, start_step=first_step, whole_step=run.use_xla, share=share,
+            **run.padding,
         )  # fmt: skip
-        if evaluates and step not in self.keeper.steps:
+
+    def finish(self, model: keras.Model, step: int) -> None:
+        """Evaluates the last step, if that is yet to be done, and leaves what a finished run has in its directory."""
+        if self.task.dev_sets and step not in self.keeper.steps:
             self.evaluate(step, model)  # stopped early before, and its evaluation lost
         if self.chief:
             facts = dataclasses.replace(self.files.card, results={"step": step, **(self.keeper.results_of(step) or {})})
             files = dataclasses.replace(self.files, card=facts)
-            fine_tuning.finish(self.output_dir, model, files, step, run.keeps_optimizer)
+            fine_tuning.finish(self.output_dir, model, files, step, self.run.keeps_optimizer)
             log = posixpath.join(self.output_dir, LOG_FILE)
             if tf.io.gfile.exists(log):
                 plots.plot_training_log(log, posixpath.join(self.output_dir, "loss.png"), title=self.output_dir)
-        return step
 
     def evaluate(self, step: int, model: keras.Model) -> dict[str, float]:
         """On the main dev set, while training."""

@@ -41,29 +41,22 @@ class BestModel:
     best until another is better, even if its step has yet to be repeated.
 
     Args:
-      output_dir: of the run. files: what to write beside the weights. metric: name in the results; larger is better
-        unless `smaller_is_better`.
+      output_dir: of the run. files: what to write beside the weights. metric: name in the results; larger is better.
       patience: evaluations without improvement after which `should_stop` is True; 0: never.
       active: False on workers that write nothing.
+
+    Attributes:
+      best: the results of the best model, with `step`; on a tie, of the first.
+      further_files: name -> content of other files that belong to the current model.
     """
 
-    def __init__(
-        self,
-        output_dir: str,
-        files: ModelFiles,
-        metric: str,
-        *,
-        smaller_is_better: bool = False,
-        patience: int = 0,
-        active: bool = True,
-    ):
+    def __init__(self, output_dir: str, files: ModelFiles, metric: str, *, patience: int = 0, active: bool = True):
         self.directory = posixpath.join(output_dir, DIRECTORY)
         self._path = posixpath.join(output_dir, _EVALUATIONS)
         self._files, self._metric, self._patience, self._active = files, metric, patience, active
-        self._sign = -1.0 if smaller_is_better else 1.0
-        self.further_files: dict[str, str] = {}  # name -> content of other files that belong to the current model
+        self.further_files: dict[str, str] = {}
         self._evaluations = {}
-        self._best = read_results(output_dir)
+        self.best = read_results(output_dir)
         if tf.io.gfile.exists(self._path):
             for number, line in enumerate(read_text_lines(self._path), start=1):
                 values = parse_json(line, self._path, number)
@@ -78,10 +71,10 @@ class BestModel:
         """
         self._evaluations = {number: values for number, values in self._evaluations.items() if number <= step}
         if step == 0:
-            self._best = None  # nothing is resumed: a model found there belongs to another run
+            self.best = None  # nothing is resumed: a model found there belongs to another run
         for values, path in (
             *((values, self._path) for values in self._evaluations.values()),
-            *([(self._best, posixpath.join(self.directory, _RESULTS))] if self._best else ()),
+            *([(self.best, posixpath.join(self.directory, _RESULTS))] if self.best else ()),
         ):
             _check_numbers(values, ("step", self._metric), path)
 
@@ -95,11 +88,6 @@ class BestModel:
         values = self._evaluations.get(step)
         return values and {name: value for name, value in values.items() if name != "step"}
 
-    @property
-    def best(self) -> dict | None:
-        """The results of the best model, with `step`; on a tie, of the first."""
-        return self._best
-
     def update(self, step: int, results: dict, model: keras.Model) -> None:
         """Records the results of an evaluation, and saves the model if no earlier one is as good.
 
@@ -110,47 +98,40 @@ class BestModel:
             raise ValueError(f"The best model is chosen by {self._metric}, but there are only {', '.join(results)}.")
         values = {"step": step, **results}
         self._evaluations[step] = values
-        old, self._best = self._best, values if self._is_better(values) else self._best
+        old, self.best = self.best, values if self._is_better(values) else self.best
         if not self._active:
             return
         check_may_write(self._path)
-        if self._best is not old:
+        if self.best is not old:
             self._save(model)
         lines = [json.dumps(self._evaluations[number]) + "\n" for number in sorted(self._evaluations)]
         write_text_file(self._path, "".join(lines))
 
     def _is_better(self, values: dict) -> bool:
-        if self._best is None:
+        if self.best is None or values[self._metric] > self.best[self._metric]:
             return True
         # The same step again, after a kill, with the same weights: a kill during saving may have left a mix of old and
         # new files, so they are written again.
-        if values["step"] == self._best["step"]:
-            return self._sign * values[self._metric] >= self._sign * self._best[self._metric]
-        return self._sign * values[self._metric] > self._sign * self._best[self._metric]
+        return values["step"] == self.best["step"] and values[self._metric] == self.best[self._metric]
 
     def _save(self, model: keras.Model) -> None:
         results = posixpath.join(self.directory, _RESULTS)
         if tf.io.gfile.exists(results):
             tf.io.gfile.remove(results)  # a kill in between must not leave new weights under old results
         weights = initialize.model_weights(model)
-        facts = dataclasses.replace(self._files.card, results=self._best)
+        facts = dataclasses.replace(self._files.card, results=self.best)
         files = dataclasses.replace(self._files, card=facts)
         saving.write_model(self.directory, weights, files, format="bert_tf", overwrite=True)
         if lora.has_adapters(model):
             lora_file.write_lora(posixpath.join(self.directory, lora_file.FILE), model)
         for name, content in self.further_files.items():
             write_text_file(posixpath.join(self.directory, name), content)
-        write_text_file(results, json.dumps(self._best, indent=2, sort_keys=True) + "\n")
-        logging.info(
-            "Best so far: %s %.4f at step %d, in %s",
-            self._metric,
-            self._best[self._metric],
-            self._best["step"],
-            self.directory,
-        )
+        write_text_file(results, json.dumps(self.best, indent=2, sort_keys=True) + "\n")
+        found = self.best[self._metric], self.best["step"]
+        logging.info("Best so far: %s %.4f at step %d, in %s", self._metric, *found, self.directory)
 
     def should_stop(self) -> bool:
         """Whether the last `patience` evaluations were all no better than one before them."""
-        if not self._patience or not self._best:
+        if not self._patience or not self.best:
             return False
-        return sum(step > self._best["step"] for step in self._evaluations) >= self._patience
+        return sum(step > self.best["step"] for step in self._evaluations) >= self._patience

@@ -197,11 +197,11 @@ class Writer:
     As a context manager it waits at the end for the one that is being written.
 
     Args:
-      output_dir, keep_max: see `save`.
+      output_dir, keep_max: see `save`. active: False on workers that write nothing.
     """
 
-    def __init__(self, output_dir: str, keep_max: int):
-        self._output_dir, self._keep_max = output_dir, keep_max
+    def __init__(self, output_dir: str, keep_max: int, active: bool = True):
+        self._output_dir, self._keep_max, self._active = output_dir, keep_max, active
         self._thread, self._error = None, None
 
     def save(self, step: int, tensors: Mapping) -> None:
@@ -213,6 +213,8 @@ class Writer:
         Raises:
           OSError: the checkpoint before it could not be written.
         """
+        if not self._active:
+            return
         self.join()
         with tf.device("CPU:0"):
             values = {name: tf.identity(value_of(tensor)) for name, tensor in tensors.items()}

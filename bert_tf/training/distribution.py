@@ -16,147 +16,87 @@ from absl import logging
 from bert_tf.data.shares import WHOLE, Share
 from bert_tf.models import kernels
 from bert_tf.system import script
-from bert_tf.training.settings import MOST_VIRTUAL_CPUS, DeviceSettings
-
-STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "tpu")
+from bert_tf.training.settings import DeviceSettings
 
 
 def set_up_devices(devices: DeviceSettings) -> tf.distribute.Strategy:
     """The strategy that the settings ask for; also sets up virtual CPUs and the form of the model's operations.
 
-    Raises:
-      ValueError, RuntimeError: see `create_strategy` and `set_logical_cpu_devices`.
-    """
-    if devices.num_virtual_cpus:
-        set_logical_cpu_devices(devices.num_virtual_cpus)
-    strategy = create_strategy(
-        devices.strategy,
-        num_gpus=devices.num_gpus,
-        tpu_name=devices.tpu_name,
-        tpu_zone=devices.tpu_zone,
-        gcp_project=devices.gcp_project,
-        master=devices.master,
-    )
-    if devices.strategy == "tpu":
-        log_num_tpu_cores(devices.num_tpu_cores, strategy.num_replicas_in_sync)
-    if devices.strategy != "tpu":
-        try:
-            script.hide_note_of_first_compilation()
-        except tf.errors.NotFoundError:
-            logging.info("This build of TensorFlow compiles for TPUs only: on the CPU, nothing is compiled.")
-            kernels.set_fused(False)
-    return strategy
-
-
-def create_strategy(
-    distribution_strategy: str = "one_device",
-    *,
-    num_gpus: int | None = None,
-    tpu_name: str | None = None,
-    tpu_zone: str | None = None,
-    gcp_project: str | None = None,
-    master: str | None = None,
-) -> tf.distribute.Strategy:
-    """The strategy of a name. Call this before any tensor is created: some strategies can't be set up later.
-
-    Args:
-      distribution_strategy:
-        "one_device": the first GPU, or the CPU where there is none.
-        "mirrored": the GPUs of this machine; without any, its logical CPU devices (`set_logical_cpu_devices`).
-        "multi_worker_mirrored": the machines listed in the environment variable TF_CONFIG.
-        "tpu": all cores of a Cloud TPU.
-      num_gpus: how many of the visible GPUs to use on each machine; None or 0: all of them ("one_device": one).
-      tpu_name: name of the TPU or its grpc:// address; None: `master`, else the environment variable TPU_NAME, else
-        the TPU of this machine.
-      tpu_zone: zone of Google Compute Engine; None: this machine's own.
-      gcp_project: Google Cloud project; None: this machine's own.
-      master: address of the TPU, the original's alternative to `tpu_name`.
+    Call this before any tensor is created: some strategies can't be set up later.
 
     Raises:
-      ValueError: unknown name, more GPUs asked for than there are, TF_CONFIG missing or malformed.
+      ValueError: more GPUs are asked for than there are, or TF_CONFIG is missing or malformed.
       RuntimeError: the TPU can't be reached, or TensorFlow is already running with other settings.
     """
-    if distribution_strategy not in STRATEGIES:
-        raise ValueError(f"--distribution_strategy={distribution_strategy}: choose one of {', '.join(STRATEGIES)}")
-    if distribution_strategy == "tpu":
-        if num_gpus:
-            raise ValueError(f"--num_gpus={num_gpus} is meaningless with --distribution_strategy=tpu")
-        strategy = _tpu_strategy(tpu_name or master, tpu_zone, gcp_project)
-    elif distribution_strategy == "multi_worker_mirrored":
-        _check_tf_config()
-        _check_num_gpus(num_gpus)
-        if num_gpus:
-            _set_before_start(
-                lambda: tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:num_gpus], "GPU"),
-                f"--num_gpus={num_gpus}",
-            )
-        strategy = _set_before_start(tf.distribute.MultiWorkerMirroredStrategy, "--distribution_strategy")
-    else:
-        _check_num_gpus(num_gpus)
-        gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
-        cpus = [device.name for device in tf.config.list_logical_devices("CPU")]
-        if distribution_strategy == "one_device":
-            if num_gpus and num_gpus > 1:
-                raise ValueError(
-                    f"--num_gpus={num_gpus}: --distribution_strategy=one_device uses one; mirrored uses several"
-                )
-            strategy = tf.distribute.OneDeviceStrategy((gpus or cpus)[0])
-        else:
-            strategy = tf.distribute.MirroredStrategy(gpus[: num_gpus or None] or cpus)
+    if devices.num_virtual_cpus:
+        _split_cpu(devices.num_virtual_cpus)
+    strategy = _create_strategy(devices)
+    replicas = strategy.num_replicas_in_sync
     logging.info(
         "distribution strategy %s: %d replica%s, on this machine %s",
-        distribution_strategy,
-        strategy.num_replicas_in_sync,
-        "" if strategy.num_replicas_in_sync == 1 else "s",
-        ", ".join(_short_name(device) for device in strategy.extended.worker_devices),
+        devices.strategy,
+        replicas,
+        "" if replicas == 1 else "s",
+        _names(strategy.extended.worker_devices),
     )
+    if devices.strategy == "tpu":
+        if devices.num_tpu_cores != replicas:
+            message = "--num_tpu_cores=%d, but this TPU has %d cores: all of them are used."
+            logging.warning(message, devices.num_tpu_cores, replicas)
+        return strategy
+    try:
+        script.hide_note_of_first_compilation()
+    except tf.errors.NotFoundError:
+        logging.info("This build of TensorFlow compiles for TPUs only: on the CPU, nothing is compiled.")
+        kernels.set_fused(False)
     return strategy
 
 
-def log_num_tpu_cores(given: int, found: int) -> None:
-    """Logs that a TPU has another number of cores than --num_tpu_cores says."""
-    if given != found:
-        logging.warning("--num_tpu_cores=%d, but this TPU has %d cores: all of them are used.", given, found)
+def _create_strategy(devices: DeviceSettings) -> tf.distribute.Strategy:
+    if devices.strategy == "tpu":
+        return _tpu_strategy(devices.tpu_name or devices.master, devices.tpu_zone, devices.gcp_project)
+    number = devices.num_gpus
+    if devices.strategy == "multi_worker_mirrored":
+        _check_tf_config()
+    found = [device.name for device in tf.config.get_visible_devices("GPU")] if number else []
+    if number and number > len(found):
+        seen = f"{len(found)}: {_names(found)}" if found else "none"
+        raise ValueError(f"--num_gpus={number}, but the GPUs that TensorFlow sees are {seen}")
+    if devices.strategy == "multi_worker_mirrored":
+        if number:
+            _set_before_start(
+                lambda: tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:number], "GPU"),
+                f"--num_gpus={number}",
+            )
+        return _set_before_start(tf.distribute.MultiWorkerMirroredStrategy, "--distribution_strategy")
+    gpus, cpus = ([device.name for device in tf.config.list_logical_devices(kind)] for kind in ("GPU", "CPU"))
+    if devices.strategy == "one_device":
+        return tf.distribute.OneDeviceStrategy((gpus or cpus)[0])
+    return tf.distribute.MirroredStrategy(gpus[:number] or cpus)
 
 
-def set_logical_cpu_devices(number: int) -> None:
-    """Splits this machine's CPU into `number` devices, so that "mirrored" has several replicas without a GPU.
-
-    This makes nothing faster; it is for trying out a run with several replicas.
-
-    Raises:
-      ValueError: `number` is not from 1 to MOST_VIRTUAL_CPUS.
-      RuntimeError: TensorFlow is already running with another number.
-    """
-    if not 1 <= number <= MOST_VIRTUAL_CPUS:
-        raise ValueError(f"--num_virtual_cpus={number} must be from 1 to {MOST_VIRTUAL_CPUS}")
+def _split_cpu(number: int) -> None:
+    """Splits this machine's CPU into devices, so that "mirrored" has several replicas without a GPU."""
     cpu = tf.config.list_physical_devices("CPU")[0]
-    if len(tf.config.get_logical_device_configuration(cpu) or [None]) == number:
-        return
-    _set_before_start(
-        lambda: tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * number),
-        f"--num_virtual_cpus={number}",
-    )
+    if len(tf.config.get_logical_device_configuration(cpu) or [None]) != number:
+        parts = [tf.config.LogicalDeviceConfiguration()] * number
+        _set_before_start(
+            lambda: tf.config.set_logical_device_configuration(cpu, parts), f"--num_virtual_cpus={number}"
+        )
 
 
 def check_batch_size(
     batch_size: int, strategy: tf.distribute.Strategy, accumulation_steps: int = 1, flag_name: str = "train_batch_size"
-) -> int:
-    """Examples that one replica computes at a time; the global batch must divide evenly.
+) -> None:
+    """Refuses a batch that can't be divided evenly.
 
     Args:
-      batch_size: examples per step over all replicas.
-      strategy: from `create_strategy`.
-      accumulation_steps: micro-batches per replica and step.
+      batch_size: examples per step over all replicas. accumulation_steps: micro-batches per replica and step.
       flag_name: the flag that gives `batch_size`, for the message.
 
     Raises:
       ValueError: it does not divide evenly.
     """
-    if batch_size < 1:
-        raise ValueError(f"--{flag_name}={batch_size} must be at least 1")
-    if accumulation_steps < 1:
-        raise ValueError(f"--gradient_accumulation_steps={accumulation_steps} must be at least 1")
     replicas = strategy.num_replicas_in_sync
     parts = replicas * accumulation_steps
     if batch_size % parts:
@@ -166,18 +106,6 @@ def check_batch_size(
         raise ValueError(
             f"--{flag_name}={batch_size} can't be divided by {replicas} replicas{accumulation}; {nearest} can be"
         )
-    return batch_size // parts
-
-
-def _check_num_gpus(num_gpus: int | None) -> None:
-    if num_gpus is None:
-        return
-    found = [device.name for device in tf.config.get_visible_devices("GPU")]
-    if num_gpus < 0:
-        raise ValueError(f"--num_gpus={num_gpus} must not be negative")
-    if num_gpus > len(found):
-        seen = f"{len(found)}: {', '.join(map(_short_name, found))}" if found else "none"
-        raise ValueError(f"--num_gpus={num_gpus}, but the GPUs that TensorFlow sees are {seen}")
 
 
 def _check_tf_config() -> None:
@@ -225,8 +153,9 @@ def _set_before_start(change, flag: str):
         raise RuntimeError(f"{flag} comes too late: TensorFlow has already started its devices ({error})") from error
 
 
-def _short_name(device: str) -> str:
-    return device.split("/")[-1].replace("device:", "").replace("physical_device:", "")
+def _names(devices: Iterable[str]) -> str:
+    short = (device.split("/")[-1].replace("device:", "").replace("physical_device:", "") for device in devices)
+    return ", ".join(short)
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:

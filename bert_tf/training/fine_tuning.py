@@ -1,12 +1,13 @@
-"""The parts of a fine-tuning run: model files and tokenizer, model and optimizer, plan, and output directory.
+"""What a fine-tuning run begins with and leaves: files, tokenizer, output layer, model and optimizer, the best model.
 
 The run itself is in `tasks.script`, the training loop in `loop.train`.
 """
 
 import contextlib
 import dataclasses
+import functools
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
@@ -30,17 +31,22 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.encoder import check_frozen_layers
 from bert_tf.models.families import is_encoder_variable
-from bert_tf.models.head_config import NO_HEAD
-from bert_tf.models.recipe import Recipe
+from bert_tf.models.head_config import NO_HEAD, HeadConfig
+from bert_tf.models.recipe import OptimizerSettings, Recipe
 from bert_tf.models.variable_names import check_depth, expected_shapes
+from bert_tf.system.declare import declared_in
 from bert_tf.system.messages import named_by, some
 from bert_tf.text import casing
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import best_model, card_facts, checkpoints, distribution, loop, optimization, run_directory
+from bert_tf.training import best_model, checkpoints, distribution, loop, optimization, run_directory
 from bert_tf.training.settings import FineTuningSettings, ModelSettings
-from bert_tf.training.starting_head import Adjustment
-from bert_tf.training.step import TrainingPlan
 from bert_tf.weights.mapping import Weights
+
+# What is done to the weights that a run begins with.
+Adjustment = Callable[[Weights], Weights]
+
+
+# --- model files and tokenizer --------------------------------------------------------------------------------------
 
 
 def describe_model(values: FineTuningSettings, newest: str | None, head: str | None) -> tuple[ModelFiles, Tokenizer]:
@@ -107,7 +113,7 @@ def with_recipe(run: FineTuningSettings, config: BertConfig, recipe: Recipe) -> 
       ValueError: --layerwise_lr_decay, --freeze_layers or --lora_rank is impossible.
     """
     new = run.with_recipe(recipe)
-    filled = [name for name in dataclasses.asdict(new) if getattr(run, name) is None and getattr(new, name) is not None]
+    filled = [name for name in declared_in(OptimizerSettings) if getattr(run, name) is None]
     own = [
         f"--{name}={getattr(new, name)}" for name in filled if getattr(new, name) != getattr(BertConfig.recipe, name)
     ]
@@ -116,7 +122,7 @@ def with_recipe(run: FineTuningSettings, config: BertConfig, recipe: Recipe) -> 
     optimization.layer_rates([], new.layerwise_lr_decay)
     check_frozen_layers(config, new.freeze_layers)
     lora.check_lora_rank(config, new.lora_rank)
-    return new.with_lora_alpha()
+    return new
 
 
 def _check_trained(weights: Weights | None, output_dir: str, head: str | None) -> None:
@@ -166,19 +172,103 @@ def make_tokenizer(files: ModelFiles, values: ModelSettings) -> Tokenizer:
     return tokenizer
 
 
-def set_up_devices(run: FineTuningSettings) -> tf.distribute.Strategy:
-    """The strategy of a run; checks that batch sizes can be divided by its replicas.
+# --- the output layer that a run begins with -------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class StartingHead:
+    """The output layer of the weights that a run begins with, or uses.
+
+    Attributes:
+      source: flag and path of the weights. layer: its name there. head: what is known of it. outputs: its rows.
+    """
+
+    source: str
+    layer: str
+    head: HeadConfig
+    outputs: int
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The names of its outputs; None if they are not known."""
+        names = output_layers.names_in(self.head.labels)
+        return names if names and len(names) == self.outputs else None
+
+
+def find_head(run: FineTuningSettings, newest: str | None, layer: str | None) -> StartingHead | None:
+    """The output layer of a run's weights; None if it begins with a new one, or with one without classes.
+
+    Args:
+      newest: checkpoint in --output_dir, if any. layer: the name of the output layer of the task's models.
+
+    Raises:
+      FileNotFoundError, OSError, ValueError: the weights, or what is beside them, can't be read; names the flag.
+    """
+    path, flag = newest or run.init_checkpoint, "--output_dir" if newest else "--init_checkpoint"
+    if not path or layer not in output_layers.OUTPUT_LAYERS or (not newest and (run.layers or run.new_head)):
+        return None
+    with named_by(flag):
+        weights, head = open_weights.open_weights(path), model_directory.read_head(casing.directory_of(path))
+    if head == NO_HEAD and run.bert_config_file:
+        head = model_directory.read_head(posixpath.dirname(run.bert_config_file), run.bert_config_file)
+    return StartingHead(f"{flag}: {path}", layer, head, weights.shapes[layer][0]) if layer in weights else None
+
+
+def adjustment_of(
+    run: FineTuningSettings, newest: str | None, layer: str | None, head: HeadConfig, others: Sequence[str] = ()
+) -> Adjustment | None:
+    """What makes the output layer of a run's weights that of its labels; None: it is, or it has no classes.
+
+    A run that is resumed has its own, see `run_directory.check_output_dir`.
+
+    Args:
+      newest, layer: see `find_head`. head: of the run's models, with what the data says of it. others: see
+        `output_layers.order_of`.
+
+    Raises:
+      ValueError: the layer is for other labels, or for another task; says which, and names --new_head.
+    """
+    if newest and run.do_train:
+        return None
+    if run.new_head and layer:
+        return functools.partial(output_layers.without, layer=layer, reason="--new_head")
+    found = find_head(run, newest, layer)
+    if found is None:
+        return None
+    advice = f"{'' if run.do_train else '--do_train with '}--new_head trains a new output layer."
+    for name, kind in (("architecture", "a"), ("problem_type", "for")):
+        was, now = getattr(found.head, name), getattr(head, name)
+        if None not in (was, now) and was != now:
+            raise ValueError(f"{found.source} is {kind} {was}, and this run {kind} {now}. {advice}")
+    if head.lstm_on_top and not found.head.lstm_on_top:
+        raise ValueError(f"{found.source} has an output layer without a BiLSTM below it. {advice}")
+    wanted = head.labels or ()
+    if (found.labels is None or not wanted) and found.outputs != (count := len(wanted) or 1):
+        raise ValueError(f"{found.source} has {found.outputs} outputs, and this run {count}. {advice}")
+    if not wanted:
+        return None
+    if found.labels and set(wanted) < set(found.labels):
+        advice = f"--labels={','.join(found.labels)} keeps them. {advice}"
+    order = output_layers.order_of(found.labels, wanted, found.source, advice, others)
+    return order and functools.partial(output_layers.reordered, layer=layer, order=order)
+
+
+# --- model and optimizer ----------------------------------------------------------------------------------------------
+
+
+def set_up_devices(runs: Sequence[FineTuningSettings]) -> tf.distribute.Strategy:
+    """The strategy of a run with each of some combinations of settings; its replicas must divide all batch sizes.
 
     Raises:
       ValueError, RuntimeError: see `distribution.create_strategy` and `distribution.check_batch_size`.
     """
-    strategy = distribution.set_up_devices(run)
-    for values in run.combinations:
-        size = values.get("train_batch_size", run.train_batch_size)
-        distribution.check_batch_size(size, strategy, run.gradient_accumulation_steps, "train_batch_size")
-    if run.eval_batch_size:
-        distribution.check_batch_size(run.eval_batch_size, strategy, 1, "eval_batch_size")
-    distribution.check_batch_size(run.predict_batch_size, strategy, 1, "predict_batch_size")
+    strategy = distribution.set_up_devices(runs[0])
+    for run in runs:
+        parts = run.gradient_accumulation_steps
+        distribution.check_batch_size(run.train_batch_size, strategy, parts, "train_batch_size")
+    if runs[0].eval_batch_size:
+        distribution.check_batch_size(runs[0].eval_batch_size, strategy, 1, "eval_batch_size")
+    distribution.check_batch_size(runs[0].predict_batch_size, strategy, 1, "predict_batch_size")
     return strategy
 
 
@@ -203,19 +293,19 @@ def build_and_restore(
     strategy: tf.distribute.Strategy,
     create_model: Callable[[], keras.Model],
     num_train_steps: int,
-    output_dir: str,
     recipe: Recipe,
     adjust: Adjustment | None = None,
 ) -> tuple[keras.Model, keras.optimizers.Optimizer | None, int]:
-    """The model, its optimizer and the step: restored from the run in output_dir, or new.
+    """The model, its optimizer and the step: restored from the run in its output_dir, or new.
 
     Args:
       num_train_steps: 0: no training, and thus no optimizer. recipe: that of `with_recipe`.
-      adjust: of the weights that the run begins with or uses; see `starting_head.adjustment_of`.
+      adjust: of the weights that the run begins with or uses; see `adjustment_of`.
 
     Raises:
       FileNotFoundError, ValueError: see `loop.restore`; or --lora_rank would leave a part of the encoder random.
     """
+    newest = checkpoints.latest_checkpoint(run.output_dir)
     adapts, usual_rate = run.lora_rank is not None and num_train_steps > 0, recipe.learning_rate
     with strategy.scope():
         model = create_model()
@@ -240,7 +330,7 @@ def build_and_restore(
     if run.layers:
         beginning = teacher_layers.chosen_layers(open_weights.open_weights(run.teacher), run.layers)
     if adapts:
-        if not checkpoints.latest_checkpoint(output_dir):
+        if not newest:
             _check_base(model, beginning)
         _log_lora(model)
         if run.learning_rate <= usual_rate:
@@ -248,10 +338,9 @@ def build_and_restore(
                 "--learning_rate=%g is one for whole models; adapters need about ten times as much to learn in the "
                 "same steps.", run.learning_rate,
             )  # fmt: skip
-    if run.do_train and checkpoints.latest_checkpoint(output_dir):
-        adjust = None
+    adjust = None if run.do_train and newest else adjust
     step = loop.restore(
-        model, optimizer, output_dir, beginning, run.init_with_optimizer, run.resume_from_older, adjust=adjust
+        model, optimizer, run.output_dir, beginning, run.init_with_optimizer, run.resume_from_older, adjust=adjust
     )
     return model, optimizer, step
 
@@ -284,12 +373,13 @@ def _log_lora(model: keras.Model) -> None:
     )  # fmt: skip
 
 
-def check_resumed_lora(output_dir: str, run: FineTuningSettings) -> None:
+def check_resumed_lora(run: FineTuningSettings) -> None:
     """Refuses to resume a run with adapters of another rank or alpha, or without its own.
 
     Raises:
       ValueError: names --lora_rank.
     """
+    output_dir = run.output_dir
     earlier = run_directory.read_settings(output_dir) if checkpoints.latest_checkpoint(output_dir) else {}
 
     def described(rank: int | None, alpha: float | None) -> str:
@@ -301,41 +391,24 @@ def check_resumed_lora(output_dir: str, run: FineTuningSettings) -> None:
         raise ValueError(f"--output_dir={output_dir} holds a run {was}; this one is {now}. Choose another directory.")
 
 
-def training_plan(
-    run: FineTuningSettings,
-    config: BertConfig,
-    lengths: np.ndarray,
-    num_train_steps: int,
-    *,
-    eval_every_steps: int,
-    seed: int,
-    tokens_read: int | None = None,
-) -> TrainingPlan:
-    """The plan of a fine-tuning run, which saves no checkpoint at step 0 and is also evaluated at the end.
+def cost_of_example(
+    run: FineTuningSettings, config: BertConfig, lengths: np.ndarray, tokens_read: int | None
+) -> tuple[float, float]:
+    """The tokens of a training example, and its model FLOPs, forward and backward.
 
     Args:
-      lengths: tokens of each training example. eval_every_steps: 0: there is no data to evaluate on.
-      tokens_read: see `flops.layer_flops`.
+      lengths: tokens of each training example. tokens_read: see `flops.layer_flops`.
     """
     mean_length = run.max_seq_length if run.padding["static_padding"] else float(lengths.mean())
     # Backward is twice as much as forward, and needless where nothing is trained.
     forward = flops.encoder_flops_per_example(config, mean_length, tokens_read)
-    frozen = sum(flops.layer_flops(config, mean_length, tokens_read)[: run.freeze_layers or 0])
-    needless = 2.0 * frozen
+    needless = 2.0 * sum(flops.layer_flops(config, mean_length, tokens_read)[: run.freeze_layers or 0])
     if run.lora_rank is not None:  # products with kernels go back to what is below, not to the kernels
         needless = sum(flops.layer_flops(config, mean_length, tokens_read, with_attention=False))
-    own = {
-        "num_train_steps": num_train_steps,
-        "batch_size": run.train_batch_size,
-        "seed": seed,
-        "keep_checkpoint_max": run.checkpoints_while_training,
-        "eval_every_steps": eval_every_steps,
-        "eval_at_end": True,
-        "save_first": False,
-        "tokens_per_example": mean_length,
-        "flops_per_example": 3.0 * forward - needless,
-    }
-    return TrainingPlan.of(run, **own)
+    return mean_length, 3.0 * forward - needless
+
+
+# --- the run's directory --------------------------------------------------------------------------------------------
 
 
 def claim(output_dir: str, files: ModelFiles, settings: dict, resumed: bool) -> None:
@@ -362,7 +435,7 @@ def finish(output_dir: str, model: keras.Model, files: ModelFiles, step: int, ke
         weights = initialize.model_weights(model)
         tensors = {name: weights[name] for name in weights} | {"global_step": np.int64(step)}
         checkpoints.save(output_dir, step, tensors, keep_max=1)
-    card_facts.write_card(output_dir, saving.card_of(initialize.model_weights(model), files, "tf1"))
+    run_directory.write_card(output_dir, saving.card_of(initialize.model_weights(model), files, "tf1"))
     run_directory.mark_as_finished(output_dir, step)
 
 

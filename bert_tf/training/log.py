@@ -19,23 +19,26 @@ class TrainingLog:
     """Progress bar, TensorBoard and train_log.jsonl (one JSON object per line).
 
     Args:
-      output_dir: where the files go.
-      plan: the run's `step.TrainingPlan`.
-      first_step: where the run begins or resumes.
+      output_dir: where the files go. step: where the run begins or resumes. last_step: where it ends.
+      batch_size, tokens_per_example, flops_per_example: for the speed.
       active: False on workers that write nothing.
     """
 
-    def __init__(self, output_dir: str, plan, first_step: int, active: bool):
-        self._output_dir, self._plan, self._active = output_dir, plan, active
+    def __init__(
+        self, output_dir: str, step: int, last_step: int, batch_size: int, tokens_per_example: float,
+        flops_per_example: float, active: bool = True,
+    ):  # fmt: skip
+        self._output_dir, self._active = output_dir, active
+        names = ("examples_per_second", "tokens_per_second", "model_flops_per_second")
+        factors = (1.0, tokens_per_example, flops_per_example)
+        self._per_step = {name: batch_size * factor for name, factor in zip(names, factors, strict=True)}
         # The mean over all calls (smoothing 0): calls differ in length, and an evaluation follows some of them.
         self._bar = progress_bar(
-            total=plan.last_step, initial=first_step, desc="train", unit="step", smoothing=0, disable=not active
+            total=last_step, initial=step, desc="train", unit="step", smoothing=0, disable=not active
         )
-        self._sums, self._seconds, self._skipped = {}, 0.0, 0
+        self._sums, self._seconds, self._timed_steps, self._skipped = {}, 0.0, 0, 0
         self._shown = {}  # shown beside the bar; the loss is newer than the rest
-        self._last = time.monotonic()
-        self._first_call = True
-        self._timed_steps = 0
+        self._last, self._first_call = time.monotonic(), True
 
     def __enter__(self):
         # Evaluation has its own directory, as in the original, so that TensorBoard draws both in one chart.
@@ -73,18 +76,15 @@ class TrainingLog:
 
     def write(self, step: int, objective, learning_rate: float) -> None:
         """Logs the means since the last call of this method, and starts over."""
-        plan = self._plan
         values = {"loss": self._mean_loss()}
         values |= {name: float(value) for name, value in objective.metrics(self._sums).items()}
         values |= {"gradient_norm": self._sums["gradient_norm"], "learning_rate": learning_rate}
         if self._timed_steps:
-            rate = self._timed_steps * plan.batch_size / self._seconds
-            values["examples_per_second"] = rate
-            values["tokens_per_second"] = rate * plan.tokens_per_example
-            values["model_flops_per_second"] = rate * plan.flops_per_example
+            rate = self._timed_steps / self._seconds
+            values |= {name: rate * number for name, number in self._per_step.items()}
         values["skipped_steps"] = self._skipped
         self._emit("train", step, values)
-        self._shown = _short(values)
+        self._shown = {short: _readable(values[name]) for name, short in _IN_THE_BAR.items() if name in values}
         self._bar.set_postfix(self._shown, refresh=True)
         self._sums, self._seconds, self._timed_steps = {}, 0.0, 0
         self._last = time.monotonic()
@@ -132,16 +132,14 @@ def _readable(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.3e}"
 
 
-def _short(values: dict) -> dict:
-    """The values that fit into a progress bar."""
-    names = {
-        "loss": "loss",
-        "masked_lm_accuracy": "mlm_acc",
-        "next_sentence_accuracy": "nsp_acc",
-        "disc_accuracy": "disc_acc",
-        "sentence_order_accuracy": "sop_acc",
-        "examples_per_second": "ex/s",
-        "tokens_per_second": "tok/s",
-        "model_flops_per_second": "FLOP/s",
-    }
-    return {short: _readable(values[name]) for name, short in names.items() if name in values}
+# The values that fit into a progress bar, and what they are called there.
+_IN_THE_BAR = {
+    "loss": "loss",
+    "masked_lm_accuracy": "mlm_acc",
+    "next_sentence_accuracy": "nsp_acc",
+    "disc_accuracy": "disc_acc",
+    "sentence_order_accuracy": "sop_acc",
+    "examples_per_second": "ex/s",
+    "tokens_per_second": "tok/s",
+    "model_flops_per_second": "FLOP/s",
+}

@@ -26,8 +26,7 @@ from bert_tf.system import compiled_programs, first_use
 from bert_tf.training import checkpoints
 from bert_tf.training.distribution import distribute, is_chief
 from bert_tf.training.log import TrainingLog
-from bert_tf.training.step import TrainingPlan, make_train_function
-from bert_tf.weights.bundle import open_bundle
+from bert_tf.training.step import Trainer
 from bert_tf.weights.mapping import Weights
 
 # 128 + SIGTERM: what a shell reports for a process that this signal ended. Here: stopped early, checkpoint saved.
@@ -35,7 +34,7 @@ EXIT_CODE_TERMINATED = 128 + signal.SIGTERM
 
 # One call of the graph should last no longer than this many seconds: it can be neither interrupted nor watched.
 _SECONDS_PER_CALL = 5.0
-_FIRST_LOSS_SCALE = 2.0**15
+_POINTS = 50  # in the log of a run, at least
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -57,24 +56,28 @@ def set_seed(seed: int, deterministic: bool) -> None:
 
 
 def train(
-    model: keras.Model,
-    optimizer: keras.optimizers.Optimizer,
-    objective,
-    strategy: tf.distribute.Strategy,
-    plan: TrainingPlan,
-    training_batches: Callable[[int, Share], tf.data.Dataset],
+    trainer: Trainer,
+    num_train_steps: int,
+    batches_from: Callable[[int, Share], tf.data.Dataset],
     output_dir: str,
+    *,
     evaluate: Callable[[int], dict] | None = None,
-    should_stop: Callable[[], bool] | None = None,
+    eval_every_steps: int = 0,
+    evaluate_last: bool = False,
+    should_stop: Callable[[], bool] = lambda: False,
+    save_first: bool = True,
+    tokens_per_example: float = 0.0,
+    flops_per_example: float = 0.0,
 ) -> int:
-    """Trains until `plan.last_step`, from the newest checkpoint of output_dir.
-
-    The caller has built model and optimizer in the strategy's scope and called `claim_output_dir` and `restore`.
+    """Trains until step `num_train_steps`, from the step that was restored; checkpoints are saved in output_dir.
 
     Args:
-      training_batches: first step, share -> dataset of the parts of each batch in the share, from that step on.
-      evaluate: called with the step every `eval_every_steps`; its numbers are logged.
+      batches_from: first step, share -> dataset of the parts of each batch in the share, from that step on.
+      evaluate: called with the step every `eval_every_steps`, with `evaluate_last` also after the last; its numbers are
+        logged.
       should_stop: asked at the start and after each evaluation; True ends the training early, with a checkpoint.
+      save_first: save a checkpoint before the first step, as the original does in pre-training.
+      tokens_per_example, flops_per_example: for the log; model FLOPs of forward and backward.
 
     Returns:
       The step reached.
@@ -84,115 +87,91 @@ def train(
       SystemExit: with EXIT_CODE_TERMINATED, after SIGTERM; a checkpoint of the step reached was saved.
       KeyboardInterrupt: after Ctrl-C, likewise; after a second Ctrl-C at once.
     """
-    step = int(optimizer.iterations.numpy())
-    if step >= plan.last_step:
-        flag = "stop_at_step" if plan.last_step < plan.num_train_steps else "num_train_steps"
-        logging.info("Nothing to train: step %d of --%s=%d is reached.", step, flag, plan.last_step)
+    settings, step, chief = trainer.settings, trainer.step, is_chief(trainer.strategy)
+    if step >= num_train_steps or should_stop():
+        end = f"the run ends at step {num_train_steps}" if step >= num_train_steps else "the run was stopped early"
+        logging.info("Nothing to train: step %d is reached, and %s.", step, end)
         return step
-    if should_stop and should_stop():
-        logging.info("Nothing to train: this run was stopped early at step %d.", step)
-        return step
-    chief = is_chief(strategy)
-    saved_step = step
+    newest, saved_step = checkpoints.latest_checkpoint(output_dir), step
+    trainer.read_loss_scale(newest)
+    period = log_period(settings.log_every_steps, num_train_steps)
+    average, seconds_per_step = _make_average(trainer.strategy), math.inf  # unknown: the first call runs one step
+    around_call, costs = _announced(), (settings.train_batch_size, tokens_per_example, flops_per_example)
     with (
         _stop_signals() as received,
-        TrainingLog(output_dir, plan, step, active=chief) as log,
-        checkpoints.Writer(output_dir, plan.keep_checkpoint_max) as writer,
+        TrainingLog(output_dir, step, num_train_steps, *costs, active=chief) as log,
+        checkpoints.Writer(output_dir, settings.checkpoints_while_training, chief) as writer,
     ):
-        batches = distribute(strategy, functools.partial(training_batches, step))
-        calls = _Calls(model, optimizer, objective, strategy, plan, batches, output_dir, writer)
-        if plan.save_first and checkpoints.latest_checkpoint(output_dir) is None:
-            calls.save(step, chief)
-        while step < plan.last_step:
-            result, stopped_by = calls.run(step, received)
-            step += int(result["steps"] + result["skipped"])
+        iterator = iter(distribute(trainer.strategy, functools.partial(batches_from, step)))
+        if save_first and newest is None:
+            writer.save(step, trainer.tensors)
+        while step < num_train_steps:
+            periods = (num_train_steps, period, settings.save_checkpoints_steps, eval_every_steps)
+            count = min(settings.iterations_per_loop, *(period - step % period for period in periods if period))
+            count = min(count, max(1, int(_SECONDS_PER_CALL / seconds_per_step)))
+            started = time.monotonic()
+            with around_call:
+                result = trainer.steps(iterator, tf.constant(count))
+            around_call = contextlib.nullcontext()
+            result = {name: float(value) for name, value in result.items()}
+            done = int(result["steps"] + result["skipped"])
+            # Workers synchronize in every step, and TensorFlow matches their messages by position within the call: all
+            # must make calls of the same length, and agree on the time and on the end.
+            seconds_per_step, *stops = average(
+                (time.monotonic() - started) / max(done, 1), *(float(number in received) for number in _STOPS)
+            )
+            step += done
+            if result.pop("failed"):
+                raise _not_finite(step - 1, output_dir, writer)
             log.add(step, result)
-            at_end = step >= plan.last_step
-            if step % plan.log_period == 0 or at_end:
-                log.write(step, objective, float(optimizer.learning_rate))
-            if step % plan.save_checkpoints_steps == 0 or at_end or stopped_by:
-                calls.save(step, chief)
+            at_end = step >= num_train_steps
+            if step % period == 0 or at_end:
+                log.write(step, trainer.objective, float(trainer.optimizer.learning_rate))
+            if step % settings.save_checkpoints_steps == 0 or at_end or any(stops):
+                writer.save(step, trainer.tensors)
                 saved_step = step
-            if stopped_by:
-                writer.join()
-            if signal.SIGTERM in stopped_by:
-                logging.warning("SIGTERM: saved step %d, leaving with exit code %d.", saved_step, EXIT_CODE_TERMINATED)
-                raise SystemExit(EXIT_CODE_TERMINATED)
-            if stopped_by:
-                logging.warning("Interrupted: saved step %d; the same command resumes there.", saved_step)
-                raise KeyboardInterrupt
-            due = plan.eval_every_steps and (step % plan.eval_every_steps == 0 or (plan.eval_at_end and at_end))
-            if evaluate and due:
+            if any(stops):
+                _end(stops, step, writer)
+            if evaluate and eval_every_steps and (step % eval_every_steps == 0 or (evaluate_last and at_end)):
                 log.write_evaluation(step, evaluate(step))
-                if should_stop and should_stop():
-                    logging.info("Stopping early at step %d of %d.", step, plan.num_train_steps)
-                    if saved_step != step:
-                        calls.save(step, chief)
-                    break
+                if should_stop():
+                    logging.info("Stopping early at step %d of %d.", step, num_train_steps)
+                    num_train_steps = step
+        if saved_step != step:
+            writer.save(step, trainer.tensors)
     return step
 
 
-class _Calls:
-    """Consecutive calls of the training graph, with what one passes on to the next: loss scale and seconds per step."""
+def log_period(log_every_steps: int, num_train_steps: int) -> int:
+    """Steps between two points of the log: few enough for a curve."""
+    return max(1, min(log_every_steps, num_train_steps // _POINTS))
 
-    def __init__(self, model, optimizer, objective, strategy, plan: TrainingPlan, batches, output_dir: str,
-                 writer: checkpoints.Writer):  # fmt: skip
-        self._model, self._optimizer, self._plan, self._output_dir = model, optimizer, plan, output_dir
-        self._writer = writer
-        self._scale_state = _read_loss_scale(output_dir, plan)
-        self._iterator = iter(batches)
-        self._run_steps = make_train_function(model, optimizer, objective, strategy, plan)
-        self._seconds_per_step = math.inf  # unknown: the first call runs one step
-        self._average = _make_average(strategy)
-        self._around_call = first_use.announced(
-            "The first step takes longest: TensorFlow builds its graph and XLA compiles parts of it, once for each "
-            f"shape. Compiled parts: {compiled_programs.said()}."
-        )
 
-    def run(self, step: int, received: list) -> tuple[dict[str, float], list]:
-        """Runs as many steps from `step` on as fit into one call.
+def _announced() -> contextlib.AbstractContextManager:
+    return first_use.announced(
+        "The first step takes longest: TensorFlow builds its graph and XLA compiles parts of it, once for each "
+        f"shape. Compiled parts: {compiled_programs.said()}."
+    )
 
-        Args:
-          received: signals that this worker has received.
 
-        Returns:
-          The result of the training function; the signals that any worker had received at its end. All workers return
-          the same ones, so that they stop at the same step; a signal that comes later counts after the next call.
+def _not_finite(step: int, output_dir: str, writer: checkpoints.Writer) -> NonFiniteLossError:
+    writer.join()
+    return NonFiniteLossError(
+        f"The loss or the gradient of step {step} is NaN or infinite. Nothing of this step was "
+        f"applied; the newest checkpoint is {checkpoints.latest_checkpoint(output_dir)}. Lower "
+        "--learning_rate, check the data (ids and labels out of range give NaN with --use_xla and on TPUs), "
+        "or pass --skip_nonfinite_steps to count such steps and leave them out."
+    )
 
-        Raises:
-          NonFiniteLossError: see `train`.
-        """
-        count = min(self._plan.iterations_per_loop, _steps_to_next(step, self._plan))
-        count = min(count, max(1, int(_SECONDS_PER_CALL / self._seconds_per_step)))
-        started = time.monotonic()
-        with self._around_call:
-            result = self._run_steps(self._iterator, tf.constant(count), *self._scale_state)
-        self._around_call = contextlib.nullcontext()
-        self._scale_state = (result.pop("loss_scale"), result.pop("good_steps"))
-        failed = bool(result.pop("failed"))
-        result = {name: float(value) for name, value in result.items()}
-        done = int(result["steps"] + result["skipped"])
-        # Workers synchronize in every step, and TensorFlow matches their messages by position within the call. So all
-        # must make calls of the same length, and agree on the time and on the end.
-        seconds = (time.monotonic() - started) / max(done, 1)
-        self._seconds_per_step, *stops = self._average(seconds, *(float(number in received) for number in _STOPS))
-        if failed:
-            self._writer.join()
-            raise NonFiniteLossError(
-                f"The loss or the gradient of step {step + done - 1} is NaN or infinite. Nothing of this step was "
-                f"applied; the newest checkpoint is {checkpoints.latest_checkpoint(self._output_dir)}. Lower "
-                "--learning_rate, check the data (ids and labels out of range give NaN with --use_xla and on TPUs), "
-                "or pass --skip_nonfinite_steps to count such steps and leave them out."
-            )
-        return result, [number for number, stop in zip(_STOPS, stops, strict=True) if stop]
 
-    def save(self, step: int, chief: bool) -> None:
-        """Saves everything that the next step reads. Every worker calls it; only the chief writes."""
-        tensors = checkpoints.training_variables(self._model, self._optimizer)
-        if self._plan.loss_scaling:
-            tensors |= {"loss_scale": self._scale_state[0], "loss_scale_good_steps": self._scale_state[1]}
-        if chief:
-            self._writer.save(step, tensors)
+def _end(stops: list[float], step: int, writer: checkpoints.Writer) -> None:
+    """Ends a run that was asked to, once its checkpoint is written. stops: whether each of _STOPS was received."""
+    writer.join()
+    if stops[_STOPS.index(signal.SIGTERM)]:
+        logging.warning("SIGTERM: saved step %d, leaving with exit code %d.", step, EXIT_CODE_TERMINATED)
+        raise SystemExit(EXIT_CODE_TERMINATED)
+    logging.warning("Interrupted: saved step %d; the same command resumes there.", step)
+    raise KeyboardInterrupt
 
 
 def _make_average(strategy: tf.distribute.Strategy) -> Callable[..., list[float]]:
@@ -211,10 +190,36 @@ def _make_average(strategy: tf.distribute.Strategy) -> Callable[..., list[float]
     return lambda *values: average(tf.constant(values, tf.float32)).numpy().tolist()
 
 
-def _steps_to_next(step: int, plan: TrainingPlan) -> int:
-    """Steps until something has to be saved, logged or evaluated."""
-    periods = [plan.save_checkpoints_steps, plan.log_period, plan.eval_every_steps]
-    return min([plan.last_step - step] + [period - step % period for period in periods if period])
+@contextlib.contextmanager
+def _stop_signals():
+    """The list of received signals that ask for an end (SIGTERM, SIGINT), which the loop reads between calls.
+
+    A second SIGINT interrupts at once. A signal on which the loop did not act, as it had ended, acts after the context.
+    Outside the main thread the list stays empty.
+    """
+    received = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+
+    def note(number, _):
+        if number == signal.SIGINT:
+            if received:
+                raise KeyboardInterrupt
+            logging.warning("Interrupted: the run ends after this step, with a checkpoint. Ctrl-C again: at once.")
+        received.append(number)
+
+    previous = {number: signal.signal(number, note) for number in _STOPS}
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    if received:
+        signal.raise_signal(received[0])
+
+
+# --- what a run starts from -------------------------------------------------------------------------------------------
 
 
 def restore(
@@ -295,42 +300,3 @@ def _restore_all(variables: dict[str, keras.Variable], weights: Weights) -> init
             variables[name].assign(np.zeros(variables[name].shape, np.float32))
         logging.info("%s has no Adam moments of %s: they start at zero.", weights.path, ", ".join(sorted(without)))
     return result
-
-
-def _read_loss_scale(output_dir: str, plan: TrainingPlan):
-    scale, good_steps = (_FIRST_LOSS_SCALE, 0) if plan.loss_scaling else (1.0, 0)
-    newest = checkpoints.latest_checkpoint(output_dir)
-    if plan.loss_scaling and newest:
-        reader = open_bundle(newest)
-        if reader.has_tensor("loss_scale"):
-            scale, good_steps = reader.get_tensor("loss_scale"), reader.get_tensor("loss_scale_good_steps")
-    return tf.constant(scale, tf.float32), tf.constant(int(good_steps), tf.int32)
-
-
-@contextlib.contextmanager
-def _stop_signals():
-    """The list of received signals that ask for an end (SIGTERM, SIGINT), which the loop reads between calls.
-
-    A second SIGINT interrupts at once. A signal on which the loop did not act, as it had ended, acts after the context.
-    Outside the main thread the list stays empty.
-    """
-    received = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-
-    def note(number, _):
-        if number == signal.SIGINT:
-            if received:
-                raise KeyboardInterrupt
-            logging.warning("Interrupted: the run ends after this step, with a checkpoint. Ctrl-C again: at once.")
-        received.append(number)
-
-    previous = {number: signal.signal(number, note) for number in _STOPS}
-    try:
-        yield received
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-    if received:
-        signal.raise_signal(received[0])

@@ -14,6 +14,7 @@ import numpy as np
 from absl import logging
 from keras import ops
 
+from bert_tf.models import kernels
 from bert_tf.models.recipe import EXCLUDE_FROM_WEIGHT_DECAY, WARMUPS, Recipe
 
 _PACKAGE = "bert_tf"
@@ -155,9 +156,7 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
     ):
         super().__init__(learning_rate=learning_rate, global_clipnorm=global_clipnorm, name=name, **kwargs)
         self.weight_decay_rate = weight_decay_rate
-        self.beta_1 = beta_1
-        self.beta_2 = beta_2
-        self.epsilon = epsilon
+        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         # Not under Keras's own name for it: Keras would read that and set up its own weight decay.
         self.excluded_patterns = tuple(exclude_from_weight_decay or ())
         self.bias_correction = self.corrects_bias if bias_correction is None else bias_correction
@@ -194,31 +193,22 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
             learning_rate = ops.cast(learning_rate, "float32") * self.layer_rates[index]
         step_number = self.step_number() if step_number is None else step_number
         scalars = (learning_rate, gradient_factor, apply_update, step_number)
-        update = _compiled_update if _use_compiled() else _update
-        new = update(
-            type(self)._direction,
-            self.weight_decay_rate if self.decayed[index] else None,
-            (self.beta_1, self.beta_2, self.epsilon, self.bias_correction, self.epsilon_after_correction),
-            (variable, m, v, gradient),
-            scalars,
-        )
+        constants = (self.beta_1, self.beta_2, self.epsilon, self.bias_correction, self.epsilon_after_correction)
+        fixed = (type(self)._direction, self.weight_decay_rate if self.decayed[index] else None, constants)
+        update = _compiled(*fixed) if kernels.fused_enabled() else functools.partial(_update, *fixed)
+        new = update((variable, m, v, gradient), scalars)
         for target, value in zip((variable, m, v), new, strict=True):
             self.assign(target, value)
 
     def get_config(self) -> dict:
         config = super().get_config()
         config.pop("weight_decay", None)
-        return {
-            **config,
-            "weight_decay_rate": self.weight_decay_rate,
-            "beta_1": self.beta_1,
-            "beta_2": self.beta_2,
-            "epsilon": self.epsilon,
-            "exclude_from_weight_decay": list(self.excluded_patterns),
-            "bias_correction": self.bias_correction,
-            "layerwise_lr_decay": self.layerwise_lr_decay,
-            "epsilon_after_correction": self.epsilon_after_correction,
-        }
+        names = (
+            "weight_decay_rate", "beta_1", "beta_2", "epsilon", "bias_correction", "layerwise_lr_decay",
+            "epsilon_after_correction",
+        )  # fmt: skip
+        own = {name: getattr(self, name) for name in names}
+        return {**config, **own, "exclude_from_weight_decay": list(self.excluded_patterns)}
 
 
 def _update(direction, decay_rate, constants, tensors, scalars):
@@ -235,27 +225,12 @@ def _update(direction, decay_rate, constants, tensors, scalars):
 
 
 @functools.cache
-def _compiled_form(direction, decay_rate, constants):
+def _compiled(*fixed):
+    """`_update` with its first arguments, as a function of tensors and scalars that XLA compiles."""
     import tensorflow as tf
 
-    return tf.function(
-        lambda tensors, scalars: _update(direction, decay_rate, constants, tensors, scalars),
-        jit_compile=True,
-        autograph=False,
-    )
-
-
-def _compiled_update(direction, decay_rate, constants, tensors, scalars):
-    import tensorflow as tf
-
-    tensors, scalars = ([tf.convert_to_tensor(value) for value in values] for values in (tensors, scalars))
-    return _compiled_form(direction, decay_rate, constants)(tensors, scalars)
-
-
-def _use_compiled() -> bool:
-    from bert_tf.models import kernels
-
-    return kernels.fused_enabled()
+    update = tf.function(lambda tensors, scalars: _update(*fixed, tensors, scalars), jit_compile=True, autograph=False)
+    return lambda *lists: update(*([tf.convert_to_tensor(value) for value in values] for values in lists))
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)

@@ -8,11 +8,12 @@ They use Figure directly, not pyplot, which would need a window system and affec
 Shape legend: S sequence length, N attention heads.
 """
 
+import contextlib
 import io
 import json
 import posixpath
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -37,116 +38,38 @@ _METRICS_SHOWN = 2  # of fine-tuning, besides the loss
 _KINDS = {"train": "training", "eval": "held-out"}  # the legend's names for the two kinds of record
 
 
-# Otherwise matplotlib takes text between two dollar signs for a formula.
-_AS_WRITTEN = {"text.parse_math": False}
-
-
-def read_training_log(train_log: str) -> dict[str, list[dict]]:
-    """The records of a train_log.jsonl by kind ("train", "eval"), in the order of their steps.
-
-    A run that was killed and resumed has some steps twice; the later record counts. An incomplete last line is
-    ignored.
-
-    Raises:
-      ValueError: any other line is not a record; names file and line.
-    """
-    with tf.io.gfile.GFile(train_log, "rb") as file:
-        *lines, end = file.read().split(b"\n")
-    records: dict[str, dict[int, dict]] = {kind: {} for kind in _KINDS}
-    for number, line in enumerate([*lines, end], start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-            kind, step = record["kind"], int(record["step"])
-        except (ValueError, KeyError, TypeError) as error:
-            if number > len(lines):
-                break
-            raise ValueError(f"{train_log}, line {number}: not a record of a training run ({error!r})") from error
-        records.setdefault(kind, {})[step] = record
-    return {kind: [by_step[step] for step in sorted(by_step)] for kind, by_step in records.items()}
-
-
-def plot_training_log(
-    train_log: str,
-    png: str | None,
-    baselines: Mapping[str, tuple[str, float]] | None = None,
+@contextlib.contextmanager
+def _drawn(
+    path: str | None,
+    width: float,
+    height: float,
     *,
     title: str | None = None,
-):
-    """Draws loss and metrics over the steps, of training and held-out data.
-
-        plot_training_log("runs/pretraining/train_log.jsonl", "loss.png")
-
-    Pre-training has panels for the losses and accuracies of its objectives, fine-tuning for the loss and the first two
-    metrics of its evaluations.
+    fonts: Sequence[str] = (),
+    format: str = "png",
+) -> Iterator:
+    """A Figure to draw into. At the end it is laid out, and written, complete or not at all, if there is a path.
 
     Args:
-      train_log: the file that a training script writes into its output_dir.
-      png: the file to write; None for none.
-      baselines: for comparison, name of a value -> (label, value), drawn as a dotted line; e.g.
-        {"masked_lm_loss": ("unigram", 6.5)}.
-      title: above all panels.
-
-    Returns:
-      The matplotlib Figure.
-
-    Raises:
-      ValueError: the log has nothing to draw, or is not a training log; names file and line.
+      width, height: in inches. title: above all panels. fonts: if others than usual.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    records = read_training_log(train_log)
-    panels = _panels(records)
-    if not panels:
-        raise ValueError(f"{train_log} has no step to draw.")
-    with rc_context(_AS_WRITTEN):
-        figure = Figure(figsize=(4.6 * len(panels), 3.8), layout="constrained")
-        for axes, (name, values) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
-            for kind, label in _KINDS.items():
-                points = [(record["step"], record[values[kind]]) for record in records[kind] if values[kind] in record]
-                if points:
-                    marker = "o" if kind == "eval" or len(points) == 1 else None
-                    axes.plot(*zip(*points, strict=True), label=label, marker=marker, markersize=4)
-            if baselines and values["train"] in baselines:
-                label, value = baselines[values["train"]]
-                axes.axhline(value, label=label, color="gray", linestyle=":")
-            axes.set_title(name)
-            axes.set_xlabel("step")
-            axes.grid(alpha=0.3)
-            axes.legend()
+    # Otherwise matplotlib takes text between two dollar signs for a formula.
+    settings = {"text.parse_math": False, "svg.fonttype": "none", **({"font.family": fonts} if fonts else {})}
+    with rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from|Matplotlib currently does not support")
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure
         if title:
             figure.suptitle(title)
-        return _finished(figure, png)
-
-
-def _panels(records: dict[str, list[dict]]) -> dict[str, dict[str, str]]:
-    """Title of each panel -> kind of record -> name of the value shown."""
-    found = {name for kind in _KINDS for record in records[kind] for name in record}
-    panels = {title: dict.fromkeys(_KINDS, name) for title, name in _PRETRAINING_PANELS.items() if name in found}
-    if panels or "loss" not in found:
-        return panels
-    # An evaluation's "loss" is the mean over batches, as in the original; eval_loss is the mean over examples.
-    panels = {"Loss": {"train": "loss", "eval": "eval_loss" if "eval_loss" in found else "loss"}}
-    shown = [name for record in records["eval"][:1] for name in record]
-    metrics = [name for name in shown if name not in ("kind", "step", "time", "global_step", "loss", "eval_loss")]
-    for name in metrics[:_METRICS_SHOWN]:
-        panels[name.removeprefix("eval_")] = {"train": name.removeprefix("eval_"), "eval": name}
-    return panels
-
-
-def _finished(figure, path: str | None, format: str = "png"):
-    """The figure, laid out; written, complete or not at all, if there is a path."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from|Matplotlib currently does not support")
         if path is None:
             figure.draw_without_rendering()  # fixes the fonts and settings of texts now, not when the figure is shown
-            return figure
+            return
         content = io.BytesIO()
         figure.savefig(content, format=format, dpi=120)
     write_file(path, content.getvalue())
-    return figure
 
 
 # Common system fonts with Chinese, Japanese and Korean characters.
@@ -180,6 +103,168 @@ def _fonts_for(names: Sequence[str]) -> tuple[list[str], list[str]]:
     return fonts[:1], [str(number) for number in range(len(names))]
 
 
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+def read_training_log(train_log: str) -> dict[str, list[dict]]:
+    """The records of a train_log.jsonl by kind ("train", "eval"), in the order of their steps.
+
+    A run that was killed and resumed has some steps twice; the later record counts. An incomplete last line is
+    ignored.
+
+    Raises:
+      ValueError: any other line is not a record; names file and line.
+    """
+    with tf.io.gfile.GFile(train_log, "rb") as file:
+        *lines, end = file.read().split(b"\n")
+    records: dict[str, dict[int, dict]] = {kind: {} for kind in _KINDS}
+    for number, line in enumerate([*lines, end], start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            kind, step = record["kind"], int(record["step"])
+        except (ValueError, KeyError, TypeError) as error:
+            if number > len(lines):
+                break
+            raise ValueError(f"{train_log}, line {number}: not a record of a training run ({error!r})") from error
+        records.setdefault(kind, {})[step] = record
+    return {kind: [by_step[step] for step in sorted(by_step)] for kind, by_step in records.items()}
+
+
+def _draw_curves(axes, records: Mapping[str, list[dict]], values: Mapping[str, str], **style) -> None:
+    """Draws values over steps. records: by kind. values: of each kind, the name of that drawn."""
+    for kind, label in _KINDS.items():
+        points = [(record["step"], record[values[kind]]) for record in records[kind] if values[kind] in record]
+        if points:
+            marker = "o" if kind == "eval" or len(points) == 1 else None
+            axes.plot(*zip(*points, strict=True), **{"label": label, "marker": marker, "markersize": 4, **style})
+    axes.set_xlabel("step")
+    axes.grid(alpha=0.3)
+
+
+def plot_training_log(
+    train_log: str,
+    png: str | None,
+    baselines: Mapping[str, tuple[str, float]] | None = None,
+    *,
+    title: str | None = None,
+):
+    """Draws loss and metrics over the steps, of training and held-out data.
+
+        plot_training_log("runs/pretraining/train_log.jsonl", "loss.png")
+
+    Pre-training has panels for the losses and accuracies of its objectives, fine-tuning for the loss and the first two
+    metrics of its evaluations.
+
+    Args:
+      train_log: the file that a training script writes into its output_dir.
+      png: the file to write; None for none.
+      baselines: for comparison, name of a value -> (label, value), drawn as a dotted line; e.g.
+        {"masked_lm_loss": ("unigram", 6.5)}.
+      title: above all panels.
+
+    Returns:
+      The matplotlib Figure.
+
+    Raises:
+      ValueError: the log has nothing to draw, or is not a training log; names file and line.
+    """
+    records = read_training_log(train_log)
+    panels = _panels(records)
+    if not panels:
+        raise ValueError(f"{train_log} has no step to draw.")
+    with _drawn(png, 4.6 * len(panels), 3.8, title=title) as figure:
+        for axes, (name, values) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+            _draw_curves(axes, records, values)
+            if baselines and values["train"] in baselines:
+                label, value = baselines[values["train"]]
+                axes.axhline(value, label=label, color="gray", linestyle=":")
+            axes.set_title(name)
+            axes.legend()
+    return figure
+
+
+def _panels(records: dict[str, list[dict]]) -> dict[str, dict[str, str]]:
+    """Title of each panel -> kind of record -> name of the value shown."""
+    found = {name for kind in _KINDS for record in records[kind] for name in record}
+    panels = {title: dict.fromkeys(_KINDS, name) for title, name in _PRETRAINING_PANELS.items() if name in found}
+    if panels or "loss" not in found:
+        return panels
+    # An evaluation's "loss" is the mean over batches, as in the original; eval_loss is the mean over examples.
+    panels = {"Loss": {"train": "loss", "eval": "eval_loss" if "eval_loss" in found else "loss"}}
+    shown = [name for record in records["eval"][:1] for name in record]
+    metrics = [name for name in shown if name not in ("kind", "step", "time", "global_step", "loss", "eval_loss")]
+    for name in metrics[:_METRICS_SHOWN]:
+        panels[name.removeprefix("eval_")] = {"train": name.removeprefix("eval_"), "eval": name}
+    return panels
+
+
+def plot_before_and_after(
+    losses: Mapping[str, Mapping[str, float]],
+    train_log: str,
+    value: str,
+    png: str | None = None,
+    *,
+    title: str,
+):
+    """Draws a loss before and after a training, and its curve during it.
+
+    Args:
+      losses: of held-out texts: name -> "before", if that is known, and "after" -> loss.
+      train_log: see `plot_training_log`.
+      value: of the log's records that is drawn. png: the file to write; None for none. title: what the loss is.
+
+    Returns:
+      The matplotlib Figure.
+    """
+    records = read_training_log(train_log)
+    with _drawn(png, 9, 3.8) as figure:
+        bars, curve = figure.subplots(1, 2)
+        places = np.arange(len(losses))
+        for number, label in enumerate(next(iter(losses.values()))):
+            heights = [found[label] for found in losses.values()]
+            drawn = bars.bar(places + 0.4 * number - 0.2, heights, 0.38, label=label)
+            bars.bar_label(drawn, [f"{height:.2f}" for height in heights], padding=2, fontsize=8)
+        bars.set_xticks(places, losses)
+        bars.set_title(f"{title}, held-out")
+        bars.margins(y=0.12)
+        bars.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2, frameon=False)
+        _draw_curves(curve, records, dict.fromkeys(_KINDS, value), marker="o", markersize=3)
+        curve.set_title(title)
+        curve.legend()
+    return figure
+
+
+def plot_search(names: Sequence[str], scores: Sequence[Sequence[float]], png: str | None = None, *, metric: str):
+    """Draws a metric of several combinations of settings: a row for each, a dot for each seed, mean and spread.
+
+        plot_search(["learning_rate=2e-05", "learning_rate=5e-05"], [[0.83, 0.85], [0.86, 0.82]], metric="eval_f1")
+
+    Args:
+      names: of the combinations, the first on top. scores: of each, those of its seeds; the bar is as wide as one
+        standard deviation to both sides. png: the file to write; None for none. metric: its name.
+
+    Returns:
+      The matplotlib Figure.
+    """
+    with _drawn(png, 8, 1.2 + 0.35 * len(names)) as figure:
+        axes = figure.subplots()
+        for row, values in enumerate(scores):
+            spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
+            axes.scatter(values, [row] * len(values), s=14, alpha=0.5, color="tab:blue", linewidths=0)
+            axes.errorbar(np.mean(values), row, xerr=spread, fmt="D", color="black", markersize=5, capsize=4)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        seeds = max(map(len, scores))
+        axes.set_xlabel(f"{metric}, {'one seed each' if seeds == 1 else f'mean and spread of {seeds} seeds'}")
+        axes.grid(axis="x", alpha=0.3)
+    return figure
+
+
+# --- predictions and a model's inside ---------------------------------------------------------------------------------
+
+
 def plot_confusion_matrix(
     labels, predictions, names: Sequence[str], png: str | None = None, *, title: str | None = None
 ):
@@ -195,31 +280,23 @@ def plot_confusion_matrix(
     Returns:
       The matplotlib Figure.
     """
-    from matplotlib import rc_context
-    from sklearn.metrics import confusion_matrix
+    from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix
 
     matrix = confusion_matrix(labels, predictions, labels=list(range(len(names))))
+    side, rotation = min(20.0, 3.0 + 0.6 * len(names)), "horizontal" if len(names) <= 4 else "vertical"
     fonts, shown = _fonts_for(names)
+    pictures = [(png, shown, "png")]
     if png and shown != list(names):
         svg = posixpath.splitext(png)[0] + ".svg"
-        with rc_context({"font.family": fonts, "svg.fonttype": "none", **_AS_WRITTEN}):
-            _finished(_draw_confusion_matrix(matrix, names, title), svg, "svg")
         logging.info("%s shows the names, in the fonts of the browser that opens it.", svg)
-    with rc_context({"font.family": fonts, **_AS_WRITTEN}):
-        return _finished(_draw_confusion_matrix(matrix, shown, title), png)
-
-
-def _draw_confusion_matrix(matrix: np.ndarray, names: Sequence[str], title: str | None):
-    from matplotlib.figure import Figure
-    from sklearn.metrics import ConfusionMatrixDisplay
-
-    side = min(20.0, 3.0 + 0.6 * len(names))
-    rotation = "horizontal" if len(names) <= 4 else "vertical"
-    figure = Figure(figsize=(side, side), layout="constrained")
-    display = ConfusionMatrixDisplay(matrix, display_labels=names)
-    display.plot(ax=figure.subplots(), colorbar=False, cmap="Blues", xticks_rotation=rotation, values_format="d")
-    if title:
-        display.ax_.set_title(title, wrap=True)
+        pictures.insert(0, (svg, names, "svg"))
+    for path, ticks, format in pictures:
+        with _drawn(path, side, side, fonts=fonts, format=format) as figure:
+            display = ConfusionMatrixDisplay(matrix, display_labels=ticks)
+            display.plot(
+                ax=figure.subplots(), colorbar=False, cmap="Blues", xticks_rotation=rotation, values_format="d"
+            )
+            display.ax_.set_title(title or "", wrap=True)
     return figure
 
 
@@ -232,47 +309,12 @@ def plot_cosines(scores, cosines, png: str | None = None, *, title: str | None =
     Returns:
       The matplotlib Figure.
     """
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context(_AS_WRITTEN):
-        figure = Figure(figsize=(5, 5), layout="constrained")
+    with _drawn(png, 5, 5) as figure:
         axes = figure.subplots()
         axes.scatter(scores, cosines, s=6, alpha=0.4, linewidths=0)
         axes.set(xlabel="score", ylabel="cosine of the vectors")
-        if title:
-            axes.set_title(title, wrap=True)
-        return _finished(figure, png)
-
-
-def plot_search(names: Sequence[str], scores: Sequence[Sequence[float]], png: str | None = None, *, metric: str):
-    """Draws a metric of several combinations of settings: a row for each, a dot for each seed, mean and spread.
-
-        plot_search(["learning_rate=2e-05", "learning_rate=5e-05"], [[0.83, 0.85], [0.86, 0.82]], metric="eval_f1")
-
-    Args:
-      names: of the combinations, the first on top. scores: of each, those of its seeds; the bar is as wide as one
-        standard deviation to both sides. png: the file to write; None for none. metric: its name.
-
-    Returns:
-      The matplotlib Figure.
-    """
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context(_AS_WRITTEN):
-        figure = Figure(figsize=(8, 1.2 + 0.35 * len(names)), layout="constrained")
-        axes = figure.subplots()
-        for row, values in enumerate(scores):
-            spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
-            axes.scatter(values, [row] * len(values), s=14, alpha=0.5, color="tab:blue", linewidths=0)
-            axes.errorbar(np.mean(values), row, xerr=spread, fmt="D", color="black", markersize=5, capsize=4)
-        axes.set_yticks(range(len(names)), names)
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        seeds = max(map(len, scores))
-        axes.set_xlabel(f"{metric}, {'one seed each' if seeds == 1 else f'mean and spread of {seeds} seeds'}")
-        axes.grid(axis="x", alpha=0.3)
-        return _finished(figure, png)
+        axes.set_title(title or "", wrap=True)
+    return figure
 
 
 def plot_attention(probabilities, tokens: Sequence[str], png: str | None = None, *, title: str | None = None):
@@ -296,9 +338,6 @@ def plot_attention(probabilities, tokens: Sequence[str], png: str | None = None,
     Raises:
       ValueError: shapes don't match, or the values are not probabilities.
     """
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
     heads = np.asarray(probabilities, np.float32)
     heads = heads[None] if heads.ndim == 2 else heads
     length = len(tokens)
@@ -314,8 +353,7 @@ def plot_attention(probabilities, tokens: Sequence[str], png: str | None = None,
     side = min(10.0, 1.2 + 0.2 * length)
     size = 8 if length <= 40 else 5
     fonts, names = _fonts_for(tokens)
-    with rc_context({"font.family": fonts, **_AS_WRITTEN}):
-        figure = Figure(figsize=(side * columns, side * rows), layout="constrained")
+    with _drawn(png, side * columns, side * rows, title=title, fonts=fonts) as figure:
         panels = list(figure.subplots(rows, columns, squeeze=False).flat)
         for number, (axes, head) in enumerate(zip(panels, heads, strict=False)):
             axes.imshow(head, vmin=0, vmax=1, cmap="Blues")
@@ -324,9 +362,7 @@ def plot_attention(probabilities, tokens: Sequence[str], png: str | None = None,
             axes.set_title(f"head {number}", fontsize=9)
         for axes in panels[len(heads) :]:
             axes.remove()
-        if title:
-            figure.suptitle(title)
-        return _finished(figure, png)
+    return figure
 
 
 def plot_masked_words(text: str, guesses: Sequence[Sequence[tuple[str, float]]], png: str | None = None):
@@ -346,9 +382,6 @@ def plot_masked_words(text: str, guesses: Sequence[Sequence[tuple[str, float]]],
     Raises:
       ValueError: the numbers of lists and masks differ, or a list is empty.
     """
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
     masks = text.count(MASK)
     if not masks or len(guesses) != masks or not all(guesses):
         raise ValueError(
@@ -358,8 +391,7 @@ def plot_masked_words(text: str, guesses: Sequence[Sequence[tuple[str, float]]],
     fonts, names = _fonts_for([text, *(token for mask in guesses for token, _ in mask)])
     title, *names = names
     longest = max(map(len, guesses))
-    with rc_context({"font.family": fonts, **_AS_WRITTEN}):
-        figure = Figure(figsize=(max(6.0, 3.2 * masks), 1.2 + 0.3 * longest), layout="constrained")
+    with _drawn(png, max(6.0, 3.2 * masks), 1.2 + 0.3 * longest, fonts=fonts) as figure:
         figure.suptitle(title, fontsize=10, wrap=True)
         for number, (axes, mask) in enumerate(zip(figure.subplots(1, masks, squeeze=False)[0], guesses, strict=True)):
             shown, names = names[: len(mask)], names[len(mask) :]
@@ -371,48 +403,4 @@ def plot_masked_words(text: str, guesses: Sequence[Sequence[tuple[str, float]]],
             axes.set_xticks([0, 0.5, 1], ["0%", "50%", "100%"])
             if masks > 1:
                 axes.set_title(f"{MASK} {number + 1}", fontsize=9)
-        return _finished(figure, png)
-
-
-def plot_before_and_after(
-    losses: Mapping[str, Mapping[str, float]],
-    train_log: str,
-    value: str,
-    png: str | None = None,
-    *,
-    title: str,
-):
-    """Draws a loss before and after a training, and its curve during it.
-
-    Args:
-      losses: of held-out texts: name -> "before", if that is known, and "after" -> loss.
-      train_log: see `plot_training_log`.
-      value: of the log's records that is drawn. png: the file to write; None for none. title: what the loss is.
-
-    Returns:
-      The matplotlib Figure.
-    """
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    records = read_training_log(train_log)
-    with rc_context(_AS_WRITTEN):
-        figure = Figure(figsize=(9, 3.8), layout="constrained")
-        bars, curve = figure.subplots(1, 2)
-        places = np.arange(len(losses))
-        for number, label in enumerate(next(iter(losses.values()))):
-            heights = [found[label] for found in losses.values()]
-            drawn = bars.bar(places + 0.4 * number - 0.2, heights, 0.38, label=label)
-            bars.bar_label(drawn, [f"{height:.2f}" for height in heights], padding=2, fontsize=8)
-        bars.set_xticks(places, losses)
-        bars.set_title(f"{title}, held-out")
-        bars.margins(y=0.12)
-        bars.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2, frameon=False)
-        for kind, label in _KINDS.items():
-            points = [(record["step"], record[value]) for record in records[kind] if value in record]
-            if points:
-                curve.plot(*zip(*points, strict=True), label=label, marker="o", markersize=3)
-        curve.set(xlabel="step", title=title)
-        curve.grid(alpha=0.3)
-        curve.legend()
-        return _finished(figure, png)
+    return figure

@@ -6,6 +6,7 @@ results = pretrain(settings)
 
 import contextlib
 import dataclasses
+import functools
 import math
 import posixpath
 import textwrap
@@ -25,16 +26,13 @@ from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import AlbertConfig, DistilBertConfig, config_of_size
 from bert_tf.models.variable_names import pooler
 from bert_tf.pretraining import dynamic_masking, model_vocabulary
-from bert_tf.pretraining.settings import PretrainingSettings, check_settings
 from bert_tf.system.declare import value_of
 from bert_tf.text.tokenizer_choice import find_vocabulary
-from bert_tf.training import card_facts, checkpoints, distribution, loop, optimization, run_directory
-from bert_tf.training.distilled_pretraining import DistillationTask, student_config
-from bert_tf.training.electra_pretraining import ElectraTask
-from bert_tf.training.pretraining_records import OpenedRecords, open_all_records
-from bert_tf.training.pretraining_tasks import LeftToRightTask, PretrainingTask
-from bert_tf.training.settings import DeviceSettings, TrainingSettings
-from bert_tf.training.step import TrainingPlan, make_evaluate_function
+from bert_tf.training import checkpoints, distribution, loop, optimization, run_directory
+from bert_tf.training.pretraining_settings import PretrainingSettings, check_settings
+from bert_tf.training.pretraining_tasks import LeftToRightTask, OpenedRecords, PretrainingTask, open_all_records
+from bert_tf.training.pretraining_two_models import DistillationTask, ElectraTask, student_config
+from bert_tf.training.step import Trainer, make_evaluate_function
 from bert_tf.training.teacher import check_resumed
 
 TASKS: dict[str, type[PretrainingTask]] = {"mlm": PretrainingTask, "ltr": LeftToRightTask, "electra": ElectraTask}
@@ -42,11 +40,7 @@ TASKS: dict[str, type[PretrainingTask]] = {"mlm": PretrainingTask, "ltr": LeftTo
 _BATCHES_WITHOUT_VOCABULARY = 64  # in which an id beyond the model's is looked for
 
 
-def pretrain(
-    settings: PretrainingSettings,
-    training: TrainingSettings = TrainingSettings(),  # noqa: B008
-    devices: DeviceSettings = DeviceSettings(),  # noqa: B008
-) -> dict[str, float]:
+def pretrain(settings: PretrainingSettings) -> dict[str, float]:
     """Trains and evaluates as the settings say; resumes the run in output_dir, if any.
 
     Returns:
@@ -56,118 +50,110 @@ def pretrain(
       ValueError, OSError: settings, records, vocabulary or weights are invalid or don't match; names the flag.
       loop.NonFiniteLossError, SystemExit: see `loop.train`.
     """
-    check_settings(settings, training.allow_unknown_config_keys)
+    check_settings(settings)
     if settings.do_train:
-        checkpoints.check_newest(settings.output_dir, training.resume_from_older)
+        checkpoints.check_newest(settings.output_dir, settings.resume_from_older)
     if settings.student_layers:
-        if training.init_with_optimizer:
-            raise ValueError("--init_with_optimizer: a student does not start from its teacher's optimizer state.")
         settings = dataclasses.replace(settings, init_checkpoint=settings.teacher)
-    config, config_name = _configure(settings, training.allow_unknown_config_keys)
-    settings, training = _with_recipe(settings, training, config)
-    strategy = distribution.set_up_devices(devices)
-    parts = training.gradient_accumulation_steps
+    config, config_name = _configure(settings)
+    settings = _with_recipe(settings, config)
+    strategy = distribution.set_up_devices(settings)
+    parts = settings.gradient_accumulation_steps
     distribution.check_batch_size(settings.train_batch_size, strategy, parts, "train_batch_size")
     distribution.check_batch_size(settings.eval_batch_size, strategy, 1, "eval_batch_size")
-    loop.set_seed(training.seed, training.deterministic)
+    loop.set_seed(settings.seed, settings.deterministic)
     chief = distribution.is_chief(strategy)
     _check_output_dir(settings, config)
     with contextlib.ExitStack() as stack:
         if chief:
             stack.enter_context(run_directory.removed_if_refused(settings.output_dir))
         if chief and settings.do_train:
-            stack.enter_context(run_directory.owned(settings.output_dir, training.keep_checkpoint_max))
+            stack.enter_context(run_directory.owned(settings.output_dir, settings.keep_checkpoint_max))
         stack.enter_context(distribution.naming_lost_workers(strategy))
-        return _run(settings, training, devices, strategy, config, config_name)
+        return _run(settings, strategy, config, config_name)
 
 
 def _run(
-    settings: PretrainingSettings,
-    training: TrainingSettings,
-    devices: DeviceSettings,
-    strategy: tf.distribute.Strategy,
-    config: BertConfig,
-    config_name: str,
+    settings: PretrainingSettings, strategy: tf.distribute.Strategy, config: BertConfig, config_name: str
 ) -> dict[str, float]:
     """The run of checked settings; see `pretrain`."""
-    chief = distribution.is_chief(strategy)
+    chief, last_step = distribution.is_chief(strategy), settings.stop_at_step or settings.num_train_steps
     data = open_all_records(settings, config, config_name, chief)
     task = _kind_of_task(settings)(settings, config, config_name, data)
-    files = {f"--{flag}": opened.index.files for flag, opened in data.items()}
-    is_new = not (settings.init_checkpoint or settings.teacher)
-    knows_size = model_vocabulary.check_size(settings.vocab_file, files, config, config_name, is_new)
     if settings.do_train:
         check_resumed(settings.output_dir, task.recorded)
-    for opened in data.values():
-        _check_first_batches(opened, task, 1 if knows_size else _BATCHES_WITHOUT_VOCABULARY)
-        _warn_of_order(opened, task)
-    model, optimizer, trained, step = _build_and_restore(task, training, strategy)
-    is_unfinished = step < (settings.stop_at_step or settings.num_train_steps)
+    _check_records(task, data)
+    model, optimizer, trained, step = _build_and_restore(task, strategy)
     # A run that was killed after its last step has yet to write them; the weights it began from may be gone by now.
-    writes_cards = chief and settings.do_train and (is_unfinished or not card.is_ours(settings.output_dir))
-    facts = _card_facts(task, training, devices, data) if writes_cards else NO_FACTS
-    if chief and settings.do_train and is_unfinished:
+    writes_cards = chief and settings.do_train and (step < last_step or not card.is_ours(settings.output_dir))
+    facts = _card_facts(task, data) if writes_cards else NO_FACTS
+    if chief and settings.do_train and step < last_step:
         vocabulary = _missing_vocabulary(task)
         task.claim_output_dir()
         if vocabulary:
             saving.write_description(settings.output_dir, vocabulary)
-        recorded = _recorded(task, training, devices, data) | card_facts.recorded_beginning(facts)
+        recorded = _recorded(task, data) | run_directory.recorded_beginning(facts)
         run_directory.record_settings(settings.output_dir, recorded, resumed=step > 0)
     evaluate = _make_evaluate(trained, task, strategy, data)
     if settings.do_train:
-        step = _train(trained, optimizer, task, strategy, training, data["input_file"], evaluate)
+        opened = data["input_file"]
+        trainer = Trainer(trained, optimizer, task.objective, strategy, settings)
+        with records.explained_errors(opened.index, opened.features):
+            step = loop.train(
+                trainer, last_step, functools.partial(_training_batches, task, opened), settings.output_dir,
+                evaluate=evaluate, eval_every_steps=settings.eval_every_steps,
+                tokens_per_example=settings.max_seq_length, flops_per_example=task.flops_per_example,
+            )  # fmt: skip
     results = {"global_step": step}
     if settings.do_eval:
         logging.info("Evaluation of step %d:", step)
         results |= evaluate(step)
         if chief:
             run_directory.write_eval_results(posixpath.join(settings.output_dir, "eval_results.txt"), results)
+    if writes_cards:
+        facts = dataclasses.replace(facts, results=results)
+        task.write_parts(model, facts)
+        _write_card(task, model, facts)
     if chief and settings.do_train:
-        if writes_cards:
-            facts = dataclasses.replace(facts, results=results)
-            task.write_parts(model, facts)
-            _write_card(task, model, facts)
-        _log_ending(task)
+        folder = settings.output_dir
+        use = _usage(task, folder, find_vocabulary(folder, task.family.tokenizer_class) is not None)
+        logging.info("The model is in %s. To use it:\n%s", folder, use)
     return results
 
 
 @random_weights.drawn_late()
 def _build_and_restore(
-    task: PretrainingTask, training: TrainingSettings, strategy: tf.distribute.Strategy
+    task: PretrainingTask, strategy: tf.distribute.Strategy
 ) -> tuple[keras.Model, keras.optimizers.Optimizer | None, keras.Model, int]:
     """The model, its optimizer (None: no training), what is trained (the model, or more around it), and the step."""
-    settings = task.settings
+    settings, optimizer = task.settings, None
     with strategy.scope():
-        model = task.create_model(training.dtype_policy)
+        model = task.create_model(settings.dtype_policy)
         model.build()
         if task.config.draws_normal_weights:
             initialize.draw_normal_weights(model)
-        optimizer = None
         if settings.do_train:
+            recipe = dataclasses.replace(task.recipe(task.config), lr_decay_power=settings.lr_decay_power)
             optimizer = optimization.create_optimizer(
-                training.optimizer,
-                settings.learning_rate,
-                settings.num_train_steps,
-                settings.num_warmup_steps,
-                dataclasses.replace(task.recipe(task.config), lr_decay_power=settings.lr_decay_power),
+                settings.optimizer, settings.learning_rate, settings.num_train_steps, settings.num_warmup_steps, recipe
             )
             optimizer.build(model.trainable_variables)
-        trained = task.trained(model, training.dtype_policy)
+        trained = task.trained(model, settings.dtype_policy)
+    parts = strategy.num_replicas_in_sync, settings.gradient_accumulation_steps
     logging.info(
         "Model with %s parameters; batch %d = %d replicas x %d micro-batches x %d examples; %s%s.",
         f"{model.count_params():,}",
         settings.train_batch_size,
-        strategy.num_replicas_in_sync,
-        training.gradient_accumulation_steps,
-        settings.train_batch_size // (strategy.num_replicas_in_sync * training.gradient_accumulation_steps),
-        training.dtype,
-        ", XLA" if training.use_xla else "",
+        *parts,
+        settings.train_batch_size // math.prod(parts),
+        settings.dtype,
+        ", XLA" if settings.use_xla else "",
     )
-    options = training.init_with_optimizer, training.resume_from_older
     # Without next-sentence prediction its head and the pooler are not read. Many an ELECTRA is published without its
     # generator; a warning says that it is random.
     unread = ("generator/", "generator_predictions/")
     unread += () if settings.nsp else ("cls/seq_relationship/", pooler(task.config.model_type) + "/")
+    options = settings.init_with_optimizer, settings.resume_from_older
     step = loop.restore(model, optimizer, settings.output_dir, task.beginning(), *options, unread=unread)
     return model, optimizer, trained, step
 
@@ -179,7 +165,7 @@ def _kind_of_task(settings: PretrainingSettings) -> type[PretrainingTask]:
 # --- configuration ---------------------------------------------------------------------------------------------------
 
 
-def _configure(settings: PretrainingSettings, allow_unknown_keys: bool) -> tuple[BertConfig, str]:
+def _configure(settings: PretrainingSettings) -> tuple[BertConfig, str]:
     """The model's configuration, and its name in messages.
 
     Raises:
@@ -190,7 +176,9 @@ def _configure(settings: PretrainingSettings, allow_unknown_keys: bool) -> tuple
         if settings.vocab_file:
             config.vocab_size = model_vocabulary.tokenizer_of_model(settings.vocab_file, config).vocab_size
     else:
-        config = pretrained.read_config(settings.bert_config_file, settings.init_checkpoint, allow_unknown_keys)
+        config = pretrained.read_config(
+            settings.bert_config_file, settings.init_checkpoint, settings.allow_unknown_config_keys
+        )
         name = settings.bert_config_file or f"the configuration beside {settings.init_checkpoint}"
     if settings.student_layers:
         config = student_config(settings, config)
@@ -205,35 +193,28 @@ def _configure(settings: PretrainingSettings, allow_unknown_keys: bool) -> tuple
     return config, name
 
 
-def _with_recipe(
-    settings: PretrainingSettings, training: TrainingSettings, config: BertConfig
-) -> tuple[PretrainingSettings, TrainingSettings]:
+def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> PretrainingSettings:
     """The settings, with how the family's authors pre-trained it where they say nothing, which is logged.
 
     With a teacher they are those of DistilBERT.
     """
     kind = _kind_of_task(settings)
-    recipe, usual, filled = kind.recipe(config), BertConfig.pretraining_recipe, {}
-    if settings.nsp is None:
-        settings = dataclasses.replace(settings, nsp=config.has_pooler and not settings.teacher)
-    if settings.max_predictions_per_seq is None:
-        settings = dataclasses.replace(settings, max_predictions_per_seq=kind.default_predictions(settings, config))
-    if settings.num_warmup_steps is None:
-        steps = value_of(settings, "num_warmup_steps")
-        if recipe != usual:
-            steps = filled["num_warmup_steps"] = math.ceil(recipe.warmup_proportion * settings.num_train_steps)
-        settings = dataclasses.replace(settings, num_warmup_steps=steps)
-    if settings.learning_rate is None:
-        settings = dataclasses.replace(settings, learning_rate=recipe.learning_rate)
-        filled["learning_rate"] = recipe.learning_rate
-    if training.optimizer is None:
-        training = dataclasses.replace(training, optimizer=recipe.optimizer)
-        filled["optimizer"] = recipe.optimizer
-    own = [f"--{name}={value}" for name, value in filled.items() if value != getattr(usual, name, None)]
+    recipe, usual = kind.recipe(config), BertConfig.pretraining_recipe
+    warmup = value_of(settings, "num_warmup_steps")
+    if recipe != usual:
+        warmup = math.ceil(recipe.warmup_proportion * settings.num_train_steps)
+    of_family = {
+        "nsp": config.has_pooler and not settings.teacher,
+        "max_predictions_per_seq": kind.default_predictions(settings, config),
+    }
+    of_authors = {"num_warmup_steps": warmup, "learning_rate": recipe.learning_rate, "optimizer": recipe.optimizer}
+    filled = {name: value for name, value in {**of_family, **of_authors}.items() if getattr(settings, name) is None}
+    usually = {**vars(usual), "num_warmup_steps": value_of(settings, "num_warmup_steps") if recipe == usual else None}
+    own = [f"--{name}={filled[name]}" for name in of_authors if name in filled and filled[name] != usually[name]]
     if settings.do_train and own:
         whose = DistilBertConfig.title if settings.teacher else config.title
         logging.info("As %s was pre-trained by its authors, unless you say otherwise: %s.", whose, " ".join(own))
-    return settings, training
+    return dataclasses.replace(settings, **filled)
 
 
 def _check_output_dir(settings: PretrainingSettings, config: BertConfig) -> None:
@@ -255,11 +236,9 @@ def _missing_vocabulary(task: PretrainingTask) -> ModelFiles | None:
     return None if is_whole else task.vocabulary
 
 
-def _recorded(
-    task: PretrainingTask, training: TrainingSettings, devices: DeviceSettings, data: Mapping[str, OpenedRecords]
-) -> dict:
+def _recorded(task: PretrainingTask, data: Mapping[str, OpenedRecords]) -> dict:
     """The content of run.json: all settings that matter to this run, and the data and vocabulary it used."""
-    recorded = dataclasses.asdict(task.settings) | dataclasses.asdict(training) | dataclasses.asdict(devices)
+    recorded = dataclasses.asdict(task.settings)
     if "input_file" in data:
         recorded["input_file_fingerprint"] = data["input_file"].index.fingerprint
     recorded |= task.recorded
@@ -270,17 +249,13 @@ def _recorded(
     return {name: value for name, value in recorded.items() if name not in task.unused_settings}
 
 
-def _card_facts(
-    task: PretrainingTask, training: TrainingSettings, devices: DeviceSettings, data: Mapping[str, OpenedRecords]
-) -> CardFacts:
+def _card_facts(task: PretrainingTask, data: Mapping[str, OpenedRecords]) -> CardFacts:
     """What is known of the run for the card of its model; of a new run, this reads all weights that it begins from."""
-    settings, recorded = task.settings, _recorded(task, training, devices, data)
-    fields = (field for own in (settings, training, devices) for field in dataclasses.fields(own))
-    index = data["input_file"].index
+    settings, index = task.settings, data["input_file"].index
     return CardFacts(
-        card_facts.beginning_of_run(settings.output_dir, settings.init_checkpoint),
+        run_directory.beginning_of_run(settings.output_dir, settings.init_checkpoint),
         data=f"{index.total_records:,} records, fingerprint {index.fingerprint}",
-        settings=card_facts.settings_shown(recorded, {field.name: field.default for field in fields}),
+        settings=run_directory.settings_shown(_recorded(task, data), settings),
         usage=textwrap.dedent(_usage(task, card.PLACE, task.vocabulary is not None)),
         is_served=task.vocabulary is not None,
     )
@@ -291,14 +266,7 @@ def _write_card(task: PretrainingTask, model: keras.Model, facts: CardFacts) -> 
     files = model_directory.read_model_files(task.settings.output_dir, allow_unknown=True)  # the run knows them
     files = dataclasses.replace(files, config=task.config, card=facts)
     text = saving.card_of(initialize.model_weights(model), files, "tf1")
-    card_facts.write_card(task.settings.output_dir, text)
-
-
-def _log_ending(task: PretrainingTask) -> None:
-    """Logs where the model is, and how to use it."""
-    folder = task.settings.output_dir
-    use = _usage(task, folder, has_vocabulary=find_vocabulary(folder, task.family.tokenizer_class) is not None)
-    logging.info("The model is in %s. To use it:\n%s", folder, use)
+    run_directory.write_card(task.settings.output_dir, text)
 
 
 def _usage(task: PretrainingTask, folder: str, has_vocabulary: bool) -> str:
@@ -309,6 +277,21 @@ def _usage(task: PretrainingTask, folder: str, has_vocabulary: bool) -> str:
 
 
 # --- records ---------------------------------------------------------------------------------------------------------
+
+
+def _check_records(task: PretrainingTask, data: Mapping[str, OpenedRecords]) -> None:
+    """Checks the vocabulary, and the first records, against the model.
+
+    Raises:
+      ValueError: they don't match; names the flag.
+    """
+    settings = task.settings
+    files = {f"--{flag}": opened.index.files for flag, opened in data.items()}
+    is_new = not (settings.init_checkpoint or settings.teacher)
+    knows_size = model_vocabulary.check_size(settings.vocab_file, files, task.config, task.config_name, is_new)
+    for opened in data.values():
+        _check_first_batches(opened, task, 1 if knows_size else _BATCHES_WITHOUT_VOCABULARY)
+        _warn_of_order(opened, task)
 
 
 def _check_first_batches(opened: OpenedRecords, task: PretrainingTask, count: int) -> None:
@@ -382,47 +365,16 @@ def _make_evaluate(
     return evaluate
 
 
-def _train(
-    model,
-    optimizer,
-    task: PretrainingTask,
-    strategy,
-    training: TrainingSettings,
-    opened: OpenedRecords,
-    evaluate: Callable[[int], dict[str, float]],
-) -> int:
-    """Trains from the model's current step; returns the step reached."""
+def _training_batches(task: PretrainingTask, opened: OpenedRecords, first_step: int, share: Share) -> tf.data.Dataset:
     settings = task.settings
-    plan = TrainingPlan.of(
-        settings,
-        training,
+    return records.training_batches(
+        opened.index,
+        opened.features,
         batch_size=settings.train_batch_size,
-        tokens_per_example=settings.max_seq_length,
-        flops_per_example=task.flops_per_example,
-        clip_norm=task.recipe(task.config).clip_norm,
+        seed=settings.seed,
+        start_step=first_step,
+        shuffle_window=settings.shuffle_window,
+        prepare=task.labeller(opened, settings.seed),
+        prepares_whole_batches=task.labels_whole_batches,
+        share=share,
     )
-
-    def training_batches(first_step: int, share: Share) -> tf.data.Dataset:
-        return records.training_batches(
-            opened.index,
-            opened.features,
-            batch_size=settings.train_batch_size,
-            seed=training.seed,
-            start_step=first_step,
-            shuffle_window=settings.shuffle_window,
-            prepare=task.labeller(opened, training.seed),
-            prepares_whole_batches=task.labels_whole_batches,
-            share=share,
-        )
-
-    with records.explained_errors(opened.index, opened.features):
-        return loop.train(
-            model,
-            optimizer,
-            task.objective,
-            strategy,
-            plan,
-            training_batches,
-            settings.output_dir,
-            evaluate if training.eval_every_steps else None,
-        )

@@ -1,10 +1,13 @@
-"""What a pre-training run trains: the model, its objective, and the labels of its records.
+"""What a pre-training run trains: the model, its objective, its records and their labels.
 
-There is a class for each --objective. The model's family says the rest: its recipe, its tokenizer, its masks.
+There is a class for each --objective, and one for --teacher (those of two models are in `pretraining_two_models.py`).
+The model's family says the rest: its recipe, its tokenizer, its masks.
 """
 
+import dataclasses
 import functools
 import math
+import posixpath
 from collections.abc import Callable, Mapping
 
 import keras
@@ -12,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.data import records
 from bert_tf.models import flops, objectives, pretrained, task_models
 from bert_tf.models.card import CardFacts
 from bert_tf.models.config import BertConfig
@@ -20,13 +24,84 @@ from bert_tf.models.families import AlbertConfig, Family, family_of
 from bert_tf.models.recipe import Recipe
 from bert_tf.models.teacher_settings import DISTILLATION_FLAGS
 from bert_tf.pretraining import dynamic_masking, left_to_right, model_vocabulary, roberta_masking, smoothed_masking
-from bert_tf.pretraining.settings import ELECTRA_FLAGS, MASK_FLAGS, PretrainingSettings
+from bert_tf.system.kept_arrays import load_arrays, save_arrays
+from bert_tf.system.text_files import list_files, warn_of_missing_shards
 from bert_tf.training import run_directory
-from bert_tf.training.pretraining_records import OpenedRecords, token_counts
+from bert_tf.training.pretraining_settings import ELECTRA_FLAGS, MASK_FLAGS, PretrainingSettings
 from bert_tf.weights.mapping import Weights
 
 # Rows, the number of their batch, and the number in it of the first of them -> features.
 Labeller = Callable[[Mapping[str, tf.Tensor], tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenedRecords:
+    """Pre-training records.
+
+    Attributes:
+      flag: the flag that named them, without dashes. index, features: see `records`.
+      pairs: unmasked pairs per row; None for masked records.
+      cache_folder: for what is found in them, by the chief of several workers; elsewhere None.
+    """
+
+    flag: str
+    index: records.RecordIndex
+    features: dict
+    pairs: int | None
+    cache_folder: str | None = None
+
+
+def token_counts(opened: OpenedRecords, vocab_size: int) -> np.ndarray:
+    """How often each token is in unmasked records: int64 [vocab_size]; padding counts, too. Kept for the next start."""
+    cache_file = opened.cache_folder and posixpath.join(opened.cache_folder, f"{opened.flag}.tokens.npz")
+    stored = load_arrays(cache_file, ("counts", "fingerprint")) if cache_file else None
+    if stored and str(stored["fingerprint"]) == opened.index.fingerprint and len(stored["counts"]) == vocab_size:
+        return stored["counts"]
+    counts = np.zeros(vocab_size, np.int64)
+    batches = records.evaluation_batches(opened.index, opened.features, batch_size=256, repeat=False, max_steps=None)
+    with records.explained_errors(opened.index, opened.features):
+        for batch in batches:
+            counts += np.bincount(np.reshape(batch["input_ids"], -1), minlength=vocab_size)[:vocab_size]
+    if cache_file:
+        save_arrays(cache_file, {"counts": counts, "fingerprint": np.array(opened.index.fingerprint)})
+    return counts
+
+
+def open_all_records(
+    settings: PretrainingSettings, config: BertConfig, config_name: str, chief: bool
+) -> dict[str, OpenedRecords]:
+    """The records that are needed, by the names of their flags; the index of each is cached in output_dir.
+
+    Args:
+      config: of the model, which limits their ids. config_name: the configuration in messages.
+    """
+    cache_folder = settings.output_dir if chief else None
+
+    def open_records(flag: str, patterns: str | None) -> OpenedRecords:
+        files = list_files(patterns, f"--{flag}")
+        warn_of_missing_shards(files, f"--{flag}")
+        index = records.index_records(
+            files,
+            None,
+            skip_corrupt_records=settings.skip_corrupt_records,
+            verify=settings.verify_records,
+            cache_file=cache_folder and posixpath.join(cache_folder, f"{flag}.index.npz"),
+        )
+        no_masked = f"--{flag} holds masked records, but ELECTRA masks its texts during training"
+        features = records.features_of(
+            index, settings.max_seq_length, settings.max_predictions_per_seq, vocab_size=config.vocab_size,
+            segments=max(2, config.type_vocab_size), model_name=config_name,
+            no_masked=no_masked if settings.objective == "electra" else "",
+        )  # fmt: skip
+        return OpenedRecords(flag, index, *features, cache_folder)
+
+    data = {}
+    # Smoothed masks depend on the tokens of the training data, in evaluation, too.
+    if settings.do_train or settings.mask_smoothing or not settings.eval_input_file:
+        data["input_file"] = open_records("input_file", settings.input_file)
+    if settings.eval_input_file:
+        data["eval_input_file"] = open_records("eval_input_file", settings.eval_input_file)
+    return data
 
 
 class PretrainingTask:
@@ -39,10 +114,13 @@ class PretrainingTask:
     Attributes:
       masking: how unmasked records are masked; None if there are none, or nothing is masked.
       token_weights: of `smoothed_masking`; None: all tokens are masked alike.
+      own_masks: attributes of the masks that the settings have no say in.
 
     Raises:
       ValueError: settings, configuration and records don't fit together; names the flag.
     """
+
+    own_masks: Mapping[str, object] = {}
 
     def __init__(
         self, settings: PretrainingSettings, config: BertConfig, config_name: str, data: Mapping[str, OpenedRecords]
@@ -50,8 +128,9 @@ class PretrainingTask:
         self.settings, self.config, self.config_name, self._data = settings, config, config_name, data
         self.masking = self.create_masking(data)
         self.token_weights = None
-        if self.masking and self.masking.mask_smoothing:
-            self.token_weights = self._weigh_tokens(data)
+        if self.masking and (power := self.masking.mask_smoothing):
+            counts = token_counts(data["input_file"], config.vocab_size)
+            self.token_weights = smoothed_masking.token_weights(counts, self.masking.special_ids, power)
 
     @staticmethod
     def configure(settings: PretrainingSettings, config: BertConfig, config_name: str) -> None:
@@ -179,11 +258,6 @@ class PretrainingTask:
         rule = roberta_masking if self.masking.mask_rule == "roberta" else dynamic_masking
         return rule.mask_rows(rows, seed, step, self.masking, first_row)
 
-    def _weigh_tokens(self, data: Mapping[str, OpenedRecords]) -> np.ndarray:
-        """The weights of the tokens for --mask_smoothing, by how often they are in the data."""
-        counts = token_counts(data["input_file"], self.config.vocab_size)
-        return smoothed_masking.token_weights(counts, self.masking.special_ids, self.masking.mask_smoothing)
-
     def create_masking(self, data: Mapping[str, OpenedRecords]) -> dynamic_masking.Masking | None:
         """How unmasked records are masked; None if there are none.
 
@@ -209,8 +283,7 @@ class PretrainingTask:
                 "beside it."
             )
         values = {name: getattr(settings, name) for name in ("max_predictions_per_seq", *MASK_FLAGS)}
-        values["mask_rule"] = mask_rule_of(settings, self.config)
-        values |= self.mask_values
+        values |= {"mask_rule": mask_rule_of(settings, self.config), **self.own_masks}
         tokenizer = model_vocabulary.tokenizer_of_model(vocab_file, self.config)
         masking = dynamic_masking.Masking.from_vocab(tokenizer.vocab, vocab_file, tokenizer, **values)
         if (largest := masking.all_ids.max()) >= self.config.vocab_size:
@@ -245,11 +318,6 @@ class PretrainingTask:
         if has_words and not masking.do_whole_word_mask:
             logging.warning("The words that the records name are not used: --do_whole_word_mask is not given.")
         return masking
-
-    @property
-    def mask_values(self) -> dict[str, object]:
-        """Attributes of the masks that the settings have no say in."""
-        return {}
 
     # --- the run's directory -----------------------------------------------------------------------------------------
 

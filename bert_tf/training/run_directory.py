@@ -1,4 +1,4 @@
-"""What a run writes into its folder beside checkpoints: the configuration, its flags, its results."""
+"""What a run writes into its folder beside checkpoints: the configuration, its flags, its results, its card."""
 
 import contextlib
 import dataclasses
@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import card
+from bert_tf.models import card, open_weights
+from bert_tf.models.card import Beginning, CardFacts
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import find_config, read_head
 from bert_tf.models.formats import config_files
@@ -110,6 +111,7 @@ def removed_if_refused(output_dir: str) -> Iterator[None]:
 
 _LOCK = "run.lock"
 _RUNS = re.compile(r"seed-\d+|search-[\w.=+-]+")  # folders of runs; see `search.folder_of`
+_FOLDERS = re.compile(rf"best_model|eval|1_Pooling|{_RUNS.pattern}")  # all that a run, or several, write files into
 # What a killed run leaves half-written: folders of checkpoints, of the best model and of ELECTRA's two.
 _WRITING = re.compile(r"(model\.ckpt-\d+|(best_model|generator|discriminator)\.\d+)\.writing")
 
@@ -128,22 +130,8 @@ def owned(output_dir: str, keep_max: int) -> Iterator[None]:
     """
     path = posixpath.join(output_dir, _LOCK)
     with run_lock.held(path, f"--output_dir={output_dir}", [output_dir.rstrip("/") + "/"]):
-        for folder in _runs_in(output_dir):
-            remove_leftovers(folder, keep_max)
+        remove_leftovers(output_dir, keep_max)
         yield
-
-
-def _runs_in(output_dir: str) -> Iterator[str]:
-    """output_dir, and the folders of the runs of each seed and combination in it."""
-    yield output_dir
-    for folder in _folders_in(output_dir, _RUNS):
-        yield from _runs_in(folder)
-
-
-def _folders_in(directory: str, names: re.Pattern) -> list[str]:
-    """The paths of the folders with such names; links are left out, which lead to what may not be the run's."""
-    paths = [posixpath.join(directory, name) for name in filter(names.fullmatch, names_in(directory))]
-    return [path for path in paths if tf.io.gfile.isdir(path) and not os.path.islink(path)]
 
 
 def check_free(output_dir: str) -> None:
@@ -155,22 +143,24 @@ def check_free(output_dir: str) -> None:
     run_lock.check_free(posixpath.join(output_dir, _LOCK), f"--output_dir={output_dir}")
 
 
-def _written_folders(output_dir: str) -> Iterator[str]:
-    """output_dir, and all that its run writes to in it, further runs aside."""
+def _folders_of(output_dir: str) -> Iterator[str]:
+    """output_dir, and all folders in it that runs write to; no links, which lead to what may not be the run's."""
     yield output_dir
-    for folder in _folders_in(output_dir, _FOLDERS):
-        if not _RUNS.fullmatch(posixpath.basename(folder)):
-            yield from _written_folders(folder)
+    for name in filter(_FOLDERS.fullmatch, names_in(output_dir)):
+        path = posixpath.join(output_dir, name)
+        if tf.io.gfile.isdir(path) and not os.path.islink(path):
+            yield from _folders_of(path)
 
 
 def remove_leftovers(output_dir: str, keep_max: int) -> None:
     """Removes temporary files, half-written folders and checkpoints that a killed run was about to remove."""
-    for folder in _written_folders(output_dir):
+    for folder in _folders_of(output_dir):
         for name in filter(is_temporary_name, names_in(folder)):
             tf.io.gfile.remove(posixpath.join(folder, name))
-    for name in filter(_WRITING.fullmatch, names_in(output_dir)):
-        remove_folder(posixpath.join(output_dir, name))
-    checkpoints.remove_superseded(output_dir, keep_max)
+        if folder == output_dir or _RUNS.fullmatch(posixpath.basename(folder)):
+            for name in filter(_WRITING.fullmatch, names_in(folder)):
+                remove_folder(posixpath.join(folder, name))
+            checkpoints.remove_superseded(folder, keep_max)
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
@@ -222,12 +212,6 @@ def _changes(old: Mapping, new: Mapping) -> dict[str, tuple]:
     # An earlier version did not note what it did not have: the training data, and settings that are not in use.
     names = [name for name in names if name in old or (name != TRAINING_DATA and new[name])]
     return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
-
-
-def with_effect(settings: Mapping) -> set[str]:
-    """The names of the settings that lead to another model; versions and the training data are none."""
-    names = {name for name in settings if not name.startswith(_VERSION)}
-    return names - _WITHOUT_EFFECT - {TRAINING_DATA}
 
 
 def warn_of_changes(output_dir: str, settings: dict) -> None:
@@ -293,9 +277,60 @@ def _write_settings(output_dir: str, settings: dict) -> None:
     write_text_file(posixpath.join(output_dir, _SETTINGS), content)
 
 
+# --- the card ---------------------------------------------------------------------------------------------------------
+
+# They are said elsewhere in the card, or say where something is and not what.
+_SAID_ELSEWHERE = {"init_checkpoint", "vocab_file", "bert_config_file", "input_file_fingerprint", TRAINING_DATA}
+# A reader looks for them, also where they are at their defaults.
+_ALWAYS = (
+    "learning_rate", "train_batch_size", "num_train_epochs", "num_train_steps", "max_seq_length", "seed", "teacher",
+)  # fmt: skip
+
+
+def beginning_of_run(output_dir: str, init_checkpoint: str | None) -> Beginning | None:
+    """The weights that the run in output_dir began from, or, if it is new, begins from; None: it is not known.
+
+    A resumed run takes them from its run.json: they may be elsewhere by now.
+
+    Args:
+      init_checkpoint: weights or a directory, for a new run; None: it begins from random weights.
+    """
+    if checkpoints.latest_checkpoint(output_dir):
+        return card.beginning_from(read_settings(output_dir).get(BEGINNING))
+    if not init_checkpoint:
+        return Beginning(None)
+    return card.beginning_of(init_checkpoint, open_weights.open_weights(init_checkpoint))
+
+
+def recorded_beginning(facts: CardFacts) -> dict[str, object]:
+    """What run.json notes of the weights that a run began from."""
+    return {BEGINNING: facts.beginning and dataclasses.asdict(facts.beginning)}
+
+
+def settings_shown(recorded: Mapping[str, object], *settings) -> dict[str, object]:
+    """The settings for a card: what every reader looks for, and what is not at its default and leads to another model.
+
+    Args:
+      recorded: as run.json has them. settings: of the run, whose classes know the defaults.
+    """
+    defaults = {field.name: field.default for own in settings for field in dataclasses.fields(own)}
+    shown = {name: recorded[name] for name in _ALWAYS if recorded.get(name) is not None}
+    for name in sorted(recorded.keys() - _WITHOUT_EFFECT - _SAID_ELSEWHERE):
+        value = recorded[name]
+        if value is not None and value is not False and value != defaults.get(name):
+            shown.setdefault(name, value)
+    return json.loads(json.dumps(shown))
+
+
+def write_card(output_dir: str, text: str) -> None:
+    """Writes a card into a run's directory, unless a README.md of the user's is there."""
+    if not card.is_others(output_dir):
+        write_text_file(posixpath.join(output_dir, card.CARD), text)
+
+
 # --- starting over ---------------------------------------------------------------------------------------------------
 
-# What a fine-tuning run writes, and its folders; those of _RUNS have the same files.
+# What a fine-tuning run writes, into all its folders.
 _WRITTEN = re.compile(
     r"checkpoint|(damaged\.)?model\.ckpt-\d+\.(index|data-\d+-of-\d+)|(bert_model|lora)\.safetensors|\w+_config\.json|"
     r"vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer\.json|(run|seeds|search|eval_results|question_answering|token_classification)\.json|"
@@ -304,7 +339,6 @@ _WRITTEN = re.compile(
     r"predictions\.conll|(nbest_)?predictions\.json|null_odds\.json|(loss|similarity|search|confusion_matrix\w*)\.png|"
     r"(train|eval\w*|predict\w*)\.tf_record|modules\.json|sentence_bert_config\.json|search\.md"
 )
-_FOLDERS = re.compile(rf"best_model|eval|1_Pooling|{_RUNS.pattern}")
 _FOREIGN_WEIGHTS = re.compile(r"(?!model\.ckpt-\d+\.index|lora\.safetensors).*\.(index|safetensors|bin|h5|keras|pb)")
 
 
@@ -348,22 +382,19 @@ def remove_run(output_dir: str) -> None:
 
 
 def _written_by_a_run(directory: str) -> list[str]:
-    return list(_written_files(_absolute(directory))) if tf.io.gfile.isdir(directory) else []
+    paths = [
+        posixpath.join(folder, name)
+        for folder in (_folders_of(_absolute(directory)) if tf.io.gfile.isdir(directory) else ())
+        for name in names_in(folder)
+    ]
+    return [path for path in paths if _is_written(path) and not tf.io.gfile.isdir(path)]
+
+
+def _is_written(path: str) -> bool:
+    folder, name = posixpath.split(path)
+    is_card = name == card.CARD and card.is_ours(folder)
+    return is_card or path.endswith("/1_Pooling/config.json") or _WRITTEN.fullmatch(name) is not None
 
 
 def _absolute(path: str) -> str:
     return path.rstrip("/") if "://" in path else os.path.abspath(path)
-
-
-def _written_files(directory: str) -> Iterator[str]:
-    for name in names_in(directory):
-        path = posixpath.join(directory, name)
-        is_written = _WRITTEN.fullmatch(name) or path.endswith("/1_Pooling/config.json") or _is_card(path)
-        if is_written and not tf.io.gfile.isdir(path):
-            yield path
-    for folder in _folders_in(directory, _FOLDERS):
-        yield from _written_files(folder)
-
-
-def _is_card(path: str) -> bool:
-    return posixpath.basename(path) == card.CARD and card.is_ours(posixpath.dirname(path))

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from bert_tf.data.tables import FileSettings
 from bert_tf.models.directory import check_model
-from bert_tf.models.recipe import OPTIMIZER, OptimizerSettings, Recipe, StepSettings
+from bert_tf.models.recipe import OPTIMIZER, OptimizerSettings, Recipe
 from bert_tf.models.teacher_settings import DISTILLATION, TeacherSettings
 from bert_tf.system.checks import check_file, check_output_dir, is_remote
 from bert_tf.system.declare import (
@@ -94,7 +94,7 @@ class ModelSettings:
         )  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceSettings:
     """Where to compute; see `distribution.set_up_devices`."""
 
@@ -127,19 +127,23 @@ class DeviceSettings:
         """The name of the strategy: distribution_strategy, or tpu with the original's use_tpu."""
         return "tpu" if self.use_tpu else self.distribution_strategy
 
-    def check_arithmetic(self, dtype: str, use_xla: bool = False) -> None:
-        """Refuses flags that make no sense on a TPU.
+    def check_devices(self, dtype: str, use_xla: bool = False) -> None:
+        """Refuses flags that make no sense on the devices.
 
         Raises:
           ValueError: names the flag and the reason.
         """
+        if self.num_gpus and self.strategy == "tpu":
+            raise ValueError(f"--num_gpus={self.num_gpus} is meaningless with --distribution_strategy=tpu.")
+        if self.num_gpus and self.num_gpus > 1 and self.strategy == "one_device":
+            raise ValueError(f"--num_gpus={self.num_gpus} needs --distribution_strategy=mirrored; one_device uses one.")
         if self.strategy == "tpu" and dtype == "float16":
             raise ValueError("--dtype=float16: a TPU computes in bfloat16 or float32; give --dtype=bfloat16.")
         if self.strategy == "tpu" and use_xla:
             raise ValueError("--use_xla: a TPU always compiles the whole step with XLA; leave it out.")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ComputationSettings:
     """How to compute with a model."""
 
@@ -161,11 +165,20 @@ class ComputationSettings:
         return DTYPE_POLICIES[self.dtype]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingSettings(ComputationSettings):
     """How to compute a step, what to log, and which checkpoints to keep. optimizer: None: that of the recipe."""
 
-    use_xla: bool = setting(False, "Compile forward and backward with XLA. Good on GPUs; slower on CPUs; not for TPUs.")
+    train_batch_size: int = setting(32, "Examples per step, over all devices.", heading=ORIGINAL, least=1)
+    save_checkpoints_steps: int = setting(1000, "Steps between two checkpoints.", least=1)
+    iterations_per_loop: int = setting(
+        1000, "Maximum steps in one call of the graph; fewer if they take over 5 s.", least=1
+    )
+    use_xla: bool = setting(
+        False,
+        "Compile forward and backward with XLA. Good on GPUs; slower on CPUs; not for TPUs.",
+        heading="Computation",
+    )
     recompute: bool = setting(
         False,
         "Keep only the input of each layer for the backward pass, which computes the layer again: the same step in "
@@ -210,11 +223,24 @@ class TrainingSettings(ComputationSettings):
         "--noresume_from_older: stop instead.",
     )
 
+    @property
+    def checkpoints_while_training(self) -> int:
+        """How many checkpoints are kept while the run goes on; 0: all of them."""
+        return self.keep_checkpoint_max
+
+
+# Settings that are for training only; that need another one; and pairs of which one can be given, with the reason.
+_FOR_TRAINING = ("num_seeds", "overwrite_output_dir", "search", "new_head", "lora_rank", "teacher")
+_NEEDED = {"new_head": "init_checkpoint", "lora_alpha": "lora_rank"}
+_APART = {
+    ("new_head", "init_with_optimizer"): "the first begins an output layer, the second takes all variables as they are",
+    ("lora_rank", "freeze_layers"): "the first freezes the whole encoder, the second a part of it",
+    ("lora_rank", "init_with_optimizer"): "the first trains other variables than the second has moments of",
+}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FineTuningSettings(
-    StepSettings, OptimizerSettings, TeacherSettings, TrainingSettings, DeviceSettings, ModelSettings
-):
+class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, DeviceSettings, ModelSettings):
     """A fine-tuning run of any task: model, actions, schedule. None means "not given".
 
     Attributes:
@@ -339,18 +365,14 @@ class FineTuningSettings(
         return self.keep_checkpoint_max is not None
 
     def with_recipe(self, recipe: Recipe) -> "FineTuningSettings":
-        """These settings, with a family's recipe where they are None."""
-        missing = [name for name in declared_in(OptimizerSettings) if getattr(self, name) is None]
-        return dataclasses.replace(self, **{name: getattr(recipe, name) for name in missing})
-
-    def with_lora_alpha(self) -> "FineTuningSettings":
-        """These settings, with lora_alpha where there is a lora_rank: twice that.
+        """These settings, with a family's recipe where they are None, and with a lora_rank lora_alpha: twice that.
 
         Source: the scripts of Hu et al. for GLUE, where the rank is 8 and alpha 16 (microsoft/LoRA, examples/NLU).
         """
-        if self.lora_rank is None or self.lora_alpha is not None:
-            return self
-        return dataclasses.replace(self, lora_alpha=2.0 * self.lora_rank)
+        found = {name: getattr(recipe, name) for name in declared_in(OptimizerSettings) if getattr(self, name) is None}
+        if self.lora_rank is not None and self.lora_alpha is None:
+            found["lora_alpha"] = 2.0 * self.lora_rank
+        return dataclasses.replace(self, **found)
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """A family's recipe with these settings, which came from `with_recipe`."""
@@ -359,10 +381,8 @@ class FineTuningSettings(
     @property
     def padding(self) -> dict:
         """max_seq_length and static_padding, as `token_rows` takes them for batches."""
-        return {
-            "max_seq_length": self.max_seq_length,
-            "static_padding": self.static_padding or self.strategy == "tpu",
-        }
+        static = self.static_padding or self.strategy == "tpu"
+        return {"max_seq_length": self.max_seq_length, "static_padding": static}
 
     def check(self) -> None:
         """Refuses settings that contradict each other, and files that do not exist.
@@ -371,35 +391,24 @@ class FineTuningSettings(
           ValueError, FileNotFoundError: names the flag to change.
         """
         check_values(self)
-        self.check_arithmetic(self.dtype, self.use_xla)
+        self.check_devices(self.dtype, self.use_xla)
         if not (self.do_train or self.do_eval or self.do_predict):
             raise ValueError("Nothing to do: give one or more of --do_train, --do_eval, --do_predict.")
-        if self.num_seeds > 1 and not self.do_train:
-            raise ValueError(f"--num_seeds={self.num_seeds} compares trained models: give --do_train.")
-        if self.overwrite_output_dir and not self.do_train:
-            raise ValueError("--overwrite_output_dir starts the training over: give --do_train, or leave it out.")
-        if self.overwrite_output_dir and self.strategy == "multi_worker_mirrored":
-            raise ValueError("--overwrite_output_dir does not work with several workers: remove the directory first.")
+        for name in () if self.do_train else given(self, _FOR_TRAINING):
+            raise ValueError(f"--{name} is for training: give --do_train, or leave it out.")
+        for name in given(self, ("overwrite_output_dir", "search")) if self.strategy == "multi_worker_mirrored" else ():
+            raise ValueError(f"--{name} does not work with several workers.")
+        for name, needed in _NEEDED.items():
+            if given(self, [name]) and not given(self, [needed]):
+                raise ValueError(f"--{name} needs --{needed}.")
+        for pair, reason in _APART.items():
+            if len(given(self, pair)) == 2:
+                raise ValueError(f"--{pair[0]} and --{pair[1]}: {reason}; give one.")
         self.check_model_files(self.allow_unknown_config_keys)
         self.check_teacher()
-        self.check_lora()
-        self._check_new_head()
         if self.search is not None:
-            self._check_search()
-
-    def _check_new_head(self) -> None:
-        if self.new_head and not (self.do_train and self.init_checkpoint):
-            raise ValueError("--new_head puts a new output layer on a model: give --do_train and --init_checkpoint.")
-        if self.new_head and self.init_with_optimizer:
-            raise ValueError("--init_with_optimizer takes all variables as they are, --new_head does not: give one.")
-
-    def _check_search(self) -> None:
-        if not self.do_train:
-            raise ValueError("--search compares trained models: give --do_train.")
-        if self.strategy == "multi_worker_mirrored":
-            raise ValueError("--search does not work with several workers; run it on one.")
-        self.check_given_once(given(self, SEARCHED))
-        for values in self.combinations:
+            self.check_given_once(given(self, SEARCHED))
+        for values in self.combinations if self.search is not None else ():
             try:
                 dataclasses.replace(self, search=None, **values).check()
             except ValueError as error:
@@ -416,30 +425,6 @@ class FineTuningSettings(
         """
         if twice := [name for name in self.combinations[0] if name in given]:
             raise ValueError(f"--{twice[0]} is also in --search: give it in one of the two.")
-
-    def check_lora(self) -> None:
-        """Refuses LoRA with what contradicts it.
-
-        Raises:
-          ValueError: names the flag.
-        """
-        if self.lora_rank is None:
-            if self.lora_alpha is not None:
-                raise ValueError("--lora_alpha is for LoRA: give --lora_rank.")
-            return
-        if not self.do_train:
-            raise ValueError(
-                "--lora_rank is for training: give --do_train, or leave it out, also for a model trained with it."
-            )
-        if self.freeze_layers is not None:
-            raise ValueError("--lora_rank freezes the whole encoder, --freeze_layers a part of it: give one.")
-        if self.init_with_optimizer:
-            raise ValueError("--lora_rank trains other variables than --init_with_optimizer has moments of: give one.")
-
-    def check_teacher(self) -> None:
-        super().check_teacher()
-        if self.teacher and not self.do_train:
-            raise ValueError("--teacher teaches a model that is trained: give --do_train, or leave it out.")
 
     def check_dev_set(self, there: bool, advice: str) -> None:
         """Refuses flags that choose by results on a dev set if there is none.

@@ -1,132 +1,166 @@
-"""One training step and one evaluation step, as graph functions: replicas, micro-batches, clipping, loss scale.
+"""The trainer: all that a training step reads and changes, and steps as one graph function. Evaluation and prediction.
 
 This structure works with every strategy (Keras `fit` supports none of it on several replicas): a loop in the graph
-around `strategy.run(step)`, micro-batches inside the step, XLA on forward and backward only, the sum over replicas
-before clipping. Every replica gets its rows of a batch; the counts that a loss divides by are added up over all of
-them. AutoGraph is off: nothing here needs it, and it doubles the tracing time.
+around `strategy.run(replica_step)`, micro-batches inside the step, XLA on forward and backward only, the sum over
+replicas before clipping. Every replica gets its rows of a batch; the counts that a loss divides by are added up over
+all of them. AutoGraph is off: nothing here needs it, and it doubles the tracing time.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import keras
 import tensorflow as tf
 
-from bert_tf.models import kernels
+from bert_tf.models import initialize, kernels
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.system.cores import batches_at_once
 from bert_tf.system.progress import batches_with_progress
 from bert_tf.system.threads import mapped_in_order
+from bert_tf.training.settings import TrainingSettings
+from bert_tf.weights.bundle import open_bundle
 
+_FIRST_LOSS_SCALE = 2.0**15
 _STEPS_TO_DOUBLE_LOSS_SCALE = 2000
-_POINTS = 50  # in the log of a run, at least
 
 
-@dataclasses.dataclass(frozen=True)
-class TrainingPlan:
-    """How long and how to train; the fields are the flags of the same names.
-
-    Attributes:
-      num_train_steps: optimizer steps in total, including those before the run was resumed.
-      stop_at_step: end there, short of num_train_steps; None: at num_train_steps.
-      batch_size: examples per step, over all replicas and micro-batches.
-      gradient_accumulation_steps: micro-batches into which a replica's share is split.
-      seed: seed of dropout (and of the data order, if the caller uses it for that).
-      loss_scaling: dynamic loss scale, for float16.
-      clip_norm: the gradient's norm is clipped to this; 0: it is not clipped.
-      sum_loss: the gradient is that of the sum of the examples' losses, or of the tokens' where these are classified;
-        the log still has their mean.
-      use_xla: compile forward and backward.
-      recompute: see `kernels.recomputation`.
-      skip_nonfinite_steps: skip and count steps with a NaN or infinite loss, instead of stopping.
-      iterations_per_loop: maximum steps in one call of the graph.
-      save_checkpoints_steps, log_every_steps, eval_every_steps: in steps; eval_every_steps=0 means never. A run is
-        logged 50 times at least, however short it is (`log_period`).
-      eval_at_end: also evaluate the last step, if eval_every_steps is not 0.
-      keep_checkpoint_max: 0 keeps all.
-      save_first: save a checkpoint before the first step, as the original does.
-      tokens_per_example, flops_per_example: for the log; model FLOPs of forward and backward.
-    """
-
-    num_train_steps: int
-    batch_size: int
-    gradient_accumulation_steps: int = 1
-    seed: int = 0
-    loss_scaling: bool = False
-    clip_norm: float = 1.0
-    sum_loss: bool = False
-    use_xla: bool = False
-    recompute: bool = False
-    skip_nonfinite_steps: bool = False
-    iterations_per_loop: int = 1000
-    save_checkpoints_steps: int = 1000
-    log_every_steps: int = 100
-    eval_every_steps: int = 0
-    eval_at_end: bool = False
-    keep_checkpoint_max: int = 5
-    save_first: bool = True
-    tokens_per_example: int = 0
-    flops_per_example: float = 0.0
-    stop_at_step: int | None = None
-
-    @classmethod
-    def of(cls, *settings, **own) -> "TrainingPlan":
-        """The plan of a run: what its settings say under the names of the fields, and what the run knows itself."""
-        names = {field.name for field in dataclasses.fields(cls)}
-        said = {name: value for one in settings for name, value in vars(one).items() if name in names}
-        scales = any(getattr(one, "dtype", None) == "float16" for one in settings)
-        return cls(**{"loss_scaling": scales, **said, **own})
-
-    def with_rows(self, count: float) -> "TrainingPlan":
-        """The plan, made for examples of one row, for examples of `count` rows."""
-        return dataclasses.replace(
-            self,
-            tokens_per_example=self.tokens_per_example * count,
-            flops_per_example=self.flops_per_example * count,
-        )
-
-    @property
-    def last_step(self) -> int:
-        """The step at which training ends; the learning rate decays until num_train_steps all the same."""
-        return min(self.num_train_steps, self.stop_at_step or self.num_train_steps)
-
-    @property
-    def log_period(self) -> int:
-        """Steps between two points of the log: few enough for a curve."""
-        return max(1, min(self.log_every_steps, self.last_step // _POINTS))
-
-
-# --- step ------------------------------------------------------------------------------------------------------------
-
-
-def make_replica_step(model, optimizer, objective, strategy, plan: TrainingPlan) -> Callable:
-    """Builds one optimizer step in replica context.
+class Trainer:
+    """A model in training, with the optimizer, its step count and the loss scale: what a checkpoint of a run holds.
 
     Args:
-      model, optimizer: built inside `strategy.scope()`.
+      model, optimizer: built inside `strategy.scope()`. The gradient's norm is clipped to the optimizer's
+        `global_clipnorm`.
       objective: see `objectives.PretrainingObjective`.
+      settings: of the run. With dtype="float16" the loss is scaled, so that small gradients survive.
+      sum_loss: the gradient is that of the sum of the examples' losses, or of the tokens' where these are classified;
+        the log still has their mean.
 
-    Returns:
-      step(share, loss_scale) -> (sums, gradient norm, whether both are finite), the same on every replica. share: the
-      replica's rows of the batch. A step that is not finite changes nothing except, if such steps are skipped, the
-      step count.
+    Attributes:
+      loss_scale, good_steps: variables, float32 and int32: the factor of the loss, and the steps since it changed.
     """
-    variables = list(model.trainable_variables)
-    replicas = strategy.num_replicas_in_sync
-    skip = plan.skip_nonfinite_steps or plan.loss_scaling
-    replica_gradients = _make_replica_gradients(model, variables, objective, replicas, plan)
 
-    def step(share, loss_scale):
+    def __init__(
+        self,
+        model,
+        optimizer: keras.optimizers.Optimizer,
+        objective,
+        strategy: tf.distribute.Strategy,
+        settings: TrainingSettings,
+        sum_loss: bool = False,
+    ):
+        self.model, self.optimizer, self.objective = model, optimizer, objective
+        self.strategy, self.settings, self.sum_loss = strategy, settings, sum_loss
+        self.scales_loss = settings.dtype == "float16"
+        with tf.device("CPU:0"):
+            self.loss_scale = tf.Variable(_FIRST_LOSS_SCALE if self.scales_loss else 1.0, trainable=False)
+            self.good_steps = tf.Variable(0, trainable=False)
+        self._variables = list(model.trainable_variables)
+        self._parts = settings.gradient_accumulation_steps
+        self._part_size = settings.train_batch_size // (strategy.num_replicas_in_sync * self._parts)
+        if settings.use_xla:
+            self._gradients = tf.function(self._gradients, jit_compile=True, autograph=False)
+        self.steps = tf.function(self._steps, autograph=False)
+
+    # --- state
+
+    @property
+    def step(self) -> int:
+        """The number of steps done."""
+        return int(self.optimizer.iterations.numpy())
+
+    @property
+    def tensors(self) -> dict:
+        """Name -> variable of everything that the next step reads, as checkpoints name it."""
+        scale = {"loss_scale": self.loss_scale, "loss_scale_good_steps": self.good_steps} if self.scales_loss else {}
+        return {**initialize.training_variables(self.model, self.optimizer), **scale}
+
+    def read_loss_scale(self, checkpoint: str | None) -> None:
+        """Takes over the loss scale of a run's checkpoint, if both scale the loss."""
+        reader = open_bundle(checkpoint) if checkpoint and self.scales_loss else None
+        if reader and reader.has_tensor("loss_scale"):
+            self.loss_scale.assign(reader.get_tensor("loss_scale"))
+            self.good_steps.assign(int(reader.get_tensor("loss_scale_good_steps")))
+
+    # --- steps
+
+    def _steps(self, iterator, count):
+        """Runs several optimizer steps; called as `steps`, a graph function.
+
+        After a step that is not finite nothing changes any more, unless such steps are to be skipped.
+
+        Args:
+          iterator: of `distribution.distribute`, or on one device of a plain dataset. count: of steps, scalar.
+
+        Returns:
+          dict of scalars, summed over the steps: the objective's `sums`; `loss`, `steps`, `skipped`; and the last
+          `gradient_norm`; `failed`, whether a step was not finite, which is the last that is counted.
+        """
+        names = [*self.objective.sum_names, "loss", "steps", "skipped"]
+        start = (0, False, self.loss_scale.read_value(), self.good_steps.read_value(), 0.0,
+                 {name: tf.constant(0.0) for name in names})  # fmt: skip
+
+        def body(done, failed, scale, good_steps, norm, totals):
+            results = self.strategy.run(self.replica_step, args=(iterator.get_next(), scale, failed))
+            sums, new_norm, finite = tf.nest.map_structure(
+                lambda value: self.strategy.experimental_local_results(value)[0], results
+            )
+            sums = {name: tf.where(finite, value, 0.0) for name, value in sums.items()}
+            sums["steps"] = tf.cast(finite, tf.float32)
+            sums["skipped"] = tf.cast(~(finite | failed), tf.float32)
+            norm = tf.where(failed, norm, new_norm)
+            # A loss scale of 1 that still overflows is a failure, not a scale that is too large.
+            failed |= ~finite & (not self.settings.skip_nonfinite_steps) & (scale <= 1.0)
+            if self.scales_loss:
+                good_steps = tf.where(finite, good_steps + 1, 0)
+                double = good_steps >= _STEPS_TO_DOUBLE_LOSS_SCALE
+                grown = tf.where(double, scale * 2.0, scale)
+                scale = tf.where(finite, grown, tf.maximum(scale / 2.0, 1.0))
+                good_steps = tf.where(double, 0, good_steps)
+            return done + 1, failed, scale, good_steps, norm, tf.nest.map_structure(tf.add, totals, sums)
+
+        _, failed, scale, good_steps, norm, totals = tf.while_loop(
+            lambda done, *_: done < count, body, start, parallel_iterations=1
+        )
+        if self.scales_loss:
+            self.loss_scale.assign(scale)
+            self.good_steps.assign(good_steps)
+        return {**totals, "gradient_norm": norm, "failed": failed}
+
+    def replica_step(self, share, loss_scale, failed=False):
+        """One optimizer step, in replica context.
+
+        Args:
+          share: the replica's rows of the batch. loss_scale: scalar. failed: whether an earlier step was not finite.
+
+        Returns:
+          (sums, gradient norm, whether both are finite), the same on every replica. A step that is not finite, or comes
+          after one, changes nothing except, if such steps are skipped, the step count.
+        """
+        optimizer, replicas = self.optimizer, self.strategy.num_replicas_in_sync
+        for name, tensor in share.items():
+            if tensor.shape[0] not in (None, self._parts * self._part_size):
+                expected = self._parts * self._part_size
+                raise ValueError(f"{name} has {tensor.shape[0]} rows, but a replica's share has {expected}")
         context = tf.distribute.get_replica_context()
         add = functools.partial(context.all_reduce, tf.distribute.ReduceOp.SUM)
         # The counts of the whole batch make each replica's loss its exact share of the batch's loss.
-        totals = objective.totals(share)
+        totals = self.objective.totals(share)
         if replicas > 1:
             totals = add(totals)
-        seed = tf.stack([tf.constant(_signed(plan.seed)), tf.cast(optimizer.iterations.value, tf.int32)])
-        sums, gradients, squares = replica_gradients(share, totals, seed, loss_scale)
-        updated = [(g, s, v) for g, s, v in zip(gradients, squares, variables, strict=True) if g is not None]
-        gradients, squares, _ = zip(*updated, strict=True)
+        seed = tf.stack([tf.constant(_signed(self.settings.seed)), tf.cast(optimizer.iterations.value, tf.int32)])
+
+        def arguments(part):
+            size = self._part_size
+            rows = {name: _rows(tensor, part * size, size) for name, tensor in share.items()}
+            first_row = (context.replica_id_in_sync_group * self._parts + part) * size  # in the whole batch
+            return rows, totals, seed, tf.convert_to_tensor(first_row), loss_scale
+
+        sums, gradients, squares = self._gradients(*arguments(0))
+        if self._parts > 1:
+            further = lambda part: self._gradients(*arguments(part))  # noqa: E731
+            sums, gradients, squares = _add_parts(further, self._parts, (sums, gradients, squares))
+        updated = [(g, s, v) for g, s, v in zip(gradients, squares, self._variables, strict=True) if g is not None]
+        gradients, squares, variables = zip(*updated, strict=True)
         if replicas > 1:
             # TensorFlow fixes the shape of what it gathers at the first step, but the rows of a table's gradient are as
             # many as the tokens, which differ from batch to batch.
@@ -134,76 +168,47 @@ def make_replica_step(model, optimizer, objective, strategy, plan: TrainingPlan)
             sums, gradients, squares = _map_values(add, (sums, gradients, squares))
         # Clip after the sum, so that any number of replicas gives the same step.
         norm = _global_norm(gradients, squares) / loss_scale
-        finite = tf.math.is_finite(norm) & tf.math.is_finite(sums["loss"])
+        finite = tf.math.is_finite(norm) & tf.math.is_finite(sums["loss"]) & ~tf.convert_to_tensor(failed)
         factor = 1.0 / loss_scale
-        if plan.sum_loss:
-            (count,) = totals.values()
-            norm, factor = norm * count, factor * count
-        if plan.clip_norm:
-            factor = factor * (plan.clip_norm / tf.maximum(norm, plan.clip_norm))
+        if self.sum_loss:
+            (total,) = totals.values()
+            norm, factor = norm * total, factor * total
+        if optimizer.global_clipnorm:
+            factor = factor * (optimizer.global_clipnorm / tf.maximum(norm, optimizer.global_clipnorm))
+
         learning_rate = tf.convert_to_tensor(optimizer.learning_rate)
-
-        def apply(strategy, gradients, *scalars):
-            for gradient, (*_, variable) in zip(gradients, updated, strict=True):
-                strategy.extended.update(
-                    variable.value,
-                    lambda var, grad, *scalars: optimizer.update_step(grad, var, *scalars),
-                    args=(gradient, *scalars),
-                    group=False,
-                )
-
-        context.merge_call(apply, args=(gradients, learning_rate, factor, finite, optimizer.step_number()))
-        if skip:
-            optimizer.iterations.assign_add(1)
-        else:
-            optimizer.iterations.assign_add(tf.cast(finite, tf.int32))
+        scalars = (learning_rate, factor, finite, optimizer.step_number())
+        context.merge_call(functools.partial(self._update, variables), args=(gradients, *scalars))
+        counts = ~tf.convert_to_tensor(failed) if self.settings.skip_nonfinite_steps or self.scales_loss else finite
+        optimizer.iterations.assign_add(tf.cast(counts, tf.int32))
         return sums, norm, finite
 
-    return step
+    def _update(self, variables: Sequence, strategy: tf.distribute.Strategy, gradients: Sequence, *scalars) -> None:
+        """Updates each variable by its gradient on all replicas; scalars: those of `optimizer.update_step`."""
+        for gradient, variable in zip(gradients, variables, strict=True):
+            strategy.extended.update(
+                variable.value,
+                lambda var, grad, *scalars: self.optimizer.update_step(grad, var, *scalars),
+                args=(gradient, *scalars),
+                group=False,
+            )
 
+    def _gradients(self, features, totals, seed, first_row, loss_scale):
+        """Forward and backward of one micro-batch; the losses of all parts of a batch add up to its loss.
 
-def _make_replica_gradients(model, variables: list, objective, replicas: int, plan: TrainingPlan) -> Callable:
-    """Builds gradients(share, totals, seed, loss_scale) of a replica's rows of a batch.
-
-    They are processed in `plan.gradient_accumulation_steps` parts, one after the other.
-
-    Returns:
-      A function that returns (sums, gradients, squares). The gradient of a variable that the loss does not depend on is
-      None. squares: for each gradient None, or, if it consists of slices of a table (a row for each token), half the
-      sum of their squares, a scalar.
-    """
-    parts = plan.gradient_accumulation_steps
-    part_size = plan.batch_size // (replicas * parts)
-
-    def part_gradients(features, totals, seed, first_row, loss_scale):
-        """Forward and backward of one micro-batch; the losses of all parts of a batch add up to its loss."""
-        with dropout_scope(seed, first_row), tf.GradientTape() as tape, kernels.recomputation(plan.recompute):
-            outputs = model(features, training=True)
-            sums = objective.sums(outputs, features)
-            loss = objective.loss(sums, totals)
+        Returns:
+          (sums, gradients, squares). The gradient of a variable that the loss does not depend on is None. squares: for
+          each gradient None, or, if it consists of slices of a table (a row for each token), half the sum of their
+          squares, a scalar.
+        """
+        with dropout_scope(seed, first_row), tf.GradientTape() as tape, kernels.recomputation(self.settings.recompute):
+            outputs = self.model(features, training=True)
+            sums = self.objective.sums(outputs, features)
+            loss = self.objective.loss(sums, totals)
             scaled_loss = loss * loss_scale
-        gradients = tape.gradient(scaled_loss, [variable.value for variable in variables])
+        gradients = tape.gradient(scaled_loss, [variable.value for variable in self._variables])
         squares = [_half_square(g.values) if isinstance(g, tf.IndexedSlices) else None for g in gradients]
         return {"loss": loss, **sums}, gradients, squares
-
-    if plan.use_xla:
-        part_gradients = tf.function(part_gradients, jit_compile=True, autograph=False)
-
-    def replica_gradients(share, totals, seed, loss_scale):
-        for name, tensor in share.items():
-            if tensor.shape[0] not in (None, parts * part_size):
-                raise ValueError(f"{name} has {tensor.shape[0]} rows, but a replica's share has {parts * part_size}")
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-
-        def part(number):
-            features = {name: _rows(tensor, number * part_size, part_size) for name, tensor in share.items()}
-            first_row = tf.convert_to_tensor((replica * parts + number) * part_size)  # in the whole batch
-            return part_gradients(features, totals, seed, first_row, loss_scale)
-
-        first = part(0)
-        return first if parts == 1 else _add_parts(part, parts, first)
-
-    return replica_gradients
 
 
 def _add_parts(part: Callable, parts: int, first: tuple) -> tuple:
@@ -247,55 +252,6 @@ def _global_norm(gradients: Sequence, squares: Sequence):
     """
     halves = [_half_square(g) if square is None else square for g, square in zip(gradients, squares, strict=True)]
     return tf.sqrt(2.0 * tf.reduce_sum(tf.stack(halves)))
-
-
-def make_train_function(model, optimizer, objective, strategy, plan: TrainingPlan) -> Callable:
-    """Builds the graph function that runs several optimizer steps; for the arguments see `make_replica_step`.
-
-    Returns:
-      train(iterator, steps, loss_scale, good_steps) -> dict of tensors, summed over the steps run: the objective's
-      `sums`; `loss`, `steps`, `skipped`; and the last `gradient_norm`, `failed`, `loss_scale`, `good_steps`. It stops
-      early, before changing anything, at a step that is not finite, unless such steps are to be skipped. iterator: of
-      `distribution.distribute`, or on one device of a plain dataset.
-    """
-    step = make_replica_step(model, optimizer, objective, strategy, plan)
-
-    @tf.function(autograph=False)
-    def train(iterator, steps, loss_scale, good_steps):
-        def one_step(loss_scale):
-            sums, norm, finite = strategy.run(step, args=(iterator.get_next(), loss_scale))
-            sums, norm, finite = tf.nest.map_structure(
-                lambda value: strategy.experimental_local_results(value)[0], (sums, norm, finite)
-            )
-            sums = {name: tf.where(finite, value, 0.0) for name, value in sums.items()}
-            sums["steps"] = tf.cast(finite, tf.float32)
-            sums["skipped"] = 1.0 - sums["steps"]
-            return sums, norm, finite
-
-        def next_scale(loss_scale, good_steps, finite):
-            if not plan.loss_scaling:
-                return loss_scale, good_steps
-            good_steps = tf.where(finite, good_steps + 1, 0)
-            double = good_steps >= _STEPS_TO_DOUBLE_LOSS_SCALE
-            grown = tf.where(double, loss_scale * 2.0, loss_scale)
-            return tf.where(finite, grown, tf.maximum(loss_scale / 2.0, 1.0)), tf.where(double, 0, good_steps)
-
-        def body(done, failed, loss_scale, good_steps, norm, totals):
-            sums, norm, finite = one_step(loss_scale)
-            # A loss scale of 1 that still overflows is a failure, not a scale that is too large.
-            failed = ~finite & (not plan.skip_nonfinite_steps) & (loss_scale <= 1.0)
-            loss_scale, good_steps = next_scale(loss_scale, good_steps, finite)
-            return done + 1, failed, loss_scale, good_steps, norm, tf.nest.map_structure(tf.add, totals, sums)
-
-        names = [*objective.sum_names, "loss", "steps", "skipped"]
-        start = (0, False, loss_scale, good_steps, 0.0, {name: tf.constant(0.0) for name in names})
-        _, failed, loss_scale, good_steps, norm, totals = tf.while_loop(
-            lambda done, failed, *_: (done < steps) & ~failed, body, start, parallel_iterations=1
-        )
-        state = {"loss_scale": loss_scale, "good_steps": good_steps}
-        return {**totals, "gradient_norm": norm, "failed": failed, **state}
-
-    return train
 
 
 def _rows(tensor, start, count):

@@ -14,8 +14,8 @@ from bert_tf.data import record_index, records, written_index
 from bert_tf.data.written_index import RECORDS_PER_BLOCK, index_path
 from bert_tf.models.config import BertConfig
 from bert_tf.pretraining import record_writer
-from bert_tf.pretraining.settings import PretrainingSettings
-from bert_tf.training import pretraining_records
+from bert_tf.training import pretraining_tasks
+from bert_tf.training.pretraining_settings import PretrainingSettings
 
 FEATURES = records.pretraining_features(16, 3)
 FRAMES = 2 * RECORDS_PER_BLOCK + 77  # in three blocks
@@ -189,6 +189,6 @@ def test_a_run_reads_everything_if_it_is_told_to(tmp_path, scanned, frames, veri
         verify_records=verify,
     )  # fmt: skip
     config = BertConfig.from_dict(TINY_CONFIG)
-    opened = pretraining_records.open_all_records(settings, config, "the configuration", chief=True)
+    opened = pretraining_tasks.open_all_records(settings, config, "the configuration", chief=True)
     assert scanned == (["a.tfrecord"] if verify else [])
     assert opened["input_file"].index.total_records == FRAMES

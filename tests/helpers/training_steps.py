@@ -11,9 +11,10 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.objectives import PretrainingObjective
 from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training import checkpoints
-from bert_tf.training import step as train_step
 from bert_tf.training.distribution import distribute
 from bert_tf.training.optimization import create_optimizer
+from bert_tf.training.settings import TrainingSettings
+from bert_tf.training.step import Trainer
 
 CONFIG = {
     "vocab_size": 120,
@@ -73,23 +74,33 @@ def feed(strategy, batches: tf.data.Dataset):
     return iter(distribute(strategy, functools.partial(parts_of_batches, batches)))
 
 
-def run(strategy, batches, *, parts=1, scale=1.0, calls=1, **options):
+def trainer_of(model, optimizer, objective=None, strategy=None, *, batch_size, scale=None, **options) -> Trainer:
+    """A trainer on one device with the model's own objective, unless said otherwise.
+
+    scale: the first loss scale; None: the loss is not scaled. options: further settings.
+    """
+    sum_loss = options.pop("sum_loss", False)
+    settings = TrainingSettings(train_batch_size=batch_size, dtype="float16" if scale else "float32", **options)
+    trainer = Trainer(model, optimizer, objective or model.objective, strategy or one_device(), settings, sum_loss)
+    if scale:
+        trainer.loss_scale.assign(scale)
+    return trainer
+
+
+def run(strategy, batches, *, parts=1, scale=None, calls=1, **options):
     """Trains on all batches; returns the values by name and the results of each call."""
-    plan_options = {
-        k: options.pop(k) for k in ("use_xla", "recompute", "skip_nonfinite_steps", "loss_scaling") if k in options
-    }
+    own = {name: options.pop(name) for name in ("use_xla", "recompute", "skip_nonfinite_steps") if name in options}
     model, optimizer = build(strategy, **options)
     steps, batch_size = batches["input_ids"].shape[:2]
-    plan = train_step.TrainingPlan(
-        num_train_steps=steps, batch_size=batch_size, gradient_accumulation_steps=parts, seed=3, **plan_options
-    )
-    function = train_step.make_train_function(model, optimizer, PretrainingObjective, strategy, plan)
-    iterator = feed(strategy, tf.data.Dataset.from_tensor_slices(batches).repeat())
-    state, results = (tf.constant(scale), tf.constant(0)), []
+    trainer = trainer_of(
+        model, optimizer, PretrainingObjective, strategy, batch_size=batch_size, scale=scale,
+        gradient_accumulation_steps=parts, seed=3, **own,
+    )  # fmt: skip
+    iterator, results = feed(strategy, tf.data.Dataset.from_tensor_slices(batches).repeat()), []
     for _ in range(calls):
-        result = function(iterator, tf.constant(steps // calls), *state)
-        state = (result["loss_scale"], result["good_steps"])
-        results.append({name: float(value) for name, value in result.items()})
+        result = trainer.steps(iterator, tf.constant(steps // calls))
+        state = {"loss_scale": trainer.loss_scale, "good_steps": trainer.good_steps}
+        results.append({name: float(value) for name, value in {**result, **state}.items()})
     variables = checkpoints.training_variables(model, optimizer)
     return {name: v.numpy() for name, v in variables.items()}, results
 

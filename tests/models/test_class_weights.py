@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.every_model import MODELS, inputs
-from helpers.training_steps import feed, mirrored, one_device
+from helpers.training_steps import feed, mirrored, one_device, trainer_of
 
 from bert_tf.models.class_weights import with_class_weights
 from bert_tf.models.objectives import ClassificationObjective, TokenClassificationObjective
 from bert_tf.training.optimization import create_optimizer
-from bert_tf.training.step import TrainingPlan, make_train_function
 
 WEIGHTS = [0.25, 3.0, 1.0, 2.0, 0.5]
 
@@ -57,10 +56,10 @@ def test_micro_batches_and_replicas_make_the_same_step(name):
                 variable.assign(draw)
             optimizer = create_optimizer("adamw", 1e-2, 3, 0)
             optimizer.build(model.trainable_variables)
-        plan = TrainingPlan(num_train_steps=3, batch_size=4, gradient_accumulation_steps=parts, seed=1)
         objective = with_class_weights(model.objective, WEIGHTS)
-        run = make_train_function(model, optimizer, objective, strategy, plan)
-        run(feed(strategy, tf.data.Dataset.from_tensors(batch).repeat()), 1, tf.constant(1.0), tf.constant(0))
+        options = {"batch_size": 4, "gradient_accumulation_steps": parts, "seed": 1}
+        run = trainer_of(model, optimizer, objective, strategy, **options).steps
+        run(feed(strategy, tf.data.Dataset.from_tensors(batch).repeat()), 1)
         weights.append(np.asarray(model.head.output_weights))
     np.testing.assert_allclose(weights[0], weights[1], atol=1e-5)
     np.testing.assert_allclose(weights[0], weights[2], atol=1e-5)

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from helpers.every_model import CONFIG, LENGTH, MODELS, SIZES, VOCAB, inputs
 from helpers.paths import ROOT
-from helpers.training_steps import feed, one_device
+from helpers.training_steps import feed, one_device, trainer_of
 
 from bert_tf.models.families import RobertaConfig
 from bert_tf.models.task_models import BertModel
@@ -180,15 +180,14 @@ def test_the_training_loop(use_xla):
         model.build()
         optimizer = create_optimizer("adamw", 1e-3, 3, 0)
         optimizer.build(model.trainable_variables)
-    plan = train_step.TrainingPlan(num_train_steps=3, batch_size=4, use_xla=use_xla)
-    run = train_step.make_train_function(model, optimizer, model.objective, one_device(), plan)
+    run = trainer_of(model, optimizer, batch_size=4, use_xla=use_xla).steps
     bad = broken(features, "label_ids", 5)
     iterator = feed(one_device(), tf.data.Dataset.from_tensors(bad).repeat())
     if use_xla:  # a compiled step can't raise; the loop stops, see `loop.NonFiniteLossError`
-        assert run(iterator, 1, tf.constant(1.0), tf.constant(0))["failed"]
+        assert run(iterator, 1)["failed"]
     else:
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"label_ids has the value\] \[5\]"):
-            run(iterator, 1, tf.constant(1.0), tf.constant(0))
+            run(iterator, 1)
     evaluate = train_step.make_evaluate_function(model, model.objective, one_device())
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"label_ids has the value\] \[5\]"):
         evaluate([{name: tf.constant(value) for name, value in bad.items()}])

@@ -14,7 +14,7 @@ from helpers.dropped import in_training
 from helpers.losses import as_floats, softmax_losses
 from helpers.paths import ROOT
 from helpers.slow import slow
-from helpers.training_steps import feed
+from helpers.training_steps import feed, trainer_of
 
 from bert_tf.models import initialize, objectives
 from bert_tf.models.config import BertConfig
@@ -28,7 +28,7 @@ from bert_tf.models.task_models import (
     BertForTokenClassification,
 )
 from bert_tf.training.optimization import AdamWeightDecay, create_optimizer
-from bert_tf.training.step import TrainingPlan, make_evaluate_function, make_train_function
+from bert_tf.training.step import make_evaluate_function
 
 pytestmark = pytest.mark.numbers
 
@@ -420,10 +420,10 @@ def test_two_replicas_and_two_micro_batches_make_the_same_steps(task):
             model = make(task, tiny_config(num_hidden_layers=2))
             optimizer = create_optimizer("adamw", 1e-3, num_train_steps=10, num_warmup_steps=0)
             optimizer.build(model.trainable_variables)
-        plan = TrainingPlan(num_train_steps=10, batch_size=8, gradient_accumulation_steps=parts, seed=5)
-        run = make_train_function(model, optimizer, model.objective, strategy, plan)
+        options = {"batch_size": 8, "gradient_accumulation_steps": parts, "seed": 5}
+        run = trainer_of(model, optimizer, strategy=strategy, **options).steps
         iterator = feed(strategy, tf.data.Dataset.from_tensors(batch).repeat())
-        sums = run(iterator, tf.constant(3), tf.constant(1.0), tf.constant(0))
+        sums = run(iterator, tf.constant(3))
         results.append((as_floats(sums), [np.asarray(v) for v in model.trainable_variables]))
     (one, one_weights), (two, two_weights) = results
     assert one == pytest.approx(two, rel=1e-4)

@@ -18,7 +18,7 @@ from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.task_models import BertForQuestionAnswering, BertForSequenceClassification, BertModel
 from bert_tf.pretraining import dynamic_masking
 from bert_tf.pretraining.left_to_right import predict_next_tokens
-from bert_tf.pretraining.settings import PretrainingSettings, check_settings
+from bert_tf.training.pretraining_settings import PretrainingSettings, check_settings
 from bert_tf.training.pretraining_tasks import PretrainingTask
 
 LENGTH = 12

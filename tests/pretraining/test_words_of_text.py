@@ -14,12 +14,11 @@ from bert_tf.models.config import BertConfig
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.instances import TrainingInstance, VocabularyIds
 from bert_tf.pretraining.record_settings import settings_of_records
-from bert_tf.pretraining.settings import PretrainingSettings
 from bert_tf.text import segmenters
 from bert_tf.text.word_boundaries import WordBoundaries
 from bert_tf.text.wordpiece import FullTokenizer
-from bert_tf.training.pretraining_records import open_all_records
-from bert_tf.training.pretraining_tasks import PretrainingTask
+from bert_tf.training.pretraining_settings import PretrainingSettings
+from bert_tf.training.pretraining_tasks import PretrainingTask, open_all_records
 
 CHARACTERS = "我来到北京清华大学他毕业于中国"
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *CHARACTERS, *"。，ab", "##a", "##b", "cafe"]

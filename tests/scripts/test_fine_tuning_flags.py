@@ -90,7 +90,7 @@ CUSTOM = ["--do_train", "--task_name=custom", "--text_a=text", "--label=verdict"
         ("run_squad", ["--do_train", "--train_file=none.json"], "ValueError: --train_file: no file matches 'none"),
         ("run_squad", ["--do_predict", "--predict_file={}/two.csv", "--num_seeds=3"], "ValueError: --num_seeds=3"),
         ("run_squad", ["--do_eval", "--dev_file={}/two.csv", "--overwrite_output_dir"],
-         "ValueError: --overwrite_output_dir starts the training over: give --do_train"),
+         "ValueError: --overwrite_output_dir is for training: give --do_train"),
         ("run_classifier", [*CUSTOM, "--learning_rate=-1"], "ValueError: --learning_rate=-1 must be from 0 to 1."),
         ("run_ner", ["--do_eval", "--warmup_proportion=1.5"], "ValueError: --warmup_proportion=1.5 must be from 0 to"),
         ("run_ner", ["--do_train", "--train_file={}/words.conll", "--num_seeds=2"],
@@ -104,7 +104,7 @@ CUSTOM = ["--do_train", "--task_name=custom", "--text_a=text", "--label=verdict"
         ("run_squad", ["--do_train", "--search=learning_rate=2e-5,x"],
          "ValueError: --search: learning_rate=x is no number; write it as *"),
         ("run_classifier", ["--do_predict", "--task_name=MRPC", "--search=learning_rate=2e-5,3e-5"],
-         "ValueError: --search compares trained models: give --do_train."),
+         "ValueError: --search is for training: give --do_train"),
     ],
 )  # fmt: skip
 def test_mistakes_are_answered_before_tensorflow_is_imported(files, script, flags, message):

@@ -32,7 +32,7 @@ REFUSED = {
     "frozen": ["--lora_rank is for models whose BERT is trained"],
     "random": ["--lora_rank adapts a trained encoder: give --init_checkpoint"],
     "no training": ["--lora_rank is for training: give --do_train"],
-    "no rank": ["--lora_alpha is for LoRA: give --lora_rank"],
+    "no rank": ["--lora_alpha needs --lora_rank"],
     "with optimizer": ["--lora_rank", "--init_with_optimizer"],
     "adapters alone": ["lora.safetensors"],
 }  # fmt: skip

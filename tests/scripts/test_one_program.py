@@ -23,7 +23,7 @@ CORPUS = GOLDEN / "pretraining" / "corpus_*.txt"
 MARKS = ["first", "second", "third"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "which", *MARKS]
 PIECES += [f"w{number}" for number in range(100 - len(PIECES))]
-STEP = "make_replica_step.<locals>.step"
+STEP = "Trainer.replica_step"
 
 
 def write_inputs(folder) -> None:

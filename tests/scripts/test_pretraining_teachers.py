@@ -49,7 +49,7 @@ def cases_of(folder) -> tuple[dict, dict]:
         "width": ({**own, "bert_config_file": folder / "narrow" / "distilbert_config.json"},
                   "--teacher has hidden_size 32, the student 16: they must agree (--alpha_cos=0 compares no vectors)."),
         "two starts": ({**student, "init_checkpoint": folder / "bert"}, "--student_layers: the student starts from"),
-        "optimizer": ({**student, "init_with_optimizer": True}, "--init_with_optimizer: a student does not start from"),
+        "optimizer": ({**student, "init_with_optimizer": True}, "leave out --init_with_optimizer"),
         "no start": (flags, "Give --bert_config_file, or --init_checkpoint*, or --student_layers for a"),
         "objective": ({**student, "objective": "ltr"}, "--teacher is for --objective=mlm, not for --objective=ltr."),
         "next sentence": ({**student, "nsp": True}, "--nsp: a student predicts no next sentence; leave it out."),

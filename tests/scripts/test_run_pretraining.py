@@ -104,7 +104,7 @@ def test_short_sequences_then_long_ones_are_one_run_with_one_schedule(data, tmp_
     assert set(outcomes.values()) == {"done"}, outcomes
     assert "Resuming at step 4" in logs["long"]
     assert "max_seq_length 16 -> 32" in logs["long"] and "stop_at_step" not in logs["long"].split("Not as in")[1]
-    assert "Nothing to train: step 5 of --stop_at_step=4 is reached" in logs["short again"]
+    assert "Nothing to train: step 5 is reached, and the run ends at step 4" in logs["short again"]
     lines = [json.loads(line) for line in (folder / "train_log.jsonl").read_text().splitlines()]
     # The original's: warm-up from 0, then the line from the peak at step 0; the log has the rate of the next update.
     rates = [line["learning_rate"] for line in lines if line["kind"] == "train"]

@@ -21,7 +21,7 @@ from bert_tf.models import pretrained
 from bert_tf.models.config import BertConfig
 from bert_tf.models.families import ElectraConfig
 from bert_tf.pretraining.create import create_pretraining_data
-from bert_tf.pretraining.settings import PretrainingSettings, check_settings
+from bert_tf.training.pretraining_settings import PretrainingSettings, check_settings
 from bert_tf.weights import bundle
 
 ELECTRA = GOLDEN / "electra"

@@ -68,7 +68,7 @@ def cases_of(script, folder) -> tuple[dict, dict]:
                  "few does not read the student's rows: its vocabulary has 99 tokens, the student's 100."),
         "length": ({**taught, "teacher": save_teacher(folder / "short", script, max_length=23)},
                    "--teacher: *short takes rows of at most 23 tokens, not 24."),
-        "no training": ({**taught, "do_train": False}, "--teacher teaches a model that is trained: give --do_train"),
+        "no training": ({**taught, "do_train": False}, "--teacher is for training: give --do_train"),
         "weight alone": ({**training, "distillation_weight": 0.4}, "--distillation_weight is for distillation: give"),
         "no weight": ({**taught, "distillation_weight": 0}, "--distillation_weight=0 must be more than 0"),
         "overwritten": ({**taught, "teacher": out / "without" / "best_model", "overwrite_output_dir": True,

@@ -113,7 +113,8 @@ def test_one_line_for_a_loss_that_is_nan(tmp_path, run):
         ("shutil.copyfile('work.py', '/dev/full')", "work.py: error: [Errno 28] No space left on device"),
         ("raise ValueError('two\\nlines \\x1b[2J')", "work.py: error: two lines \\u001b[2J"),
         (
-            "from bert_tf.training import distribution; distribution.create_strategy('tpu')",
+            "from bert_tf.training import distribution, settings; "
+            "distribution.set_up_devices(settings.DeviceSettings(use_tpu=True))",
             "work.py: error: no TPU 'local' (--tpu_name, --tpu_zone",
         ),
     ],

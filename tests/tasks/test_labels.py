@@ -293,10 +293,10 @@ def test_other_labels_are_refused_in_one_line(folder, case):
 
 def test_new_head_says_where_it_belongs(folder):
     run = run_of(folder, folder / "encoder", do_eval=True, new_head=True)
-    with pytest.raises(ValueError, match="--new_head puts a new output layer on a model: give --do_train"):
+    with pytest.raises(ValueError, match="--new_head is for training: give --do_train"):
         fine_tune(custom(folder, "ab"), run)
     run = run_of(folder, folder / "encoder", do_train=True, new_head=True, init_with_optimizer=True)
-    with pytest.raises(ValueError, match="--init_with_optimizer takes all variables as they are"):
+    with pytest.raises(ValueError, match="--new_head and --init_with_optimizer: the first begins"):
         fine_tune(custom(folder, "ab"), run)
 
 

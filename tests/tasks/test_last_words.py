@@ -6,7 +6,8 @@ import types
 import pytest
 
 from bert_tf.models import card
-from bert_tf.tasks import last_words, search, seeds
+from bert_tf.tasks import outcome
+from bert_tf.tasks.outcome import Tried
 from bert_tf.training.settings import FineTuningSettings
 
 LAST = {"eval_f1": 0.0, "eval_loss": 3.0, "loss": 3.5, "global_step": 96}
@@ -24,7 +25,7 @@ def said(tmp_path, caplog, results=LAST, best=BEST, seed=12345, **settings):
     caplog.clear()
     with caplog.at_level("INFO"):
         run = FineTuningSettings(output_dir=str(tmp_path), **settings)
-        last_words.tell(task, run, results, seed, 96)
+        outcome.tell(task, run, results, seed, 96)
     return [message.replace(str(tmp_path), "out") for message in caplog.messages]
 
 
@@ -77,9 +78,9 @@ def test_the_loss_over_batches_is_not_shown_beside_that_over_examples(tmp_path):
     assert card.shown_results(LAST) == {"eval_f1": 0.0, "eval_loss": 3.0}
     assert card.shown_results({"loss": 1.0, "masked_lm_loss": 2.0, "step": 3}) == {"loss": 1.0, "masked_lm_loss": 2.0}
     (tmp_path / "seed-1").mkdir()
-    table = seeds.write_summary(str(tmp_path), {1: LAST, 2: LAST}, "eval_f1")
+    table = outcome.write_seeds(str(tmp_path), Tried({}, {1: LAST, 2: LAST}), "eval_f1")
     assert [line.split()[0] for line in table.splitlines()] == ["metric", "eval_f1", "eval_loss", "2"]
     assert "loss" in json.loads((tmp_path / "seeds.json").read_text())["summary"]
     values = {"learning_rate": 1e-5}
-    header = search.table_text([search.Tried(values, {1: LAST})], "eval_f1").splitlines()[0]
+    header = outcome.table_text([Tried(values, {1: LAST})], "eval_f1").splitlines()[0]
     assert header.split("|")[1:-1] == [" learning_rate ", " eval_f1 ", " eval_loss "]

@@ -2,16 +2,20 @@
 
 import importlib
 import json
+import traceback
 
+import keras
 import pytest
 from helpers.paths import ROOT
-from helpers.tiny import write_encoder
+from helpers.tiny import ONE_LAYER, write_encoder, write_pretraining_records
 
 import bert_tf
 from bert_tf.tasks import script
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.table import TASKS
+from bert_tf.training.pretraining_run import pretrain
+from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.settings import FineTuningSettings
 
 
@@ -61,6 +65,47 @@ def test_a_notebook_trains_and_a_step_is_evaluated_once(folder):
     with pytest.raises(ValueError, match=r"finished run with other settings \(the training data: 16 examples, checksum "
                        r"\w+ there, 17 examples, checksum \w+ now\)\. .* --overwrite_output_dir"):  # fmt: skip
         script.fine_tune(task, run)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The functions of ours between the start and the first call of a model in training, once that has happened."""
+    found = []
+
+    def called(model, *inputs, training=False, **arguments):
+        if training and not found:
+            names = [(frame.filename, frame.name) for frame in traceback.extract_stack()]
+            last = max(number for number, (path, _) in enumerate(names) if "/bert_tf/training/" in path)
+            found.extend(name for path, name in names[: last + 1] if "/bert_tf/" in path)
+        return call(model, *inputs, training=training, **arguments)
+
+    call = keras.layers.Layer.__call__
+    monkeypatch.setattr(keras.layers.Layer, "__call__", called)
+    return found
+
+
+def test_few_functions_are_between_main_and_the_model(calls, folder, tmp_path):
+    settings = ClassificationSettings(
+        task_name="custom", train_file=str(folder / "train.csv"), text_a="text", label="label"
+    )
+    run = FineTuningSettings(
+        output_dir=str(tmp_path / "run"), init_checkpoint=str(folder / "encoder"), do_train=True, max_seq_length=8,
+        train_batch_size=16, num_train_epochs=1,
+    )  # fmt: skip
+    script.fine_tune(ClassificationTask(settings), run)
+    assert calls == ["fine_tune", "execute", "train", "_steps", "body", "replica_step", "_gradients"]
+
+
+def test_few_functions_are_between_main_and_the_model_in_pretraining(calls, tmp_path):
+    write_pretraining_records(tmp_path / "a.tfrecord", 8)
+    config = tmp_path / "bert_config.json"
+    config.write_text(json.dumps(ONE_LAYER))
+    settings = PretrainingSettings(
+        str(tmp_path / "a.tfrecord"), str(tmp_path / "run"), bert_config_file=str(config), do_train=True,
+        max_seq_length=16, max_predictions_per_seq=3, train_batch_size=4, num_train_steps=1, num_warmup_steps=0,
+    )  # fmt: skip
+    pretrain(settings)
+    assert calls == ["pretrain", "_run", "train", "_steps", "body", "replica_step", "_gradients"]
 
 
 def test_few_steps_are_warned_of(caplog):

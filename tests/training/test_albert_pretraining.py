@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.slow import slow
+from helpers.training_steps import trainer_of
 
 from bert_tf.models import initialize, open_weights
 from bert_tf.models.task_models import BertForPreTraining
-from bert_tf.training import step as train_step
 from bert_tf.training.optimization import AdamWeightDecay, Lamb, WarmupLinearDecay
 
 pytestmark = pytest.mark.numbers
@@ -29,12 +29,10 @@ def test_six_steps(golden, name, optimizer_class, tolerance):
     schedule = (expected[key] for key in ("learning_rate", "num_train_steps", "num_warmup_steps"))
     optimizer = optimizer_class(WarmupLinearDecay(*schedule), bias_correction=False)
     optimizer.build(model.trainable_variables)
-    plan = train_step.TrainingPlan(num_train_steps=20, batch_size=batches["input_ids"].shape[1])
-    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    train = train_step.make_train_function(model, optimizer, model.objective, strategy, plan)
+    train = trainer_of(model, optimizer, batch_size=batches["input_ids"].shape[1]).steps
     data = iter(tf.data.Dataset.from_tensor_slices(batches))
     for step in expected["steps"]:
-        result = train(data, tf.constant(1), tf.constant(1.0), tf.constant(0))
+        result = train(data, tf.constant(1))
         np.testing.assert_allclose(result["loss"], step["loss"], atol=2e-5)
         np.testing.assert_allclose(result["gradient_norm"], step["global_norm"], rtol=1e-5)
     weights = open_weights.open_weights(str(folder / f"{name}.ckpt-6"))

@@ -81,13 +81,6 @@ def test_patience_counts_evaluations_since_the_best(make, model):
     assert not make(4, patience=2).should_stop()  # step 5 must be repeated
 
 
-def test_smaller_is_better(make, model, tmp_path):
-    keeper = make(metric="eval_loss", smaller_is_better=True, patience=1)
-    for step, f1 in ((1, 0.5), (2, 0.9), (3, 0.6)):
-        evaluate(keeper, model, step, f1)
-    assert keeper.best["step"] == 2 and keeper.should_stop() and saved_step(tmp_path / "run") == (2, 2)
-
-
 def test_a_metric_that_is_not_there_is_named(make, model, tmp_path):
     with pytest.raises(ValueError, match="chosen by eval_accuracy, but there are only eval_f1, eval_loss"):
         evaluate(make(metric="eval_accuracy"), model, 1, 0.5)

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import logging
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf.models import initialize
 from bert_tf.models.config import BertConfig
 from bert_tf.models.open_weights import find_weights
-from bert_tf.models.task_models import BertForPreTraining, BertModel
+from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training import checkpoints
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
@@ -66,28 +65,6 @@ def test_a_checkpoint_of_the_original_program(shared):
     assert checkpoints.read_global_step(prefix) == int(optimizer.iterations.numpy()) > 0
 
 
-def test_encoder_alone_takes_its_part_and_names_the_rest(golden):
-    folder = golden / "model" / "config1"
-    model = BertModel(BertConfig.from_json_file(str(folder / "bert_config.json")))
-    model.build()
-    result = initialize.load_weights(model, str(folder / "bert_model.ckpt"))
-    assert len(result.initialized) == 5 + 16 * 2 + 2
-    assert not result.missing
-    assert "cls/predictions/output_bias" in result.unused
-
-
-def test_missing_variables_stay_random_and_are_listed(golden, caplog):
-    folder = golden / "model" / "config1"
-    model = BertForPreTraining(BertConfig.from_json_file(str(folder / "bert_config.json")))
-    model.build()
-    bias = model.masked_lm.output_bias.numpy()
-    logging.set_verbosity(logging.INFO)
-    result = initialize.load_weights(model, str(folder / "squad.ckpt"))
-    assert len(result.missing) == 7
-    assert "cls/predictions/output_bias" in result.missing
-    np.testing.assert_array_equal(model.masked_lm.output_bias.numpy(), bias)
-
-
 def test_a_wrong_shape_assigns_nothing(tmp_path):
     model = tiny_model()
     before = {name: v.numpy() for name, v in initialize.model_variables(model).items()}
@@ -98,22 +75,6 @@ def test_a_wrong_shape_assigns_nothing(tmp_path):
         initialize.initialize(initialize.model_variables(model), prefix)
     for name, variable in initialize.model_variables(model).items():
         np.testing.assert_array_equal(variable.numpy(), before[name])
-
-
-def test_nothing_in_common_is_an_error(tmp_path):
-    prefix = checkpoints.save(str(tmp_path), 1, {"other": np.ones(2, "float32")})
-    with pytest.raises(ValueError, match="none of the model's variables"):
-        initialize.initialize(initialize.model_variables(tiny_model()), prefix)
-
-
-def test_damaged_file_is_named(tmp_path):
-    prefix = checkpoints.save(str(tmp_path), 1, initialize.model_variables(tiny_model()))
-    data = tmp_path / "model.ckpt-1.data-00000-of-00001"
-    content = bytearray(data.read_bytes())
-    content[len(content) // 2] ^= 1
-    data.write_bytes(bytes(content))
-    with pytest.raises(ValueError, match=r"model\.ckpt-1: .* can't be read"):
-        initialize.initialize(initialize.model_variables(tiny_model()), prefix)
 
 
 def test_what_counts_as_a_checkpoint(tmp_path):
@@ -227,6 +188,12 @@ def test_shards_are_found_and_removed_together(tmp_path, monkeypatch):
     )
     checkpoints.save(str(tmp_path), 7, values, keep_max=1)
     assert not list(tmp_path.glob("model.ckpt-5*"))
+
+
+def test_nothing_in_common_is_an_error(tmp_path):
+    prefix = checkpoints.save(str(tmp_path), 1, {"other": np.ones(2, "float32")})
+    with pytest.raises(ValueError, match="none of the model's variables"):
+        initialize.initialize(initialize.model_variables(tiny_model()), prefix)
 
 
 def test_a_cut_off_checkpoint_is_named(tmp_path):

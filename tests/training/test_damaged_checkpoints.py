@@ -85,12 +85,6 @@ def test_nothing_is_renamed_where_none_is_used(whole, tmp_path):
     assert sorted(os.listdir(tmp_path)) == before
 
 
-def test_without_a_checkpoint(tmp_path):
-    assert checkpoints.use_newest(str(tmp_path), read_all, True) is None
-    checkpoints.check_newest(str(tmp_path / "none"), True)
-    assert os.listdir(tmp_path) == []
-
-
 def test_an_index_is_checked_before_anything_else(tmp_path):
     save_steps(tmp_path, 1, 2)
     DAMAGE["zeroed"](tmp_path / "model.ckpt-2.index")

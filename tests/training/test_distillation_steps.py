@@ -10,13 +10,13 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.training_steps import trainer_of
 
 from bert_tf.models import initialize
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
 from bert_tf.models.families import DistilBertConfig
 from bert_tf.models.open_weights import open_weights
 from bert_tf.models.task_models import BertForMaskedLM
-from bert_tf.training import step as train_step
 from bert_tf.training.optimization import create_optimizer
 
 PREDICTIONS = 12
@@ -63,15 +63,12 @@ def test_all_updates(oracle, golden, batches):
     assert (recipe.learning_rate, recipe.clip_norm) == (settings["learning_rate"], settings["max_grad_norm"])
     optimizer = create_optimizer(recipe.optimizer, recipe.learning_rate, steps, warmup, recipe)
     optimizer.build(model.trainable_variables)
-    plan = train_step.TrainingPlan(
-        num_train_steps=steps, batch_size=8, gradient_accumulation_steps=2, clip_norm=recipe.clip_norm
-    )
-    train = train_step.make_train_function(model, optimizer, objective, tf.distribute.OneDeviceStrategy("/cpu:0"), plan)
+    train = trainer_of(model, optimizer, objective, batch_size=8, gradient_accumulation_steps=2).steps
     data = iter(tf.data.Dataset.from_tensor_slices(batches))
     for number in range(settings["updates"]):
         expected = settings["batches"][2 * number : 2 * number + 2]
         rate = float(optimizer.learning_rate)
-        result = train(data, tf.constant(1), tf.constant(1.0), tf.constant(0))
+        result = train(data, tf.constant(1))
         np.testing.assert_allclose(rate, expected[1]["learning_rate"], rtol=1e-6)
         np.testing.assert_allclose(result["gradient_norm"], expected[1]["gradient_norm"], rtol=1e-3)
         metrics = {"loss": result["loss"], **objective.metrics(result)}

@@ -2,21 +2,18 @@
 
 import pytest
 import tensorflow as tf
-from helpers.training_steps import build, make_batches, one_device
+from helpers.training_steps import build, make_batches, one_device, trainer_of
 
 from bert_tf.models.objectives import PretrainingObjective
-from bert_tf.training import step as train_step
 
 # 365 operations: forward, backward and the update of 16 variables, with dropout, for batches of unknown length.
 _MOST_OPERATIONS_PER_LAYER = 400
-_SCALE = (tf.constant(1.0), tf.constant(0))
 
 
 def make_step(layers: int):
     strategy = one_device()
     model, optimizer = build(strategy, dropout=0.1, layers=layers)
-    plan = train_step.TrainingPlan(num_train_steps=9, batch_size=4, seed=3)
-    return train_step.make_train_function(model, optimizer, PretrainingObjective, strategy, plan)
+    return trainer_of(model, optimizer, PretrainingObjective, strategy, batch_size=4, seed=3).steps
 
 
 def batches():
@@ -29,7 +26,7 @@ def batches():
 
 def operations(layers: int) -> dict[str, int]:
     """Type -> number of operations of a step."""
-    graph = make_step(layers).get_concrete_function(batches(), tf.constant(1), *_SCALE).graph.as_graph_def()
+    graph = make_step(layers).get_concrete_function(batches(), tf.constant(1)).graph.as_graph_def()
     types = [node.op for function in (graph, *graph.library.function) for node in _nodes(function)]
     return {kind: types.count(kind) for kind in set(types)}
 
@@ -51,5 +48,5 @@ def test_a_layer_more_takes_few_operations():
 def test_one_trace_for_any_number_of_steps():
     step, iterator = make_step(1), batches()
     for count in (1, 3, 2):
-        assert step(iterator, tf.constant(count), *_SCALE)["steps"] == count
+        assert step(iterator, tf.constant(count))["steps"] == count
     assert step.experimental_get_tracing_count() == 1

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.slow import exhaustive, slow
-from helpers.training_steps import CONFIG, assert_same, build, feed, make_batches, mirrored, one_device, run
+from helpers.training_steps import CONFIG, assert_same, build, feed, make_batches, mirrored, one_device, run, trainer_of
 
 from bert_tf.models import initialize, kernels
 from bert_tf.models.config import BertConfig
@@ -25,33 +25,15 @@ from bert_tf.training.optimization import create_optimizer
 # --- the same step, however it is cut ---------------------------------------------------------------------------------
 
 
-@functools.cache
-def whole_batches(optimizer="adamw"):
-    """Ten steps on one device, and their batches."""
+@pytest.mark.slow  # In small: in the matrix below, with the other optimizer.
+def test_replicas_equal_one_device():
     batches = make_batches(batch_size=8, steps=10)
-    return batches, *run(one_device(), batches, optimizer=optimizer, rate=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("replicas", "optimizer"),
-    [*slow((2, "adamw"), (4, "lamb")), *exhaustive((2, "lamb"), (4, "adamw"))],  # In small: in the matrix below.
-)
-def test_replicas_equal_one_device(replicas, optimizer):
-    batches, expected, (whole,) = whole_batches(optimizer)
-    actual, (cut,) = run(mirrored(replicas), batches, optimizer=optimizer, rate=1e-3)
+    expected, (whole,) = run(one_device(), batches, optimizer="lamb", rate=1e-3)
+    actual, (cut,) = run(mirrored(4), batches, optimizer="lamb", rate=1e-3)
     assert_same(expected, actual, 1e-5)
     assert whole["steps"] == cut["steps"] == 10
     for name in (*PretrainingObjective.sum_names, "loss"):
         np.testing.assert_allclose(cut[name], whole[name], rtol=1e-5)
-
-
-# In small: test_optimization.py, with the original's numbers.
-@pytest.mark.parametrize("parts", [*slow(4), *exhaustive(2, 8)])
-def test_accumulation_equals_the_whole_batch(parts):
-    batches, expected, (whole,) = whole_batches()
-    actual, (cut,) = run(one_device(), batches, parts=parts, rate=1e-3)
-    assert_same(expected, actual, 1e-5)
-    np.testing.assert_allclose(cut["loss"], whole["loss"], rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -85,17 +67,6 @@ def test_calls_of_several_steps_equal_single_steps():
         np.testing.assert_array_equal(singly[name], value, err_msg=name)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_xla_step_equals_the_plain_one(replicas):
-    """Forward and backward compile with static shapes, as a TPU needs."""
-    batches = make_batches(batch_size=4, steps=3)
-    strategy = one_device() if replicas == 1 else mirrored(2)
-    expected, _ = run(strategy, batches, dropout=0.1, rate=1e-3)
-    actual, _ = run(strategy, batches, dropout=0.1, rate=1e-3, use_xla=True)
-    assert_same(expected, actual, 2e-5)
-
-
 @pytest.mark.slow  # in small: test_replicas_parts_xla_and_precision_together
 @pytest.mark.parametrize("parts", [1, 2])
 def test_each_replica_is_given_only_its_rows(parts):
@@ -110,14 +81,14 @@ def test_each_replica_is_given_only_its_rows(parts):
 
     batches, strategy = make_batches(batch_size=8, steps=1), mirrored(2)
     model, optimizer = build(strategy)
-    plan = train_step.TrainingPlan(num_train_steps=1, batch_size=8, gradient_accumulation_steps=parts)
-    train = train_step.make_train_function(model, optimizer, Objective, strategy, plan)
+    options = {"batch_size": 8, "gradient_accumulation_steps": parts}
+    train = trainer_of(model, optimizer, Objective, strategy, **options).steps
     dataset = tf.data.Dataset.from_tensor_slices(batches)
-    result = train(feed(strategy, dataset), tf.constant(1), tf.constant(1.0), tf.constant(0))
+    result = train(feed(strategy, dataset), tf.constant(1))
     assert seen and all(set(rows.values()) == {4} for rows in seen)
     assert float(result["masked_lm_weight"]) == batches["masked_lm_weights"].sum()
     with pytest.raises(ValueError, match="has 8 rows, but a replica's share has 4"):
-        train(iter(dataset), tf.constant(1), tf.constant(1.0), tf.constant(0))
+        train(iter(dataset), tf.constant(1))
 
 
 @functools.cache
@@ -159,9 +130,8 @@ def test_the_whole_train_evaluate_and_predict_step_compiles(golden):
     kernels.set_fused(False)
     try:
         model, optimizer = build(strategy, dropout=0.1, rate=1e-3)
-        plan = train_step.TrainingPlan(num_train_steps=3, batch_size=4, seed=3)
-        step = train_step.make_replica_step(model, optimizer, PretrainingObjective, strategy, plan)
-        compiled = tf.function(step, jit_compile=True)
+        trainer = trainer_of(model, optimizer, PretrainingObjective, strategy, batch_size=4, seed=3)
+        compiled = tf.function(trainer.replica_step, jit_compile=True)
         for number in range(3):
             batch = {name: tf.constant(value[number]) for name, value in batches.items()}
             _, _, finite = strategy.run(compiled, args=(batch, tf.constant(1.0)))
@@ -195,10 +165,9 @@ def classified(strategy) -> dict:
 
     wide, one = tf.TensorSpec([4, None], tf.int32), tf.TensorSpec([4], tf.int32)
     specs = {"input_ids": wide, "input_mask": wide, "segment_ids": wide, "label_ids": one}
-    plan = train_step.TrainingPlan(num_train_steps=3, batch_size=4, seed=3)
-    train = train_step.make_train_function(model, optimizer, model.objective, strategy, plan)
+    train = trainer_of(model, optimizer, strategy=strategy, batch_size=4, seed=3).steps
     data = feed(strategy, tf.data.Dataset.from_generator(batches, output_signature=specs))
-    train(data, 3, tf.constant(1.0), tf.constant(0))
+    train(data, 3)
     return {name: v.numpy() for name, v in checkpoints.model_variables(model).items()}
 
 
@@ -231,7 +200,7 @@ def test_bfloat16_follows_the_loss_curve_of_float32():
 @pytest.mark.slow
 def test_float16_scales_the_loss_and_follows_float32():
     expected, _ = losses()
-    actual, results = losses(dtype="mixed_float16", loss_scaling=True, scale=2.0**15)
+    actual, results = losses(dtype="mixed_float16", scale=2.0**15)
     np.testing.assert_allclose(actual, expected, rtol=0.03)
     assert results[-1]["good_steps"] > 0
 
@@ -239,7 +208,7 @@ def test_float16_scales_the_loss_and_follows_float32():
 @pytest.mark.parametrize("replicas", [1, *slow(2)])
 def test_loss_scale_halves_on_overflow_and_the_step_is_left_out(replicas):
     batches, strategy = make_batches(batch_size=4, steps=3), one_device() if replicas == 1 else mirrored(2)
-    _, (result,) = run(strategy, batches, dtype="mixed_float16", loss_scaling=True, scale=2.0**40)
+    _, (result,) = run(strategy, batches, dtype="mixed_float16", scale=2.0**40)
     assert (result["steps"], result["skipped"]) == (0, 3)
     assert result["loss_scale"] == 2.0**37
     assert not result["failed"]
@@ -275,16 +244,16 @@ def test_a_nan_step_can_be_skipped_and_counted():
     assert all(np.isfinite(value).all() for value in values.values())
 
 
-def train_loop(tmp_path, batches, evaluate=None, **plan_options):
+def train_loop(tmp_path, batches, evaluate=None, save_first=True, **settings):
     strategy = one_device()
     model, optimizer = build(strategy)
     steps, batch_size = batches["input_ids"].shape[:2]
-    plan = train_step.TrainingPlan(num_train_steps=steps, batch_size=batch_size, log_every_steps=2, **plan_options)
+    trainer = trainer_of(
+        model, optimizer, PretrainingObjective, strategy, batch_size=batch_size, log_every_steps=2, **settings
+    )
     dataset = tf.data.Dataset.from_tensor_slices(batches)
-    return loop.train(
-        model, optimizer, PretrainingObjective, strategy, plan, lambda first, share: dataset.skip(first), str(tmp_path),
-        evaluate,
-    )  # fmt: skip
+    options = {"evaluate": evaluate, "eval_every_steps": trainer.settings.eval_every_steps, "save_first": save_first}
+    return loop.train(trainer, steps, lambda first, share: dataset.skip(first), str(tmp_path), **options)
 
 
 def test_the_loop_names_the_step_of_a_nan_and_keeps_the_last_checkpoint(tmp_path):
@@ -360,10 +329,7 @@ def test_points_of_the_log_are_means(tmp_path):
     [(1, 100, 1), (49, 100, 1), (343, 100, 6), (5000, 100, 100), (1_000_000, 100, 100), (1000, 7, 7), (1000, 900, 20)],
 )
 def test_a_curve_has_fifty_points(steps, every, period):
-    plan = train_step.TrainingPlan(num_train_steps=steps, batch_size=1, log_every_steps=every)
-    assert plan.log_period == period
-    longer = train_step.TrainingPlan(num_train_steps=1_000_000, stop_at_step=steps, batch_size=1, log_every_steps=every)
-    assert longer.log_period == period
+    assert loop.log_period(every, steps) == period
 
 
 # --- evaluation -------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.slow import slow
-from helpers.training_steps import feed, mirrored, one_device
+from helpers.training_steps import feed, mirrored, one_device, trainer_of
 
 from bert_tf.models import initialize, kernels
 from bert_tf.models.config import BertConfig
@@ -16,7 +16,6 @@ from bert_tf.models.objectives import PretrainingObjective
 from bert_tf.models.task_models import BertForPreTraining, BertForQuestionAnswering
 from bert_tf.training import checkpoints, loop
 from bert_tf.training.optimization import AdamWeightDecay, Lamb, WarmupLinearDecay, create_optimizer
-from bert_tf.training.step import TrainingPlan, make_train_function
 
 pytestmark = pytest.mark.numbers
 
@@ -62,15 +61,14 @@ def test_twelve_pretraining_steps_equal_the_original(golden, fused, accumulation
     kernels.set_fused(fused)
     try:
         model, optimizer, batch = pretraining_at_step(golden, 0)
-        plan = TrainingPlan(num_train_steps=20, batch_size=4, gradient_accumulation_steps=accumulation)
-        strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-        run = make_train_function(model, optimizer, PretrainingObjective, strategy, plan)
+        options = {"batch_size": 4, "gradient_accumulation_steps": accumulation}
+        run = trainer_of(model, optimizer, PretrainingObjective, **options).steps
         iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
         steps = json.loads((golden / "optimizer" / "pretraining_steps.json").read_text())["steps"]
         for number, expected in enumerate(steps):
             assert int(optimizer.iterations.numpy()) == expected["global_step_before"]
             np.testing.assert_allclose(float(optimizer.learning_rate), expected["learning_rate"], rtol=1e-6)
-            result = run(iterator, tf.constant(1), tf.constant(1.0), tf.constant(0))
+            result = run(iterator, tf.constant(1))
             np.testing.assert_allclose(float(result["loss"]), expected["loss"], atol=2e-4)
             np.testing.assert_allclose(float(result["gradient_norm"]), expected["global_norm"], rtol=2e-4)
             if number + 1 in (6, 12):
@@ -84,9 +82,8 @@ def test_twelve_pretraining_steps_equal_the_original(golden, fused, accumulation
 def test_going_on_from_the_originals_own_checkpoint(golden):
     """The original's weights, moments and step after 6 steps, and 6 more here, give its checkpoint of step 12."""
     model, optimizer, batch = pretraining_at_step(golden, 6)
-    plan = TrainingPlan(num_train_steps=20, batch_size=4)
-    run = make_train_function(model, optimizer, PretrainingObjective, tf.distribute.OneDeviceStrategy("/cpu:0"), plan)
-    result = run(iter(tf.data.Dataset.from_tensors(batch).repeat()), tf.constant(6), tf.constant(1.0), tf.constant(0))
+    run = trainer_of(model, optimizer, PretrainingObjective, batch_size=4).steps
+    result = run(iter(tf.data.Dataset.from_tensors(batch).repeat()), tf.constant(6))
     assert int(result["steps"]) == 6
     variables = checkpoints.training_variables(model, optimizer)
     assert_equals_checkpoint(variables, golden / "optimizer" / "pretraining.ckpt-12")
@@ -124,12 +121,12 @@ def test_eight_squad_steps_equal_the_original(golden, replicas, parts, use_xla):
     start = golden / "model" / "config1" / "squad.ckpt"
     initialize.initialize(variables, str(start), must_have_all=True)
     inputs = batch_for(model, folder)
-    plan = TrainingPlan(num_train_steps=10, batch_size=4, gradient_accumulation_steps=parts, use_xla=use_xla)
-    run = make_train_function(model, optimizer, model.objective, strategy, plan)
+    options = {"batch_size": 4, "gradient_accumulation_steps": parts, "use_xla": use_xla}
+    run = trainer_of(model, optimizer, strategy=strategy, **options).steps
     iterator = feed(strategy, tf.data.Dataset.from_tensors(inputs).repeat())
     steps = json.loads((folder / "squad_steps.json").read_text())["steps"]
     for expected in steps:
-        result = run(iterator, tf.constant(1), tf.constant(1.0), tf.constant(0))
+        result = run(iterator, tf.constant(1))
         np.testing.assert_allclose(float(result["loss"]), expected["loss"], atol=2e-4)
         np.testing.assert_allclose(float(result["gradient_norm"]), expected["global_norm"], rtol=2e-4)
         assert expected["global_norm"] > 1
@@ -176,27 +173,6 @@ def test_a_run_resumes_from_the_originals_squad_checkpoint(golden, tmp_path, cap
 
 
 # --- single optimizers -----------------------------------------------------------------------------------------------
-
-
-def test_reference_trajectory():
-    """Appendix of the behaviour notes: p=0.5, rate 0.1, decayed, three gradients."""
-    variable = keras.Variable([0.5], name="kernel")
-    optimizer = AdamWeightDecay(learning_rate=0.1, global_clipnorm=None)
-    values = []
-    for gradient in (0.1, -0.2, 0.05):
-        optimizer.apply([tf.constant([gradient])], [variable])
-        values.append(float(variable.numpy()[0]))
-    np.testing.assert_allclose(values, [0.18337220237, 0.33874587942, 0.40606288601], rtol=1e-6)
-
-
-def test_the_originals_own_optimizer_test():
-    """Fits three weights to a target within 1e-2 in 100 steps."""
-    variable = keras.Variable([0.1, -0.2, -0.1], name="w")
-    target = np.array([0.4, 0.2, -0.5], "float32")
-    optimizer = AdamWeightDecay(learning_rate=0.2, weight_decay_rate=0.0)
-    for _ in range(100):
-        optimizer.apply([tf.constant(2 * (variable.numpy() - target) / 3)], [variable])
-    np.testing.assert_allclose(variable.numpy(), target, atol=1e-2)
 
 
 def test_decay_is_excluded_by_name():

@@ -50,13 +50,6 @@ def test_attention_panels(tmp_path, heads, grid):
     assert [path.name for path in tmp_path.iterdir()] == ["attention.png"]
 
 
-def test_attention_of_one_head_without_a_file(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    figure = plot_attention(np.eye(3), ["a", "b", "c"])
-    np.testing.assert_array_equal(figure.axes[0].get_images()[0].get_array(), np.eye(3))
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -209,15 +202,6 @@ def test_plot_of_a_fine_tuning_log(tmp_path):
     assert lines_of(figure.axes[0]) == {"training": [(1, 1.5), (2, 1.0)], "held-out": [(1, 0.9), (2, 0.7)]}
     assert lines_of(figure.axes[1]) == {"training": [(1, 0.2), (2, 0.3)], "held-out": [(1, 0.5), (2, 0.5)]}
     assert lines_of(figure.axes[2]) == {"held-out": [(1, 0.4), (2, 0.4)]}
-
-
-def test_plot_of_training_without_evaluation(tmp_path):
-    figure = plot_training_log(write_log(tmp_path / "a.jsonl", [{"kind": "train", "step": 1, "loss": 2.0}]), None)
-    assert [axes.get_title() for axes in figure.axes] == ["Loss"]
-    assert lines_of(figure.axes[0]) == {"training": [(1, 2.0)]}
-    records = [{"kind": "train", "step": 1, "loss": 2.0, "next_token_loss": 2.0, "next_token_accuracy": 0.1}]
-    figure = plot_training_log(write_log(tmp_path / "b.jsonl", records), None)
-    assert [axes.get_title() for axes in figure.axes] == ["Next token loss (nats)", "Next token accuracy"]
 
 
 def test_before_and_after(tmp_path):

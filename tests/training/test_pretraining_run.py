@@ -13,10 +13,9 @@ from bert_tf.conversion import convert
 from bert_tf.models.config import BertConfig
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.pretraining.create import create_pretraining_data
-from bert_tf.pretraining.settings import PretrainingSettings
 from bert_tf.training import pretraining_run, run_directory
 from bert_tf.training.pretraining_run import pretrain
-from bert_tf.training.settings import TrainingSettings
+from bert_tf.training.pretraining_settings import PretrainingSettings
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "house", "stands", "on", "a", "hill", "."]
 
@@ -45,10 +44,10 @@ def test_a_model_from_scratch_describes_itself(records, tmp_path, caplog):
         records, str(tmp_path / "model"), bert_config_file=records.replace("a.tfrecord", "bert_config.json"),
         do_train=True, do_eval=True, max_seq_length=16, max_predictions_per_seq=3, train_batch_size=8,
         num_train_steps=2, num_warmup_steps=1, max_eval_steps=1,
+        seed=3, keep_checkpoint_max=1,
     )  # fmt: skip
-    training = TrainingSettings(seed=3, keep_checkpoint_max=1)
     logging.set_verbosity(logging.INFO)
-    results = pretrain(settings, training)
+    results = pretrain(settings)
     assert results["global_step"] == 2 and results["masked_lm_loss"] > 0
     folder = str(tmp_path / "model")
     assert f"The model is in {folder}. To use it:" in caplog.text
@@ -70,7 +69,7 @@ def test_a_model_from_scratch_describes_itself(records, tmp_path, caplog):
     # Started again, it resumes at the end, with the vocabulary in the directory.
     caplog.clear()
     (tmp_path / "model" / "vocab.txt").write_text("\n".join(PIECES))
-    again = pretrain(dataclasses.replace(settings, do_eval=False, num_train_steps=3), training)
+    again = pretrain(dataclasses.replace(settings, do_eval=False, num_train_steps=3))
     assert again == {"global_step": 3}
     assert "Resuming at step 2" in caplog.text
     assert (tmp_path / "model" / "vocab.txt").read_text() == "\n".join(PIECES)
@@ -91,7 +90,7 @@ def test_another_vocab_size_stops_at_the_start(records, tmp_path):
             max_predictions_per_seq=3, num_train_steps=1, **settings,
         )  # fmt: skip
         with pytest.raises(ValueError) as caught:
-            pretrain(settings, TrainingSettings())
+            pretrain(settings)
         assert not (tmp_path / "model").exists() and "\n" not in str(caught.value)
         return str(caught.value)
 

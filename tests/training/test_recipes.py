@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.slow import slow
+from helpers.training_steps import trainer_of
 
 from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
 from bert_tf.models.families import ElectraConfig, RobertaConfig
 from bert_tf.models.recipe import Recipe
 from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
-from bert_tf.training import step as train_step
 from bert_tf.training.optimization import AdamWeightDecay, WarmupLinearDecay, create_optimizer, layer_rates
 
 pytestmark = pytest.mark.numbers
@@ -122,22 +122,20 @@ def test_layers_have_their_rates():
     assert again.layerwise_lr_decay == 0.5
 
 
-def one_step(plan_arguments=(), frozen=None, rate=0.1):
+def one_step(clip_norm=1.0, sum_loss=False, frozen=None, rate=0.1):
     keras.utils.set_random_seed(3)
     model = BertForSequenceClassification(BertConfig(**TINY, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
                                           2, dropout_rate=0.0)  # fmt: skip
     model.build()
     model.bert.freeze_layers(frozen)
-    optimizer = create_optimizer("adamw", rate, 10**6, 0)
+    optimizer = create_optimizer("adamw", rate, 10**6, 0, Recipe(clip_norm=clip_norm))
     optimizer.build(model.trainable_variables)
     before = {v.path: v.numpy() for v in model.trainable_variables}
-    plan = train_step.TrainingPlan(num_train_steps=1, batch_size=4, **dict(plan_arguments))
-    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    train = train_step.make_train_function(model, optimizer, model.objective, strategy, plan)
+    train = trainer_of(model, optimizer, batch_size=4, sum_loss=sum_loss).steps
     rng = np.random.default_rng(0)
     batch = {"input_ids": rng.integers(1, 30, (4, 8)), "label_ids": np.array([0, 1, 1, 0])}
     data = tf.data.Dataset.from_tensors({name: value.astype("int32") for name, value in batch.items()})
-    result = train(iter(data), tf.constant(1), tf.constant(1.0), tf.constant(0))
+    result = train(iter(data), tf.constant(1))
     moments = dict(zip(before, [m.numpy() for m in optimizer.first_moments], strict=True))
     changed = {path for path, value in before.items() if not np.array_equal(value, model_value(model, path))}
     return result, moments, changed, set(before)
@@ -175,12 +173,12 @@ def test_no_such_layers_to_freeze():
 @pytest.mark.usefixtures("plain_kernels")
 @pytest.mark.slow  # In small: test_sum_of_losses_of_words.
 def test_sum_of_losses_and_clipping():
-    usual, moments, *_ = one_step({"clip_norm": 0.0})
-    summed, sum_moments, *_ = one_step({"clip_norm": 0.0, "sum_loss": True})
+    usual, moments, *_ = one_step(clip_norm=0.0)
+    summed, sum_moments, *_ = one_step(clip_norm=0.0, sum_loss=True)
     norm = float(usual["gradient_norm"])
     np.testing.assert_allclose(float(summed["gradient_norm"]), 4 * norm, rtol=1e-6)
     np.testing.assert_allclose(float(summed["loss"]), float(usual["loss"]))
-    _, clipped, *_ = one_step({"clip_norm": norm / 2})
+    _, clipped, *_ = one_step(clip_norm=norm / 2)
     for name, moment in moments.items():
         np.testing.assert_allclose(sum_moments[name], 4 * moment, rtol=1e-4, atol=1e-9)
         np.testing.assert_allclose(clipped[name], moment / 2, rtol=1e-4, atol=1e-9)
@@ -188,7 +186,8 @@ def test_sum_of_losses_and_clipping():
 
 def test_sum_of_losses_of_words():
     """run_ner.py's loss is a mean over words; ELECTRA's is their sum."""
-    config = ElectraConfig(30, 8, 1, 2, 16, embedding_size=8, max_position_embeddings=8, hidden_dropout_prob=0.0)
+    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = ElectraConfig(30, 8, 1, 2, 16, embedding_size=8, max_position_embeddings=8, **rates)
     model = BertForTokenClassification(config, 3, dropout_rate=0.0, seed=0)
     optimizer = create_optimizer("adamw", 1e-3, 10, 0, dataclasses.replace(config.recipe, clip_norm=0.0))
     model.build()
@@ -198,11 +197,9 @@ def test_sum_of_losses_of_words():
     with tf.GradientTape() as tape:
         losses = model.objective.sums(model(batch, training=True), batch)["loss_sum"]
     gradients = tape.gradient(losses, [variable.value for variable in model.trainable_variables])
-    plan = train_step.TrainingPlan(num_train_steps=10, batch_size=2, clip_norm=0.0, sum_loss=True)
-    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    train = train_step.make_train_function(model, optimizer, model.objective, strategy, plan)
+    train = trainer_of(model, optimizer, batch_size=2, sum_loss=True).steps
     data = iter(tf.data.Dataset.from_tensors(batch))
-    result = train(data, tf.constant(1), tf.constant(1.0), tf.constant(0))
+    result = train(data, tf.constant(1))
     np.testing.assert_allclose(result["gradient_norm"], tf.linalg.global_norm(gradients), rtol=1e-5)
     np.testing.assert_allclose(4 * result["loss"], losses, rtol=1e-6)
 

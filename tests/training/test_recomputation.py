@@ -6,14 +6,13 @@ import tensorflow as tf
 from helpers.dropped import in_training
 from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG
-from helpers.training_steps import assert_same, make_batches, mirrored, one_device, run
+from helpers.training_steps import assert_same, build, make_batches, mirrored, one_device, run, trainer_of
 
 from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
 from bert_tf.models.families import AlbertConfig
+from bert_tf.models.objectives import PretrainingObjective
 from bert_tf.models.task_models import BertForSequenceClassification
-from bert_tf.training.settings import TrainingSettings
-from bert_tf.training.step import TrainingPlan
 
 PRODUCTS_PER_LAYER = 8  # query, key, value, scores, context, output, and the two of the feed-forward network
 
@@ -76,7 +75,15 @@ def test_each_layer_is_computed_once_more(kind):
 
 
 def test_the_flag_reaches_the_step():
-    assert TrainingPlan.of(TrainingSettings(recompute=True), num_train_steps=1, batch_size=1).recompute
+    model, optimizer = build(one_device())
+    batch = tf.data.Dataset.from_tensor_slices(make_batches(2, 1))
+
+    def products_of_a_step(**settings):
+        steps = trainer_of(model, optimizer, PretrainingObjective, batch_size=2, **settings).steps
+        functions = steps.get_concrete_function(iter(batch), tf.constant(1)).graph.as_graph_def().library.function
+        return sum(node.op in ("MatMul", "BatchMatMulV2") for function in functions for node in function.node_def)
+
+    assert products_of_a_step(recompute=True) == products_of_a_step() + PRODUCTS_PER_LAYER
 
 
 def test_only_in_its_context():

@@ -13,13 +13,13 @@ import safetensors.numpy
 import tensorflow as tf
 from helpers.outputs import assert_drawn_independently
 from helpers.paths import ROOT
+from helpers.training_steps import trainer_of
 
 from bert_tf.models import initialize
 from bert_tf.models.config import BertConfig
 from bert_tf.models.families import DistilBertConfig, RobertaConfig
 from bert_tf.models.objectives import MaskedLanguageModelObjective, MeanMaskedLanguageModelObjective
 from bert_tf.models.task_models import BertForMaskedLM
-from bert_tf.training import step as train_step
 from bert_tf.training.optimization import WarmupLinearDecay, create_optimizer
 
 pytestmark = pytest.mark.numbers
@@ -104,14 +104,11 @@ def test_eight_updates(directory, tmp_path, parts):
     optimizer = create_optimizer(recipe.optimizer, RATE, 20, WARMUP, recipe)
     assert isinstance(optimizer._learning_rate, WarmupLinearDecay)
     optimizer.build(model.trainable_variables)
-    plan = train_step.TrainingPlan(
-        num_train_steps=20, batch_size=ROWS, gradient_accumulation_steps=parts, clip_norm=recipe.clip_norm
-    )
-    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    train = train_step.make_train_function(model, optimizer, MeanMaskedLanguageModelObjective, strategy, plan)
+    options = {"batch_size": ROWS, "gradient_accumulation_steps": parts}
+    train = trainer_of(model, optimizer, MeanMaskedLanguageModelObjective, **options).steps
     data = iter(tf.data.Dataset.from_tensor_slices(batches))
     for loss in losses:
-        result = train(data, tf.constant(1), tf.constant(1.0), tf.constant(0))
+        result = train(data, tf.constant(1))
         np.testing.assert_allclose(result["loss"], loss, rtol=1e-5)
     model.save_pretrained(str(tmp_path / "ours"), format="huggingface")
     found = safetensors.numpy.load_file(tmp_path / "ours" / "model.safetensors")

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.events import wait_until
-from helpers.training_steps import build, make_batches, one_device
+from helpers.training_steps import build, make_batches, one_device, trainer_of
 from helpers.warm import HANG_SECONDS
 
 from bert_tf.models.objectives import PretrainingObjective
 from bert_tf.training import checkpoints, loop
-from bert_tf.training import step as train_step
 from bert_tf.weights.bundle import open_bundle
 
 
@@ -94,11 +93,10 @@ def test_an_error_ends_the_run_at_the_next_save_or_at_the_end(monkeypatch, tmp_p
 def train(folder, steps: int, **options) -> None:
     """Four steps, saved after each."""
     batches, (model, optimizer) = make_batches(batch_size=4, steps=4), build(one_device())
-    plan = train_step.TrainingPlan(
-        num_train_steps=steps, batch_size=4, log_every_steps=1, save_checkpoints_steps=2, eval_every_steps=3
-    )
+    periods = {"log_every_steps": 1, "save_checkpoints_steps": 2}
+    trainer = trainer_of(model, optimizer, PretrainingObjective, batch_size=4, **periods)
     data = lambda first, share: tf.data.Dataset.from_tensor_slices(batches).repeat().skip(first)  # noqa: E731
-    loop.train(model, optimizer, PretrainingObjective, one_device(), plan, data, str(folder), **options)
+    loop.train(trainer, steps, data, str(folder), eval_every_steps=3, **options)
 
 
 def test_training_does_not_wait(held, tmp_path):

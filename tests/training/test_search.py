@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from bert_tf.tasks import search as results_of_search
-from bert_tf.tasks import seeds
-from bert_tf.tasks.search import Tried, table_text, write_search
+from bert_tf.tasks import outcome
+from bert_tf.tasks.outcome import Tried, best_of, table_text, write_search
 from bert_tf.training import run_directory
 from bert_tf.training.plots import plot_search
 from bert_tf.training.search import SEARCHED, combinations_of, folder_of, parse_search
@@ -52,7 +51,7 @@ def test_wrong_grids_are_refused(search, message):
     ("values", "message"),
     [
         ({"learning_rate": 1e-5}, "--learning_rate is also in --search"),
-        ({"do_train": False, "do_eval": True}, "--search compares trained models: give --do_train."),
+        ({"do_train": False, "do_eval": True}, "--search is for training: give --do_train"),
         ({"distribution_strategy": "multi_worker_mirrored"}, "--search does not work with several workers"),
     ],
 )
@@ -80,7 +79,7 @@ def test_the_best_mean_is_kept_not_the_best_seed(tmp_path):
         (folder / "best_model" / "vocab.txt").write_text("")
         (folder / "eval_results.txt").write_text(folder.name)
     table = write_search(str(tmp_path), TRIED, "eval_f1")
-    assert (tmp_path / "search.md").read_text() == table + "\n"
+    assert (tmp_path / "search.md").read_text() == table
     best = "search-learning_rate=2e-05-train_batch_size=8"
     assert (tmp_path / "eval_results.txt").read_text() == best
     assert json.loads((tmp_path / "best_model" / "1_Pooling" / "config.json").read_text())["train_batch_size"] == 8
@@ -113,7 +112,7 @@ def test_nothing_behind_a_link_is_removed(tmp_path):
     source = out / folder_of(TRIED[0].values)
     (source / "best_model").mkdir(parents=True)
     (source / "best_model" / "vocab.txt").write_text("new")
-    seeds.copy_best(str(source), str(out))
+    outcome.copy_best(str(source), str(out))
     assert (out / "best_model" / "vocab.txt").read_text() == "new" and not (out / "best_model").is_symlink()
     assert sorted(path.read_text() for path in (tmp_path / "victim").iterdir()) == ["precious"] * 2
 
@@ -130,7 +129,7 @@ def test_the_table_can_be_read_on_a_console():
     assert table_text(alone, "eval_f1").endswith(
         "One seed each: what differs little may be chance; --num_seeds=5 shows how much."
     )
-    assert results_of_search.best_of([TRIED[0], TRIED[0]], "eval_f1") is TRIED[0]
+    assert best_of([TRIED[0], TRIED[0]], "eval_f1") is TRIED[0]
 
 
 def test_the_picture_has_a_row_for_each_combination():

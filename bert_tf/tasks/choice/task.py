@@ -8,8 +8,8 @@ from bert_tf.models import task_models
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.system.messages import named_by
 from bert_tf.tasks.choice import data, encode, outputs
-from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.training import run_directory
 
 
@@ -54,8 +54,8 @@ class ChoiceTask(FineTuningTask):
     def create_model(self, dtype):
         return task_models.BertForMultipleChoice(self.files.config, dtype=dtype)
 
-    def change_plan(self, plan, model):
-        return plan.with_rows(self.train_rows.rows_per_example)
+    def cost_of_example(self, tokens, flops, model):
+        return tokens * self.train_rows.rows_per_example, flops * self.train_rows.rows_per_example
 
     def write_records(self, path, rows, max_seq_length):
         encode.write_records(path, rows, max_seq_length)

@@ -22,11 +22,11 @@ from bert_tf.tasks.classification import (
 )
 from bert_tf.tasks.classification import outputs as classification_outputs
 from bert_tf.tasks.classification.settings import WINDOW_FLAGS
-from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.training import fine_tuning, run_directory
 from bert_tf.training.class_weights import class_weights
-from bert_tf.training.starting_head import find_head
+from bert_tf.training.fine_tuning import find_head
 
 
 class ClassificationTask(FineTuningTask):
@@ -217,15 +217,13 @@ class ClassificationTask(FineTuningTask):
         arguments |= {name: getattr(head, name) for name in WINDOW_FLAGS}
         return task_models.BertForSequenceClassification(config, num_labels, **arguments)
 
-    def change_plan(self, plan, model):
+    def cost_of_example(self, tokens, flops, model):
         if self.settings.features:  # BERT is only computed forward
-            trained = 3.0 * plan.tokens_per_example * model.reader.flops_per_token
-            return dataclasses.replace(plan, flops_per_example=plan.flops_per_example / 3.0 + trained)
-        if self.windows:  # the plan is for one window
-            return plan.with_rows(float(self.train_rows.windows.mean()))
-        if self.settings.model == "bert":
-            return plan
-        return dataclasses.replace(plan, flops_per_example=3.0 * model.flops_per_example(plan.tokens_per_example))
+            return tokens, flops / 3.0 + 3.0 * tokens * model.reader.flops_per_token
+        if self.windows:  # the cost is that of one window
+            count = float(self.train_rows.windows.mean())
+            return tokens * count, flops * count
+        return tokens, flops if self.settings.model == "bert" else 3.0 * model.flops_per_example(tokens)
 
     def write_records(self, path, rows, max_seq_length):
         encode.write_records(path, rows, max_seq_length)

@@ -5,7 +5,7 @@ import functools
 import re
 
 from bert_tf.models.directory import check_model
-from bert_tf.models.recipe import OptimizerSettings, StepSettings
+from bert_tf.models.recipe import OptimizerSettings
 from bert_tf.pretraining.corpus import check_beginning
 from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.record_settings import MIN_SEQ_LENGTH
@@ -13,7 +13,7 @@ from bert_tf.system import checks
 from bert_tf.system.declare import REQUIRED, check_values, like, setting, value_of
 from bert_tf.system.text_encodings import encoding_setting
 from bert_tf.tasks.classification.settings import ClassificationSettings
-from bert_tf.training.settings import ComputationSettings, FineTuningSettings
+from bert_tf.training.settings import FineTuningSettings, TrainingSettings
 
 # What the recipe gives to the scripts, and where a user gives it instead: a flag of run_domain.py, or nowhere.
 _OF_BOTH = {"init_checkpoint": True, "output_dir": False, "do_train": False, "do_eval": False, "max_seq_length": True,
@@ -71,14 +71,14 @@ class DomainSettings:
     num_train_steps: int | None = setting(
         None, "Steps of pre-training. If unset, as many as one pass over the texts takes.", least=1
     )
-    train_batch_size: int = like(StepSettings, "train_batch_size", help="Rows of a step of pre-training.")
+    train_batch_size: int = like(TrainingSettings, "train_batch_size", help="Rows of a step of pre-training.")
     learning_rate: float = like(
         OptimizerSettings,
         "learning_rate",
         help="Peak of pre-training; it rises for a tenth of the steps, and falls to 0.",
         unset=False,
     )
-    dtype: str = like(ComputationSettings, "dtype", help="Arithmetic of both trainings.")
+    dtype: str = like(TrainingSettings, "dtype", help="Arithmetic of both trainings.")
     pretraining_flag: tuple[str, ...] = setting(
         (),
         "A further flag of run_pretraining.py, for training and evaluation; can be repeated: "

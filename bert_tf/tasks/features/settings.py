@@ -93,7 +93,7 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
           ValueError, FileNotFoundError: names the flag.
         """
         check_values(self)
-        self.check_arithmetic(self.dtype)
+        self.check_devices(self.dtype)
         if self.output_file == self.input_file:
             raise ValueError(f"--output_file={self.output_file} is --input_file.")
         if self.strategy == "multi_worker_mirrored":

@@ -12,12 +12,12 @@ from bert_tf.system.messages import named_by, some
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.ner import data, encode, outputs
 from bert_tf.tasks.ner.notation import standard_tags
-from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text import casing
 from bert_tf.training import run_directory
 from bert_tf.training.class_weights import class_weights
-from bert_tf.training.starting_head import StartingHead, find_head
+from bert_tf.training.fine_tuning import StartingHead, find_head
 
 
 class NerTask(FineTuningTask):

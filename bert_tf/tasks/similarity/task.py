@@ -11,8 +11,8 @@ from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.similarity import RANKING_SCALE, TRIPLET_MARGIN, BertForSimilarity
 from bert_tf.system.messages import named_by
-from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.tasks.similarity import data, encode, metrics, outputs
+from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text.casing import directory_of
 from bert_tf.training import run_directory
 
@@ -139,8 +139,8 @@ class SimilarityTask(FineTuningTask):
             scale=own.ranking_scale or RANKING_SCALE, margin=own.triplet_margin or TRIPLET_MARGIN, dtype=dtype,
         )  # fmt: skip
 
-    def change_plan(self, plan, model):
-        return plan.with_rows(self.train_rows.rows_per_example)
+    def cost_of_example(self, tokens, flops, model):
+        return tokens * self.train_rows.rows_per_example, flops * self.train_rows.rows_per_example
 
     def training_batches(self, *, batch_size, share, **arguments):
         batches = token_rows.training_batches(self.train_rows, batch_size=batch_size, share=share, **arguments)

@@ -16,8 +16,8 @@ from bert_tf.system.atomic import write_text_file
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import named_by
 from bert_tf.system.text_files import list_files
-from bert_tf.tasks.script import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.tasks.squad import answers, data, metrics, outputs, windows
+from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text import casing
 from bert_tf.training import fine_tuning, run_directory
 

@@ -1,4 +1,4 @@
-"""What a pre-training run does for ELECTRA: it trains generator and discriminator, and writes a directory of each."""
+"""What a pre-training run trains of two models: ELECTRA's discriminator and generator, or a student and its teacher."""
 
 import dataclasses
 import posixpath
@@ -8,25 +8,30 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import card, flops, initialize, open_weights, pretrained, saving, tf1_layouts
+from bert_tf.models import card, flops, initialize, open_weights, pretrained, saving, teacher_layers, tf1_layouts
 from bert_tf.models import directory as model_directory
 from bert_tf.models.card import CardFacts
 from bert_tf.models.config import BertConfig
+from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
 from bert_tf.models.electra.pretraining import (
     ElectraPretrainer,
     ReplacedTokenEvaluation,
     ReplacedTokenPretraining,
     check_shared_sizes,
 )
-from bert_tf.models.families import ElectraConfig
+from bert_tf.models.families import DistilBertConfig, ElectraConfig
+from bert_tf.models.recipe import Recipe
+from bert_tf.models.task_models import BertForMaskedLM
 from bert_tf.models.teacher_settings import DISTILLATION_FLAGS
-from bert_tf.pretraining import electra_masking
-from bert_tf.pretraining.settings import FIXED_MASK_FLAGS, PretrainingSettings
+from bert_tf.pretraining import electra_masking, model_vocabulary
 from bert_tf.training import checkpoints, run_directory
-from bert_tf.training.pretraining_records import OpenedRecords
-from bert_tf.training.pretraining_tasks import PretrainingTask
+from bert_tf.training.pretraining_settings import FIXED_MASK_FLAGS, PretrainingSettings
+from bert_tf.training.pretraining_tasks import OpenedRecords, PretrainingTask
+from bert_tf.training.teacher import open_teacher
+from bert_tf.weights.mapping import Weights
 
-_USUAL_SIZE = 0.25
+_USUAL_SIZE = 0.25  # of the generator
+_OUTPUT_LAYER = "cls/predictions/output_bias"  # of a masked LM
 
 
 class ElectraTask(PretrainingTask):
@@ -35,6 +40,11 @@ class ElectraTask(PretrainingTask):
     Attributes:
       generator_config: the generator's.
     """
+
+    own_masks: Mapping[str, object] = {
+        "mask_rule": "electra", "mask_rate": electra_masking.MASK_RATE, "random_rate": 0.0,
+        "keep_rate": 1 - electra_masking.MASK_RATE,
+    }  # fmt: skip
 
     def __init__(
         self, settings: PretrainingSettings, config: BertConfig, config_name: str, data: Mapping[str, OpenedRecords]
@@ -113,11 +123,6 @@ class ElectraTask(PretrainingTask):
     def recorded(self) -> dict[str, object]:
         return {**super().recorded, "generator_size": self.generator_config.hidden_size / self.config.hidden_size}
 
-    @property
-    def mask_values(self) -> dict[str, object]:
-        rate = electra_masking.MASK_RATE
-        return {"mask_rule": "electra", "mask_rate": rate, "random_rate": 0.0, "keep_rate": 1 - rate}
-
     def mask_rows(self, rows: Mapping[str, tf.Tensor], seed: int, step, first_row) -> dict[str, tf.Tensor]:
         """See `electra_masking.mask_rows`."""
         return electra_masking.mask_rows(rows, seed, step, self.masking, first_row)
@@ -158,3 +163,92 @@ def _generator_in(path: str) -> ElectraConfig | None:
     if "generator" not in open_weights.open_weights(path).parts:
         return None
     return pretrained.read_model(path, part="generator")[1].config
+
+
+# --- distillation ----------------------------------------------------------------------------------------------------
+
+
+def student_config(settings: PretrainingSettings, teacher: BertConfig) -> BertConfig:
+    """The configuration of a student made of layers of its teacher.
+
+    Raises:
+      ValueError: the teacher has no such layers, or its family no such student; names the flag.
+    """
+    config = teacher_layers.shallower(teacher, settings.layers)
+    if _student_family(settings, teacher) == "distilbert" and config.model_type != DistilBertConfig.model_type:
+        return teacher_layers.as_distilbert(config)
+    return config
+
+
+def _student_family(settings: PretrainingSettings, teacher: BertConfig) -> str:
+    """--student_family, or what it is if not given."""
+    return settings.student_family or ("distilbert" if teacher.model_type == BertConfig.model_type else "same")
+
+
+class DistillationTask(PretrainingTask):
+    """Distillation; see `distillation.LanguageDistillation`. The configuration is the student's.
+
+    Attributes:
+      teacher: opened and checked.
+    """
+
+    model_class = BertForMaskedLM
+
+    def __init__(
+        self, settings: PretrainingSettings, config: BertConfig, config_name: str, data: Mapping[str, OpenedRecords]
+    ):
+        super().__init__(settings, config, config_name, data)
+        found = self.vocabulary
+        tokenizer = found and model_vocabulary.tokenizer_of_model(found.vocab_file, config, found.casing)
+        generator = posixpath.join(settings.teacher, "generator")
+        needed = "a teacher of a pre-training run needs a masked-LM head"
+        if tf.io.gfile.isdir(generator):
+            needed += f", as in {generator}"
+        self.teacher = open_teacher(
+            settings.teacher, tokenizer, settings.max_seq_length, (_OUTPUT_LAYER,), needed=needed
+        )
+        self.objective.check(config, self.teacher.files.config)
+
+    @staticmethod
+    def recipe(config: BertConfig) -> Recipe:
+        """That of DistilBERT's authors, whatever the student's family."""
+        return DistilBertConfig.pretraining_recipe
+
+    @property
+    def objective(self) -> LanguageDistillation:
+        settings = self.settings
+        alphas = (settings.alpha_ce, settings.alpha_mlm, settings.alpha_cos, settings.alpha_mse)
+        return LanguageDistillation(*alphas, settings.temperature, settings.restrict_ce_to_mask)
+
+    def beginning(self) -> str | Weights | None:
+        settings = self.settings
+        if not settings.layers:
+            return super().beginning()
+        return teacher_layers.chosen_layers(
+            self.teacher.weights, settings.layers, self.config, transform=settings.vocab_transform
+        )
+
+    def trained(self, model: keras.Model, dtype: str) -> TaughtLanguageModel:
+        teacher = BertForMaskedLM.from_pretrained(self.settings.teacher, dtype=dtype, trained=True)
+        return TaughtLanguageModel(model, teacher, self.objective)
+
+    @property
+    def flops_per_example(self) -> float:
+        length = self.settings.max_seq_length
+        compared = self.predictions if self.settings.restrict_ce_to_mask else length
+        student, teacher = (
+            flops.pretraining_flops_per_example(config, length, compared, self.objective.reads_all)
+            for config in (self.config, self.teacher.files.config)
+        )
+        return student + teacher / 3.0  # which is only computed forward
+
+    @property
+    def unused_settings(self) -> tuple[str, ...]:
+        return tuple(name for name in super().unused_settings if name not in DISTILLATION_FLAGS)
+
+    @property
+    def recorded(self) -> dict[str, object]:
+        recorded = {**super().recorded, "teacher": self.settings.teacher, **self.teacher.recorded}
+        if self.settings.layers:
+            recorded["student_family"] = _student_family(self.settings, self.teacher.files.config)
+        return recorded

@@ -9,13 +9,14 @@ import os
 from bert_tf.data.first_record import check_first_record
 from bert_tf.models.directory import check_model, read_config
 from bert_tf.models.families import config_of_size
-from bert_tf.models.recipe import OptimizerSettings, StepSettings
+from bert_tf.models.recipe import OptimizerSettings
 from bert_tf.models.teacher_settings import LanguageTeacherSettings
 from bert_tf.pretraining.record_settings import InstanceSettings, check_mask_rates
 from bert_tf.pretraining.vocabulary_files import check_vocabulary
 from bert_tf.system import checks
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, given, group, like, setting
 from bert_tf.system.messages import named_by
+from bert_tf.training.settings import DeviceSettings, TrainingSettings
 
 # BERT's (dynamic_masking.py) and RoBERTa's (roberta_masking.py).
 MASK_RULES = ("bert", "roberta")
@@ -24,7 +25,7 @@ MASKS, ELECTRA = "Masks of unmasked records", "With --objective=electra"  # head
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainingSettings(LanguageTeacherSettings, StepSettings):
+class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSettings):
     """What is trained, on which data, for how long; the flags of run_pretraining.py.
 
     Attributes:
@@ -203,13 +204,14 @@ FIXED_MASK_FLAGS = MASK_FLAGS[1:]  # those that ELECTRA's way of masking leaves 
 ELECTRA_FLAGS = group(PretrainingSettings, ELECTRA)
 
 
-def check_settings(settings: PretrainingSettings, allow_unknown_config_keys: bool = False) -> None:
+def check_settings(settings: PretrainingSettings) -> None:
     """Checks everything that can be checked without reading all records, and the weights.
 
     Raises:
       ValueError, OSError: names the flag and the value seen.
     """
     check_values(settings)
+    settings.check_devices(settings.dtype, settings.use_xla)
     if not settings.do_train and not settings.do_eval:
         raise ValueError("Nothing to do: give --do_train, --do_eval or both.")
     if settings.num_warmup_steps is not None and settings.num_warmup_steps > settings.num_train_steps:
@@ -242,7 +244,7 @@ def check_settings(settings: PretrainingSettings, allow_unknown_config_keys: boo
         )
     may_resume = os.path.isdir(settings.output_dir) and os.listdir(settings.output_dir)  # without the weights
     start = None if may_resume else settings.init_checkpoint
-    check_model(start, "--init_checkpoint", settings.bert_config_file, allow_unknown=allow_unknown_config_keys)
+    check_model(start, "--init_checkpoint", settings.bert_config_file, allow_unknown=settings.allow_unknown_config_keys)
     check_vocabulary(settings.vocab_file)
     for name in ("input_file", *(["eval_input_file"] if settings.eval_input_file else ())):
         flag = f"--{name}"

@@ -1,0 +1,203 @@
+"""What comes of fine-tuning: the results of several seeds and of --search, and the last lines of a run."""
+
+import dataclasses
+import json
+import posixpath
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.models.card import shown_results
+from bert_tf.system.atomic import remove_folder, write_text_file
+from bert_tf.tasks.table import TASKS
+from bert_tf.training import best_model, plots, run_directory
+from bert_tf.training.search import Values, combination_text, folder_of, value_text
+from bert_tf.training.settings import FineTuningSettings
+
+# The names of a run's result files begin like this.
+_RESULT_FILES = (
+    "eval_re", "test_re", "predictions", "nbest_predictions", "null_odds", "classification_report", "confusion_matrix",
+    "question_answering.json", "token_classification.json", "loss.png",
+)  # fmt: skip
+_SHOWN = 80  # characters of a text
+
+
+@dataclasses.dataclass(frozen=True)
+class Tried:
+    """A combination of settings that was trained.
+
+    Attributes:
+      values: of the settings that are searched; empty without a search.
+      results: seed -> metrics on the main dev set.
+    """
+
+    values: Values
+    results: Mapping[int, Mapping[str, float]]
+
+    @property
+    def summary(self) -> dict[str, dict[str, float]]:
+        """mean, min, max and standard deviation over seeds of each metric."""
+        summary = {}
+        for name in next(iter(self.results.values())):
+            values = np.array([result[name] for result in self.results.values()])
+            deviation = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+            numbers = {"mean": float(values.mean()), "min": float(values.min()), "max": float(values.max())}
+            summary[name] = {**numbers, "standard_deviation": deviation}
+        summary.pop("global_step", None)
+        return summary
+
+    def best_seed(self, main_metric: str) -> int:
+        """The seed with the largest value of a metric; the first of equals, and of one seed this, without any."""
+        if len(self.results) == 1:
+            return next(iter(self.results))
+        return max(self.results, key=lambda seed: self.results[seed][main_metric])
+
+
+def best_of(tried: Sequence[Tried], main_metric: str) -> Tried:
+    """The combination with the largest mean of the metric over its seeds; the first of equals."""
+    return tried[0] if len(tried) == 1 else max(tried, key=lambda one: one.summary[main_metric]["mean"])
+
+
+def write_seeds(output_dir: str, tried: Tried, main_metric: str) -> str:
+    """Writes seeds.json and copies the best seed's results and best model to output_dir; returns the table as text.
+
+    The files of all seeds are in output_dir/seed-<seed>.
+    """
+    best, summary = tried.best_seed(main_metric), tried.summary
+    seeds = {str(seed): dict(values) for seed, values in tried.results.items()}
+    content = {"best_seed": best, "seeds": seeds, "summary": summary}
+    text = json.dumps(content, indent=2, sort_keys=True) + "\n"
+    write_text_file(posixpath.join(output_dir, run_directory.SEEDS), text)
+    copy_best(posixpath.join(output_dir, f"seed-{best}"), output_dir)
+    summary = shown_results(summary)
+    width = max(map(len, summary))
+    lines = [f"{'metric'.ljust(width)}  {'mean':>8}  {'min':>8}  {'max':>8}  {'std':>8}"]
+    for name, values in summary.items():
+        cells = "  ".join(f"{values[key]:8.4f}" for key in ("mean", "min", "max", "standard_deviation"))
+        lines.append(f"{name.ljust(width)}  {cells}")
+    return "\n".join([*lines, f"{len(seeds)} seeds, the best by {main_metric} is {best}.", ""])
+
+
+def write_search(output_dir: str, tried: Sequence[Tried], main_metric: str) -> str:
+    """Writes search.json, search.md and search.png, and copies the best combination's results and best model.
+
+    Args:
+      output_dir: has the runs of each combination in the folder `folder_of`.
+
+    Returns:
+      The table of search.md.
+    """
+    best = best_of(tried, main_metric)
+    combinations = [
+        {
+            "settings": dict(one.values),
+            "folder": folder_of(one.values),
+            "seeds": {str(seed): dict(results) for seed, results in one.results.items()},
+            "summary": one.summary,
+        }
+        for one in tried
+    ]
+    content = {"metric": main_metric, "best": dict(best.values), "combinations": combinations}
+    write_text_file(posixpath.join(output_dir, run_directory.SEARCH), json.dumps(content, indent=2) + "\n")
+    table = table_text(tried, main_metric) + "\n"
+    write_text_file(posixpath.join(output_dir, "search.md"), table)
+    plots.plot_search(
+        [combination_text(one.values) for one in tried],
+        [[results[main_metric] for results in one.results.values()] for one in tried],
+        posixpath.join(output_dir, "search.png"),
+        metric=main_metric,
+    )
+    copy_best(posixpath.join(output_dir, folder_of(best.values)), output_dir)
+    return table
+
+
+def copy_best(run_dir: str, output_dir: str) -> None:
+    """Copies the results and the best model of one of several runs to the directory of them all."""
+    for name in tf.io.gfile.listdir(run_dir):
+        if name.startswith(_RESULT_FILES):
+            tf.io.gfile.copy(posixpath.join(run_dir, name), posixpath.join(output_dir, name), overwrite=True)
+    source, target = (posixpath.join(folder, best_model.DIRECTORY) for folder in (run_dir, output_dir))
+    if tf.io.gfile.exists(source):
+        remove_folder(target)
+        for folder, _, names in tf.io.gfile.walk(source):
+            there = posixpath.join(target, posixpath.relpath(folder, source))
+            tf.io.gfile.makedirs(there)
+            for name in names:
+                tf.io.gfile.copy(posixpath.join(folder, name), posixpath.join(there, name))
+
+
+def table_text(tried: Sequence[Tried], main_metric: str) -> str:
+    """A table in Markdown that can also be read on a console: a row for each combination, the best one named below."""
+    best, several = best_of(tried, main_metric), len(tried[0].results) > 1
+    further = [name for name in shown_results(tried[0].summary) if name != main_metric]
+    spread = {"std": "standard_deviation", "min": "min", "max": "max"} if several else {}
+    rows = [[*tried[0].values, main_metric, *spread, *further]]
+    for one in tried:
+        summary = one.summary
+        numbers = [summary[main_metric]["mean"], *(summary[main_metric][key] for key in spread.values())]
+        numbers += [summary[name]["mean"] for name in further]
+        rows.append([*map(value_text, one.values.values()), *(f"{number:.4f}" for number in numbers)])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [f"| {' | '.join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))} |" for row in rows]
+    lines.insert(1, f"|{'|'.join('-' * (width + 1) + ':' for width in widths)}|")
+    count = len(tried[0].results)
+    over = f", the mean of {count} seeds," if several else ""
+    verdict = f"The best by {main_metric}{over} is {combination_text(best.values)}."
+    if not several:
+        verdict += " One seed each: what differs little may be chance; --num_seeds=5 shows how much."
+    return "\n".join([*lines, "", verdict])
+
+
+# --- last words ------------------------------------------------------------------------------------------------------
+
+
+def tell(task, run: FineTuningSettings, results: Mapping[str, float], seed: int, last: int) -> None:
+    """Logs the results, where the model is, and the line of Python that uses it.
+
+    Without training and evaluation the results are those of an earlier evaluation, which say nothing of this run.
+
+    Args:
+      task: a `script.FineTuningTask`. results: of the run with this seed. last: the last step, where the results don't
+        say which one they are of.
+    """
+    best = best_model.read_results(run.output_dir) if task.dev_sets else None
+    step = results.get("global_step", last)
+    of_step = f" of step {step}" if step else ""
+    if run.do_train:
+        of_seed = f", with seed {seed}" if run.num_seeds > 1 else ""
+        of_step = f" of step {step}, the {'best' if run.use_best_model else 'last'} one{of_seed}"
+    if results and (run.do_train or run.do_eval):
+        shown = (f"{name} {value:.6g}" for name, value in sorted(shown_results(results).items()))
+        logging.info("Results%s: %s.", of_step, ", ".join(shown))
+    if not run.do_train:
+        return
+    if run.do_predict:
+        logging.info("Predictions:%s.", of_step)
+    path = run.output_dir
+    if best:
+        path = posixpath.join(run.output_dir, best_model.DIRECTORY)
+        beside = advice = ""
+        if best["step"] != step and not run.use_best_model:
+            beside = f" beside {results[task.main_metric]:.4f} of step {step}"
+            advice = " To evaluate and predict with it, run the same command with --use_best_model."
+        value = f"{task.main_metric} {best[task.main_metric]:.4f}"
+        logging.info("Best model: %s (step %d, %s%s).%s", path, best["step"], value, beside, advice)
+    else:
+        logging.info("Model: %s (the last step; without a dev set there is no best one).", path)
+    if task.answers:
+        texts = task.texts_of(task.dev_sets[0].examples) if task.dev_sets else []
+        logging.info("In Python:\n  from bert_tf import %s\n  %s", *usage(task, path, texts))
+
+
+def usage(task, path: str, texts: Iterable[str] = ()) -> tuple[str, str]:
+    """The name of `bert_tf` that answers with the task's models, and the line that does so with that at a path.
+
+    Args:
+      texts: take the place of the examples in the line, which are English.
+    """
+    shown = (text if len(text) <= _SHOWN else text[:_SHOWN] + "..." for text in texts)
+    own = (json.dumps(string, ensure_ascii=False) for string in (path, *shown))
+    return TASKS[task.name].answerer, re.sub('"[^"]*"', lambda found: next(own, found[0]), task.answers)

@@ -1,0 +1,215 @@
+"""What a fine-tuning run needs to know of a task: its data, its model, its metrics and what it writes."""
+
+import abc
+import dataclasses
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.data import token_rows
+from bert_tf.data.token_rows import TokenRows
+from bert_tf.models import task_models
+from bert_tf.models.config import BertConfig
+from bert_tf.models.directory import ModelFiles
+from bert_tf.models.recipe import Recipe
+from bert_tf.tasks.table import TASKS
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.training import fine_tuning
+from bert_tf.training.fine_tuning import Adjustment
+from bert_tf.training.settings import FineTuningSettings
+from bert_tf.training.teacher import Teacher, open_teacher
+
+LOGGED_EXAMPLES = 3
+
+
+@dataclasses.dataclass
+class ExampleSet:
+    """Examples to evaluate on or to predict.
+
+    Attributes:
+      name: of the set, for messages. rows: encoded. examples: as the task read them.
+      suffix: of the names of its files: "" for the main set.
+    """
+
+    name: str
+    rows: TokenRows
+    examples: object = None
+    suffix: str = ""
+
+
+class FineTuningTask(abc.ABC):
+    """What a task contributes to the run; subclasses set the attributes in `load`.
+
+    Attributes:
+      name: in the table of tasks. settings: the task's own, a dataclass. is_chief: whether this process writes files.
+      num_replicas: over which a batch is divided.
+      main_metric: chooses the best model.
+      files: what goes with the model; `head` says which task the model is trained for.
+      adjust: of the weights, so that their output layer is that of the labels; see `adjustment_of`.
+      train_rows: token rows to train on; None without --do_train.
+      class_weights: of the classes in the loss; None: 1.
+      dev_sets, test_sets: the first one is the main set. test_records: first part of the names of their record files,
+        None: none are written; dev_records likewise.
+    """
+
+    name: str
+    dev_records: str | None = None
+    test_records: str | None = None
+
+    def __init__(self, settings):
+        self.settings = settings
+        self.is_chief, self.num_replicas = True, 1
+        self.main_metric = ""
+        self.files: ModelFiles | None = None
+        self.adjust: Adjustment | None = None
+        self.train_rows: TokenRows | None = None
+        self.class_weights = None
+        self.dev_sets: list[ExampleSet] = []
+        self.test_sets: list[ExampleSet] = []
+
+    @property
+    def output_layer(self) -> str | None:
+        """The variable without which a checkpoint can't evaluate or predict; None: an encoder alone can."""
+        return TASKS[self.name].output_layer
+
+    @property
+    def answers(self) -> str | None:
+        """The line of Python that answers with a trained model at {path}; None if there is none."""
+        return TASKS[self.name].answers
+
+    @abc.abstractmethod
+    def texts_of(self, examples) -> list[str]:
+        """The texts of the first of an `ExampleSet`'s examples, in the order in which `answers` has its own."""
+
+    @property
+    def trains_bert(self) -> bool:
+        """Whether BERT is trained, not only what is on top of it; known after `resolve`."""
+        return not getattr(self.settings, "features", None)
+
+    def recipe_of(self, config: BertConfig) -> Recipe:
+        """The recipe of the model's family, or BERT's where what is trained is not of that family."""
+        return config.recipe if self.trains_bert else Recipe()
+
+    def resolve(self, run: FineTuningSettings, newest: str | None) -> FineTuningSettings:
+        """The run's settings with what follows from the task's.
+
+        Args:
+          newest: checkpoint in output_dir, if any.
+        """
+        return run
+
+    def describe(self, run: FineTuningSettings, newest: str | None) -> tuple[ModelFiles, Tokenizer]:
+        """What goes with the model; see `fine_tuning.describe_model`."""
+        return fine_tuning.describe_model(run, newest, self.output_layer)
+
+    @abc.abstractmethod
+    def load(self, run: FineTuningSettings, files: ModelFiles, tokenizer: Tokenizer, newest: str | None) -> None:
+        """Reads, checks and encodes all data, and sets the attributes."""
+
+    @abc.abstractmethod
+    def create_model(self, dtype: str) -> keras.Model:
+        """The model, not built yet."""
+
+    def open_teacher(self, run: FineTuningSettings, tokenizer: Tokenizer) -> Teacher:
+        """The run's teacher; see `teacher.open_teacher`."""
+        return open_teacher(run.teacher, tokenizer, run.max_seq_length, self.teacher_layers, self.teacher_architecture)
+
+    @property
+    def other_labels(self) -> tuple[str, ...]:
+        """Further names of the labels, in the order of their ids, that a model may know them by."""
+        return ()
+
+    @property
+    def teacher_layers(self) -> tuple[str, ...]:
+        """The output layers of the models that `create_teacher` can open."""
+        return tuple(filter(None, (TASKS[self.name].output_layer, TASKS[self.name].other_layer)))
+
+    @property
+    def teacher_architecture(self) -> str | None:
+        """The class of a teacher's model, as head_config.json names it; None if its output layer shows it."""
+        return TASKS[self.name].architecture
+
+    def create_teacher(self, teacher: Teacher, dtype: str) -> keras.Model:
+        """A teacher's model, built, with its outputs in the order of the student's."""
+        kind = getattr(task_models, TASKS[self.name].architecture)
+        labels = {"labels": teacher.labels} if teacher.labels else {}
+        return kind.from_pretrained(teacher.path, dtype=dtype, trained=True, **labels)
+
+    def num_training_examples(self) -> int:
+        """What an epoch counts."""
+        return len(self.train_rows)
+
+    def cost_of_example(self, tokens: float, flops: float, model: keras.Model) -> tuple[float, float]:
+        """What an example costs, for the log: tokens, and model FLOPs of forward and backward.
+
+        Args:
+          tokens, flops: of a row that the model's encoder reads, which is trained.
+        """
+        return tokens, flops
+
+    def training_batches(self, **arguments) -> tf.data.Dataset:
+        """See `token_rows.training_batches`."""
+        return token_rows.training_batches(self.train_rows, **arguments)
+
+    def begin(self, run: FineTuningSettings) -> None:  # noqa: B027
+        """Called before each run, and before the first for all of them: none depends on what an earlier one chose.
+
+        Raises:
+          ValueError: the settings don't fit the data; names the flag.
+        """
+
+    def write_beside_training(self, output_dir: str) -> None:  # noqa: B027
+        """Writes what goes with the training, once everything has been checked."""
+
+    @abc.abstractmethod
+    def write_records(self, path: str, rows: TokenRows, max_seq_length: int) -> None:
+        """Writes token rows as the original's record files."""
+
+    def outputs_of(self, predict: Callable, examples: ExampleSet, *, batch_size: int, max_seq_length: int,
+                static_padding: bool):  # fmt: skip
+        """The model's outputs for a set: by default logits [n, ...] in the order of its rows.
+
+        Args:
+          predict: of `step.make_predict_function`.
+        """
+        return predict_logits(
+            predict, examples.rows, batch_size=batch_size, max_seq_length=max_seq_length, static_padding=static_padding
+        )
+
+    @abc.abstractmethod
+    def score(self, examples: ExampleSet, outputs, batch_size: int) -> dict[str, float]:
+        """`eval_<metric>` of the outputs for a set."""
+
+    def further_files(self, examples: ExampleSet, outputs) -> dict[str, str]:
+        """name -> content of further files of the model that had these outputs for the main dev set."""
+        return {}
+
+    def evaluate(self, examples: ExampleSet, outputs, batch_size: int):
+        """(outputs, results) that are reported for a dev set: a function of the outputs, whatever was before."""
+        return outputs, self.score(examples, outputs, batch_size)
+
+    def write_analysis(self, output_dir: str, examples: ExampleSet, outputs, results: dict) -> None:  # noqa: B027
+        """Writes more about a dev set than its results: a report, a confusion matrix. results: with global_step."""
+
+    @abc.abstractmethod
+    def write_predictions(self, output_dir: str, examples: ExampleSet, outputs) -> None:
+        """Writes what is predicted for a test set."""
+
+    def score_predictions(self, output_dir: str, examples: ExampleSet, outputs, step: int, batch_size: int) -> None:  # noqa: B027
+        """Scores a test set that has labels, and writes the results."""
+
+
+def predict_logits(
+    predict: Callable, rows: TokenRows, *, batch_size: int, max_seq_length: int, static_padding: bool
+) -> np.ndarray:
+    """Logits [n, ...] of all rows in their order.
+
+    Args:
+      predict: of `step.make_predict_function`.
+    """
+    batches = token_rows.evaluation_batches(
+        rows, batch_size=batch_size, max_seq_length=max_seq_length, static_padding=static_padding
+    )
+    return token_rows.in_order(rows, batch_size, predict(batches))
