@@ -22,12 +22,13 @@ import posixpath
 from collections.abc import Mapping
 
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from bert_tf.data.shares import Share
 from bert_tf.data.token_rows import TokenRows
-from bert_tf.models import card, flops, teacher_layers
+from bert_tf.models import card, flops, initialize, lora, lora_file, saving, teacher_layers
 from bert_tf.models.card import CardFacts
 from bert_tf.models.class_weights import with_class_weights
 from bert_tf.models.directory import ModelFiles
@@ -303,10 +304,13 @@ class _Run:
         if step >= self.num_train_steps:
             run_directory.warn_of_changes(self.output_dir, self.recorded_settings())
         elif self.chief:
-            settings = {**self.recorded_settings(), **run_directory.recorded_beginning(self.files.card)}
-            fine_tuning.claim(self.output_dir, self.task.files, settings, resumed=step > 0)
-            self.task.write_beside_training(self.output_dir)
-            self.write_records("train", self.task.train_rows)
+            task, beginning = self.task, run_directory.recorded_beginning(self.files.card)
+            run_directory.claim_output_dir(self.output_dir, task.files.config, task.files.head)
+            saving.write_description(self.output_dir, task.files)
+            settings = {**self.recorded_settings(), **beginning, run_directory.FINISHED: None}
+            run_directory.record_settings(self.output_dir, settings, resumed=step > 0)
+            task.write_beside_training(self.output_dir)
+            self.write_records("train", task.train_rows)
 
     def training_batches(self, first_step: int, share: Share) -> tf.data.Dataset:
         """See `token_rows.training_batches`."""
@@ -317,16 +321,30 @@ class _Run:
         )  # fmt: skip
 
     def finish(self, model: keras.Model, step: int) -> None:
-        """Evaluates the last step, if that is yet to be done, and leaves what a finished run has in its directory."""
+        """Evaluates the last step, if that is yet to be done, and leaves what a finished run has in its directory.
+
+        Unless the run keeps its optimizer state, only the weights of its last step are kept, with adapters of LoRA
+        added to them. These also get a file of their own.
+        """
         if self.task.dev_sets and step not in self.keeper.steps:
             self.evaluate(step, model)  # stopped early before, and its evaluation lost
-        if self.chief:
-            facts = dataclasses.replace(self.files.card, results={"step": step, **(self.keeper.results_of(step) or {})})
-            files = dataclasses.replace(self.files, card=facts)
-            fine_tuning.finish(self.output_dir, model, files, step, self.run.keeps_optimizer)
-            log = posixpath.join(self.output_dir, LOG_FILE)
-            if tf.io.gfile.exists(log):
-                plots.plot_training_log(log, posixpath.join(self.output_dir, "loss.png"), title=self.output_dir)
+        if not self.chief:
+            return
+        log = posixpath.join(self.output_dir, LOG_FILE)
+        if tf.io.gfile.exists(log):
+            plots.plot_training_log(log, posixpath.join(self.output_dir, "loss.png"), title=self.output_dir)
+        if run_directory.FINISHED not in run_directory.read_settings(self.output_dir):
+            return  # of an earlier version, which kept all its checkpoints
+        weights = initialize.model_weights(model)
+        if lora.has_adapters(model):
+            lora_file.write_lora(posixpath.join(self.output_dir, lora_file.FILE), model)
+        if not self.run.keeps_optimizer:
+            tensors = {name: weights[name] for name in weights} | {"global_step": np.int64(step)}
+            checkpoints.save(self.output_dir, step, tensors, keep_max=1)
+        facts = dataclasses.replace(self.files.card, results={"step": step, **(self.keeper.results_of(step) or {})})
+        files = dataclasses.replace(self.files, card=facts)
+        run_directory.write_card(self.output_dir, saving.card_of(weights, files, "tf1"))
+        run_directory.mark_as_finished(self.output_dir, step)
 
     def evaluate(self, step: int, model: keras.Model) -> dict[str, float]:
         """On the main dev set, while training."""

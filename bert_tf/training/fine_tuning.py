@@ -1,4 +1,4 @@
-"""What a fine-tuning run begins with and leaves: files, tokenizer, output layer, model and optimizer, the best model.
+"""What a fine-tuning run is made of: files, tokenizer, output layer, model and optimizer, the best model.
 
 The run itself is in `tasks.script`, the training loop in `loop.train`.
 """
@@ -24,7 +24,6 @@ from bert_tf.models import (
     output_layers,
     pretrained,
     random_weights,
-    saving,
     teacher_layers,
 )
 from bert_tf.models.config import BertConfig
@@ -409,34 +408,6 @@ def cost_of_example(
 
 
 # --- the run's directory --------------------------------------------------------------------------------------------
-
-
-def claim(output_dir: str, files: ModelFiles, settings: dict, resumed: bool) -> None:
-    """Writes the model's description and the settings into a run's directory, before the first step."""
-    run_directory.claim_output_dir(output_dir, files.config, files.head)
-    saving.write_description(output_dir, files)
-    run_directory.record_settings(output_dir, {**settings, run_directory.FINISHED: None}, resumed)
-
-
-def finish(output_dir: str, model: keras.Model, files: ModelFiles, step: int, keeps_optimizer: bool) -> None:
-    """Marks a run as finished; unless it keeps its optimizer state, only the weights of its last step are kept, with
-    adapters of LoRA added to them. These also get a file of their own.
-
-    A run of an earlier version, which kept all its checkpoints, is left as it is.
-
-    Args:
-      files: what goes with the model, with the facts for its card.
-    """
-    if run_directory.FINISHED not in run_directory.read_settings(output_dir):
-        return
-    if lora.has_adapters(model):
-        lora_file.write_lora(posixpath.join(output_dir, lora_file.FILE), model)
-    if not keeps_optimizer:
-        weights = initialize.model_weights(model)
-        tensors = {name: weights[name] for name in weights} | {"global_step": np.int64(step)}
-        checkpoints.save(output_dir, step, tensors, keep_max=1)
-    run_directory.write_card(output_dir, saving.card_of(initialize.model_weights(model), files, "tf1"))
-    run_directory.mark_as_finished(output_dir, step)
 
 
 def use_best_model(model: keras.Model, keeper: best_model.BestModel) -> int:

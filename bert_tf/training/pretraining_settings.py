@@ -189,19 +189,19 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
     disallow_correct: bool = setting(False, "The generator never draws the original token.")
     generator_temperature: float = setting(1.0, "The generator's logits are divided by it before it draws.", above=0)
 
-    @property
-    def is_left_to_right(self) -> bool:
-        return self.objective == "ltr"
-
-    def given_mask_flags(self) -> list[str]:
-        """Those of MASK_FLAGS that are not left at their defaults."""
-        return given(self, MASK_FLAGS)
-
 
 # Flags that say how unmasked records are masked while training.
 MASK_FLAGS = group(PretrainingSettings, MASKS)
 FIXED_MASK_FLAGS = MASK_FLAGS[1:]  # those that ELECTRA's way of masking leaves no choice about
 ELECTRA_FLAGS = group(PretrainingSettings, ELECTRA)
+
+
+# Pairs of settings of which one can be given, with what both say.
+_APART = {
+    ("bert_size", "bert_config_file"): "the model's size",
+    ("generator_size", "generator_config_file"): "the generator's size",
+    ("mask_rule", "mask_smoothing"): "which tokens are predicted",
+}
 
 
 def check_settings(settings: PretrainingSettings) -> None:
@@ -214,37 +214,26 @@ def check_settings(settings: PretrainingSettings) -> None:
     settings.check_devices(settings.dtype, settings.use_xla)
     if not settings.do_train and not settings.do_eval:
         raise ValueError("Nothing to do: give --do_train, --do_eval or both.")
-    if settings.num_warmup_steps is not None and settings.num_warmup_steps > settings.num_train_steps:
-        raise ValueError(
-            f"--num_warmup_steps={settings.num_warmup_steps} must be from 0 to --num_train_steps="
-            f"{settings.num_train_steps}."
-        )
-    if settings.stop_at_step is not None and settings.stop_at_step > settings.num_train_steps:
-        raise ValueError(
-            f"--stop_at_step={settings.stop_at_step} must be from 1 to --num_train_steps={settings.num_train_steps}."
-        )
-    if settings.bert_size and settings.bert_config_file:
-        raise ValueError(
-            f"--bert_size={settings.bert_size} and --bert_config_file={settings.bert_config_file} both give the "
-            "model's size: leave one out."
-        )
+    for name in ("num_warmup_steps", "stop_at_step"):
+        if (getattr(settings, name) or 0) > settings.num_train_steps:
+            most = f"at most --num_train_steps={settings.num_train_steps}"
+            raise ValueError(f"--{name}={getattr(settings, name)} must be {most}.")
+    for pair, both in _APART.items():
+        if len(given(settings, pair)) == 2:
+            named = " and ".join(f"--{name}={getattr(settings, name)}" for name in pair)
+            raise ValueError(f"{named} both say {both}: give one.")
     if not (settings.bert_size or settings.bert_config_file or settings.init_checkpoint or settings.student_layers):
         of_layers = ", or --student_layers for a student made of the teacher's layers" if settings.teacher else ""
         raise ValueError(f"Give --bert_config_file, or --init_checkpoint with a configuration beside it{of_layers}.")
-    if settings.is_left_to_right:
-        for name in settings.given_mask_flags():
-            raise ValueError(f"--{name} is for --objective=mlm: under --objective=ltr nothing is masked.")
-    _check_electra(settings)
-    _check_teacher(settings)
+    _check_objective(settings)
     check_mask_rates(settings.mask_rate, settings.random_rate, settings.keep_rate)
-    if settings.mask_rule and settings.mask_smoothing:
-        raise ValueError(
-            f"--mask_rule={settings.mask_rule} and --mask_smoothing={settings.mask_smoothing} both say which tokens "
-            "are predicted: give one."
-        )
     may_resume = os.path.isdir(settings.output_dir) and os.listdir(settings.output_dir)  # without the weights
-    start = None if may_resume else settings.init_checkpoint
-    check_model(start, "--init_checkpoint", settings.bert_config_file, allow_unknown=settings.allow_unknown_config_keys)
+    start, allow_unknown = None if may_resume else settings.init_checkpoint, settings.allow_unknown_config_keys
+    check_model(start, "--init_checkpoint", settings.bert_config_file, allow_unknown=allow_unknown)
+    if settings.generator_config_file:
+        checks.check_file(settings.generator_config_file, "--generator_config_file")
+        with named_by("--generator_config_file"):
+            read_config(settings.generator_config_file)
     check_vocabulary(settings.vocab_file)
     for name in ("input_file", *(["eval_input_file"] if settings.eval_input_file else ())):
         flag = f"--{name}"
@@ -254,33 +243,25 @@ def check_settings(settings: PretrainingSettings) -> None:
                 check_first_record(path)
 
 
-def _check_teacher(settings: PretrainingSettings) -> None:
-    """Checks the flags of distillation."""
-    settings.check_teacher()
-    if settings.teacher and settings.objective != "mlm":
-        raise ValueError(f"--teacher is for --objective=mlm, not for --objective={settings.objective}.")
-    if settings.teacher and settings.nsp:
-        raise ValueError("--nsp: a student predicts no next sentence; leave it out.")
+def _check_objective(settings: PretrainingSettings) -> None:
+    """Checks the flags that are for one --objective, or for a teacher.
 
-
-def _check_electra(settings: PretrainingSettings) -> None:
-    """Checks the flags of --objective=electra; other objectives don't take them."""
-    if settings.objective != "electra":
-        for name in given(settings, ELECTRA_FLAGS):
-            raise ValueError(f"--{name} is for --objective=electra.")
-        return
-    for name in given(settings, FIXED_MASK_FLAGS):
+    Raises:
+      ValueError: names the flag.
+    """
+    objective = settings.objective
+    for name in given(settings, MASK_FLAGS) if objective == "ltr" else ():
+        raise ValueError(f"--{name} is for --objective=mlm: under --objective=ltr nothing is masked.")
+    for name in given(settings, ELECTRA_FLAGS) if objective != "electra" else ():
+        raise ValueError(f"--{name} is for --objective=electra.")
+    for name in given(settings, FIXED_MASK_FLAGS) if objective == "electra" else ():
         raise ValueError(
             f"--{name} is not for --objective=electra: of the tokens to predict 85 % are masked, the others stay."
         )
-    if settings.nsp:
+    if objective == "electra" and settings.nsp:
         raise ValueError("--nsp is not for --objective=electra, which predicts no next sentence.")
-    if settings.generator_size is not None and settings.generator_config_file:
-        raise ValueError(
-            f"--generator_size={settings.generator_size:g} and --generator_config_file="
-            f"{settings.generator_config_file} both give the generator's size: leave one out."
-        )
-    if settings.generator_config_file:
-        checks.check_file(settings.generator_config_file, "--generator_config_file")
-        with named_by("--generator_config_file"):
-            read_config(settings.generator_config_file)
+    settings.check_teacher()
+    if settings.teacher and objective != "mlm":
+        raise ValueError(f"--teacher is for --objective=mlm, not for --objective={objective}.")
+    if settings.teacher and settings.nsp:
+        raise ValueError("--nsp: a student predicts no next sentence; leave it out.")

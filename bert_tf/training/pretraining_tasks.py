@@ -24,6 +24,7 @@ from bert_tf.models.families import AlbertConfig, Family, family_of
 from bert_tf.models.recipe import Recipe
 from bert_tf.models.teacher_settings import DISTILLATION_FLAGS
 from bert_tf.pretraining import dynamic_masking, left_to_right, model_vocabulary, roberta_masking, smoothed_masking
+from bert_tf.system.declare import given
 from bert_tf.system.kept_arrays import load_arrays, save_arrays
 from bert_tf.system.text_files import list_files, warn_of_missing_shards
 from bert_tf.training import run_directory
@@ -267,7 +268,7 @@ class PretrainingTask:
         """
         settings = self.settings
         if not any(opened.pairs for opened in data.values()):
-            for name in settings.given_mask_flags():
+            for name in given(settings, MASK_FLAGS):
                 raise ValueError(
                     f"--{name} is for unmasked records; these were already masked by create_pretraining_data.py, with "
                     "its own flags."
