@@ -160,7 +160,7 @@ def tell(task, run: FineTuningSettings, results: Mapping[str, float], seed: int,
     Without training and evaluation the results are those of an earlier evaluation, which say nothing of this run.
 
     Args:
-      task: a `script.FineTuningTask`. results: of the run with this seed. last: the last step, where the results don't
+      task: a `task.FineTuningTask`. results: of the run with this seed. last: the last step, where the results don't
         say which one they are of.
     """
     best = best_model.read_results(run.output_dir) if task.dev_sets else None

@@ -12,7 +12,7 @@ from bert_tf.serving.choice_predictor import ChoicePredictor
 from bert_tf.tasks.choice import outputs as choice_outputs
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.choice.encode import encode_examples
-from bert_tf.tasks.script import predict_logits
+from bert_tf.tasks.task import predict_logits
 
 QUESTIONS = [
     ("It rained all day.", ["went in.", "went out to play.", "\u200b\u0007."], "So they"),

@@ -15,7 +15,7 @@ from bert_tf.data.shares import Share
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.task_models import BertForSequenceClassification
-from bert_tf.tasks import script as fine_tuning_run
+from bert_tf.tasks import task as fine_tuning_task
 from bert_tf.tasks.classification import data as classification_data
 from bert_tf.tasks.classification import encode as classification_encode
 from bert_tf.tasks.classification import glue
@@ -192,7 +192,7 @@ def test_predictions_lose_no_example_and_keep_their_order(replicas):
     expected = np.stack([np.asarray(model(encoded.batch([row], int(encoded.lengths[row]))))[0] for row in range(21)])
     predict = train_step.make_predict_function(model, strategy)
     for static_padding in (False, True):
-        logits = fine_tuning_run.predict_logits(
+        logits = fine_tuning_task.predict_logits(
             predict, encoded, batch_size=8, max_seq_length=32, static_padding=static_padding
         )
         np.testing.assert_allclose(logits, expected, atol=1e-5)
