@@ -19,7 +19,7 @@ import sys
 from absl import flags, logging
 
 from bert_tf.models.directory import check_model
-from bert_tf.models.formats import FORMATS
+from bert_tf.models.open_weights import FORMATS
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, gone, setting, settings_of
 

@@ -54,8 +54,8 @@ def write_source(directory: str) -> tuple[int, list[str]]:
     import numpy as np
 
     from bert_tf.models.families import family_named
-    from bert_tf.models.formats import TF1
     from bert_tf.models.head_config import NO_HEAD
+    from bert_tf.models.open_weights import TF1
     from bert_tf.models.saving import write_weights
     from bert_tf.models.variable_names import expected_shapes
     from bert_tf.weights.mapping import Weights

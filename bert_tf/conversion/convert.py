@@ -16,7 +16,6 @@ from bert_tf.models import card, open_weights, pretrained, saving
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles, needed_config, tokenizer_of
 from bert_tf.models.families import config_of_dict, family_of, family_of_variables, is_encoder_variable
-from bert_tf.models.formats import format_named
 from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.sentence_settings import read_settings
 from bert_tf.models.variable_names import expected_shapes, word_table
@@ -38,7 +37,7 @@ class Report:
     """Report of a conversion.
 
     Attributes:
-      weights: with the changes that were asked for. format: of `formats.FORMATS`. written: the target.
+      weights: with the changes that were asked for. format: of `open_weights.FORMATS`. written: the target.
       missing: variables of a pre-training model that the source doesn't have.
       notes: other steps, checks included.
     """
@@ -105,7 +104,7 @@ def convert(
 
     Args:
       source: a path of any of the formats (see `open_weights.find_weights`).
-      target: a directory (see `saving.write_model`). format: one of `formats.FORMATS`.
+      target: a directory (see `saving.write_model`). format: one of `open_weights.FORMATS`.
       with_optimizer: carry Adam moments and step, too.
       add_tokens: file of tokens to add to the vocabulary (see `surgery.add_tokens`, also for `use_unused_slots` and
         `new_rows`). max_position_embeddings: extend the position table (see `surgery.extend_positions`).
@@ -134,7 +133,6 @@ def convert(
         changes["max_position_embeddings"] = files.max_seq_length = max_position_embeddings
         notes += lines
     files.config = config = config_of_dict({**files.config.to_dict(), **changes})
-    notes += _notes_on_activation(config, format)
     # The source's card if it is ours, unless it is that of the whole of which this is a part.
     text = None if part else card.read_ours(files.directory)
     text = text or saving.card_of(weights, dataclasses.replace(files, card=origin), format)
@@ -150,6 +148,7 @@ def convert(
         check=lambda path: notes.append(_compare_tensors(weights, path, with_optimizer)),
         card_text=card.converted(text, format, files.sentences, _changes(add_tokens, changes)),
     )
+    notes += _notes_on_activation(config, format)
     wanted = expected_shapes(config)
     if family_of(config).parts:  # the other part's head is not missing
         wanted = filter(is_encoder_variable, wanted)
@@ -208,7 +207,7 @@ def _notes_on_source(weights: Weights, files: ModelFiles, with_optimizer: bool) 
 
 def _notes_on_activation(config: BertConfig, format: str) -> list[str]:
     usual = type(config).hidden_act  # what the family's original has
-    if format_named(format).knows_exact_gelu or config.activation != "gelu_erf" or usual == "gelu_erf":
+    if open_weights.FORMATS[format].knows_exact_gelu or config.activation != "gelu_erf" or usual == "gelu_erf":
         return []
     return [
         f"hidden_act is \"gelu_erf\", the exact gelu, which the {format} format's own programs don't know. With "

@@ -210,7 +210,7 @@ def card_text(
     """The card of a model.
 
     Args:
-      shapes: of its variables. format: of its weights; one of `formats.FORMATS`.
+      shapes: of its variables. format: of its weights; one of `open_weights.FORMATS`.
       casing, sentences: see `directory.ModelFiles`.
     """
     from bert_tf.models.huggingface import architecture_of

@@ -15,13 +15,13 @@ from bert_tf.models import huggingface
 from bert_tf.models.card import NO_FACTS, CardFacts
 from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.families import BERT, FAMILIES, family_named, family_of
-from bert_tf.models.formats import HUGGINGFACE_CONFIG, may_hold_weights, no_weights
 from bert_tf.models.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig
 from bert_tf.models.huggingface_layouts import LAYOUTS
+from bert_tf.models.open_weights import find_weights
 from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.system.checks import check_file, is_remote
 from bert_tf.system.messages import named_by, unheard
-from bert_tf.system.text_files import exists, read_json
+from bert_tf.system.text_files import read_json, read_json_if_there
 from bert_tf.text.added_tokens import AddedToken
 from bert_tf.text.casing import (
     TOKENIZER_CONFIG,
@@ -34,6 +34,9 @@ from bert_tf.text.casing import (
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_choice import find_vocabulary, tokenizer_of_file
 from bert_tf.weights import released_models
+
+# The names of configuration files in this project's form -> the families' classes.
+_CONFIG_CLASSES = {family.config_class.file_name: family.config_class for family in FAMILIES}
 
 
 @dataclasses.dataclass
@@ -79,8 +82,7 @@ def read_model_files(
     if casing.do_lower_case is None and "do_lower_case" in (hints or {}):
         casing = Casing(bool(hints["do_lower_case"]), None, f"{directory} (its variable do_lower_case)")
     config = read_config(config_file, allow_unknown) if config_file else None
-    tokenizer_class = (family_of(config) if config else BERT).tokenizer_class
-    vocab_file = find_vocabulary(directory, tokenizer_class)
+    vocab_file = find_vocabulary(directory, (family_of(config) if config else BERT).tokenizer_class)
     return ModelFiles(directory, config, config_file, vocab_file, casing, read_max_length(directory), head)
 
 
@@ -105,18 +107,20 @@ def find_config(directory: str) -> str | None:
     Raises:
       ValueError: it has those of several families.
     """
-    own = {name: kind for name, kind in _own_names().items() if first_existing(directory, (name,))}
+    own = {name: kind for name, kind in _CONFIG_CLASSES.items() if first_existing(directory, (name,))}
     if len(own) > 1:
         titles = " or ".join(kind.title for kind in own.values())
         raise ValueError(
             f"{directory} has {' and '.join(own)}: it could be a {titles}. Remove the one that is not the model's."
         )
-    return first_existing(directory, (*own, HUGGINGFACE_CONFIG))
+    return first_existing(directory, (*own, huggingface.CONFIG))
 
 
-def _own_names() -> dict[str, type[BertConfig]]:
-    """The names of configuration files in this project's form -> the families' classes."""
-    return {family.config_class.file_name: family.config_class for family in FAMILIES}
+def config_files(config: BertConfig, head: HeadConfig) -> dict[str, str]:
+    """name -> content of this project's configuration file, and of head_config.json unless it would be empty."""
+    # The head goes first: once the configuration exists, everything is there.
+    files = {} if head == NO_HEAD else {HEAD_CONFIG: head.to_json()}
+    return {**files, config.file_name: config.to_json_string()}
 
 
 def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
@@ -128,15 +132,14 @@ def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
     Raises:
       ValueError: an existing file can't be understood; names it.
     """
-    path = posixpath.join(directory, HEAD_CONFIG)
-    if exists(path):
+    if path := first_existing(directory, (HEAD_CONFIG,)):
         return HeadConfig.read(path)
     config_file = config_file or find_config(directory)
     if not config_file:
         return NO_HEAD
     values = read_json(config_file)
-    if _is_huggingface(config_file, values):
-        return huggingface.read_head(_huggingface_layout(values, config_file), values, config_file)
+    if layout := _layout_of(config_file, values):
+        return huggingface.read_head(layout, values, config_file)
     return HeadConfig.from_config(values, config_file)
 
 
@@ -146,8 +149,7 @@ def read_max_length(directory: str) -> int | None:
     Raises:
       ValueError: the file is no JSON object; names it.
     """
-    path = posixpath.join(directory, TOKENIZER_CONFIG)
-    length = read_json(path).get("model_max_length") if exists(path) else None
+    length = (read_json_if_there(posixpath.join(directory, TOKENIZER_CONFIG)) or {}).get("model_max_length")
     # Hugging Face writes 10^30 for "no limit".
     return length if isinstance(length, int) and 0 < length < 1_000_000 else None
 
@@ -156,22 +158,20 @@ def read_config(path: str, allow_unknown: bool = False) -> BertConfig:
     """Reads a bert_config.json, or a config.json of Hugging Face.
 
     Raises:
-      ValueError: see `BertConfig.from_json_file` and `huggingface.config_from_huggingface`.
+      ValueError: see `BertConfig.from_json_file` and `huggingface.read_config`.
     """
     values = read_json(path)
-    if _is_huggingface(path, values):
-        return huggingface.read_config(_huggingface_layout(values, path), values, path)
-    return _own_names().get(posixpath.basename(path), BertConfig).from_json_file(path, allow_unknown)
+    if layout := _layout_of(path, values):
+        return huggingface.read_config(layout, values, path)
+    return _CONFIG_CLASSES.get(posixpath.basename(path), BertConfig).from_json_file(path, allow_unknown)
 
 
-def _huggingface_layout(values: dict, path: str):
-    """The layout of the family that a config.json names."""
-    return LAYOUTS[family_named(values.get("model_type", BERT.model_type), path).model_type]
-
-
-def _is_huggingface(path: str, values: dict) -> bool:
+def _layout_of(path: str, values: dict) -> huggingface.Layout | None:
+    """The layout of the family that a config.json of Hugging Face names; None of this project's configurations."""
     name = posixpath.basename(path)
-    return name == HUGGINGFACE_CONFIG or ("model_type" in values and name not in _own_names())
+    if name != huggingface.CONFIG and ("model_type" not in values or name in _CONFIG_CLASSES):
+        return None
+    return LAYOUTS[family_named(values.get("model_type", BERT.model_type), path).model_type]
 
 
 def tokenizer_of(files: ModelFiles, added: Sequence[AddedToken] = ()) -> Tokenizer:
@@ -235,8 +235,7 @@ def check_model(
                 files.config, files.config_file = read_config(config_file, allow_unknown), config_file
         if path:
             with named_by(flag):
-                if not may_hold_weights(path):
-                    raise no_weights(path)
+                find_weights(path)
                 files = read_model_files(path, None, config_file, allow_unknown)
         files.vocab_file = vocab_file or files.vocab_file
         # How a tokenizer.json is read depends on the family.

@@ -47,22 +47,6 @@ _ACTIVATIONS_OUT = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu", "tan
 # Their keys for dropout before a classifier's output layer in training, which no configuration here has.
 _CLASSIFIER_DROPOUT = ("classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout", "summary_last_dropout")
 
-# The defaults of their BertConfig; those of other classes differ in a few keys.
-BERT_DEFAULTS = {
-    "vocab_size": 30522,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "max_position_embeddings": 512,
-    "type_vocab_size": 2,
-    "initializer_range": 0.02,
-    "layer_norm_eps": 1e-12,
-}
-
 # Beginnings of names of their classes are the families'; here they are those of BERT.
 _CLASSES = "Bert"
 
@@ -76,16 +60,6 @@ _FIXED_NAMES = {
     "output_bias": "classifier.bias",
 }
 _LAST_PARTS = {"kernel": "weight", "gamma": "weight", "beta": "bias"}
-
-
-def classifier_names(hidden: str, output: str) -> dict[str, str]:
-    """The variables of a classifier with a hidden layer here -> theirs, by the names of the two layers there."""
-    return {
-        "pre_classifier/kernel": f"{hidden}.weight",
-        "pre_classifier/bias": f"{hidden}.bias",
-        "output_weights": f"{output}.weight",
-        "output_bias": f"{output}.bias",
-    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,28 +119,22 @@ class Layout:
             return self.heads[architecture][name]
         if name in _FIXED_NAMES:
             return self.renamed(_FIXED_NAMES[name])
+
+        def block(match: re.Match) -> str:
+            group, inner = divmod(int(match[1]), self.inner_group_num)
+            return self.block.format(number=match[1], group=group, inner=inner)
+
         scope, last = name.rsplit("/", 1)
         last = last + ".weight" if last.endswith("_embeddings") else _LAST_PARTS.get(last, last)
-        scope = re.sub(r"layer_(\d+)", lambda match: self._block_named(int(match[1])), scope)
-        return self.renamed(scope.replace("/", ".") + "." + last)
-
-    def _block_named(self, number: int) -> str:
-        group, inner = divmod(number, self.inner_group_num)
-        return self.block.format(number=number, group=group, inner=inner)
+        return self.renamed(re.sub(r"layer_(\d+)", block, scope).replace("/", ".") + "." + last)
 
     def fitted(self, names: Iterable[str]) -> "Layout":
         """The layout with the number of blocks in a group that a file's names show."""
-        pattern = re.compile(
-            re.escape(self.block).replace(r"\{group\}", r"\d+").replace(r"\{inner\}", r"(\d+)") + r"\."
-        )
+        pattern = re.escape(self.block).replace(r"\{group\}", r"\d+").replace(r"\{inner\}", r"(\d+)") + r"\."
         if "{inner}" not in self.block:
             return self
-        numbers = [int(match[1]) for match in map(pattern.search, names) if match]
+        numbers = [int(match[1]) for name in names if (match := re.search(pattern, name))]
         return dataclasses.replace(self, inner_group_num=1 + max(numbers, default=0))
-
-
-def _is_transposed(name: str) -> bool:
-    return name.endswith("/kernel")
 
 
 # --- config.json -----------------------------------------------------------------------------------------------------
@@ -192,8 +160,7 @@ def read_config(layout: Layout, values: Mapping, source: str) -> BertConfig:
         for near in difflib.get_close_matches(key, [name for name in theirs if name not in values], 1, 0.85):
             logging.warning("%s: %s is no key of a %s; did you mean %s?", source, key, layout.title, near)
     ours = {key: values.get(layout.keys.get(key, key), default) for key, default in layout.defaults.items()}
-    activation = ours["hidden_act"]
-    if not isinstance(activation, str) or activation not in _ACTIVATIONS_IN:
+    if (activation := ours["hidden_act"]) not in [*_ACTIVATIONS_IN]:
         key = layout.keys.get("hidden_act", "hidden_act")
         raise ValueError(f"{source}: {key}={activation!r} is not one of {', '.join(_ACTIVATIONS_IN)}.")
     ours["hidden_act"] = _ACTIVATIONS_IN[activation]
@@ -283,47 +250,34 @@ def open_weights(file: str, layouts: Mapping[str, Layout]) -> Weights:
       ValueError: damaged, a pickle without PyTorch, none of the families, or another one than config.json says.
     """
     shapes, read, half = open_tensors(file)
-    plain = {_plain_name(name): name for name in shapes}
-    config = _stated_config(file)
+    # The oldest files call a layer norm's variables gamma and beta.
+    older = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+    plain = {re.sub("|".join(older), lambda match: older[match[0]], name): name for name in shapes}
+    config_file = posixpath.join(posixpath.dirname(file), CONFIG)
+    config = read_json_if_there(config_file) or {}
     stated = config.get("model_type")
     if stated is not None and stated not in layouts:
         raise ValueError(
-            f"{posixpath.join(posixpath.dirname(file), CONFIG)}: model_type is {stated!r}; the architectures of this "
-            f"project are {', '.join(map(repr, layouts))}."
+            f"{config_file}: model_type is {stated!r}; the architectures of this project are "
+            f"{', '.join(map(repr, layouts))}."
         )
-    prefix, scope = _encoder_of(file, plain, layouts)
+    # The encoder's names begin with "bert." under a head, with nothing otherwise, with "module.bert." by DataParallel.
+    table = "embeddings.word_embeddings.weight"
+    prefixes = [name.removesuffix(table) for name in plain if f".{name}".endswith(f".{table}")]
+    scopes = {prefix: prefix.rstrip(".").rpartition(".")[2] for prefix in prefixes}
+    found = [prefix for prefix in prefixes if scopes[prefix] in ("", "module", "model", *layouts)]
+    if len(found) != 1:
+        raise ValueError(f"{file}: none of {', '.join(layouts)}; it holds {some(sorted(plain.values()))}.")
+    scope = scopes[found[0]] if scopes[found[0]] in layouts else None
     if scope and stated and scope != stated:
         raise ValueError(
             f"{file} has the variables of {scope!r}, but the config.json beside it says model_type {stated!r}: they "
             "belong to two models."
         )
     layout = layouts[scope or stated or next(iter(layouts))].fitted(plain)
-    weights = _translate(file, layout, read_head(layout, config, file).architecture, prefix, shapes, plain, read)
+    weights = _translate(file, layout, read_head(layout, config, file).architecture, found[0], shapes, plain, read)
     weights.hints["half_precision"] = half
     return weights
-
-
-def _stated_config(file: str) -> dict:
-    """The content of the config.json beside a file; empty if there is none."""
-    path = posixpath.join(posixpath.dirname(file), CONFIG)
-    return read_json_if_there(path) or {}
-
-
-def _encoder_of(file: str, plain: Mapping[str, str], layouts: Mapping[str, Layout]) -> tuple[str, str | None]:
-    """The prefix of the encoder's names in a file, and the family that it names.
-
-    The prefix is "bert." under a head, nothing for a bare encoder, "module.bert." by DataParallel.
-    """
-    table = "embeddings.word_embeddings.weight"
-    tables = [name for name in plain if name == table or name.endswith("." + table)]
-    known = ("", "module", "model", *layouts)
-    found = [name.removesuffix(table) for name in tables]
-    found = [(prefix, prefix.rstrip(".").rpartition(".")[2]) for prefix in found]
-    found = [(prefix, last) for prefix, last in found if last in known]
-    if len(found) != 1:
-        raise ValueError(f"{file}: none of {', '.join(layouts)}; it holds {some(sorted(plain.values()))}.")
-    prefix, last = found[0]
-    return prefix, last if last in layouts else None
 
 
 def _translate(
@@ -343,16 +297,11 @@ def _translate(
         return encoder_prefix + theirs.removeprefix(scope) if theirs.startswith(scope) else head_prefix + theirs
 
     # A file without a config.json has the head of which all names are there.
-    heads = [stated_head] if stated_head else layout.heads
-    heads = [head for head in heads if head in layout.heads]
+    heads = [head for head in layout.heads if stated_head in (None, head)]
     there = [head for head in heads if all(place(name) in plain for name in layout.heads[head].values())]
     architecture = there[0] if there else None
-
-    def their_name(name: str) -> str:
-        return place(layout.name_of(name, architecture))
-
-    names = (*all_names(layout.config_class, lambda name: their_name(name) in plain), *HEAD_NAMES)
-    origins = {name: their_name(name) for name in names}
+    names = all_names(layout.config_class, lambda name: place(layout.name_of(name, architecture)) in plain)
+    origins = {name: place(layout.name_of(name, architecture)) for name in (*names, *HEAD_NAMES)}
     decoder_bias = head_prefix + layout.renamed("cls.predictions.decoder.bias")
     if origins["cls/predictions/output_bias"] not in plain and decoder_bias in plain:
         origins["cls/predictions/output_bias"] = decoder_bias
@@ -365,7 +314,7 @@ def _translate(
     for name in sorted(set(shapes) - set(origins.values()) - set(unused)):
         unused[name] = _reason(name, layout, head_prefix, read, origins, file)
     entries = Weights(file, "huggingface", dict(shapes), {name: name for name in shapes}, read)
-    return renamed(entries, origins, unused, [name for name in origins if _is_transposed(name)])
+    return renamed(entries, origins, unused, [name for name in origins if name.endswith("/kernel")])
 
 
 def _identity_layer(file: str, origins: dict[str, str], layer: str, read: Callable) -> dict[str, str]:
@@ -377,11 +326,6 @@ def _identity_layer(file: str, origins: dict[str, str], layer: str, read: Callab
             f"{file}: {names[0]} is a layer between embeddings and encoder of one width, which the original has not."
         )
     return dict.fromkeys(names, "the identity: embeddings and encoder have one width")
-
-
-def _plain_name(name: str) -> str:
-    """Without the spelling of the oldest files, which call a layer norm's variables gamma and beta."""
-    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def _reason(name: str, layout: Layout, head_prefix: str, read: Callable, origins: Mapping, file: str) -> str:
@@ -420,7 +364,9 @@ def save(layout: Layout, path: str, weights: Weights, config: BertConfig, head: 
             f"format=huggingface: {weights.path} has the joint head for questions of the original {layout.title}, "
             "which transformers doesn't have. Use bert_tf or tf1."
         )
-    names = [name for name in weights.shapes if is_model_variable(name) and _has_place(name, layout)]
+    regular = (scope.replace(".", "/"), "cls/predictions/transform/", "discriminator_predictions/")
+    names = [name for name in weights.shapes if is_model_variable(name)]
+    names = [name for name in names if name.startswith(regular) or name in _FIXED_NAMES or name in HIDDEN_LAYER]
     architecture = architecture_of(names, head) if "output_weights" in names else None
     if architecture in layout.heads and HIDDEN_LAYER[0] not in names:
         raise ValueError(
@@ -436,7 +382,7 @@ def save(layout: Layout, path: str, weights: Weights, config: BertConfig, head: 
         )
     bare = all(name.startswith(f"{layout.scope}/") for name in names)
     written = {name: layout.name_of(name, architecture).removeprefix(scope * bare) for name in names}
-    transposed = [theirs for name, theirs in written.items() if _is_transposed(name)]
+    transposed = [theirs for name, theirs in written.items() if name.endswith("/kernel")]
     tensors = renamed(weights, {theirs: name for name, theirs in written.items()}, {}, transposed)
     if layout.always_projects and config.embedding_size == config.hidden_size:
         size, project = config.hidden_size, layout.renamed(f"{scope}embeddings_project.").removeprefix(scope * bare)
@@ -444,8 +390,3 @@ def save(layout: Layout, path: str, weights: Weights, config: BertConfig, head: 
         tensors = with_tensors(tensors, layer)
     write_safetensors(path, tensors, {"format": "pt"})
     return written
-
-
-def _has_place(name: str, layout: Layout) -> bool:
-    regular = name.startswith((f"{layout.scope}/", "cls/predictions/transform/", "discriminator_predictions/"))
-    return regular or name in _FIXED_NAMES or name in HIDDEN_LAYER

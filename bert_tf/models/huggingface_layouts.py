@@ -2,8 +2,23 @@
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.families import AlbertConfig, DistilBertConfig, ElectraConfig, RobertaConfig
-from bert_tf.models.huggingface import BERT_DEFAULTS, Layout, classifier_names
+from bert_tf.models.huggingface import Layout
 
+# The defaults of their BertConfig; those of other classes differ in a few keys.
+_DEFAULTS = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "initializer_range": 0.02,
+    "layer_norm_eps": 1e-12,
+}
 # Values of `Layout.refused` for encoders with absolute positions.
 _PLAIN_ENCODER = {
     "position_embedding_type": ("absolute", None),
@@ -12,10 +27,21 @@ _PLAIN_ENCODER = {
 }
 _SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
 
+
+def _classifier(hidden: str, output: str) -> dict[str, str]:
+    """The variables of a classifier with a hidden layer here -> theirs, by the names of the two layers there."""
+    return {
+        "pre_classifier/kernel": f"{hidden}.weight",
+        "pre_classifier/bias": f"{hidden}.bias",
+        "output_weights": f"{output}.weight",
+        "output_bias": f"{output}.bias",
+    }
+
+
 _BERT = Layout(
     config_class=BertConfig,
     class_prefix="Bert",
-    defaults=BERT_DEFAULTS,
+    defaults=_DEFAULTS,
     refused={**_PLAIN_ENCODER, "is_encoder_decoder": (False, None)},
     written={"position_embedding_type": "absolute"},
 )
@@ -23,7 +49,7 @@ _DISTILBERT = Layout(
     config_class=DistilBertConfig,
     class_prefix="DistilBert",
     defaults={
-        **{key: BERT_DEFAULTS[key] for key in BERT_DEFAULTS if key not in ("type_vocab_size", "layer_norm_eps")},
+        **{key: _DEFAULTS[key] for key in _DEFAULTS if key not in ("type_vocab_size", "layer_norm_eps")},
         "num_hidden_layers": 6,
     },
     keys={
@@ -55,7 +81,7 @@ _ROBERTA = Layout(
     config_class=RobertaConfig,
     class_prefix="Roberta",
     # Theirs, not those of the released models.
-    defaults={**BERT_DEFAULTS, "vocab_size": 50265, "pad_token_id": 1},
+    defaults={**_DEFAULTS, "vocab_size": 50265, "pad_token_id": 1},
     refused=_PLAIN_ENCODER,
     written={"position_embedding_type": "absolute", "bos_token_id": 0, "eos_token_id": 2},
     parts=(
@@ -65,9 +91,9 @@ _ROBERTA = Layout(
         ("cls.predictions.bias", "lm_head.bias"),
     ),
     heads={
-        "BertForSequenceClassification": classifier_names("classifier.dense", "classifier.out_proj"),
+        "BertForSequenceClassification": _classifier("classifier.dense", "classifier.out_proj"),
         # Choices are scored on the output of a pooler.
-        "BertForMultipleChoice": classifier_names("roberta.pooler.dense", "classifier"),
+        "BertForMultipleChoice": _classifier("roberta.pooler.dense", "classifier"),
     },
     masked_lm_act="gelu_erf",
 )
@@ -76,7 +102,7 @@ _ELECTRA = Layout(
     config_class=ElectraConfig,
     class_prefix="Electra",
     defaults={
-        **BERT_DEFAULTS,
+        **_DEFAULTS,
         "embedding_size": 128,
         "hidden_size": 256,
         "num_attention_heads": 4,
@@ -93,8 +119,8 @@ _ELECTRA = Layout(
     ),
     # Their classifier of texts has a hidden layer that the original's doesn't have; the original has no choices.
     heads={
-        "BertForSequenceClassification": classifier_names("classifier.dense", "classifier.out_proj"),
-        "BertForMultipleChoice": classifier_names("sequence_summary.summary", "classifier"),
+        "BertForSequenceClassification": _classifier("classifier.dense", "classifier.out_proj"),
+        "BertForMultipleChoice": _classifier("sequence_summary.summary", "classifier"),
     },
     masked_lm_act="gelu_erf",
     classifier_act="gelu_erf",
@@ -103,7 +129,7 @@ _ALBERT = Layout(
     config_class=AlbertConfig,
     class_prefix="Albert",
     defaults={
-        **BERT_DEFAULTS,
+        **_DEFAULTS,
         "vocab_size": 30000,
         "embedding_size": 128,
         "hidden_size": 4096,

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import keras
 import numpy as np
@@ -34,11 +34,8 @@ def checkpoint_name(variable: keras.Variable) -> str:
     for family in FAMILIES:
         if family.scope in parts:
             return "/".join(parts[parts.index(family.scope) :])
-    path = (
-        "/".join(parts[1:])
-        .removeprefix("classifier/")
-        .replace("generator_predictions/transform/", "generator_predictions/")
-    )
+    path = "/".join(parts[1:]).removeprefix("classifier/")
+    path = path.replace("generator_predictions/transform/", "generator_predictions/")
     return "cls/" + path.removeprefix("cls_") if path.startswith("cls_") else path
 
 
@@ -148,6 +145,31 @@ def initialize(
     return Initialization(path, found, missing, unused)
 
 
+def initialize_model(
+    model: keras.Model, weights: Weights, *, depth: int, complete: bool = False, untrained: Collection[str] = ()
+) -> Initialization:
+    """Builds a model with the variables of weights, logs what was loaded, and warns of what stays random.
+
+    Args:
+      depth: calls between this one and the user's line, which the warning shows.
+      complete: see `check_complete`, which is then called.
+      untrained: variables whose values were saved before they were trained; they count among what is missing.
+    """
+    with random_weights.drawn_late():
+        if not model.built:
+            model.build()
+        result = initialize(model_variables(model), weights)
+    if found := [name for name in result.initialized if name in untrained]:
+        initialized = [name for name in result.initialized if name not in untrained]
+        unused = result.unused | dict.fromkeys(found, _UNTRAINED)
+        result = Initialization(result.checkpoint, initialized, [*result.missing, *found], unused)
+    if complete:
+        check_complete(result, model)
+    log_initialization(result, model, logging.INFO)
+    _warn_of_random_weights(result, model, depth + 1)
+    return result
+
+
 def weights_for(model: keras.Model, path: str, *, merge: bool = True) -> Weights:
     """Opens the weights at a path; of several models in a file those that the model takes (`Pretrained.weights_in`).
 
@@ -193,22 +215,18 @@ def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
     Raises:
       FileNotFoundError, ValueError: see `initialize`.
     """
-    with random_weights.drawn_late():
-        if not model.built:
-            model.build()
-        result = initialize(model_variables(model), weights_for(model, checkpoint))
-    log_initialization(result, model, logging.INFO)
-    warn_of_random_weights(result, model, 3)
-    return result
+    return initialize_model(model, weights_for(model, checkpoint), depth=3)
 
 
-def without_untrained(result: Initialization, untrained: Collection[str]) -> Initialization:
-    """The result with variables among what is missing whose values were saved before they were trained."""
-    found = [name for name in result.initialized if name in untrained]
-    initialized = [name for name in result.initialized if name not in untrained]
-    return Initialization(
-        result.checkpoint, initialized, [*result.missing, *found], result.unused | dict.fromkeys(found, _UNTRAINED)
-    )
+def _without_pooler(names: Iterable[str], unread: tuple[str, ...] = ()) -> list[str]:
+    """Names but those of the encoder's pooler, and those that begin like one of `unread`."""
+    names = (name for name in names if not name.startswith(unread))
+    return [name for name in names if not is_encoder_variable(name) or "/pooler/" not in name]
+
+
+def _random_variables(result: Initialization, model: keras.Model) -> list[str]:
+    """The variables that a checkpoint lacks, and that the model's outputs depend on."""
+    return result.missing if getattr(model, "reads_pooler", True) else _without_pooler(result.missing)
 
 
 def check_complete(result: Initialization, model: keras.Model, unread: tuple[str, ...] = ()) -> None:
@@ -227,38 +245,21 @@ def check_complete(result: Initialization, model: keras.Model, unread: tuple[str
         )
 
 
-def _random_variables(result: Initialization, model: keras.Model) -> list[str]:
-    """The variables that a checkpoint lacks, and that the model's outputs depend on."""
-    reads_pooler = getattr(model, "reads_pooler", True)
-    return [name for name in result.missing if reads_pooler or not _is_of_pooler(name)]
-
-
 def _lacks(result: Initialization, names: list[str]) -> str:
     """What a checkpoint does with variables that it lacks, as a verb."""
     return "holds, but untrained," if any(result.unused.get(name) == _UNTRAINED for name in names) else "lacks"
 
 
-def _is_of_pooler(name: str) -> bool:
-    return is_encoder_variable(name) and "/pooler/" in name
-
-
-def warn_of_random_weights(result: Initialization, model: keras.Model, depth: int) -> None:
-    """Warns of variables that stay random, and of a part of the encoder that is not used; notes the former.
-
-    Args:
-      depth: calls between this one and the user's line, which the warning shows.
-    """
+def _warn_of_random_weights(result: Initialization, model: keras.Model, depth: int) -> None:
+    """Warns of variables that stay random, and of a part of the encoder that is not used; notes the former."""
     missing, variables = _random_variables(result, model), model_variables(model)
     setattr(model, _RANDOM, {name: _checksum(variables, name) for name in missing})
+    unused = [name for name, reason in result.unused.items() if not reason and is_model_variable(name)]
+    unused = _without_pooler(filter(is_encoder_variable, unused))
     if missing:
         verb = "are not" if _lacks(result, missing) == "lacks" else "are untrained"
         message = f"{len(missing)} variables of {type(model).__name__} {verb} in {result.checkpoint} and are random: "
         warnings.warn(f"{message}{some(missing)}. Train the model before you use it.", PartialLoadWarning, depth)
-    unused = [
-        name
-        for name, reason in result.unused.items()
-        if not reason and is_encoder_variable(name) and is_model_variable(name) and not _is_of_pooler(name)
-    ]
     if unused:
         message = f"{len(unused)} variables of the encoder in {result.checkpoint} are not used by the model: "
         warnings.warn(f"{message}{some(unused)}.", PartialLoadWarning, depth)
@@ -280,8 +281,7 @@ def check_trained(model: keras.Model, unread: tuple[str, ...] = ()) -> None:
     Raises:
       ValueError: says which.
     """
-    needed = [name for name in untrained_variables(model) if not name.startswith(unread)]
-    if found := [name for name in needed if not _is_of_pooler(name)]:
+    if found := _without_pooler(untrained_variables(model), unread):
         raise ValueError(
             f"{len(found)} variables of {type(model).__name__} are still random, as the weights it was loaded from "
             f"lack them: {some(found)}. Train the model first, or load weights that have them."
@@ -298,8 +298,7 @@ def log_initialization(result: Initialization, model: keras.Model, level: int | 
     Args:
       level: of what stays random; None: a warning, unless it is only a new output layer.
     """
-    variables = model_variables(model)
-    sizes = {name: math.prod(variable.shape) for name, variable in variables.items()}
+    sizes = {name: math.prod(variable.shape) for name, variable in model_variables(model).items()}
     unused = sorted(filter(is_model_variable, result.unused))
     logging.info(
         "Initialised %d of %d variables (%s of %s parameters) from %s; %d of its entries are not used%s.",
@@ -311,18 +310,15 @@ def log_initialization(result: Initialization, model: keras.Model, level: int | 
         len(unused),
         f" ({some(unused)})" if unused else "",
     )
-    missing = {name: result.unused.get(name) for name in result.missing}
-    for reason in filter(None, dict.fromkeys(missing.values())):
-        names = [name for name, why in missing.items() if why == reason]
+    by_reason: dict[str, list[str]] = {}
+    for name in result.missing:
+        by_reason.setdefault(result.unused.get(name) or "", []).append(name)
+    missing = by_reason.pop("", [])
+    for reason, names in by_reason.items():
         logging.info("%d variables begin anew (%s): %s", len(names), reason, ", ".join(names))
-    if missing := [name for name, reason in missing.items() if not reason]:
+    if missing:
         if level is None:
             whole_encoder = not any(map(is_encoder_variable, _random_variables(result, model)))
             level = logging.INFO if whole_encoder else logging.WARNING
-        logging.log(
-            level,
-            "%d variables are not in %s and keep their random initial values: %s",
-            len(missing),
-            result.checkpoint,
-            ", ".join(missing),
-        )
+        message = "%d variables are not in %s and keep their random initial values: %s"
+        logging.log(level, message, len(missing), result.checkpoint, ", ".join(missing))

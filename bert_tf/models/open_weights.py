@@ -1,27 +1,92 @@
-"""Opens weights of any format.
+"""The weight formats: what each can hold, what its files are called, and how weights of any format are opened.
 
     weights = open_weights("uncased_L-12_H-768_A-12")      # Google's TF1 zip, unpacked
     weights = open_weights("bert-base-uncased")            # a Hugging Face directory
     weights = open_weights("hub/bert_en_uncased/4")        # a TensorFlow Hub SavedModel
 
-Everything that takes weights uses this: the scripts' --init_checkpoint, `from_pretrained`, the converter.
+Everything that takes weights uses this: the scripts' --init_checkpoint, `from_pretrained`, the converter. To add a
+format, add it to `FORMATS`, read it in `open_weights`, and write it in `saving.py`. Local files are found, and their
+names and shapes read, without TensorFlow.
 """
 
+import dataclasses
 import posixpath
 
-from bert_tf.models import huggingface, tf1_layouts
+from bert_tf.models import huggingface, variable_names
 from bert_tf.models.families import family_of_variables
-from bert_tf.models.formats import BERT_TF, ENDINGS, HUGGINGFACE, MODEL_GARDEN, TF1, Format, no_weights
 from bert_tf.models.huggingface_layouts import LAYOUTS
 from bert_tf.models.lora import merged
+from bert_tf.system.literal_paths import names_in
+from bert_tf.system.messages import some
 from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text.casing import first_existing
-from bert_tf.weights import bundle
+from bert_tf.weights import bundle, released_models
 from bert_tf.weights.mapping import Weights
 from bert_tf.weights.tensor_files import open_safetensors
 
+# How the names of files other than TensorFlow's checkpoints end.
+_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".index.json")
 # The encoder's scope in TF1 Hub modules.
 _HUB_SCOPE = "module/"
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """What weights of one format are and can hold.
+
+    Attributes:
+      name: its --format value.
+      help: one sentence for --format.
+      looked_for: what a directory must have one of.
+      file_name: of the weights in a directory that is written; None: the format is only read.
+      takes_prefix: a target may be a prefix such as out/bert_model.ckpt, not only a directory.
+      holds_optimizer: can store Adam moments and the step.
+      holds_variants: can record that a model is causal or has a BiLSTM on top; other formats would be read as BERT.
+      knows_exact_gelu: the format's own programs have hidden_act "gelu_erf".
+    """
+
+    name: str
+    help: str
+    looked_for: tuple[str, ...]
+    file_name: str | None = None
+    takes_prefix: bool = False
+    holds_optimizer: bool = False
+    holds_variants: bool = False
+    knows_exact_gelu: bool = True
+
+
+BERT_TF = Format(
+    name="bert_tf",
+    help="safetensors under the original's names.",
+    looked_for=("bert_model.safetensors",),
+    file_name="bert_model.safetensors",
+    holds_optimizer=True,
+    holds_variants=True,
+)
+HUGGINGFACE = Format(
+    name="huggingface",
+    help="config.json and model.safetensors.",
+    looked_for=(
+        "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
+    ),
+    file_name="model.safetensors",
+)  # fmt: skip
+MODEL_GARDEN = Format(
+    name="model_garden",
+    help="the format of tf-models-official, only read.",
+    looked_for=("variables/variables.index",),
+)
+TF1 = Format(
+    name="tf1",
+    help="the format of the original's scripts.",
+    looked_for=("bert_model.ckpt.index",),
+    file_name="bert_model.ckpt",
+    takes_prefix=True,
+    holds_optimizer=True,
+    knows_exact_gelu=False,
+)
+# By name, in the order in which a directory is searched.
+FORMATS = {format.name: format for format in (BERT_TF, HUGGINGFACE, MODEL_GARDEN, TF1)}
 
 
 def find_weights(path: str) -> tuple[Format, str]:
@@ -37,7 +102,7 @@ def find_weights(path: str) -> tuple[Format, str]:
       FileNotFoundError: there are no weights of a known format; the message says what was looked for.
       ValueError: a file can't be read.
     """
-    file = path if path.endswith(ENDINGS) and exists(path) else None
+    file = path if path.endswith(_ENDINGS) and exists(path) else None
     if is_folder(path):
         file = first_existing(path, (*BERT_TF.looked_for, *HUGGINGFACE.looked_for))
     if file:
@@ -47,8 +112,29 @@ def find_weights(path: str) -> tuple[Format, str]:
         return (BERT_TF if ours else HUGGINGFACE), file
     prefix = bundle.find_bundle(path, TF1.file_name)
     if not prefix:
-        raise no_weights(path)
+        raise FileNotFoundError(_nothing_at(path))
     return (MODEL_GARDEN if bundle.open_bundle(prefix).has_tensor(bundle.OBJECT_GRAPH) else TF1), prefix
+
+
+def _nothing_at(path: str) -> str:
+    """Says that there are no weights of a known format at a path, and what was looked for."""
+    if is_folder(path):
+        looked_for = ", ".join(name for kind in FORMATS.values() for name in kind.looked_for)
+        return f"{path} has no weights: none of {looked_for}. It contains {some(names_in(path)) or 'nothing'}."
+    if path.endswith(".zip") and exists(path):
+        return f"{path} is a zip file: unpack it and give the directory."
+    if exists(path):
+        return (
+            f"{path} is not a known kind of weight file: a TensorFlow checkpoint has "
+            f"{posixpath.basename(path)}.index and .data files, others end in .safetensors or .bin."
+        )
+    if advice := released_models.hint(path):
+        return f"{path} does not exist.{advice}"
+    return (
+        f"{path}: no weights found: it is no directory, no weight file, and no checkpoint "
+        f"({path.removesuffix('.index')}.index does not exist). For a checkpoint give the directory or the prefix "
+        "without .index or .data, e.g. uncased_L-12_H-768_A-12/bert_model.ckpt."
+    )
 
 
 def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> Weights:
@@ -72,23 +158,14 @@ def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> W
 
         weights = model_garden.open_weights(file)
     else:
-        weights = _open_tf1(file)
+        reader = bundle.open_bundle(file)
+        found = reader.get_variable_to_shape_map()
+        origins = {name.removeprefix(_HUB_SCOPE): name for name in sorted(found)}
+        shapes = {name: tuple(found[origin]) for name, origin in origins.items()}
+        weights = Weights(file, TF1.name, shapes, origins, lambda name: bundle.read_tensor(reader, file, origins[name]))
+        weights = variable_names.with_our_names(weights)
     weights = merged(weights) if merge else weights
     return choose_part(weights, part) if part else weights
-
-
-def _open_tf1(prefix: str) -> Weights:
-    reader = bundle.open_bundle(prefix)
-    shapes = reader.get_variable_to_shape_map()
-    origins = {name.removeprefix(_HUB_SCOPE): name for name in sorted(shapes)}
-    weights = Weights(
-        prefix,
-        TF1.name,
-        {name: tuple(shapes[origin]) for name, origin in origins.items()},
-        origins,
-        lambda name: bundle.read_tensor(reader, prefix, origins[name]),
-    )
-    return tf1_layouts.with_our_names(weights)
 
 
 def choose_part(weights: Weights, part: str) -> Weights:
@@ -100,10 +177,10 @@ def choose_part(weights: Weights, part: str) -> Weights:
     if part in weights.parts:
         return weights.parts[part]
     family = family_of_variables(weights.shapes)
+    title = family.config_class.title
     if part not in family.parts:
-        raise ValueError(f"{weights.path} is a {family.config_class.title}, which has no {part}.")
+        raise ValueError(f"{weights.path} is a {title}, which has no {part}.")
     for other, variable in family.parts.items():
         if other != part and variable in weights.shapes:
-            title = family.config_class.title
             raise ValueError(f"{weights.path} is the {other} of an {title}: give the weights of a {part}.")
     return weights

@@ -11,11 +11,11 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import card, initialize, open_weights, output_layers, random_weights, saving, variable_names
+from bert_tf.models import card, initialize, open_weights, output_layers, saving, variable_names
 from bert_tf.models import directory as model_directory
 from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.directory import ModelFiles, needed_config
-from bert_tf.models.families import BERT, FAMILIES, ElectraConfig, family_of, family_of_variables
+from bert_tf.models.families import ElectraConfig, family_of, family_of_variables, is_encoder_variable
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.models.variable_names import HIDDEN_LAYER
 from bert_tf.system.checks import check_path
@@ -47,32 +47,32 @@ def read_model(path: str, config_file: str | None = None, part: str | None = Non
 
 def _with_files(weights: Weights, config_file: str | None = None) -> tuple[Weights, ModelFiles]:
     """`read_model` of open weights."""
-    if weights.hints.get("sizes_from_weights") and not config_file:
+    hints = weights.hints
+    if hints.get("sizes_from_weights") and not config_file:
         # Runs of run_pretraining.py keep the configuration of a generator in a folder of its own.
         own = posixpath.join(text_casing.directory_of(weights.path), "generator", ElectraConfig.file_name)
         config_file = own if tf.io.gfile.exists(own) else None
-    files = model_directory.read_model_files(weights.path, weights.hints, config_file)
-    heads = weights.hints.get("num_attention_heads")
-    beside = files.config
-    if heads and (beside is None or (weights.hints.get("sizes_from_weights") and not config_file)):
+    files = model_directory.read_model_files(weights.path, hints, config_file)
+    beside, heads = files.config, hints.get("num_attention_heads")
+    if heads and (beside is None or (hints.get("sizes_from_weights") and not config_file)):
         files.config = variable_names.config_of_shapes(weights.path, weights.shapes, heads, beside)
-    if files.config is not None and beside is None:
-        files.config.hidden_act = weights.hints.get("hidden_act", files.config.hidden_act)
+    if files.config is None:
+        return weights, files
+    if beside is None:
+        files.config.hidden_act = hints.get("hidden_act", files.config.hidden_act)
         _warn_once(
             f"{files.directory} has no {files.config.file_name}: sizes are inferred from the weights, with {heads} "
             f'attention heads; hidden_act is assumed to be "{files.config.hidden_act}", dropout to be 0.1.'
         )
-    if files.config is not None:
-        name = files.config_file or "The configuration inferred from the weights"
-        scopes = {family.scope: family.config_class.title for family in FAMILIES}
-        others = scopes.keys() & {variable.split("/")[0] for variable in weights.shapes} - {files.config.model_type}
-        if others:
-            raise ValueError(
-                f"{name} is that of a {files.config.title}, but {weights.path} has the variables of a "
-                f"{scopes[others.pop()]}: they belong to two models."
-            )
-        variable_names.check_shapes(weights, files.config, name)
-        _warn_of_doubt(weights, files)
+    name = files.config_file or "The configuration inferred from the weights"
+    family = family_of_variables(weights.shapes)
+    if family.scope != files.config.model_type and any(map(is_encoder_variable, weights.shapes)):
+        raise ValueError(
+            f"{name} is that of a {files.config.title}, but {weights.path} has the variables of a "
+            f"{family.config_class.title}: they belong to two models."
+        )
+    variable_names.check_shapes(weights, files.config, name)
+    _warn_of_doubt(weights, files)
     return weights, files
 
 
@@ -97,12 +97,11 @@ def read_tokenizer(path: str) -> Tokenizer:
       FileNotFoundError, ValueError: there is no model, or no vocabulary that fits it.
     """
     check_path(path, "read_tokenizer")
-    files, family = model_directory.read_model_files(path), BERT
-    if files.config:
-        family = family_of(files.config)
-    else:
+    files, names = model_directory.read_model_files(path), {}
+    if not files.config:
         with contextlib.suppress(FileNotFoundError):
-            family = family_of_variables(open_weights.open_weights(path).shapes)
+            names = open_weights.open_weights(path).shapes
+    family = family_of(files.config) if files.config else family_of_variables(names)
     tokenizer = family.tokenizer_class.from_pretrained(path)
     if files.config:
         check_vocab_size(files.config, tokenizer.vocab_size, files.vocab_file, files.config_file)
@@ -158,7 +157,13 @@ def describe(
         raise ValueError(f"{absent} --bert_config_file, or --init_checkpoint with a configuration beside it.")
     family = family_of(files.config)
     if weights is not None:
-        _check_attention(files.config, bert_config_file, weights)
+        # Weights trained with causal attention are to be used with it, which their shapes don't show.
+        beside = bert_config_file and model_directory.read_model_files(weights.path, weights.hints).config
+        if beside and beside.attention != files.config.attention:
+            raise ValueError(
+                f"--bert_config_file={bert_config_file} says attention={files.config.attention}, but the model at "
+                f"{weights.path} has {beside.attention} in the configuration beside it: leave --bert_config_file out."
+            )
         _warn_of_doubt(weights, files)
         if family.parts.get("generator") in weights and "discriminator" not in weights.parts:
             _warn_once(
@@ -172,16 +177,6 @@ def describe(
     beside_vocabulary = text_casing.read_casing(text_casing.directory_of(files.vocab_file))
     files.casing = text_casing.resolve_casing(do_lower_case, strip_accents, files.casing, beside_vocabulary)
     return files
-
-
-def _check_attention(config: BertConfig, config_file: str | None, weights: Weights) -> None:
-    """Checks that weights trained with causal attention are used with it, which their shapes don't show."""
-    beside = config_file and model_directory.read_model_files(weights.path, weights.hints).config
-    if beside and beside.attention != config.attention:
-        raise ValueError(
-            f"--bert_config_file={config_file} says attention={config.attention}, but the model at {weights.path} has "
-            f"{beside.attention} in the configuration beside it: leave --bert_config_file out."
-        )
 
 
 def from_pretrained(
@@ -243,14 +238,7 @@ def from_pretrained(
     if needs_number and not {"num_labels", "labels"} & {*stored, *arguments}:
         raise ValueError(f"{path} has no labels: give {model_class.__name__} labels=[...], or num_labels.")
     model = model_class(config, **{**{name: stored[name] for name in stored.keys() & taken.keys()}, **arguments})
-    with random_weights.drawn_late():
-        model.build()
-        result = initialize.initialize(initialize.model_variables(model), weights)
-    result = initialize.without_untrained(result, head.untrained)
-    if trained:
-        initialize.check_complete(result, model)
-    initialize.log_initialization(result, model, logging.INFO)
-    initialize.warn_of_random_weights(result, model, 4)
+    initialize.initialize_model(model, weights, depth=4, complete=trained, untrained=head.untrained)
     beginning = card.beginning_of(path, weights, with_checksum=False)
     setattr(model, _FILES_ATTRIBUTE, dataclasses.replace(files, card=card.CardFacts(beginning)))
     return model
@@ -290,7 +278,7 @@ def save_pretrained(
     """Writes a complete model directory: weights, configuration, head, vocabulary, casing, and a card (README.md).
 
     Args:
-      directory: created if needed. format: one of `formats.FORMATS`.
+      directory: created if needed. format: one of `open_weights.FORMATS`.
       vocab_file, do_lower_case, strip_accents: by default those of the model that `from_pretrained` read.
       overwrite: replace existing files; a README.md that is not a card of ours stays in any case.
 

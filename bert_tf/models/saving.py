@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import card, huggingface, tf1_layouts
+from bert_tf.models import card, huggingface, variable_names
 from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import ModelFiles, add_tokens, needed_config, tokenizer_of
+from bert_tf.models.directory import ModelFiles, add_tokens, config_files, needed_config, tokenizer_of
 from bert_tf.models.families import family_of
-from bert_tf.models.formats import BERT_TF, HUGGINGFACE, HUGGINGFACE_CONFIG, Format, config_files, format_named
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.huggingface_layouts import LAYOUTS
+from bert_tf.models.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format
 from bert_tf.models.sentence_settings import settings_files
 from bert_tf.system.atomic import temporary_folder, write_file, write_text_file
 from bert_tf.system.messages import some
@@ -51,9 +51,9 @@ def write_weights(path: str, format: Format, weights: Weights, config: BertConfi
         layout = LAYOUTS[config.model_type]
         names = huggingface.save(layout, path, weights, config, head)
         values = huggingface.config_values(layout, config, weights, head)
-        texts = {HUGGINGFACE_CONFIG: json.dumps(values, indent=2, sort_keys=True) + "\n"}
+        texts = {huggingface.CONFIG: json.dumps(values, indent=2, sort_keys=True) + "\n"}
     else:
-        names = tf1_layouts.names_there(weights, config)
+        names = variable_names.names_there(weights, config)
         bundle.write_bundle(path, renamed(weights, {there: name for name, there in names.items()}, {}))
     for name, text in texts.items():
         write_text_file(posixpath.join(posixpath.dirname(path), name), text)
@@ -80,51 +80,46 @@ def write_description(
             tf.io.gfile.makedirs(posixpath.dirname(file))
             write_text_file(file, content)
     default = family_of(files.config).tokenizer_class
+    casing, kind = files.casing, default
     if not files.vocab_file:
-        casing = {"do_lower_case": files.casing.do_lower_case, "strip_accents": files.casing.strip_accents}
-        tokens = {f"{role}_token": getattr(default, f"{role}_token") for role in ROLES}
-        if issubclass(default, FullTokenizer) and files.casing.do_lower_case is not None:
-            _write_tokenizer_config(directory, files, default.huggingface_class, tokens | casing)
-        return
-    kind = tokenizer_choice.tokenizer_class_of(files.vocab_file, default)
-    casing = files.casing
-    if issubclass(kind, FullTokenizer):
-        lines = text_vocab.vocabulary_lines(files.vocab_file) if vocabulary is None else vocabulary
-        if len(lines) > files.config.vocab_size:
-            raise ValueError(
-                f"{files.vocab_file} has {len(lines)} lines, but vocab_size is {files.config.vocab_size}: it belongs "
-                "to another model."
-            )
-        if casing.do_lower_case is None:
-            casing = text_casing.casing_of_vocabulary(files.vocab_file)
-            logging.warning(
-                "No file says whether the model is cased; do_lower_case=%s is %s. Give do_lower_case if that is wrong.",
-                casing.do_lower_case,
-                casing.source,
-            )
-        tokenizer = kind.from_file(files.vocab_file, casing)
-        add_tokens(tokenizer, added)
+        if not issubclass(default, FullTokenizer) or casing.do_lower_case is None:
+            return
+        contents, settings = {}, {f"{role}_token": getattr(default, f"{role}_token") for role in ROLES}
+        settings |= {"do_lower_case": casing.do_lower_case, "strip_accents": casing.strip_accents}
     else:
-        tokenizer = tokenizer_of(files, added)
-    contents = tokenizer.files()
-    if vocabulary is not None:
-        contents[text_vocab.VOCAB] = "".join(line + "\n" for line in vocabulary).encode()
-    for name, content in contents.items():
-        write_file(posixpath.join(directory, name), content)
-    _write_tokenizer_config(directory, files, tokenizer.huggingface_class, tokenizer.settings())
-
-
-def _write_tokenizer_config(directory: str, files: ModelFiles, huggingface_class: str, settings: dict) -> None:
-    """Writes a tokenizer_config.json, which Hugging Face's tokenizers read as well."""
+        kind = tokenizer_choice.tokenizer_class_of(files.vocab_file, default)
+        if issubclass(kind, FullTokenizer):
+            lines = text_vocab.vocabulary_lines(files.vocab_file) if vocabulary is None else vocabulary
+            if len(lines) > files.config.vocab_size:
+                raise ValueError(
+                    f"{files.vocab_file} has {len(lines)} lines, but vocab_size is {files.config.vocab_size}: it "
+                    "belongs to another model."
+                )
+            if casing.do_lower_case is None:
+                casing = text_casing.casing_of_vocabulary(files.vocab_file)
+                logging.warning(
+                    "No file says whether the model is cased; do_lower_case=%s is %s. Give do_lower_case if that is "
+                    "wrong.",
+                    casing.do_lower_case,
+                    casing.source,
+                )
+            tokenizer = kind.from_file(files.vocab_file, casing)
+            add_tokens(tokenizer, added)
+        else:
+            tokenizer = tokenizer_of(files, added)
+        contents, settings, kind = tokenizer.files(), tokenizer.settings(), type(tokenizer)
+        if vocabulary is not None:
+            contents[text_vocab.VOCAB] = "".join(line + "\n" for line in vocabulary).encode()
     family = family_of(files.config)
-    is_usual = huggingface_class == family.tokenizer_class.huggingface_class
+    is_usual = kind.huggingface_class == family.tokenizer_class.huggingface_class
     values = {
-        "tokenizer_class": family.tokenizer_name if is_usual else huggingface_class,
+        "tokenizer_class": family.tokenizer_name if is_usual else kind.huggingface_class,
         **settings,
         "model_max_length": files.max_seq_length or files.config.max_length,
     }
-    text = json.dumps(values, indent=2, sort_keys=True) + "\n"
-    write_text_file(posixpath.join(directory, text_casing.TOKENIZER_CONFIG), text)
+    contents[text_casing.TOKENIZER_CONFIG] = (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
+    for name, content in contents.items():
+        write_file(posixpath.join(directory, name), content)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,11 +168,11 @@ def write_model(
       FileExistsError: a file to be written exists.
       OSError: disk full or no permission; nothing is left behind.
     """
-    kind = format_named(format)
     config = needed_config(files)
     formats = family_of(config).formats
     if format not in formats:
         raise ValueError(f"format={format}: {config.title} has no such format; it has {', '.join(formats)}.")
+    kind = FORMATS[format]
     variant = "has causal attention (attention=causal)" if config.is_causal else files.head.variant
     if variant and not kind.holds_variants:
         raise ValueError(
@@ -197,11 +192,12 @@ def write_model(
     if not with_optimizer:
         left_out = {name: "optimizer state" for name in weights if not is_model_variable(name)}
         weights = dataclasses.replace(weights, shapes={n: s for n, s in weights.shapes.items() if n not in left_out})
-    directory, name = _split_target(target, kind)
-    if name is None:
+    directory, name = target, kind.file_name
+    if kind.takes_prefix and re.search(r"\.ckpt(-[^/]*)?$", target) and not tf.io.gfile.isdir(target):
+        directory, name = posixpath.dirname(target) or ".", posixpath.basename(target)
+    elif kind.takes_prefix and with_optimizer:
         # A run of the original resumes from the newest model.ckpt-<step> that the state file names.
-        numbered = with_optimizer and kind.takes_prefix
-        name = f"model.ckpt-{int(weights['global_step'])}" if numbered else kind.file_name
+        name = f"model.ckpt-{int(weights['global_step'])}"
     old = _check_target(directory, name, weights.path, overwrite)  # before the work, not after it
     temporary = f"{directory.rstrip('/')}.{os.getpid()}.writing"
     try:
@@ -226,15 +222,6 @@ def card_of(weights: Weights, files: ModelFiles, format: str) -> str:
     return card.card_text(
         files.config, files.head, weights.shapes, files.card, format, casing=files.casing, sentences=files.sentences
     )
-
-
-def _split_target(target: str, kind: Format) -> tuple[str, str | None]:
-    """The directory, and the name of the weights if the target gives one."""
-    name = posixpath.basename(target)
-    is_prefix = kind.takes_prefix and (name.endswith(".ckpt") or ".ckpt-" in name)
-    if is_prefix and not tf.io.gfile.isdir(target):
-        return posixpath.dirname(target) or ".", name
-    return target, None
 
 
 # Weights, configuration, head, vocabulary and casing of a model; left beside another model's they would be mixed up.

@@ -1,8 +1,14 @@
 """Names and shapes of variables in checkpoints: those of the original, with a family's own scope in place of `bert`.
 
-Where the originals of BERT's descendants, or other libraries, use other names, the modules of `models/NAME/` translate.
+The TF1 checkpoints of two originals have other names, which are translated here; those of other libraries are in
+huggingface.py and model_garden.py.
+ELECTRA's have a discriminator and a generator in one file. Both use the tables under `electra/embeddings`. The
+discriminator has the names used here. The generator's other variables are under `generator/` and
+`generator_predictions/`; here they are those of an encoder with a masked-LM head. A fine-tuned model's output layer is
+under `task_specific/TASK/`. ALBERT's are under BERT's scope, with other names for the shared transformer blocks.
 """
 
+import dataclasses
 import itertools
 import re
 import types
@@ -10,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from bert_tf.models.config import BertConfig
 from bert_tf.system.messages import some
-from bert_tf.weights.mapping import Weights, is_model_variable
+from bert_tf.weights.mapping import Weights, base_name, is_model_variable, renamed
 
 # The output layers of the original's run_classifier.py (root scope) and run_squad.py, and the hidden layer that some
 # families have before the former.
@@ -90,39 +96,35 @@ def expected_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     Source: original run_pretraining.py; the heads of its other scripts have shapes of their own: see HEAD_NAMES.
     """
     scope, hidden, inner, width = config.model_type, config.hidden_size, config.intermediate_size, config.embedding_size
+    shapes: dict[str, tuple[int, ...]] = {}
 
-    def norm(size):
-        return {"LayerNorm/beta": (size,), "LayerNorm/gamma": (size,)}
+    def dense(name: str, rows: int, columns: int, norm: str | None = None) -> None:
+        shapes.update({f"{name}/kernel": (rows, columns), f"{name}/bias": (columns,)})
+        if norm:
+            shapes.update({f"{norm}/LayerNorm/{leaf}": (columns,) for leaf in ("beta", "gamma")})
 
-    def dense(rows, columns, name="dense"):
-        return {f"{name}/kernel": (rows, columns), f"{name}/bias": (columns,)}
-
-    def under(scope, shapes):
-        return {f"{scope}/{name}": shape for name, shape in shapes.items()}
-
-    projections = {}
-    for name in ("query", "key", "value"):
-        projections |= dense(hidden, hidden, name)
-    layer = under("attention/self", projections)
-    layer |= under("attention/output", dense(hidden, hidden) | norm(hidden))
-    layer |= under("intermediate", dense(hidden, inner))
-    layer |= under("output", dense(inner, hidden) | norm(hidden))
     tables = {"word_embeddings": config.vocab_size, "token_type_embeddings": config.type_vocab_size}
     tables |= {"position_embeddings": config.max_position_embeddings}
-    shapes = under(f"{scope}/embeddings", {name: (rows, width) for name, rows in tables.items() if rows} | norm(width))
+    shapes |= {f"{scope}/embeddings/{name}": (rows, width) for name, rows in tables.items() if rows}
+    shapes |= {f"{scope}/embeddings/LayerNorm/{leaf}": (width,) for leaf in ("beta", "gamma")}
     if width != hidden:
-        shapes |= under(scope, dense(width, hidden, "embeddings_project"))
+        dense(f"{scope}/embeddings_project", width, hidden)
     for number in range(1 + max(config.block_order)):
-        shapes |= under(f"{scope}/encoder/layer_{number}", layer)
+        layer = f"{scope}/encoder/layer_{number}"
+        for name in ("query", "key", "value"):
+            dense(f"{layer}/attention/self/{name}", hidden, hidden)
+        dense(f"{layer}/attention/output/dense", hidden, hidden, norm=f"{layer}/attention/output")
+        dense(f"{layer}/intermediate/dense", hidden, inner)
+        dense(f"{layer}/output/dense", inner, hidden, norm=f"{layer}/output")
     if config.has_pooler:
-        shapes |= under(f"{scope}/pooler", dense(hidden, hidden))
-    shapes |= under("cls/predictions/transform", dense(hidden, width) | norm(width))
+        dense(pooler(scope), hidden, hidden)
+    dense("cls/predictions/transform/dense", hidden, width, norm="cls/predictions/transform")
     shapes["cls/predictions/output_bias"] = (config.vocab_size,)
     if config.has_pooler:
-        shapes["cls/seq_relationship/output_weights"] = (2, hidden)
-        shapes["cls/seq_relationship/output_bias"] = (2,)
+        shapes |= {"cls/seq_relationship/output_weights": (2, hidden), "cls/seq_relationship/output_bias": (2,)}
     if config.detects_replaced_tokens:
-        shapes |= under("discriminator_predictions", dense(hidden, hidden) | dense(hidden, 1, "dense_1"))
+        dense("discriminator_predictions/dense", hidden, hidden)
+        dense("discriminator_predictions/dense_1", hidden, 1)
     return shapes
 
 
@@ -181,3 +183,193 @@ def check_shapes(weights: Weights, config: BertConfig, config_name: str) -> None
             f"{config_name} does not fit the weights of {weights.path}, {len(wrong)} variables differ: "
             f"{some(wrong, '; ')}."
         )
+
+
+# --- TF1 checkpoints of ELECTRA and ALBERT ---------------------------------------------------------------------------
+
+BOTH = "both"  # among `Weights.parts`: generator and discriminator under the names of their original
+
+_ELECTRA, _GENERATOR, _GENERATOR_HEAD = "electra/", "generator/", "generator_predictions/"
+_DISCRIMINATOR_HEAD, _TASK = "discriminator_predictions/", "task_specific/"
+# Of a generator: here -> there.
+_MASKED_LM = {
+    "cls/predictions/transform/": _GENERATOR_HEAD,
+    "cls/predictions/output_bias": _GENERATOR_HEAD + "output_bias",
+}
+# The layers of `question_answering.ElectraForQuestionAnswering`: here -> there.
+_ELECTRA_ANSWER = {
+    "cls/squad_start": "dense",
+    "cls/squad_end_hidden": "qa_hidden",
+    "cls/squad_end": "dense_1",
+    "cls/squad_answerable_hidden": "dense_2",
+    "cls/squad_answerable": "dense_3",
+}
+# The layers of `question_answering.AlbertForQuestionAnswering`: here -> there.
+_ALBERT_ANSWER = {
+    "cls/squad_start/": "start_logits/dense/",
+    "cls/squad_end_hidden/": "end_logits/dense_0/",
+    "cls/squad_end_LayerNorm/": "end_logits/LayerNorm/",
+    "cls/squad_end/": "end_logits/dense_1/",
+    "cls/squad_answerable_hidden/": "answer_class/dense_0/",
+    "cls/squad_answerable/": "answer_class/dense_1/",
+}
+# Parts of ALBERT's names: here -> there. Each part of a name is replaced once, by the first of these that begins it.
+_ALBERT_PARTS = {
+    "albert/embeddings_project/": "bert/encoder/embedding_hidden_mapping_in/",
+    "albert/": "bert/",
+    "/attention/self/": "/attention_1/self/",
+    "/attention/output/dense/": "/attention_1/output/dense/",
+    "/attention/output/LayerNorm/": "/LayerNorm/",
+    "/intermediate/dense/": "/ffn_1/intermediate/dense/",
+    "/output/dense/": "/ffn_1/intermediate/output/dense/",
+    "/output/LayerNorm/": "/LayerNorm_1/",
+    **_ALBERT_ANSWER,
+}
+_ALBERT_PART = re.compile("|".join(map(re.escape, _ALBERT_PARTS)))
+_ALBERT_BLOCK = re.compile(r"bert/encoder/transformer/group_(\d+)/inner_group_(\d+)/")
+
+
+def with_our_names(weights: Weights) -> Weights:
+    """A checkpoint's variables under the names used here; those of a BERT have them already."""
+    if any(name.startswith((_ELECTRA, _GENERATOR)) for name in weights):
+        return _open_electra(weights)
+    return _open_albert(weights) if any(map(_ALBERT_BLOCK.match, weights)) else weights
+
+
+def names_there(names: Iterable[str], config: BertConfig) -> dict[str, str]:
+    """Names of a model's variables and of their moments -> the names in the checkpoints of its family's original."""
+    names = list(names)
+    bases = {base_name(name) for name in names}
+    kind, there = config.model_type, {base: base for base in bases}
+    if kind == "albert":
+        there = {base: _albert_name(base, config.inner_group_num) for base in bases}
+    elif kind == "electra":
+        there = _electra_names(bases)
+    return {name: there[base_name(name)] + name.removeprefix(base_name(name)) for name in names}
+
+
+def _albert_name(name: str, inner_group_num: int) -> str:
+    def block(match: re.Match) -> str:
+        group, inner = divmod(int(match[1]), inner_group_num)
+        return f"encoder/transformer/group_{group}/inner_group_{inner}/"
+
+    there = _ALBERT_PART.sub(lambda match: _ALBERT_PARTS[match[0]], name)
+    return re.sub(r"encoder/layer_(\d+)/", block, there)
+
+
+def _open_albert(weights: Weights) -> Weights:
+    number = 1 + max(int(match[2]) for match in map(_ALBERT_BLOCK.match, weights) if match)
+    names = all_names(BertConfig.classes["albert"], lambda name: _albert_name(name, number) in weights)
+    names += [layer + leaf for layer in _ALBERT_ANSWER for leaf in ("kernel", "bias", "gamma", "beta")]
+    here = {_albert_name(name, number): name for name in names}
+    bases = {name: base_name(name) for name in weights}
+    found = {
+        here.get(base, re.sub("^bert/", "albert/", base)) + name.removeprefix(base): name
+        for name, base in bases.items()
+    }
+    return renamed(weights, found, {})
+
+
+def _open_electra(weights: Weights) -> Weights:
+    """The discriminator of a checkpoint, or its generator if that is alone.
+
+    `Weights.parts` has each that is there, and where both are, under BOTH, all variables with their own names.
+    """
+    names = {base_name(name) for name in weights}
+    has_generator = any(name.startswith((_GENERATOR, _GENERATOR_HEAD)) for name in names)
+    has_encoder = any(name.startswith(_ELECTRA + "encoder/") for name in names)
+    parts = {}
+    if has_encoder:
+        parts["discriminator"] = _part(weights, {name: _in_discriminator(name, names) for name in names}, "generator")
+    if has_generator:
+        generator = _part(weights, {name: _in_generator(name, names) for name in names}, "discriminator")
+        if has_encoder and _GENERATOR + "encoder/layer_0/output/dense/bias" in names:
+            generator.hints["sizes_from_weights"] = True  # a configuration beside the file is the discriminator's
+        parts["generator"] = generator
+    if len(parts) == 2:
+        parts[BOTH] = weights
+    # A language model that was trained without a discriminator has the encoder's names of one.
+    alone = has_generator and not any(name.startswith((_DISCRIMINATOR_HEAD, _TASK)) for name in names)
+    chosen = parts["generator" if alone or not has_encoder else "discriminator"]
+    return dataclasses.replace(chosen, parts=parts)
+
+
+def weights_of_both(weights: Weights) -> Weights:
+    """The weights of generator and discriminator together, under the names there, from what `with_our_names` returned.
+
+    Weights of one of them are those of a part; the other's variables are not among them.
+    """
+    if BOTH in weights.parts:
+        return weights.parts[BOTH]
+    there = _electra_names({base_name(name) for name in weights if is_model_variable(base_name(name))})
+    return renamed(weights, {there[name]: name for name in weights if name in there}, {})
+
+
+def _in_discriminator(name: str, names: set[str]) -> str | None:
+    """The name here of a variable there; None if it is not the discriminator's."""
+    if name.startswith(_TASK):
+        layer, last = name.split("/")[2:]
+        heads = {tuple(other.split("/")[1:3]) for other in names if other.startswith(_TASK)}
+        layers = {layer for _, layer in heads} if len({task for task, _ in heads}) == 1 else set()
+        if layers == set(_ELECTRA_ANSWER.values()):
+            return f"{next(here for here, there in _ELECTRA_ANSWER.items() if there == layer)}/{last}"
+        return {"kernel": "output_weights", "bias": "output_bias"}[last] if layers == {"dense"} else None
+    return None if name.startswith((_GENERATOR, "generator_", "cloze_")) else name
+
+
+def _in_generator(name: str, names: set[str]) -> str | None:
+    """The name here of a variable there; None if it is not the generator's."""
+    for here, there in _MASKED_LM.items():
+        if name.startswith(there) and (name.endswith("output_bias") == there.endswith("output_bias")):
+            return here + name.removeprefix(there)
+    if name.startswith(_GENERATOR):
+        return _ELECTRA + name.removeprefix(_GENERATOR)
+    if not name.startswith(_ELECTRA):
+        return None
+    # What the generator doesn't have of its own is the discriminator's, but for the layer behind shared tables.
+    own = {other.split("/")[1] for other in names if other.startswith(_GENERATOR)}
+    scope = name.split("/")[1]
+    return None if scope in own or (own and scope != "embeddings") else name
+
+
+def _part(weights: Weights, names: Mapping[str, str | None], other: str) -> Weights:
+    """The variables of one part, with their moments. `names`: there -> here."""
+    used = {}
+    for there in weights:
+        name = names.get(base_name(there)) if is_model_variable(base_name(there)) else there
+        if name:
+            used[name + there.removeprefix(base_name(there))] = there
+    unused = {there: _reason(there, other) for there in sorted(set(weights) - set(used.values()))}
+    # This project's runs write checkpoints under the same scope, whose output layer is not transposed.
+    there_transposed = [name for name in used if base_name(name) == "output_weights" and used[name].startswith(_TASK)]
+    part = renamed(weights, used, unused, transposed=there_transposed)
+    width = part.shapes.get(_ELECTRA + "encoder/layer_0/output/dense/bias", (1,))[0]
+    if word_table("electra") in part.shapes:
+        part.hints["num_attention_heads"] = max(1, width // 64)
+    return part
+
+
+def _reason(name: str, other: str) -> str:
+    if name.startswith(_TASK):
+        return "an output layer of a kind that this project doesn't have"
+    if name.startswith(("generator_ltr/", "generator_rtl/", "cloze_")):
+        return "of Electric's two towers, which this project doesn't have"
+    return f"of the {other}" if name != "global_step" else "a counter"
+
+
+def _electra_names(names: Iterable[str]) -> dict[str, str]:
+    """The original's names for a model's variables: those of a generator if it has a masked-LM head."""
+    names = list(names)
+    generator = "cls/predictions/output_bias" in names and _DISCRIMINATOR_HEAD + "dense/kernel" not in names
+
+    def there(name: str) -> str:
+        for here, replacement in _MASKED_LM.items():
+            if name.startswith(here):
+                return replacement + name.removeprefix(here)
+        layer, _, last = name.rpartition("/")
+        if layer in _ELECTRA_ANSWER:
+            return f"{_TASK}squad/{_ELECTRA_ANSWER[layer]}/{last}"
+        own = generator and name.startswith(_ELECTRA) and not name.startswith(_ELECTRA + "embeddings/")
+        return _GENERATOR + name.removeprefix(_ELECTRA) if own else name
+
+    return {name: there(name) for name in names}

@@ -21,7 +21,7 @@ from absl import logging
 
 from bert_tf.models import directory as model_directory
 from bert_tf.models import saving
-from bert_tf.models.formats import config_files
+from bert_tf.models.directory import config_files
 from bert_tf.models.sentence_settings import read_settings
 from bert_tf.serving import detect_task, export, graph_models, graphs, loaded_export
 from bert_tf.serving.onnx_model import OnnxModel

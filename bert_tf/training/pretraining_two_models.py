@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import card, flops, initialize, open_weights, pretrained, saving, teacher_layers, tf1_layouts
+from bert_tf.models import card, flops, initialize, open_weights, pretrained, saving, teacher_layers, variable_names
 from bert_tf.models import directory as model_directory
 from bert_tf.models.card import CardFacts
 from bert_tf.models.config import BertConfig
@@ -140,7 +140,7 @@ class ElectraTask(PretrainingTask):
         folder = self.settings.output_dir
         files = model_directory.read_model_files(folder)
         configs = {"discriminator": self.config, "generator": self.generator_config}
-        for part, weights in tf1_layouts.with_our_names(initialize.model_weights(model)).parts.items():
+        for part, weights in variable_names.with_our_names(initialize.model_weights(model)).parts.items():
             if part in configs:
                 own = dataclasses.replace(files, config=configs[part], card=self._facts_of(part, facts))
                 target = posixpath.join(folder, part)

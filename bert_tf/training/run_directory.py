@@ -16,8 +16,7 @@ from absl import logging
 from bert_tf.models import card, open_weights
 from bert_tf.models.card import Beginning, CardFacts
 from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import find_config, read_head
-from bert_tf.models.formats import config_files
+from bert_tf.models.directory import config_files, find_config, read_head
 from bert_tf.models.head_config import HEAD_CONFIG, KEYS_IN_CONFIG, NO_HEAD, HeadConfig
 from bert_tf.models.recipe import Recipe
 from bert_tf.system import run_lock

@@ -19,7 +19,11 @@ from bert_tf.system.literal_paths import names_in, paths_beginning_with
 ADDRESS = "https://storage.googleapis.com"
 CACHE_VARIABLE = "BERT_TF_CACHE"
 
-_RELEASES = {
+_ELECTRAS = ("electra_small", "electra_base", "electra_large")
+_ALBERTS = tuple(
+    f"albert_{size}_{version}" for size in ("base", "large", "xlarge", "xxlarge") for version in ("v2", "v1", "zh")
+)
+_BERTS = {
     "2018_10_18": (
         "uncased_L-12_H-768_A-12",
         "uncased_L-24_H-1024_A-16",
@@ -35,26 +39,19 @@ _RELEASES = {
         for hidden in (128, 256, 512, 768)
     ),
 }
+# One name was used twice; the later model, a retrained BERT-Base, is listed under its date.
+_TWICE = ("2020_02_20", "uncased_L-12_H-768_A-12")
 
-
-_ELECTRAS = ("electra_small", "electra_base", "electra_large")
-_ALBERTS = tuple(
-    f"albert_{size}_{version}" for size in ("base", "large", "xlarge", "xxlarge") for version in ("v2", "v1", "zh")
-)
-
-
-def _paths() -> dict[str, str]:
-    """name -> path below ADDRESS."""
-    paths = {}
-    for date, names in _RELEASES.items():
-        for name in names:
-            # One name was used twice; the later model, a retrained BERT-Base, is listed under its date.
-            paths[f"{date}/{name}" if name in paths else name] = f"bert_models/{date}/{name}.zip"
-    paths |= {name: f"electra-data/{name}.zip" for name in _ELECTRAS}
-    return paths | {name: f"albert_models/{name}.tar.gz" for name in _ALBERTS}
-
-
-MODELS = _paths()
+# Name -> path below ADDRESS.
+MODELS = {
+    **{
+        "/".join(_TWICE) if (date, name) == _TWICE else name: f"bert_models/{date}/{name}.zip"
+        for date, names in _BERTS.items()
+        for name in names
+    },
+    **{name: f"electra-data/{name}.zip" for name in _ELECTRAS},
+    **{name: f"albert_models/{name}.tar.gz" for name in _ALBERTS},
+}
 
 # What the same models are called on Hugging Face's hub.
 NAMES_ELSEWHERE = {
@@ -70,7 +67,6 @@ NAMES_ELSEWHERE = {
     **{name.replace("_", "-") + "-discriminator": name for name in _ELECTRAS},
     **{name.replace("_", "-"): name for name in _ALBERTS if not name.endswith("zh")},
 }
-
 
 _HUB_NAME = re.compile(r"(?:(\w[\w-]*)/)?(\w[\w.]*-[\w.-]*\w)")  # all-MiniLM-L6-v2, google/electra-small-generator
 
@@ -132,14 +128,10 @@ def download(name: str, cache_dir: str | None = None) -> str:
         if google_name := NAMES_ELSEWHERE.get(posixpath.basename(name)):
             raise ValueError(f"{name!r} is the name of this model elsewhere; Google's is {google_name!r}.")
         near = difflib.get_close_matches(name, MODELS, n=3, cutoff=0.3)
-        raise ValueError(
-            f"{name!r} is not the name of a released model. Similar names: {', '.join(near)}."
-            if near
-            else f"{name!r} is not the name of a released model. The names are {', '.join(MODELS)}."
-        )
-    target = os.path.join(_cache_folder(cache_dir), *name.split("/"))
+        names = f"Similar names: {', '.join(near)}." if near else f"The names are {', '.join(MODELS)}."
+        raise ValueError(f"{name!r} is not the name of a released model. {names}")
     unpack = unpack_zip if MODELS[name].endswith(".zip") else unpack_tar
-    return _unpacked(f"{ADDRESS}/{MODELS[name]}", target, unpack, _model_folder)
+    return _unpacked(f"{ADDRESS}/{MODELS[name]}", cache_dir, name, unpack, _model_folder)
 
 
 def download_hub_module(address: str, cache_dir: str | None = None) -> str:
@@ -153,20 +145,19 @@ def download_hub_module(address: str, cache_dir: str | None = None) -> str:
     Raises:
       OSError: it could not be downloaded or unpacked, or is no SavedModel; the message has the address.
     """
-    target = os.path.join(_cache_folder(cache_dir), "tfhub", hashlib.sha256(address.encode()).hexdigest()[:16])
+    name = f"tfhub/{hashlib.sha256(address.encode()).hexdigest()[:16]}"
     separator = "&" if "?" in address else "?"
-    return _unpacked(f"{address}{separator}tf-hub-format=compressed", target, unpack_tar, _saved_model_folder)
+    return _unpacked(f"{address}{separator}tf-hub-format=compressed", cache_dir, name, unpack_tar, _saved_model_folder)
 
 
-def _cache_folder(cache_dir: str | None) -> str:
+def _unpacked(
+    address: str, cache_dir: str | None, name: str, unpack: Callable, folder_of: Callable[[str, str], str]
+) -> str:
+    """cache_dir/name, with the contents of the archive at an address, downloaded and unpacked unless it is there."""
     cache_dir = cache_dir or os.environ.get(CACHE_VARIABLE) or os.path.join("~", ".cache", "bert_tf")
     if "://" in cache_dir:
         raise ValueError(f"cache_dir={cache_dir} must be a local folder.")
-    return os.path.expanduser(cache_dir)
-
-
-def _unpacked(address: str, target: str, unpack: Callable, folder_of: Callable[[str, str], str]) -> str:
-    """`target`, with the contents of the archive at an address, downloaded and unpacked unless it is there."""
+    target = os.path.join(os.path.expanduser(cache_dir), *name.split("/"))
     if os.path.isdir(target):
         return target
     archive = f"{target}.archive"

@@ -17,7 +17,6 @@ from bert_tf.models.task_models import (
     BertForMultipleChoice,
     BertForSequenceClassification,
     BertForTokenClassification,
-    BertModel,
 )
 
 CONFIG = BertConfig.from_dict({**TINY_CONFIG, "num_hidden_layers": 1})
@@ -223,23 +222,6 @@ def test_to_hugging_face_and_back(tmp_path, old):
         again = BertForSequenceClassification.from_pretrained(str(tmp_path / format))
         assert again.head_config == model.head_config
         np.testing.assert_array_equal(outputs_of(again), outputs_of(model))
-
-
-def test_numbers_are_no_names(tmp_path):
-    BertForSequenceClassification(CONFIG, 3).save_pretrained(str(tmp_path / "theirs"), format="huggingface")
-    theirs = json.loads((tmp_path / "theirs" / "config.json").read_text())
-    assert theirs["id2label"] == {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"} and "problem_type" not in theirs
-    convert.convert(str(tmp_path / "theirs"), str(tmp_path / "ours"), "bert_tf")
-    head = json.loads((tmp_path / "ours" / "head_config.json").read_text())
-    assert head == {"architecture": "BertForSequenceClassification"}
-
-
-def test_another_model_takes_the_place_of_all_files(tmp_path):
-    BertForTokenClassification(CONFIG, **OF_HEAD).save_pretrained(str(tmp_path))
-    with pytest.raises(FileExistsError, match=r"head_config\.json"):
-        BertModel(CONFIG).save_pretrained(str(tmp_path))
-    BertModel(CONFIG).save_pretrained(str(tmp_path), overwrite=True)
-    assert not (tmp_path / "head_config.json").exists() and read_head(str(tmp_path)) == NO_HEAD
 
 
 def test_labels_are_named_as_they_look():

@@ -15,7 +15,7 @@ from helpers.outputs import assert_close
 from helpers.slow import slow
 from helpers.training_steps import trainer_of
 
-from bert_tf.models import initialize, tf1_layouts
+from bert_tf.models import initialize, variable_names
 from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
 from bert_tf.models.families import ElectraConfig
 from bert_tf.models.task_models import (
@@ -76,7 +76,7 @@ def there(name: str, value) -> tuple[str, np.ndarray]:
     value = tf.convert_to_tensor(value).numpy()
     base, *moment = name.split("/adam_")
     value = value.T if base == "output_weights" else value
-    base = OUTPUT_LAYER.get(base) or tf1_layouts.names_there([base], ElectraConfig(9))[base]
+    base = OUTPUT_LAYER.get(base) or variable_names.names_there([base], ElectraConfig(9))[base]
     return "/adam_".join([base, *moment]), value
 
 

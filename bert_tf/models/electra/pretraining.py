@@ -13,7 +13,7 @@ import numpy as np
 from absl import logging
 from keras import ops
 
-from bert_tf.models import kernels, ranges, tf1_layouts
+from bert_tf.models import kernels, ranges, variable_names
 from bert_tf.models.base_models import TaskModel
 from bert_tf.models.electra.discriminator import ReplacedTokenHead, ReplacedTokenObjective
 from bert_tf.models.encoder import BertEncoder
@@ -272,7 +272,7 @@ class ElectraPretrainer(TaskModel):
     @staticmethod
     def weights_in(weights: Weights) -> Weights:
         """Both parts, where a file has them; if one is missing, which is logged, only the other."""
-        both = tf1_layouts.weights_of_both(weights)
+        both = variable_names.weights_of_both(weights)
         for part, head in (("generator", "generator_predictions"), ("discriminator", "discriminator_predictions")):
             if f"{head}/dense/kernel" not in both:
                 logging.warning("%s has no %s: what it does not share begins random.", weights.path, part)

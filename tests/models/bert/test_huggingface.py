@@ -10,8 +10,7 @@ from helpers.tiny import TINY_CONFIG
 
 from bert_tf.models import huggingface, initialize, open_weights, pretrained, task_models
 from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import read_config, read_model_files
-from bert_tf.models.formats import config_files
+from bert_tf.models.directory import config_files, read_config, read_model_files
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.huggingface_layouts import LAYOUTS
 from bert_tf.models.task_models import BertForPreTraining, BertModel
@@ -99,17 +98,6 @@ def test_untied_decoder_is_refused(tmp_path, name, original):
         open_weights.open_weights(str(tmp_path / "model"))
 
 
-def test_half_precision_is_widened_exactly(tmp_path):
-    def halve(tensors):
-        for name in tensors:
-            tensors[name] = tensors[name].astype(np.float16)
-
-    tensors = write_directory(tmp_path / "model", change=halve)
-    value = open_weights.open_weights(str(tmp_path / "model"))["bert/pooler/dense/bias"]
-    assert value.dtype == np.float32
-    np.testing.assert_array_equal(value, tensors["bert.pooler.dense.bias"].astype(np.float32))
-
-
 def test_shards(tmp_path):
     tensors = write_directory(tmp_path / "whole")
     names = sorted(tensors)
@@ -138,16 +126,12 @@ def test_shards(tmp_path):
         open_weights.open_weights(str(folder))
 
 
-def test_activations():
-    for theirs, ours in {"gelu": "gelu_erf", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu"}.items():
-        config = huggingface.read_config(LAYOUT, {**HUGGINGFACE_CONFIG, "hidden_act": theirs}, "config.json")
-        assert config.hidden_act == ours
-
-
-def test_another_dropout_of_the_classifier_is_told(caplog):
+def test_activations_and_another_dropout_of_the_classifier(caplog):
     caplog.set_level("INFO")
-    for value in (None, 0.1, 0.3):
-        huggingface.read_config(LAYOUT, {**HUGGINGFACE_CONFIG, "classifier_dropout": value}, "config.json")
+    for value, act, ours in ((None, "gelu", "gelu_erf"), (0.1, "gelu_pytorch_tanh", "gelu"), (0.3, "relu", "relu")):
+        changes = {"classifier_dropout": value, "hidden_act": act}
+        config = huggingface.read_config(LAYOUT, {**HUGGINGFACE_CONFIG, **changes}, "config.json")
+        assert config.hidden_act == ours
     told = [record.getMessage() for record in caplog.records if "dropout" in record.getMessage()]
     assert told == ["config.json: classifier_dropout=0.3 is not taken over; --classifier_dropout=0.3 has it."]
 
