@@ -20,12 +20,12 @@ import posixpath
 import re
 
 import numpy as np
-import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from bert_tf.models.variable_names import check_shapes, config_of_shapes, expected_shapes, pooler, word_table
 from bert_tf.system.messages import some
+from bert_tf.system.text_files import exists, read_bytes
 from bert_tf.weights import bundle
 from bert_tf.weights.mapping import Weights
 
@@ -109,7 +109,7 @@ def open_weights(path: str) -> Weights:
     Raises:
       ValueError: a file is missing or damaged, no BERT, or a kind of BERT that the original's variables can't express.
     """
-    reader = bundle.open_bundle(path)
+    reader = bundle.CheckpointReader(path)
     variables = _read_variables(reader, path)
     _check_not_pre_norm(path)
     networks = {edges[0] for edges in _PARTS.values()}
@@ -147,10 +147,9 @@ def _read_variables(reader, path: str) -> list[_Variable]:
             f"{some(sorted(reader.get_variable_to_shape_map()))}."
         )
     try:
-        # Not through NumPy, whose byte strings lose trailing zeros.
         nodes = TrackableObjectGraph.FromString(reader.get_tensor(bundle.OBJECT_GRAPH)).nodes
-    except (tf.errors.OpError, RuntimeError, DecodeError, IndexError) as error:
-        raise ValueError(f"{path}: its {bundle.OBJECT_GRAPH} is damaged, or its .data is missing: {error}") from error
+    except DecodeError as error:
+        raise ValueError(f"{path}: its {bundle.OBJECT_GRAPH} is damaged: {error}") from error
     # Newer optimizers name their moments like the variables.
     optimizers = {
         number
@@ -200,9 +199,8 @@ def _open(reader, path: str, variables: list[_Variable], is_part: bool = False) 
     reasons |= _drop_unfit_heads(keys, shapes, expected_shapes(config))
 
     def read(name: str) -> np.ndarray:
-        value = bundle.read_tensor(reader, path, keys[name])
-        if value.dtype in (np.float16, tf.bfloat16.as_numpy_dtype):
-            value = value.astype(np.float32)
+        value = reader.get_tensor(keys[name])
+        value = value.astype(np.float32) if value.dtype == np.float16 else value
         return np.ascontiguousarray(value.T) if name in _TRANSPOSED else value.reshape(shapes[name])
 
     reasons |= _choose_pooler(keys, shapes, read, pooler(scope))
@@ -212,7 +210,7 @@ def _open(reader, path: str, variables: list[_Variable], is_part: bool = False) 
         hints["hidden_act"] = "gelu"  # the original has the exact form, which Model Garden's encoders don't know
     for variable in variables:
         if "do_lower_case" in variable.edges:
-            hints["do_lower_case"] = bool(bundle.read_tensor(reader, path, variable.key))
+            hints["do_lower_case"] = bool(reader.get_tensor(variable.key))
             reasons[variable.key] = "no weight: read as do_lower_case"
         elif variable.key not in keys.values():
             reasons.setdefault(variable.key, f"the original has no variable for {variable.full_name or 'it'}")
@@ -351,7 +349,5 @@ def _choose_pooler(keys: dict[str, str], shapes: dict, read, own: str) -> dict[s
 def _check_not_pre_norm(path: str) -> None:
     # In a SavedModel this file holds, among other things, the layers' settings as JSON.
     settings = posixpath.join(posixpath.dirname(posixpath.dirname(path)), "keras_metadata.pb")
-    if posixpath.basename(path) == "variables" and tf.io.gfile.exists(settings):
-        with tf.io.gfile.GFile(settings, "rb") as file:
-            if b'"norm_first": true' in file.read():
-                raise ValueError(f"{path}: a pre-norm encoder (norm_first), which BERT can't express.")
+    if posixpath.basename(path) == "variables" and exists(settings) and b'"norm_first": true' in read_bytes(settings):
+        raise ValueError(f"{path}: a pre-norm encoder (norm_first), which BERT can't express.")

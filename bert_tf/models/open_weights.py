@@ -113,7 +113,7 @@ def find_weights(path: str) -> tuple[Format, str]:
     prefix = bundle.find_bundle(path, TF1.file_name)
     if not prefix:
         raise FileNotFoundError(_nothing_at(path))
-    return (MODEL_GARDEN if bundle.open_bundle(prefix).has_tensor(bundle.OBJECT_GRAPH) else TF1), prefix
+    return (MODEL_GARDEN if bundle.CheckpointReader(prefix).has_tensor(bundle.OBJECT_GRAPH) else TF1), prefix
 
 
 def _nothing_at(path: str) -> str:
@@ -158,11 +158,11 @@ def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> W
 
         weights = model_garden.open_weights(file)
     else:
-        reader = bundle.open_bundle(file)
+        reader = bundle.CheckpointReader(file)
         found = reader.get_variable_to_shape_map()
         origins = {name.removeprefix(_HUB_SCOPE): name for name in sorted(found)}
         shapes = {name: tuple(found[origin]) for name, origin in origins.items()}
-        weights = Weights(file, TF1.name, shapes, origins, lambda name: bundle.read_tensor(reader, file, origins[name]))
+        weights = Weights(file, TF1.name, shapes, origins, lambda name: reader.get_tensor(origins[name]))
         weights = variable_names.with_our_names(weights)
     weights = merged(weights) if merge else weights
     return choose_part(weights, part) if part else weights

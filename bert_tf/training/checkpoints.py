@@ -33,11 +33,11 @@ from bert_tf.system.literal_paths import names_in
 from bert_tf.weights.bundle import (
     DATA_SUFFIX,
     INDEX_SUFFIX,
+    CheckpointReader,
     DamagedError,
     checkpoint_state,
     data_files,
     latest_checkpoint,
-    open_bundle,
     saved_steps,
     value_of,
     write_bundle,
@@ -120,7 +120,7 @@ def check_newest(output_dir: str, resume_from_older: bool) -> None:
     Raises:
       DamagedError: see `use_newest`.
     """
-    use_newest(output_dir, open_bundle, resume_from_older)
+    use_newest(output_dir, CheckpointReader, resume_from_older)
 
 
 def _set_aside(prefix: str) -> None:

@@ -18,7 +18,7 @@ from bert_tf.system.cores import batches_at_once
 from bert_tf.system.progress import batches_with_progress
 from bert_tf.system.threads import mapped_in_order
 from bert_tf.training.settings import TrainingSettings
-from bert_tf.weights.bundle import open_bundle
+from bert_tf.weights.bundle import CheckpointReader
 
 _FIRST_LOSS_SCALE = 2.0**15
 _STEPS_TO_DOUBLE_LOSS_SCALE = 2000
@@ -76,7 +76,7 @@ class Trainer:
 
     def read_loss_scale(self, checkpoint: str | None) -> None:
         """Takes over the loss scale of a run's checkpoint, if both scale the loss."""
-        reader = open_bundle(checkpoint) if checkpoint and self.scales_loss else None
+        reader = CheckpointReader(checkpoint) if checkpoint and self.scales_loss else None
         if reader and reader.has_tensor("loss_scale"):
             self.loss_scale.assign(reader.get_tensor("loss_scale"))
             self.good_steps.assign(int(reader.get_tensor("loss_scale_good_steps")))

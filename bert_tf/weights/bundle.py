@@ -1,57 +1,90 @@
-"""TensorFlow checkpoint files (a pair of .index and .data): found, read and written tensor by tensor."""
+"""TensorFlow checkpoints (a pair of .index and .data): found and read without TensorFlow, written by it.
+
+The index is a sorted table of blocks, LevelDB's format: a footer leads to a block that lists the blocks, and each entry
+shares the beginning of its key with the one before. A key is a tensor's name, its value a `BundleEntryProto`, which
+says where the bytes of the value are.
+Source of the format: tensorflow/core/protobuf/tensor_bundle.proto and tensorflow/core/lib/io/table_format.txt.
+"""
 
 import codecs
 import dataclasses
-import functools
 import math
-import os
 import posixpath
 import re
-import weakref
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterator, Mapping
 
+import google_crc32c
 import numpy as np
 from absl import logging
 
-from bert_tf.system import literal_paths
 from bert_tf.system.literal_paths import names_in, paths_beginning_with
 from bert_tf.system.messages import some
-from bert_tf.system.text_files import exists, is_folder, read_bytes
-from bert_tf.weights.checkpoint_index import DATA_SUFFIX, INDEX_SUFFIX, DamagedError, advice_on_damage, read_places
+from bert_tf.system.text_files import exists, is_folder, open_binary, read_bytes, size_of
 from bert_tf.weights.mapping import Weights, largest_first
 
-__all__ = ["DATA_SUFFIX", "INDEX_SUFFIX", "DamagedError"]
-
+INDEX_SUFFIX = ".index"
+DATA_SUFFIX = ".data-00000-of-00001"
 # The key of the object graph in every object-based (TF2) checkpoint.
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 # Smaller models are always one file, however their sizes are spread.
 _SHARDED_FROM_BYTES = 1 << 28
 
+_FOOTER_BYTES, _MAGIC = 48, 0xDB4775248B80FB57
+_TRAILER_BYTES = 5  # of a block: its compression, and a checksum
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # kinds of fields in a protocol buffer
+_NOT_COMPRESSED = 0  # TensorFlow writes the blocks of checkpoints as they are
+# TensorFlow's numbers for types of values (types.proto).
+_STRING, _BFLOAT16 = 7, 14
+_TYPES = {1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 6: "i1", 9: "<i8", 10: "?", _BFLOAT16: "<u2", 19: "<f2"}
+
+
+class DamagedError(ValueError):
+    """A checkpoint can't be read, or only in part; the message names it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """Type and shape of a tensor; the file (a number), first byte, size and checksum of its value, if it has one file.
+
+    A TF1 variable that was partitioned has not: its parts have keys of their own.
+    """
+
+    type: int
+    shape: tuple[int, ...]
+    shard: int
+    offset: int
+    size: int
+    checksum: int
+    is_partitioned: bool
+
 
 class CheckpointReader:
-    """Names and shapes of a TensorFlow checkpoint; its values, of which each is read by TensorFlow.
+    """An open TensorFlow checkpoint: names and shapes, and values, of which each is read when it is asked for.
 
     Raises:
-      DamagedError: it is damaged or incomplete.
+      DamagedError: the index is damaged, or a file of values is missing or too short; names the checkpoint.
     """
 
     def __init__(self, prefix: str):
-        self.prefix = prefix
-        self._places = read_places(prefix)
-
-    @functools.cached_property
-    def _reader(self):
-        import tensorflow as tf
-
-        if literal_paths.is_plain(self.prefix):
-            return tf.train.load_checkpoint(self.prefix)
-        # TensorFlow would take it for a pattern.
-        paths = paths_beginning_with(self.prefix + ".")
-        links = literal_paths.linked({"weights" + path.removeprefix(self.prefix): path for path in paths})
-        reader = tf.train.load_checkpoint(os.path.join(links.name, "weights"))
-        weakref.finalize(reader, links.cleanup)  # it opens the files of values when they are needed
-        return reader
+        self.prefix, path = prefix, prefix + INDEX_SUFFIX
+        content = read_bytes(path)
+        try:
+            entries = dict(_entries(content))
+            self._shards = max(dict(_fields(entries.pop(b""))).get(1, 1), 1)
+            self._places = {key.decode(): _place(value) for key, value in entries.items() if key[:1] != b"\0"}
+        except (ValueError, IndexError, KeyError, TypeError, struct.error) as error:
+            reason = "it is a pointer of Git LFS; `git lfs pull` gets the file" if is_lfs_pointer(content) else error
+            raise DamagedError(f"{prefix}: can't be read as a TensorFlow checkpoint: {path}: {reason}.") from error
+        for shard in range(self._shards):
+            data = self._file(shard)
+            places = (place for place in self._places.values() if place.shard == shard)
+            needed = max((place.offset + place.size for place in places), default=0)
+            there = size_of(data) if exists(data) else None
+            if there is None or there < needed:
+                reason = "is missing" if there is None else f"has {there:,} bytes of at least {needed:,}"
+                raise DamagedError(f"{prefix}: its values can't be read: {data} {reason}. {self._advice()}.")
 
     def has_tensor(self, name: str) -> bool:
         return name in self._places
@@ -59,34 +92,131 @@ class CheckpointReader:
     def get_variable_to_shape_map(self) -> dict[str, list[int]]:
         return {name: list(place.shape) for name, place in self._places.items()}
 
-    def get_tensor(self, name: str):
-        return self._reader.get_tensor(name)
+    def get_tensor(self, name: str) -> np.ndarray | bytes:
+        """One value, bfloat16 as float32; a string as bytes.
+
+        Raises:
+          DamagedError: the value does not match its checksum, or is of a type that no checkpoint of a model has.
+        """
+        place = self._places[name]
+        if place.is_partitioned:
+            import tensorflow as tf
+
+            return tf.train.load_checkpoint(self.prefix).get_tensor(name)
+        try:
+            with open_binary(self._file(place.shard)) as file:
+                file.seek(place.offset)
+                content = file.read(place.size)
+            if place.type == _STRING:
+                return _string(content, place)
+            _check(place.checksum, content)
+            value = np.frombuffer(content, _TYPES[place.type]).reshape(place.shape)
+        except (ValueError, IndexError, KeyError, OSError, struct.error) as error:
+            reason = f"its type is number {error}" if isinstance(error, KeyError) else error
+            raise DamagedError(
+                f"{self.prefix}: {name} can't be read, the file is damaged or its .data is missing ({reason}). "
+                f"{self._advice()}."
+            ) from error
+        return (value.astype("<u4") << 16).view("<f4") if place.type == _BFLOAT16 else value
+
+    def _file(self, shard: int) -> str:
+        return f"{self.prefix}.data-{shard:05d}-of-{self._shards:05d}"
+
+    def _advice(self) -> str:
+        """What to do about a damaged checkpoint; only a run's own has a predecessor."""
+        is_of_a_run = posixpath.basename(self.prefix).startswith("model.ckpt-")
+        advice = "A run that has not finished goes on from the one before it, if there is one"
+        return advice if is_of_a_run else "Copy or download it again"
 
 
-def open_bundle(prefix: str) -> CheckpointReader:
-    """A reader of a TensorFlow checkpoint.
-
-    Raises:
-      DamagedError: see `CheckpointReader`. ValueError: see `literal_paths.linked`.
-    """
-    return CheckpointReader(prefix)
+def is_lfs_pointer(content: bytes) -> bool:
+    """Whether a file begins as what Git leaves in the place of a large one that was not downloaded."""
+    return content.startswith(b"version https://git-lfs")
 
 
-def read_tensor(reader, prefix: str, name: str) -> np.ndarray:
-    """One tensor of an open checkpoint.
+def _check(masked: int, content: bytes) -> None:
+    """Raises ValueError if bytes do not have a checksum, CRC-32C in LevelDB's masked form."""
+    own = google_crc32c.value(content)
+    if masked != ((own >> 15 | own << 17) + 0xA282EAD8) & 0xFFFFFFFF:
+        raise ValueError("it does not match its checksum")
 
-    Raises:
-      DamagedError: the file is damaged.
-    """
-    import tensorflow as tf
 
-    try:
-        return np.asarray(reader.get_tensor(name))
-    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-        raise DamagedError(
-            f"{prefix}: {name} can't be read, the file is damaged or its .data is missing ({error}). "
-            f"{advice_on_damage(prefix)}."
-        ) from error
+def _string(content: bytes, place: _Place) -> bytes:
+    """A string behind its length and the length's checksum."""
+    length, at = _varint(content, 0)
+    value = content[at + 4 :]
+    if place.shape or len(value) != length:
+        raise ValueError("it is no single string")
+    _check(place.checksum, struct.pack("<I", length) + content[at:])
+    return value
+
+
+def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of a table, in their order."""
+    footer = content[-_FOOTER_BYTES:]
+    if len(footer) < _FOOTER_BYTES or struct.unpack("<Q", footer[-8:])[0] != _MAGIC:
+        raise ValueError("its end is not that of a table")
+    _, at = _varint(footer, 0)
+    _, at = _varint(footer, at)
+    for _, handle in _of_block(content, footer[at:]):
+        yield from _of_block(content, handle)
+
+
+def _of_block(content: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of the block that a handle, its first byte and size, leads to."""
+    offset, at = _varint(handle, 0)
+    size, _ = _varint(handle, at)
+    block, trailer = content[offset : offset + size], content[offset + size : offset + size + _TRAILER_BYTES]
+    kind, checksum = struct.unpack("<BI", trailer)
+    _check(checksum, block + trailer[:1])
+    if kind != _NOT_COMPRESSED:
+        raise ValueError(f"the block at byte {offset} is compressed")
+    end = size - 4 * (1 + struct.unpack("<I", block[-4:])[0])  # before the list of whole keys
+    key, at = b"", 0
+    while at < end:
+        shared, at = _varint(block, at)
+        own_bytes, at = _varint(block, at)
+        value_bytes, at = _varint(block, at)
+        key = key[:shared] + block[at : at + own_bytes]
+        at += own_bytes + value_bytes
+        yield key, block[at - value_bytes : at]
+
+
+def _place(value: bytes) -> _Place:
+    found = dict(_fields(value))
+    dimensions = [dict(_fields(part)).get(1, 0) for number, part in _fields(found.get(2, b"")) if number == 2]
+    checksum = int.from_bytes(found.get(6, b""), "little")
+    return _Place(
+        found.get(1, 0), tuple(dimensions), *(found.get(number, 0) for number in (3, 4, 5)), checksum, 7 in found
+    )
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Numbers and values of the fields of a protocol buffer."""
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        kind = tag & 7
+        if kind == _VARINT:
+            value, at = _varint(message, at)
+        else:
+            size, at = _varint(message, at) if kind == _BYTES else ({_FIXED64: 8, _FIXED32: 4}[kind], at)
+            value, at = message[at : at + size], at + size
+        yield tag >> 3, value
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    """A number that is written seven bits a byte, lowest first, and the place after it."""
+    number = shift = 0
+    while True:
+        byte = content[at]
+        number |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return number, at
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
 
 
 def write_bundle(prefix: str, tensors: Mapping) -> None:

@@ -102,7 +102,7 @@ def test_the_authors_head_for_questions(golden, tmp_path):
     assert_close(loaded(batch)["end_logits"], np.asarray(outputs["end_logits"]))
     model.save_pretrained(str(tmp_path / "tf1"), format="tf1")
     old, new = (
-        bundle.open_bundle(str(path)) for path in (folder / "squad_v2.ckpt", tmp_path / "tf1" / "bert_model.ckpt")
+        bundle.CheckpointReader(str(path)) for path in (folder / "squad_v2.ckpt", tmp_path / "tf1" / "bert_model.ckpt")
     )
     assert new.get_variable_to_shape_map() == old.get_variable_to_shape_map()
 
@@ -132,7 +132,8 @@ def test_tf1_and_hugging_face_both_ways(released, tmp_path):
     config = json.loads((tmp_path / "1" / "albert_config.json").read_text())
     assert AlbertConfig.from_dict(config) == AlbertConfig.from_json_file(str(released / "albert_config.json"))
     old, new = (
-        bundle.open_bundle(str(path)) for path in (released / "model.ckpt-best", tmp_path / "1" / "bert_model.ckpt")
+        bundle.CheckpointReader(str(path))
+        for path in (released / "model.ckpt-best", tmp_path / "1" / "bert_model.ckpt")
     )
     assert new.get_variable_to_shape_map() == old.get_variable_to_shape_map()
     for name in new.get_variable_to_shape_map():

@@ -49,7 +49,7 @@ config = ElectraConfig(260, 32, 2, 2, 128, "gelu_erf", 0.0, 0.0, 40, embedding_s
 model = ElectraPretrainer(config, config.generator(0.5))
 model = type(model).from_config(model.get_config())
 model.build()
-reader = bundle.open_bundle(sys.argv[1] + "/uneven/model.ckpt")
+reader = bundle.CheckpointReader(sys.argv[1] + "/uneven/model.ckpt")
 for name, variable in model_variables(model).items():
     variable.assign(reader.get_tensor(name))
 arrays = dict(np.load(sys.argv[1] + "/training/batches.npz"))

@@ -124,7 +124,7 @@ def test_tf1_and_hugging_face_both_ways(released, tmp_path, caplog, part):
     for file in ("model.safetensors", "config.json", "vocab.txt"):
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes(), file
     old, new = (
-        bundle.open_bundle(str(path)) for path in (released / "model.ckpt", tmp_path / "back" / "bert_model.ckpt")
+        bundle.CheckpointReader(str(path)) for path in (released / "model.ckpt", tmp_path / "back" / "bert_model.ckpt")
     )
     names = new.get_variable_to_shape_map()
     other = PARTS[1 - PARTS.index(part)]
@@ -148,7 +148,7 @@ def test_optimizer_state_both_ways(shared, tmp_path):
     source = str(shared / "golden" / "electra" / "training" / "model.ckpt-8")
     for part in PARTS:
         convert.convert(source, str(tmp_path / part), "tf1", with_optimizer=True, part=part, do_lower_case=True)
-        old, new = bundle.open_bundle(source), bundle.open_bundle(str(tmp_path / part / "model.ckpt-8"))
+        old, new = bundle.CheckpointReader(source), bundle.CheckpointReader(str(tmp_path / part / "model.ckpt-8"))
         names = new.get_variable_to_shape_map()
         assert "electra/embeddings/word_embeddings/adam_m" in names and "global_step" in names
         assert any(name.startswith(f"{part}_predictions/dense/kernel/adam_v") for name in names)
@@ -159,7 +159,7 @@ def test_optimizer_state_both_ways(shared, tmp_path):
 def test_an_output_layer_of_the_original(released):
     """A classifier's is read; layers of several tasks, or of a question's answer, are left over."""
     path = str(released / "model.ckpt")
-    reader = bundle.open_bundle(path)
+    reader = bundle.CheckpointReader(path)
     tensors = {
         name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if name.startswith("electra/")
     }

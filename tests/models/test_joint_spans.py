@@ -59,7 +59,7 @@ def test_conversion_there_and_back(tmp_path, fine_tuned, family):
     convert.convert(str(source), str(tmp_path / "ours"), "bert_tf", do_lower_case=True, **given)
     convert.convert(str(tmp_path / "ours"), str(tmp_path / "back"), "tf1", with_optimizer=given["with_optimizer"])
     name = "model.ckpt-6" if family == "electra" else "bert_model.ckpt"
-    old, new = (bundle.open_bundle(str(path)) for path in (source, tmp_path / "back" / name))
+    old, new = (bundle.CheckpointReader(str(path)) for path in (source, tmp_path / "back" / name))
     assert new.get_variable_to_shape_map() == old.get_variable_to_shape_map()
     for variable in old.get_variable_to_shape_map():
         assert new.get_tensor(variable).tobytes() == old.get_tensor(variable).tobytes(), variable

@@ -142,12 +142,12 @@ def test_the_originals_run_goes_on(runs):
     """Weights, moments and step are the original's; ours have the same names."""
     data, outcomes, logs = runs
     assert outcomes["run"] == "done", logs["run"]
-    there, here = (bundle.open_bundle(path) for path in (START, str(data / "run" / "model.ckpt-10")))
+    there, here = (bundle.CheckpointReader(path) for path in (START, str(data / "run" / "model.ckpt-10")))
     assert here.get_variable_to_shape_map() == there.get_variable_to_shape_map()
     assert here.get_tensor("global_step") == 10
     name = "generator/encoder/layer_0/output/dense/kernel/adam_m"
     assert not np.array_equal(here.get_tensor(name), there.get_tensor(name))
-    before = bundle.open_bundle(str(data / "run" / "model.ckpt-8"))
+    before = bundle.CheckpointReader(str(data / "run" / "model.ckpt-8"))
     for name in there.get_variable_to_shape_map():
         np.testing.assert_array_equal(before.get_tensor(name), there.get_tensor(name), err_msg=name)
     line = [json.loads(line) for line in (data / "run" / "train_log.jsonl").read_text().splitlines()][-1]
@@ -160,7 +160,7 @@ def test_the_originals_run_goes_on(runs):
 def test_a_run_leaves_two_models(runs, tmp_path):
     """Each directory holds its part of the last checkpoint, with the configuration that the run had."""
     data = runs[0]
-    checkpoint = bundle.open_bundle(str(data / "run" / "model.ckpt-10"))
+    checkpoint = bundle.CheckpointReader(str(data / "run" / "model.ckpt-10"))
     for part, model_class, config, scope in (
         ("discriminator", ElectraDiscriminator, CONFIG, "electra/"),
         ("generator", BertForMaskedLM, GENERATOR, "generator/"),

@@ -13,7 +13,7 @@ from helpers.slow import slow
 
 from bert_tf.system import atomic
 from bert_tf.training import checkpoints, run_directory
-from bert_tf.weights.bundle import DamagedError, open_bundle, read_tensor
+from bert_tf.weights.bundle import CheckpointReader, DamagedError
 
 NAMES = ("a/kernel", "global_step")
 
@@ -40,8 +40,8 @@ def save_steps(folder, *steps) -> None:
 
 
 def read_all(prefix: str) -> dict:
-    reader = open_bundle(prefix)
-    return {name: read_tensor(reader, prefix, name) for name in NAMES}
+    reader = CheckpointReader(prefix)
+    return {name: reader.get_tensor(name) for name in NAMES}
 
 
 @pytest.mark.parametrize("suffix", ["index", "data-00000-of-00001"])

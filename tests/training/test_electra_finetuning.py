@@ -112,7 +112,7 @@ def test_all_steps(folder, model, batch, task):
         result = train(data, tf.constant(1))
         np.testing.assert_allclose(5 * result["loss"], step["loss"], atol=2e-5)
         np.testing.assert_allclose(result["gradient_norm"], step["global_norm"], rtol=1e-5)
-    reader = bundle.open_bundle(str(folder / f"{task}.ckpt-{len(steps)}"))
+    reader = bundle.CheckpointReader(str(folder / f"{task}.ckpt-{len(steps)}"))
     variables = initialize.training_variables(model, optimizer)
     assert int(variables.pop("global_step")) == len(steps)
     for variable, value in variables.items():
@@ -170,7 +170,9 @@ def test_best_starts_and_ends(folder, model, batch, arrays, tmp_path):
         keras.saving.load_model(tmp_path / "model.keras")(inputs)["start_logits"], expected["start_logits"][:-1]
     )
     model.save_pretrained(str(tmp_path / "tf1"), format="tf1")
-    old, new = (bundle.open_bundle(str(path)) for path in (folder / "squad.ckpt", tmp_path / "tf1" / "bert_model.ckpt"))
+    old, new = (
+        bundle.CheckpointReader(str(path)) for path in (folder / "squad.ckpt", tmp_path / "tf1" / "bert_model.ckpt")
+    )
     assert new.get_variable_to_shape_map() == old.get_variable_to_shape_map()
     with pytest.raises(ValueError, match="ElectraForQuestionAnswering needs segment_ids: 1 for the context"):
         model(inputs["input_ids"])
@@ -181,7 +183,7 @@ def test_independent_head(folder, config):
     """The original without joint prediction and answerability scores starts and ends as BERT's head does."""
     inputs, _, expected = read_oracles(folder, "squadv1_plain")
     model = BertForQuestionAnswering.from_pretrained(str(folder / "squadv1_plain.ckpt"), config=config)
-    reader = bundle.open_bundle(str(folder / "squadv1_plain.ckpt"))
+    reader = bundle.CheckpointReader(str(folder / "squadv1_plain.ckpt"))
     variables = initialize.model_variables(model)
     for last, axis in (("kernel", 1), ("bias", 0)):
         parts = [reader.get_tensor(f"task_specific/squadv1/{layer}/{last}") for layer in ("dense", "dense_1")]

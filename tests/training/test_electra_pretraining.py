@@ -37,7 +37,7 @@ def pretrainer(folder, **arguments) -> ElectraPretrainer:
         **arguments,
     )
     model.build()
-    reader = bundle.open_bundle(str(folder / "model.ckpt"))
+    reader = bundle.CheckpointReader(str(folder / "model.ckpt"))
     variables = initialize.model_variables(model)
     assert set(variables) == set(reader.get_variable_to_shape_map())
     for name, variable in variables.items():
@@ -135,7 +135,7 @@ def test_eight_steps(golden, folder, batches, parts):
         }
         for name, loss in losses.items():
             np.testing.assert_allclose(loss, step[name], atol=2e-5, err_msg=name)
-    reader = bundle.open_bundle(str(folder / "model.ckpt-8"))
+    reader = bundle.CheckpointReader(str(folder / "model.ckpt-8"))
     variables = initialize.training_variables(model, optimizer)
     assert set(variables) == set(reader.get_variable_to_shape_map())
     for name, variable in variables.items():

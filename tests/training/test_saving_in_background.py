@@ -14,7 +14,7 @@ from helpers.warm import HANG_SECONDS
 
 from bert_tf.models.objectives import PretrainingObjective
 from bert_tf.training import checkpoints, loop
-from bert_tf.weights.bundle import open_bundle
+from bert_tf.weights.bundle import CheckpointReader
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def held(monkeypatch):
 
 
 def value(folder, step: int, name: str) -> np.ndarray:
-    return open_bundle(f"{folder}/model.ckpt-{step}").get_tensor(name)
+    return CheckpointReader(f"{folder}/model.ckpt-{step}").get_tensor(name)
 
 
 def changes(variable: tf.Variable) -> dict:

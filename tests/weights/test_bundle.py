@@ -36,7 +36,7 @@ def test_shards(least_bytes, shapes, files, tmp_path, monkeypatch):
     data = [f"model.ckpt.data-{number:05d}-of-{files:05d}" for number in range(files)]
     assert sorted(os.listdir(tmp_path)) == [*data, "model.ckpt.index"]
     reader = tf.train.load_checkpoint(prefix)
-    assert bundle.open_bundle(prefix).get_variable_to_shape_map() == reader.get_variable_to_shape_map()
+    assert bundle.CheckpointReader(prefix).get_variable_to_shape_map() == reader.get_variable_to_shape_map()
     assert reader.get_variable_to_shape_map() == {name: list(shape) for name, shape in shapes.items()}
     for name in shapes:
         np.testing.assert_array_equal(reader.get_tensor(name), weights[name])
@@ -44,8 +44,11 @@ def test_shards(least_bytes, shapes, files, tmp_path, monkeypatch):
     assert files == 1 or max(sizes) == 4 * 64 * 16
 
 
-def test_an_index_is_read_as_by_tensorflow(tmp_path):
-    """Those of the original, and one of a partitioned variable."""
+def test_checkpoints_are_read_as_by_tensorflow(tmp_path):
+    """Those of the original, one of a partitioned variable, and one of other types."""
+    values = [tf.constant([[1.5, -2.25]], tf.float16), tf.constant(b"a\0" * 200), tf.zeros((0, 3)), tf.constant([True])]
+    names = [f"{number}" for number in range(len(values))]
+    tf.raw_ops.SaveV2(prefix=str(tmp_path / "a"), tensor_names=names, shape_and_slices=[""] * 4, tensors=values)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         tf.compat.v1.get_variable("parts", (9, 4), partitioner=tf.compat.v1.fixed_size_partitioner(3))
         session.run(tf.compat.v1.global_variables_initializer())
@@ -53,8 +56,12 @@ def test_an_index_is_read_as_by_tensorflow(tmp_path):
     prefixes = [str(path).removesuffix(".index") for path in (*GOLDEN.rglob("*.index"), *tmp_path.glob("*.index"))]
     assert len(prefixes) > 10
     for prefix in prefixes:
-        found = bundle.open_bundle(prefix).get_variable_to_shape_map()
-        assert found == tf.train.load_checkpoint(prefix).get_variable_to_shape_map(), prefix
+        ours, theirs = bundle.CheckpointReader(prefix), tf.train.load_checkpoint(prefix)
+        found = ours.get_variable_to_shape_map()
+        assert found == theirs.get_variable_to_shape_map(), prefix
+        for name in found:
+            np.testing.assert_equal(ours.get_tensor(name), theirs.get_tensor(name), err_msg=f"{prefix}: {name}")
+            assert getattr(ours.get_tensor(name), "dtype", None) == getattr(theirs.get_tensor(name), "dtype", None)
     assert found == {"parts": [9, 4]}
 
 
