@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from bert_tf.models import huggingface
 from bert_tf.models.card import NO_FACTS, CardFacts
 from bert_tf.models.config import BertConfig, check_vocab_size
-from bert_tf.models.families import BERT, FAMILIES, family_named, family_of
+from bert_tf.models.families import BERT, FAMILIES, family_of
 from bert_tf.models.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig
-from bert_tf.models.huggingface_layouts import LAYOUTS
 from bert_tf.models.open_weights import find_weights
 from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.system.checks import check_file, is_remote
@@ -138,8 +137,8 @@ def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
     if not config_file:
         return NO_HEAD
     values = read_json(config_file)
-    if layout := _layout_of(config_file, values):
-        return huggingface.read_head(layout, values, config_file)
+    if _is_huggingface(config_file, values):
+        return huggingface.read_head(values, config_file)
     return HeadConfig.from_config(values, config_file)
 
 
@@ -161,17 +160,15 @@ def read_config(path: str, allow_unknown: bool = False) -> BertConfig:
       ValueError: see `BertConfig.from_json_file` and `huggingface.read_config`.
     """
     values = read_json(path)
-    if layout := _layout_of(path, values):
-        return huggingface.read_config(layout, values, path)
+    if _is_huggingface(path, values):
+        return huggingface.read_config(values, path)
     return _CONFIG_CLASSES.get(posixpath.basename(path), BertConfig).from_json_file(path, allow_unknown)
 
 
-def _layout_of(path: str, values: dict) -> huggingface.Layout | None:
-    """The layout of the family that a config.json of Hugging Face names; None of this project's configurations."""
+def _is_huggingface(path: str, values: dict) -> bool:
+    """Whether a configuration is not in this project's form."""
     name = posixpath.basename(path)
-    if name != huggingface.CONFIG and ("model_type" not in values or name in _CONFIG_CLASSES):
-        return None
-    return LAYOUTS[family_named(values.get("model_type", BERT.model_type), path).model_type]
+    return name == huggingface.CONFIG or ("model_type" in values and name not in _CONFIG_CLASSES)
 
 
 def tokenizer_of(files: ModelFiles, added: Sequence[AddedToken] = ()) -> Tokenizer:

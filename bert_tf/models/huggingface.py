@@ -1,21 +1,22 @@
 """Hugging Face directories: config.json and weights, in and out.
 
-Their models are the same with other names: linear layers hold [out, in] where the original's kernels are [in, out], and
-the encoder's names carry the family's prefix (`bert.`) when a head is on top. Their "gelu" is the exact one, "gelu_new"
-the original's tanh form. What differs between families is a `Layout` in huggingface_layouts.py.
+What differs between families is a `Layout` in huggingface_layouts.py. Their "gelu" is the exact one, "gelu_new" the
+original's tanh form.
 """
 
 import dataclasses
 import difflib
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from absl import logging
 
 from bert_tf.models.config import BertConfig
+from bert_tf.models.families import family_named
 from bert_tf.models.head_config import CLASSIFIERS, HeadConfig
+from bert_tf.models.huggingface_layouts import FIXED_NAMES, LAYOUTS, Layout
 from bert_tf.models.output_layers import names_in, placeholders
 from bert_tf.models.variable_names import (
     HEAD_NAMES,
@@ -50,102 +51,21 @@ _CLASSIFIER_DROPOUT = ("classifier_dropout", "classifier_dropout_prob", "seq_cla
 # Beginnings of names of their classes are the families'; here they are those of BERT.
 _CLASSES = "Bert"
 
-_FIXED_NAMES = {
-    "cls/predictions/output_bias": "cls.predictions.bias",
-    "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
-    "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
-    "cls/squad/output_weights": "qa_outputs.weight",
-    "cls/squad/output_bias": "qa_outputs.bias",
-    "output_weights": "classifier.weight",
-    "output_bias": "classifier.bias",
-}
-_LAST_PARTS = {"kernel": "weight", "gamma": "weight", "beta": "bias"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """How Hugging Face's files of a family differ from the names and keys used here.
-
-    Attributes:
-      config_class: of the family's configurations.
-      class_prefix: the beginning of its classes' names, as in BertForMaskedLM.
-      defaults: of their configuration class, by our keys: for keys that a config.json leaves out.
-      keys: our key -> theirs, where they differ.
-      refused: their key -> the values that are understood.
-      written: keys and values that a config.json has besides. carried: further keys, in and out as they are.
-      block: how the scope of a transformer block ends, by its number, or by those of its group and within the group.
-      inner_group_num: the blocks of a group.
-      always_projects: there is a layer behind the embeddings even if it needn't change their width.
-      parts: (a part of a name as their BERT has it, this family's), replaced in this order.
-      heads: classifier as `HeadConfig.architecture` -> its names, where it has a hidden layer under names of its own.
-      masked_lm_act: the activation of their masked-LM head, if it isn't hidden_act.
-      classifier_act: the activation of that layer of a classifier of texts, if the family's original has no such layer.
-    """
-
-    config_class: type[BertConfig]
-    class_prefix: str
-    defaults: Mapping[str, object]
-    keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    refused: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
-    written: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    carried: tuple[str, ...] = ()
-    block: str = "layer.{number}"
-    inner_group_num: int = 1
-    always_projects: bool = False
-    parts: tuple[tuple[str, str], ...] = ()
-    heads: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
-    masked_lm_act: str | None = None
-    classifier_act: str | None = None
-
-    @property
-    def title(self) -> str:
-        """The family's name in texts."""
-        return self.config_class.title
-
-    @property
-    def scope(self) -> str:
-        """The prefix of the encoder's names."""
-        return self.config_class.model_type
-
-    def renamed(self, name: str) -> str:
-        """The family's name for a name of their BERT."""
-        for old, new in self.parts:
-            name = name.replace(old, new)
-        return name
-
-    def name_of(self, name: str, architecture: str | None = None) -> str:
-        """Their name, with the prefix for the encoder, of a variable of a model with this one of `heads`."""
-        if name in self.heads.get(architecture, ()):
-            return self.heads[architecture][name]
-        if name in _FIXED_NAMES:
-            return self.renamed(_FIXED_NAMES[name])
-
-        def block(match: re.Match) -> str:
-            group, inner = divmod(int(match[1]), self.inner_group_num)
-            return self.block.format(number=match[1], group=group, inner=inner)
-
-        scope, last = name.rsplit("/", 1)
-        last = last + ".weight" if last.endswith("_embeddings") else _LAST_PARTS.get(last, last)
-        return self.renamed(re.sub(r"layer_(\d+)", block, scope).replace("/", ".") + "." + last)
-
-    def fitted(self, names: Iterable[str]) -> "Layout":
-        """The layout with the number of blocks in a group that a file's names show."""
-        pattern = re.escape(self.block).replace(r"\{group\}", r"\d+").replace(r"\{inner\}", r"(\d+)") + r"\."
-        if "{inner}" not in self.block:
-            return self
-        numbers = [int(match[1]) for name in names if (match := re.search(pattern, name))]
-        return dataclasses.replace(self, inner_group_num=1 + max(numbers, default=0))
-
-
 # --- config.json -----------------------------------------------------------------------------------------------------
 
 
-def read_config(layout: Layout, values: Mapping, source: str) -> BertConfig:
+def _layout_of(values: Mapping, source: str) -> Layout:
+    """The layout of the family that a config.json names."""
+    return LAYOUTS[family_named(values.get("model_type", BertConfig.model_type), source).model_type]
+
+
+def read_config(values: Mapping, source: str) -> BertConfig:
     """A configuration from the keys of a config.json.
 
     Raises:
       ValueError: a variant of the family that isn't its original's architecture; names `source`.
     """
+    layout = _layout_of(values, source)
     refused = dict(layout.refused)
     if "embedding_size" not in layout.defaults:
         refused["embedding_size"] = (None, values.get("hidden_size"))
@@ -177,12 +97,16 @@ def read_config(layout: Layout, values: Mapping, source: str) -> BertConfig:
     return layout.config_class.from_dict(ours, source=source)
 
 
-def read_head(layout: Layout, values: Mapping, source: str) -> HeadConfig:
+def read_head(values: Mapping, source: str, layout: Layout | None = None) -> HeadConfig:
     """What the keys of a config.json say of the head; LABEL_0, LABEL_1 and so on are not names of labels.
+
+    Args:
+      layout: of the family, if the keys don't say it.
 
     Raises:
       ValueError: see `HeadConfig.from_config`.
     """
+    layout = layout or _layout_of(values, source)
     values, names = dict(values), values.get("architectures")
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         names = [re.sub(f"^{layout.class_prefix}(?=For)", _CLASSES, name) for name in names]
@@ -211,9 +135,9 @@ def architecture_of(names, head: HeadConfig) -> str:
     return "BertForNextSentencePrediction" if following else "BertModel"
 
 
-def config_values(layout: Layout, config: BertConfig, weights: Weights, head: HeadConfig) -> dict:
+def config_values(config: BertConfig, weights: Weights, head: HeadConfig) -> dict:
     """The keys and values of a config.json for a model with these weights."""
-    architecture = architecture_of(weights.shapes, head)
+    layout, architecture = LAYOUTS[config.model_type], architecture_of(weights.shapes, head)
     values = {layout.keys.get(key, key): getattr(config, key) for key in layout.defaults}
     values[layout.keys.get("hidden_act", "hidden_act")] = _ACTIVATIONS_OUT[config.activation]
     values |= {key: getattr(config, key) for key in layout.carried if hasattr(config, key)}
@@ -236,14 +160,11 @@ def config_values(layout: Layout, config: BertConfig, weights: Weights, head: He
 # --- weights ---------------------------------------------------------------------------------------------------------
 
 
-def open_weights(file: str, layouts: Mapping[str, Layout]) -> Weights:
+def open_weights(file: str) -> Weights:
     """Opens a weight file (safetensors or a pickle of PyTorch, in one piece or in shards).
 
     The family is that of the config.json beside it or else of the encoder's names. Encoder names may carry the family's
     prefix or not; the pooler and any head may be missing.
-
-    Args:
-      layouts: those of all families by their model_type; BERT's is first.
 
     Raises:
       FileNotFoundError: no such file, or a shard is missing.
@@ -256,26 +177,23 @@ def open_weights(file: str, layouts: Mapping[str, Layout]) -> Weights:
     config_file = posixpath.join(posixpath.dirname(file), CONFIG)
     config = read_json_if_there(config_file) or {}
     stated = config.get("model_type")
-    if stated is not None and stated not in layouts:
-        raise ValueError(
-            f"{config_file}: model_type is {stated!r}; the architectures of this project are "
-            f"{', '.join(map(repr, layouts))}."
-        )
+    if stated is not None:
+        family_named(stated, config_file)
     # The encoder's names begin with "bert." under a head, with nothing otherwise, with "module.bert." by DataParallel.
     table = "embeddings.word_embeddings.weight"
     prefixes = [name.removesuffix(table) for name in plain if f".{name}".endswith(f".{table}")]
     scopes = {prefix: prefix.rstrip(".").rpartition(".")[2] for prefix in prefixes}
-    found = [prefix for prefix in prefixes if scopes[prefix] in ("", "module", "model", *layouts)]
+    found = [prefix for prefix in prefixes if scopes[prefix] in ("", "module", "model", *LAYOUTS)]
     if len(found) != 1:
-        raise ValueError(f"{file}: none of {', '.join(layouts)}; it holds {some(sorted(plain.values()))}.")
-    scope = scopes[found[0]] if scopes[found[0]] in layouts else None
+        raise ValueError(f"{file}: none of {', '.join(LAYOUTS)}; it holds {some(sorted(plain.values()))}.")
+    scope = scopes[found[0]] if scopes[found[0]] in LAYOUTS else None
     if scope and stated and scope != stated:
         raise ValueError(
             f"{file} has the variables of {scope!r}, but the config.json beside it says model_type {stated!r}: they "
             "belong to two models."
         )
-    layout = layouts[scope or stated or next(iter(layouts))].fitted(plain)
-    weights = _translate(file, layout, read_head(layout, config, file).architecture, found[0], shapes, plain, read)
+    layout = LAYOUTS[scope or stated or BertConfig.model_type].fitted(plain)
+    weights = _translate(file, layout, read_head(config, file, layout).architecture, found[0], shapes, plain, read)
     weights.hints["half_precision"] = half
     return weights
 
@@ -347,7 +265,7 @@ def _reason(name: str, layout: Layout, head_prefix: str, read: Callable, origins
     return f"not in {layout.title} as the original has it"
 
 
-def save(layout: Layout, path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> dict[str, str]:
+def save(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> dict[str, str]:
     """Writes a model.safetensors.
 
     Args:
@@ -357,7 +275,7 @@ def save(layout: Layout, path: str, weights: Weights, config: BertConfig, head: 
     Returns:
       the original's name -> theirs, of all that was written.
     """
-    layout = dataclasses.replace(layout, inner_group_num=config.inner_group_num)
+    layout = dataclasses.replace(LAYOUTS[config.model_type], inner_group_num=config.inner_group_num)
     scope = layout.scope + "."
     if JOINT_HEAD in weights:
         raise ValueError(
@@ -366,7 +284,7 @@ def save(layout: Layout, path: str, weights: Weights, config: BertConfig, head: 
         )
     regular = (scope.replace(".", "/"), "cls/predictions/transform/", "discriminator_predictions/")
     names = [name for name in weights.shapes if is_model_variable(name)]
-    names = [name for name in names if name.startswith(regular) or name in _FIXED_NAMES or name in HIDDEN_LAYER]
+    names = [name for name in names if name.startswith(regular) or name in FIXED_NAMES or name in HIDDEN_LAYER]
     architecture = architecture_of(names, head) if "output_weights" in names else None
     if architecture in layout.heads and HIDDEN_LAYER[0] not in names:
         raise ValueError(

@@ -1,8 +1,102 @@
-"""How Hugging Face's files of each family differ from the names and keys used here."""
+"""How Hugging Face's files of each family differ from the names and keys used here.
+
+Their models are the same with other names: linear layers hold [out, in] where the original's kernels are [in, out], and
+the encoder's names carry the family's prefix (`bert.`) when a head is on top.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.families import AlbertConfig, DistilBertConfig, ElectraConfig, RobertaConfig
-from bert_tf.models.huggingface import Layout
+
+FIXED_NAMES = {
+    "cls/predictions/output_bias": "cls.predictions.bias",
+    "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
+    "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
+    "cls/squad/output_weights": "qa_outputs.weight",
+    "cls/squad/output_bias": "qa_outputs.bias",
+    "output_weights": "classifier.weight",
+    "output_bias": "classifier.bias",
+}
+_LAST_PARTS = {"kernel": "weight", "gamma": "weight", "beta": "bias"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How Hugging Face's files of a family differ from the names and keys used here.
+
+    Attributes:
+      config_class: of the family's configurations.
+      class_prefix: the beginning of its classes' names, as in BertForMaskedLM.
+      defaults: of their configuration class, by our keys: for keys that a config.json leaves out.
+      keys: our key -> theirs, where they differ.
+      refused: their key -> the values that are understood.
+      written: keys and values that a config.json has besides. carried: further keys, in and out as they are.
+      block: how the scope of a transformer block ends, by its number, or by those of its group and within the group.
+      inner_group_num: the blocks of a group.
+      always_projects: there is a layer behind the embeddings even if it needn't change their width.
+      parts: (a part of a name as their BERT has it, this family's), replaced in this order.
+      heads: classifier as `HeadConfig.architecture` -> its names, where it has a hidden layer under names of its own.
+      masked_lm_act: the activation of their masked-LM head, if it isn't hidden_act.
+      classifier_act: the activation of that layer of a classifier of texts, if the family's original has no such layer.
+    """
+
+    config_class: type[BertConfig]
+    class_prefix: str
+    defaults: Mapping[str, object]
+    keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    refused: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
+    written: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    carried: tuple[str, ...] = ()
+    block: str = "layer.{number}"
+    inner_group_num: int = 1
+    always_projects: bool = False
+    parts: tuple[tuple[str, str], ...] = ()
+    heads: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
+    masked_lm_act: str | None = None
+    classifier_act: str | None = None
+
+    @property
+    def title(self) -> str:
+        """The family's name in texts."""
+        return self.config_class.title
+
+    @property
+    def scope(self) -> str:
+        """The prefix of the encoder's names."""
+        return self.config_class.model_type
+
+    def renamed(self, name: str) -> str:
+        """The family's name for a name of their BERT."""
+        for old, new in self.parts:
+            name = name.replace(old, new)
+        return name
+
+    def name_of(self, name: str, architecture: str | None = None) -> str:
+        """Their name, with the prefix for the encoder, of a variable of a model with this one of `heads`."""
+        if name in self.heads.get(architecture, ()):
+            return self.heads[architecture][name]
+        if name in FIXED_NAMES:
+            return self.renamed(FIXED_NAMES[name])
+
+        def block(match: re.Match) -> str:
+            group, inner = divmod(int(match[1]), self.inner_group_num)
+            return self.block.format(number=match[1], group=group, inner=inner)
+
+        scope, last = name.rsplit("/", 1)
+        last = last + ".weight" if last.endswith("_embeddings") else _LAST_PARTS.get(last, last)
+        return self.renamed(re.sub(r"layer_(\d+)", block, scope).replace("/", ".") + "." + last)
+
+    def fitted(self, names: Iterable[str]) -> "Layout":
+        """The layout with the number of blocks in a group that a file's names show."""
+        pattern = re.escape(self.block).replace(r"\{group\}", r"\d+").replace(r"\{inner\}", r"(\d+)") + r"\."
+        if "{inner}" not in self.block:
+            return self
+        numbers = [int(match[1]) for name in names if (match := re.search(pattern, name))]
+        return dataclasses.replace(self, inner_group_num=1 + max(numbers, default=0))
+
 
 # The defaults of their BertConfig; those of other classes differ in a few keys.
 _DEFAULTS = {

@@ -14,7 +14,6 @@ import posixpath
 
 from bert_tf.models import huggingface, variable_names
 from bert_tf.models.families import family_of_variables
-from bert_tf.models.huggingface_layouts import LAYOUTS
 from bert_tf.models.lora import merged
 from bert_tf.system.literal_paths import names_in
 from bert_tf.system.messages import some
@@ -152,7 +151,7 @@ def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> W
         shapes, _, read = open_safetensors(file)
         weights = Weights(file, BERT_TF.name, shapes, {name: name for name in shapes}, read)
     elif format is HUGGINGFACE:
-        weights = huggingface.open_weights(file, LAYOUTS)
+        weights = huggingface.open_weights(file)
     elif format is MODEL_GARDEN:
         from bert_tf.models import model_garden  # few programs need it
 

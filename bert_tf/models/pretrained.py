@@ -256,12 +256,7 @@ def _stored_arguments(head: HeadConfig, path: str, outputs: int | None) -> dict:
             "%s names %d labels, but the model has %d outputs: names are ignored.", path, len(labels), outputs
         )
         labels = None
-    values = {"num_labels": outputs or len(labels or ()), "labels": labels}
-    names = (
-        "problem_type", "lstm_on_top", "features", "model_on_top", "size_on_top", "hidden_act", "window_pooling",
-        "window_stride", "max_windows", "starts", "ends",
-    )  # fmt: skip
-    values |= {name: getattr(head, name) for name in names}
+    values = {**head.to_dict(), "num_labels": outputs or len(labels or ()), "labels": labels}
     return {name: value for name, value in values.items() if value}
 
 

@@ -15,7 +15,6 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles, add_tokens, config_files, needed_config, tokenizer_of
 from bert_tf.models.families import family_of
 from bert_tf.models.head_config import HeadConfig
-from bert_tf.models.huggingface_layouts import LAYOUTS
 from bert_tf.models.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format
 from bert_tf.models.sentence_settings import settings_files
 from bert_tf.system.atomic import temporary_folder, write_file, write_text_file
@@ -48,9 +47,8 @@ def write_weights(path: str, format: Format, weights: Weights, config: BertConfi
         names = {name: name for name in weights}
         write_safetensors(path, weights, {"format": "bert_tf"})
     elif format is HUGGINGFACE:
-        layout = LAYOUTS[config.model_type]
-        names = huggingface.save(layout, path, weights, config, head)
-        values = huggingface.config_values(layout, config, weights, head)
+        names = huggingface.save(path, weights, config, head)
+        values = huggingface.config_values(config, weights, head)
         texts = {huggingface.CONFIG: json.dumps(values, indent=2, sort_keys=True) + "\n"}
     else:
         names = variable_names.names_there(weights, config)

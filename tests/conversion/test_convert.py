@@ -104,13 +104,6 @@ def test_optimizer_state_both_ways(source, tmp_path, format):
         assert open_weights.open_weights(str(tmp_path / "there"))["global_step"].dtype == np.int64
 
 
-def test_the_originals_run_with_its_adam_slots(shared, tmp_path):
-    folder = shared / "data" / "tf1_tiny"
-    report = convert.convert(str(folder), str(tmp_path / "there"), "tf1", with_optimizer=True)
-    assert_same_bytes(tensors_of(tmp_path / "there"), tensors_of(folder))
-    assert any(name.endswith("/adam_v") for name, *_ in report.rows)
-
-
 @pytest.mark.parametrize("head", ["bert_model", "classifier", "squad"])
 def test_golden_checkpoints_through_every_format(golden, tmp_path, head):
     prefix = str(golden / "model" / "config1" / f"{head}.ckpt")
@@ -188,39 +181,29 @@ def test_a_checkpoint_of_another_model(tmp_path):
     assert refused(folder, tmp_path, ValueError, message) == {"other"}
 
 
-def test_files_that_are_there_are_kept(source, tmp_path):
+def test_files_that_are_there(source, tmp_path):
+    """They stay, or go all together, and never those of the source or of a run."""
     target = tmp_path / "there"
     target.mkdir()
-    (target / "vocab.txt").write_text("mine")
+    for name in ("vocab.txt", "notes.txt"):
+        (target / name).write_text("mine")
     with pytest.raises(FileExistsError, match=r"there already has files of a model \(vocab\.txt\).*--overwrite"):
-        convert.convert(str(source), str(target), "bert_tf")
-    assert [path.name for path in target.iterdir()] == ["vocab.txt"]
+        convert.convert(str(source), str(target), "huggingface")
+    assert {path.name for path in target.iterdir()} == {"vocab.txt", "notes.txt"}
     assert (target / "vocab.txt").read_text() == "mine"
-    convert.convert(str(source), str(target), "bert_tf", overwrite=True)
-    assert (target / "vocab.txt").read_bytes() == (source / "vocab.txt").read_bytes()
-    assert not [path for path in tmp_path.iterdir() if "writing" in path.name]
-
-
-def test_the_source_itself_is_never_replaced(source):
-    with pytest.raises(ValueError, match="would replace the source"):
-        convert.convert(str(source), str(source), "tf1", overwrite=True)
-    assert "global_step" in tensors_of(source)
-
-
-def test_another_models_files_never_stay_beside_the_new_ones(source, tmp_path):
-    target = tmp_path / "there"
-    convert.convert(str(source), str(target), "huggingface")
-    (target / "notes.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="already has files of a model"):
-        convert.convert(str(source), str(target), "tf1")
+    convert.convert(str(source), str(target), "huggingface", overwrite=True)
     convert.convert(str(source), str(target), "tf1", overwrite=True)
+    assert (target / "vocab.txt").read_bytes() == (source / "vocab.txt").read_bytes()
     assert not (target / "model.safetensors").exists() and not (target / "config.json").exists()
-    assert (target / "notes.txt").read_text() == "mine"
-    assert open_weights.open_weights(str(target)).format == "tf1"
+    assert (target / "notes.txt").read_text() == "mine" and open_weights.open_weights(str(target)).format == "tf1"
+    assert not [path for path in tmp_path.iterdir() if "writing" in path.name]
     (target / "model.ckpt-5.index").write_text("")
     with pytest.raises(FileExistsError, match="has the checkpoints of a training run"):
         convert.convert(str(source), str(target), "tf1", overwrite=True)
     assert (target / "model.ckpt-5.index").exists()
+    with pytest.raises(ValueError, match="would replace the source"):
+        convert.convert(str(source), str(source), "tf1", overwrite=True)
+    assert "global_step" in tensors_of(source)
 
 
 def test_heads_without_their_usual_company(tmp_path):

@@ -11,7 +11,6 @@ from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageMode
 from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
 from bert_tf.models.families import ElectraConfig, RobertaConfig
 from bert_tf.models.huggingface import read_config
-from bert_tf.models.huggingface_layouts import LAYOUTS
 from bert_tf.models.task_models import BertForMaskedLM, BertModel
 
 SIZES = {
@@ -91,10 +90,10 @@ def test_an_epsilon_that_a_format_does_not_hold_is_told(tmp_path, caplog):
 def test_dropout_of_electras_summary_is_told(caplog):
     values = {**SIZES, "model_type": "electra", "embedding_size": 8, "summary_last_dropout": 0.3}
     with caplog.at_level("WARNING", logger="absl"):
-        read_config(LAYOUTS["electra"], values, "config.json")
+        read_config(values, "config.json")
     assert "config.json: summary_last_dropout=0.3 is not taken over" in caplog.text
     with pytest.raises(ValueError, match="summary_type='mean' is a variant of ELECTRA"):
-        read_config(LAYOUTS["electra"], {**values, "summary_type": "mean"}, "config.json")
+        read_config({**values, "summary_type": "mean"}, "config.json")
 
 
 def test_a_taught_language_model_works_outside_of_graphs():

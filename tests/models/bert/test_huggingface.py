@@ -130,7 +130,7 @@ def test_activations_and_another_dropout_of_the_classifier(caplog):
     caplog.set_level("INFO")
     for value, act, ours in ((None, "gelu", "gelu_erf"), (0.1, "gelu_pytorch_tanh", "gelu"), (0.3, "relu", "relu")):
         changes = {"classifier_dropout": value, "hidden_act": act}
-        config = huggingface.read_config(LAYOUT, {**HUGGINGFACE_CONFIG, **changes}, "config.json")
+        config = huggingface.read_config({**HUGGINGFACE_CONFIG, **changes}, "config.json")
         assert config.hidden_act == ours
     told = [record.getMessage() for record in caplog.records if "dropout" in record.getMessage()]
     assert told == ["config.json: classifier_dropout=0.3 is not taken over; --classifier_dropout=0.3 has it."]
@@ -148,9 +148,9 @@ def test_config_both_ways(tmp_path):
         "transformers_version": "4.8.2",
         "use_cache": True,
     }
-    config = huggingface.read_config(LAYOUT, values, "config.json")
+    config = huggingface.read_config(values, "config.json")
     assert (config.layer_norm_eps, config.pad_token_id, config.type_vocab_size) == (1e-6, 3, 4)
-    head = huggingface.read_head(LAYOUT, values, "config.json")
+    head = huggingface.read_head(values, "config.json")
     assert head == HeadConfig("BertForTokenClassification", ("O", "B-PER"))
     # By way of the files of such a model as tf1 or bert_tf.
     for name, text in config_files(config, head).items():
@@ -159,7 +159,7 @@ def test_config_both_ways(tmp_path):
     assert (files.config, files.head) == (config, head)
     model = task_models.BertForTokenClassification(config, num_labels=2)
     model.build()
-    back = huggingface.config_values(LAYOUT, files.config, initialize.model_weights(model), files.head)
+    back = huggingface.config_values(files.config, initialize.model_weights(model), files.head)
     assert {key: back[key] for key in values if key in back} == {key: values[key] for key in values if key in back}
     assert set(values) - set(back) == {"transformers_version", "use_cache"}
 
