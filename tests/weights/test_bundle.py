@@ -53,9 +53,8 @@ def test_checkpoints_are_read_as_by_tensorflow(tmp_path):
         tf.compat.v1.get_variable("parts", (9, 4), partitioner=tf.compat.v1.fixed_size_partitioner(3))
         session.run(tf.compat.v1.global_variables_initializer())
         tf.compat.v1.train.Saver().save(session, str(tmp_path / "x"))
-    prefixes = [
-        str(path).removesuffix(".index") for path in (*GOLDEN.rglob("*.index"), *sorted(tmp_path.glob("*.index")))
-    ]
+    paths = (*GOLDEN.rglob("*.index"), *sorted(tmp_path.glob("*.index")))
+    prefixes = [str(path).removesuffix(".index") for path in paths]
     assert len(prefixes) > 10
     for prefix in prefixes:
         ours, theirs = bundle.CheckpointReader(prefix), tf.train.load_checkpoint(prefix)
