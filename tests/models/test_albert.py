@@ -212,8 +212,6 @@ def test_configurations_that_are_refused(golden, change, match):
             0.1,
             "has dropout, which models of version 2 don't have, but",
         ),
-        ("albert_base_v1", "albert_base_v1", 0.0, None),
-        ("albert_base_v1", "fine_tuned", 0.1, None),
         ("", "my_albert_base_v2_runs", 0.1, None),
         ("albert_base_v1", "albert_base_v2/mrpc", 0.1, None),
     ],

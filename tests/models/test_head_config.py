@@ -203,12 +203,9 @@ def test_names_of_another_number_of_outputs_are_left_out(tmp_path, caplog):
 # ---- conversions -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("old", [False, True], ids=["new", "old"])
-def test_to_hugging_face_and_back(tmp_path, old):
+def test_to_hugging_face_and_back(tmp_path):
     model = BertForSequenceClassification(CONFIG, problem_type="multi_label_classification", labels=["a", "b"])
     model.save_pretrained(str(tmp_path / "ours"))
-    if old:
-        make_old(tmp_path / "ours", **numbered("a", "b"), problem_type="multi_label_classification")
     convert.convert(str(tmp_path / "ours"), str(tmp_path / "theirs"), "huggingface")
     theirs = json.loads((tmp_path / "theirs" / "config.json").read_text())
     expected = {**numbered("a", "b"), "problem_type": "multi_label_classification"}
