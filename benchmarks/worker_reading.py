@@ -23,8 +23,9 @@ import tensorflow as tf
 from absl import app, flags, logging
 
 from bert_tf.data import records
-from bert_tf.data.shares import Share
-from bert_tf.pretraining import dynamic_masking
+from bert_tf.data.order import Share
+from bert_tf.pretraining import mask_rules
+from bert_tf.pretraining.masking import Masking
 from bert_tf.system.example_bytes import example, int64_feature, pack
 from bert_tf.training.distribution import distribute, set_up_devices
 from bert_tf.training.settings import DeviceSettings
@@ -39,7 +40,7 @@ flags.DEFINE_string("records_of_worker", None, "For the processes that this scri
 
 VOCAB_SIZE = 30522
 WINDOW = 2048  # of the shuffle; far smaller than usual, since whole windows are read ahead
-MASKING = dynamic_masking.Masking(
+MASKING = Masking(
     2, 3, 4, np.arange(VOCAB_SIZE, dtype=np.int32), np.zeros(VOCAB_SIZE, bool), max_predictions_per_seq=77
 )
 
@@ -68,7 +69,7 @@ def batches_of(path: str, parsed: list[int]):
     def prepare(rows, step, first_row):
         counted = tf.py_function(lambda: parsed.append(rows["input_ids"].shape[0]), [], [])
         with tf.control_dependencies([counted]):
-            return dynamic_masking.mask_rows(rows, 0, step, MASKING, first_row)
+            return mask_rules.bert(rows, 0, step, MASKING, first_row)
 
     return lambda share: records.training_batches(
         index, features, batch_size=FLAGS.batch_size, seed=0, shuffle_window=WINDOW, prepare=prepare, share=share

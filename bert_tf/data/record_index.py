@@ -1,6 +1,9 @@
-"""An index of the records in TFRecord files, cached for the next start.
+"""Where the records of TFRecord files are: block by block, for reading from any place on.
 
-What the writer left beside a file (written_index.py) is taken over; other files are read once, with all checksums.
+create_pretraining_data.py leaves an index beside each file that it writes: for `data/a.tfrecord` it is
+`data/pretraining_data.a.index.npz`, beside the summary `data/pretraining_data.a.json`. It is taken over if it fits the
+file: the size, and where the last block begins. Other files are read once, with all checksums, and what is found in all
+files is cached for the next start.
 """
 
 import contextlib
@@ -8,30 +11,38 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data.first_record import RecordError, damage_at, payload_at, with_advice
-from bert_tf.data.gzip_records import (
+from bert_tf.data import record_files
+from bert_tf.data.record_files import (
     FRAME_BYTES,
-    GzipDamage,
-    GzipReader,
-    gzip_records,
+    MAGIC,
+    RecordError,
+    damage_at,
+    gzip_block,
+    is_frame_head,
     is_gzip,
+    with_advice,
 )
-from bert_tf.data.written_index import RECORDS_PER_BLOCK, block_misfit, index_path, read_written_index, spread
-from bert_tf.system.kept_arrays import load_arrays, save_arrays
+from bert_tf.system.kept_arrays import arrays_as_bytes, load_arrays, save_arrays
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.threads import in_threads
+
+MASKED, RECORDS_PER_BLOCK = record_files.MASKED, record_files.RECORDS_PER_BLOCK
 
 _BATCHES_AT_ONCE = 64  # of a file that is scanned
 _READ_BUFFER_BYTES = 256 * 1024
 _SCANNING_THREADS = 8
-CHECKED_FILES = 16  # of those with an index beside them, one block of each
-_CACHE_VERSION = 3
+_CACHE_VERSION = 4
+_WRITTEN_VERSION = 1
+
+# Blocks of a file (byte offset, records) int64 [blocks, 2], the number of records skipped, whether it is compressed.
+_FileBlocks = tuple[np.ndarray, int, bool]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +54,8 @@ class RecordIndex:
       file_sizes, file_times: bytes and modification time (ns) of each file when it was indexed.
       skipped: the number of corrupt records or unreadable ends skipped, for each file.
       compressed: whether each file is gzip-compressed.
-      file_number, byte_offset, inner_offset, num_records: [blocks] int64; the block's file, where its first frame
-        begins (in a gzip file: the start of its member, and the offset within the decompressed member; otherwise
-        inner_offset is 0), and its number of records.
+      file_number, byte_offset, num_records: [blocks] int64; the block's file, where its first frame begins (in a gzip
+        file: its member), and its number of records.
     """
 
     files: tuple[str, ...]
@@ -55,7 +65,6 @@ class RecordIndex:
     compressed: tuple[bool, ...]
     file_number: np.ndarray
     byte_offset: np.ndarray
-    inner_offset: np.ndarray
     num_records: np.ndarray
 
     @property
@@ -72,23 +81,100 @@ class RecordIndex:
         digest = hashlib.sha256()
         names = [os.path.basename(name) for name in self.files]
         digest.update(json.dumps([names, list(self.file_sizes)]).encode())
-        rows = [self.file_number, self.byte_offset, self.num_records]
-        rows += [self.inner_offset] if self.inner_offset.any() else []
-        for row in rows:
+        for row in self.blocks():
             digest.update(row.astype("<i8").tobytes())
         return digest.hexdigest()
 
-    def blocks(self, order=slice(None)) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """File number, byte offset, inner offset and number of records of the blocks in `order`."""
-        return self.file_number[order], self.byte_offset[order], self.inner_offset[order], self.num_records[order]
+    def blocks(self, order=slice(None)) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """File number, byte offset and number of records of the blocks in `order`."""
+        return self.file_number[order], self.byte_offset[order], self.num_records[order]
 
-    @property
-    def first_blocks(self) -> list[int]:
-        """The first block of each file that has any records."""
-        return np.unique(self.file_number, return_index=True)[1].tolist()
+    def first_payloads(self) -> dict[str, tuple[int, bytes]]:
+        """File name -> byte offset and payload of its first record, for files that have any.
+
+        Raises:
+          RecordError: one is damaged; names file and place.
+        """
+
+        def read(number: int, offset: int) -> tuple[str, tuple[int, bytes]]:
+            name, size, compressed = self.files[number], self.file_sizes[number], self.compressed[number]
+            return name, (offset, record_files.payload_at(name, offset, size, compressed))
+
+        first = np.unique(self.file_number, return_index=True)[1]
+        return dict(in_threads(read, self.file_number[first].tolist(), self.byte_offset[first].tolist()))
 
 
-# --- Finding the records ----------------------------------------------------------------------------------------------
+# --- beside a file ----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class WrittenIndex:
+    """The blocks of one record file, which follow each other without a gap, as its writer notes them.
+
+    Attributes:
+      sizes, counts, checksums: int64 [blocks]: bytes in the file, records, and CRC-32C of these bytes; in a compressed
+        file a block is a gzip member.
+      compressed: whether the file is gzip-compressed.
+    """
+
+    sizes: np.ndarray
+    counts: np.ndarray
+    checksums: np.ndarray
+    compressed: bool
+
+    def to_bytes(self) -> bytes:
+        """The content of the file."""
+        blocks = np.stack([self.sizes, self.counts, self.checksums]).astype(np.int64)
+        return arrays_as_bytes({
+            "version": np.array(_WRITTEN_VERSION), "blocks": blocks, "compressed": np.array(self.compressed),
+        })  # fmt: skip
+
+
+def beside(record_file: str, ending: str) -> str:
+    """`data/a.tfrecord` -> `data/pretraining_data.a<ending>`.
+
+    Named so that the usual globs for records (data/a*, data/*.tfrecord) leave it out. The number in a name such as
+    a.tfrecord-00001 stays, since shards made by separate runs need a file each.
+    """
+    directory, name = os.path.split(record_file)
+    name = re.sub(r"\.tf_?records?", "", name)
+    return os.path.join(directory, f"pretraining_data.{name}{ending}")
+
+
+def index_path(record_file: str) -> str:
+    """Where the index of a record file is."""
+    return beside(record_file, ".index.npz")
+
+
+def _written_blocks(record_file: str, size: int) -> _FileBlocks | None:
+    """What the index beside a file says of it; None if there is none, or one that does not fit, which is logged."""
+    stored = load_arrays(index_path(record_file))
+    if stored is None:
+        return None
+    problem = "is damaged"
+    if {*stored} != {"version", "blocks", "compressed"} or stored["version"].tolist() != _WRITTEN_VERSION:
+        problem = "is of another version"
+    elif stored["blocks"].shape[:-1] == (3,) and stored["compressed"].shape == ():
+        (sizes, counts, _), compressed = stored["blocks"].astype(np.int64), bool(stored["compressed"])
+        if sizes.sum() != size:
+            problem = f"is of a file of {sizes.sum()} bytes, which now has {size}"
+        elif (sizes > FRAME_BYTES).all() and (counts >= 1).all() and (counts <= RECORDS_PER_BLOCK).all():
+            offsets = np.cumsum(sizes) - sizes
+            head = b"" if not size else _head_at(record_file, int(offsets[-1]))
+            if not size or (head[:3] == MAGIC if compressed else is_frame_head(head)):
+                return np.stack([offsets, counts], axis=1), 0, compressed
+            problem = "is of another file of this size"
+    logging.warning("%s %s: reading all of %s", index_path(record_file), problem, record_file)
+    return None
+
+
+def _head_at(name: str, offset: int) -> bytes:
+    with tf.io.gfile.GFile(name, "rb") as file:
+        file.seek(offset)
+        return file.read(12)
+
+
+# --- finding the records ----------------------------------------------------------------------------------------------
 
 
 def find_records(
@@ -108,101 +194,76 @@ def find_records(
         if stat.is_directory:
             raise RecordError(f"{name} is a directory, not a TFRecord file")
     sizes, times = [int(stat.length) for stat in stats], [int(stat.mtime_nsec) for stat in stats]
-    verify = verify or skip_corrupt_records  # only reading shows which are corrupt
-    key = json.dumps(
-        [
-            _CACHE_VERSION,
-            RECORDS_PER_BLOCK,
-            bool(skip_corrupt_records),
-            bool(verify),
-            list(zip(files, sizes, times, strict=True)),
-        ]
-    )
-    index = _load_index(cache_file, key, files, sizes, times) if cache_file else None
-    if index is None:
-        found = {} if verify else _written_blocks(files, sizes)
-        index = _scan_files(files, sizes, times, skip_corrupt_records, found)
-        if cache_file:
-            _save_index(cache_file, key, index)
+    verify = bool(verify or skip_corrupt_records)  # only reading shows which are corrupt
+    state = [*zip(files, sizes, times, strict=True)]
+    key = json.dumps([_CACHE_VERSION, RECORDS_PER_BLOCK, bool(skip_corrupt_records), verify, state])
+    stored = load_arrays(cache_file, ("key", "skipped", "blocks", "compressed")) if cache_file else None
+    if stored and stored["key"].item() != key:
+        logging.info("%s was made from other files or an older state of these; indexing again", cache_file)
+    elif stored:
+        per_file = tuple(stored["skipped"].tolist()), tuple(stored["compressed"].tolist())
+        return RecordIndex(tuple(files), tuple(sizes), tuple(times), *per_file, *stored["blocks"])
+    index = _scan_files(files, sizes, times, skip_corrupt_records, verify)
+    if cache_file:
+        arrays = {
+            "key": np.array(key), "skipped": np.array(index.skipped, np.int64), "blocks": np.stack(index.blocks()),
+            "compressed": np.array(index.compressed, bool),
+        }  # fmt: skip
+        # Several workers may write it at the same time: each uses its own temporary name, and the last rename wins.
+        try:
+            save_arrays(cache_file, arrays)
+        except tf.errors.OpError as error:
+            logging.warning("cannot save the index of the records in %s (%s); continuing without it", cache_file, error)
     return index
 
 
-# Blocks (byte offset, inner offset, records) of a file int64 [blocks, 3], the number of records skipped, and whether it
-# is compressed.
-_FileBlocks = tuple[np.ndarray, int, bool]
-
-
-def _written_blocks(files: Sequence[str], sizes: Sequence[int]) -> dict[int, _FileBlocks]:
-    """File number -> its blocks, for the files with an index beside them that fits."""
-    read = in_threads(read_written_index, files, sizes)
-    found = {number: index for number, (index, _) in enumerate(read) if index}
-    problems = {number: problem for number, (_, problem) in enumerate(read) if problem}
-    numbers = [number for number in found if number not in problems]
-    checked = [numbers[place] for place in spread(len(numbers), CHECKED_FILES)] if numbers else []
-    misfits = in_threads(block_misfit, [files[number] for number in checked], [found[number] for number in checked])
-    problems |= {number: misfit for number, misfit in zip(checked, misfits, strict=True) if misfit}
-    for number, problem in problems.items():
-        logging.warning("%s %s: reading all of %s", index_path(files[number]), problem, files[number])
-        found.pop(number, None)
-    if found:
+def _scan_files(
+    files: Sequence[str], sizes: Sequence[int], times: Sequence[int], skip_corrupt_records: bool, verify: bool
+) -> RecordIndex:
+    """The index of all files; those without an index beside them are read."""
+    found = [None] * len(files) if verify else in_threads(_written_blocks, files, sizes)
+    missing = [number for number, blocks in enumerate(found) if blocks is None]
+    if len(missing) < len(files):
         logging.info(
             "%d of %d record files have an index beside them; --verify_records reads them nevertheless",
-            len(found),
+            len(files) - len(missing),
             len(files),
         )
-    return {
-        number: (np.stack([index.offsets, np.zeros_like(index.offsets), index.counts], axis=1), 0, index.compressed)
-        for number, index in found.items()
-    }
-
-
-def _scan_files(
-    files: Sequence[str],
-    sizes: Sequence[int],
-    times: Sequence[int],
-    skip_corrupt_records: bool,
-    found: dict[int, _FileBlocks],
-) -> RecordIndex:
-    """The index of all files; those that are not `found` are read."""
-    missing = [number for number in range(len(files)) if number not in found]
     # The bar appears after two seconds.
     total = sum(sizes[number] for number in missing)
     with progress_bar(total=total, desc="indexing records", unit="B", unit_scale=True, delay=2) as progress:
 
         def scan(number: int) -> _FileBlocks:
-            return _scan_file(files[number], sizes[number], skip_corrupt_records, progress)
+            return _scan_file(files[number], sizes[number], skip_corrupt_records, progress.update)
 
-        found |= zip(missing, in_threads(scan, missing, threads=_SCANNING_THREADS), strict=True)
-    per_file = [found[number] for number in range(len(files))]
-    counts = np.array([len(blocks) for blocks, *_ in per_file], np.int64)
-    columns = np.concatenate([np.empty((0, 3), np.int64), *(blocks for blocks, *_ in per_file)]).T
-    skipped = tuple(skipped for _, skipped, _ in per_file)
-    compressed = tuple(compressed for *_, compressed in per_file)
-    numbers = np.repeat(np.arange(len(files)), counts)
-    return RecordIndex(tuple(files), tuple(sizes), tuple(times), skipped, compressed, numbers, *columns)
+        for number, blocks in zip(missing, in_threads(scan, missing, threads=_SCANNING_THREADS), strict=True):
+            found[number] = blocks
+    blocks, skipped, compressed = zip(*found, strict=True)
+    numbers = np.repeat(np.arange(len(files)), [len(part) for part in blocks])
+    return RecordIndex(
+        tuple(files), tuple(sizes), tuple(times), skipped, compressed, numbers, *np.concatenate(blocks).T
+    )
 
 
-def _scan_file(name: str, size: int, skip_corrupt_records: bool, progress) -> _FileBlocks:
+def _scan_file(name: str, size: int, skip_corrupt_records: bool, progress: Callable[[int], object]) -> _FileBlocks:
     compressed = size > 0 and is_gzip(name)
     scan = _scan_gzip if compressed else _scan_plain
     blocks, skipped = scan(name, size, skip_corrupt_records, progress)
-    return np.array(blocks, np.int64).reshape(-1, 3), skipped, compressed
+    return np.array(blocks, np.int64).reshape(-1, 2), skipped, compressed
 
 
-def _scan_plain(name: str, size: int, skip_corrupt_records: bool, progress) -> tuple[list[tuple[int, ...]], int]:
-    blocks: list[tuple[int, ...]] = []
+def _scan_plain(name, size, skip_corrupt_records, progress) -> tuple[list[tuple[int, int]], int]:
+    blocks: list[tuple[int, int]] = []
     offset = records = skipped = 0
     while offset < size:
-        try:
+        with contextlib.suppress(tf.errors.DataLossError):
             for count, payload_bytes in _payload_sizes(name, offset, RECORDS_PER_BLOCK):
-                blocks.append((offset, 0, count))
+                blocks.append((offset, count))
                 records += count
                 offset += payload_bytes + FRAME_BYTES * count
-                progress.update(payload_bytes + FRAME_BYTES * count)
+                progress(payload_bytes + FRAME_BYTES * count)
             if offset >= size:
                 break
-        except tf.errors.DataLossError:
-            pass
         # Either reading the damaged block failed: read it record by record to find the place. Or less than a record's
         # header is left, which TensorFlow takes for a regular end.
         start, count = offset, 0
@@ -216,59 +277,42 @@ def _scan_plain(name: str, size: int, skip_corrupt_records: bool, progress) -> t
                 with_advice(f"{name}: record {records + skipped + count} (counted from 0) at byte {offset} is {damage}")
             )
         if count:
-            blocks.append((start, 0, count))
+            blocks.append((start, count))
             records += count
         skipped += 1
         lost = (following or size) - offset
         logging.warning("%s: skipped %d of %d bytes; the record at byte %d is %s", name, lost, size, offset, damage)
         if following is None:
             break
-        progress.update(following - start)
+        progress(following - start)
         offset = following
     return blocks, skipped
 
 
-def _scan_gzip(name: str, size: int, skip_corrupt_records: bool, progress) -> tuple[list[tuple[int, ...]], int]:
+def _scan_gzip(name, size, skip_corrupt_records, progress) -> tuple[list[tuple[int, int]], int]:
     """Verifies gzip's checksum of each member, and the checksums of the records' lengths.
 
-    Nothing in a corrupt member can be trusted, so it is skipped, with all that follows; the readable part of a
-    truncated member is intact.
+    Nothing in a damaged member can be trusted, so it is skipped, with all that follows.
     """
-    blocks: list[list[int]] = []
-    skipped = member = 0  # the member being read
-    checked = 0, 0  # the state before this member: blocks, and records in the last block
-    try:
-        for first, inner, last, _ in gzip_records(name):
-            if last != member:
-                progress.update(last - member)
-                member, checked = last, (len(blocks), blocks[-1][2] if blocks else 0)
-            # Where possible, a block begins with a member.
-            if not blocks or blocks[-1][2] >= RECORDS_PER_BLOCK or inner == 0:
-                blocks.append([first, inner, 0])
-            blocks[-1][2] += 1
-    except GzipDamage as damage:
-        if damage.member == member and not damage.truncated:
-            del blocks[checked[0] :]
-            if blocks:
-                blocks[-1][2] = checked[1]
-        records = sum(block[2] for block in blocks)
-        if not skip_corrupt_records:
-            raise RecordError(
-                f"{damage}, after {records} records; write the file again, or skip what follows with "
-                "--skip_corrupt_records"
-            ) from damage
-        skipped = 1
-        logging.warning("%s, after %d records; what follows is skipped", damage, records)
-    progress.update(size - member)
-    if any(inner for _, inner, _ in blocks):
-        logging.info(
-            "%s is gzip-compressed in members of more than %d records: reading from the middle of one must decompress "
-            "everything before it, which is slow. create_pretraining_data.py --compression=gzip writes files "
-            "without that.",
-            name,
-            RECORDS_PER_BLOCK,
-        )
-    return [tuple(block) for block in blocks], skipped
+    blocks: list[tuple[int, int]] = []
+    begin = records = 0
+    while begin < size:
+        try:
+            payloads, end = gzip_block(name, begin)
+        except RecordError as error:
+            if not skip_corrupt_records:
+                raise RecordError(
+                    f"{error}, after {records} records; write the file again, or skip what follows with "
+                    "--skip_corrupt_records"
+                ) from error
+            logging.warning("%s, after %d records; what follows is skipped", error, records)
+            return blocks, 1
+        if payloads:
+            blocks.append((begin, len(payloads)))
+        records += len(payloads)
+        progress(end - begin)
+        begin = end
+    return blocks, 0
 
 
 def _payload_sizes(name: str, offset: int, batch: int) -> Iterator[tuple[int, int]]:
@@ -303,44 +347,7 @@ def _measure(name, offset, batch, batches):
     return rows.reduce(tf.zeros([0, 2], tf.int64), lambda _, chunk: chunk)
 
 
-def _load_index(
-    cache_file: str, key: str, files: Sequence[str], sizes: Sequence[int], times: Sequence[int]
-) -> RecordIndex | None:
-    stored = load_arrays(cache_file, ("key", "skipped", "blocks", "compressed"))
-    if stored is None:
-        return None
-    if stored["key"].item() != key:
-        logging.info("%s was made from other files or an older state of these; indexing again", cache_file)
-        return None
-    skipped = tuple(stored["skipped"].tolist())
-    compressed = tuple(stored["compressed"].tolist())
-    return RecordIndex(tuple(files), tuple(sizes), tuple(times), skipped, compressed, *stored["blocks"])
-
-
-def _save_index(cache_file: str, key: str, index: RecordIndex) -> None:
-    arrays = {
-        "key": np.array(key), "skipped": np.array(index.skipped, np.int64), "blocks": np.stack(index.blocks()),
-        "compressed": np.array(index.compressed, bool),
-    }  # fmt: skip
-    # Several workers may write it at the same time: each uses its own temporary name, and the last rename wins.
-    try:
-        save_arrays(cache_file, arrays)
-    except tf.errors.OpError as error:
-        logging.warning("cannot save the index of the records in %s (%s); continuing without it", cache_file, error)
-
-
-# --- Reading from a place on ------------------------------------------------------------------------------------------
-
-
-def first_payload(index: RecordIndex, block: int) -> bytes:
-    """The first record of a block.
-
-    Raises:
-      RecordError: it is damaged; names file and place.
-    """
-    number, offset, inner, _ = (int(value) for value in index.blocks(block))
-    name, size = index.files[number], index.file_sizes[number]
-    return payload_at(name, offset, size, inner, index.compressed[number])
+# --- reading from a place on ------------------------------------------------------------------------------------------
 
 
 def open_at(name, offset) -> tf.data.Dataset:
@@ -363,18 +370,17 @@ def open_at(name, offset) -> tf.data.Dataset:
 
 def window_reader(index: RecordIndex):
     """A function of (*index.blocks(...)), each [blocks] -> serialized records [sum of the counts], in order."""
-    gzip_reader = GzipReader()
 
-    def read_gzip(name, member, inner, count):
-        payloads = gzip_reader.read(name.decode(), int(member), int(inner), int(count))
-        return np.array([*payloads, None], object)[:-1]  # so that NumPy treats them as bytes of any length
+    def read_gzip(name, member):
+        # A last value that is no bytes, so that NumPy treats them as bytes of any length.
+        return np.array([*gzip_block(name.decode(), int(member))[0], None], object)[:-1]
 
-    def block(name, offset, inner, count, compressed):
+    def block(name, offset, count, compressed):
         plain = tf.logical_not(compressed)[None]
         records = open_at(tf.boolean_mask(name[None], plain), tf.boolean_mask(offset[None], plain)).take(count)
         if not any(index.compressed):
             return records
-        unpacked = tf.data.Dataset.from_tensors((name, offset, inner, count)).take(tf.cast(compressed, tf.int64))
+        unpacked = tf.data.Dataset.from_tensors((name, offset)).take(tf.cast(compressed, tf.int64))
         unpacked = unpacked.flat_map(
             lambda *place: tf.data.Dataset.from_tensor_slices(
                 tf.ensure_shape(tf.numpy_function(read_gzip, place, tf.string), [None])
@@ -382,11 +388,11 @@ def window_reader(index: RecordIndex):
         )
         return records.concatenate(unpacked)
 
-    def read(number, offset, inner, count):
+    def read(number, offset, count):
         names = tf.gather(tf.constant(list(index.files), tf.string), number)
         compressed = tf.gather(tf.constant(index.compressed, tf.bool), number)
         total = tf.reduce_sum(count)
-        records = tf.data.Dataset.from_tensor_slices((names, offset, inner, count, compressed)).flat_map(block)
+        records = tf.data.Dataset.from_tensor_slices((names, offset, count, compressed)).flat_map(block)
         records = records.batch(total).get_single_element()
         complete = tf.debugging.Assert(
             tf.equal(tf.size(records, tf.int64), total), ["a file has fewer records than when it was indexed", names]

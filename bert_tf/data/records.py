@@ -15,26 +15,17 @@ Shape legend: B batch.
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data.first_record import ELECTRA, RecordError, damage_at
-from bert_tf.data.gzip_records import FRAME_BYTES, GzipDamage, gzip_records
-from bert_tf.data.order import permutation
-from bert_tf.data.record_index import (
-    RecordIndex,
-    find_records,
-    first_payload,
-    open_at,
-    window_reader,
-)
-from bert_tf.data.shares import WHOLE, Share, parts_of_batches
+from bert_tf.data.order import WHOLE, Share, parts_of_batches, permutation
+from bert_tf.data.record_files import ELECTRA, FRAME_BYTES, MASKED, RecordError, damage_at, gzip_block
+from bert_tf.data.record_index import RecordIndex, find_records, open_at, window_reader
 from bert_tf.system.progress import progress_bar
-from bert_tf.system.threads import in_threads
 
 SHUFFLE_WINDOW = 20_000  # records; about 15 MB of serialized examples at sequence length 128
 
@@ -42,12 +33,8 @@ _PARSERS = max(2, min(8, os.cpu_count() or 2))
 _PREFETCHED = 8  # batches
 _plain = tf.autograph.experimental.do_not_convert  # AutoGraph is not needed and takes longer than everything else
 _LENGTH_FLAGS = {
-    "input_ids": "max_seq_length",
-    "input_mask": "max_seq_length",
-    "segment_ids": "max_seq_length",
-    "masked_lm_positions": "max_predictions_per_seq",
-    "masked_lm_ids": "max_predictions_per_seq",
-    "masked_lm_weights": "max_predictions_per_seq",
+    **dict.fromkeys(MASKED[:3], "max_seq_length"),
+    **dict.fromkeys(MASKED[3:6], "max_predictions_per_seq"),
 }
 _ELECTRA_KIND = "ELECTRA's unmasked rows"
 _OTHER_ROW = "is not a text of one or two segments, then padding, by its input_mask and segment_ids"
@@ -56,65 +43,33 @@ _OUT_OF_RANGE = "a record has a value out of range in feature"
 _OTHER_TOTAL = "the segment_lengths of a record do not add up to its tokens"
 
 
-class UpToFeature(NamedTuple):
-    """A feature of at most max_length values, padded with 0 to [B, max_length] in a batch."""
+class Feature(NamedTuple):
+    """A feature of every record.
 
-    max_length: int
-    dtype: tf.DType
-
-
-class LimitedFeature(NamedTuple):
-    """A feature whose values are limited: int64 ones from 0 to limit - 1, float32 ones from 0 to limit.
-
-    `reason` says in messages where the limit comes from.
+    Attributes:
+      length: the number of its values; of a padded one the most.
+      is_padded: whether there may be fewer values, which are padded with 0 in a batch.
+      limit: int64 values are from 0 to limit - 1, float32 ones from 0 to limit; None: any.
+      reason: where the limit comes from, for messages.
     """
 
-    feature: tf.io.FixedLenFeature | UpToFeature
-    limit: int
+    length: int
+    dtype: tf.DType = tf.int64
+    is_padded: bool = False
+    limit: int | None = None
     reason: str = ""
 
 
-Features = Mapping[str, tf.io.FixedLenFeature | UpToFeature | LimitedFeature]
+Features = Mapping[str, Feature]
 # (rows of a batch as they were read, number of the batch, number in it of the first of them) -> the model's inputs.
 Preparation = Callable[[dict[str, tf.Tensor], tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
 
 
-def pretraining_features(max_seq_length: int, max_predictions_per_seq: int) -> dict[str, tf.io.FixedLenFeature]:
+def pretraining_features(max_seq_length: int, max_predictions_per_seq: int) -> dict[str, Feature]:
     """The seven features that create_pretraining_data.py writes (run_pretraining.py of the original reads the same)."""
-    lengths_and_kinds = {
-        "input_ids": (max_seq_length, tf.int64),
-        "input_mask": (max_seq_length, tf.int64),
-        "segment_ids": (max_seq_length, tf.int64),
-        "masked_lm_positions": (max_predictions_per_seq, tf.int64),
-        "masked_lm_ids": (max_predictions_per_seq, tf.int64),
-        "masked_lm_weights": (max_predictions_per_seq, tf.float32),
-        "next_sentence_labels": (1, tf.int64),
-    }
-    return {name: tf.io.FixedLenFeature([length], kind) for name, (length, kind) in lengths_and_kinds.items()}
-
-
-def unmasked_features(
-    max_seq_length: int, pairs: int, has_words: bool = False
-) -> dict[str, tf.io.FixedLenFeature | UpToFeature]:
-    """The features of rows of up to `pairs` unmasked pairs (create_pretraining_data.py --masking=dynamic).
-
-    Args:
-      has_words: the records say which tokens continue a word (--word_boundaries, --segmenter).
-    """
-    words = {"word_continuations": UpToFeature(max_seq_length, tf.int64)} if has_words else {}
-    return words | {
-        "input_ids": UpToFeature(max_seq_length, tf.int64),
-        "segment_lengths": tf.io.FixedLenFeature([2 * pairs], tf.int64),
-        "next_sentence_labels": tf.io.FixedLenFeature([pairs], tf.int64),
-    }
-
-
-def electra_features(max_seq_length: int) -> dict[str, tf.io.FixedLenFeature]:
-    """The features of ELECTRA's build_pretraining_dataset.py: texts without masks and labels, padded with 0.
-
-    They are read as `unmasked_features` of one pair, without `next_sentence_labels`.
-    """
-    return {name: tf.io.FixedLenFeature([max_seq_length], tf.int64) for name in ELECTRA}
+    lengths = [max_seq_length] * 3 + [max_predictions_per_seq] * 3 + [1]
+    kinds = [tf.float32 if name == "masked_lm_weights" else tf.int64 for name in MASKED]
+    return {name: Feature(length, kind) for name, length, kind in zip(MASKED, lengths, kinds, strict=True)}
 
 
 def features_of(
@@ -135,39 +90,36 @@ def features_of(
       no_masked: why masked examples can't be used, if so; begins the message.
 
     Returns:
-      `pretraining_features` and None, or `unmasked_features` and the pairs per row (M), or `electra_features` and 1.
+      The features, and the pairs per row (M) of unmasked records, as create_pretraining_data.py --masking=dynamic or
+      ELECTRA's build_pretraining_dataset.py make them; None for masked ones. ELECTRA's are read as unmasked ones of one
+      pair, without `next_sentence_labels`.
 
     Raises:
       RecordError: two files are of different kinds (names both), or a record does not match the two lengths, or
         `no_masked`.
     """
-    first_name = first_kind = first_words = None
-    first_payloads = _first_payloads(index)
-    for name, (_, payload) in first_payloads.items():
-        example = _parsed(payload)
-        values = example.features.feature if isinstance(example, tf.train.Example) else {}
-        lengths, words = values.get("segment_lengths"), "word_continuations" in values
-        pairs = lengths and max(1, len(lengths.int64_list.value) // 2)
-        if pairs:
-            kind = f"unmasked rows of up to {pairs} pairs"
-        else:
-            kind = _ELECTRA_KIND if {*values} == {*ELECTRA} else "masked examples"
-        if first_name is None:
-            first_name, first_kind, first_words, first_pairs = name, kind, words, pairs
-        elif kind != first_kind:
+    first_payloads = index.first_payloads()
+    kinds = {name: _kind_of(payload) for name, (_, payload) in first_payloads.items()}
+    first_name, (first_kind, pairs, has_words) = next(iter(kinds.items()))
+    for name, (kind, _, words) in kinds.items():
+        if kind != first_kind:
             raise RecordError(
                 f"{first_name} has {first_kind}, {name} has {kind}: a run can't use both; give files of one kind"
             )
-        elif words != first_words:
+        if words != has_words:
             one, other = (name, first_name) if words else (first_name, name)
             raise RecordError(
                 f"{one} says what a word is (--word_boundaries, --segmenter), {other} does not: a run can't use both; "
                 "give files of one kind"
             )
-    if first_pairs:
-        features = unmasked_features(max_seq_length, first_pairs, first_words)
+    if pairs:
+        ids = Feature(max_seq_length, is_padded=True)
+        features = {"word_continuations": ids} if has_words else {}
+        features |= {
+            "input_ids": ids, "segment_lengths": Feature(2 * pairs), "next_sentence_labels": Feature(pairs)
+        }  # fmt: skip
     elif first_kind == _ELECTRA_KIND:
-        features, first_pairs = electra_features(max_seq_length), 1
+        features, pairs = dict.fromkeys(ELECTRA, Feature(max_seq_length)), 1
     elif no_masked:
         raise RecordError(f"{no_masked}: make them with create_pretraining_data.py --masking=dynamic.")
     else:
@@ -175,25 +127,28 @@ def features_of(
     tokens = vocab_size, f"vocab_size={vocab_size} in {model_name}: was the data made with another vocabulary?"
     limits = {
         **({"input_ids": tokens, "masked_lm_ids": tokens} if vocab_size else {}),
-        "input_mask": (2,),
+        "input_mask": (2, ""),
         "segment_ids": (segments, f"type_vocab_size in {model_name}"),
         "masked_lm_positions": (max_seq_length, f"--max_seq_length={max_seq_length}"),
-        "masked_lm_weights": (1,),
-        "next_sentence_labels": (2,),
+        "masked_lm_weights": (1, ""),
+        "next_sentence_labels": (2, ""),
         "segment_lengths": (max_seq_length + 1, f"--max_seq_length={max_seq_length}"),
-        "word_continuations": (2,),
+        "word_continuations": (2, ""),
     }
-    features = {
-        name: LimitedFeature(feature, *limits[name]) if name in limits else feature
-        for name, feature in features.items()
-    }
+    for name in features.keys() & limits.keys():
+        limit, reason = limits[name]
+        features[name] = features[name]._replace(limit=limit, reason=reason)
     _check_first_records(first_payloads, features)
-    return features, first_pairs
+    return features, pairs
 
 
-def _limit_of(feature) -> tuple[tf.io.FixedLenFeature | UpToFeature, int | None, str]:
-    """A feature of `Features`, the limit of its values (None: any), and the reason of the limit."""
-    return feature if isinstance(feature, LimitedFeature) else (feature, None, "")
+def _kind_of(payload: bytes) -> tuple[str, int | None, bool]:
+    """What a record holds, in words; the pairs of an unmasked one; and whether it says what a word is."""
+    example = _parsed(payload)
+    values = example.features.feature if isinstance(example, tf.train.Example) else {}
+    pairs = max(1, len(values["segment_lengths"].int64_list.value) // 2) if "segment_lengths" in values else None
+    kind = _ELECTRA_KIND if {*values} == {*ELECTRA} else "masked examples"
+    return f"unmasked rows of up to {pairs} pairs" if pairs else kind, pairs, "word_continuations" in values
 
 
 # --- Indexing ---------------------------------------------------------------------------------------------------------
@@ -238,20 +193,12 @@ def index_records(
     if empty:
         logging.warning("%d of %d files have no records, the first of them %s", len(empty), len(files), files[empty[0]])
     if features is not None:
-        _check_first_records(_first_payloads(index), features)
+        _check_first_records(index.first_payloads(), features)
     logging.info("%d records in %d files, %.1f MB", index.total_records, len(files), sum(index.file_sizes) / 1e6)
     return index
 
 
 # --- Comparing a record with the flags --------------------------------------------------------------------------------
-
-
-def _first_payloads(index: RecordIndex) -> dict[str, tuple[int, bytes]]:
-    """File name -> byte offset and payload of its first record, for files that have any."""
-    blocks = index.first_blocks
-    payloads = in_threads(lambda block: first_payload(index, block), blocks)
-    names = [index.files[index.file_number[block]] for block in blocks]
-    return dict(zip(names, zip(index.byte_offset[blocks].tolist(), payloads, strict=True), strict=True))
 
 
 def _check_first_records(first_payloads: Mapping[str, tuple[int, bytes]], features: Features) -> None:
@@ -274,37 +221,30 @@ def record_problem(payload: bytes, features: Features) -> str | None:
     example = _parsed(payload)
     if isinstance(example, Exception):
         return f"is not a tf.train.Example ({example})"
-    for name, limited in features.items():
-        feature, limit, reason = _limit_of(limited)
-        default = None if isinstance(feature, UpToFeature) else feature.default_value
+    for name, feature in features.items():
         if name not in example.features.feature:
-            if default is None:
-                held = ", ".join(sorted(example.features.feature)) or "nothing"
-                return f"has no feature {name!r}; it has {held}"
-            continue
+            held = ", ".join(sorted(example.features.feature)) or "nothing"
+            return f"has no feature {name!r}; it has {held}"
         value = example.features.feature[name]
-        kind = {tf.int64: "int64_list", tf.float32: "float_list", tf.string: "bytes_list"}[tf.as_dtype(feature.dtype)]
+        kind = {tf.int64: "int64_list", tf.float32: "float_list"}[feature.dtype]
         found_kind = value.WhichOneof("kind")
-        if found_kind is None and default is not None:
-            continue
         if found_kind not in (kind, None):
             return f"has feature {name!r} as {found_kind}, expected {kind}"
-        found = len(getattr(value, kind).value)
-        if isinstance(feature, UpToFeature):
-            expected, fits, word = feature.max_length, found <= feature.max_length, "at most "
+        numbers, expected = getattr(value, kind).value, feature.length
+        found, at_most, found_flag = len(numbers), "", len(numbers)
+        if feature.is_padded:
+            at_most = "at most "
             found_flag = "the value they were written with (see pretraining_data.*.json beside them)"
-        else:
-            expected = int(np.prod(feature.shape, dtype=np.int64))
-            fits, word, found_flag = found == expected, "", found
-        if not fits:
+        if found > expected or (found < expected and not feature.is_padded):
             flag = _LENGTH_FLAGS.get(name)
             advice = f"; give --{flag}={found_flag} or write the records again with --{flag}={expected}" if flag else ""
-            return f"has {found} values in feature {name!r}, expected {word}{expected}{advice}"
-        last = None if limit is None else limit if found_kind == "float_list" else limit - 1
-        if last is not None:
-            wrong = [number for number in getattr(value, kind).value if not 0 <= number <= last]
+            return f"has {found} values in feature {name!r}, expected {at_most}{expected}{advice}"
+        if feature.limit is not None:
+            last = feature.limit - (feature.dtype == tf.int64)
+            wrong = [number for number in numbers if not 0 <= number <= last]
             if wrong:
-                return f"has {wrong[0]} in feature {name!r}, expected 0 to {last}{reason and f' ({reason})'}"
+                reason = f" ({feature.reason})" if feature.reason else ""
+                return f"has {wrong[0]} in feature {name!r}, expected 0 to {last}{reason}"
     if "segment_lengths" in features:
         values = {name: example.features.feature[name].int64_list.value for name in ("segment_lengths", "input_ids")}
         if (total := sum(values["segment_lengths"])) != (tokens := len(values["input_ids"])):
@@ -333,16 +273,16 @@ def explain_record_error(error: Exception, index: RecordIndex, features: Feature
             return f"{name} no longer exists; it existed when it was indexed"
         if (stat.length, stat.mtime_nsec) != (size, time):
             return f"{name} has changed since it was indexed ({size} bytes then, {stat.length} now)"
-    of_records = ("ParseExample", "GzipDamage", _TOO_LONG, _OTHER_ROW, _OUT_OF_RANGE, _OTHER_TOTAL)
+    of_records = ("ParseExample", "RecordError", _TOO_LONG, _OTHER_ROW, _OUT_OF_RANGE, _OTHER_TOTAL)
     if not isinstance(error, tf.errors.DataLossError) and not any(mark in str(error) for mark in of_records):
         return None
     logging.info("a batch could not be read; looking for the record in %d files", len(index.files))
     record_number = np.zeros(len(index.files), np.int64)  # of the next intact record, in each file
     rows = np.stack(index.blocks(), axis=1).tolist()
-    for number, offset, inner, count in progress_bar(rows, desc="looking for the record", unit="block", delay=2):
+    for number, offset, count in progress_bar(rows, desc="looking for the record", unit="block", delay=2):
         name, compressed = index.files[number], index.compressed[number]
         try:
-            for payload in itertools.islice(_payloads(name, offset, inner, compressed), count):
+            for payload in _payloads(name, offset, count, compressed):
                 problem = record_problem(payload, features)
                 if problem:
                     place = f"gzip member at byte {offset}" if compressed else f"byte {offset}"
@@ -352,16 +292,17 @@ def explain_record_error(error: Exception, index: RecordIndex, features: Feature
         except tf.errors.DataLossError:
             words = damage_at(name, offset, index.file_sizes[number])[1]
             return f"{name}: record {record_number[number]} (byte {offset}) is {words}; it was intact when indexed"
-        except GzipDamage as damage:
+        except RecordError as damage:
             return f"{damage}; it was intact when indexed"
     return None
 
 
-def _payloads(name: str, offset: int, inner: int, compressed: bool) -> Iterator[bytes]:
-    """Yields payloads, starting at a place."""
+def _payloads(name: str, offset: int, count: int, compressed: bool) -> Iterable[bytes]:
+    """The payloads of a block."""
     if compressed:
-        return (payload for *_, payload in gzip_records(name, offset, inner))
-    return tf.data.Dataset.from_tensors(np.int64(offset)).flat_map(lambda at: open_at(name, at)).as_numpy_iterator()
+        return gzip_block(name, offset)[0]
+    records = tf.data.Dataset.from_tensors(np.int64(offset)).flat_map(lambda at: open_at(name, at))
+    return records.take(count).as_numpy_iterator()
 
 
 @contextlib.contextmanager
@@ -397,7 +338,7 @@ def training_batches(
 
     Args:
       index: from `index_records`.
-      features: name -> tf.io.FixedLenFeature; int64 ones come out as int32.
+      features: of every record; int64 ones come out as int32.
       batch_size: records per step, over all replicas.
       seed: any integer; a different one gives a different order.
       start_step: the first step wanted, from 0.
@@ -433,8 +374,8 @@ def training_batches(
 
     rows = tf.TensorSpec([None], tf.int64)
     read = window_reader(index)
-    dataset = tf.data.Dataset.from_generator(windows, output_signature=(rows,) * 5)
-    dataset = dataset.map(_plain(lambda *window: tf.gather(read(*window[:4]), window[4])))
+    dataset = tf.data.Dataset.from_generator(windows, output_signature=(rows,) * 4)
+    dataset = dataset.map(_plain(lambda *window: tf.gather(read(*window[:3]), window[3])))
     dataset = dataset.prefetch(1).rebatch(part_size, drop_remainder=True)
 
     def parse(number, serialized):
@@ -462,7 +403,7 @@ def evaluation_batches(
 
     Args:
       index: from `index_records`.
-      features: name -> tf.io.FixedLenFeature; int64 ones come out as int32.
+      features: of every record; int64 ones come out as int32.
       batch_size: records per step, over all replicas.
       repeat: True: start over at the end and give exactly `max_steps` batches (as in the original's evaluation: small
         datasets count several times). False: each record at most once, and the last batch is padded with zeros.
@@ -536,36 +477,36 @@ def shuffled_windows(
 
 
 def _parse(serialized: tf.Tensor, features: Features) -> dict[str, tf.Tensor]:
-    def specification(feature):
-        return tf.io.RaggedFeature(feature.dtype) if isinstance(feature, UpToFeature) else feature
-
-    described = {name: _limit_of(feature) for name, feature in features.items()}
-    batch = tf.io.parse_example(serialized, {name: specification(feature) for name, (feature, *_) in described.items()})
+    batch = tf.io.parse_example(serialized, {
+        name: tf.io.RaggedFeature(feature.dtype)
+        if feature.is_padded
+        else tf.io.FixedLenFeature([feature.length], feature.dtype)
+        for name, feature in features.items()
+    })  # fmt: skip
+    checks = []
     if "segment_lengths" in features:
         tokens = tf.cast(batch["input_ids"].row_lengths(), tf.int64)
         same = tokens == tf.reduce_sum(batch["segment_lengths"], axis=1)
-        checks = [tf.debugging.Assert(tf.reduce_all(same), [_OTHER_TOTAL])]
-    else:
-        checks = []
-    for name, (feature, limit, _) in described.items():
+        checks.append(tf.debugging.Assert(tf.reduce_all(same), [_OTHER_TOTAL]))
+    for name, feature in features.items():
         value = batch[name]
-        if isinstance(feature, UpToFeature):
+        if feature.is_padded:
             longest = tf.reduce_max(value.row_lengths())
-            checks.append(tf.debugging.Assert(longest <= feature.max_length, [f"{_TOO_LONG} {name}", longest]))
-        if limit is not None:
-            fits = _are_below(value.flat_values if isinstance(feature, UpToFeature) else value, limit)
+            checks.append(tf.debugging.Assert(longest <= feature.length, [f"{_TOO_LONG} {name}", longest]))
+        if feature.limit is not None:
+            fits = _are_below(value.flat_values if feature.is_padded else value, feature.limit)
             checks.append(tf.debugging.Assert(fits, [f"{_OUT_OF_RANGE} {name}"]))
     with tf.control_dependencies(checks):
-        for name, (feature, *_) in described.items():
+        for name, feature in features.items():
             value = batch[name]
-            if isinstance(feature, UpToFeature):
-                value = value.to_tensor(shape=[serialized.shape[0], feature.max_length])
+            if feature.is_padded:
+                value = value.to_tensor(shape=[serialized.shape[0], feature.length])
             batch[name] = tf.cast(value, tf.int32) if value.dtype == tf.int64 else tf.identity(value)
     return _with_lengths(batch) if {*features} == {*ELECTRA} else batch
 
 
 def _are_below(values: tf.Tensor, limit: int) -> tf.Tensor:
-    """Whether all values are in range; see `LimitedFeature`. Without a sign, a negative integer is a large one."""
+    """Whether all values are in range; see `Feature`. Without a sign, a negative integer is a large one."""
     if values.dtype.is_floating:
         return tf.reduce_all((values >= 0) & (values <= limit))
     return tf.reduce_all(tf.bitcast(values, tf.uint64) < limit)

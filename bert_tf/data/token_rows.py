@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import google_crc32c
 import numpy as np
 
-from bert_tf.data.shares import WHOLE, Share
+from bert_tf.data.order import WHOLE, Share
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.unknown_tokens import watch_unknown
 

@@ -562,7 +562,7 @@ class LanguageModelObjective(MaskedLanguageModelObjective):
 
 
 class NextTokenObjective(LanguageModelObjective):
-    """The same for the labels of `left_to_right.predict_next_tokens`. Metrics: `next_token_accuracy`, `_loss`."""
+    """The same for the labels of `mask_rules.left_to_right`. Metrics: `next_token_accuracy`, `_loss`."""
 
     @staticmethod
     def metrics(sums: dict) -> dict:
@@ -570,7 +570,7 @@ class NextTokenObjective(LanguageModelObjective):
 
 
 class NextTokenAndSentenceObjective(PretrainingObjective):
-    """`PretrainingObjective` for the labels of `left_to_right.predict_next_tokens`."""
+    """`PretrainingObjective` for the labels of `mask_rules.left_to_right`."""
 
     @staticmethod
     def metrics(sums: dict) -> dict:

@@ -488,7 +488,7 @@ class BertForPreTraining(TaskModel):
     """Encoder, masked-LM head and next-sentence head.
 
     Works with Keras `compile` and `fit`: the input is the features that create_pretraining_data.py writes, or those of
-    `dynamic_masking.mask_rows`, from which it computes the loss and four metrics.
+    `mask_rules.bert`, from which it computes the loss and four metrics.
 
     Example:
 

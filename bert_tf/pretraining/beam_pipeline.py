@@ -5,27 +5,27 @@ requirements, and must reach the text, the vocabulary and the output by the same
 shared file system).
 """
 
+import functools
 from collections.abc import Sequence
 
 from absl import logging
 
-from bert_tf.pretraining.shard import ShardJob, make_shard
+from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard
+from bert_tf.system.progress import progress_bar
 
-# Beam finds this runner only by its whole name.
+# Beam finds this runner only by its whole name. By default up to 128 shards would be one piece of work, for one worker.
 _DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"
-# By default, up to 128 shards would be one piece of work, for one worker.
 _DASK_PARTITIONS = ("--dask_partition_size", "--dask_npartitions")
 
 
 def _make(shard: int, job: ShardJob) -> tuple[int, int]:
-    from bert_tf.pretraining.shard import finished_summary
-
-    summary = finished_summary(job, shard) or make_shard(job, shard, show_progress=False)
+    bar = functools.partial(progress_bar, disable=True)
+    summary = finished_summary(job, shard) or make_shard(job, shard, bar=bar)
     return shard, summary["instances"]
 
 
-def make_shards(job: ShardJob, shards: Sequence[int], runner: str, options: Sequence[str] = ()) -> None:
-    """Makes shards of a job in a Beam pipeline and waits for its end; the job says where files and summaries go.
+def make_shards(job: ShardJob, shards: Sequence[int], runner: str, options: Sequence[str] = ()) -> dict[int, dict]:
+    """Makes shards of a job in a Beam pipeline, waits for its end, and returns their summaries.
 
     Args:
       runner: "DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "DaskRunner", ...
@@ -33,7 +33,7 @@ def make_shards(job: ShardJob, shards: Sequence[int], runner: str, options: Sequ
 
     Raises:
       ValueError: Apache Beam or Dask is not installed, or Beam does not know the runner or an option.
-      RuntimeError: the pipeline failed.
+      RuntimeError: the pipeline failed, or its output is not here.
     """
     try:
         import apache_beam as beam
@@ -52,6 +52,14 @@ def make_shards(job: ShardJob, shards: Sequence[int], runner: str, options: Sequ
             | "Spread" >> beam.Reshuffle()
             | "Make" >> beam.Map(_make, job)
         )
+    summaries = {shard: finished_summary(job, shard) for shard in shards}
+    for shard, summary in summaries.items():
+        if summary is None:
+            raise RuntimeError(
+                f"The pipeline ended, but shard {shard} is not in {job.outputs(shard)[0]}: is --output_file on a file "
+                "system that all workers and this machine share?"
+            )
+    return summaries
 
 
 def _with_dask(options: Sequence[str]) -> list[str]:

@@ -38,7 +38,7 @@ from bert_tf.system.text_files import Progress, TextFile, compression_of, size_o
 PIECE_CHARACTERS = 1 << 20
 LONGEST_LINE = 2 << 20  # bytes; a longer line of plain text comes in several pieces
 _LONGEST_JSON = 64 << 20  # bytes of a first line that is looked at to see whether it is JSON
-_LOOK_BACK = 4096  # bytes at a time, for the beginning of a line
+_LOOK_BACK = 4096  # bytes before a range, for the blank lines before its first document
 _JSONL_SUFFIXES = (".jsonl", ".json", ".ndjson")
 
 
@@ -230,8 +230,6 @@ def _first_line(file: TextFile) -> str:
 # ---- where documents begin -------------------------------------------------------------------------------------------
 
 _BEFORE_DOCUMENT = re.compile(r"\n[^\S\n]*\n\s*(?=\S)")
-# The bytes of the characters for which str.isspace() is true, and carriage returns.
-_BLANK_BYTES = bytes(set("".join(c for c in map(chr, range(0x3001)) if c.isspace()).encode()))
 
 
 def _document_start(sources: Sequence[_Source], place: int) -> int:
@@ -240,57 +238,33 @@ def _document_start(sources: Sequence[_Source], place: int) -> int:
     A run of whitespace separates documents if it has two newlines; the document begins after the last of them. The
     whole text begins with its first byte, though, so that no blank line of it is lost.
     """
-    if place <= sources[0].begin:
-        return sources[0].begin
-    if place >= sources[-1].end:
-        return sources[-1].end
-    # The newlines in the run of whitespace that ends at the current offset, and where the line after it begins.
-    line_start, newlines = _line_before(sources, place)
-    for offset, source, block in _text_blocks(sources, line_start, sources[-1].end):
+    first, end = sources[0].begin, sources[-1].end
+    if place <= first or place >= end:
+        return min(max(place, first), end)
+    # Reading begins a little before, to see the blank lines that precede `place`: `newlines` are those of the run of
+    # whitespace that ends at the current offset, and `line_start` is where the line after it begins.
+    start = line_start = max(first, place - _LOOK_BACK)
+    newlines = 2 if start == first else 0
+    for offset, source, block in _text_blocks(sources, start, end):
         if offset == source.begin:
             line_start = offset
         text = block.replace(b"\r", b"").decode("utf-8", "replace")
         body = text.lstrip()
         indent = len(text) - len(body)
-        if num := text.count("\n", 0, indent):
-            newlines += num
-            line_start = offset + _after_newline(block, num)
+        if number := text.count("\n", 0, indent):
+            newlines += number
+            line_start = offset + _after_newline(block, number)
         if not body:
             continue
         if newlines >= 2 and line_start >= place:
             return line_start
-        if match := _BEFORE_DOCUMENT.search(text, indent, len(text.rstrip())):
-            return offset + _after_newline(block, text.count("\n", 0, match.end()))
+        for match in _BEFORE_DOCUMENT.finditer(text, indent, len(text.rstrip())):
+            begin = offset + _after_newline(block, text.count("\n", 0, match.end()))
+            if begin >= place:
+                return begin
         newlines = text.count("\n", len(text.rstrip()))
         line_start = offset + block.rfind(b"\n") + 1
-    return sources[-1].end
-
-
-def _line_before(sources: Sequence[_Source], place: int) -> tuple[int, int]:
-    """(offset, newlines before it, 0 to 2): where to start reading to see what precedes `place`.
-
-    The offset is the beginning of the line with the byte before `place`, carriage returns aside; or, in a long line, a
-    place in it that is followed by text.
-    """
-    for source in reversed(sources):
-        position, seen = min(place, source.end) - source.begin, False
-        while position > 0:
-            begin = max(0, position - _LOOK_BACK)
-            chunk = b"".join(source.file.chunks(begin, position))
-            if not seen:  # the last byte belongs to the line, newline or not
-                chunk = chunk.rstrip(b"\r")
-                seen = bool(chunk)
-                newline = chunk.rfind(b"\n", 0, max(len(chunk) - 1, 0))
-            else:
-                newline = chunk.rfind(b"\n")
-            if newline >= 0:
-                return source.begin + begin + newline + 1, 1
-            if begin and chunk.translate(None, _BLANK_BYTES):
-                return source.begin + begin, 0
-            position = begin
-        if seen:
-            return source.begin, 1
-    return sources[0].begin, 2  # no line before it
+    return end
 
 
 def _after_newline(block: bytes, number: int) -> int:

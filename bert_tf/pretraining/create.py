@@ -4,38 +4,41 @@ Where things are:
 
   corpus, corpus_formats            text of any kind, cut into ranges -> lines
   vocabulary_files                  the tokenizer of any family, by its vocabulary's file
-  word_tables                       words -> ids, each word once
-  token_store                       lines -> documents, sentences and ids on disk
-  instances                         pairs of sentence runs, [CLS] A [SEP] B [SEP], with masked positions
-  row_kinds                         or the rows of other families
-  packing                           several short pairs in a row
+  token_store, word_kernels         lines -> documents, sentences and ids on disk; each word is encoded once
+  instances, instance_kernels       pairs of sentence runs, [CLS] A [SEP] B [SEP], with masked positions
+  row_kinds                         or the rows of other families; several short pairs in a row
   record_writer                     tf.train.Example records in TFRecord files
-  word_kernels, instance_kernels    the compiled loops of these: over characters, over tokens
   shard                             all of it for one shard of the text
   system.workers, beam_pipeline     many shards, on this machine or on a cluster
 
-This module checks the flags, finds what an earlier run has already done, and starts the rest.
+This module checks the flags, finds what an earlier run has already done, starts the rest, and says what looks wrong.
 """
 
+import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+import re
+import socket
+import tempfile
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.data.record_index import beside
 from bert_tf.pretraining import shard as pretraining_shard
 from bert_tf.pretraining.corpus import Corpus
-from bert_tf.pretraining.corpus_formats import TextSettings
+from bert_tf.pretraining.corpus_formats import TextSettings, likely_language
 from bert_tf.pretraining.record_settings import InstanceSettings, settings_of_records
 from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard, read_summary, summary_path
-from bert_tf.pretraining.text_warnings import warn_of_text
 from bert_tf.pretraining.vocabulary_files import read_tokenizer, vocabulary_sha256
-from bert_tf.system import atomic, workers
+from bert_tf.system import atomic, run_lock, workers
 from bert_tf.system.checks import check_local_dir
 from bert_tf.system.cores import available_cores
+from bert_tf.system.literal_paths import names_in, paths_beginning_with
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_files import list_files
 from bert_tf.text.casing import directory_of, read_casing, resolve_casing
@@ -49,6 +52,8 @@ _LATER = {
     "favor_shorter_ngram": True, "blanks_separate_docs": True, "joins_files": True, "encoding": "utf-8",
 }  # fmt: skip
 _LARGE_TEXT = 200_000_000  # bytes
+_MANY_NOT_IN_ORDER = 0.6  # of the pairs; with room for several sentences it is half of them
+_MANY_RANDOM = 0.8  # of the pairs, where half are usual
 
 
 def create_pretraining_data(
@@ -87,7 +92,10 @@ def create_pretraining_data(
     )
     # ELECTRA's original ends its rows with the file.
     text = dataclasses.replace(text or TextSettings(), joins_files=instances.rows != "electra")
-    tokenizer = _read_vocabulary(vocab_file, do_lower_case, strip_accents, instances.rows == "electra")
+    casing = resolve_casing(do_lower_case, strip_accents, read_casing(directory_of(vocab_file)))
+    tokenizer = read_tokenizer(vocab_file, casing.do_lower_case, casing.strip_accents, instances.rows == "electra")
+    tokenizer.check_casing(vocab_file, do_lower_case, strip_accents)
+    _check_tokenizer(tokenizer, instances, records.word_boundaries or records.segmenter)
     # Everything that determines the output: the summary shows it, and runs with equal values are the same job.
     flags = dict(
         input_file=input_file, output_file=output_file, vocab_file=vocab_file, do_lower_case=not tokenizer.cased,
@@ -98,60 +106,29 @@ def create_pretraining_data(
     )  # fmt: skip
     # Not where they are left alone: without them, files of earlier versions are what would be made now.
     flags = {name: value for name, value in flags.items() if name not in _LATER or value != _LATER[name]}
-    _check_tokenizer(tokenizer, instances, records.word_boundaries or records.segmenter)
     if records.masking == "dynamic":
         instances = dataclasses.replace(instances, max_predictions_per_seq=0)
     vocabulary = {"vocab_sha256": vocabulary_sha256(vocab_file), "vocab_size": tokenizer.vocab_size}
-    job = _job_of(flags, text, instances, records.scratch_dir, vocabulary["vocab_sha256"])
-    runner = records.beam_runner
-    with pretraining_shard.alone(job, own_scratch=not runner) as job:
-        run = (lambda missing: _make_shards_on_beam(job, missing, runner, beam_options)) if runner else None
-        return _make_missing(job, flags, vocabulary, records.num_workers, show_progress, run)
-
-
-def _make_missing(
-    job: ShardJob,
-    flags: dict,
-    vocabulary: dict,
-    num_workers: int | None,
-    show_progress: bool,
-    on_cluster: Callable[[Sequence[int]], dict[int, dict]] | None,
-) -> dict:
-    """Makes the shards that no earlier run has made, and writes and returns the summary of all.
-
-    Args:
-      vocabulary: what the summary says of it. on_cluster: makes shards elsewhere.
-    """
-    final_summary = summary_path(job.output_files[0])
-    summaries = _earlier_shards(job, final_summary)
-    missing = [shard for shard in range(job.num_shards) if shard not in summaries]
-    _warn_of_replaced(job, missing, read_summary(final_summary), flags)
-    num_workers = num_workers or available_cores()
-    _log_size(job, num_workers if missing else 1)
-    if not missing:
-        logging.info("Everything is done already; nothing is written. Delete %s to make it again.", final_summary)
-    elif on_cluster:
-        summaries |= on_cluster(missing)
-    elif job.num_shards == 1:
-        summaries[0] = make_shard(job, 0, num_workers, show_progress=show_progress, log=True)
-    else:
-        summaries |= _make_shards(job, missing, num_workers, show_progress)
-    _check_text(job, summaries, flags["input_file"])
-    merged = _merged_summary(job, flags, [summaries[shard] for shard in range(job.num_shards)]) | vocabulary
-    _write_summary(job, merged, final_summary, made=bool(missing))
-    if missing:
-        _log_summary(merged, final_summary)
+    input_files = list_files(input_file, flag="--input_file")
+    job = ShardJob(
+        input_files=tuple(input_files),
+        output_files=tuple(filter(None, map(str.strip, output_file.split(",")))),
+        text=text,
+        records=records,
+        instances=instances,
+        do_lower_case=flags["do_lower_case"],
+        strip_accents=flags["strip_accents"],
+        scratch_dir=records.scratch_dir,
+        fingerprint=_fingerprint(flags, input_files, vocabulary["vocab_sha256"]),
+    )
+    _check_files(job)
+    with _alone(job) as job:
+        summaries, is_new = _make_missing(job, flags, beam_options, show_progress)
+        merged = _merged_summary(job, flags, summaries) | vocabulary
+        _write_summary(job, merged)
+    if is_new:
+        _log_summary(merged, summary_path(job.output_files[0]))
     return merged
-
-
-def _read_vocabulary(
-    vocab_file: str, do_lower_case: bool | None, strip_accents: bool | None, electra: bool
-) -> Tokenizer:
-    """The tokenizer of a vocabulary file, with the casing of its directory if no argument says it."""
-    casing = resolve_casing(do_lower_case, strip_accents, read_casing(directory_of(vocab_file)))
-    tokenizer = read_tokenizer(vocab_file, casing.do_lower_case, casing.strip_accents, electra)
-    tokenizer.check_casing(vocab_file, do_lower_case, strip_accents)
-    return tokenizer
 
 
 def _check_tokenizer(tokenizer: Tokenizer, settings: InstanceSettings, words: str | None) -> None:
@@ -173,124 +150,137 @@ def _check_tokenizer(tokenizer: Tokenizer, settings: InstanceSettings, words: st
         )
 
 
-def _job_of(
-    flags: dict, text: TextSettings, settings: InstanceSettings, scratch_dir: str | None, vocab_sha256: str
-) -> ShardJob:
-    """The job that the flags describe, with its files checked."""
-    input_files = list_files(flags["input_file"], flag="--input_file")
-    vocab_file = flags["vocab_file"]
-    job = ShardJob(
-        input_files=tuple(input_files),
-        output_files=tuple(_split_list(flags["output_file"])),
-        vocab_file=vocab_file,
-        do_lower_case=flags["do_lower_case"],
-        strip_accents=flags["strip_accents"],
-        text=text,
-        settings=settings,
-        random_seed=flags["random_seed"],
-        num_shards=flags["num_shards"],
-        pairs_per_row=pretraining_shard.PACKED_PAIRS if flags["pack_sequences"] else 1,
-        compression=flags["compression"],
-        scratch_dir=scratch_dir,
-        fingerprint=_fingerprint(flags, input_files, vocab_sha256),
-        segmenter=flags.get("segmenter") or flags.get("word_boundaries"),
-    )
-    _check_output_files(flags["output_file"], job, [*input_files, vocab_file])
-    if scratch_dir:
-        check_local_dir(scratch_dir, "--scratch_dir")
-        os.makedirs(scratch_dir, exist_ok=True)
-    if stale := pretraining_shard.other_shards(job):
+def _fingerprint(flags: dict, input_files: Sequence[str], vocab_sha256: str) -> str:
+    """A hash of everything that determines the output: flags, and the files with their sizes and times."""
+    stats = [tf.io.gfile.stat(path) for path in input_files]
+    files = [[path, int(stat.length), int(stat.mtime_nsec)] for path, stat in zip(input_files, stats, strict=True)]
+    decisive = {name: value for name, value in flags.items() if name not in ("input_file", "vocab_file")}
+    content = json.dumps([_FORMAT, decisive, files, vocab_sha256], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def _check_files(job: ShardJob) -> None:
+    """Refuses output that would overwrite something else, and a scratch directory that is not local."""
+
+    def key(path: str) -> str:
+        return path if "://" in path else os.path.realpath(path)
+
+    flag = f"--output_file={job.records.output_file}"
+    if not job.output_files:
+        raise ValueError(f"--output_file names no file: {job.records.output_file!r}")
+    read, written = set(map(key, [*job.input_files, job.records.vocab_file])), set()
+    for path in (path for shard in range(job.num_shards) for path in job.files(shard)):
+        if key(path) in read:
+            raise ValueError(f"{flag}: {path} would overwrite a file that is read")
+        if key(path) in written:
+            raise ValueError(f"{flag}: {path} is named twice")
+        if tf.io.gfile.exists(path) and tf.io.gfile.isdir(path):
+            raise ValueError(f"{flag}: {path} is a directory; name a file in it")
+        written.add(key(path))
+    if job.scratch_dir:
+        check_local_dir(job.scratch_dir, "--scratch_dir")
+        os.makedirs(job.scratch_dir, exist_ok=True)
+    found = {name for path in job.output_files for name in paths_beginning_with(f"{path}-")}
+    own = {path for shard in range(job.num_shards) for path in job.outputs(shard)}
+    if stale := sorted(name for name in found - own if re.search(r"-\d{5,}-of-\d{5,}$", name)):
         raise ValueError(
             f"--num_shards={job.num_shards}: an earlier run left {len(stale)} files of another number of shards, which "
             f"would be taken for these: delete {stale[0]}" + (" and the others" if len(stale) > 1 else "")
         )
-    return job
 
 
-def _log_size(job: ShardJob, num_workers: int) -> None:
-    total_bytes = Corpus(job.input_files, job.text).total_bytes
-    logging.info(
-        "%.1f MB of text in %d files, the first is %s", total_bytes / 1e6, len(job.input_files), job.input_files[0]
-    )
-    if job.num_shards == 1 and total_bytes > _LARGE_TEXT and num_workers > 1:
-        logging.info(
-            "All of it is one shard, whose instances are drawn on one core, as in the original; --num_shards=%d would "
-            "use %d cores for that, too.", 4 * num_workers, num_workers
-        )  # fmt: skip
+@contextlib.contextmanager
+def _alone(job: ShardJob) -> Iterator[ShardJob]:
+    """Yields the job while no other run writes its files, after removing what a killed run of them left behind.
 
-
-def _make_shards_on_beam(job: ShardJob, missing: Sequence[int], runner: str, options: Sequence[str]) -> dict[int, dict]:
-    from bert_tf.pretraining import beam_pipeline
-
-    beam_pipeline.make_shards(job, missing, runner, list(options))
-    return {shard: _finished_on_cluster(job, shard) for shard in missing}
-
-
-def _check_text(job: ShardJob, summaries: dict[int, dict], input_file: str) -> None:
-    """Logs what looks wrong with the text, shard by shard.
+    The job that is yielded has a scratch directory of its own, which only this user can open; on a cluster none.
 
     Raises:
-      ValueError: there is no text in any.
+      LockedError: another run writes one of the files; names it.
     """
-    if not any(summary["documents"] for summary in summaries.values()):
-        pretraining_shard.remove_shards(job)
-        raise ValueError(pretraining_shard.no_text(job))
-    if not any(summary["rows"] for summary in summaries.values()):
-        pretraining_shard.remove_shards(job)
-        raise ValueError(pretraining_shard.no_rows(job))
-    for shard, summary in sorted(summaries.items()):
-        name = f"shard {shard}" if job.num_shards > 1 else input_file
-        warn_of_text(summary, name, job)
+    with contextlib.ExitStack() as stack:
+        for path in sorted({*job.output_files}):
+            stack.enter_context(run_lock.held(_lock_path(path), f"--output_file={path}", [path, beside(path, "")]))
+        _remove_temporary_files(job)
+        if not job.records.beam_runner:
+            # A run of the same output has the same name for it, so that the next one finds what a killed one left.
+            owner = f"{socket.gethostname()} {os.path.abspath(job.output_files[0])}"
+            name = f"bert_tf_{os.geteuid()}_{hashlib.sha256(owner.encode()).hexdigest()[:16]}"
+            scratch = os.path.join(os.path.abspath(job.scratch_dir or tempfile.gettempdir()), name)
+            atomic.remove_folder(scratch)
+            os.mkdir(scratch, 0o700)
+            stack.callback(atomic.remove_folder, scratch)
+            job = dataclasses.replace(job, scratch_dir=scratch)
+        yield job
 
 
-def _write_summary(job: ShardJob, merged: dict, path: str, made: bool) -> None:
-    """Writes the summary of all shards, and removes those of each shard."""
-    written = read_summary(path) or {}
-    # A run may have been killed after its last shard.
-    if made or written.get("fingerprint") != job.fingerprint or "flags" not in written:
-        atomic.write_text_file(path, json.dumps(merged, indent=2, ensure_ascii=False) + "\n")
-    if job.num_shards > 1:
-        for shard in range(job.num_shards):
-            # An earlier run may have removed it already.
-            if tf.io.gfile.exists(path := summary_path(job.outputs(shard)[0])):
-                tf.io.gfile.remove(path)
+def _lock_path(output_file: str) -> str:
+    folder, name = os.path.split(output_file)
+    return os.path.join(folder, f".{name}.lock")
+
+
+def _remove_temporary_files(job: ShardJob) -> None:
+    paths = [path for shard in range(job.num_shards) for path in job.files(shard)]
+    paths += map(_lock_path, job.output_files)
+    for folder in {os.path.dirname(path) for path in paths}:
+        names = {os.path.basename(path) for path in paths if os.path.dirname(path) == folder}
+        for name in names_in(folder):
+            if atomic.is_temporary_name(name) and name[1:].rsplit(".", 2)[0] in names:
+                tf.io.gfile.remove(os.path.join(folder, name))
+
+
+def _remove_if_there(path: str) -> None:
+    if tf.io.gfile.exists(path):
+        tf.io.gfile.remove(path)
 
 
 # ---- shards ----------------------------------------------------------------------------------------------------------
 
 
-def _earlier_shards(job: ShardJob, final_summary: str) -> dict[int, dict]:
-    """Summaries of the shards that an earlier run of the same job finished."""
-    summaries = {}
-    whole = read_summary(final_summary) if job.num_shards > 1 else None
-    if whole and whole.get("fingerprint") == job.fingerprint:
-        for shard, summary in enumerate(whole.get("shards", [])):
-            sizes = summary.get("output_bytes", {})
-            if set(sizes) == set(job.outputs(shard)) and all(
-                tf.io.gfile.exists(path) and tf.io.gfile.stat(path).length == size for path, size in sizes.items()
-            ):
-                summaries[shard] = summary
-    for shard in range(job.num_shards):
-        if shard not in summaries and (summary := finished_summary(job, shard)):
-            summaries[shard] = summary
+def _make_missing(
+    job: ShardJob, flags: dict, beam_options: Sequence[str], show_progress: bool
+) -> tuple[list[dict], bool]:
+    """Makes the shards that no earlier run has made; the summaries of all, and whether any was made.
+
+    Raises:
+      ValueError: there is no text in any.
+    """
+    final_summary, records = summary_path(job.output_files[0]), job.records
+    earlier = read_summary(final_summary) or {}
+    known = dict(enumerate(earlier.get("shards", []) if earlier.get("fingerprint") == job.fingerprint else []))
+    found = {shard: finished_summary(job, shard, known.get(shard)) for shard in range(job.num_shards)}
+    for shard in known:  # one of these may have been made again by a run that was killed
+        found[shard] = found[shard] or finished_summary(job, shard)
+    summaries = {shard: summary for shard, summary in found.items() if summary}
+    missing = [shard for shard in found if shard not in summaries]
     if summaries and job.num_shards > 1:
         logging.info("%d of %d shards are done already", len(summaries), job.num_shards)
-    return summaries
+    _warn_of_replaced(job, missing, earlier.get("flags", {}), flags)
+    num_workers = records.num_workers or available_cores()
+    _log_size(job, num_workers if missing else 1)
+    if not missing:
+        logging.info("Everything is done already; nothing is written. Delete %s to make it again.", final_summary)
+    elif records.beam_runner:
+        from bert_tf.pretraining import beam_pipeline
 
-
-def _warn_of_replaced(job: ShardJob, missing: Sequence[int], earlier: dict | None, flags: dict) -> None:
-    """Logs which finished files, made with other flags or of another text, are about to be replaced."""
-    replaced = [shard for shard in missing if all(map(tf.io.gfile.exists, job.outputs(shard)))]
-    if not replaced:
-        return
-    before = (earlier or {}).get("flags", {})
-    changed = [f"--{name} was {before[name]}" for name in flags if name in before and before[name] != flags[name]]
-    logging.warning(
-        "%d finished files of an earlier run with other flags or another text are replaced, the first is %s%s",
-        len(replaced) * len(job.output_files),
-        job.outputs(replaced[0])[0],
-        f" ({', '.join(changed)})" if changed else "",
-    )
+        summaries |= beam_pipeline.make_shards(job, missing, records.beam_runner, beam_options)
+    elif job.num_shards == 1:
+        bar = functools.partial(progress_bar, disable=not show_progress)
+        summaries[0] = make_shard(job, 0, num_workers, bar=bar, log=True)
+    else:
+        summaries |= _make_shards(job, missing, num_workers, show_progress)
+    for count, problem in (("documents", job.no_text), ("rows", job.no_rows)):
+        if not any(summary[count] for summary in summaries.values()):
+            for shard in range(job.num_shards):
+                for path in job.files(shard):
+                    _remove_if_there(path)
+            raise ValueError(problem)
+    for shard, summary in sorted(summaries.items()):
+        warn_of_text(summary, f"shard {shard}" if job.num_shards > 1 else records.input_file, job)
+    return [summaries[shard] for shard in range(job.num_shards)], bool(missing)
 
 
 def _make_shards(job: ShardJob, missing: Sequence[int], num_workers: int, show_progress: bool) -> dict[int, dict]:
@@ -316,45 +306,17 @@ def _make_shards(job: ShardJob, missing: Sequence[int], num_workers: int, show_p
     return summaries
 
 
-def _finished_on_cluster(job: ShardJob, shard: int) -> dict:
-    summary = finished_summary(job, shard)
-    if summary is None:
-        raise RuntimeError(
-            f"The pipeline ended, but shard {shard} is not in {job.outputs(shard)[0]}: is --output_file on a file "
-            "system that all workers and this machine share?"
-        )
-    return summary
-
-
 # ---- summary ---------------------------------------------------------------------------------------------------------
-
-_ADDED_UP = (
-    "documents",
-    "sentences",
-    "tokens",
-    "unknown_tokens",
-    "instances",
-    "rows",
-    "instance_tokens",
-    "masked_positions",
-    "random_next",
-    "not_in_order",
-)
 
 
 def _merged_summary(job: ShardJob, flags: dict, shards: list[dict]) -> dict:
-    totals = {name: sum(shard[name] for shard in shards) for name in _ADDED_UP if name in shards[0]}
-    read_counts: dict = {}
-    for shard in shards:
-        for name, value in shard.items():
-            if isinstance(value, int) and name not in _ADDED_UP:
-                read_counts[name] = read_counts.get(name, 0) + value
-    room = job.settings.max_seq_length
+    counted = dict.fromkeys(name for shard in shards for name, value in shard.items() if isinstance(value, int))
+    totals = {name: sum(shard.get(name, 0) for shard in shards) for name in counted}
+    room = job.instances.max_seq_length
     summary = {
         "fingerprint": job.fingerprint,
         "flags": flags,
         "input_files": list(job.input_files),
-        **read_counts,
         **totals,
         "unknown_share": totals["unknown_tokens"] / totals["tokens"],
         "padding_share": 1 - totals["instance_tokens"] / (totals["rows"] * room),
@@ -366,6 +328,15 @@ def _merged_summary(job: ShardJob, flags: dict, shards: list[dict]) -> dict:
     if job.num_shards > 1:
         summary["shards"] = shards
     return summary
+
+
+def _write_summary(job: ShardJob, merged: dict) -> None:
+    """Writes the summary of all shards, unless it is there, and removes those of each shard."""
+    path = summary_path(job.output_files[0])
+    if read_summary(path) != merged:
+        atomic.write_text_file(path, json.dumps(merged, indent=2, ensure_ascii=False) + "\n")
+    for shard in range(job.num_shards) if job.num_shards > 1 else ():
+        _remove_if_there(summary_path(job.outputs(shard)[0]))
 
 
 def _log_summary(summary: dict, path: str) -> None:
@@ -397,36 +368,83 @@ def _log_summary(summary: dict, path: str) -> None:
     )
 
 
-# ---- checks ----------------------------------------------------------------------------------------------------------
+def _log_size(job: ShardJob, num_workers: int) -> None:
+    total_bytes = Corpus(job.input_files, job.text).total_bytes
+    logging.info(
+        "%.1f MB of text in %d files, the first is %s", total_bytes / 1e6, len(job.input_files), job.input_files[0]
+    )
+    if job.num_shards == 1 and total_bytes > _LARGE_TEXT and num_workers > 1:
+        logging.info(
+            "All of it is one shard, whose instances are drawn on one core, as in the original; --num_shards=%d would "
+            "use %d cores for that, too.", 4 * num_workers, num_workers
+        )  # fmt: skip
 
 
-def _split_list(names: str) -> list[str]:
-    return [name for name in map(str.strip, names.split(",")) if name]
+# ---- what looks wrong ------------------------------------------------------------------------------------------------
 
 
-def _check_output_files(output_file: str, job: ShardJob, read_files: Sequence[str]) -> None:
-    if not job.output_files:
-        raise ValueError(f"--output_file names no file: {output_file!r}")
-    read_keys, written_keys = set(map(_same_file_key, read_files)), set()
-    for path in (path for shard in range(job.num_shards) for path in job.files(shard)):
-        key = _same_file_key(path)
-        if key in read_keys:
-            raise ValueError(f"--output_file={output_file}: {path} would overwrite a file that is read")
-        if key in written_keys:
-            raise ValueError(f"--output_file={output_file}: {path} is named twice")
-        if tf.io.gfile.exists(path) and tf.io.gfile.isdir(path):
-            raise ValueError(f"--output_file={output_file}: {path} is a directory; name a file in it")
-        written_keys.add(key)
+def _warn_of_replaced(job: ShardJob, missing: Sequence[int], before: dict, flags: dict) -> None:
+    """Logs which finished files, made with other flags or of another text, are about to be replaced."""
+    replaced = [shard for shard in missing if all(map(tf.io.gfile.exists, job.outputs(shard)))]
+    if not replaced:
+        return
+    changed = [f"--{name} was {before[name]}" for name in flags if name in before and before[name] != flags[name]]
+    logging.warning(
+        "%d finished files of an earlier run with other flags or another text are replaced, the first is %s%s",
+        len(replaced) * len(job.output_files),
+        job.outputs(replaced[0])[0],
+        f" ({', '.join(changed)})" if changed else "",
+    )
 
 
-def _same_file_key(path: str) -> str:
-    return path if "://" in path else os.path.realpath(path)
+def warn_of_text(summary: dict, name: str, job: ShardJob) -> None:
+    """Logs what looks wrong with a text, judged by the counts of a shard.
 
+    Args:
+      name: of the shard, for messages.
+    """
+    settings, count = job.instances, summary
+    length, in_order = settings.max_seq_length, settings.next_sentence == "order"
 
-def _fingerprint(flags: dict, input_files: Sequence[str], vocab_sha256: str) -> str:
-    """A hash of everything that determines the output: flags, and the files with their sizes and times."""
-    stats = [tf.io.gfile.stat(path) for path in input_files]
-    files = [[path, int(stat.length), int(stat.mtime_nsec)] for path, stat in zip(input_files, stats, strict=True)]
-    decisive = {name: value for name, value in flags.items() if name not in ("input_file", "vocab_file")}
-    content = json.dumps([_FORMAT, decisive, files, vocab_sha256], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()
+    def splitting_advice() -> str:
+        if job.text.split_sentences:
+            return ""
+        language = likely_language(next(Corpus(job.input_files, job.text).blocks(), ""))
+        return f" If lines are paragraphs, --split_sentences --language={language} makes sentences of them."
+
+    def warn(message: str) -> None:
+        logging.warning("%s: %s", name, message)
+
+    if settings.rows in ("pairs", "electra") and count["tokens"] > length * count["sentences"]:
+        warn(
+            f"a line has {count['tokens'] // count['sentences']} tokens on average, and what goes beyond "
+            f"--max_seq_length={length} is cut off.{splitting_advice()}"
+        )
+    if settings.ngram > 1 and not settings.do_whole_word_mask:
+        warn("without --do_whole_word_mask, --ngram masks runs of pieces, not of words.")
+    if in_order and count["not_in_order"] > _MANY_NOT_IN_ORDER * count["instances"]:
+        warn(
+            f"{count['not_in_order'] / count['instances']:.0%} of the pairs are not in order, since most rows have "
+            "room for only one sentence, or documents have only one; the second then comes from elsewhere, as in the "
+            f"original. A larger --max_seq_length has room for several.{splitting_advice()}"
+        )
+    if settings.nsp and not in_order and count["documents"] == 1:
+        warn(
+            "there is only one document, so the random next sentences come from the same document as the first ones, "
+            "and their labels contradict each other. Documents of plain text are separated by a blank line; fewer "
+            f"shards hold more documents each.{splitting_advice()}"
+        )
+    elif settings.nsp and not in_order and count["random_next"] > _MANY_RANDOM * count["instances"]:
+        lines, tokens = count["sentences"] / count["documents"], count["tokens"] / count["sentences"]
+        longer = " A larger --max_seq_length has room for two." if lines >= 2 and 2 * tokens > length else ""
+        warn(
+            f"{count['random_next'] / count['instances']:.0%} of the pairs have a random next sentence, so that their "
+            "labels are nearly constant. A pair in order needs two lines of one document that fit into "
+            f"--max_seq_length={length}; here a document has {lines:.1f} lines of {tokens:.0f} tokens on average."
+            f"{longer}{splitting_advice()} Without such labels: --nsp=false."
+        )
+    if count["unknown_tokens"] > count["tokens"] / 10:
+        warn(
+            f"{count['unknown_tokens'] / count['tokens']:.0%} of the tokens are unknown: do --vocab_file, "
+            "--do_lower_case and --strip_accents fit this text?"
+        )

@@ -1,4 +1,4 @@
-"""The loops of create_pretraining_data.py that go over every token, compiled by Numba.
+"""The loops of create_pretraining_data.py that go over every token, compiled by Numba, and their random numbers.
 
 They work on flat arrays instead of lists of lists: a document is a range of sentences, a sentence a range of tokens,
 an instance two ranges of tokens and a few masked positions. `tests/helpers/plain_pretraining.py` has the same
@@ -7,14 +7,15 @@ in plain Python.
 Every draw comes from CPython's Mersenne Twister, in the order in which the original draws (its
 create_pretraining_data.py), so that the same seed gives the same instances. The generator's state is an array of
 uint32: the 624 words of MT19937 and the number of words used up, as in `random.Random.getstate()`, followed by the 624
-outputs of these words.
+outputs of these words. The `random_sample` of NumPy's older generator is `random` of the same Mersenne Twister.
 
 Shape legend: S max_seq_length, P max_predictions_per_seq.
 """
 
+import random
+
 import numpy as np
 
-from bert_tf.pretraining.mersenne_twister import below, random_float, shuffle
 from bert_tf.system.numba_compile import compiled, inner
 
 # The state of `plan_instances` between two calls, as an int64 array.
@@ -23,6 +24,107 @@ PLACE_PASS, PLACE_DOCUMENT, PLACE_SENTENCE, PLACE_TARGET = range(4)
 A_BEGIN, A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NUM_MASKED = range(6)
 NO_B = -1  # as B_BEGIN: the instance is not a pair but [CLS] A [SEP]
 _SCRATCH_ROWS = 6
+_STATE_WORDS = 624
+_OUTPUTS = _STATE_WORDS + 1  # where the outputs begin in a state
+
+
+# ---- random numbers --------------------------------------------------------------------------------------------------
+
+
+def generator_state(rng: random.Random | np.random.RandomState) -> np.ndarray:
+    """The state of Python's generator, or of NumPy's older one, which is the same: uint32 [1249]."""
+    state = np.empty(_OUTPUTS + _STATE_WORDS, np.uint32)
+    if isinstance(rng, random.Random):
+        state[:_OUTPUTS] = rng.getstate()[1]
+    else:
+        _, state[:_STATE_WORDS], state[_STATE_WORDS], *_ = rng.get_state(legacy=True)
+    _fill_outputs(state)
+    return state
+
+
+def restore(rng: random.Random | np.random.RandomState, state: np.ndarray) -> None:
+    """Sets a generator to the state that compiled code left."""
+    if isinstance(rng, random.Random):
+        rng.setstate((3, tuple(state[:_OUTPUTS].tolist()), None))
+    else:
+        rng.set_state(("MT19937", state[:_STATE_WORDS], int(state[_STATE_WORDS])))
+
+
+@inner
+def _twist(word, following, far):
+    mixed = (word & np.uint32(0x80000000)) | (following & np.uint32(0x7FFFFFFF))
+    return far ^ (mixed >> np.uint32(1)) ^ ((mixed & np.uint32(1)) * np.uint32(0x9908B0DF))
+
+
+@inner
+def _next_words(state):
+    """The next 624 words (Matsumoto and Nishimura 1998). The loops are simple, so that they can be vectorized."""
+    for k in range(_STATE_WORDS - 397):
+        state[k] = _twist(state[k], state[k + 1], state[k + 397])
+    for k in range(_STATE_WORDS - 397, _STATE_WORDS - 1):
+        state[k] = _twist(state[k], state[k + 1], state[k + 397 - _STATE_WORDS])
+    state[_STATE_WORDS - 1] = _twist(state[_STATE_WORDS - 1], state[0], state[396])
+    _fill_outputs(state)
+
+
+@inner
+def _fill_outputs(state):
+    for k in range(_STATE_WORDS):
+        word = state[k]
+        word ^= word >> np.uint32(11)
+        word ^= (word << np.uint32(7)) & np.uint32(0x9D2C5680)
+        word ^= (word << np.uint32(15)) & np.uint32(0xEFC60000)
+        state[_OUTPUTS + k] = word ^ (word >> np.uint32(18))
+
+
+@inner
+def _next_word(state):
+    """The next 32 bits."""
+    used = np.int64(state[_STATE_WORDS])
+    if used >= _STATE_WORDS:
+        _next_words(state)
+        used = 0
+    state[_STATE_WORDS] = used + 1
+    return state[_OUTPUTS + used]
+
+
+@inner
+def random_float(state):
+    """`rng.random()`: 53 bits, from 0 to below 1."""
+    high = np.int64(_next_word(state) >> np.uint32(5))
+    low = np.int64(_next_word(state) >> np.uint32(6))
+    return (high * 67108864.0 + low) * (1.0 / 9007199254740992.0)
+
+
+@inner
+def below(state, count):
+    """`rng.randrange(count)`; count from 1 to 2^32 - 1."""
+    bits, rest = 0, count
+    while rest:
+        bits += 1
+        rest >>= 1
+    shift = np.uint32(32 - bits)
+    number = np.int64(_next_word(state) >> shift)
+    while number >= count:
+        number = np.int64(_next_word(state) >> shift)
+    return number
+
+
+@compiled
+def shuffle(state, items, length):
+    """`rng.shuffle` of the first `length` items of an array, in place."""
+    bits = 0
+    while (length >> bits) > 0:
+        bits += 1
+    for last in range(length - 1, 0, -1):
+        count = last + 1
+        if count < (1 << (bits - 1)):
+            bits -= 1
+        shift = np.uint32(32 - bits)
+        number = np.int64(_next_word(state) >> shift)
+        while number >= count:
+            number = np.int64(_next_word(state) >> shift)
+        items[last], items[number] = items[number], items[last]
 
 
 # ---- instances -------------------------------------------------------------------------------------------------------
@@ -101,7 +203,8 @@ def plan_instances(
                     row_length = gather(tokens, span, cls_id, sep_id, row)
                     if whole_words:
                         _gather_continuations(continuations, is_continuation, span, row, row_length, continues)
-                    to_predict = min(max_predictions, max(1, _round_half_even(row_length * masked_lm_prob)))
+                    # Half to even, as Python rounds.
+                    to_predict = min(max_predictions, max(1, np.int64(np.rint(row_length * masked_lm_prob))))
                     span[NUM_MASKED] = _mask(
                         row, row_length, to_predict, whole_words, ngram_shares, mask_rate, keep_share, cls_id, sep_id,
                         mask_id, all_ids, continues, state, numpy_state, scratch, positions[made], replacements[made],
@@ -210,16 +313,6 @@ def _gather_continuations(continuations, is_continuation, span, row, length, con
 
 
 @inner
-def _round_half_even(x):
-    """Python's `round` of a number that is not negative."""
-    below = np.floor(x)
-    rest = x - below
-    if rest > 0.5 or (rest == 0.5 and np.int64(below) % 2 == 1):
-        below += 1.0
-    return np.int64(below)
-
-
-@inner
 def _mask(
     row, length, to_predict, whole_words, ngram_shares, mask_rate, keep_share, cls_id, sep_id, mask_id, all_ids,
     continues, state, numpy_state, scratch, positions, replacements,
@@ -249,12 +342,9 @@ def _mask(
         num_candidates += 1
     begins[num_words] = num_candidates
     shuffle(state, order, num_words)
-    if len(ngram_shares):
-        count = _choose_ngrams(
-            order, words, begins, candidates, num_words, to_predict, ngram_shares, numpy_state, scratch[5], chosen
-        )
-    else:
-        count = _choose_words(order, words, begins, candidates, num_words, to_predict, chosen)
+    count = _choose(
+        order, words, begins, candidates, num_words, to_predict, ngram_shares, numpy_state, scratch[5], chosen
+    )
     for k in range(count):
         position = chosen[k]
         token = mask_id
@@ -274,38 +364,25 @@ def _mask(
 
 
 @inner
-def _choose_words(order, words, begins, candidates, num_words, to_predict, chosen):
-    """Positions of words, in the order given, as long as they fit; returns their number."""
-    count = 0
-    for k in range(num_words):
-        if count >= to_predict:
-            break
-        begin = order[k]
-        end = begins[words[begin] + 1]
-        if count + end - begin <= to_predict:
-            for candidate in range(begin, end):
-                chosen[count] = candidates[candidate]
-                count += 1
-    return count
+def _choose(order, words, begins, candidates, num_words, to_predict, ngram_shares, numpy_state, covered, chosen):
+    """Positions of words, or n-grams that begin with each word, in the order given, as long as they fit.
 
+    The length of an n-gram is drawn for every word, also for one that is then left out: because not even it alone fits,
+    or because a word of its n-gram is chosen already. An n-gram that does not fit is cut to fewer words.
 
-@inner
-def _choose_ngrams(
-    order, words, begins, candidates, num_words, to_predict, ngram_shares, numpy_state, covered, chosen
-):  # fmt: skip
-    """Positions of n-grams that begin with each word, in the order given; returns their number.
-
-    The length is drawn for every word, also for one that is then left out: because not even it alone fits, or because
-    a word of its n-gram is chosen already. An n-gram that does not fit is cut to fewer words.
+    Returns:
+      Their number.
     """
     covered[: begins[num_words]] = 0
     count = 0
     for k in range(num_words):
         if count >= to_predict:
             break
-        draw, size = random_float(numpy_state), 1
-        while ngram_shares[size - 1] <= draw:
-            size += 1
+        size = 1
+        if len(ngram_shares):
+            draw = random_float(numpy_state)
+            while ngram_shares[size - 1] <= draw:
+                size += 1
         begin = order[k]
         word = words[begin]
         end = begins[min(word + size, num_words)]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.pretraining import instance_kernels, mersenne_twister
+from bert_tf.pretraining import instance_kernels
 from bert_tf.pretraining.record_settings import InstanceSettings
 from bert_tf.pretraining.token_store import TokenStore, map_file
 from bert_tf.system.progress import progress_bar
@@ -143,10 +143,10 @@ def create_instances(
       bar: makes the progress bar, in documents.
       numpy_rng: draws the lengths of n-grams, as in ALBERT's original; needed with settings.ngram.
     """
-    state = mersenne_twister.generator_state(rng)
-    numpy_state = mersenne_twister.numpy_state(numpy_rng or np.random.RandomState(0))
+    state = instance_kernels.generator_state(rng)
+    numpy_state = instance_kernels.generator_state(numpy_rng or np.random.RandomState(0))
     order = np.arange(len(store.document_ends), dtype=np.int64)
-    mersenne_twister.shuffle(state, order, len(order))
+    instance_kernels.shuffle(state, order, len(order))
     is_continuation = np.zeros(max(vocabulary.all_ids) + 1, np.bool_)
     is_continuation[list(vocabulary.continuations)] = True
     place = np.array([0, 0, 0, -1], np.int64)
@@ -182,10 +182,10 @@ def create_instances(
     with bar(total=total, desc="building instances", unit="documents", unit_scale=True) as progress:
         arrays = write_planned(plan, columns, directory, lambda: min(total, documents_done()), progress.update)
     final_order = np.arange(len(arrays[0]), dtype=np.int64)
-    mersenne_twister.shuffle(state, final_order, len(final_order))
-    mersenne_twister.restore(rng, state)
+    instance_kernels.shuffle(state, final_order, len(final_order))
+    instance_kernels.restore(rng, state)
     if numpy_rng:
-        mersenne_twister.restore_numpy(numpy_rng, numpy_state)
+        instance_kernels.restore(numpy_rng, numpy_state)
     return Instances(store, settings, vocabulary, *arrays, final_order)
 
 

@@ -205,11 +205,11 @@ class InstanceSettings:
 
     def __post_init__(self):
         check_values(self)
-        of_rows = {}
+        of_rows, defaults = {}, declared_in(InstanceSettings)
         if self.rows != "pairs":
             predictions = math.ceil(self.max_seq_length * self.masked_lm_prob)
             of_rows = {"nsp": False, "dupe_factor": 1, "max_predictions_per_seq": predictions}
-        for name, declared in declared_in(InstanceSettings).items():
+        for name, declared in defaults.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, of_rows.get(name, declared.default))  # the class is frozen
         check_mask_rates(self.mask_rate, self.random_rate, self.keep_rate)
@@ -217,15 +217,14 @@ class InstanceSettings:
             raise ValueError("--next_sentence=order: there is no next sentence with --nsp=false")
         if not self.favor_shorter_ngram and not self.ngram:
             raise ValueError("--favor_shorter_ngram says how long --ngram=3 masks are: give --ngram, too")
-        if self.rows != "pairs":
-            self._check_plain_rows()
-
-    def _check_plain_rows(self) -> None:
-        """Refuses what means nothing for rows that are not pairs."""
-        reasons = {"nsp": "has pairs", "next_sentence": "has pairs", "short_seq_prob": "draws the lengths of pairs"}
-        for name, reason in reasons.items():
-            value, unused = getattr(self, name), name != "nsp" and declared_in(InstanceSettings)[name].default
-            if value != unused:
+        if self.rows == "pairs":
+            return
+        for name, reason, unused in (
+            ("nsp", "has pairs", False),
+            ("next_sentence", "has pairs", defaults["next_sentence"].default),
+            ("short_seq_prob", "draws the lengths of pairs", defaults["short_seq_prob"].default),
+        ):
+            if (value := getattr(self, name)) != unused:
                 raise ValueError(f"--{name}={value}: only --rows=pairs {reason}, not --rows={self.rows}")
         if self.dupe_factor != 1:
             raise ValueError(
@@ -249,52 +248,57 @@ def settings_of_records(**values) -> tuple[RecordSettings, InstanceSettings]:
     if records.masking == "dynamic":
         values.setdefault("dupe_factor", 1)
     settings = InstanceSettings(**values)
-    _check_records(records, settings)
-    check_words(records, settings)
+    _check(records, settings)
     return records, settings
 
 
-def _check_records(records: RecordSettings, settings: InstanceSettings) -> None:
+def _check(records: RecordSettings, settings: InstanceSettings) -> None:
     """Refuses what can't be in records of this kind, or has no effect on them."""
-    is_dynamic = records.masking == "dynamic"
-    if records.pack_sequences and not is_dynamic:
-        raise ValueError("--pack_sequences needs --masking=dynamic: records with masks hold one pair each")
-    if settings.max_predictions_per_seq < 1:
-        raise ValueError(f"--max_predictions_per_seq={settings.max_predictions_per_seq} must be at least 1")
-    if settings.rows != "pairs" and not is_dynamic:
-        raise ValueError(
-            f"--masking={records.masking}: the records of --rows={settings.rows} are unmasked; leave it out"
-        )
-    if settings.rows == "electra" and records.pack_sequences:
-        raise ValueError("--pack_sequences: the records of --rows=electra have no place for several rows")
-    if is_dynamic and settings.ngram:
-        kind = "--masking=dynamic" if settings.rows == "pairs" else f"--rows={settings.rows}"
-        raise ValueError(f"--ngram draws masks, which the records of {kind} don't have")
-    if settings.rows == "electra" and settings.do_whole_word_mask:
-        raise ValueError("--do_whole_word_mask: ELECTRA's masks know no words; leave it out with --rows=electra")
-    if is_dynamic and given(settings, ("masked_lm_prob", "mask_rate", "random_rate", "keep_rate")):
-        raise ValueError(
+    rows, is_dynamic, is_electra = settings.rows, records.masking == "dynamic", settings.rows == "electra"
+    segmenter, words = records.segmenter, records.segmenter or records.word_boundaries
+    unmasked = "--masking=dynamic" if rows == "pairs" else f"--rows={rows}"
+    named = f"--segmenter={segmenter}" if segmenter else f"--word_boundaries={words}"
+    rates = given(settings, ("masked_lm_prob", "mask_rate", "random_rate", "keep_rate"))
+    predictions = settings.max_predictions_per_seq
+    for is_wrong, problem in (
+        (
+            records.pack_sequences and not is_dynamic,
+            "--pack_sequences needs --masking=dynamic: records with masks hold one pair each",
+        ),
+        (predictions < 1, f"--max_predictions_per_seq={predictions} must be at least 1"),
+        (
+            rows != "pairs" and not is_dynamic,
+            f"--masking={records.masking}: the records of --rows={rows} are unmasked; leave it out",
+        ),
+        (
+            is_electra and records.pack_sequences,
+            "--pack_sequences: the records of --rows=electra have no place for several rows",
+        ),
+        (is_dynamic and settings.ngram, f"--ngram draws masks, which the records of {unmasked} don't have"),
+        (
+            is_electra and settings.do_whole_word_mask,
+            "--do_whole_word_mask: ELECTRA's masks know no words; leave it out with --rows=electra",
+        ),
+        (
+            is_dynamic and rates,
             "--masked_lm_prob, --mask_rate, --random_rate, --keep_rate: the records of --masking=dynamic have no masks "
-            "yet; give these to run_pretraining.py."
-        )
-
-
-def check_words(records: RecordSettings, settings: InstanceSettings) -> None:
-    """Checks what says what a word is.
-
-    Raises:
-      ValueError: both are given, nothing would use them, or the segmenter is not installed; names the flag.
-    """
-    word_boundaries, segmenter = records.word_boundaries, records.segmenter
-    if word_boundaries and segmenter:
-        raise ValueError(f"--word_boundaries={word_boundaries} and --segmenter={segmenter} both find words: give one")
-    if (word_boundaries or segmenter) and settings.rows == "electra":
-        raise ValueError("--word_boundaries, --segmenter: the records of --rows=electra have no place for words")
+            "yet; give these to run_pretraining.py.",
+        ),
+        (
+            segmenter and records.word_boundaries,
+            f"--word_boundaries={records.word_boundaries} and --segmenter={segmenter} both find words: give one",
+        ),
+        (
+            is_electra and words,
+            "--word_boundaries, --segmenter: the records of --rows=electra have no place for words",
+        ),
+    ):
+        if is_wrong:
+            raise ValueError(problem)
     if segmenter:
         check_segmenter(segmenter)
-    if (word_boundaries or segmenter) and records.masking == "static" and not settings.do_whole_word_mask:
-        name = f"--segmenter={segmenter}" if segmenter else f"--word_boundaries={word_boundaries}"
-        raise ValueError(f"{name} says which pieces are masked together: give --do_whole_word_mask, too")
+    if words and not is_dynamic and not settings.do_whole_word_mask:
+        raise ValueError(f"{named} says which pieces are masked together: give --do_whole_word_mask, too")
 
 
 def check_mask_rates(mask_rate: float, random_rate: float, keep_rate: float) -> None:

@@ -9,12 +9,11 @@ is TFRecord's: length, its checksum, payload, its checksum):
 * unmasked, for masks drawn during training: input_ids, as long as the pairs are; segment_lengths [2 M], tokens of
   `[CLS] A [SEP]` and of `B [SEP]` of each of up to M pairs in a row; next_sentence_labels [M]; with word boundaries
   word_continuations, as long as input_ids: 1 for a token that continues a word; int64, padded with 0.
-
 * ELECTRA's (original: build_pretraining_dataset.py): input_ids, input_mask, segment_ids [S] as int64, padded with 0.
 
 Under --nsp=false the first two hold single sequences: no `B [SEP]`, segment ids and labels 0.
 
-Shape legend: S max_seq_length, P max_predictions_per_seq, M pairs per row.
+Shape legend: S max_seq_length, P max_predictions_per_seq, M pairs per row, n records, F features, W values of a record.
 """
 
 import gzip
@@ -25,13 +24,66 @@ import numpy as np
 import tensorflow as tf
 
 # Of a gzip file, each block of records is a separate member, so that a reader can begin at any of them.
-from bert_tf.data.written_index import RECORDS_PER_BLOCK, WrittenIndex
+from bert_tf.data.record_index import MASKED, RECORDS_PER_BLOCK, WrittenIndex
 from bert_tf.pretraining.instance_kernels import A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NO_B, NUM_MASKED, gather
 from bert_tf.pretraining.instances import Instances
 from bert_tf.system.numba_compile import compiled, inner
 
-_INT64_LIST, _FLOAT_LIST = 0x1A, 0x12
 _FRAME_HEAD, _FRAME_END = 12, 4  # length and its checksum; checksum of the payload
+_HEAD_BYTES = 80  # of a feature, at most
+_ROWS_AT_ONCE = 64  # whose values stay in the cache of a core
+_WEIGHTS = "masked_lm_weights"  # the one feature of floats
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def _lay_out_pairs(numbers, tokens, spans, positions, replacements, settings, values):
+    """The features of masked records, or without predictions those of ELECTRA's, one after the other, int32 [n, W]."""
+    length, predictions, cls_id, sep_id, pad_id = settings
+    for place in range(len(numbers)):
+        number = numbers[place]
+        span, row = spans[number], values[place]
+        end = gather(tokens, span, cls_id, sep_id, row)
+        row[end:] = 0
+        row[end:length] = pad_id
+        row[length : length + end] = 1
+        row[2 * length + span[A_LENGTH] + 2 : 2 * length + end] = 1
+        if predictions:
+            at = 3 * length
+            for k in range(span[NUM_MASKED]):
+                position = positions[number, k]
+                row[at + k] = position
+                row[at + predictions + k] = row[position]
+                row[at + 2 * predictions + k] = 1
+                row[position] = replacements[number, k]
+            row[at + 3 * predictions] = span[LABEL]
+
+
+@compiled
+def _lay_out_unmasked(row_begins, row_ends, members, tokens, continuations, spans, settings, values, counts):
+    """The features of unmasked records, int32 [n, W], and the number of values of each, int64 [n, F].
+
+    Row k holds the instances members[row_begins[k]:row_ends[k]].
+    """
+    length, pairs, cls_id, sep_id = settings
+    for k in range(len(row_begins)):
+        row, filled = values[k], 0
+        row[length : length + 3 * pairs] = 0
+        for place in range(row_ends[k] - row_begins[k]):
+            span = spans[members[row_begins[k] + place]]
+            if len(continuations):
+                gather(continuations, span, 0, 0, row[length + 3 * pairs + filled :])
+            filled += gather(tokens, span, cls_id, sep_id, row[filled:])
+            row[length + 2 * place] = span[A_LENGTH] + 2
+            row[length + 2 * place + 1] = 0 if span[B_BEGIN] == NO_B else span[B_LENGTH] + 1
+            row[length + 2 * pairs + place] = span[LABEL]
+        counts[k, 0] = filled
+        if len(continuations):
+            counts[k, 3] = filled
+
+
+# ---- bytes -----------------------------------------------------------------------------------------------------------
 
 
 @inner
@@ -54,49 +106,32 @@ def _put_varint(buffer, at, value):
 
 
 @inner
-def _packed_size(values, count):
-    """Bytes of `count` integers, from 0 to below 2^35, as varints."""
-    size = np.int64(count)
-    for k in range(count):
-        value = values[k]
-        size += np.int64(value > 0x7F) + (value > 0x3FFF) + (value > 0x1FFFFF) + (value > 0xFFFFFFF)
+def _packed_size(values):
+    """Bytes of integers, from 0 to below 2^35, as varints."""
+    size = np.int64(len(values))
+    if size and values.max() > 0x7F:
+        for k in range(len(values)):
+            value = values[k]
+            size += np.int64(value > 0x7F) + (value > 0x3FFF) + (value > 0x1FFFFF) + (value > 0xFFFFFFF)
     return size
 
 
 @inner
-def _sizes(name, packed_size):
-    """Bytes of a feature's list, of the feature, and of its entry in the map of features with tag and length."""
+def _sizes(name_size, packed_size):
+    """Bytes of a feature's list, of the feature, of its entry in the map of features, and of that with its head."""
     list_size = 1 + _varint_size(packed_size) + packed_size
     feature_size = 1 + _varint_size(list_size) + list_size
-    entry_size = 2 + len(name) + 1 + _varint_size(feature_size) + feature_size
-    return list_size, feature_size, 1 + _varint_size(entry_size) + entry_size
+    entry_size = 2 + name_size + 1 + _varint_size(feature_size) + feature_size
+    return list_size, feature_size, entry_size, 1 + _varint_size(entry_size) + entry_size
 
 
 @inner
-def _put_feature_head(buffer, at, name, kind, packed_size):
-    """All of a feature but its packed values: an entry of the map of features."""
-    list_size, feature_size, _ = _sizes(name, packed_size)
-    buffer[at] = 0x0A
-    at = _put_varint(buffer, at + 1, 2 + len(name) + 1 + _varint_size(feature_size) + feature_size)
-    buffer[at] = 0x0A
-    buffer[at + 1] = len(name)
-    at += 2
-    for k in range(len(name)):
-        buffer[at + k] = name[k]
-    at += len(name)
-    buffer[at] = 0x12
-    at = _put_varint(buffer, at + 1, feature_size)
-    buffer[at] = kind
-    at = _put_varint(buffer, at + 1, list_size)
-    buffer[at] = 0x0A
-    return _put_varint(buffer, at + 1, packed_size)
-
-
-@inner
-def _put_integers(buffer, at, name, values, count, size, padded_count):
-    """A feature of `count` integers, which take `size` bytes, then zeros up to `padded_count`."""
-    at = _put_feature_head(buffer, at, name, _INT64_LIST, size + padded_count - count)
-    for k in range(count):
+def _put_integers(buffer, at, values, size):
+    """Integers as varints, which take `size` bytes."""
+    if size == len(values):  # one byte each
+        buffer[at : at + size] = values
+        return at + size
+    for k in range(len(values)):
         value = np.int64(values[k])
         if value >= 1 << 21:
             at = _put_varint(buffer, at, value)
@@ -107,160 +142,61 @@ def _put_integers(buffer, at, name, values, count, size, padded_count):
         buffer[at + 1] = ((value >> 7) & 0x7F) | (third << 7)
         buffer[at + 2] = value >> 14
         at += 1 + second + third
-    for k in range(padded_count - count):
-        buffer[at + k] = 0
-    return at + padded_count - count
+    return at
 
 
 @inner
-def _put_ones(buffer, at, name, zeros, ones, padded_count):
-    """A feature of zeros, ones, then zeros up to `padded_count`."""
-    at = _put_feature_head(buffer, at, name, _INT64_LIST, padded_count)
-    for k in range(padded_count):
-        buffer[at + k] = zeros <= k < zeros + ones
-    return at + padded_count
-
-
-@inner
-def _put_weights(buffer, at, name, ones, padded_count):
-    """A feature of floats 1.0, then 0.0."""
-    at = _put_feature_head(buffer, at, name, _FLOAT_LIST, 4 * padded_count)
-    for k in range(padded_count):
-        one = k < ones  # 0x3F800000
+def _put_ones(buffer, at, values):
+    """Zeros and ones as floats."""
+    for k in range(len(values)):
+        one = values[k]  # 1.0 is 0x3F800000
         buffer[at + 4 * k] = buffer[at + 4 * k + 1] = 0
         buffer[at + 4 * k + 2] = one * 0x80
         buffer[at + 4 * k + 3] = one * 0x3F
-    return at + 4 * padded_count
-
-
-@inner
-def _open_example(buffer, begin, features_size):
-    """Writes the outermost field of the Example of a frame that begins at `begin`."""
-    buffer[begin + _FRAME_HEAD] = 0x0A
-    return _put_varint(buffer, begin + _FRAME_HEAD + 1, features_size)
+    return at + 4 * len(values)
 
 
 @compiled
-def _encode_masked(numbers, tokens, spans, positions, replacements, settings, names, buffer, ends):
-    """Records of the instances `numbers`; buffer, ends: see `_blocks`."""
-    max_seq_length, max_predictions, cls_id, sep_id, pad_id = settings
-    row = np.empty(max_seq_length, np.int32)
-    chosen, labels = np.empty(max_predictions, np.int32), np.empty(max_predictions, np.int32)
-    fixed_size = np.int64(0)
-    for name, size in ((1, max_seq_length), (2, max_seq_length), (5, 4 * max_predictions), (6, 1)):
-        fixed_size += _sizes(names[name], size)[2]
-    begin = 0
-    for place in range(len(numbers)):
-        number = numbers[place]
-        span = spans[number]
-        length = gather(tokens, span, cls_id, sep_id, row)
-        masked = span[NUM_MASKED]
-        for k in range(masked):
-            chosen[k] = position = positions[number, k]
-            labels[k] = row[position]
-            row[position] = replacements[number, k]
-        first = span[A_LENGTH] + 2
-        row[length:] = pad_id
-        ids_size, labels_size = _packed_size(row, max_seq_length), _packed_size(labels, masked)
-        positions_size = _packed_size(chosen, masked)
-        size = fixed_size + _sizes(names[0], ids_size)[2]
-        size += _sizes(names[3], positions_size + max_predictions - masked)[2]
-        size += _sizes(names[4], labels_size + max_predictions - masked)[2]
-        at = _open_example(buffer, begin, size)
-        at = _put_integers(buffer, at, names[0], row, max_seq_length, ids_size, max_seq_length)
-        at = _put_ones(buffer, at, names[1], 0, length, max_seq_length)
-        at = _put_ones(buffer, at, names[2], first, length - first, max_seq_length)
-        at = _put_integers(buffer, at, names[3], chosen, masked, positions_size, max_predictions)
-        at = _put_integers(buffer, at, names[4], labels, masked, labels_size, max_predictions)
-        at = _put_weights(buffer, at, names[5], masked, max_predictions)
-        at = _put_ones(buffer, at, names[6], 0, span[LABEL], 1)
-        ends[place] = at
-        begin = at + _FRAME_END
-
-
-@compiled
-def _encode_unmasked(row_begins, row_ends, members, tokens, continuations, spans, settings, names, buffer, ends):
-    """Records; row k holds the instances members[row_begins[k]:row_ends[k]]; buffer, ends: see `_blocks`."""
-    marked = len(continuations) > 0
-    max_seq_length, max_pairs, cls_id, sep_id = settings
-    row, continues = np.empty(max_seq_length, np.int32), np.empty(max_seq_length, np.int32)
-    lengths = np.zeros(2 * max_pairs, np.int64)
-    labels = np.zeros(max_pairs, np.int64)
-    begin = 0
-    for k in range(len(row_begins)):
-        length = pairs = 0
-        for member in range(row_begins[k], row_ends[k]):
-            span = spans[members[member]]
-            if marked:
-                gather(continuations, span, 0, 0, continues[length:])
-            length += gather(tokens, span, cls_id, sep_id, row[length:])
-            lengths[2 * pairs] = span[A_LENGTH] + 2
-            lengths[2 * pairs + 1] = 0 if span[B_BEGIN] == NO_B else span[B_LENGTH] + 1
-            labels[pairs] = span[LABEL]
-            pairs += 1
-        ids_size, lengths_size = _packed_size(row, length), _packed_size(lengths, 2 * pairs)
-        size = _sizes(names[0], ids_size)[2] + _sizes(names[1], lengths_size + 2 * (max_pairs - pairs))[2]
-        if marked:
-            size += _sizes(names[3], length)[2]
-        at = _open_example(buffer, begin, size + _sizes(names[2], max_pairs)[2])
-        at = _put_integers(buffer, at, names[0], row, length, ids_size, length)
-        at = _put_integers(buffer, at, names[1], lengths, 2 * pairs, lengths_size, 2 * max_pairs)
-        at = _put_integers(buffer, at, names[2], labels, pairs, pairs, max_pairs)
-        if marked:
-            at = _put_integers(buffer, at, names[3], continues, length, length, length)
-        ends[k] = at
-        begin = at + _FRAME_END
-
-
-@compiled
-def _encode_plain(numbers, tokens, spans, settings, names, buffer, ends):
-    """Records in ELECTRA's form of the instances `numbers`; buffer, ends: see `_blocks`."""
-    max_seq_length, cls_id, sep_id = settings
-    row = np.empty(max_seq_length, np.int32)
-    fixed_size = _sizes(names[1], max_seq_length)[2] + _sizes(names[2], max_seq_length)[2]
-    begin = 0
-    for place in range(len(numbers)):
-        number = numbers[place]
-        span = spans[number]
-        length = gather(tokens, span, cls_id, sep_id, row)
-        first = span[A_LENGTH] + 2
-        ids_size = _packed_size(row, length)
-        size = fixed_size + _sizes(names[0], ids_size + max_seq_length - length)[2]
-        at = _open_example(buffer, begin, size)
-        at = _put_integers(buffer, at, names[0], row, length, ids_size, max_seq_length)
-        at = _put_ones(buffer, at, names[1], 0, length, max_seq_length)
-        at = _put_ones(buffer, at, names[2], first, length - first, max_seq_length)
-        ends[place] = at
-        begin = at + _FRAME_END
-
-
-def _name_arrays(*names: str) -> tuple[np.ndarray, ...]:
-    return tuple(np.frombuffer(name.encode(), np.uint8) for name in names)
-
-
-_MASKED_NAMES = _name_arrays(
-    "input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights",
-    "next_sentence_labels",
-)  # fmt: skip
-_UNMASKED_NAMES = _name_arrays("input_ids", "segment_lengths", "next_sentence_labels", "word_continuations")
-
-
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
-def _blocks(rows: int, size: int, encode: Callable[..., None]) -> Iterator[bytes]:
-    """Framed records in blocks of up to 1,024.
+def _encode(values, begins, counts, names, name_ends, floats, begin, buffer, ends):
+    """Writes an Example for each record, one after the other, with room for its frame.
 
     Args:
-      rows: how many. size: most bytes of a framed record.
-      encode: called with a slice of the rows, writes each as an Example, with room for the frame around it (12 bytes
-        before, 4 behind), to uint8 buffer, one after the other; and where each Example ends to int64 ends.
+      values: int32 [n, W]. begins: int64 [F], where each feature begins in a row; counts: int64 [n, F], its values.
+      names, name_ends: uint8, and int64 [F], where each name ends. floats: the number of the feature of floats, or F.
+      begin: where the first frame begins in the buffer.
+      buffer: uint8, filled in. ends: int64 [n], filled in: where each Example ends.
     """
-    buffer, ends = np.empty(RECORDS_PER_BLOCK * size, np.uint8), np.empty(RECORDS_PER_BLOCK, np.int64)
-    for begin in range(0, rows, RECORDS_PER_BLOCK):
-        count = min(RECORDS_PER_BLOCK, rows - begin)
-        encode(slice(begin, begin + count), buffer, ends)
-        yield _framed(buffer, ends[:count])
+    sizes = np.empty(len(begins), np.int64)
+    for number in range(len(values)):
+        total = np.int64(0)
+        for feature in range(len(begins)):
+            count, name_begin = counts[number, feature], name_ends[feature - 1] if feature else 0
+            part = values[number, begins[feature] : begins[feature] + count]
+            sizes[feature] = 4 * count if feature == floats else _packed_size(part)
+            total += _sizes(name_ends[feature] - name_begin, sizes[feature])[3]
+        at = begin + _FRAME_HEAD
+        buffer[at] = 0x0A
+        at = _put_varint(buffer, at + 1, total)
+        for feature in range(len(begins)):
+            count, name_begin = counts[number, feature], name_ends[feature - 1] if feature else 0
+            name = names[name_begin : name_ends[feature]]
+            list_size, feature_size, entry_size, _ = _sizes(len(name), sizes[feature])
+            buffer[at] = 0x0A
+            at = _put_varint(buffer, at + 1, entry_size)
+            buffer[at] = 0x0A
+            buffer[at + 1] = len(name)
+            buffer[at + 2 : at + 2 + len(name)] = name
+            at += 2 + len(name)
+            buffer[at] = 0x12
+            at = _put_varint(buffer, at + 1, feature_size)
+            buffer[at] = 0x12 if feature == floats else 0x1A
+            at = _put_varint(buffer, at + 1, list_size)
+            buffer[at] = 0x0A
+            at = _put_varint(buffer, at + 1, sizes[feature])
+            part = values[number, begins[feature] : begins[feature] + count]
+            at = _put_ones(buffer, at, part) if feature == floats else _put_integers(buffer, at, part, sizes[feature])
+        ends[number] = at
+        begin = at + _FRAME_END
 
 
 def _framed(buffer: np.ndarray, ends: np.ndarray) -> bytes:
@@ -284,72 +220,77 @@ def _masked_checksums(contents: Iterable[np.ndarray]) -> np.ndarray:
     return crc.astype("<u4").view(np.uint8).reshape(-1, 4)
 
 
-def _bytes_at_most(max_seq_length: int, max_predictions: int, max_pairs: int) -> int:
-    """Of one framed record: numbers take five bytes at most, heads of features sixty."""
-    return 8 * max_seq_length + 14 * max_predictions + 11 * max_pairs + 600
+# ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def masked_blocks(instances: Instances, numbers: np.ndarray) -> Iterator[bytes]:
-    """Masked records of the instances with these numbers, in blocks of up to 1,024."""
-    settings, vocabulary = instances.settings, instances.vocabulary
-    max_seq_length, max_predictions = settings.max_seq_length, settings.max_predictions_per_seq
-    sizes_and_ids = (max_seq_length, max_predictions, vocabulary.cls_id, vocabulary.sep_id, vocabulary.pad_id)
-    spans, positions, replacements = instances.spans, instances.positions, instances.replacements
+def blocks_of(
+    instances: Instances, members: np.ndarray, row_ends: np.ndarray, max_pairs: int
+) -> Iterator[tuple[int, bytes]]:
+    """Yields framed records in blocks of up to 1,024: (number of records, bytes).
 
-    def encode(part: slice, buffer: np.ndarray, ends: np.ndarray) -> None:
-        _encode_masked(
-            numbers[part], instances.store.tokens, spans, positions, replacements, sizes_and_ids, _MASKED_NAMES, buffer,
-            ends,
-        )  # fmt: skip
-
-    return _blocks(len(numbers), _bytes_at_most(max_seq_length, max_predictions, 1), encode)
-
-
-def unmasked_blocks(instances: Instances, row_ends: np.ndarray, members: np.ndarray, max_pairs: int) -> Iterator[bytes]:
-    """Unmasked records in blocks of up to 1,024; row k holds the instances members[row_ends[k - 1]:row_ends[k]]."""
-    max_seq_length, store = instances.settings.max_seq_length, instances.store
-    sizes_and_ids = (max_seq_length, max_pairs, instances.vocabulary.cls_id, instances.vocabulary.sep_id)
+    Record k holds the instances members[row_ends[k - 1]:row_ends[k]]; masked records and ELECTRA's hold one each.
+    """
+    settings, vocabulary, store = instances.settings, instances.vocabulary, instances.store
+    length, predictions = settings.max_seq_length, settings.max_predictions_per_seq
+    special = vocabulary.cls_id, vocabulary.sep_id
+    is_electra = settings.rows == "electra"
+    if is_electra or predictions:
+        widths = dict.fromkeys(MASKED[:3], length)
+        if predictions:
+            widths |= {**dict.fromkeys(MASKED[3:6], predictions), MASKED[6]: 1}
+        pad_id = 0 if is_electra else vocabulary.pad_id
+    else:
+        widths = {"input_ids": length, "segment_lengths": 2 * max_pairs, "next_sentence_labels": max_pairs}
+        widths |= {"word_continuations": length} if len(store.continuations) else {}
+    names, name_ends = np.frombuffer("".join(widths).encode(), np.uint8), np.cumsum([*map(len, widths)])
+    begins = np.cumsum([0, *widths.values()])
+    floats = [*widths].index(_WEIGHTS) if _WEIGHTS in widths else len(widths)
+    values = np.empty((_ROWS_AT_ONCE, begins[-1]), np.int32)
+    counts = np.tile(np.array([*widths.values()], np.int64), (_ROWS_AT_ONCE, 1))
+    # Numbers take five bytes at most.
+    buffer = np.empty(RECORDS_PER_BLOCK * (5 * int(begins[-1]) + _HEAD_BYTES * len(widths)), np.uint8)
+    ends = np.empty(RECORDS_PER_BLOCK, np.int64)
     row_begins = np.concatenate([[0], row_ends[:-1]]).astype(np.int64)
+    for block in range(0, len(row_ends), RECORDS_PER_BLOCK):
+        block_end, end = min(block + RECORDS_PER_BLOCK, len(row_ends)), 0
+        for first in range(block, block_end, _ROWS_AT_ONCE):
+            rows = slice(first, min(first + _ROWS_AT_ONCE, block_end))
+            count = rows.stop - first
+            if is_electra or predictions:
+                _lay_out_pairs(
+                    members[rows], store.tokens, instances.spans, instances.positions, instances.replacements,
+                    (length, predictions, *special, pad_id), values[:count],
+                )  # fmt: skip
+            else:
+                _lay_out_unmasked(
+                    row_begins[rows], row_ends[rows], members, store.tokens, store.continuations, instances.spans,
+                    (length, max_pairs, *special), values[:count], counts[:count],
+                )  # fmt: skip
+            own_ends = ends[first - block : rows.stop - block]
+            _encode(values[:count], begins[:-1], counts[:count], names, name_ends, floats, end, buffer, own_ends)
+            end = int(own_ends[-1]) + _FRAME_END
+        yield block_end - block, _framed(buffer, ends[: block_end - block])
 
-    def encode(part: slice, buffer: np.ndarray, ends: np.ndarray) -> None:
-        _encode_unmasked(
-            row_begins[part], row_ends[part], members, store.tokens, store.continuations, instances.spans,
-            sizes_and_ids, _UNMASKED_NAMES, buffer, ends,
-        )  # fmt: skip
 
-    return _blocks(len(row_ends), _bytes_at_most(max_seq_length, 0, max_pairs), encode)
-
-
-def plain_blocks(instances: Instances, numbers: np.ndarray) -> Iterator[bytes]:
-    """Records in ELECTRA's form of the instances with these numbers, in blocks of up to 1,024."""
-    max_seq_length, store = instances.settings.max_seq_length, instances.store
-    sizes_and_ids = (max_seq_length, instances.vocabulary.cls_id, instances.vocabulary.sep_id)
-
-    def encode(part: slice, buffer: np.ndarray, ends: np.ndarray) -> None:
-        _encode_plain(numbers[part], store.tokens, instances.spans, sizes_and_ids, _MASKED_NAMES[:3], buffer, ends)
-
-    return _blocks(len(numbers), _bytes_at_most(max_seq_length, 0, 1), encode)
-
-
-def write_blocks(path: str, blocks: Iterator[bytes], rows: int, compression: str | None = None) -> WrittenIndex:
+def write_blocks(
+    path: str,
+    blocks: Iterable[tuple[int, bytes]],
+    compression: str | None = None,
+    progress: Callable[[int], object] = lambda _: None,
+) -> WrittenIndex:
     """Writes blocks of framed records to a file on any file system; returns the file's index.
 
     Args:
-      rows: records in all blocks together; all blocks but the last have `RECORDS_PER_BLOCK`.
-      compression: None or "gzip": each block becomes a gzip member.
+      compression: None or "gzip": each block becomes a gzip member. progress: called with the records of each block.
 
     Raises:
       tf.errors.OpError: the file can't be written.
     """
-    sizes, checksums = [], []
+    written = []
     with tf.io.gfile.GFile(path, "wb") as file:
-        for block in blocks:
+        for count, block in blocks:
             content = gzip.compress(block, 6, mtime=0) if compression == "gzip" else block
             file.write(content)
-            sizes.append(len(content))
-            checksums.append(google_crc32c.value(content))
-    counts = np.full(len(sizes), RECORDS_PER_BLOCK)
-    counts[-1:] = rows - RECORDS_PER_BLOCK * (len(sizes) - 1)
-    return WrittenIndex(
-        *(np.array(column, np.int64) for column in (sizes, counts, checksums)), bool(compression and sizes)
-    )
+            written.append((len(content), count, google_crc32c.value(content)))
+            progress(count)
+    return WrittenIndex(*np.array(written, np.int64).reshape(-1, 3).T, bool(compression and written))

@@ -1,4 +1,4 @@
-"""What a record holds, by the data tools of each family (--rows).
+"""What a record holds, by the data tools of each family (--rows), and which pairs share one (--pack_sequences).
 
   pairs           BERT's and ALBERT's: two runs of sentences, or one (`instances`)
   electra         ELECTRA's: one or two runs of sentences that follow each other, in the text's order
@@ -16,10 +16,22 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bert_tf.pretraining import mersenne_twister
-from bert_tf.pretraining.instance_kernels import A_BEGIN, A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NO_B, NUM_MASKED, begin_of
+from bert_tf.pretraining.instance_kernels import (
+    A_BEGIN,
+    A_LENGTH,
+    B_BEGIN,
+    B_LENGTH,
+    LABEL,
+    NO_B,
+    NUM_MASKED,
+    begin_of,
+    below,
+    generator_state,
+    random_float,
+    restore,
+    shuffle,
+)
 from bert_tf.pretraining.instances import Instances, VocabularyIds, create_instances, write_planned
-from bert_tf.pretraining.mersenne_twister import below, random_float
 from bert_tf.pretraining.record_settings import InstanceSettings
 from bert_tf.pretraining.token_store import TokenStore, map_file
 from bert_tf.system.numba_compile import compiled, inner
@@ -69,10 +81,7 @@ def create_rows(
             return plan_sentences(store.sentence_ends, store.document_ends, length, within, place, spans)
 
         arrays = write_planned(plan, _SPANS, directory, lambda: int(place[0]), progress.update)
-    order = np.arange(len(arrays[0]), dtype=np.int64)
-    state = mersenne_twister.generator_state(rng)
-    mersenne_twister.shuffle(state, order, len(order))
-    mersenne_twister.restore(rng, state)
+    order = _shuffled(len(arrays[0]), rng)
     left_out = int(place[2]) if settings.rows == "lines" else 0
     return Instances(store, settings, vocabulary, *arrays, order, left_out)
 
@@ -80,7 +89,7 @@ def create_rows(
 def _electra_rows(store, settings, vocabulary, rng, directory, progress) -> Instances:
     """ELECTRA's rows, in the order of the text, with every draw of the original's."""
     length = settings.max_seq_length
-    state = mersenne_twister.generator_state(rng)
+    state = generator_state(rng)
     place = np.array([0, 0, 0, 0, length], np.int64)
     tokens = np.empty(max(_ROW_TOKENS, length), store.tokens.dtype)
     used = 0
@@ -103,9 +112,35 @@ def _electra_rows(store, settings, vocabulary, rng, directory, progress) -> Inst
             return made
 
         arrays = write_planned(plan, _SPANS, directory, lambda: used, progress)
-    mersenne_twister.restore(rng, state)
+    restore(rng, state)
     rows = TokenStore(map_file(path, store.tokens.dtype.type), store.sentence_ends, store.document_ends)
     return Instances(rows, settings, vocabulary, *arrays, np.arange(len(arrays[0]), dtype=np.int64))
+
+
+def pack(lengths: np.ndarray, row_length: int, max_items: int, rng: random.Random) -> tuple[np.ndarray, np.ndarray]:
+    """Puts items into rows, as few as best fit gives (by decreasing length; Krell et al. 2021, arXiv 2107.02027).
+
+    Args:
+      lengths: integers [n], each from 1 to row_length.
+      row_length: room of a row. max_items: most items in a row.
+      rng: for the order of the rows, which is random.
+
+    Returns:
+      (members, row_ends), int64: row k holds the items members[row_ends[k - 1]:row_ends[k]].
+    """
+    order = np.argsort(-lengths, kind="stable")
+    row_of, num_rows = _best_fit(lengths[order].astype(np.int64), row_length, max_items)
+    row_of = _shuffled(num_rows, rng)[row_of]
+    members = order[np.argsort(row_of, kind="stable")]
+    return members.astype(np.int64), np.cumsum(np.bincount(row_of, minlength=num_rows)).astype(np.int64)
+
+
+def _shuffled(count: int, rng: random.Random) -> np.ndarray:
+    """int64 [count]: a range, as `rng.shuffle` leaves it."""
+    order, state = np.arange(count, dtype=np.int64), generator_state(rng)
+    shuffle(state, order, count)
+    restore(rng, state)
+    return order
 
 
 # ---- compiled loops --------------------------------------------------------------------------------------------------
@@ -209,7 +244,7 @@ def plan_sentences(sentence_ends, document_ends, max_seq_length, within_document
     A sentence that is too long for a row stands alone, and is cut into several.
 
     Args:
-      sentence_ends, document_ends: of a store with separators (`token_store.TokenStoreWriter`).
+      sentence_ends, document_ends: of a store with separators (`token_store.tokenize`).
       within_documents: end a row with its document, and leave the document's separator out.
       place: int64 [3], where to continue: the next sentence, its document, and the tokens of the next row's sentences
         that are in rows already; at first zeros.
@@ -281,3 +316,34 @@ def plan_lines(tokens, sentence_ends, unknown_id, max_seq_length, place, spans):
             place[1] += 1
         place[0], place[1] = place[0] + 1, 0
     return made
+
+
+# ---- packing ---------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def _best_fit(lengths, row_length, max_items):
+    """The row of each item; lengths are decreasing."""
+    row_of = np.empty(len(lengths), np.int64)
+    # Rows that can take more, as a linked list for each amount of room left.
+    newest = np.full(row_length + 1, -1, np.int64)
+    older = np.empty(len(lengths), np.int64)
+    items = np.zeros(len(lengths), np.int32)
+    num_rows = 0
+    for k in range(len(lengths)):
+        length = lengths[k]
+        room = length
+        while room <= row_length and newest[room] < 0:
+            room += 1
+        if room > row_length:
+            row, room = num_rows, row_length
+            num_rows += 1
+        else:
+            row = newest[room]
+            newest[room] = older[row]
+        row_of[k] = row
+        items[row] += 1
+        if items[row] < max_items:
+            older[row] = newest[room - length]
+            newest[room - length] = row
+    return row_of, num_rows

@@ -5,25 +5,53 @@
     document_ends  int64  where each document ends in sentences
     continuations  uint8  only with word boundaries: whether each token continues a word (`text.word_boundaries`)
 
-Text is tokenized a megabyte at a time, each word only once (`word_tables`).
+Text is tokenized a megabyte at a time, and each word is looked up; only a new one is encoded. Word pieces: a word
+between spaces is cleaned, cut and encoded by compiled code (`word_kernels`), by the rules of `FullTokenizer`, which
+gives the same ids. Byte-level BPE: a word with the space before it is encoded by the tokenizer, whose pieces never
+reach beyond it. Of other tokenizers each line is encoded as a whole.
 """
 
+import abc
+import contextlib
 import dataclasses
+import itertools
 import mmap
 import os
+import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from bert_tf.pretraining import word_kernels
-from bert_tf.pretraining.word_tables import CONTINUES, word_table_of
+from bert_tf.system.numba_compile import is_interpreting
+from bert_tf.text.byte_bpe import ByteBpeTokenizer
+from bert_tf.text.sentence_piece import SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.word_boundaries import WordBoundaries
+from bert_tf.text.wordpiece import CONTINUATION, BasicTokenizer, FullTokenizer
 
 _NAMES = ("tokens", "sentence_ends", "document_ends")
 _CONTINUATIONS = "continuations"
 _COPY_BYTES = 1 << 24
+_CONTINUES = 1 << 30  # added to the id of a piece that continues a word
+_HASH_SLOTS = 1 << 20  # twice the words held at once
+_ARENA_BYTES = 1 << 24  # for these words
+_WORDS_AT_ONCE = 1 << 10
+_NUMBERS_AT_ONCE = 1 << 20
+_MARKS = range(0x20000, 0x2A6D0)  # rare ideographs, each of which is a separate token
+# Code points that no text should have: what follows them comes after a space; a space within a word of the table.
+_AFTER_SPACE, _HELD_SPACE = "\ufdd0", "\ufdd1"
+_MARKED = re.compile(f"[{_AFTER_SPACE}{_HELD_SPACE}]")
+_NEWLINE = "\u010a"  # as pieces write it
+_ODD_SPACE = re.compile(r"[^\S\n ]|  ")
+
+# Numbers of the words and newlines of a part of a text, pieces, starts, whether word n is more than whitespace: the ids
+# of word n are pieces[starts[n]:starts[n + 1]], and number 0 is a newline.
+Found = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+# Yields what is found in one part of the text after the other; the beginning of a line or word may be kept until its
+# end comes.
+LookUp = Callable[[str], Iterator[Found]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,13 +70,12 @@ class TokenStore:
     @classmethod
     def open(cls, directory: str) -> "TokenStore":
         """The store in a local directory, mapped into memory and not read."""
-        paths = [os.path.join(directory, name) for name in _NAMES]
-        sentence_ends, document_ends = (map_file(path, np.int64) for path in paths[1:])
+        paths = [os.path.join(directory, name) for name in (*_NAMES, _CONTINUATIONS)]
+        sentence_ends, document_ends = (map_file(path, np.int64) for path in paths[1:3])
         count = int(sentence_ends[-1]) if len(sentence_ends) else 0
         kind = np.int32 if os.path.getsize(paths[0]) == 4 * count else np.uint16
-        store = cls(map_file(paths[0], kind), sentence_ends, document_ends)
-        path = os.path.join(directory, _CONTINUATIONS)
-        return dataclasses.replace(store, continuations=map_file(path, np.uint8)) if os.path.exists(path) else store
+        marks = [map_file(paths[3], np.uint8)] if os.path.exists(paths[3]) else []
+        return cls(map_file(paths[0], kind), sentence_ends, document_ends, *marks)
 
 
 def map_file(path: str, kind: type) -> np.ndarray:
@@ -67,83 +94,69 @@ def map_file(path: str, kind: type) -> np.ndarray:
     return np.frombuffer(mapping, kind)
 
 
-class TokenStoreWriter:
+def tokenize(
+    pieces: Iterable[str],
+    tokenizer: Tokenizer,
+    directory: str,
+    boundaries: WordBoundaries | None = None,
+    separator: int | None = None,
+    mark_words: bool = False,
+) -> TokenStore:
     """Tokenizes text into a store.
 
+    A line without any token (only control characters, say) is left out and ends no document.
+
     Args:
+      pieces: of the text: one sentence per line, a blank line between documents; cut anywhere after a newline, or after
+        a space.
       directory: local, made if missing; what is in it is overwritten.
       boundaries: say which pieces continue a word; None: the pieces themselves do. Word pieces only.
       mark_words: store which pieces continue a word by their characters. SentencePiece only, where that is more than
         the ids say: an unknown piece may continue a word, too.
       separator: an id to put after each sentence and, as a sentence of its own, after each document; None: nothing.
     """
-
-    def __init__(
-        self,
-        directory: str,
-        tokenizer: Tokenizer,
-        boundaries: WordBoundaries | None = None,
-        separator: int | None = None,
-        mark_words: bool = False,
-    ):
-        os.makedirs(directory, exist_ok=True)
-        self.directory = directory
-        self._words = word_table_of(tokenizer, boundaries, mark_words)
-        self._separator = -1 if separator is None else separator
-        self._marked = boundaries is not None or mark_words
-        # Half the size is half the memory, or half the reading where memory is short.
-        self._kind = np.uint16 if max(tokenizer.vocab.values()) < 1 << 16 else np.int32
-        names = (*_NAMES, *([_CONTINUATIONS] if self._marked else []))
-        self._files = [open(os.path.join(directory, name), "wb") for name in names]  # noqa: SIM115
-        # Tokens and sentences so far, the tokens at the last sentence's end, the sentences at the last document's end,
-        # and whether the open line has anything to see.
-        self._carry = np.zeros(5, np.int64)
-
-    def __enter__(self) -> "TokenStoreWriter":
-        return self
-
-    def __exit__(self, *_) -> None:
-        for file in self._files:
-            file.close()
-
-    def add(self, text: str) -> None:
-        """Takes more of the text: one sentence per line, a blank line between documents; cut anywhere after a newline,
-        or after a space.
-
-        A line without any token (only control characters, say) is left out and ends no document.
-        """
-        for numbers, pieces, starts, visible in self._words.look_up(text):
+    look_up = words_of(tokenizer, boundaries, mark_words)
+    is_marked = boundaries is not None or mark_words
+    # Half the size is half the memory, or half the reading where memory is short.
+    kind = np.uint16 if max(tokenizer.vocab.values()) < 1 << 16 else np.int32
+    # Tokens and sentences so far, the tokens at the last sentence's end, the sentences at the last document's end, and
+    # whether the open line has anything to see.
+    carry = np.zeros(5, np.int64)
+    found = itertools.chain.from_iterable(map(look_up, itertools.chain(pieces, ["\n\n"])))  # ends the last document
+    with _opened(directory, is_marked) as files:
+        for numbers, ids, starts, visible in found:
             lines = int(np.count_nonzero(numbers == 0))
-            kind = np.int32 if self._marked else self._kind
-            arrays = [
-                np.empty(int((starts[numbers + 1] - starts[numbers]).sum()) + lines, kind),
-                np.empty(lines, np.int64),
-                np.empty(lines, np.int64),
-            ]
-            counts = word_kernels.cut_sentences(numbers, pieces, starts, visible, self._separator, self._carry, *arrays)
+            tokens = int((starts[numbers + 1] - starts[numbers]).sum()) + lines
+            arrays = [np.empty(tokens, np.int32 if is_marked else kind), *np.empty((2, lines), np.int64)]
+            counts = word_kernels.cut_sentences(
+                numbers, ids, starts, visible, -1 if separator is None else separator, carry, *arrays
+            )
             arrays = [values[:count] for values, count in zip(arrays, counts, strict=True)]
-            if self._marked:
-                arrays.append((arrays[0] >= CONTINUES).astype(np.uint8))
-                arrays[0] = (arrays[0] % CONTINUES).astype(self._kind)
-            for file, values in zip(self._files, arrays, strict=True):
+            if is_marked:
+                arrays.append((arrays[0] >= _CONTINUES).astype(np.uint8))
+                arrays[0] = (arrays[0] % _CONTINUES).astype(kind)
+            for file, values in zip(files, arrays, strict=True):
                 file.write(values.data)
+    return TokenStore.open(directory)
 
-    def end_document(self) -> None:
-        """Ends the open document, as a blank line does."""
-        self.add("\n\n")
+
+@contextlib.contextmanager
+def _opened(directory: str, is_marked: bool) -> Iterator[list]:
+    """The files of a store, to be written."""
+    os.makedirs(directory, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        names = (*_NAMES, _CONTINUATIONS) if is_marked else _NAMES
+        yield [stack.enter_context(open(os.path.join(directory, name), "wb")) for name in names]
 
 
 def merge_stores(sources: Sequence[str], directory: str) -> TokenStore:
     """The stores of several directories, in their order, as one; the sources are removed as they are copied."""
-    os.makedirs(directory, exist_ok=True)
     ends = [0, 0]  # tokens, sentences before this source
-    marked = os.path.exists(os.path.join(sources[0], _CONTINUATIONS))
-    names = (*_NAMES, *([_CONTINUATIONS] if marked else []))
-    files = [open(os.path.join(directory, name), "wb") for name in names]  # noqa: SIM115
-    try:
+    is_marked = os.path.exists(os.path.join(sources[0], _CONTINUATIONS))
+    with _opened(directory, is_marked) as files:
         for source in sources:
-            for number in (0, 3) if marked else (0,):
-                with open(os.path.join(source, names[number]), "rb") as file:
+            for number in (0, 3) if is_marked else (0,):
+                with open(os.path.join(source, (*_NAMES, _CONTINUATIONS)[number]), "rb") as file:
                     shutil.copyfileobj(file, files[number], _COPY_BYTES)
             store = TokenStore.open(source)
             for number, values in ((1, store.sentence_ends), (2, store.document_ends)):
@@ -153,23 +166,249 @@ def merge_stores(sources: Sequence[str], directory: str) -> TokenStore:
             ends[1] += len(store.sentence_ends)
             del store
             shutil.rmtree(source)
-    finally:
-        for file in files:
-            file.close()
     return TokenStore.open(directory)
 
 
-def tokenize(
-    pieces: Iterable[str],
-    tokenizer: Tokenizer,
-    directory: str,
-    boundaries: WordBoundaries | None = None,
-    separator: int | None = None,
-    mark_words: bool = False,
-) -> TokenStore:
-    """Text, in pieces as `TokenStoreWriter.add` takes them, to a store in a local directory."""
-    with TokenStoreWriter(directory, tokenizer, boundaries, separator, mark_words) as writer:
-        for piece in pieces:
-            writer.add(piece)
-        writer.end_document()
-    return TokenStore.open(directory)
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
+def words_of(tokenizer: Tokenizer, boundaries: WordBoundaries | None, mark_words: bool) -> LookUp:
+    """How the words of a text are looked up; boundaries, mark_words: see `tokenize`."""
+    lines = _Lines(tokenizer, mark_words, boundaries)
+    if is_interpreting():
+        return lines.look_up  # the others are faster, but compiled
+    if isinstance(tokenizer, FullTokenizer) and not tokenizer.basic_tokenizer.never_split:
+        words = WordPieces(tokenizer, boundaries)
+    elif isinstance(tokenizer, ByteBpeTokenizer):
+        words = ByteBpeWords(tokenizer)
+    else:
+        return lines.look_up
+    if not tokenizer.added_tokens:
+        return words.look_up
+
+    def look_up(text: str) -> Iterator[Found]:
+        """Words of lines without added tokens; a line with one is encoded as a whole."""
+        for has_token, group in itertools.groupby(lines.finished(text), key=tokenizer.added_tokens.occur):
+            group = list(group)
+            if has_token:
+                yield lines.encode(group)
+            else:
+                yield from words.look_up("\n".join([*group, ""]))
+
+    return look_up
+
+
+class _Lines:
+    """Lines as the words: word n is the n-th line of a part of the text."""
+
+    def __init__(self, tokenizer: Tokenizer, mark_words: bool, boundaries: WordBoundaries | None = None):
+        self._tokenizer, self._mark_words, self._boundaries = tokenizer, mark_words or boundaries, boundaries
+        # A line of which nothing is left before it is split is blank.
+        self._prepare = tokenizer.preprocess if isinstance(tokenizer, SentencePieceTokenizer) else str.strip
+        self._open_line: list[str] = []
+
+    def look_up(self, text: str) -> Iterator[Found]:
+        if lines := self.finished(text):
+            yield self.encode(lines)
+
+    def finished(self, text: str) -> list[str]:
+        """The lines that end in this part of the text, stripped."""
+        *lines, rest = text.split("\n")
+        if lines:
+            lines[0] = "".join([*self._open_line, lines[0]])
+            self._open_line.clear()
+        self._open_line.append(rest)
+        return [line.strip() for line in lines]
+
+    def encode(self, lines: list[str]) -> Found:
+        ids = self._tokenizer.encode_batch(lines)
+        visible = [bool(row or self._prepare(line)) for row, line in zip(ids, lines, strict=True)]
+        ends = np.cumsum([0, 0, *map(len, ids)])  # word 0 is the newline
+        numbers = np.zeros(2 * len(lines), np.int32)
+        numbers[::2] = np.arange(1, len(lines) + 1)
+        pieces = np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(ends[-1]))
+        if self._mark_words:
+            pieces += self._continuations(lines, ids) * np.int32(_CONTINUES)
+        return numbers, pieces, ends, np.array([False, *visible]).view(np.uint8)
+
+    def _continuations(self, lines: list[str], ids: list[list[int]]) -> np.ndarray:
+        tokenizer = self._tokenizer
+        added = {token.content for token in tokenizer.added_tokens.tokens}
+        flags = [
+            self._boundaries.continuations(line)
+            if self._boundaries
+            else [tokenizer.is_continuation(piece) and piece not in added for piece in tokenizer.tokenize(line)]
+            if tokenizer.unk_id in row
+            else tokenizer.continuations[row]
+            for line, row in zip(lines, ids, strict=True)
+        ]
+        return np.concatenate([np.empty(0, np.int32), *flags]).astype(np.int32)
+
+
+class _Words(abc.ABC):
+    """Numbers for words, which a subclass encodes. When it is full it is emptied, and so adapts to a change of text."""
+
+    def __init__(self):
+        self._slots = np.zeros(_HASH_SLOTS, np.int32)
+        self._arena = np.empty(_ARENA_BYTES, np.uint8)
+        self._arena_ends = np.zeros(_HASH_SLOTS // 2, np.int64)
+        self._clear()
+
+    @abc.abstractmethod
+    def _encode(self, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Encodes words.
+
+        Args:
+          ends: int64 [n + 1]; word k is arena[ends[k]:ends[k + 1]].
+
+        Returns:
+          The ids of all, int32; where those of each word end, int64 [n]; whether it is more than whitespace, bool [n].
+        """
+
+    def _clear(self) -> None:
+        self._slots[:] = 0
+        self._count = 1
+        self._pieces, self._starts = np.empty(0, np.int32), np.zeros(2, np.int64)
+        self._visible = np.zeros(1, np.uint8)
+
+    def look_up(self, text: str) -> Iterator[Found]:
+        data = np.frombuffer(text.encode(), np.uint8)
+        if len(data) > len(self._arena):  # a word may be as long as the text
+            self._arena = np.empty(len(data), np.uint8)
+            self._clear()
+        numbers = np.empty(min(len(data), _NUMBERS_AT_ONCE), np.int32)
+        at = 0
+        while at < len(data):
+            known, begin = self._count, at
+            at, found, self._count = word_kernels.find_words(
+                data, at, self._slots, self._arena, self._arena_ends, known, numbers
+            )
+            if self._count > known:
+                pieces, starts, visible = self._encode(self._arena_ends[known - 1 : self._count])
+                self._starts = np.concatenate([self._starts, len(self._pieces) + starts])
+                self._pieces = np.concatenate([self._pieces, pieces])
+                self._visible = np.concatenate([self._visible, visible.view(np.uint8)])
+            if found:
+                yield numbers[:found], self._pieces, self._starts, self._visible
+            if at == begin:
+                self._clear()
+
+    def _texts(self, ends: np.ndarray, numbers: np.ndarray) -> list[str]:
+        """Words of the arena by their numbers in `ends`."""
+        bounds = zip(ends[numbers].tolist(), ends[numbers + 1].tolist(), strict=True)
+        return [self._arena[begin:end].tobytes().decode() for begin, end in bounds]
+
+
+class WordPieces(_Words):
+    """Words of `FullTokenizer`, which are between spaces.
+
+    Args:
+      boundaries: see `tokenize`.
+    """
+
+    def __init__(self, tokenizer: FullTokenizer, boundaries: WordBoundaries | None = None):
+        super().__init__()
+        self._boundaries, self._basic_tokenizer = boundaries, tokenizer.basic_tokenizer
+        wordpiece = tokenizer.wordpiece_tokenizer
+        self._trie = _trie_of(wordpiece.vocab)
+        self._unknown_token, self._unknown_id = wordpiece.unk_token, tokenizer.vocab.get(wordpiece.unk_token, -1)
+        self._max_characters = wordpiece.max_input_chars_per_word
+        self._kinds, self._letters = _ascii_rules(tokenizer.basic_tokenizer)
+        self._is_space = np.array([chr(code).isspace() for code in range(128)])
+
+    def _encode(self, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        data, begins = self._arena[ends[0] : ends[-1]], ends[:-1] - ends[0]
+        is_ascii = np.maximum.reduceat(data, begins) < 128
+        visible = ~np.logical_and.reduceat(self._is_space[data & 0x7F], begins)
+        others = np.flatnonzero(~is_ascii)
+        words = self._texts(ends, others)
+        visible[others] = [not word.isspace() for word in words]
+        split_text = self._split(words)
+        pieces = np.empty(int(ends[-1] - ends[0]) + len(split_text), np.int32)
+        starts = np.empty(len(ends) - 1, np.int64)
+        count = word_kernels.cut_words(
+            self._arena, ends, is_ascii, self._kinds, self._letters, split_text, self._trie, self._unknown_id,
+            self._max_characters, pieces, starts,
+        )  # fmt: skip
+        if self._unknown_id < 0 and (pieces[:count] < 0).any():
+            raise KeyError(self._unknown_token)
+        if self._boundaries:
+            for word, end in zip(self._texts(ends, np.arange(len(starts))), starts.tolist(), strict=True):
+                flags = self._boundaries.continuations(word)
+                pieces[end - len(flags) : end] += np.array(flags, np.int32) * _CONTINUES
+        return pieces[:count], starts, visible
+
+    def _split(self, words: list[str]) -> np.ndarray:
+        """UTF-8 of the basic tokens of words: spaces between tokens, a newline after each word."""
+        # All at once, with an ideograph between them.
+        text = " ".join(words)
+        mark = next(chr(code) for code in _MARKS if chr(code) not in text)
+        tokens = self._basic_tokenizer.tokenize(f" {mark} ".join([*words, ""]))
+        # Writable, as the words of the other kind are: Numba compiles another version for arrays that are not.
+        return np.frombuffer(bytearray(" ".join(tokens).replace(mark, "\n").encode()), np.uint8)
+
+
+class ByteBpeWords(_Words):
+    """Words of `ByteBpeTokenizer`: each with the space before it, if there is one. A line with other whitespace than
+    single spaces, whose pieces may hold any of it, is one word."""
+
+    def __init__(self, tokenizer: ByteBpeTokenizer):
+        super().__init__()
+        self._tokenizer = tokenizer
+        self._newline_id = tokenizer.vocab[_NEWLINE]
+        self._lines = _Lines(tokenizer, mark_words=False)
+
+    def look_up(self, text: str) -> Iterator[Found]:
+        lines = self._lines.finished(text)
+        text = "\n".join(lines)
+        if _MARKED.search(text):
+            yield self._lines.encode(lines)
+            return
+        if _ODD_SPACE.search(text):
+            lines = [
+                line.replace(" ", _HELD_SPACE if _ODD_SPACE.search(line) else f" {_AFTER_SPACE}") for line in lines
+            ]
+            text = "\n".join(lines)
+        else:
+            text = text.replace(" ", f" {_AFTER_SPACE}")
+        yield from super().look_up(text + "\n" if lines else "")
+
+    def _encode(self, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        words = self._texts(ends, np.arange(len(ends) - 1))
+        words = [word.replace(_AFTER_SPACE, " ").replace(_HELD_SPACE, " ") for word in words]
+        if self._tokenizer.add_prefix_space:
+            words = [word if word[0] == " " else f" {word}" for word in words]
+        # Many at once: a newline between them is a piece of its own.
+        texts = ["\n".join([*words[k : k + _WORDS_AT_ONCE], ""]) for k in range(0, len(words), _WORDS_AT_ONCE)]
+        ids = np.concatenate([np.array(row, np.int32) for row in self._tokenizer.encode_batch(texts)])
+        is_end = ids == self._newline_id
+        starts = np.flatnonzero(is_end) - np.arange(len(words))
+        return ids[~is_end], starts, np.ones(len(words), bool)
+
+
+def _ascii_rules(tokenizer: BasicTokenizer) -> tuple[np.ndarray, np.ndarray]:
+    """What the tokenizer makes of each ASCII character: its kind and letter, uint8 [128] (see `word_kernels`)."""
+    kinds, letters = np.zeros(128, np.uint8), np.zeros(128, np.uint8)
+    for code in range(128):
+        tokens = tokenizer.tokenize(f"x{chr(code)}x")
+        if len(tokens) == 3:
+            kinds[code], letters[code] = word_kernels.ALONE, ord(tokens[1])
+        elif len(tokens) == 2:
+            kinds[code] = word_kernels.SPACE
+        elif len(tokens[0]) == 3:
+            kinds[code], letters[code] = word_kernels.LETTER, ord(tokens[0][1])
+        else:
+            kinds[code] = word_kernels.DROPPED
+    return kinds, letters
+
+
+def _trie_of(vocab: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """See `word_kernels.build_trie`."""
+    continues = np.array([token.startswith(CONTINUATION) for token in vocab])
+    tokens = [token.removeprefix(CONTINUATION).encode() for token in vocab]
+    ends = np.cumsum([len(token) for token in tokens])
+    slots = 1 << int(2 * ends[-1] + 2).bit_length()
+    trie = np.zeros(slots, np.int64), np.zeros(slots, np.int32), np.full(int(ends[-1]) + 2, -1, np.int32)
+    ids = np.fromiter(vocab.values(), np.int32, len(tokens))
+    word_kernels.build_trie(np.frombuffer(b"".join(tokens), np.uint8), ends, ids, continues, *trie)
+    return trie

@@ -132,20 +132,6 @@ def cut_words(arena, ends, is_ascii, kinds, letters, split_text, trie, unknown_i
     return found
 
 
-@compiled
-def describe_words(arena, ends, is_space, is_ascii, is_visible):
-    """Fills in bool [n] each, whether word k, arena[ends[k]:ends[k + 1]], is ASCII, and whether it is more than the
-    characters of is_space, bool [128] (undefined for a word that is not ASCII)."""
-    for word in range(len(is_ascii)):
-        is_ascii[word], is_visible[word] = True, False
-        for k in range(ends[word], ends[word + 1]):
-            if arena[k] >= 128:
-                is_ascii[word] = False
-                break
-            if not is_space[arena[k]]:
-                is_visible[word] = True
-
-
 # ---- text ------------------------------------------------------------------------------------------------------------
 
 
@@ -217,7 +203,7 @@ def cut_sentences(words, pieces, starts, visible, separator, carry, tokens, sent
       words: int64, 0 for a newline. pieces, starts: ids of word n are pieces[starts[n]:starts[n + 1]]. visible: whether
         word n is more than whitespace.
       separator: the id that ends each sentence and, as a sentence of its own, each document; -1: none does.
-      carry: int64 [5], see `token_store.TokenStoreWriter`; updated.
+      carry: int64 [5], see `token_store.tokenize`; updated.
       tokens, sentence_ends, document_ends: filled in.
 
     Returns:

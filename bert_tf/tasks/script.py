@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data.shares import Share
+from bert_tf.data.order import Share
 from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import card, flops, initialize, lora, lora_file, saving, teacher_layers
 from bert_tf.models.card import CardFacts

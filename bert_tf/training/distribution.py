@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data.shares import WHOLE, Share
+from bert_tf.data.order import WHOLE, Share
 from bert_tf.models import kernels
 from bert_tf.system import script
 from bert_tf.training.settings import DeviceSettings

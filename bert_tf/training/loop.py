@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data.shares import Share
+from bert_tf.data.order import Share
 from bert_tf.models import initialize, lora
 from bert_tf.system import compiled_programs, first_use
 from bert_tf.training import checkpoints

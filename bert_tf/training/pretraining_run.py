@@ -17,7 +17,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import records
-from bert_tf.data.shares import Share
+from bert_tf.data.order import Share
 from bert_tf.models import card, initialize, pretrained, random_weights, saving
 from bert_tf.models import directory as model_directory
 from bert_tf.models.card import NO_FACTS, CardFacts
@@ -25,7 +25,7 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import AlbertConfig, DistilBertConfig, config_of_size
 from bert_tf.models.variable_names import pooler
-from bert_tf.pretraining import dynamic_masking, model_vocabulary
+from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.system.declare import value_of
 from bert_tf.text.tokenizer_choice import find_vocabulary
 from bert_tf.training import checkpoints, distribution, loop, optimization, run_directory
@@ -356,7 +356,7 @@ def _make_evaluate(
                 batch_size=settings.eval_batch_size,
                 repeat=not settings.eval_input_file,
                 max_steps=settings.max_eval_steps,
-                prepare=task.labeller(opened, dynamic_masking.EVALUATION_SEED),
+                prepare=task.labeller(opened, mask_rules.EVALUATION_SEED),
             )
             with records.explained_errors(opened.index, opened.features):
                 evaluated[step] = evaluate_batches(batches)

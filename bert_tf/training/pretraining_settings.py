@@ -6,7 +6,7 @@ The script creates them first, so that a wrong flag fails at once.
 import dataclasses
 import os
 
-from bert_tf.data.first_record import check_first_record
+from bert_tf.data.record_files import check_first_record
 from bert_tf.models.directory import check_model, read_config
 from bert_tf.models.families import config_of_size
 from bert_tf.models.recipe import OptimizerSettings
@@ -18,7 +18,7 @@ from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, given, grou
 from bert_tf.system.messages import named_by
 from bert_tf.training.settings import DeviceSettings, TrainingSettings
 
-# BERT's (dynamic_masking.py) and RoBERTa's (roberta_masking.py).
+# See `mask_rules`.
 MASK_RULES = ("bert", "roberta")
 
 MASKS, ELECTRA = "Masks of unmasked records", "With --objective=electra"  # headings of --help
@@ -65,6 +65,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         "--mask_smoothing twice the mean; for ELECTRA and RoBERTa as many as their authors had, about max_seq_length * "
         "masked_lm_prob.",
         unset=True,
+        least=1,
     )
     eval_batch_size: int = setting(8, "Examples per batch in evaluation, over all devices.", least=1)
     learning_rate: float | None = like(

@@ -23,7 +23,8 @@ from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import AlbertConfig, Family, family_of
 from bert_tf.models.recipe import Recipe
 from bert_tf.models.teacher_settings import DISTILLATION_FLAGS
-from bert_tf.pretraining import dynamic_masking, left_to_right, model_vocabulary, roberta_masking, smoothed_masking
+from bert_tf.pretraining import mask_rules, model_vocabulary
+from bert_tf.pretraining.masking import Masking
 from bert_tf.system.declare import given
 from bert_tf.system.kept_arrays import load_arrays, save_arrays
 from bert_tf.system.text_files import list_files, warn_of_missing_shards
@@ -114,7 +115,7 @@ class PretrainingTask:
 
     Attributes:
       masking: how unmasked records are masked; None if there are none, or nothing is masked.
-      token_weights: of `smoothed_masking`; None: all tokens are masked alike.
+      token_weights: of `mask_rules.smoothed`; None: all tokens are masked alike.
       own_masks: attributes of the masks that the settings have no say in.
 
     Raises:
@@ -131,7 +132,7 @@ class PretrainingTask:
         self.token_weights = None
         if self.masking and (power := self.masking.mask_smoothing):
             counts = token_counts(data["input_file"], config.vocab_size)
-            self.token_weights = smoothed_masking.token_weights(counts, self.masking.special_ids, power)
+            self.token_weights = mask_rules.token_weights(counts, self.masking.special_ids, power)
 
     @staticmethod
     def configure(settings: PretrainingSettings, config: BertConfig, config_name: str) -> None:
@@ -214,7 +215,7 @@ class PretrainingTask:
         if settings.mask_smoothing:  # rows differ in how many they get
             return min(math.ceil(2 * settings.masked_lm_prob * settings.max_seq_length), settings.max_seq_length)
         if mask_rule_of(settings, config) == "roberta":
-            return roberta_masking.default_predictions(
+            return mask_rules.roberta_predictions(
                 settings.masked_lm_prob, settings.max_seq_length, settings.do_whole_word_mask
             )
         return 20
@@ -253,13 +254,13 @@ class PretrainingTask:
         return self.token_weights is not None
 
     def mask_rows(self, rows: Mapping[str, tf.Tensor], seed: int, step, first_row) -> dict[str, tf.Tensor]:
-        """See `dynamic_masking.mask_rows`."""
+        """See `mask_rules`."""
         if self.token_weights is not None:
-            return smoothed_masking.mask_rows(rows, seed, step, self.masking, self.token_weights)
-        rule = roberta_masking if self.masking.mask_rule == "roberta" else dynamic_masking
-        return rule.mask_rows(rows, seed, step, self.masking, first_row)
+            return mask_rules.smoothed(rows, seed, step, self.masking, self.token_weights)
+        rule = mask_rules.roberta if self.masking.mask_rule == "roberta" else mask_rules.bert
+        return rule(rows, seed, step, self.masking, first_row)
 
-    def create_masking(self, data: Mapping[str, OpenedRecords]) -> dynamic_masking.Masking | None:
+    def create_masking(self, data: Mapping[str, OpenedRecords]) -> Masking | None:
         """How unmasked records are masked; None if there are none.
 
         Raises:
@@ -286,7 +287,7 @@ class PretrainingTask:
         values = {name: getattr(settings, name) for name in ("max_predictions_per_seq", *MASK_FLAGS)}
         values |= {"mask_rule": mask_rule_of(settings, self.config), **self.own_masks}
         tokenizer = model_vocabulary.tokenizer_of_model(vocab_file, self.config)
-        masking = dynamic_masking.Masking.from_vocab(tokenizer.vocab, vocab_file, tokenizer, **values)
+        masking = Masking.from_vocab(tokenizer.vocab, vocab_file, tokenizer, **values)
         if (largest := masking.all_ids.max()) >= self.config.vocab_size:
             raise ValueError(
                 f"--vocab_file={vocab_file} has token id {largest}, but the model's vocab_size is "
@@ -347,7 +348,7 @@ def mask_rule_of(settings: PretrainingSettings, config: BertConfig) -> str:
 
 
 class LeftToRightTask(PretrainingTask):
-    """Each token from those before it; see left_to_right.py."""
+    """Each token from those before it; see `mask_rules.left_to_right`."""
 
     @staticmethod
     def configure(settings: PretrainingSettings, config: BertConfig, config_name: str) -> None:
@@ -364,7 +365,7 @@ class LeftToRightTask(PretrainingTask):
         return self.settings.max_seq_length - 1
 
     def labeller(self, opened: OpenedRecords, seed: int) -> Labeller:
-        return lambda rows, step, first_row: left_to_right.predict_next_tokens(rows)
+        return lambda rows, step, first_row: mask_rules.left_to_right(rows)
 
     def advice(self, folder: str) -> str:
         return f"  python run_classifier.py --init_checkpoint={folder} --task_name=... --do_train --output_dir=..."

@@ -23,7 +23,7 @@ from bert_tf.models.families import DistilBertConfig, ElectraConfig
 from bert_tf.models.recipe import Recipe
 from bert_tf.models.task_models import BertForMaskedLM
 from bert_tf.models.teacher_settings import DISTILLATION_FLAGS
-from bert_tf.pretraining import electra_masking, model_vocabulary
+from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.training import checkpoints, run_directory
 from bert_tf.training.pretraining_settings import FIXED_MASK_FLAGS, PretrainingSettings
 from bert_tf.training.pretraining_tasks import OpenedRecords, PretrainingTask
@@ -42,8 +42,8 @@ class ElectraTask(PretrainingTask):
     """
 
     own_masks: Mapping[str, object] = {
-        "mask_rule": "electra", "mask_rate": electra_masking.MASK_RATE, "random_rate": 0.0,
-        "keep_rate": 1 - electra_masking.MASK_RATE,
+        "mask_rule": "electra", "mask_rate": mask_rules.ELECTRA_MASK_RATE, "random_rate": 0.0,
+        "keep_rate": 1 - mask_rules.ELECTRA_MASK_RATE,
     }  # fmt: skip
 
     def __init__(
@@ -62,7 +62,7 @@ class ElectraTask(PretrainingTask):
 
     @staticmethod
     def default_predictions(settings: PretrainingSettings, config: BertConfig) -> int:
-        return electra_masking.default_predictions(settings.masked_lm_prob, settings.max_seq_length)
+        return mask_rules.electra_predictions(settings.masked_lm_prob, settings.max_seq_length)
 
     def _configure_generator(self) -> ElectraConfig:
         """The generator's configuration.
@@ -124,8 +124,8 @@ class ElectraTask(PretrainingTask):
         return {**super().recorded, "generator_size": self.generator_config.hidden_size / self.config.hidden_size}
 
     def mask_rows(self, rows: Mapping[str, tf.Tensor], seed: int, step, first_row) -> dict[str, tf.Tensor]:
-        """See `electra_masking.mask_rows`."""
-        return electra_masking.mask_rows(rows, seed, step, self.masking, first_row)
+        """See `mask_rules.electra`."""
+        return mask_rules.electra(rows, seed, step, self.masking, first_row)
 
     # --- the run's directory -----------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import pytest
 from helpers.slow import exhaustive
 from helpers.tiny import write_pretraining_records
 
-from bert_tf.data import gzip_records, record_index, records
+from bert_tf.data import record_files, record_index, records
 
 FEATURES = records.pretraining_features(16, 3)
 BITS = [(3, 2), *exhaustive((2, 55))]
@@ -44,6 +44,7 @@ def whole(request, tmp_path, monkeypatch):
     path, index_file = tmp_path / "records.tfrecord", tmp_path / "index.npz"
     write_pretraining_records(path, 12)
     if request.param == "gzip":
+        monkeypatch.setattr(record_files, "RECORDS_PER_BLOCK", 12)
         path.write_bytes(gzip.compress(path.read_bytes()))
     return path, index_file, read(path, index_file)
 
@@ -59,7 +60,7 @@ def test_of_a_record_file(whole, seed, count, indexed):
             index_file.unlink()
         try:
             found = read(path, index_file)
-        except (records.RecordError, gzip_records.GzipDamage) as error:
+        except records.RecordError as error:
             assert str(path) in str(error) and "\n" not in str(error)
             noticed += 1
         else:

@@ -1,19 +1,16 @@
-"""Gzip-compressed record files: same records in the same order, errors name the damage, any gzip file can be read."""
+"""Gzip-compressed record files: same records in the same order, errors name the damage."""
 
 import gzip
-import itertools
 import os
-import struct
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import logging
 from helpers.record_files import example_of, write_records
 
-from bert_tf.data import gzip_records, record_index, records
+from bert_tf.data import record_files, records
 
-FEATURES = {"number": tf.io.FixedLenFeature([], tf.int64)}
+FEATURES = {"number": records.Feature(1)}
 COUNT = 61
 
 
@@ -25,7 +22,8 @@ def example(number: int) -> bytes:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(record_index, "RECORDS_PER_BLOCK", 8)
+    for module in ("record_files", "record_index"):
+        monkeypatch.setattr(f"bert_tf.data.{module}.RECORDS_PER_BLOCK", 8)
 
 
 @pytest.fixture
@@ -35,29 +33,20 @@ def plain(tmp_path):
     return tmp_path / "plain"
 
 
-def frames() -> list[bytes]:
-    """The 61 records as they are in a file."""
-    sizes = [len(example(number)) + 16 for number in range(COUNT)]
-    ends = list(itertools.accumulate(sizes))
-    return list(zip([0, *ends], ends, strict=False))
-
-
-def members(plain, path, cuts) -> list[int]:
-    """Writes the content as gzip members that end at these bytes; returns where they begin, and the file's length."""
+def write_blocks(plain, path, records_a_block: int = 8) -> list[int]:
+    """Writes the content as gzip members; returns where they begin, and the file's length."""
     content, offsets = plain.read_bytes(), [0]
+    ends = np.cumsum([0, *(len(example(number)) + 16 for number in range(COUNT))])
     with open(path, "wb") as file:
-        for begin, end in itertools.pairwise([0, *cuts, len(content)]):
-            file.write(gzip.compress(content[begin:end], mtime=0))
+        for first in range(0, COUNT, records_a_block):
+            last = min(first + records_a_block, COUNT)
+            file.write(gzip.compress(content[ends[first] : ends[last]], mtime=0))
             offsets.append(file.tell())
     return offsets
 
 
-def write_blocks(plain, path) -> list[int]:
-    return members(plain, path, [frames()[k][0] for k in range(8, COUNT, 8)])
-
-
 def numbers(dataset) -> list[list[int]]:
-    return [batch["number"].numpy().tolist() for batch in dataset]
+    return [batch["number"].numpy()[:, 0].tolist() for batch in dataset]
 
 
 def in_order(files, **options) -> list[int]:
@@ -69,12 +58,13 @@ def in_order(files, **options) -> list[int]:
     return drawn
 
 
-def test_members_of_whole_blocks_give_the_batches_of_the_plain_file(plain, tmp_path):
+@pytest.mark.parametrize("chunk", [7, 1 << 16])
+def test_blocks_give_the_batches_of_the_plain_file(plain, tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr(record_files, "_CHUNK_BYTES", chunk)
     offsets = write_blocks(plain, tmp_path / "many")
     index = records.index_records([str(tmp_path / "many")], FEATURES)
     assert index.compressed == (True,)
     assert index.byte_offset.tolist() == offsets[:-1]
-    assert index.inner_offset.tolist() == [0] * 8
     assert index.num_records.tolist() == [8] * 7 + [5]
     reference = records.index_records([str(plain)], FEATURES)
     for start in (0, 17):
@@ -89,69 +79,11 @@ def test_members_of_whole_blocks_give_the_batches_of_the_plain_file(plain, tmp_p
         assert one == other
 
 
-@pytest.mark.parametrize("size", [None, 1000])
-def test_any_gzip_file_is_read(plain, tmp_path, size, caplog):
-    """A single member, as written by TensorFlow; members that end anywhere, as written by other tools."""
-    path = tmp_path / "one"
-    if size is None:
-        with tf.io.TFRecordWriter(str(path), options="GZIP") as writer:
-            for number in range(COUNT):
-                writer.write(example(number))
-    else:
-        members(plain, path, range(size, plain.stat().st_size, size))
-    logging.set_verbosity(logging.INFO)
-    with caplog.at_level("INFO", logger="absl"):
-        index = records.index_records([str(path)], FEATURES)
-    assert "decompress everything before it, which is slow" in caplog.text
-    assert index.total_records == COUNT
-    assert in_order([path]) == list(range(COUNT))
-    reference = records.index_records([str(plain)], FEATURES)
-    if index.num_records.tolist() == reference.num_records.tolist():
-        one, other = (
-            numbers(records.training_batches(w, FEATURES, batch_size=7, seed=3, shuffle_window=20).take(30))
-            for w in (index, reference)
-        )
-        assert one == other
-
-
-def test_chunks_of_the_file_may_end_anywhere(plain, tmp_path, monkeypatch):
-    write_blocks(plain, tmp_path / "many")
-    expected = list(gzip_records.gzip_records(str(tmp_path / "many")))
-    assert [payload for *_, payload in expected] == [example(number) for number in range(COUNT)]
-    for size in (1, 7, 100):
-        monkeypatch.setattr(gzip_records, "_CHUNK_BYTES", size)
-        assert list(gzip_records.gzip_records(str(tmp_path / "many"))) == expected
-
-
-@pytest.mark.parametrize("kind", ["one member", "blocks"])
-def test_blocks_may_be_asked_for_in_any_order_and_again(plain, tmp_path, kind):
-    """A reader goes on where it stopped; a block that lies before this place is read from its member's start."""
-    path = tmp_path / "file"
-    members(plain, path, [] if kind == "one member" else [frames()[k][0] for k in range(8, COUNT, 8)])
-    places = [place[:2] for place in gzip_records.gzip_records(str(path))]
-    reader = gzip_records.GzipReader()
-    for first in (0, 0, 8, 16, 16, 8, 0, 48, 40, 3, 5):
-        expected = [example(number) for number in range(first, first + 8)]
-        assert reader.read(str(path), *places[first], 8) == expected, first
-
-
 def test_plain_and_compressed_files_together(plain, tmp_path):
-    write_blocks(plain, tmp_path / "many")
+    write_blocks(plain, tmp_path / "many", 5)
     (tmp_path / "empty").write_bytes(gzip.compress(b""))
     files = [plain, tmp_path / "many", tmp_path / "empty", plain]
     assert in_order(files) == list(range(COUNT)) * 3
-
-
-def test_kept_index(plain, tmp_path, monkeypatch):
-    write_blocks(plain, tmp_path / "many")
-    cache = str(tmp_path / "index.npz")
-    files = [str(plain), str(tmp_path / "many")]
-    first = records.index_records(files, FEATURES, cache_file=cache)
-    monkeypatch.setattr(record_index, "_scan_file", None)
-    again = records.index_records(files, FEATURES, cache_file=cache)
-    assert again.compressed == (False, True)
-    assert again.fingerprint == first.fingerprint
-    np.testing.assert_array_equal(np.stack(first.blocks()), np.stack(again.blocks()))
 
 
 def test_a_record_whose_length_looks_like_gzip(tmp_path):
@@ -159,87 +91,47 @@ def test_a_record_whose_length_looks_like_gzip(tmp_path):
     with tf.io.TFRecordWriter(str(tmp_path / "a")) as writer:
         writer.write(b"x" * 0x088B1F)
     assert (tmp_path / "a").read_bytes()[:3] == b"\x1f\x8b\x08"
-    assert not gzip_records.is_gzip(str(tmp_path / "a"))
+    assert not record_files.is_gzip(str(tmp_path / "a"))
 
 
 # --- damage -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("place", "member"),
-    [("content", 0), ("checksum", 7)],
-)
-def test_damaged_member(plain, tmp_path, member, place):
+@pytest.mark.parametrize(("kind", "place"), [("corrupt", 200), ("corrupt", -7), ("truncated", 300)])
+def test_damaged_member(plain, tmp_path, kind, place):
     path = tmp_path / "many"
     offsets = write_blocks(plain, path)
     content = bytearray(path.read_bytes())
-    content[offsets[member] + 200 if place == "content" else offsets[member + 1] - 7] ^= 0x10
+    if kind == "truncated":
+        content = content[: offsets[5] + place]
+    else:
+        content[(offsets[5] if place > 0 else offsets[6]) + place] ^= 0x10
     path.write_bytes(content)
-    message = (
-        rf"{path}: the gzip member at byte {offsets[member]} is corrupt.*after {8 * member} records.*--skip_corrupt_"
-    )
+    message = rf"{path}: the gzip member at byte {offsets[5]} is {kind}.*after 40 records.*--skip_corrupt_"
     with pytest.raises(records.RecordError, match=message):
         records.index_records([str(path)], FEATURES)
     write_blocks(plain, tmp_path / "sound")
-    expected = [number for number in range(COUNT) if number // 8 < member] + list(range(COUNT))
-    assert in_order([path, tmp_path / "sound"], skip_corrupt_records=True) == expected
-    index = records.index_records([str(path), str(tmp_path / "sound")], FEATURES, skip_corrupt_records=True)
-    assert index.skipped == (1, 0)
+    files = [str(path), str(tmp_path / "sound")]
+    assert in_order(files, skip_corrupt_records=True) == [*range(40), *range(COUNT)]
+    assert records.index_records(files, FEATURES, skip_corrupt_records=True).skipped == (1, 0)
 
 
-@pytest.mark.parametrize("chunk", [100, 1 << 16])
-def test_damaged_file_of_members_that_end_anywhere(plain, tmp_path, monkeypatch, chunk):
-    """A record that began in an earlier member and ends in the damaged one is lost, too, and so is the rest.
-
-    In small chunks the records of the damaged member are found before its end shows that they are damaged.
-    """
-    monkeypatch.setattr(gzip_records, "_CHUNK_BYTES", chunk)
-    path = tmp_path / "many"
-    cuts = list(range(3000, plain.stat().st_size, 3000))
-    offsets = members(plain, path, cuts)
-    content = bytearray(path.read_bytes())
-    content[offsets[2] + 200] ^= 0x10
-    path.write_bytes(content)
-    whole = [number for number, (_, end) in enumerate(frames()) if end <= 6000]
-    assert in_order([path], skip_corrupt_records=True) == whole
-
-
-@pytest.mark.parametrize("kind", ["many", "one"])
-def test_truncated_file(plain, tmp_path, kind):
-    path = tmp_path / kind
-    offsets = write_blocks(plain, path) if kind == "many" else members(plain, path, [])
-    size = path.stat().st_size * 2 // 3
-    os.truncate(path, size)
-    member = max(offset for offset in offsets if offset <= size)
-    with pytest.raises(
-        records.RecordError, match=rf"{path}: the gzip member at byte {member} is truncated.*at byte {size}"
-    ):
-        records.index_records([str(path)], FEATURES)
-    kept = in_order([path], skip_corrupt_records=True)
-    assert kept == list(range(len(kept)))
-    assert 35 <= len(kept) <= 41
-
-
-def test_compressed_text_and_a_file_that_ends_inside_a_record(plain, tmp_path):
+def test_files_without_blocks_are_refused(plain, tmp_path, monkeypatch):
+    """Those of other programs, text, and what would fill the memory."""
+    (tmp_path / "one").write_bytes(gzip.compress(plain.read_bytes()))
     (tmp_path / "text").write_bytes(gzip.compress(b"[CLS] the cat sat on the mat [SEP]\n" * 40))
-    with pytest.raises(
-        records.RecordError, match=r"text: the gzip member at byte 0 is not a TFRecord file: at byte 0 "
-    ):
-        records.index_records([str(tmp_path / "text")], FEATURES)
-    (tmp_path / "cut").write_bytes(gzip.compress(plain.read_bytes()[:-5]))
-    with pytest.raises(records.RecordError, match=r"cut: the gzip member .* ends inside a record, after 60 records"):
-        records.index_records([str(tmp_path / "cut")], FEATURES)
-    assert in_order([tmp_path / "cut"], skip_corrupt_records=True) == list(range(60))
-
-
-def test_a_record_that_would_fill_the_memory(tmp_path):
-    length = struct.pack("<Q", 10**12)
-    frame = length + struct.pack("<I", gzip_records.masked_crc32c(length))
-    (tmp_path / "bomb").write_bytes(gzip.compress(frame + bytes(1 << 20)))
-    with pytest.raises(
-        records.RecordError, match=r"bomb: .* is no file of examples: a record has 1,000,000,000,000 by"
-    ):
-        records.index_records([str(tmp_path / "bomb")], FEATURES)
+    (tmp_path / "cut").write_bytes(gzip.compress(plain.read_bytes()[:300]))
+    messages = {
+        "one": "at byte 0 is no block of up to 8 records, as .*--compression=gzip writes them: decompress the file",
+        "text": "at byte 0 is not a TFRecord file: at byte 0 of its content there is no record length",
+        "cut": "at byte 0 is not a TFRecord file: it ends inside a record",
+    }
+    for name, message in messages.items():
+        with pytest.raises(records.RecordError, match=f"{name}: the gzip member {message}"):
+            records.index_records([str(tmp_path / name)], FEATURES)
+    monkeypatch.setattr(record_files, "_LARGEST_MEMBER", 1000)
+    with pytest.raises(records.RecordError, match="is no block of up to 8 records"):
+        records.index_records([str(tmp_path / "one")], FEATURES)
 
 
 def failure(index, features=FEATURES) -> str | None:
@@ -249,7 +141,7 @@ def failure(index, features=FEATURES) -> str | None:
     return records.explain_record_error(raised.value, index, features)
 
 
-def test_file_that_decays_after_indexing(plain, tmp_path):
+def test_errors_after_indexing_name_the_record(plain, tmp_path):
     path = tmp_path / "many"
     offsets = write_blocks(plain, path)
     index = records.index_records([str(path)], FEATURES)
@@ -260,13 +152,11 @@ def test_file_that_decays_after_indexing(plain, tmp_path):
     text = failure(index)
     assert text.startswith(f"{path}: the gzip member at byte {offsets[3]} is corrupt")
     assert text.endswith("it was intact when indexed")
-
-
-def test_record_in_the_middle_differs_from_the_flags(plain, tmp_path):
-    path = tmp_path / "many"
-    odd = tf.train.Example().SerializeToString()
-    write_records(plain, [odd if number == 21 else example(number) for number in range(COUNT)])
-    content = plain.read_bytes()
-    path.write_bytes(gzip.compress(content[: len(content) // 2]) + gzip.compress(content[len(content) // 2 :]))
+    places = write_records(plain, [example_of({"number": [n] * (1 + (n == 21))}) for n in range(24)])
+    frames = plain.read_bytes()
+    path.write_bytes(b"".join(gzip.compress(frames[places[k] : places[k + 8]]) for k in (0, 8, 16)))
     index = records.index_records([str(path)], FEATURES)
-    assert failure(index).startswith(f"{path}: record 21 (gzip member at byte 0) has no feature 'number'")
+    place = index.byte_offset[2]
+    assert failure(index).startswith(
+        f"{path}: record 21 (gzip member at byte {place}) has 2 values in feature 'number'"
+    )

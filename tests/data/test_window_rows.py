@@ -6,7 +6,7 @@ import numpy as np
 
 from bert_tf.data import token_rows
 from bert_tf.data.grouped_rows import WindowRows
-from bert_tf.data.shares import Share
+from bert_tf.data.order import Share
 
 LENGTH = 8
 

@@ -3,15 +3,14 @@
 import os
 import pathlib
 import re
-import shutil
 
 import numpy as np
 import pytest
-from helpers.slow import exhaustive
+from helpers.record_files import write_records
 from helpers.tiny import TINY_CONFIG, write_pretraining_records
 
-from bert_tf.data import record_index, records, written_index
-from bert_tf.data.written_index import RECORDS_PER_BLOCK, index_path
+from bert_tf.data import record_index, records
+from bert_tf.data.record_index import RECORDS_PER_BLOCK, index_path
 from bert_tf.models.config import BertConfig
 from bert_tf.pretraining import record_writer
 from bert_tf.training import pretraining_tasks
@@ -37,9 +36,9 @@ def frames(tmp_path_factory) -> list[bytes]:
 def write(path, frames: list[bytes], compression=None) -> None:
     """A record file and its index, as create_pretraining_data.py writes them."""
     starts = range(0, len(frames), RECORDS_PER_BLOCK)
-    blocks = (b"".join(frames[start : start + RECORDS_PER_BLOCK]) for start in starts)
+    blocks = (frames[start : start + RECORDS_PER_BLOCK] for start in starts)
     pathlib.Path(path).touch()
-    index = record_writer.write_blocks(str(path), blocks, len(frames), compression)
+    index = record_writer.write_blocks(str(path), ((len(block), b"".join(block)) for block in blocks), compression)
     with open(index_path(str(path)), "wb") as file:
         file.write(index.to_bytes())
 
@@ -91,17 +90,13 @@ def test_some_files_with_an_index_and_some_without(tmp_path, scanned, frames):
 
 
 def other_records(path, frames):
-    write(path.with_name("other.tfrecord"), frames[::-1])
-    shutil.copy(path.with_name("other.tfrecord"), path)
+    """Of the same size in all, but there is only one."""
+    size = path.stat().st_size
+    write_records(path, [bytes(size - 16)])
 
 
 def cut(path, frames):
     path.write_bytes(path.read_bytes()[: -len(frames[-1])])
-
-
-def other_frames(path, frames):
-    """Of the same size in all, but the last block begins elsewhere."""
-    path.write_bytes(b"".join([*frames[-3:], *frames[:-3]]))
 
 
 def other_version(path, frames):
@@ -123,9 +118,8 @@ def impossible_counts(path, frames):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (other_records, "another checksum|another file"),
+        (other_records, "another file"),
         (cut, "which now has"),
-        (other_frames, "another checksum|another file"),
         (other_version, "another version"),
         (damaged_index, "can't be read"),
         (impossible_counts, "is damaged"),
@@ -133,12 +127,11 @@ def impossible_counts(path, frames):
 )
 def test_an_index_that_does_not_fit_is_not_believed(tmp_path, scanned, frames, caplog, change, message):
     path = tmp_path / "a.tfrecord"
-    frames = sorted(frames, key=len)
     write(path, frames)
     change(path, frames)
-    index = records.index_records([str(path)], FEATURES)
+    index = records.index_records([str(path)], None)
     assert scanned == ["a.tfrecord"]
-    assert index.total_records == FRAMES - (change is cut)
+    assert index.total_records == {other_records: 1, cut: FRAMES - 1}.get(change, FRAMES)
     assert re.search(message, caplog.text)
 
 
@@ -148,23 +141,6 @@ def flip(path, bit: int) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize(("compression", "count"), [(None, 1), ("gzip", 1), *exhaustive((None, 30), ("gzip", 30))])
-def test_a_flipped_bit_is_found_when_its_record_is_used(tmp_path, frames, compression, count):
-    path, kept = tmp_path / "a.tfrecord", tmp_path / "kept"
-    write(path, frames, compression)
-    shutil.copy(path, kept)
-    for bit in np.random.default_rng(5).integers(8 * os.path.getsize(path), size=count):
-        shutil.copy(kept, path)
-        flip(path, int(bit))
-        with pytest.raises(records.RecordError, match=r"a\.tfrecord.*(byte|member)"):
-            records.index_records([str(path)], FEATURES, verify=True)
-        with pytest.raises(records.RecordError, match=r"a\.tfrecord.*(byte|member)"):
-            index = records.index_records([str(path)], FEATURES)
-            with records.explained_errors(index, FEATURES):
-                for _ in records.evaluation_batches(index, FEATURES, batch_size=64, repeat=False, max_steps=None):
-                    pass
-
-
 def test_damaged_records_are_only_skipped_after_reading(tmp_path, scanned, frames):
     path = tmp_path / "a.tfrecord"
     write(path, frames)
@@ -172,12 +148,6 @@ def test_damaged_records_are_only_skipped_after_reading(tmp_path, scanned, frame
     index = records.index_records([str(path)], FEATURES, skip_corrupt_records=True)
     assert scanned == ["a.tfrecord"]
     assert (index.skipped, index.total_records) == ((1,), FRAMES - 1)
-
-
-def test_few_of_many_files_are_checked_and_the_ends_among_them():
-    assert list(written_index.spread(3, 16)) == [0, 1, 2]
-    many = written_index.spread(1000, 16)
-    assert (len(many), many[0], many[-1]) == (16, 0, 999)
 
 
 @pytest.mark.parametrize("verify", [False, True])

@@ -3,7 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.pretraining import dynamic_masking
+from bert_tf.pretraining import mask_rules
+from bert_tf.pretraining.masking import Masking
 
 CLS, SEP, MASK = 2, 3, 4
 VOCAB = {"[PAD]": 0, "[UNK]": 1, "[CLS]": CLS, "[SEP]": SEP, "[MASK]": MASK}
@@ -11,7 +12,7 @@ VOCAB |= {f"##{number}" if number % 3 == 0 else f"w{number}": number for number 
 
 
 def masking(**settings):
-    return dynamic_masking.Masking.from_vocab(VOCAB, "vocab.txt", **{"max_predictions_per_seq": 20, **settings})
+    return Masking.from_vocab(VOCAB, "vocab.txt", **{"max_predictions_per_seq": 20, **settings})
 
 
 def random_pairs(count, lengths, seed=0) -> list[tuple[list[int], list[int]]]:
@@ -46,5 +47,5 @@ def packed_rows(count, most=4, lengths=(5, 16), seed=0) -> list[list[tuple[list[
 
 
 def mask(rows, seed=1, step=0, **settings) -> dict[str, np.ndarray]:
-    features = dynamic_masking.mask_rows(rows, seed, step, masking(**settings))
+    features = mask_rules.bert(rows, seed, step, masking(**settings))
     return {name: value.numpy() for name, value in features.items()}

@@ -2,9 +2,7 @@
 
 import gzip
 import json
-import logging
 import random
-import re
 
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ from helpers.instances import store_of
 from helpers.paths import GOLDEN
 from helpers.pretraining_records_read import read_records
 
-from bert_tf.pretraining import mersenne_twister
+from bert_tf.pretraining import instance_kernels
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.instances import InstanceSettings, VocabularyIds, create_instances, ngram_shares
 from bert_tf.pretraining.vocabulary_files import read_tokenizer
@@ -90,15 +88,6 @@ def test_records_are_the_originals(tmp_path):
     assert summary["flags"]["ngram"] == 3 and summary["flags"]["next_sentence"] == "order"
 
 
-def test_the_log_says_which_pairs_are_out_of_order(tmp_path, caplog):
-    with caplog.at_level(logging.INFO, logger="absl"):
-        make(tmp_path)
-    heads = re.findall(r"Instance \d+(.*)", caplog.text)
-    expected = [record["next_sentence_labels"][0] for record in read_setting(FOLDER, 1)[1]]
-    assert {*heads} == {", not in order", ", second part follows"}
-    assert heads == [", not in order" if label else ", second part follows" for label in expected[: len(heads)]]
-
-
 def test_the_seed_decides(tmp_path):
     flags = {"num_shards": 2, "random_seed": 2**40}
     first, again = (make(tmp_path, name, **flags) for name in ("out", "again"))
@@ -116,7 +105,7 @@ def test_shares_of_ngrams():
 
 def test_numpys_draws_are_the_same_in_compiled_code():
     compiled, plain = np.random.RandomState(7), np.random.RandomState(7)
-    state = mersenne_twister.numpy_state(compiled)
-    assert [mersenne_twister.random_float(state) for _ in range(700)] == plain.random_sample(700).tolist()
-    mersenne_twister.restore_numpy(compiled, state)
+    state = instance_kernels.generator_state(compiled)
+    assert [instance_kernels.random_float(state) for _ in range(700)] == plain.random_sample(700).tolist()
+    instance_kernels.restore(compiled, state)
     assert compiled.random_sample() == plain.random_sample()

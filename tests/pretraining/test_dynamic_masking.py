@@ -13,7 +13,8 @@ from helpers.script_cases import run_cases
 from helpers.tiny import ONE_LAYER, write_pretraining_records
 
 from bert_tf.data import records
-from bert_tf.pretraining import dynamic_masking, electra_masking, roberta_masking
+from bert_tf.pretraining import mask_rules
+from bert_tf.pretraining.masking import Masking, random_bits
 
 
 def count_of(length, prob=0.15, limit=20):
@@ -161,23 +162,23 @@ def test_random_bits_of_some_rows_are_those_of_all_rows(seed, step, columns):
     """And those that TensorFlow draws from the seed: a run that is resumed draws them again."""
     signed = tf.constant([(seed + 2**63) % 2**64 - 2**63, step], tf.int64)
     whole = tf.random.stateless_uniform([12, *columns], signed, None, None, tf.int32, alg="philox")
-    np.testing.assert_array_equal(dynamic_masking.random_bits([12, *columns], seed, step), whole)
+    np.testing.assert_array_equal(random_bits([12, *columns], seed, step), whole)
     for first, count in ((1, 3), (5, 7), (11, 1)):
-        bits = dynamic_masking.random_bits([count, *columns], seed, step, first)
+        bits = random_bits([count, *columns], seed, step, first)
         np.testing.assert_array_equal(bits, whole[first : first + count])
 
 
-@pytest.mark.parametrize("rule", [dynamic_masking, roberta_masking, electra_masking])
+@pytest.mark.parametrize("rule", [mask_rules.bert, mask_rules.roberta, mask_rules.electra])
 def test_masks_of_some_rows_are_those_of_the_whole_batch(rule):
     rows, settings = rows_of(packed_rows(12), 64, 4), masking(do_whole_word_mask=True)
-    whole = rule.mask_rows(rows, 3, 5, settings)
+    whole = rule(rows, 3, 5, settings)
     for first, last in ((0, 4), (4, 7), (7, 12)):
-        part = rule.mask_rows({name: value[first:last] for name, value in rows.items()}, 3, 5, settings, first)
+        part = rule({name: value[first:last] for name, value in rows.items()}, 3, 5, settings, first)
         assert part.keys() == whole.keys()
         for name, value in part.items():
             np.testing.assert_array_equal(value, whole[name][first:last], err_msg=name)
     for seed, step in ((4, 5), (3, 6)):
-        other = rule.mask_rows(rows, seed, step, settings)
+        other = rule(rows, seed, step, settings)
         assert np.any(other["masked_lm_positions"] != whole["masked_lm_positions"])
 
 
@@ -187,7 +188,7 @@ def test_evaluation_masks_are_fixed_and_filling_counts_nothing(tmp_path):
     settings = masking()
 
     def batches():
-        seed = dynamic_masking.EVALUATION_SEED
+        seed = mask_rules.EVALUATION_SEED
         return list(
             records.evaluation_batches(
                 index,
@@ -195,7 +196,7 @@ def test_evaluation_masks_are_fixed_and_filling_counts_nothing(tmp_path):
                 batch_size=4,
                 repeat=False,
                 max_steps=None,
-                prepare=lambda rows, step, first: dynamic_masking.mask_rows(rows, seed, step, settings, first),
+                prepare=lambda rows, step, first: mask_rules.bert(rows, seed, step, settings, first),
             ).as_numpy_iterator()
         )
 
@@ -245,23 +246,17 @@ def test_a_later_record_that_is_too_long_is_named(tmp_path):
 
 def test_vocabulary_that_does_not_fit():
     with pytest.raises(ValueError, match=r"--vocab_file=v.txt has no \[MASK\]"):
-        dynamic_masking.Masking.from_vocab({"[CLS]": 0, "[SEP]": 1}, "v.txt", max_predictions_per_seq=3)
-    for settings, flag in (
-        ({"masked_lm_prob": 0.0}, "masked_lm_prob"),
-        ({"max_predictions_per_seq": 0}, "max_predict"),
-    ):
-        with pytest.raises(ValueError, match=f"--{flag}"):
-            masking(**settings)
+        Masking.from_vocab({"[CLS]": 0, "[SEP]": 1}, "v.txt", max_predictions_per_seq=3)
     # Records hold ids, so that a vocabulary which differs in one of them only must not pass.
     rows = rows_of(packed_rows(10), 64, 4)
     assert masking().problem(rows) is None
     for token, known in (("[CLS]", CLS), ("[SEP]", SEP)):
         other = {name: {known: 99, 99: known}.get(number, number) for name, number in VOCAB.items()}
-        settings = dynamic_masking.Masking.from_vocab(other, "v.txt", max_predictions_per_seq=3)
+        settings = Masking.from_vocab(other, "v.txt", max_predictions_per_seq=3)
         assert settings.problem(rows) == f"has token id {known} where the vocabulary's {token} is 99"
         assert settings.fingerprint != masking().fingerprint == masking(masked_lm_prob=0.3).fingerprint
     small = {token: number for token, number in VOCAB.items() if number < 90}
-    settings = dynamic_masking.Masking.from_vocab(small, "v.txt", max_predictions_per_seq=3)
+    settings = Masking.from_vocab(small, "v.txt", max_predictions_per_seq=3)
     assert settings.problem(rows) == "has token id 99, the vocabulary none above 89"
 
 

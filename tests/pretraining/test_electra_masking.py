@@ -10,7 +10,7 @@ import tensorflow as tf
 from helpers.masking import CLS, MASK, SEP, masking, packed_rows, rows_of
 
 from bert_tf.models.electra.pretraining import replace_tokens
-from bert_tf.pretraining import electra_masking
+from bert_tf.pretraining import mask_rules
 
 pytestmark = pytest.mark.numbers
 
@@ -21,13 +21,13 @@ def arrays(golden):
 
 
 def draw(rows, seed=1, step=0, **settings) -> dict[str, np.ndarray]:
-    features = electra_masking.mask_rows(rows, seed, step, masking(**settings))
+    features = mask_rules.electra(rows, seed, step, masking(**settings))
     return {name: value.numpy() for name, value in features.items()}
 
 
 def test_masks_are_the_originals(arrays):
     features = {name: tf.constant(arrays[name]) for name in ("input_ids", "input_mask")}
-    masked = electra_masking.mask(
+    masked = mask_rules.mask_electra(
         features,
         tf.constant(arrays["draw_positions"]),
         tf.constant(arrays["draw_mask_uniform"]),
@@ -37,7 +37,7 @@ def test_masks_are_the_originals(arrays):
     for name in ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"):
         np.testing.assert_array_equal(masked[name], arrays[name], err_msg=name)
     np.testing.assert_array_equal(masked["original_ids"], arrays["unmasked_input_ids"])
-    allowed = electra_masking.candidates(features, masking())
+    allowed = mask_rules.electra_candidates(features, masking())
     np.testing.assert_array_equal(allowed, np.isfinite(arrays["sample_logits"]))
 
 
@@ -78,4 +78,4 @@ def test_rows_of_padding_have_no_predictions():
 
 
 def test_number_of_predictions():
-    assert [electra_masking.default_predictions(0.15, length) for length in (128, 512)] == [19, 79]
+    assert [mask_rules.electra_predictions(0.15, length) for length in (128, 512)] == [19, 79]

@@ -1,7 +1,5 @@
 """Pre-training instances: the original's, the compiled code's and the plain Python's are the same."""
 
-import hashlib
-import json
 import random
 import tempfile
 
@@ -9,9 +7,9 @@ import numpy as np
 import pytest
 from helpers import plain_pretraining as plain
 from helpers.instances import store_of
-from helpers.pretraining_records_read import LETTERS, joined
+from helpers.pretraining_records_read import LETTERS
 
-from bert_tf.pretraining import mersenne_twister, record_writer
+from bert_tf.pretraining import instance_kernels, record_writer
 from bert_tf.pretraining.instances import InstanceSettings, TrainingInstance, VocabularyIds, create_instances
 from bert_tf.text.wordpiece import FullTokenizer
 
@@ -36,56 +34,26 @@ def compiled_instances(
         return create_instances(store, settings, VocabularyIds.of(tokenizer), rng, folder)[:]
 
 
-def digest_instances(instances, inv_vocab) -> str:
-    digest = hashlib.sha256()
-    for instance in instances:
-        fields = (
-            joined(instance.tokens(inv_vocab)),
-            joined(instance.segment_ids),
-            str(int(instance.is_random_next)),
-            joined(instance.masked_lm_positions),
-            joined(instance.masked_lm_labels(inv_vocab)),
-        )
-        digest.update(("|".join(fields) + "\n").encode())
-    return digest.hexdigest()
-
-
-@pytest.mark.parametrize("number", [1, 2, 3, 4])
-def test_instances_are_the_originals(number, golden):
-    """The plain code's; the records of test_create.py have those of the compiled code."""
-    expected = json.loads((golden / "pretraining" / f"setting_{number}.json").read_text())
-    flags = expected["flags"]
-    tokenizer = FullTokenizer(str(golden / "vocab.txt"), flags.pop("do_lower_case"))
-    rng = random.Random(flags.pop("random_seed"))
-    files = [str(golden / "pretraining" / name) for name in expected["input_files"]]
-    instances = plain.create_training_instances(files, tokenizer, rng=rng, **flags)
-    assert len(instances) == expected["num_instances"]
-    assert digest_instances(instances, tokenizer.inv_vocab) == expected["instances_sha256"]
-    for instance, first in zip(instances, expected["first_instances"], strict=False):
-        assert instance.tokens(tokenizer.inv_vocab) == first["_tokens"]
-        assert instance.masked_lm_labels(tokenizer.inv_vocab) == first["_masked_lm_labels"]
-
-
 def test_compiled_draws_are_those_of_random():
     """Words, `random`, `randrange` and `shuffle` from the same state, over several blocks of the generator."""
     rng = random.Random(3)
-    state = mersenne_twister.generator_state(rng)
+    state = instance_kernels.generator_state(rng)
     for turn in range(1500):
-        assert mersenne_twister._next_word(state) == rng.getrandbits(32)
-        assert mersenne_twister.random_float(state) == rng.random()
+        assert instance_kernels._next_word(state) == rng.getrandbits(32)
+        assert instance_kernels.random_float(state) == rng.random()
         count = 1 + turn * turn % 70_001
-        assert mersenne_twister.below(state, count) == rng.randrange(count)
-    assert mersenne_twister.below(state, (1 << 32) - 1) == rng.randrange((1 << 32) - 1)
+        assert instance_kernels.below(state, count) == rng.randrange(count)
+    assert instance_kernels.below(state, (1 << 32) - 1) == rng.randrange((1 << 32) - 1)
     for length in (0, 1, 2, 3, 4, 7, 8, 9, 125, 128, 1000):
         items, reference = np.arange(length), list(range(length))
-        mersenne_twister.shuffle(state, items, length)
+        instance_kernels.shuffle(state, items, length)
         rng.shuffle(reference)
         assert items.tolist() == reference
     restored = random.Random()
-    mersenne_twister.restore(restored, state)
+    instance_kernels.restore(restored, state)
     assert restored.getstate() == rng.getstate()
     rng.random()  # in the middle of a block
-    assert mersenne_twister._next_word(mersenne_twister.generator_state(rng)) == rng.getrandbits(32)
+    assert instance_kernels._next_word(instance_kernels.generator_state(rng)) == rng.getrandbits(32)
 
 
 # max_seq_length, max_predictions_per_seq, short_seq_prob, masked_lm_prob
@@ -132,9 +100,8 @@ def test_records_are_those_of_the_plain_encoder(letters, tmp_path):
     for length, predictions in ((16, 3), (5, 1), (300, 60)):
         settings = InstanceSettings(length, predictions, dupe_factor=3)
         instances = create_instances(store, settings, VocabularyIds.of(tokenizer), random.Random(2), str(tmp_path))
-        record_writer.write_blocks(
-            str(tmp_path / "out"), record_writer.masked_blocks(instances, instances.order), len(instances)
-        )
+        blocks = record_writer.blocks_of(instances, instances.order, np.arange(1, len(instances) + 1), 1)
+        record_writer.write_blocks(str(tmp_path / "out"), blocks)
         records = [record.numpy() for record in record_writer.tf.data.TFRecordDataset(str(tmp_path / "out"))]
         encode = plain.ExampleEncoder(length, predictions).encode
         assert records == [encode(instance) for instance in instances]

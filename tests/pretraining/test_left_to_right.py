@@ -16,8 +16,9 @@ from bert_tf.models import objectives as models_objectives
 from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.task_models import BertForQuestionAnswering, BertForSequenceClassification, BertModel
-from bert_tf.pretraining import dynamic_masking
-from bert_tf.pretraining.left_to_right import predict_next_tokens
+from bert_tf.pretraining import mask_rules
+from bert_tf.pretraining.mask_rules import left_to_right as predict_next_tokens
+from bert_tf.pretraining.masking import Masking
 from bert_tf.training.pretraining_settings import PretrainingSettings, check_settings
 from bert_tf.training.pretraining_tasks import PretrainingTask
 
@@ -194,9 +195,9 @@ def test_labels_are_the_next_tokens_of_the_same_sequence():
 
 def test_masked_records_get_their_tokens_back():
     vocab = {"[PAD]": 0, "[UNK]": 1, "[CLS]": CLS, "[SEP]": SEP, "[MASK]": 4} | {f"w{k}": k for k in range(5, 100)}
-    masking = dynamic_masking.Masking.from_vocab(vocab, "v.txt", max_predictions_per_seq=6, masked_lm_prob=0.5)
+    masking = Masking.from_vocab(vocab, "v.txt", max_predictions_per_seq=6, masked_lm_prob=0.5)
     rows = rows_of([[([CLS, 7, 8, SEP], [9, 20, 21, SEP])], [([CLS, 11, SEP], [12, 13, SEP])]], 16, 1)
-    masked = dynamic_masking.mask_rows(rows, 1, tf.constant(0, tf.int64), masking)
+    masked = mask_rules.bert(rows, 1, tf.constant(0, tf.int64), masking)
     assert (masked["input_ids"].numpy() != rows["input_ids"].numpy()).any()
     restored, plain = predict_next_tokens(masked), predict_next_tokens(rows)
     for name in plain:

@@ -1,6 +1,5 @@
 """Records for the paper's ablations: other mask rates, static and dynamic, and single sequences without pairs."""
 
-import json
 import random
 
 import numpy as np
@@ -11,9 +10,10 @@ from helpers.masking import mask, packed_rows, rows_of
 from helpers.paths import TESTS
 from helpers.pretraining_records_read import UNMASKED_FEATURES, read_records
 
-from bert_tf.pretraining import dynamic_masking
+from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.instances import InstanceSettings, VocabularyIds, create_instances
+from bert_tf.pretraining.masking import Masking
 from bert_tf.text.wordpiece import FullTokenizer
 
 MASK = "[MASK]"
@@ -156,14 +156,14 @@ def test_records_of_single_sequences(tmp_path, golden):
     assert summaries["packed"]["padding_share"] == pytest.approx(1 - tokens / (48 * len(found["packed"])))
     # In training, a packed row has one next-sentence label per sequence, and all segments are 0.
     tokenizer = FullTokenizer(common["vocab_file"])
-    masking = dynamic_masking.Masking.from_vocab(tokenizer.vocab, "v.txt", max_predictions_per_seq=8)
+    masking = Masking.from_vocab(tokenizer.vocab, "v.txt", max_predictions_per_seq=8)
     rows = {
         "input_ids": tf.ragged.constant([record["input_ids"] for record in found["packed"]]).to_tensor(0, [None, 48]),
         "segment_lengths": tf.constant([record["segment_lengths"] for record in found["packed"]]),
         "next_sentence_labels": tf.constant([record["next_sentence_labels"] for record in found["packed"]]),
     }  # fmt: skip
     assert masking.problem(rows) is None
-    features = dynamic_masking.mask_rows(rows, 1, tf.constant(0, tf.int64), masking)
+    features = mask_rules.bert(rows, 1, tf.constant(0, tf.int64), masking)
     assert not features["segment_ids"].numpy().any()
     assert features["next_sentence_weights"].numpy().sum() == len(sequences["packed"])
     assert features["sequence_ids"].numpy().max() > 1
@@ -188,15 +188,3 @@ def test_wrong_rates_are_named(letters, tmp_path, flags, message):
     with pytest.raises(ValueError, match=message):
         create_pretraining_data(text, str(folder / "a.tfrecord"), vocab, **flags)
     assert not folder.exists()
-    with pytest.raises(ValueError, match=r"must add up to 1"):
-        mask(rows_of(packed_rows(2), 64, 4), keep_rate=0.2)
-
-
-def test_flags_are_in_the_summary(letters, tmp_path):
-    text, vocab = letters
-    path = tmp_path / "a.tfrecord"
-    create_pretraining_data(
-        text, str(path), vocab, nsp=False, mask_rate=0.0, random_rate=1.0, keep_rate=0.0, show_progress=False
-    )
-    flags = json.loads((tmp_path / "pretraining_data.a.json").read_text())["flags"]
-    assert (flags["nsp"], flags["mask_rate"], flags["random_rate"], flags["keep_rate"]) == (False, 0.0, 1.0, 0.0)

@@ -12,7 +12,8 @@ from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
 from bert_tf.models.objectives import PretrainingObjective
 from bert_tf.models.task_models import BertForPreTraining
-from bert_tf.pretraining import dynamic_masking
+from bert_tf.pretraining import mask_rules
+from bert_tf.pretraining.masking import Masking
 from bert_tf.training import step as train_step
 
 VOCAB_SIZE, PAIRS, LENGTH, PREDICTIONS = 120, 4, 32, 8
@@ -39,7 +40,7 @@ ROWS = [
 def masking():
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [f"w{number}" for number in range(VOCAB_SIZE - 5)]
     vocab = {token: number for number, token in enumerate(tokens)}
-    return dynamic_masking.Masking.from_vocab(vocab, "vocab.txt", max_predictions_per_seq=PREDICTIONS)
+    return Masking.from_vocab(vocab, "vocab.txt", max_predictions_per_seq=PREDICTIONS)
 
 
 def packed_batch(rows=ROWS, step=0) -> dict[str, np.ndarray]:
@@ -57,7 +58,7 @@ def packed_batch(rows=ROWS, step=0) -> dict[str, np.ndarray]:
             at += first + second
     unmasked = {"input_ids": ids, "segment_lengths": lengths, "next_sentence_labels": labels}
     unmasked = {name: tf.constant(value) for name, value in unmasked.items()}
-    return {name: value.numpy() for name, value in dynamic_masking.mask_rows(unmasked, 1, step, masking()).items()}
+    return {name: value.numpy() for name, value in mask_rules.bert(unmasked, 1, step, masking()).items()}
 
 
 def unpacked(batch, rows=ROWS):

@@ -9,8 +9,8 @@ import tensorflow as tf
 from helpers.masking import rows_of as rows_of_pairs
 from helpers.paths import GOLDEN
 
-from bert_tf.pretraining import dynamic_masking, roberta_masking
-from bert_tf.pretraining.dynamic_masking import Masking
+from bert_tf.pretraining import mask_rules
+from bert_tf.pretraining.masking import Masking
 from bert_tf.text.byte_bpe import ByteBpeTokenizer
 
 VOCABULARY = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
@@ -36,7 +36,7 @@ def random_sequences(count, lengths, seed=0) -> list[list[int]]:
 
 
 def mask(rows, seed=1, step=0, draws=None, **settings) -> dict[str, np.ndarray]:
-    features = roberta_masking.mask_rows(rows, seed, step, masking(**settings), draws=draws)
+    features = mask_rules.roberta(rows, seed, step, masking(**settings), draws=draws)
     return {name: value.numpy() for name, value in features.items()}
 
 
@@ -45,7 +45,7 @@ def mask(rows, seed=1, step=0, draws=None, **settings) -> dict[str, np.ndarray]:
 RATES = {"random_token_prob": "random_rate", "leave_unmasked_prob": "keep_rate", "mask_prob": "masked_lm_prob"}
 
 
-def fairseq_draws(case, rates, length=128) -> roberta_masking.Draws:
+def fairseq_draws(case, rates, length=128) -> mask_rules.RobertaDraws:
     """The numbers that fairseq draws for a row, in its order."""
     generator, size = np.random.default_rng(case["derived_seed"]), len(case["item"])
     place = {name: np.zeros((1, length)) for name in ("change", "keep")}
@@ -63,7 +63,7 @@ def fairseq_draws(case, rates, length=128) -> roberta_masking.Draws:
         counts = np.array([1] * 4 + [int(1000 / (index + 1)) + 1 for index in range(597)], float)
         weights = np.where(np.arange(601) < 4, 0, counts if case.get("freq_weighted_replacement") else 1.0)
         tokens[0, replaced] = generator.choice(601, len(replaced), p=weights / weights.sum())
-    return roberta_masking.Draws(
+    return mask_rules.RobertaDraws(
         tf.constant([[rounding]], tf.float64), tf.constant(order), tf.constant(place["change"]),
         tf.constant(place["keep"]), tf.constant(tokens),
     )  # fmt: skip
@@ -139,7 +139,7 @@ def test_whole_words(most):
     flat = random_sequences(90, (10, 30))
     packed = [flat[number : number + most] for number in range(0, 90, most)]
     rows = rows_of(packed, 96, most)
-    draws = roberta_masking.draw(rows, 3, 5, masking())
+    draws = mask_rules.roberta_draws(rows, 3, 5, masking())
     features = mask(rows, 3, 5, do_whole_word_mask=True, masked_lm_prob=0.3)
     actions = set()
     for row, sequences in enumerate(packed):
@@ -183,14 +183,3 @@ def test_at_most_so_many_predictions(whole_words):
                 for word in words_of(sequence):
                     assert len(positions & {begin + place for place in word}) in (0, len(word))
                 begin += len(sequence)
-
-
-@pytest.mark.parametrize("rule", [roberta_masking, dynamic_masking])
-def test_words_of_the_records_come_first(rule):
-    rows = rows_of([[[BOS, 6, 7, 8, 9, EOS]]], 8)
-    rows["word_continuations"] = tf.constant([[0, 0, 1, 1, 1, 0, 0, 0]])
-    for step in range(20):
-        settings = masking(do_whole_word_mask=True, masked_lm_prob=0.5, max_predictions_per_seq=8)
-        features = rule.mask_rows(rows, 1, step, settings)
-        chosen = set(features["masked_lm_positions"][0].numpy()[features["masked_lm_weights"][0] > 0].tolist())
-        assert len(chosen & {1, 2, 3, 4}) in (0, 4)

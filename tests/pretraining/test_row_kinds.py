@@ -203,11 +203,3 @@ def test_flags_that_mean_nothing_are_refused(rows, flags, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         make(tmp_path, tmp_path / "text.txt", GOLDEN / "vocab.txt", rows, **flags)
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
-
-
-def test_each_seed_shuffles_rows_in_its_own_way(tmp_path):
-    contents = set()
-    for seed in (1, 2, 1):
-        make(tmp_path, FOLDER / "corpus_0.txt", BYTE_BPE, "doc_sentences", random_seed=seed)
-        contents.add((tmp_path / "out").read_bytes())
-    assert len(contents) == 2

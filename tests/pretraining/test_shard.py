@@ -16,7 +16,7 @@ from helpers.events import wait_until
 from helpers.paths import ROOT
 from helpers.pretraining_records_read import LETTERS, UNMASKED_FEATURES, contents, read_records
 
-from bert_tf.pretraining import beam_pipeline, create, packing
+from bert_tf.pretraining import beam_pipeline, create, row_kinds
 from bert_tf.pretraining import shard as pretraining_shard
 from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.create import create_pretraining_data
@@ -112,27 +112,6 @@ def test_a_shard_without_a_document_is_an_empty_file(corpus, tmp_path, caplog):
     assert counts[0] > 0
     assert 0 in counts
     assert [len(read_records(path)) for path in summary["output_files"]] == counts
-
-
-def test_no_text_in_any_shard_leaves_nothing(corpus, tmp_path):
-    for number in range(3):
-        (tmp_path / "text" / f"{number}.txt").write_text("\n \n")
-    with pytest.raises(ValueError, match="no text to make instances of in .*0.txt"):
-        make(corpus, tmp_path / "out", num_shards=2, num_workers=1)
-    assert contents(tmp_path / "out") == {}
-
-
-def test_a_shard_with_one_document_is_warned_of(corpus, tmp_path, caplog):
-    write_corpus(
-        tmp_path / "text" / "1.txt", documents=1, sentences=900
-    )  # begins in the first half, ends in the second
-    with caplog.at_level("WARNING", logger="absl"):
-        make((f"{tmp_path}/text/[01].txt", corpus[1]), tmp_path / "two", num_shards=1, num_workers=1)
-        assert "only one document" not in caplog.text
-        write_corpus(tmp_path / "text" / "0.txt", documents=1, sentences=1200)
-        make((f"{tmp_path}/text/[01].txt", corpus[1]), tmp_path / "one", num_shards=2, num_workers=1)
-    assert "shard 0: there is only one document" in caplog.text
-    assert "shard 1: there is only one document" in caplog.text
 
 
 # ---- going on --------------------------------------------------------------------------------------------------------
@@ -430,7 +409,7 @@ def test_packing_is_tight_and_complete():
     generator = np.random.default_rng(0)
     for count, room, most in ((0, 10, 8), (1, 10, 1), (500, 128, 8), (500, 128, 2), (300, 20, 100)):
         lengths = generator.integers(1, room + 1, count)
-        members, row_ends = packing.pack(lengths, room, most, random.Random(1))
+        members, row_ends = row_kinds.pack(lengths, room, most, random.Random(1))
         assert sorted(members.tolist()) == list(range(count))
         rows = np.split(members, row_ends[:-1]) if count else []
         assert all(0 < len(row) <= most and lengths[row].sum() <= room for row in rows)
@@ -438,9 +417,9 @@ def test_packing_is_tight_and_complete():
             at_least = max(lengths.sum() / room, np.count_nonzero(2 * lengths > room))
             assert len(rows) <= 1.05 * at_least + 2
     lengths = np.array([5, 5, 5, 5])
-    members, row_ends = packing.pack(lengths, 10, 8, random.Random(0))
+    members, row_ends = row_kinds.pack(lengths, 10, 8, random.Random(0))
     assert row_ends.tolist() == [2, 4]
-    shuffled = [packing.pack(np.arange(1, 100), 100, 8, random.Random(seed))[0].tolist() for seed in (1, 2, 1)]
+    shuffled = [row_kinds.pack(np.arange(1, 100), 100, 8, random.Random(seed))[0].tolist() for seed in (1, 2, 1)]
     assert shuffled[0] == shuffled[2] != shuffled[1]
 
 

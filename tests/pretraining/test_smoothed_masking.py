@@ -9,8 +9,8 @@ import math
 import numpy as np
 import pytest
 
-from bert_tf.pretraining import smoothed_masking
-from bert_tf.pretraining.dynamic_masking import Masking
+from bert_tf.pretraining import mask_rules
+from bert_tf.pretraining.masking import Masking
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def masking(predictions=24, **settings):
 
 @pytest.fixture
 def weights(oracle):
-    return smoothed_masking.token_weights(np.array(oracle["counts"]), oracle["special_ids"].values(), 0.7)
+    return mask_rules.token_weights(np.array(oracle["counts"]), oracle["special_ids"].values(), 0.7)
 
 
 def test_weights(oracle, weights):
@@ -40,7 +40,8 @@ def test_masks_of_given_draws(oracle):
         chosen = chosen.reshape(ids.shape)
         kinds, replacements = np.zeros((2, *ids.shape), np.int32)
         kinds[chosen], replacements[chosen] = batch["drawn_kind_0mask_1keep_2random"], batch["drawn_random_ids"]
-        features = smoothed_masking.mask(*map(np.array, (ids, chosen, kinds, replacements)), masking())
+        tokens = np.choose(kinds, [np.int32(4), ids, replacements])
+        features = mask_rules.mask_chosen(ids, chosen, tokens, masking())
         features = {name: np.asarray(value) for name, value in features.items()}
         np.testing.assert_array_equal(features["input_ids"], batch["masked_token_ids"])
         labels = np.full_like(ids, -100)
@@ -60,11 +61,11 @@ def rows(batch):
 
 def test_the_number_is_that_of_the_whole_batch(oracle, weights):
     for step, batch in enumerate(oracle["batches"]):
-        features = smoothed_masking.mask_rows(rows(batch), 7, step, masking(), weights)
+        features = mask_rules.smoothed(rows(batch), 7, step, masking(), weights)
         assert np.sum(features["masked_lm_weights"]) == batch["number_to_mask"]
         np.testing.assert_array_equal(features["input_mask"], batch["attention_mask"])
-        again = smoothed_masking.mask_rows(rows(batch), 7, step, masking(), weights)
-        other = smoothed_masking.mask_rows(rows(batch), 7, step + 1, masking(), weights)
+        again = mask_rules.smoothed(rows(batch), 7, step, masking(), weights)
+        other = mask_rules.smoothed(rows(batch), 7, step + 1, masking(), weights)
         for name, value in features.items():
             np.testing.assert_array_equal(value, again[name], err_msg=name)
         assert np.any(features["masked_lm_positions"] != other["masked_lm_positions"])
@@ -73,7 +74,7 @@ def test_the_number_is_that_of_the_whole_batch(oracle, weights):
 def test_a_row_has_at_most_its_predictions(oracle, weights):
     batch = oracle["batches"][0]
     for limit in (1, 2, 40):
-        features = smoothed_masking.mask_rows(rows(batch), 7, 0, masking(limit, masked_lm_prob=0.9), weights)
+        features = mask_rules.smoothed(rows(batch), 7, 0, masking(limit, masked_lm_prob=0.9), weights)
         counts = np.sum(features["masked_lm_weights"], axis=1)
         assert features["masked_lm_positions"].shape == (len(counts), limit)
         # There are fewer than 90 %: [CLS], [SEP] and [UNK] are not chosen.
@@ -94,7 +95,7 @@ def test_rare_tokens_are_chosen_more_often(weights):
     first = np.bincount(key.argmin(1), minlength=4) / trials
     np.testing.assert_allclose(first, weights[tokens] / weights[tokens].sum(), atol=0.01)
     chosen = np.concatenate(
-        [np.asarray(smoothed_masking.draw(one[i : i + 1], 1, uniform[i : i + 1], masking())) for i in range(100)]
+        [np.asarray(mask_rules.draw_weighted(one[i : i + 1], 1, uniform[i : i + 1], masking())) for i in range(100)]
     )
     np.testing.assert_array_equal(chosen.argmax(1), key[:100].argmin(1))
     ids = generator.integers(5, 300, (32, 64)).astype(np.int32)
@@ -102,7 +103,7 @@ def test_rare_tokens_are_chosen_more_often(weights):
             "next_sentence_labels": np.zeros((32, 1), np.int32)}  # fmt: skip
     kinds = []
     for step in range(40):
-        features = smoothed_masking.mask_rows(data, 3, step, masking(64), np.ones(300, np.float32))
+        features = mask_rules.smoothed(data, 3, step, masking(64), np.ones(300, np.float32))
         assert np.sum(features["masked_lm_weights"]) == math.ceil(0.15 * 32 * 64)
         here = np.asarray(features["masked_lm_weights"]) > 0
         new = np.take_along_axis(np.asarray(features["input_ids"]), np.asarray(features["masked_lm_positions"]), 1)[

@@ -68,11 +68,6 @@ def test_what_is_as_it_should_be_is_not_warned_of(make, caplog):
     assert not [message for message in messages if "are replaced" not in message]
 
 
-def test_advice_is_not_given_twice(make, caplog):
-    make(CASES["a sentence a document"], text=TextSettings(split_sentences=True, language="ko"))
-    assert "are nearly constant" in caplog.text and "--split_sentences" not in caplog.text
-
-
 def test_the_language_of_the_advice():
     assert {language: likely_language(text) for language, text in WORDS.items()} == {name: name for name in WORDS}
     assert likely_language("К сожалению") == "ru" and likely_language("") == "en"

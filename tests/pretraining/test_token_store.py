@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.paths import GOLDEN
 
-from bert_tf.pretraining import token_store, word_tables
+from bert_tf.pretraining import token_store
 from bert_tf.text.wordpiece import FullTokenizer
 
 VOCAB_FILE = str(GOLDEN / "vocab.txt")
@@ -54,24 +54,10 @@ def test_every_ascii_character_in_every_place(tmp_path):
     characters = [chr(code) for code in range(128) if chr(code) not in "\n"]
     forms = ("@", "Ab@cD", "@word", "word@ 좋다@é", "@@ x@")
     lines = [form.replace("@", character) for character in characters for form in forms]
+    lines += [character * count for character in "aéψ가" for count in (200, 201)]  # the longest word, and one too long
     expected = [ids for ids in tokenizer.encode_batch(lines) if ids]
     assert sentences_of(lines, tokenizer, tmp_path) == expected
     assert len(expected) < len(lines)  # nothing is left of control characters
-
-
-def test_words_up_to_200_characters_are_cut(tmp_path):
-    """Counted in code points; a longer one is one [UNK]."""
-    tokenizer = FullTokenizer(VOCAB_FILE)
-    lines = [
-        character * count
-        for character in ("a", "é", "ㄱ", "ψ", "가")
-        for count in (1, 99, 100, 101, 199, 200, 201, 5000)
-    ]
-    assert sentences_of(lines, tokenizer, tmp_path) == tokenizer.encode_batch(lines)
-    unknown = tokenizer.vocab["[UNK]"]
-    assert (
-        sentences_of(["a" * 200], tokenizer, tmp_path) != [[unknown]] == sentences_of(["a" * 201], tokenizer, tmp_path)
-    )
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -95,7 +81,7 @@ def test_random_vocabularies(tmp_path, seed):
 
 
 def test_a_full_table_starts_afresh(tmp_path, monkeypatch):
-    monkeypatch.setattr(word_tables, "_HASH_SLOTS", 64)
+    monkeypatch.setattr(token_store, "_HASH_SLOTS", 64)
     tokenizer = FullTokenizer(VOCAB_FILE)
     lines = [f"w{k} x{k % 3} ü{k % 50}" for k in range(400)]
     assert sentences_of(lines, tokenizer, tmp_path) == tokenizer.encode_batch(lines)

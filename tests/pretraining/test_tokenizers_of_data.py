@@ -12,7 +12,7 @@ from helpers.pretraining_records_read import read_records
 from bert_tf.models import saving
 from bert_tf.models.config import BertConfig
 from bert_tf.models.families import family_named
-from bert_tf.pretraining import model_vocabulary, shard, token_store, word_tables
+from bert_tf.pretraining import model_vocabulary, shard, token_store
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.vocabulary_files import read_tokenizer, tokenizer_class_of, vocabulary_sha256
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
@@ -172,14 +172,14 @@ def test_words_of_byte_bpe_are_looked_up(prefix, tmp_path, monkeypatch):
     ]
     texts += [" ".join(text.split()) for text in texts]
     expected = [tokenizer.encode(text.strip()) for text in texts]
-    monkeypatch.setattr(word_tables, "_HASH_SLOTS", 64)
+    monkeypatch.setattr(token_store, "_HASH_SLOTS", 64)
     for size in (7, 10**6):
         content = "\n".join(texts) + "\n"
         parts = [content[begin : begin + size] for begin in range(0, len(content), size)]
         store = token_store.tokenize(parts, tokenizer, str(tmp_path / str(size)))
         found = np.split(store.tokens, store.sentence_ends[:-1])
         assert [row.tolist() for row in found] == [row for row in expected if row]
-    assert isinstance(word_tables.word_table_of(tokenizer, None, False), word_tables.ByteBpeTable)
+    assert isinstance(token_store.words_of(tokenizer, None, False).__self__, token_store.ByteBpeWords)
 
 
 def test_added_words_may_hold_spaces(tmp_path):

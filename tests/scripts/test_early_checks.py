@@ -8,7 +8,7 @@ import pytest
 from absl import logging
 from helpers.early_mistakes import outcomes
 
-from bert_tf.data.gzip_records import masked_crc32c
+from bert_tf.data.record_files import masked_crc32c
 from bert_tf.system import example_bytes, messages
 
 MEGABYTE = 1 << 20

@@ -11,7 +11,7 @@ from helpers.tiny import TINY_CONFIG
 from sklearn import metrics as sklearn_metrics
 
 from bert_tf.data import token_rows
-from bert_tf.data.shares import Share
+from bert_tf.data.order import Share
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.task_models import BertForSequenceClassification

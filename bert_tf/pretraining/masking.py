@@ -1,9 +1,8 @@
-"""Masks drawn during training: rows of unmasked pairs -> the features that the model takes.
+"""What the rules of masks drawn during training share: what is masked, how rows are arranged, random numbers.
 
-The rules are those of create_pretraining_data.py (original: create_masked_lm_predictions), pair by pair; only the
-random numbers differ. These are a function of (seed, step, row): a resumed run, and any number of replicas or
-workers, draw what an undisturbed run draws, and each pass over the data draws something new. Everything is made of
-TensorFlow's own operations on whole batches, so it runs inside tf.data.
+The random numbers are a function of (seed, step, row): a resumed run, and any number of replicas or workers, draw what
+an undisturbed run draws, and each pass over the data draws something new. Everything is made of TensorFlow's own
+operations on whole batches, so it runs inside tf.data. The rules themselves are in `mask_rules`.
 
 Shape legend: B batch, S sequence length, P predictions per row, M pairs per row, V vocabulary.
 """
@@ -12,18 +11,14 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.pretraining.record_settings import check_mask_rates
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import special_tokens_of
 from bert_tf.text.wordpiece import FullTokenizer
-
-# The seed for evaluation: not the run's, so that different runs are evaluated on the same masks.
-EVALUATION_SEED = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +33,7 @@ class Masking:
       masked_lm_prob: share of a pair's tokens to predict.
       do_whole_word_mask: mask all pieces of a word or none.
       mask_rate, random_rate, keep_rate: shares of the chosen tokens that become [MASK], become any token, stay.
-      mask_smoothing: exponent of the tokens' counts by which tokens are chosen; 0: all alike. See `smoothed_masking`.
+      mask_smoothing: exponent of the tokens' counts by which they are chosen, see `mask_rules.smoothed`; 0: all alike.
       tokenizer_class: the tokenizer or its class, which names the special tokens.
       pad_id: the id of padding. special_ids: of all special tokens.
       mask_rule: one of MASK_RULES, or "electra": how many tokens are predicted, and which may be.
@@ -73,7 +68,7 @@ class Masking:
         """From a vocabulary (`tokenization.load_vocab`) and the other attributes.
 
         Raises:
-          ValueError: a special token is missing (names --vocab_file), or a setting is out of range (names its flag).
+          ValueError: a special token is missing, or two settings contradict each other; names the flags.
         """
         special = (tokenizer_class.cls_token, tokenizer_class.sep_token, tokenizer_class.mask_token)
         missing = [token for token in special if token not in vocab]
@@ -96,13 +91,6 @@ class Masking:
             mask_rule=mask_rule,
             **settings,
         )
-        if not 0 < masking.masked_lm_prob <= 1:
-            raise ValueError(f"--masked_lm_prob={masking.masked_lm_prob} must be above 0, at most 1.")
-        if masking.max_predictions_per_seq < 1:
-            raise ValueError(f"--max_predictions_per_seq={masking.max_predictions_per_seq} must be at least 1.")
-        check_mask_rates(masking.mask_rate, masking.random_rate, masking.keep_rate)
-        if not 0 <= masking.mask_smoothing <= 1:
-            raise ValueError(f"--mask_smoothing={masking.mask_smoothing} must be from 0 to 1.")
         if masking.mask_smoothing and masking.do_whole_word_mask:
             raise ValueError("--mask_smoothing chooses single pieces: give it or --do_whole_word_mask.")
         return masking
@@ -136,53 +124,7 @@ class Masking:
         return None
 
 
-@tf.autograph.experimental.do_not_convert
-def mask_rows(rows: Mapping[str, tf.Tensor], seed: int, step, masking: Masking, first_row=0) -> dict[str, tf.Tensor]:
-    """Masks a batch, or consecutive rows of one.
-
-    A pair of n tokens ([CLS] and [SEP]s counted) gets masked_lm_prob * n predictions, rounded half to even, at least 1
-    and at most P. Where the pairs of a row together would get more than P, their counts are cut in proportion.
-
-    Args:
-      rows: int32 `input_ids` [B, S], padded with 0; `segment_lengths` [B, 2 M], tokens of `[CLS] A [SEP]` and of
-        `B [SEP]` of each pair, 0 for absent ones and for the B of single sequences; `next_sentence_labels` [B, M];
-        optionally `word_continuations` [B, S], 1 for a token that continues a word; else the vocabulary says it.
-        B, S and M are static.
-      seed: any integer. step: number of the batch, int64. first_row: number in the batch of the first of the rows.
-
-    Returns:
-      `input_ids`, `input_mask`, `segment_ids` [B, S]; `masked_lm_positions`, `masked_lm_ids` [B, P] int32 and
-      `masked_lm_weights` [B, P] float32, padded with 0; `next_sentence_labels` [B, M]. For M > 1 also `sequence_ids`
-      and `position_ids` [B, S] (see `BertModel`), `pooled_positions` [B, M], where the pairs begin (0 for absent
-      ones), and `next_sentence_weights` [B, M] float32, 0 for absent ones.
-    """
-    ids, lengths = rows["input_ids"], rows["segment_lengths"]
-    batch, length = ids.shape
-    predictions = masking.max_predictions_per_seq
-    features, pair, starts = arrange_rows(rows, masking.pad_id)
-    ids = features["input_ids"]
-    real = pair < lengths.shape[1] // 2
-
-    # --- which tokens are predicted
-    # One draw for all purposes, row by row, so that what a row gets does not depend on the size of the batch.
-    bits = random_bits([batch, length + 2 * predictions], seed, step, first_row)
-    order_bits, action_bits, token_bits = tf.split(bits, [length, predictions, predictions], axis=1)
-    counts = _counts(lengths[:, ::2] + lengths[:, 1::2], masking)  # [B, M]
-    candidate = real & (ids != masking.cls_id) & (ids != masking.sep_id)
-    continues = continuations_of(rows, masking)
-    # [B, P], S where there is none
-    positions = choose(length, continues, candidate, pair, starts, counts, order_bits, masking)
-    predicted = predictions_at(ids, positions)
-
-    # --- what replaces them
-    number = scale_bits(token_bits, len(masking.all_ids))
-    replacement = tf.gather(tf.constant(masking.all_ids), number)
-    # In int64, since all of it (a rate of 1) is 2^32.
-    action = unsigned(action_bits)
-    hidden = action < int(masking.mask_rate * 2**32)
-    kept = action < int((masking.mask_rate + masking.keep_rate) * 2**32)
-    replacement = tf.where(hidden, masking.mask_id, tf.where(kept, predicted["masked_lm_ids"], replacement))
-    return features | predicted | {"input_ids": write_tokens(ids, positions, replacement)}
+# --- rows -------------------------------------------------------------------------------------------------------------
 
 
 def predictions_at(ids: tf.Tensor, positions: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -212,6 +154,12 @@ def write_tokens(ids: tf.Tensor, positions: tf.Tensor, tokens: tf.Tensor) -> tf.
         tf.reshape(wide, [-1]), tf.reshape(positions + offsets, [-1, 1]), tf.reshape(tokens, [-1])
     )
     return tf.reshape(flat, [batch, length + 1])[:, :length]
+
+
+def replaced(features: Mapping[str, tf.Tensor], positions: tf.Tensor, tokens: tf.Tensor) -> dict[str, tf.Tensor]:
+    """The features of rows whose tokens at `positions` [B, P] are predicted, and replaced by `tokens` [B, P]."""
+    ids = features["input_ids"]
+    return {**features, **predictions_at(ids, positions), "input_ids": write_tokens(ids, positions, tokens)}
 
 
 def continuations_of(rows: Mapping[str, tf.Tensor], masking: "Masking") -> tf.Tensor:
@@ -261,13 +209,7 @@ def arrange_rows(rows: Mapping[str, tf.Tensor], pad_id: int = 0) -> tuple[dict[s
     return features, pair, starts
 
 
-def _counts(pair_lengths: tf.Tensor, masking: Masking) -> tf.Tensor:
-    """Tokens to predict in each pair, [B, M]: in all of a row at most P."""
-    limit = masking.max_predictions_per_seq
-    # In float64, as Python multiplies.
-    wanted = tf.round(tf.cast(pair_lengths, tf.float64) * masking.masked_lm_prob)
-    counts = tf.minimum(tf.maximum(tf.cast(wanted, tf.int32), 1), limit)
-    return at_most(tf.where(pair_lengths > 0, counts, 0), limit)
+# --- choice -----------------------------------------------------------------------------------------------------------
 
 
 def at_most(counts: tf.Tensor, limit: int) -> tf.Tensor:
@@ -279,16 +221,16 @@ def at_most(counts: tf.Tensor, limit: int) -> tf.Tensor:
     return running - tf.pad(running, [[0, 0], [1, 0]])[:, :-1]
 
 
-def choose(
-    length, continues, candidate, pair, starts, counts, order_bits, masking: Masking, take_words=None
-) -> tf.Tensor:
+def choose(continues, candidate, pair, starts, counts, order_bits, masking: Masking, take_words: Callable) -> tf.Tensor:
     """Increasing positions of the tokens to predict, [B, P]; S where there are fewer.
 
     Args:
-      length: S. continues, candidate, pair: [B, S]. starts: [B, M + 1]. counts: [B, M].
+      continues, candidate, pair: [B, S]. starts: [B, M + 1]. counts: [B, M].
       order_bits: [B, S] int32, uniform.
-      take_words: of the words in random order, those to predict: a function like `_take_words`, the default.
+      take_words: chooses whole words: a function of (candidate, the tokens of each token's word, those of it that
+        follow, pair), all [B, S] in the random order of words, starts, counts -> bool [B, S], the tokens taken.
     """
+    length = pair.shape[1]
     limit = masking.max_predictions_per_seq
     if masking.do_whole_word_mask:
         word, size, following = _words(continues, candidate, pair, starts)
@@ -307,7 +249,7 @@ def choose(
     else:
         size = tf.gather(size, position, batch_dims=1)
         following = tf.gather(following, position, batch_dims=1)
-        taken = (take_words or _take_words)(candidate, size, following, pair, starts, counts)
+        taken = take_words(candidate, size, following, pair, starts, counts)
     if limit > length:
         taken = tf.pad(taken, [[0, 0], [0, limit - length]])
         position = tf.pad(position, [[0, 0], [0, limit - length]])
@@ -333,37 +275,6 @@ def _words(continues, candidate, pair, starts):
     return word, tf.gather(sizes, word, batch_dims=1), tf.gather(ends, word, batch_dims=1) - running
 
 
-def _take_words(candidate, size, following, pair, starts, counts) -> tf.Tensor:
-    """Words in the order given, as long as they fit: one that would exceed the pair's count is skipped.
-
-    Word by word that would be hundreds of steps. But a word that does not fit now will not fit later, so each round
-    looks only at the words that may still fit, takes the longest run of them that fits together, and the first word
-    that is left over is too long for the next round: two or three rounds suffice.
-
-    Args:
-      candidate, size, following, pair: [B, S], tokens in the order of their words. starts, counts: [B, M + 1].
-
-    Returns:
-      bool [B, S], the tokens taken.
-    """
-    pairs = counts.shape[1]
-    members = tf.one_hot(pair, pairs, dtype=tf.float32)  # [B, S, M + 1]
-
-    def one_round(left, taken, _):
-        room = tf.gather(left, pair, batch_dims=1)
-        eligible = candidate & ~taken & (size <= room)
-        running = cumsum(eligible)
-        before_pair = tf.gather(tf.pad(running, [[0, 0], [1, 0]]), starts, batch_dims=1)
-        # Tokens up to the end of this token's word: a word is eligible as a whole.
-        upto = running - tf.gather(before_pair, pair, batch_dims=1) + following
-        new = eligible & (upto <= room)
-        used = tf.linalg.matvec(members, tf.cast(new, tf.float32), transpose_a=True)
-        return left - tf.cast(used, tf.int32), taken | new, tf.reduce_any(new)
-
-    start = (counts, tf.zeros_like(candidate), tf.constant(True))
-    return tf.while_loop(lambda left, taken, more: more, one_round, start)[1]
-
-
 def cumsum(values) -> tf.Tensor:
     """Running sums along the rows of [B, S] small integers or booleans, int32.
 
@@ -372,6 +283,9 @@ def cumsum(values) -> tf.Tensor:
     length = values.shape[1]
     triangle = tf.constant(np.triu(np.ones((length, length), np.float32)))
     return tf.cast(tf.matmul(tf.cast(values, tf.float32), triangle), tf.int32)
+
+
+# --- random numbers ---------------------------------------------------------------------------------------------------
 
 
 def random_bits(shape: Sequence[int], seed: int, step, first_row=0) -> tf.Tensor:

@@ -1,0 +1,404 @@
+"""The rules by which rows of unmasked records are masked during training, one for each family's data.
+
+Each makes a batch's features for the model out of its rows and random numbers (`masking`):
+
+  bert             that of create_pretraining_data.py (original: create_masked_lm_predictions), pair by pair
+  roberta          fairseq's mask_tokens_dataset.py (Liu et al. 2019, section 4.1)
+  electra          `mask` of the original's pretrain/pretrain_helpers.py (Clark et al. 2020, section 3)
+  smoothed         prefers rare tokens: prepare_batch_mlm of distiller.py and train.py of DistilBERT
+                   (transformers-research-projects, distillation; the idea is Lample & Conneau's, arXiv:1901.07291)
+  left_to_right    masks nothing: each token is predicted from those before it
+
+Shape legend: B batch, S sequence length, P predictions per row, M pairs per row, V vocabulary.
+"""
+
+import dataclasses
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.pretraining.masking import (
+    Masking,
+    arrange_rows,
+    at_most,
+    choose,
+    continuations_of,
+    cumsum,
+    predictions_at,
+    random_bits,
+    replaced,
+    scale_bits,
+    uniform,
+    unsigned,
+    write_tokens,
+)
+
+# The seed for evaluation: not the run's, so that different runs are evaluated on the same masks.
+EVALUATION_SEED = -1
+ELECTRA_MASK_RATE = 0.85  # of the chosen tokens, those that become [MASK]; the others stay
+# Features that only next sentence prediction needs.
+_OF_PAIRS = ("next_sentence_labels", "next_sentence_weights", "pooled_positions")
+
+Rows, Features = Mapping[str, tf.Tensor], dict[str, tf.Tensor]
+_plain = tf.autograph.experimental.do_not_convert
+
+# --- BERT -------------------------------------------------------------------------------------------------------------
+
+
+@_plain
+def bert(rows: Rows, seed: int, step, masking: Masking, first_row=0) -> Features:
+    """Masks a batch, or consecutive rows of one, by BERT's rule.
+
+    A pair of n tokens ([CLS] and [SEP]s counted) gets masked_lm_prob * n predictions, rounded half to even, at least 1
+    and at most P. Where the pairs of a row together would get more than P, their counts are cut in proportion.
+
+    Args:
+      rows: int32 `input_ids` [B, S], padded with 0; `segment_lengths` [B, 2 M], tokens of `[CLS] A [SEP]` and of
+        `B [SEP]` of each pair, 0 for absent ones and for the B of single sequences; `next_sentence_labels` [B, M];
+        optionally `word_continuations` [B, S], 1 for a token that continues a word; else the vocabulary says it.
+        B, S and M are static.
+      seed: any integer. step: number of the batch, int64. first_row: number in the batch of the first of the rows.
+
+    Returns:
+      `input_ids`, `input_mask`, `segment_ids` [B, S]; `masked_lm_positions`, `masked_lm_ids` [B, P] int32 and
+      `masked_lm_weights` [B, P] float32, padded with 0; `next_sentence_labels` [B, M]. For M > 1 also `sequence_ids`
+      and `position_ids` [B, S] (see `BertModel`), `pooled_positions` [B, M], where the pairs begin (0 for absent
+      ones), and `next_sentence_weights` [B, M] float32, 0 for absent ones.
+    """
+    lengths, predictions = rows["segment_lengths"], masking.max_predictions_per_seq
+    features, pair, starts = arrange_rows(rows, masking.pad_id)
+    ids = features["input_ids"]
+    # One draw for all purposes, row by row, so that what a row gets does not depend on the size of the batch.
+    bits = random_bits([ids.shape[0], ids.shape[1] + 2 * predictions], seed, step, first_row)
+    order_bits, action_bits, token_bits = tf.split(bits, [ids.shape[1], predictions, predictions], axis=1)
+    sizes = lengths[:, ::2] + lengths[:, 1::2]  # [B, M]
+    # In float64, as Python multiplies.
+    wanted = tf.cast(tf.round(tf.cast(sizes, tf.float64) * masking.masked_lm_prob), tf.int32)
+    counts = tf.where(sizes > 0, tf.clip_by_value(wanted, 1, predictions), 0)
+    real = pair < lengths.shape[1] // 2
+    candidate = real & (ids != masking.cls_id) & (ids != masking.sep_id)
+    continues = continuations_of(rows, masking)
+    counts = at_most(counts, predictions)
+    positions = choose(continues, candidate, pair, starts, counts, order_bits, masking, _take_words)
+    kept = predictions_at(ids, positions)["masked_lm_ids"]
+    drawn = tf.gather(tf.constant(masking.all_ids), scale_bits(token_bits, len(masking.all_ids)))
+    # In int64, since all of it (a rate of 1) is 2^32.
+    action = unsigned(action_bits)
+    is_hidden = action < int(masking.mask_rate * 2**32)
+    is_kept = action < int((masking.mask_rate + masking.keep_rate) * 2**32)
+    tokens = tf.where(is_hidden, masking.mask_id, tf.where(is_kept, kept, drawn))
+    return replaced(features, positions, tokens)
+
+
+def _take_words(candidate, size, following, pair, starts, counts) -> tf.Tensor:
+    """Words in the order given, as long as they fit: one that would exceed the pair's count is skipped.
+
+    Word by word that would be hundreds of steps. But a word that does not fit now will not fit later, so each round
+    looks only at the words that may still fit, takes the longest run of them that fits together, and the first word
+    that is left over is too long for the next round: two or three rounds suffice.
+
+    Args:
+      candidate, size, following, pair: [B, S], tokens in the order of their words. starts, counts: [B, M + 1].
+
+    Returns:
+      bool [B, S], the tokens taken.
+    """
+    pairs = counts.shape[1]
+    members = tf.one_hot(pair, pairs, dtype=tf.float32)  # [B, S, M + 1]
+
+    def one_round(left, taken, _):
+        room = tf.gather(left, pair, batch_dims=1)
+        eligible = candidate & ~taken & (size <= room)
+        running = cumsum(eligible)
+        before_pair = tf.gather(tf.pad(running, [[0, 0], [1, 0]]), starts, batch_dims=1)
+        # Tokens up to the end of this token's word: a word is eligible as a whole.
+        upto = running - tf.gather(before_pair, pair, batch_dims=1) + following
+        new = eligible & (upto <= room)
+        used = tf.linalg.matvec(members, tf.cast(new, tf.float32), transpose_a=True)
+        return left - tf.cast(used, tf.int32), taken | new, tf.reduce_any(new)
+
+    start = (counts, tf.zeros_like(candidate), tf.constant(True))
+    return tf.while_loop(lambda left, taken, more: more, one_round, start)[1]
+
+
+# --- RoBERTa ----------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class RobertaDraws:
+    """The random numbers of a batch. Those of [B, S] are of the tokens, or, for whole words, of the words in order.
+
+    Attributes:
+      rounding: float64 [B, M], in [0, 1): added to the number of predictions before it is rounded down.
+      order: int32 [B, S]: the lowest are predicted.
+      change: float64 [B, S], in [0, 1): below random_rate + keep_rate, a prediction's token isn't masked.
+      keep: float64 [B, S], in [0, 1): below keep_rate / (random_rate + keep_rate), it then stays, else it is replaced.
+      tokens: int32 [B, S]: ids that replace tokens, always one for each token.
+    """
+
+    rounding: tf.Tensor
+    order: tf.Tensor
+    change: tf.Tensor
+    keep: tf.Tensor
+    tokens: tf.Tensor
+
+
+def roberta_predictions(masked_lm_prob: float, max_seq_length: int, whole_words: bool) -> int:
+    """P, where no flag says it: what a row gets at most; of whole words, half as much again, which rows rarely get."""
+    return int(masked_lm_prob * max_seq_length * (1.5 if whole_words else 1)) + 1
+
+
+@_plain
+def roberta(rows: Rows, seed: int, step, masking: Masking, first_row=0, draws: RobertaDraws | None = None) -> Features:
+    """Masks a batch, or consecutive rows of one, by RoBERTa's rule.
+
+    Every token may be predicted, also `<s>` and `</s>`, and a special token replaces none, except the mask. A sequence
+    of n tokens (`<s>` and `</s>` counted) gets masked_lm_prob * n predictions, rounded up or down at random. Only what
+    would be more than P in a row is left out. Of whole words, masked_lm_prob of the words are predicted; each is
+    masked, replaced or kept as a whole. A special token is a word, and so is what follows one, while in fairseq the
+    first word of a text, which has no space before it, belongs to the special token.
+
+    Args:
+      rows, seed, step, first_row: as for `bert`. masking: its mask_rule is "roberta".
+      draws: the random numbers, instead of those of seed and step.
+
+    Returns:
+      As `bert`.
+    """
+    features, sequence, starts = arrange_rows(rows, masking.pad_id)
+    ids = features["input_ids"]
+    length, sequences = ids.shape[1], starts.shape[1] - 1
+    real = sequence < sequences
+    draws = draws or roberta_draws(rows, seed, step, masking, first_row)
+    begins = real
+    if masking.do_whole_word_mask:
+        special = (ids == masking.cls_id) | (ids == masking.sep_id)
+        after_special = tf.pad(special, [[0, 0], [1, 0]])[:, :-1]
+        first = tf.range(length)[None] == tf.gather(starts, sequence, batch_dims=1)
+        begins &= ~continuations_of(rows, masking) | special | after_special | first
+    members = tf.one_hot(sequence, sequences, dtype=tf.float32)  # [B, S, M]
+    units = tf.linalg.matvec(members, tf.cast(begins, tf.float32), transpose_a=True)
+    counts = tf.cast(tf.cast(units, tf.float64) * masking.masked_lm_prob + draws.rounding, tf.int32)
+    counts = tf.minimum(counts, tf.cast(units, tf.int32))
+    if not masking.do_whole_word_mask:
+        counts = at_most(counts, masking.max_predictions_per_seq)
+
+    def take_words(candidate, size, following, sequence, starts, counts):
+        """The first `counts` words of each sequence, as long as the row's predictions are at most P."""
+        running = cumsum(candidate & (following == size - 1))
+        before = tf.gather(tf.pad(running, [[0, 0], [1, 0]]), starts, batch_dims=1)
+        number = running - tf.gather(before, sequence, batch_dims=1)  # from 1, of the word in its sequence
+        taken = candidate & (number <= tf.gather(counts, sequence, batch_dims=1))
+        return taken & (cumsum(taken) + following <= masking.max_predictions_per_seq)
+
+    positions = choose(~begins, real, sequence, starts, counts, draws.order, masking, take_words)
+    predicted = predictions_at(ids, positions)
+    place = predicted["masked_lm_positions"]
+    unit = tf.gather(cumsum(begins) - 1, place, batch_dims=1) if masking.do_whole_word_mask else place
+    change, keep = (tf.gather(values, unit, batch_dims=1) for values in (draws.change, draws.keep))
+    others = masking.random_rate + masking.keep_rate
+    is_kept = keep < (masking.keep_rate / others if others else 0.0)
+    tokens = tf.where(is_kept, predicted["masked_lm_ids"], tf.gather(draws.tokens, place, batch_dims=1))
+    return replaced(features, positions, tf.where(change < others, tokens, masking.mask_id))
+
+
+def roberta_draws(rows: Rows, seed: int, step, masking: Masking, first_row=0) -> RobertaDraws:
+    """The random numbers of `roberta` for these arguments."""
+    batch, length = rows["input_ids"].shape
+    sequences = rows["segment_lengths"].shape[1] // 2
+    bits = random_bits([batch, sequences + 4 * length], seed, step, first_row)
+    rounding, order, change, keep, tokens = tf.split(bits, [sequences, *[length] * 4], axis=1)
+    rounding, change, keep = (uniform(values, tf.float64) for values in (rounding, change, keep))
+    tokens = tf.gather(tf.constant(masking.all_ids), scale_bits(tokens, len(masking.all_ids)))
+    return RobertaDraws(rounding, order, change, keep, tokens)
+
+
+# --- ELECTRA ----------------------------------------------------------------------------------------------------------
+
+
+def electra_predictions(masked_lm_prob: float, max_seq_length: int) -> int:
+    """P, where no flag says it (the original's configure_pretraining.py)."""
+    return int((masked_lm_prob + 0.005) * max_seq_length)
+
+
+@_plain
+def electra(rows: Rows, seed: int, step, masking: Masking, first_row=0) -> Features:
+    """Masks a batch, or consecutive rows of one, by ELECTRA's rule.
+
+    Positions are drawn with replacement, and a prediction whose token stays is the only one that is not masked.
+
+    Args:
+      rows, seed, step, first_row: as for `bert`. A row of several sequences counts as one. masking: its rates are not
+        used.
+
+    Returns:
+      The encoder's inputs, those of `mask_electra`, and `sampling_seeds` [B, 2] int32, from which the generator's
+      tokens are drawn.
+    """
+    features = {name: value for name, value in arrange_rows(rows)[0].items() if name not in _OF_PAIRS}
+    predictions = masking.max_predictions_per_seq
+    bits = random_bits([rows["input_ids"].shape[0], 2 * predictions + 2], seed, step, first_row)
+    position_bits, mask_bits, sampling_seeds = tf.split(bits, [predictions, predictions, 2], axis=1)
+    running = tf.cumsum(tf.cast(electra_candidates(features, masking), tf.int32), axis=1)
+    number = scale_bits(position_bits, running[:, -1:])
+    positions = tf.searchsorted(running, tf.cast(number, tf.int32), side="right")
+    positions = tf.where(running[:, -1:] > 0, positions, 0)
+    masked = mask_electra(features, positions, uniform(mask_bits), masking)
+    return features | masked | {"sampling_seeds": sampling_seeds}
+
+
+def electra_candidates(features: Rows, masking: Masking) -> tf.Tensor:
+    """bool [B, S]: the tokens that ELECTRA may predict."""
+    ids = features["input_ids"]
+    special = (ids == masking.cls_id) | (ids == masking.sep_id) | (ids == masking.mask_id)
+    return (features["input_mask"] > 0) & ~special
+
+
+def mask_electra(features: Rows, positions: tf.Tensor, share: tf.Tensor, masking: Masking) -> Features:
+    """Masks a batch at positions that were drawn.
+
+    A row of n tokens ([CLS] and [SEP] counted) gets masked_lm_prob * n predictions, rounded half to even, at least 1
+    and at most P: the first of its positions. One that is drawn twice counts twice, and is masked if either draw says
+    so.
+
+    Args:
+      features: int32 `input_ids`, `input_mask` [B, S].
+      positions: int32 [B, P], of tokens that may be predicted. share: float32 [B, P], in [0, 1): below
+        ELECTRA_MASK_RATE the token becomes [MASK].
+
+    Returns:
+      `input_ids` [B, S], masked; `original_ids` [B, S]; `masked_lm_positions`, `masked_lm_ids` [B, P] int32 and
+      `masked_lm_weights` [B, P] float32, padded with 0.
+    """
+    ids = features["input_ids"]
+    length, predictions = ids.shape[1], positions.shape[1]
+    tokens = tf.cast(tf.reduce_sum(features["input_mask"], axis=1, keepdims=True), tf.float32)
+    wanted = tf.round(tokens * tf.constant(masking.masked_lm_prob, tf.float32))
+    counts = tf.clip_by_value(tf.cast(wanted, tf.int32), 1, predictions)
+    # A row of padding, without a token that may be predicted, has no predictions.
+    counts = tf.where(tf.reduce_any(electra_candidates(features, masking), axis=1, keepdims=True), counts, 0)
+    positions = tf.where(tf.range(predictions)[None] < counts, positions, length)
+    hidden = tf.where(share < ELECTRA_MASK_RATE, positions, length)
+    masked = write_tokens(ids, hidden, tf.fill(hidden.shape, masking.mask_id))
+    return {"input_ids": masked, "original_ids": ids} | predictions_at(ids, positions)
+
+
+# --- rare tokens first ------------------------------------------------------------------------------------------------
+
+
+def token_weights(counts: np.ndarray, special_ids: Collection[int], smoothing: float) -> np.ndarray:
+    """float32 [V]: how likely a token is chosen, before normalisation: max(count, 1) ** -smoothing; special ones never.
+
+    Args:
+      counts: [V], how often each token is in the data.
+    """
+    weights = np.maximum(counts, 1).astype(np.float64) ** -smoothing
+    weights[list(special_ids)] = 0.0
+    return weights.astype(np.float32)
+
+
+@_plain
+def smoothed(rows: Rows, seed: int, step, masking: Masking, weights: np.ndarray) -> Features:
+    """Masks a batch by the rule of DistilBERT's authors.
+
+    Of all tokens of the batch, with the special ones counted, masked_lm_prob are chosen, rounded up, without
+    replacement. A row has at most P of them: the first ones drawn.
+
+    Args:
+      rows, seed, step: as for `bert`. masking: how many are chosen, and what becomes of them.
+      weights: [V], from `token_weights`.
+
+    Returns:
+      As `bert`.
+    """
+    features = arrange_rows(rows, masking.pad_id)[0]
+    ids, real = features["input_ids"], features["input_mask"] > 0
+    order_bits, kind_bits, token_bits = tf.unstack(random_bits([*ids.shape, 3], seed, step), axis=2)
+    own_weights = tf.where(real, tf.gather(tf.constant(weights), ids), 0.0)
+    # In float64, as Python multiplies.
+    wanted = tf.cast(tf.reduce_sum(features["input_mask"]), tf.float64) * masking.masked_lm_prob
+    number = tf.cast(tf.math.ceil(wanted), tf.int32)
+    chosen = draw_weighted(own_weights, number, uniform(order_bits) + 2.0**-25, masking)
+    share = uniform(kind_bits)
+    drawn = tf.gather(tf.constant(masking.all_ids), scale_bits(token_bits, len(masking.all_ids)))
+    others = tf.where(share < masking.mask_rate + masking.keep_rate, ids, drawn)
+    return features | mask_chosen(ids, chosen, tf.where(share < masking.mask_rate, masking.mask_id, others), masking)
+
+
+def draw_weighted(weights: tf.Tensor, number, share: tf.Tensor, masking: Masking) -> tf.Tensor:
+    """Chooses tokens of a batch by their weights, without replacement.
+
+    The order in which -log(u) / weight grows is that of such draws (Efraimidis & Spirakis 2006).
+
+    Args:
+      weights: float32 [B, S], 0 for tokens that are never chosen. number: of tokens to choose, if there are as many.
+      share: float32 [B, S], uniform between 0 and 1.
+
+    Returns:
+      bool [B, S], at most P in a row.
+    """
+    key = tf.where(weights > 0, -tf.math.log(share) / weights, np.inf)
+    flat = tf.reshape(key, [-1])
+    rank = tf.reshape(tf.argsort(tf.argsort(flat, stable=True)), tf.shape(key))
+    chosen = (weights > 0) & (rank < number)
+    in_row = tf.argsort(tf.argsort(tf.where(chosen, key, np.inf), axis=1, stable=True), axis=1)
+    return chosen & (in_row < masking.max_predictions_per_seq)
+
+
+def mask_chosen(ids: tf.Tensor, chosen: tf.Tensor, tokens: tf.Tensor, masking: Masking) -> Features:
+    """Replaces chosen tokens.
+
+    Args:
+      ids: int32 [B, S]. chosen: bool [B, S], at most P in a row. tokens: int32 [B, S], read where tokens are chosen.
+
+    Returns:
+      `input_ids` [B, S]; `masked_lm_positions`, `masked_lm_ids` [B, P] int32 and `masked_lm_weights` [B, P] float32,
+      padded with 0.
+    """
+    length, limit = ids.shape[1], masking.max_predictions_per_seq
+    place = tf.where(chosen, tf.range(length), length)
+    positions = tf.sort(tf.pad(place, [[0, 0], [0, max(0, limit - length)]], constant_values=length), axis=1)
+    return {"input_ids": tf.where(chosen, tokens, ids)} | predictions_at(ids, positions[:, :limit])
+
+
+# --- left to right ----------------------------------------------------------------------------------------------------
+
+
+@_plain
+def left_to_right(rows: Rows) -> Features:
+    """Labels of a batch for the left-to-right language model of the paper's ablations ("LTR & No NSP", section 5.1).
+
+    What the paper leaves open is decided as follows. Every token but [CLS] is predicted, the [SEP]s too, from the
+    output one place before it; no token is masked or replaced. In packed rows nothing is predicted over the border of
+    two sequences. The model has `"attention": "causal"` in its bert_config.json, so that the constraint holds in
+    fine-tuning, too, as in the paper; and as [CLS] sees nothing but itself, it is the last token ([SEP]) that the
+    pooler reads. The labels have the form of masked LM, with the positions of all tokens, so that model and loss are
+    those of masked LM.
+
+    Args:
+      rows: as for `bert`, or the seven features of masked records, whose tokens are put back.
+
+    Returns:
+      the features of `bert` with `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights` [B, S - 1]: places 0 to
+      S - 2, the tokens after them, and 1 where there is one in the same sequence (the ids are 0 where there is none).
+      `pooled_positions` are those of the last token of each sequence.
+    """
+    if "segment_lengths" in rows:
+        features, pair, starts = arrange_rows(rows)
+        same = tf.equal(pair[:, 1:], pair[:, :-1])
+        if "pooled_positions" in features:
+            features["pooled_positions"] = tf.where(features["next_sentence_weights"] > 0, starts[:, 1:] - 1, 0)
+    else:
+        ids, is_prediction = rows["input_ids"], rows["masked_lm_weights"] > 0
+        positions = tf.where(is_prediction, rows["masked_lm_positions"], ids.shape[1])
+        features = dict(rows) | {"input_ids": write_tokens(ids, positions, rows["masked_lm_ids"])}
+        same = True
+    following = features["input_ids"][:, 1:]
+    known = same & tf.cast(features["input_mask"][:, 1:], tf.bool)
+    places = tf.range(following.shape[1], dtype=tf.int32)
+    return features | {
+        "masked_lm_positions": tf.tile(places[None], [following.shape[0], 1]),
+        "masked_lm_ids": tf.where(known, following, 0),
+        "masked_lm_weights": tf.cast(known, tf.float32),
+    }
