@@ -15,13 +15,13 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import google_crc32c
 import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
 from bert_tf.data import records
-from bert_tf.data.record_index import RECORDS_PER_BLOCK, WrittenIndex, index_path
+from bert_tf.data.record_files import RECORDS_PER_BLOCK
+from bert_tf.data.record_index import index_path, written_index
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("num_files", 1000, "Files.", lower_bound=1)
@@ -51,8 +51,7 @@ def block_of_records(length: int) -> bytes:
 def write_files(folder: str) -> list[str]:
     """The files and the indexes beside them."""
     block, blocks = block_of_records(FLAGS.max_seq_length), FLAGS.blocks_per_file
-    columns = (np.full(blocks, value) for value in (len(block), RECORDS_PER_BLOCK, google_crc32c.value(block)))
-    index = WrittenIndex(*columns, compressed=False).to_bytes()
+    index = written_index(np.tile([len(block), RECORDS_PER_BLOCK], (blocks, 1)), compressed=False)
     names = [os.path.join(folder, f"{number:05d}.tfrecord") for number in range(FLAGS.num_files)]
     for name in names:
         pathlib.Path(index_path(name)).write_bytes(index)

@@ -18,28 +18,27 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data import record_files
 from bert_tf.data.record_files import (
     FRAME_BYTES,
     MAGIC,
+    RECORDS_PER_BLOCK,
     RecordError,
     damage_at,
     gzip_block,
     is_frame_head,
     is_gzip,
+    payload_at,
     with_advice,
 )
 from bert_tf.system.kept_arrays import arrays_as_bytes, load_arrays, save_arrays
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.threads import in_threads
 
-MASKED, RECORDS_PER_BLOCK = record_files.MASKED, record_files.RECORDS_PER_BLOCK
-
 _BATCHES_AT_ONCE = 64  # of a file that is scanned
 _READ_BUFFER_BYTES = 256 * 1024
 _SCANNING_THREADS = 8
 _CACHE_VERSION = 4
-_WRITTEN_VERSION = 1
+_WRITTEN_VERSIONS = (1, 2)  # the first had checksums, too
 
 # Blocks of a file (byte offset, records) int64 [blocks, 2], the number of records skipped, whether it is compressed.
 _FileBlocks = tuple[np.ndarray, int, bool]
@@ -98,7 +97,7 @@ class RecordIndex:
 
         def read(number: int, offset: int) -> tuple[str, tuple[int, bytes]]:
             name, size, compressed = self.files[number], self.file_sizes[number], self.compressed[number]
-            return name, (offset, record_files.payload_at(name, offset, size, compressed))
+            return name, (offset, payload_at(name, offset, size, compressed))
 
         first = np.unique(self.file_number, return_index=True)[1]
         return dict(in_threads(read, self.file_number[first].tolist(), self.byte_offset[first].tolist()))
@@ -107,27 +106,15 @@ class RecordIndex:
 # --- beside a file ----------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class WrittenIndex:
-    """The blocks of one record file, which follow each other without a gap, as its writer notes them.
+def written_index(blocks: np.ndarray, compressed: bool) -> bytes:
+    """The content of the index beside a file, as its writer notes it.
 
-    Attributes:
-      sizes, counts, checksums: int64 [blocks]: bytes in the file, records, and CRC-32C of these bytes; in a compressed
-        file a block is a gzip member.
-      compressed: whether the file is gzip-compressed.
+    Args:
+      blocks: int64 [blocks, 2]: bytes in the file, and records, of the blocks, which follow each other without a gap;
+        in a compressed file a block is a gzip member.
     """
-
-    sizes: np.ndarray
-    counts: np.ndarray
-    checksums: np.ndarray
-    compressed: bool
-
-    def to_bytes(self) -> bytes:
-        """The content of the file."""
-        blocks = np.stack([self.sizes, self.counts, self.checksums]).astype(np.int64)
-        return arrays_as_bytes({
-            "version": np.array(_WRITTEN_VERSION), "blocks": blocks, "compressed": np.array(self.compressed),
-        })  # fmt: skip
+    arrays = {"version": np.array(_WRITTEN_VERSIONS[-1]), "blocks": blocks.T, "compressed": np.array(compressed)}
+    return arrays_as_bytes(arrays)
 
 
 def beside(record_file: str, ending: str) -> str:
@@ -152,10 +139,10 @@ def _written_blocks(record_file: str, size: int) -> _FileBlocks | None:
     if stored is None:
         return None
     problem = "is damaged"
-    if {*stored} != {"version", "blocks", "compressed"} or stored["version"].tolist() != _WRITTEN_VERSION:
+    if {*stored} != {"version", "blocks", "compressed"} or stored["version"].tolist() not in _WRITTEN_VERSIONS:
         problem = "is of another version"
-    elif stored["blocks"].shape[:-1] == (3,) and stored["compressed"].shape == ():
-        (sizes, counts, _), compressed = stored["blocks"].astype(np.int64), bool(stored["compressed"])
+    elif stored["blocks"].shape[:-1] in ((2,), (3,)) and stored["compressed"].shape == ():
+        (sizes, counts), compressed = stored["blocks"][:2].astype(np.int64), bool(stored["compressed"])
         if sizes.sum() != size:
             problem = f"is of a file of {sizes.sum()} bytes, which now has {size}"
         elif (sizes > FRAME_BYTES).all() and (counts >= 1).all() and (counts <= RECORDS_PER_BLOCK).all():

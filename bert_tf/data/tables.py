@@ -4,16 +4,17 @@ import contextlib
 import csv
 import dataclasses
 import itertools
+import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from absl import logging
 
-from bert_tf.data.json_rows import json_rows
 from bert_tf.system.declare import check_values, setting
 from bert_tf.system.messages import is_first
 from bert_tf.system.text_encodings import UTF_8, encoding_setting
-from bert_tf.system.text_files import exists, lines_at_beginning, read_text_lines
+from bert_tf.system.text_files import exists, lines_at_beginning, parse_json, read_text_lines
 from bert_tf.text.characters import plain_name, trimmed
 
 Column = int | str
@@ -23,6 +24,7 @@ CSV_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical ba
 _NOT_READ = ("parquet", "xlsx", "xls", "arrow", "npz", "gz", "zip")
 _NAMES_READ = ".tsv, .csv, .jsonl or .json"
 _JSON_LINES = ("jsonl", "json", "ndjson")
+_BETWEEN = re.compile(r"[\s,]*")  # of the values of a JSON array
 _LONGEST_CELL = (1 << 31) - 1  # characters; by default Python's reader takes 131,072
 
 # What columns are usually called; in the first row of a file without header they are hardly examples.
@@ -110,7 +112,7 @@ USUAL_TABLE = TableSettings()
 def read_rows(
     path: str, table: TableSettings | None = None, columns: Collection[str] | None = None
 ) -> Iterator[tuple[int, list[str] | dict]]:
-    """Yields line number (from 1) and fields of each row: a list, or a dict for JSON (`json_rows`). Skips blank lines.
+    """Yields line number (from 1) and fields of each row: a list, or a dict for JSON (`_json_rows`). Skips blank lines.
 
     If a CSV row spans several lines, the number is that of the first.
 
@@ -217,7 +219,7 @@ def _raw_rows(
     if csv_delimiter and kind != "csv":
         raise ValueError(f"{path}: --csv_delimiter is for .csv files, not for .{kind}.")
     if kind in _JSON_LINES:
-        yield from json_rows(_lines(path, encoding), path)
+        yield from _json_rows(_lines(path, encoding), path)
     elif kind == "csv":
         yield from _csv_rows(path, csv_delimiter or find_csv_delimiter(path, columns, encoding), encoding)
     else:
@@ -383,6 +385,52 @@ def _csv_rows(path: str, delimiter: str, encoding: str | None) -> Iterator[tuple
             f"{path}, line {was_opened}: not CSV: the quotation mark that opens here is not closed; one that "
             "belongs to the text is written twice."
         ) from None
+
+
+def _json_rows(lines: Iterator[str], path: str) -> Iterator[tuple[int, dict]]:
+    """Line number (from 1, of the row's first line) and values of each row.
+
+    A value inside of an object has a name of both: {"labels": {"label": 4.9}} also has "labels.label".
+
+    Args:
+      lines: of the file, without line breaks. path: its name in errors.
+
+    Raises:
+      ValueError: not JSON, or a row is not an object; names file and line.
+    """
+    stripped = (line.lstrip("\ufeff").strip() for line in lines)
+    numbered = ((number, line) for number, line in enumerate(stripped, start=1) if line)
+    first = next(numbered, (1, ""))
+    if first[1].startswith("["):
+        yield from _rows_of_array("\n".join([first[1], *lines]), first[0], path)
+        return
+    for number, line in itertools.chain([first] if first[1] else [], numbered):
+        yield number, _json_row(parse_json(line, path, number), path, number)
+
+
+def _rows_of_array(text: str, line: int, path: str) -> Iterator[tuple[int, dict]]:
+    """The objects of an array. line: that of the text's beginning."""
+    values = parse_json("\n" * (line - 1) + text, path)  # counts from the file's first line
+    decoder, place, counted = json.JSONDecoder(), text.index("[") + 1, 0
+    for value in values:
+        place = _BETWEEN.match(text, place).end()
+        line, counted = line + text.count("\n", counted, place), place
+        yield line, _json_row(value, path, line)
+        place = decoder.raw_decode(text, place)[1]
+
+
+def _json_row(value, path: str, line: int) -> dict:
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}, line {line}: expected a JSON object, found {type(value).__name__}")
+    return value | dict(_inner_values(value, ""))
+
+
+def _inner_values(value: dict, prefix: str) -> Iterator[tuple[str, object]]:
+    for name, inner in value.items():
+        if isinstance(inner, dict):
+            yield from _inner_values(inner, f"{prefix}{name}.")
+        elif prefix:
+            yield prefix + name, inner
 
 
 def quoted(names) -> str:

@@ -75,14 +75,6 @@ class TrainingInstance:
         """0 for [CLS] A [SEP], 1 for B [SEP]; as long as token_ids."""
         return [0] * self.second_start + [1] * (len(self.token_ids) - self.second_start)
 
-    def tokens(self, inv_vocab: Mapping[int, str]) -> list[str]:
-        """token_ids as tokens (`inv_vocab` of the tokenizer)."""
-        return [inv_vocab[index] for index in self.token_ids]
-
-    def masked_lm_labels(self, inv_vocab: Mapping[int, str]) -> list[str]:
-        """masked_lm_ids as tokens."""
-        return [inv_vocab[index] for index in self.masked_lm_ids]
-
 
 class Instances(Sequence[TrainingInstance]):
     """The instances of a text, in their final, shuffled order; read from disk when asked for.
@@ -249,17 +241,14 @@ def log_instances(
     """
     other = ", not in order" if next_sentence == "order" else ", second part random"
     for number, instance in enumerate(instances):
-        masked = zip(instance.masked_lm_positions, instance.masked_lm_labels(inv_vocab), strict=True)
+        follows = ", second part follows" if instance.second_start < len(instance.token_ids) else ""
+        masked = zip(instance.masked_lm_positions, instance.masked_lm_ids, strict=True)
         logging.info(
             "Instance %d%s\n  tokens: %s\n  masked: %s\n  input_ids: %s\n  segment_ids: %s",
             number,
-            other
-            if instance.is_random_next
-            else ", second part follows"
-            if instance.second_start < len(instance.token_ids)
-            else "",
-            " ".join(instance.tokens(inv_vocab)),
-            " ".join(f"{position}={token}" for position, token in masked),
+            other if instance.is_random_next else follows,
+            " ".join(inv_vocab[index] for index in instance.token_ids),
+            " ".join(f"{position}={inv_vocab[index]}" for position, index in masked),
             " ".join(map(str, instance.token_ids)),
             " ".join(map(str, instance.segment_ids)),
         )

@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 # Of a gzip file, each block of records is a separate member, so that a reader can begin at any of them.
-from bert_tf.data.record_index import MASKED, RECORDS_PER_BLOCK, WrittenIndex
+from bert_tf.data.record_files import MASKED, RECORDS_PER_BLOCK
 from bert_tf.pretraining.instance_kernels import A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NO_B, NUM_MASKED, gather
 from bert_tf.pretraining.instances import Instances
 from bert_tf.system.numba_compile import compiled, inner
@@ -277,8 +277,8 @@ def write_blocks(
     blocks: Iterable[tuple[int, bytes]],
     compression: str | None = None,
     progress: Callable[[int], object] = lambda _: None,
-) -> WrittenIndex:
-    """Writes blocks of framed records to a file on any file system; returns the file's index.
+) -> np.ndarray:
+    """Writes blocks of framed records to a file on any file system; returns bytes and records of each, int64 [n, 2].
 
     Args:
       compression: None or "gzip": each block becomes a gzip member. progress: called with the records of each block.
@@ -291,6 +291,6 @@ def write_blocks(
         for count, block in blocks:
             content = gzip.compress(block, 6, mtime=0) if compression == "gzip" else block
             file.write(content)
-            written.append((len(content), count, google_crc32c.value(content)))
+            written.append((len(content), count))
             progress(count)
-    return WrittenIndex(*np.array(written, np.int64).reshape(-1, 3).T, bool(compression and written))
+    return np.array(written, np.int64).reshape(-1, 2)

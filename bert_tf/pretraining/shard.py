@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.data.record_index import WrittenIndex, beside, index_path
+from bert_tf.data.record_index import beside, index_path, written_index
 from bert_tf.pretraining import record_writer
 from bert_tf.pretraining.corpus import Corpus
 from bert_tf.pretraining.corpus_formats import TextSettings
@@ -172,17 +172,17 @@ def make_shard(
         if not len(instances) and job.num_shards == 1:
             raise ValueError(job.no_rows)
         written = temporary[: len(outputs)]
-        counts, indexes = _write(job, instances, rng, written, bar)
+        counts, blocks = _write(job, instances, rng, written, bar)
         summary = {
             "fingerprint": job.fingerprint,
             **read_counts,
             **text_counts,
-            **_count_instances(instances, sum(int(index.counts.sum()) for index in indexes)),
+            **_count_instances(instances, sum(int(file[:, 1].sum()) for file in blocks)),
             "output_files": dict(zip(outputs, counts, strict=True)),
             "output_bytes": {path: tf.io.gfile.stat(name).length for path, name in zip(outputs, written, strict=True)},
         }
         del store, instances
-        contents = [index.to_bytes() for index in indexes]
+        contents = [written_index(file, bool(job.records.compression) and len(file) > 0) for file in blocks]
         contents.append((json.dumps(summary, indent=2, ensure_ascii=False) + "\n").encode())
         for path, content in zip(temporary[len(outputs) :], contents, strict=True):
             with tf.io.gfile.GFile(path, "wb") as file:
@@ -274,8 +274,8 @@ def _tokenize_part(job: ShardJob, corpus: Corpus, begin: int, end: int, director
 
 def _write(
     job: ShardJob, instances: Instances, rng: random.Random, paths: list[str], bar: Callable
-) -> tuple[list[int], list[WrittenIndex]]:
-    """Writes the records; returns how many instances each file holds, and its index."""
+) -> tuple[list[int], list[np.ndarray]]:
+    """Writes the records; returns how many instances each file holds, and its blocks."""
     layouts = []
     for number in range(len(paths)):
         members = instances.order[number :: len(paths)].copy()
@@ -286,12 +286,12 @@ def _write(
             places, row_ends = pack(lengths, job.instances.max_seq_length, job.pairs_per_row, rng)
             members = members[places]
         layouts.append((members, row_ends))
-    indexes, total = [], sum(len(row_ends) for _, row_ends in layouts)
+    written, total = [], sum(len(row_ends) for _, row_ends in layouts)
     with bar(total=total, desc="writing", unit="records", unit_scale=True) as progress:
         for path, (members, row_ends) in zip(paths, layouts, strict=True):
             blocks = record_writer.blocks_of(instances, members, row_ends, job.pairs_per_row)
-            indexes.append(record_writer.write_blocks(path, blocks, job.records.compression, progress.update))
-    return [len(members) for members, _ in layouts], indexes
+            written.append(record_writer.write_blocks(path, blocks, job.records.compression, progress.update))
+    return [len(members) for members, _ in layouts], written
 
 
 def _count_text(store: TokenStore, unknown_id: int, separated: bool) -> dict:

@@ -5,10 +5,6 @@ import json
 import pytest
 
 from bert_tf.data.tables import read_rows
-from bert_tf.tasks.classification.data import custom_task
-from bert_tf.tasks.classification.data import read_examples as classified
-from bert_tf.tasks.similarity.data import Columns
-from bert_tf.tasks.similarity.data import read_examples as compared
 
 ROWS = [
     {"guid": "a", "text": "[{"},
@@ -57,22 +53,3 @@ def test_mistakes(tmp_path, text, message):
 
 def test_nothing(tmp_path):
     assert rows_of(tmp_path / "a.json", "") == rows_of(tmp_path / "a.json", "[]") == []
-
-
-def test_klue(shared):
-    """Arrays as published; the score of a pair is inside of `labels`."""
-    folder = shared / "data" / "korean" / "klue"
-    path = str(folder / "klue-nli-v1.1_dev.json")
-    task = custom_task(path, None, None, text_a="premise", text_b="hypothesis", label="gold_label")
-    assert set(task.labels) == {"contradiction", "entailment", "neutral"}
-    examples = classified(task, task.train)
-    assert (
-        len(examples) == 3000
-        and examples[0].label == "contradiction"
-        and examples[0].text_b.startswith("어떤 방에서도")
-    )
-    path = str(folder / "klue-sts-v1.1_dev.json")
-    task = custom_task(path, None, None, text_a="sentence1", text_b="sentence2", label="labels.label", regression=True)
-    assert [example.label for example in classified(task, task.train)][:2] == [4.9, 1.4]
-    pairs = compared(path, columns=Columns("sentence1", "sentence2", score="labels.label"), score_range=(0, 5))
-    assert len(pairs) == 519 and [pair.score for pair in pairs[:2]] == pytest.approx([0.98, 0.28])

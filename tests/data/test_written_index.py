@@ -10,7 +10,8 @@ from helpers.record_files import write_records
 from helpers.tiny import TINY_CONFIG, write_pretraining_records
 
 from bert_tf.data import record_index, records
-from bert_tf.data.record_index import RECORDS_PER_BLOCK, index_path
+from bert_tf.data.record_files import RECORDS_PER_BLOCK
+from bert_tf.data.record_index import index_path
 from bert_tf.models.config import BertConfig
 from bert_tf.pretraining import record_writer
 from bert_tf.training import pretraining_tasks
@@ -38,9 +39,9 @@ def write(path, frames: list[bytes], compression=None) -> None:
     starts = range(0, len(frames), RECORDS_PER_BLOCK)
     blocks = (frames[start : start + RECORDS_PER_BLOCK] for start in starts)
     pathlib.Path(path).touch()
-    index = record_writer.write_blocks(str(path), ((len(block), b"".join(block)) for block in blocks), compression)
+    written = record_writer.write_blocks(str(path), ((len(block), b"".join(block)) for block in blocks), compression)
     with open(index_path(str(path)), "wb") as file:
-        file.write(index.to_bytes())
+        file.write(record_index.written_index(written, bool(compression and frames)))
 
 
 @pytest.fixture

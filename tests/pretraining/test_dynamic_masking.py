@@ -211,15 +211,7 @@ def test_evaluation_masks_are_fixed_and_filling_counts_nothing(tmp_path):
 
 
 def test_records_that_do_not_fit(tmp_path):
-    one = write(tmp_path / "one", packed_rows(5, 1), 1)
     four = write(tmp_path / "four", packed_rows(5), 4)
-    static = tmp_path / "static"
-    write_pretraining_records(static, 5)
-    for names, kinds in (((one, four), "up to 1 pairs.*up to 4 pairs"), ((four, str(static)), "up to 4 pairs.*masked")):
-        index = records.index_records(names, None)
-        with pytest.raises(records.RecordError, match=f"{names[0]} has .*{names[1]}.*") as raised:
-            records.features_of(index, 64, 20)
-        assert raised.match(kinds)
     index = records.index_records([four], None)
     longest = len([token for pair in packed_rows(5)[0] for part in pair for token in part])
     with pytest.raises(

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.masking import CLS, SEP, rows_of
-from helpers.script_cases import results_of, run_cases
-from helpers.tiny import TINY_CONFIG, write_pretraining_records
+from helpers.tiny import TINY_CONFIG
 
 from bert_tf.models import kernels, objectives, open_weights, pretrained, task_models
-from bert_tf.models import objectives as models_objectives
 from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.task_models import BertForQuestionAnswering, BertForSequenceClassification, BertModel
@@ -233,78 +231,6 @@ def test_loss_is_that_of_plain_numpy():
     assert set(both.metrics(sums)) == {
         "next_token_loss", "next_token_accuracy", "next_sentence_loss", "next_sentence_accuracy",
     }  # fmt: skip
-
-
-def test_without_next_sentences_the_masked_lm_part_stays_as_it_was():
-    model = model_of(task_models.BertForPreTraining)
-    features = {
-        "input_ids": random_ids(),
-        "masked_lm_positions": np.array([[1, 4, 0], [2, 0, 0]]),
-        "masked_lm_ids": np.array([[9, 8, 0], [7, 0, 0]]),
-        "masked_lm_weights": np.array([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]], "float32"),
-        "next_sentence_labels": np.array([[0], [1]]),
-    }
-    with tf.GradientTape() as tape:
-        outputs = model(features)
-        alone = objectives.pretraining_objective("mlm", nsp=False)
-        sums = alone.sums(outputs, features)
-        loss = alone.loss(sums, sums)
-    gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
-    paths = [variable.path for variable in model.trainable_variables]
-    unused = [path for path, gradient in zip(paths, gradients, strict=True) if gradient is None]
-    assert sorted(path.split("/", 1)[1] for path in unused) == [
-        "bert/pooler/dense/bias", "bert/pooler/dense/kernel",
-        "cls_seq_relationship/output_bias", "cls_seq_relationship/output_weights",
-    ]  # fmt: skip
-    original = objectives.pretraining_objective("mlm", nsp=True)
-    assert original is models_objectives.PretrainingObjective
-    both = original.sums(outputs, features)
-    np.testing.assert_allclose(original.loss(both, both) - both["next_sentence_loss"] / 2, loss, rtol=1e-6)
-    expected = original.metrics(both)
-    for name, value in alone.metrics(sums).items():
-        np.testing.assert_allclose(value, expected[name], rtol=1e-6)
-
-
-# --- the scripts -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow  # in small: the model, the labels and the loss above
-def test_a_left_to_right_run_and_what_is_fine_tuned_from_it(tmp_path):
-    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [f"w{number}" for number in range(95)]
-    (tmp_path / "vocab.txt").write_text("".join(token + "\n" for token in vocab))
-    (tmp_path / "small.json").write_text(json.dumps(TINY_CONFIG))
-    write_pretraining_records(tmp_path / "pairs.tfrecord", 40)
-    flags = {
-        "input_file": tmp_path / "pairs.tfrecord", "bert_config_file": tmp_path / "small.json", "do_train": True,
-        "do_eval": True, "train_batch_size": 8, "max_seq_length": 16, "max_predictions_per_seq": 3,
-        "num_train_steps": 4, "num_warmup_steps": 1, "max_eval_steps": 2, "objective": "ltr", "nsp": False,
-        "output_dir": tmp_path / "ltr",
-    }  # fmt: skip
-    outcomes, logs = run_cases("run_pretraining", {"ltr": flags})
-    assert outcomes == {"ltr": "done"}
-    assert set(results_of(tmp_path / "ltr")) == {"global_step", "loss", "next_token_accuracy", "next_token_loss"}
-    assert json.loads((tmp_path / "ltr" / "bert_config.json").read_text()) == {**TINY_CONFIG, "attention": "causal"}
-    assert "attention is causal, here and wherever this model is used" in logs["ltr"]
-    # Variables without influence on the loss get no moments.
-    reader = tf.train.load_checkpoint(str(tmp_path / "ltr" / "model.ckpt-4"))
-    for name in ("bert/pooler/dense/kernel", "cls/seq_relationship/output_weights"):
-        assert not reader.get_tensor(f"{name}/adam_v").any()
-    (tmp_path / "train.csv").write_text("text,label\n" + "".join(f"w{k} w{k + 1},{'ab'[k % 2]}\n" for k in range(16)))
-    flags = {
-        "task_name": "custom", "train_file": tmp_path / "train.csv", "dev_file": tmp_path / "train.csv",
-        "text_a": "text", "label": "label", "vocab_file": tmp_path / "vocab.txt", "do_eval": True,
-        "max_seq_length": 16, "train_batch_size": 8, "num_train_epochs": 1, "write_tf_records": False,
-    }  # fmt: skip
-    best = tmp_path / "lstm" / "best_model"
-    cases = {
-        "lstm": {"init_checkpoint": tmp_path / "ltr", "do_train": True, "lstm_on_top": True},
-        "lstm used": {"init_checkpoint": best, "do_train": False},
-    }
-    cases = {name: {**flags, "output_dir": tmp_path / name, **case} for name, case in cases.items()}
-    assert set(run_cases("run_classifier", cases)[0].values()) == {"done"}
-    assert json.loads((best / "bert_config.json").read_text()) == {**TINY_CONFIG, "attention": "causal"}
-    assert sum("bilstm" in name for name in open_weights.open_weights(str(best))) == 6
-    assert results_of(tmp_path / "lstm used")["eval_accuracy"] == results_of(tmp_path / "lstm")["eval_accuracy"]
 
 
 def test_objectives_that_do_not_fit_are_named(tmp_path):
