@@ -29,7 +29,7 @@ Exit code 143: stopped by SIGTERM, with a checkpoint.
 
 from absl import flags, logging
 
-from bert_tf.models.teacher_settings import DISTILLATION
+from bert_tf.models.students import DISTILLATION
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags, group
 from bert_tf.tasks.similarity.settings import SimilaritySettings

@@ -21,11 +21,11 @@ _PUBLIC = {
     "BertForMaskedLM": ("models.task_models", "The words hidden by [MASK]"),
     "ElectraDiscriminator": ("models.electra.discriminator", "Which words of a text a generator replaced"),
     "ElectraForQuestionAnswering": (
-        "models.electra.question_answering",
+        "models.question_heads",
         "Answers with the head that ELECTRA's authors trained",
     ),
     "AlbertForQuestionAnswering": (
-        "models.albert.question_answering",
+        "models.question_heads",
         "Answers with the head that ALBERT's authors trained on SQuAD 2.0",
     ),
     "BertForNextSentencePrediction": ("models.task_models", "Whether a text follows another"),

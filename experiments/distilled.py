@@ -57,13 +57,13 @@ def fine_tuning_run(values, task: str, name: str, start: dict[str, str], num_see
 
 def write_layers(teacher: str, layers: list[int], output_dir: str) -> None:
     """Writes some layers of a model as one of its own, without its head."""
-    from bert_tf.models import pretrained, teacher_layers
+    from bert_tf.models import pretrained, students
     from bert_tf.models.head_config import HeadConfig
 
     weights, files = pretrained.read_model(teacher)
-    files.config = teacher_layers.shallower(files.config, layers)
+    files.config = students.shallower(files.config, layers)
     files.head = HeadConfig()
-    chosen = teacher_layers.chosen_layers(weights, layers)
+    chosen = students.chosen_layers(weights, layers)
     saving.write_model(output_dir, chosen, files, format="bert_tf", overwrite=True)
 
 

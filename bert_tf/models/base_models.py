@@ -8,12 +8,11 @@ import keras
 from keras import ops
 from keras.src.trainers.compile_utils import MetricsList
 
-from bert_tf.models import objectives
-from bert_tf.models.class_weights import OF_ONE_CLASS
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.families import config_of_dict
 from bert_tf.models.head_config import NO_HEAD
-from bert_tf.models.inputs import ENCODER_INPUTS, NamedInputs, select
+from bert_tf.models.inputs import ENCODER_INPUTS, NamedInputs, features_with_labels, select
+from bert_tf.models.objectives import OF_ONE_CLASS
 from bert_tf.weights.mapping import Weights
 
 
@@ -251,7 +250,7 @@ class TaskModel(NamedInputs, Pretrained, keras.Model):
         return x.get(names[0])
 
     def _sums(self, x, y, y_pred, sample_weight):
-        features = objectives.features_with_labels(self.objective, x, y, sample_weight)
+        features = features_with_labels(self.objective, x, y, sample_weight)
         return self.objective.sums(y_pred, features)
 
     def get_config(self) -> dict:

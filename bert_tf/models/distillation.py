@@ -11,10 +11,12 @@ stand in a training step where a model and its objective do; what is saved and u
 Sources: Hinton et al. 2015 (arXiv:1503.02531); Sanh et al. 2019 (arXiv:1910.01108); run_squad_w_distillation.py and
 distiller.py of DistilBERT (huggingface/transformers-research-projects, distillation).
 
-Shape legend: B batch, S sequence length, P predictions per sequence, H hidden size, E embedding size, V vocabulary.
+Shape legend: B batch, S sequence length, P predictions per sequence, N tokens, H hidden size, E embedding size,
+V vocabulary.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import keras
 from keras import ops
@@ -23,8 +25,10 @@ from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
 from bert_tf.models.inputs import select
 from bert_tf.models.layers import gather_positions
-from bert_tf.models.objectives import MaskedLanguageModelObjective
-from bert_tf.models.vocabulary_divergence import vocabulary_divergence
+from bert_tf.models.objectives import MaskedLanguageModelObjective, divide
+
+# Tokens whose scores are computed at a time.
+_ROWS = 512
 
 
 class TaughtModel:
@@ -158,41 +162,39 @@ class LanguageDistillation:
     def sums(self, outputs: dict, features: dict) -> dict:
         """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
         masked = MaskedLanguageModelObjective.sums(outputs["masked_lm_logits"], features)
-        states, targets = (ops.cast(outputs[name], "float32") for name in ("states", "teacher_states"))
-        distance = 0.0
+        distance = ops.zeros(())
         if self.alpha_cos:
+            states, targets = (ops.cast(outputs[name], "float32") for name in ("states", "teacher_states"))
             distance = ops.sum(_token_weights(features) * (1.0 - _cosine(states, targets)))
-        names = ("soft_loss", "divergence", "squared_error")
         return {
-            **{name: outputs["soft_sums"][number] for number, name in enumerate(names)},
-            "cosine_distance": ops.convert_to_tensor(distance, "float32"),
+            **dict(zip(self.sum_names[:3], ops.unstack(outputs["soft_sums"], 3), strict=True)),
+            "cosine_distance": distance,
             "masked_lm_loss": masked["loss_sum"],
             "masked_lm_correct": masked["accuracy"],
             **self.totals(features),
         }
 
+    @property
+    def _compared(self) -> str:
+        return "masked_lm_weight" if self.restrict_ce_to_mask else "tokens"
+
     def loss(self, sums: dict, totals: dict):
         """The losses by their weights; with a batch's totals, the losses of its parts add up to its loss."""
-        tokens, masked = ops.maximum(totals["tokens"], _TINY), ops.maximum(totals["masked_lm_weight"], _TINY)
-        soft = sums["soft_loss"] / (masked if self.restrict_ce_to_mask else tokens)
-        return (
-            soft + self.alpha_mlm * sums["masked_lm_loss"] / masked + self.alpha_cos * sums["cosine_distance"] / tokens
-        )
+        soft = divide(sums["soft_loss"], totals[self._compared])
+        masked = self.alpha_mlm * sums["masked_lm_loss"]
+        cosine = self.alpha_cos * sums["cosine_distance"]
+        return soft + divide(masked, totals["masked_lm_weight"]) + divide(cosine, totals["tokens"])
 
     def metrics(self, sums: dict) -> dict:
         """Accuracy and loss of masked LM, and the parts of the loss against the teacher that have a weight."""
-        tokens, masked = ops.maximum(sums["tokens"], _TINY), ops.maximum(sums["masked_lm_weight"], _TINY)
-        compared = masked if self.restrict_ce_to_mask else tokens
-        soft = {"divergence": self.alpha_ce, "squared_error": self.alpha_mse}
-        metrics = {name: sums[name] / compared for name, alpha in soft.items() if alpha}
-        if self.alpha_cos:
-            metrics["cosine_distance"] = sums["cosine_distance"] / tokens
-        accuracy = sums["masked_lm_correct"] / masked
-        return {"masked_lm_accuracy": accuracy, "masked_lm_loss": sums["masked_lm_loss"] / masked, **metrics}
-
-
-# The minimum of a sum of weights used as a divisor.
-_TINY = 1e-5
+        parts = {
+            "masked_lm_accuracy": ("masked_lm_correct", "masked_lm_weight", True),
+            "masked_lm_loss": ("masked_lm_loss", "masked_lm_weight", True),
+            "divergence": ("divergence", self._compared, self.alpha_ce),
+            "squared_error": ("squared_error", self._compared, self.alpha_mse),
+            "cosine_distance": ("cosine_distance", "tokens", self.alpha_cos),
+        }
+        return {name: divide(sums[part], sums[whole]) for name, (part, whole, used) in parts.items() if used}
 
 
 def _token_weights(features: dict):
@@ -273,3 +275,85 @@ class TaughtLanguageModel(TaughtModel):
         vectors = model.head.transform(states, training=training)
         vectors = ops.reshape(vectors, (-1, model.config.embedding_size))
         return vectors, model.bert.get_embedding_table(), model.head.output_bias
+
+
+def vocabulary_divergence(
+    student: Sequence, teacher: Sequence, weights, temperature: float, factors: tuple[float, float], training: bool
+):
+    """Sums over tokens of KL(softmax(t / T) || softmax(s / T)) T^2 and of |s - t|^2, for the scores s and t [V].
+
+    The scores are computed for a few tokens at a time, and only for those with a weight. Since they are linear in the
+    upstream gradient, the gradients are computed with them, and nothing is computed again.
+
+    Args:
+      student, teacher: vectors [N, E], table [V, E] and bias [V], whose scores are vectors table^T + bias.
+      weights: [N] float32, of the tokens. temperature: T. factors: of both sums in the loss.
+      training: whether gradients of the student's tensors are needed.
+
+    Returns:
+      float32 [3]: both sums times their factors added up, which alone has a gradient; the two sums.
+    """
+
+    def compute(*own):
+        sums, gradients = _sums_and_gradients(own, teacher, weights, temperature, factors, training)
+
+        def backward(*arguments, upstream=None):
+            upstream = arguments[-1] if upstream is None else upstream
+            return tuple(ops.cast(upstream[0] * gradient, x.dtype) for x, gradient in zip(own, gradients, strict=True))
+
+        return sums, backward
+
+    if not training:
+        return compute(*student)[0]
+    return ops.custom_gradient(compute)(*student)
+
+
+def _sums_and_gradients(own, theirs, weights, temperature: float, factors: tuple[float, float], training: bool):
+    """The sums of `vocabulary_divergence`, and float32 gradients of the first with respect to `own`."""
+    own, theirs = ([ops.stop_gradient(x) for x in tensors] for tensors in (own, theirs))
+    # Those with a weight first. A sort would do, but on TPUs its result has a size that is not known beforehand.
+    counted = ops.cast(weights > 0, "int32")
+    count = ops.sum(counted)
+    places = ops.where(counted > 0, ops.cumsum(counted), count + ops.cumsum(1 - counted)) - 1
+    total = ops.shape(weights)[0]
+    order = ops.scatter(places[:, None], ops.arange(total, dtype="int32"), (total,))
+
+    def sorted_rows(x):
+        return ops.pad(ops.take(x, order, axis=0), [(0, _ROWS)] + [(0, 0)] * (len(x.shape) - 1))
+
+    inputs, targets, weights = sorted_rows(own[0]), sorted_rows(theirs[0]), sorted_rows(weights)
+    tables = [ops.cast(tensors[1], tensors[0].dtype) for tensors in (own, theirs)]
+
+    def scores(vectors, tensors, table):
+        return ops.cast(ops.matmul(vectors, ops.transpose(table)), "float32") + tensors[2]
+
+    def body(start, sums, *gradients):
+        def rows(x):
+            return ops.slice(x, [start] + [0] * (len(x.shape) - 1), [_ROWS, *x.shape[1:]])
+
+        vectors, weight = rows(inputs), rows(weights)
+        ours, goal = scores(vectors, own, tables[0]), scores(rows(targets), theirs, tables[1])
+        log_ours, log_goal = (ops.log_softmax(x / temperature) for x in (ours, goal))
+        difference, probability = ours - goal, ops.exp(log_goal)
+        divergence = temperature**2 * ops.sum(probability * (log_goal - log_ours), axis=-1)
+        new = ops.stack([ops.sum(weight * divergence), ops.sum(weight * ops.sum(difference**2, axis=-1))])
+        if training:
+            slope = factors[0] * temperature * (ops.exp(log_ours) - probability)
+            if factors[1]:
+                slope = slope + 2.0 * factors[1] * difference
+            slope = weight[:, None] * slope  # [rows, V]
+            narrow = ops.cast(slope, vectors.dtype)
+            of_vectors = ops.cast(ops.matmul(narrow, tables[0]), "float32")
+            of_table = ops.cast(ops.matmul(ops.transpose(narrow), vectors), "float32")
+            gradients = (
+                ops.slice_update(gradients[0], [start, 0], of_vectors),
+                gradients[1] + of_table,
+                gradients[2] + ops.sum(slope, axis=0),
+            )
+        return start + _ROWS, sums + new, *gradients
+
+    start = [ops.zeros_like(ops.cast(x, "float32")) for x in (inputs, own[1], own[2])] if training else []
+    _, sums, *gradients = ops.while_loop(lambda start, *_: start < count, body, (0, ops.zeros((2,)), *start))
+    if training:
+        gradients[0] = ops.take(gradients[0], places, axis=0)
+    return ops.concatenate([ops.sum(sums * ops.convert_to_tensor(factors), keepdims=True), sums]), gradients

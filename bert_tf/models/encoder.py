@@ -3,17 +3,15 @@
 What differs between families is read from the configuration: the attributes of `BertConfig` that its subclasses set.
 """
 
-import functools
-
 import keras
 from keras import ops
 
-from bert_tf.models import kernels, lora, ranges
+from bert_tf.models import kernels, lora
 from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import dropout, in_scope, place
 from bert_tf.models.families import config_of_dict
 from bert_tf.models.flops import reads_few
-from bert_tf.models.inputs import NamedInputs
+from bert_tf.models.inputs import NamedInputs, require, require_inputs
 from bert_tf.models.layers import (
     ConfiguredLayer,
     Projection,
@@ -55,35 +53,38 @@ class Embeddings(ConfiguredLayer):
         self.built = True
 
     def call(self, input_ids, segment_ids, position_ids=None, training=False):
-        length = input_ids.shape[1]
-        if length is None:
-            length = ops.shape(input_ids)[1]
-            if position_ids is None:
-                most = self.config.max_length
-                limit = f"at most {most}, as max_position_embeddings in {self.config.file_name} says"
-                ranges.require("The length of input_ids", length, ops.less_equal(length, most), limit)
-        elif length > self.config.max_length and position_ids is None:
-            raise ValueError(
-                f"A sequence of {length} tokens is longer than the {self.config.max_length} of max_position_embeddings="
-                f"{self.config.max_position_embeddings} of {self.config.file_name}: lower max_seq_length."
-            )
-        x = kernels.embedding_lookup(self.word_embeddings, input_ids, self.dense_gradient and training)  # [B, S, E]
-        if self.config.type_vocab_size and self.config.looks_up_types:
-            x = x + kernels.embedding_lookup(self.token_type_embeddings, segment_ids)
-        elif self.config.type_vocab_size:
+        config, tables = self.config, kernels.embedding_lookup
+        length = ops.shape(input_ids)[1]
+        if position_ids is None:
+            self._check_length(length)
+        x = tables(self.word_embeddings, input_ids, self.dense_gradient and training)  # [B, S, E]
+        if config.type_vocab_size and config.looks_up_types:
+            x = x + tables(self.token_type_embeddings, segment_ids)
+        elif config.type_vocab_size:
             # A product with one-hot rows, as in the original.
-            one_hot = ops.one_hot(segment_ids, self.config.type_vocab_size, dtype="float32")
+            one_hot = ops.one_hot(segment_ids, config.type_vocab_size, dtype="float32")
             x = x + ops.matmul(one_hot, self.token_type_embeddings)
-        if position_ids is None and self.config.padding_has_a_position:
-            real = ops.cast(ops.not_equal(input_ids, self.config.pad_token_id), "int32")
+        if position_ids is None and config.padding_has_a_position:
+            real = ops.cast(ops.not_equal(input_ids, config.pad_token_id), "int32")
             position_ids = ops.cumsum(real, axis=1) * real - 1
-        first = self.config.first_position
+        first = config.first_position
         if position_ids is None:
             x = x + self.position_embeddings[first : first + length]
         else:
-            x = x + kernels.embedding_lookup(self.position_embeddings, position_ids + first, dense_gradient=training)
-        x = self.layer_norm(x)
-        return dropout(x, self.config.hidden_dropout_prob, self.name, training)
+            x = x + tables(self.position_embeddings, position_ids + first, dense_gradient=training)
+        return dropout(self.layer_norm(x), config.hidden_dropout_prob, self.name, training)
+
+    def _check_length(self, length) -> None:
+        """Refuses rows [B, length] that are longer than the table of positions; length: an integer or a tensor."""
+        most, file_name = self.config.max_length, self.config.file_name
+        if not isinstance(length, int):
+            limit = f"at most {most}, as max_position_embeddings in {file_name} says"
+            require("The length of input_ids", length, ops.less_equal(length, most), limit)
+        elif length > most:
+            raise ValueError(
+                f"A sequence of {length} tokens is longer than the {most} of max_position_embeddings="
+                f"{self.config.max_position_embeddings} of {file_name}: lower max_seq_length."
+            )
 
     def get_config(self) -> dict:
         return {**super().get_config(), "dense_gradient": self.dense_gradient}
@@ -105,12 +106,6 @@ def check_frozen_layers(config: BertConfig, count: int | None) -> None:
             f"freeze_layers={count}: layers of this {config.title} share their weights; freeze 0 of them (the "
             f"embeddings alone) or all {len(order)}."
         )
-
-
-def last_positions(input_mask):
-    """int32 [B, 1]: the last place of each row of input_mask [B, S] that is not 0 (0 if there is none)."""
-    place = ops.arange(ops.shape(input_mask)[1], dtype="int32")
-    return ops.max(ops.cast(input_mask, "int32") * place, axis=1, keepdims=True)
 
 
 def _if_few(positions: list, length: int | None):
@@ -197,8 +192,9 @@ class BertEncoder(NamedInputs, keras.Model):
         if self.built:
             raise ValueError("LoRA is added to an encoder before it is built.")
         self.lora = lora.Lora(rank, alpha, train_pooler)
-        for projection in (projection for block in self.blocks for projection in block.projections):
-            projection.lora = self.lora
+        for block in self.blocks:
+            for projection in block.projections:
+                projection.lora = self.lora
         self.freeze_layers(0)  # no gradient goes back into the embeddings
 
     def build(self, input_shape=None):
@@ -252,30 +248,27 @@ class BertEncoder(NamedInputs, keras.Model):
 
         Raises:
           ValueError: a name that is none of these, or both names of one input; input_ids is not of rank 2, or longer
-            than max_position_embeddings; an id or a position is out of range (see `ranges`); a causal model is given
+            than max_position_embeddings; an id or a position is out of range (see `inputs`); a causal model is given
             sequence_ids or an input_mask of rank 3, but no pooled_positions.
         """
         input_ids = ops.convert_to_tensor(inputs["input_ids"])
         if len(input_ids.shape) != 2:
             raise ValueError(f"input_ids must be [batch, sequence]; got shape {tuple(input_ids.shape)}.")
         given = {**inputs, "input_ids": input_ids, "masked_lm_positions": read_positions}  # only their heads read some
-        inputs, wrong = ranges.require_inputs(self.config, given)
+        inputs, wrong = require_inputs(self.config, given)
         input_ids, read_positions = inputs["input_ids"], inputs["masked_lm_positions"]
         segment_ids = ops.zeros_like(input_ids) if inputs.get("segment_ids") is None else inputs["segment_ids"]
-        input_mask, sequence_ids = inputs.get("input_mask"), inputs.get("sequence_ids")
-        if sequence_ids is not None:
-            sequence_ids = ops.convert_to_tensor(sequence_ids)
-            input_mask = ops.equal(sequence_ids[:, :, None], sequence_ids[:, None, :])
-        input_mask = ops.ones_like(input_ids) if input_mask is None else ops.convert_to_tensor(input_mask)
+        input_mask = self._mask(inputs)
         bias = attention_bias(input_mask, self.config.is_causal) + wrong[:, None, None, :]
         pooled_positions = self._pooled_positions(inputs.get("pooled_positions"), input_mask)
-        returns_all = read_positions is None or return_all_layers or return_attention
-        read = None if returns_all else _if_few([pooled_positions, read_positions], input_ids.shape[1])
+        few = None
+        if read_positions is not None and not return_all_layers and not return_attention:
+            few = _if_few([pooled_positions, read_positions], input_ids.shape[1])
         with place(self.name):
             x = self.embeddings(input_ids, segment_ids, position_ids=inputs.get("position_ids"), training=training)
             embedding_output = self.project(x) if self.project else x
-            layers, attention = self._run_blocks(embedding_output, bias, read, training, return_attention)
-        if read is None:
+            layers, attention = self._run_blocks(embedding_output, bias, few, training, return_attention)
+        if few is None:
             first = gather_positions(layers[-1], pooled_positions)
             sequence = layers[-1] if read_positions is None else gather_positions(layers[-1], read_positions)
         else:
@@ -291,31 +284,46 @@ class BertEncoder(NamedInputs, keras.Model):
             outputs["attention_probabilities"] = attention
         return outputs
 
+    @staticmethod
+    def _mask(inputs: dict):
+        """[B, S], or [B, S, S], queries by keys: what may be attended to."""
+        mask, numbers = inputs.get("input_mask"), inputs.get("sequence_ids")
+        if numbers is not None:
+            numbers = ops.convert_to_tensor(numbers)
+            return ops.equal(numbers[:, :, None], numbers[:, None, :])
+        return ops.ones_like(inputs["input_ids"]) if mask is None else ops.convert_to_tensor(mask)
+
     def _pooled_positions(self, positions, input_mask):
         """int [B, M], M = 1 if no positions are given: the tokens that `pooled_output` is made of."""
         if positions is not None:
             return ops.convert_to_tensor(positions)
+        batch, length = ops.shape(input_mask)[:2]
         if not self.config.is_causal:
-            return ops.zeros((ops.shape(input_mask)[0], 1), "int32")
+            return ops.zeros((batch, 1), "int32")
         if len(input_mask.shape) != 2:
             raise ValueError(
                 "Where the sequences of a row end can't be seen from sequence_ids or a mask of rank 3: a model with "
                 "causal attention needs pooled_positions."
             )
-        return last_positions(input_mask)
+        # The last token that is not padding.
+        return ops.max(ops.cast(input_mask, "int32") * ops.arange(length, dtype="int32"), axis=1, keepdims=True)
 
     def _run_blocks(self, x, bias, positions, training: bool, return_attention: bool) -> tuple[list, list]:
         """The outputs of all layers for x [B, S, H], the last [B, P, H] at positions [B, P] if these are given.
 
-        And their attention weights [B, N, S, S], the last [B, N, P, S], on request, else an empty list, so that eager
-        execution frees their memory at once.
+        And their attention weights [B, N, S, S], on request, else an empty list, so that eager execution frees their
+        memory at once.
         """
         outputs, attention, order = [], [], self.config.block_order
         for number, block in enumerate(order):
             if number == self.frozen_layers:
                 x = ops.stop_gradient(x)
-            read = positions if number == len(order) - 1 else None
-            layer = functools.partial(self._layer, self.blocks[block], place(f"layer_{number}"), bias, read, training)
+            read, scope = positions if number == len(order) - 1 else None, place(f"layer_{number}")
+
+            def layer(x, block=self.blocks[block], scope=scope, read=read):
+                with scope:
+                    return block(x, bias, training=training, positions=read)
+
             if training and kernels.recomputes() and not return_attention:
                 x = keras.remat(lambda x, layer=layer: layer(x)[0])(x)
             else:
@@ -326,11 +334,6 @@ class BertEncoder(NamedInputs, keras.Model):
         if self.frozen_layers == len(order):
             outputs[-1] = ops.stop_gradient(outputs[-1])
         return outputs, attention
-
-    @staticmethod
-    def _layer(block, name, bias, positions, training, x):
-        with name:
-            return block(x, bias, training=training, positions=positions)
 
     def get_embedding_table(self):
         """The word-embedding table, [V, E]."""

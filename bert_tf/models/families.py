@@ -297,8 +297,6 @@ class Family:
       tokenizer_class: class of its tokenizers. tokenizer_name: the class's name in tokenizer_config.json.
       has_tf1: whether the original wrote checkpoints of TensorFlow 1.
       parts: models that are trained together -> a variable that only this one has.
-      joint_head: module and name of the class with its authors' own head for questions (`joint_spans.JointSpanModel`);
-        None: they had none.
     """
 
     config_class: type[BertConfig]
@@ -306,7 +304,6 @@ class Family:
     tokenizer_name: str
     has_tf1: bool = False
     parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    joint_head: tuple[str, str] | None = None
 
     @property
     def model_type(self) -> str:
@@ -336,14 +333,12 @@ ELECTRA = Family(
     "ElectraTokenizer",
     has_tf1=True,
     parts={"discriminator": REPLACED_TOKEN_HEAD, "generator": "cls/predictions/output_bias"},
-    joint_head=("bert_tf.models.electra.question_answering", "ElectraForQuestionAnswering"),
 )
 ALBERT = Family(
     AlbertConfig,
     SentencePieceTokenizer,
     "AlbertTokenizer",
     has_tf1=True,
-    joint_head=("bert_tf.models.albert.question_answering", "AlbertForQuestionAnswering"),
 )
 FAMILIES = (
     BERT,

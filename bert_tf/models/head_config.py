@@ -20,7 +20,7 @@ CLASSIFIERS = ("BertForSequenceClassification", "BertForTokenClassification", "B
 # Those of `baselines`.
 WITHOUT_BERT = ("BilstmClassifier", "CnnClassifier")
 
-# How the windows of a long text are combined; see `window_pooling.WindowPooling`.
+# How the windows of a long text are combined; see `pooling.WindowPooling`.
 WINDOW_POOLINGS = ("mean", "max", "attention")
 MAX_WINDOWS = 8  # of a text, if nothing else is said
 
@@ -44,13 +44,13 @@ class HeadConfig:
       problem_type: of a text classifier: single_label_classification, regression or multi_label_classification.
       lstm_on_top: a BiLSTM reads the encoder's outputs (`task_models.BertForSequenceClassification` and
         `BertForQuestionAnswering`).
-      features: the outputs of a frozen BERT that a text classifier reads (`feature_based.FEATURES`).
-      model_on_top, size_on_top: what reads them (`heads.TOKEN_READERS`), and its number of outputs.
+      features: the outputs of a frozen BERT that a text classifier reads (`baselines.FEATURES`).
+      model_on_top, size_on_top: what reads them (`baselines.TOKEN_READERS`), and its number of outputs.
       hidden_act: of a text classifier: the activation of its hidden layer, if its family's original has none.
       window_pooling: of a text classifier: how the windows of a long text are combined (one of WINDOW_POOLINGS).
       window_stride, max_windows: tokens from the start of a window to that of the next, and how many a text has at
         most; None: not known. They say how such a model is used, not what it is.
-      starts, ends: of a `joint_spans.JointSpanModel`: the best starts, and the best ends of each.
+      starts, ends: of a `question_heads.JointSpanModel`: the best starts, and the best ends of each.
       untrained: variables whose values are random: the model was saved before it was trained.
 
     Raises:

@@ -1,84 +1,24 @@
-"""The layers on top of the encoder: BiLSTMs, convolutions, linear output layers and the masked-LM head.
+"""Output layers: a linear one, the masked-LM head, and what models share that classify texts, words or choices.
 
 Original: run_pretraining.py (get_masked_lm_output, get_next_sentence_output). Paper: section 3.1.
 
-Shape legend: B batch, S sequence length, H hidden size, P predictions per sequence, V vocabulary, C classes,
-U outputs of a BiLSTM or of all convolutions.
+Shape legend: B batch, S sequence length, H hidden size, E embedding size, P predictions per sequence, V vocabulary,
+C classes.
 """
+
+from collections.abc import Sequence
 
 import keras
 from keras import ops
 
-from bert_tf.models.layers import ConfiguredLayer, gather_positions
+from bert_tf.models.base_models import TaskModel
+from bert_tf.models.dropout import dropout, in_scope
+from bert_tf.models.head_config import HeadConfig
+from bert_tf.models.layers import ConfiguredLayer, Projection, gather_positions
+from bert_tf.models.objectives import ClassificationObjective, MultiLabelObjective, RegressionObjective
 from bert_tf.models.random_weights import add_random_weight
 
 _PACKAGE = "bert_tf"
-
-_CONVOLUTION_WIDTHS = (3, 4, 5)
-# What reads the embeddings or features of tokens -> what its number of outputs must be a multiple of.
-TOKEN_READERS = {"bilstm": 2, "cnn": len(_CONVOLUTION_WIDTHS)}
-
-
-def bilstm(width: int, *, return_sequences: bool = True, dtype=None, name: str = "bilstm") -> keras.layers.Layer:
-    """A bidirectional LSTM; half of its width is for each direction.
-
-    Args:
-      return_sequences: outputs [B, S, width] for all tokens; otherwise the two last states, [B, width].
-    """
-    lstm = keras.layers.LSTM(width // 2, return_sequences=return_sequences, dtype=dtype, name="lstm")
-    return keras.layers.Bidirectional(lstm, dtype=dtype, name=name)
-
-
-def apply_bilstm(layer: keras.layers.Layer, x, input_mask, training: bool):
-    """A BiLSTM's outputs for x [B, S, H].
-
-    Args:
-      input_mask: [B, S], 0 for padding, so that the backward LSTM starts at the end of the row; None: no padding.
-    """
-    return layer(x, mask=None if input_mask is None else ops.cast(input_mask, "bool"), training=training)
-
-
-def token_reader(kind: str, width: int, dtype=None) -> list[keras.layers.Layer]:
-    """The layers of a BiLSTM or of a CNN with convolutions of three widths (Kim 2014, arXiv:1408.5882).
-
-    Args:
-      kind: one of TOKEN_READERS. width: U.
-    """
-    if kind == "bilstm":
-        return [bilstm(width, dtype=dtype)]
-    arguments = {"padding": "same", "activation": "relu", "dtype": dtype}
-    filters = width // len(_CONVOLUTION_WIDTHS)
-    return [
-        keras.layers.Conv1D(filters, width, name=f"convolution_{width}", **arguments) for width in _CONVOLUTION_WIDTHS
-    ]
-
-
-def read_tokens(layers: list[keras.layers.Layer], x, input_mask, training: bool):
-    """[B, U]: the maximum over the tokens of each output of the layers of a `token_reader`.
-
-    Args:
-      x: [B, S, H]. input_mask: [B, S], 0 for padding, which has no influence; None: no padding.
-    """
-    mask = ops.ones(ops.shape(x)[:2], "bool") if input_mask is None else ops.cast(input_mask, "bool")
-    # For convolutions, padding is zero, like everything beyond the ends of a row.
-    x = x * ops.cast(ops.expand_dims(mask, -1), x.dtype)
-    if isinstance(layers[0], keras.layers.Bidirectional):
-        x = apply_bilstm(layers[0], x, mask, training)  # [B, S, U]
-    else:
-        x = ops.concatenate([layer(x) for layer in layers], axis=-1)
-    lowest = ops.cast(-1e4, x.dtype)
-    return ops.max(ops.where(ops.expand_dims(mask, -1), x, lowest), axis=1)
-
-
-def reader_flops(kind: str, size: int, width: int) -> float:
-    """Floating-point operations of a `token_reader`'s matrix products, forward, per token.
-
-    Args:
-      size: H of its input. width: U.
-    """
-    if kind == "bilstm":
-        return 2.0 * 2 * 4 * (width // 2) * (size + width // 2)
-    return 2.0 * size * width / len(_CONVOLUTION_WIDTHS) * sum(_CONVOLUTION_WIDTHS)
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -159,3 +99,118 @@ class MaskedLanguageModelHead(ConfiguredLayer):
         logits = ops.matmul(ops.reshape(x, (-1, self.config.embedding_size)), table)  # [B * P, V]
         logits = ops.cast(logits, "float32") + self.output_bias
         return ops.reshape(logits, (*ops.shape(x)[:2], self.config.vocab_size))
+
+
+# --- classifiers -----------------------------------------------------------------------------------------------------
+
+PROBLEM_TYPES = {
+    "single_label_classification": ClassificationObjective,
+    "regression": RegressionObjective,
+    "multi_label_classification": MultiLabelObjective,
+}
+
+
+def classification_objective(problem_type: str, num_labels: int) -> type[ClassificationObjective]:
+    """The objective of a text classifier.
+
+    Raises:
+      ValueError: no such problem type, or num_labels does not suit it.
+    """
+    if problem_type not in PROBLEM_TYPES:
+        raise ValueError(f"problem_type must be one of {', '.join(PROBLEM_TYPES)}, not {problem_type!r}")
+    if (problem_type == "regression" and num_labels != 1) or (
+        problem_type == "single_label_classification" and num_labels == 1
+    ):
+        raise ValueError(f"num_labels={num_labels} does not fit problem_type={problem_type!r}")
+    return PROBLEM_TYPES[problem_type]
+
+
+def with_class_weights(objective: type, weights: Sequence[float] | None) -> type:
+    """An objective whose loss is the sum of the weighted losses divided by the sum of their weights.
+
+    That is the mean of PyTorch's `CrossEntropyLoss(weight)`. The metrics are those without weights.
+
+    Args:
+      objective: of classes of examples [B] or tokens [B, S]. weights: of the C classes; None: the objective itself.
+    """
+    if weights is None:
+        return objective
+
+    class Weighted(objective):
+        @classmethod
+        def weights(cls, features, in_metrics=False):
+            others = super().weights(features, in_metrics)
+            if in_metrics:
+                return others
+            labels = ops.reshape(ops.cast(features[cls.label_names[0]], "int32"), ops.shape(others))
+            table = ops.convert_to_tensor(list(weights), "float32")
+            return others * ops.take(table, ops.clip(labels, 0, len(weights) - 1), axis=0)
+
+    return Weighted
+
+
+class ClassifierModel(TaskModel):
+    """Dropout and a linear layer on one output of the encoder; for some families' texts with a hidden layer before it.
+
+    The layer is called `classifier`; in checkpoints its variables are called `output_weights` and `output_bias`.
+    """
+
+    usual_dropout = "classifier_dropout"  # of the configuration
+
+    def __init__(
+        self, objective, config, num_labels: int, head: HeadConfig, seed, dropout_rate: float | None, **kwargs
+    ):
+        super().__init__(objective, config, seed, **kwargs)
+        dropout_rate = getattr(self.config, self.usual_dropout) if dropout_rate is None else dropout_rate
+        if not isinstance(num_labels, int) or num_labels < 1:
+            raise ValueError(f"num_labels must be a positive integer, not {num_labels!r}")
+        if not 0 <= dropout_rate < 1:
+            raise ValueError(f"dropout_rate must be a probability, 0 <= p < 1, not {dropout_rate!r}")
+        head.check_num_labels(num_labels)
+        self.num_labels = num_labels
+        self.head_config = head
+        self.dropout_rate = dropout_rate
+        self.hidden = None
+        if self.hidden_act:
+            size, deviation = self.config.hidden_size, self.config.initializer_range
+            self.hidden = Projection(size, deviation, name="pre_classifier", dtype=self.dtype_policy)
+        self.head = LinearHead(
+            num_labels, self.config.head_initializer_range, name="classifier", dtype=self.dtype_policy
+        )
+
+    @property
+    def hidden_act(self) -> str | None:
+        """The activation of the hidden layer; None: there is no such layer."""
+        return None
+
+    @property
+    def labels(self) -> list[str] | None:
+        """The names of the labels in the order of their ids; None if they have no names."""
+        return list(self.head_config.labels) if self.head_config.labels else None
+
+    def build_head(self):
+        self.build_classifier(self.config.hidden_size)
+
+    def build_classifier(self, size: int) -> None:
+        """Builds the layers that read vectors [..., size]."""
+        if self.hidden:
+            self.hidden.build((None, size))
+        self.head.build((None, size))
+
+    def read(self, inputs: dict, training: bool):
+        """What is classified: [B, H] of a row, of tokens [B, S, H]."""
+        return self.encode_pooled(inputs, training=training)
+
+    @in_scope
+    def classify(self, inputs, training=False):
+        """float32 logits [..., C]; inputs: as for `BertModel`."""
+        x = self.read(inputs, training)
+        if self.hidden:
+            if self.config.hidden_layer_dropout:
+                x = dropout(x, self.dropout_rate, "hidden", training)
+            x = self.hidden(x, activation=self.hidden_act, training=training)
+        return self.head(dropout(x, self.dropout_rate, "head", training))
+
+    def get_config(self) -> dict:
+        values = {name: getattr(self, name) for name in ("num_labels", "labels", "dropout_rate")}
+        return {**super().get_config(), **values}

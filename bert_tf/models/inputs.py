@@ -1,16 +1,37 @@
-"""The names of a model's inputs: Hugging Face's names are accepted, too, and unknown names are refused."""
+"""What a model is given: the names of its inputs, and that ids, positions and labels are in range.
+
+Hugging Face's names are accepted, too, and unknown names are refused. A value out of range is an error that names the
+input, the value and the range. Otherwise it would mean something else without a word: a lookup takes the first or the
+last row of its table, and a label that is no class costs nothing.
+
+* Outside of graphs, on every backend: a ValueError.
+* In a graph of TensorFlow (the training loop, an exported model): the operation `Assert`, whose error is an
+  InvalidArgumentError. Of that `fit`, `evaluate` and `predict` make a ValueError.
+* Compiled programs can't raise (XLA, as in `fit` on GPUs, and on TPUs; the jit of JAX): numbers that depend on such a
+  value become NaN. The training loop stops at a loss that is NaN.
+
+Shape legend: B batch, S sequence length, P positions of a row, N texts of an example.
+"""
 
 import contextlib
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 
+import keras
 import numpy as np
+from keras import ops
 
-# The encoder's inputs; see `BertModel.call`.
-ENCODER_INPUTS = ("input_ids", "input_mask", "segment_ids", "sequence_ids", "position_ids", "pooled_positions")
+# The encoder's inputs, see `BertModel.call`; the first three are those of every token row.
+ROW_INPUTS = ("input_ids", "input_mask", "segment_ids")
+ENCODER_INPUTS = (*ROW_INPUTS, "sequence_ids", "position_ids", "pooled_positions")
 
 # Hugging Face's names -> the original's.
 OTHER_NAMES = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
+
+_CALL = "model(tokenizer(texts))"
+_DATASET = "bert_tf.as_dataset(texts, labels, tokenizer=tokenizer, label_names=model.labels)"
+_TOKENIZER = "The tokenizer is bert_tf.read_tokenizer(the model's directory)."
 
 
 def named_inputs(inputs, known: Sequence[str], model_name: str = "the model") -> dict:
@@ -49,6 +70,20 @@ def select(inputs: Mapping, names: Sequence[str]) -> dict:
     return {name: inputs[name] for name in names if name in inputs}
 
 
+def flat_rows(inputs: Mapping, axis: str) -> tuple[dict, int]:
+    """The ROW_INPUTS [B, N, S] of examples of several rows as [B * N, S], and N.
+
+    Raises:
+      ValueError: input_ids has another rank; names `axis`, what the rows of an example are.
+    """
+    inputs = {name: ops.convert_to_tensor(value) for name, value in select(inputs, ROW_INPUTS).items()}
+    shape = inputs["input_ids"].shape
+    if len(shape) != 3:
+        raise ValueError(f"input_ids must be [batch, {axis}, sequence]; got shape {tuple(shape)}.")
+    _, count, length = ops.shape(inputs["input_ids"])
+    return {name: ops.reshape(value, (-1, length)) for name, value in inputs.items()}, count
+
+
 class NamedInputs:
     """A mixin for Keras models that take arrays by name; `known_inputs` lists the names.
 
@@ -60,45 +95,62 @@ class NamedInputs:
     def __call__(self, inputs=None, *args, **kwargs):
         if inputs is None:  # model(**tokenizer(texts))
             inputs = {name: kwargs.pop(name) for name in (*self.known_inputs, *OTHER_NAMES) if name in kwargs}
-        if holds_text(inputs):
-            raise TypeError(f"{type(self).__name__} takes token ids, not strings: {_CALL}. {_TOKENIZER}")
+        _refuse_text(inputs, type(self).__name__, _CALL)
         named = named_inputs(inputs, self.known_inputs, type(self).__name__)
         return super().__call__({name: _as_array(value) for name, value in named.items()}, *args, **kwargs)
 
     def fit(self, x=None, *args, **kwargs):
         """See `keras.Model.fit`; `as_dataset` makes batches of strings."""
-        _refuse_text(x, f"fit takes token ids, not strings: model.fit({_DATASET}). {_TOKENIZER}")
+        _refuse_text(x, "fit", f"model.fit({_DATASET})")
         with _in_one_line():
             return super().fit(x, *args, **kwargs)
 
     def evaluate(self, x=None, *args, **kwargs):
         """See `keras.Model.evaluate`; `as_dataset` makes batches of strings."""
-        _refuse_text(x, f"evaluate takes token ids, not strings: model.evaluate({_DATASET}). {_TOKENIZER}")
+        _refuse_text(x, "evaluate", f"model.evaluate({_DATASET})")
         with _in_one_line():
             return super().evaluate(x, *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
         """See `keras.Model.predict`."""
-        _refuse_text(x, f"predict takes token ids, not strings: model.predict(tokenizer(texts)). {_TOKENIZER}")
+        _refuse_text(x, "predict", "model.predict(tokenizer(texts))")
         with _in_one_line():
             return super().predict(x, *args, **kwargs)
 
 
-@contextlib.contextmanager
-def _in_one_line() -> Iterator[None]:
-    """Makes a ValueError of a check of `ranges` that failed in a graph: TensorFlow's error is sixty lines."""
-    try:
-        yield
-    except Exception as error:
-        found = re.search(r"assertion failed: \[(.* has the value\] .*)\]$", str(error), re.MULTILINE)
-        if not found:
-            raise
-        raise ValueError(found[1].replace("] [", " ").replace(" ;", ";") + ".") from None
+def features_with_labels(objective, x, y=None, sample_weight=None) -> dict:
+    """The features that an objective reads, from the arguments of Keras `fit`.
 
+    Args:
+      objective: an `objectives.Objective`.
+      x: the inputs; a dict may include the labels.
+      y: labels: a dict by feature name; or one array for each of `objective.label_names`, in that order.
+      sample_weight: [B] or None; multiplied into `example_weights`.
 
-_CALL = "model(tokenizer(texts))"
-_DATASET = "bert_tf.as_dataset(texts, labels, tokenizer=tokenizer, label_names=model.labels)"
-_TOKENIZER = "The tokenizer is bert_tf.read_tokenizer(the model's directory)."
+    Raises:
+      ValueError: a label is missing; names the feature.
+    """
+    features = dict(x) if isinstance(x, Mapping) else {}
+    names = objective.label_names
+    if isinstance(y, dict):
+        features |= y
+    elif y is not None:
+        values = list(y) if isinstance(y, list | tuple) else [y]
+        if len(values) != len(names):
+            raise ValueError(f"y must be {len(names)} arrays ({', '.join(names)}) or a dict, not {len(values)} arrays.")
+        features |= zip(names, values, strict=True)
+    missing = [name for name in names if name not in features]
+    if missing:
+        raise ValueError(
+            f"No labels: {', '.join(missing)} is neither among the features nor given as y. "
+            f"The features are {', '.join(sorted(map(str, features))) or 'none'}."
+        )
+    if sample_weight is not None:
+        weights = ops.cast(sample_weight, "float32")
+        if "example_weights" in features:
+            weights = weights * ops.cast(features["example_weights"], "float32")
+        features["example_weights"] = weights
+    return features
 
 
 def _as_array(value):
@@ -122,6 +174,142 @@ def holds_text(inputs) -> bool:
     return name.startswith(("str", "bytes"))
 
 
-def _refuse_text(inputs, message: str) -> None:
+def _refuse_text(inputs, who: str, instead: str) -> None:
     if holds_text(inputs):
-        raise TypeError(message)
+        raise TypeError(f"{who} takes token ids, not strings: {instead}. {_TOKENIZER}")
+
+
+# --- ranges ----------------------------------------------------------------------------------------------------------
+
+
+def below(values, size):
+    """Boolean: whether values are integers from 0 to size - 1. size: an integer or a scalar tensor."""
+    numbers = values if "int64" in str(values.dtype) else ops.cast(values, "int32")
+    inside = ops.logical_and(numbers >= 0, numbers < ops.cast(size, numbers.dtype))
+    if "float" in str(values.dtype):
+        inside = ops.logical_and(inside, ops.equal(values, ops.floor(values)))
+    return inside
+
+
+def require(name: str, values, allowed, expected: str, size=None, advice: str = "", weights=None) -> tuple:
+    """Raises an error if a value is not allowed; see the module.
+
+    Args:
+      name: of the input. values: numbers. allowed: boolean, of their shape.
+      expected: what the values must be; with size, it ends in a range whose last number is size - 1.
+      size: an integer or a scalar tensor. advice: what to do.
+      weights: of a shape that broadcasts to theirs: where it is 0, everything is allowed.
+
+    Returns:
+      The values (in a graph of TensorFlow what reads these is not computed before the check); and `poison(allowed)`, to
+      be added to what is computed of them.
+
+    Raises:
+      ValueError: names the input, the place of the first wrong value, and that value.
+    """
+    if weights is not None:
+        allowed = ops.logical_or(allowed, ops.equal(weights, 0.0))
+    if keras.backend.backend() == "tensorflow" and _traces():
+        values = _asserted(name, values, allowed, expected, size, advice)
+    elif _is_computed(allowed):
+        known = ops.convert_to_numpy(allowed)
+        if not known.all():
+            place = tuple((~known).nonzero()[axis][0] for axis in range(known.ndim))
+            value = ops.convert_to_numpy(values)[place].item()
+            last = "" if size is None else f" {int(size) - 1}"
+            where = "".join(f"[{number}]" for number in place)
+            raise ValueError(f"{name}{where} is {value}, but must be {expected}{last}{advice}.")
+    return values, poison(allowed)
+
+
+def poison(allowed):
+    """float32: NaN where a value is not allowed, elsewhere 0."""
+    return ops.where(allowed, 0.0, float("nan"))
+
+
+def require_inputs(config, inputs: Mapping, ids: str = "input_ids"):
+    """Checks what an encoder, or a model that reads tokens, is given; see `require`.
+
+    Args:
+      config: of any family.
+      inputs: input_ids [B, S], and any of segment_ids, position_ids [B, S], pooled_positions, masked_lm_positions
+        [B, P]. None counts as not given.
+      ids: the name of the input that has the place of input_ids.
+
+    Returns:
+      The inputs, checked; and float32 [B, S], NaN for a token whose id, segment or position is out of range, or another
+      position of its row, and 0 for others.
+
+    Raises:
+      ValueError: see `require`.
+    """
+    length = inputs[ids].shape[1]
+    length = ops.shape(inputs[ids])[1] if length is None else length
+    in_config, in_row = f"in {config.file_name}", (length, "a place in the row, from 0 to")
+    known = {
+        ids: (config.vocab_size, f"less than vocab_size {in_config}: from 0 to"),
+        "segment_ids": (config.type_vocab_size, f"less than type_vocab_size {in_config}: from 0 to"),
+        "position_ids": (config.max_length, f"within max_position_embeddings {in_config}: from 0 to"),
+        "pooled_positions": in_row,
+        "masked_lm_positions": in_row,
+    }
+    if not config.type_vocab_size:  # there is no such table
+        del known["segment_ids"]
+    inputs, fine = dict(inputs), True
+    for name, (size, expected) in known.items():
+        values = inputs.get(name)
+        if values is None:
+            continue
+        values = ops.convert_to_tensor(values)
+        allowed = below(values, size)
+        if name == "position_ids" and config.padding_has_a_position:
+            allowed = ops.logical_or(allowed, ops.equal(values, -1))
+        inputs[name], _ = require(name, values, allowed, expected, size)
+        if name.endswith("_positions"):
+            allowed = ops.all(allowed, axis=1, keepdims=True)
+        fine = ops.logical_and(fine, allowed)
+    return inputs, poison(fine)
+
+
+def _traces() -> bool:
+    import tensorflow as tf
+
+    return not tf.executing_eagerly()
+
+
+def _asserted(name: str, values, allowed, expected: str, size, advice: str):
+    import tensorflow as tf
+
+    # The raw operation: that of tf.debugging is wrapped into a conditional, with two functions of its own.
+    numbers = values if values.dtype.is_floating else tf.cast(values, tf.int64)
+    wrong = tf.reduce_max(tf.where(allowed, numbers.dtype.min, numbers))
+    last = [] if size is None else [tf.cast(size, tf.int32) - 1]
+    shown = [f"{name} has the value", wrong, f"but must be {expected}", *last, *filter(None, [advice])]
+    check = tf.raw_ops.Assert(condition=tf.reduce_all(allowed), data=shown, summarize=1)
+    with tf.control_dependencies([check]):
+        return tf.identity(values)
+
+
+@contextlib.contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Makes a ValueError of a check that failed in a graph: TensorFlow's error is sixty lines."""
+    try:
+        yield
+    except Exception as error:
+        found = re.search(r"assertion failed: \[(.* has the value\] .*)\]$", str(error), re.MULTILINE)
+        if not found:
+            raise
+        raise ValueError(found[1].replace("] [", " ").replace(" ;", ";") + ".") from None
+
+
+def _is_computed(tensor) -> bool:
+    """Whether a tensor has values already, as it has not while a backend traces."""
+    backend = keras.backend.backend()
+    if keras.backend.is_keras_tensor(tensor):
+        return False
+    library = sys.modules.get(backend)
+    if backend == "jax":
+        return not isinstance(tensor, library.core.Tracer)
+    if backend == "torch":
+        return not tensor.is_meta and not library.compiler.is_compiling()
+    return True

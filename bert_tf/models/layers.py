@@ -218,15 +218,8 @@ class TransformerBlock(ConfiguredLayer):
     @property
     def projections(self) -> tuple[Projection, ...]:
         """Query, key, value and output of the attention, and both of the feed-forward network."""
-        first = self.attention
-        return (
-            first.query,
-            first.key,
-            first.value,
-            first.attention_output.dense,
-            self.intermediate,
-            self.block_output.dense,
-        )
+        first, last = self.attention, self.block_output
+        return first.query, first.key, first.value, first.attention_output.dense, self.intermediate, last.dense
 
     def call(self, x, attention_bias, training=False, positions=None):
         """x: [B, S, H]; attention_bias: float32, broadcastable to [B, N, S, S].

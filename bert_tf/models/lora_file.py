@@ -20,7 +20,7 @@ from bert_tf.models.families import is_encoder_variable
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.variable_names import pooler
 from bert_tf.system.messages import some
-from bert_tf.weights.mapping import Weights
+from bert_tf.weights.mapping import Weights, with_tensors
 from bert_tf.weights.tensor_files import open_safetensors, write_safetensors
 
 FILE = "lora.safetensors"
@@ -83,26 +83,28 @@ def load_lora(model: keras.Model, path: str) -> None:
     shapes, metadata, read = open_safetensors(path)
     kernels = [name.removesuffix(lora.A) + "kernel" for name in shapes if name.endswith("/" + lora.A)]
     alpha = _alpha(metadata)
-    if not kernels or not alpha or "base" not in metadata:
+    if not kernels or alpha is None or "base" not in metadata:
         raise ValueError(f"{path} has no adapters of LoRA, or does not say their alpha and base.")
     variables = initialize.model_variables(model)
     heads = [{name for name in names if not is_encoder_variable(name)} for names in (shapes, variables)]
-    trained = [name for name in shapes if not lora.is_adapter(name)]  # the head, and its pooler
-    if heads[0] != heads[1] or not {*kernels, *trained} <= set(variables):
-        different = sorted((heads[0] ^ heads[1]) | ({*kernels, *trained} - set(variables)))
+    changed = [*kernels, *(name for name in shapes if not lora.is_adapter(name))]  # the last: the head, its pooler
+    if different := sorted((heads[0] ^ heads[1]) | (set(changed) - set(variables))):
         raise ValueError(f"{path} is of another kind of model: only one of the two has {some(different)}.")
     if metadata["base"] != base_checksum(model):
         raise ValueError(
             f"{path} was trained on another encoder: give the model the weights that the training started from, "
             "without another adapter."
         )
-    labels, combined = _labels(path, metadata), _combined(path, variables, kernels, shapes, read, alpha)
-    wanted, layer = model.head_config.labels, output_layers.layer_in(combined)
-    if layer and wanted and combined.shapes[layer][0] == len(wanted):
+    # The model's kernels and what the file adds, as a checkpoint of the training has them.
+    own = {name: keras.ops.convert_to_numpy(variables[name].value) for name in kernels}
+    own[f"{kernels[0].split('/')[0]}/{lora.ALPHA}"] = np.float32(alpha)
+    file = Weights(path, "bert_tf", shapes, {name: name for name in shapes}, read)
+    trained, labels, wanted = lora.merged(with_tensors(file, own)), _labels(path, metadata), model.head_config.labels
+    layer = output_layers.layer_in(trained)
+    if layer and wanted and trained.shapes[layer][0] == len(wanted):
         order = output_layers.order_of(labels, wanted, path, "Load the encoder with these labels.")
-        combined = output_layers.reordered(combined, layer, order) if order else combined
-    changed = {name: variables[name] for name in (*kernels, *trained)}
-    initialize.initialize(changed, lora.merged(combined), must_have_all=True)
+        trained = output_layers.reordered(trained, layer, order) if order else trained
+    initialize.initialize({name: variables[name] for name in changed}, trained, must_have_all=True)
     if labels and not wanted:
         model.head_config = dataclasses.replace(model.head_config, labels=labels)
 
@@ -122,23 +124,9 @@ def _labels(path: str, metadata: Mapping[str, str]) -> tuple[str, ...] | None:
 
 
 def _alpha(metadata: Mapping[str, str]) -> float | None:
-    """The alpha in the metadata; None if there is none, or it is no number."""
+    """The alpha in the metadata; None if it is none that scales anything."""
     try:
         alpha = float(metadata["alpha"])
     except (KeyError, ValueError):
         return None
-    return alpha if math.isfinite(alpha) else None
-
-
-def _combined(path: str, variables: Mapping, kernels: list[str], shapes: Mapping, read, alpha: float) -> Weights:
-    """A model's kernels and what a file adds, as a checkpoint of the training has them."""
-    own = {name: tuple(variables[name].shape) for name in kernels}
-    scope = kernels[0].split("/")[0]
-
-    def value(name: str) -> np.ndarray:
-        if name == f"{scope}/{lora.ALPHA}":
-            return np.float32(alpha)
-        return keras.ops.convert_to_numpy(variables[name].value) if name in own else read(name)
-
-    shapes = {**shapes, **own, f"{scope}/{lora.ALPHA}": ()}
-    return Weights(path, "bert_tf", shapes, {name: name for name in shapes}, value)
+    return alpha if alpha and math.isfinite(alpha) else None

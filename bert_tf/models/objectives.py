@@ -1,7 +1,7 @@
 """Training objectives: the loss and metrics of each kind of head, computed from sums.
 
-All have the same form: `label_names` and `optional_names` of the features they read, `sum_names`, `totals`, `sums`,
-`loss`, `metrics`. The sums of replicas, micro-batches and evaluation batches are added up before anything is divided.
+`Objective` is what a training step needs. The sums of replicas, micro-batches and evaluation batches are added up
+before anything is divided, so that it does not matter how a batch was split.
 
 Two features say which rows of a batch count, both [B] and optional:
 
@@ -10,16 +10,42 @@ Two features say which rows of a batch count, both [B] and optional:
 * `is_real_example`: in the original's records, 0 for an example made up to pad the last batch. As in the original it
   counts in the loss that is minimised, but not in the metrics.
 
-Labels out of range are errors (ranges.py), unless their weight is 0.
+Labels out of range are errors (`inputs.require`), unless their weight is 0.
 
 Shape legend: B batch, S sequence length, C classes, N choices, P predictions per sequence, V vocabulary.
 """
 
-from collections.abc import Mapping
+from typing import Protocol
 
 from keras import ops
 
-from bert_tf.models import ranges
+from bert_tf.models.inputs import below, require
+
+
+class Objective(Protocol):
+    """What stands beside a model in a training step: a class of this module, or an object of the same form.
+
+    Attributes:
+      label_names, optional_names: the features that it reads.
+      sum_names: the keys of `sums`.
+    """
+
+    label_names: tuple[str, ...]
+    optional_names: tuple[str, ...]
+    sum_names: tuple[str, ...]
+
+    def totals(self, features: dict) -> dict:
+        """The loss's divisors, from the features of a whole batch: some of `sums`."""
+
+    def sums(self, outputs, features: dict) -> dict:
+        """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
+
+    def loss(self, sums: dict, totals: dict):
+        """A mean over the batch; with a batch's totals, the losses of its parts add up to its loss."""
+
+    def metrics(self, sums: dict) -> dict:
+        """Means, from sums over any number of batches."""
+
 
 # Features that weight the rows of a batch; see above.
 _ROW_WEIGHTS = ("example_weights", "is_real_example")
@@ -30,55 +56,27 @@ _EXCLUDED = -500.0
 # The minimum of a sum of weights used as a divisor: a batch without any gives 0, not 0/0.
 _TINY = 1e-5
 # Added to the number of predictions, so that a batch without any has loss 0, not 0/0 (original: 1e-5).
-MASKED_LM_EPSILON = 1e-5
+_MASKED_LM_EPSILON = 1e-5
 
 
-def features_with_labels(objective, x, y=None, sample_weight=None) -> dict:
-    """The features that an objective reads, from the arguments of Keras `fit`.
+def divide(total, weight):
+    """A mean; 0 where nothing counts."""
+    return total / ops.maximum(weight, _TINY)
+
+
+def row_weights(features: dict, like, in_metrics: bool = False):
+    """[B] float32, ones by default; [B, S] if such `example_weights` are given.
 
     Args:
-      objective: one of this module's. x: the inputs; a dict may include the labels.
-      y: labels: a dict by feature name; or one array for each of `objective.label_names`, in that order.
-      sample_weight: [B] or None; multiplied into `example_weights`.
-
-    Raises:
-      ValueError: a label is missing; names the feature.
+      like: any feature of the batch. in_metrics: examples that are not real count 0.
     """
-    features = dict(x) if isinstance(x, Mapping) else {}
-    names = objective.label_names
-    if isinstance(y, dict):
-        features |= y
-    elif y is not None:
-        values = list(y) if isinstance(y, list | tuple) else [y]
-        if len(values) != len(names):
-            raise ValueError(f"y must be {len(names)} arrays ({', '.join(names)}) or a dict, not {len(values)} arrays.")
-        features |= zip(names, values, strict=True)
-    missing = [name for name in names if name not in features]
-    if missing:
-        raise ValueError(
-            f"No labels: {', '.join(missing)} is neither among the features nor given as y. "
-            f"The features are {', '.join(sorted(map(str, features))) or 'none'}."
-        )
-    if sample_weight is not None:
-        weights = ops.cast(sample_weight, "float32")
-        if "example_weights" in features:
-            weights = weights * ops.cast(features["example_weights"], "float32")
-        features["example_weights"] = weights
-    return features
-
-
-def _example_weights(features: dict, like) -> object:
-    """[B] float32, ones by default; [B, S] if such weights are given. `like`: any feature of the batch."""
     if "example_weights" in features:
         weights = ops.cast(features["example_weights"], "float32")
-        return weights if len(weights.shape) == 2 and weights.shape[1] != 1 else ops.reshape(weights, (-1,))
-    return ops.ones((ops.shape(like)[0],), "float32")
-
-
-def _real_weights(features: dict, like) -> object:
-    """[B] float32: the weights of examples in metrics."""
-    weights = _example_weights(features, like)
-    if "is_real_example" in features:
+        if len(weights.shape) != 2 or weights.shape[1] == 1:
+            weights = ops.reshape(weights, (-1,))
+    else:
+        weights = ops.ones((ops.shape(like)[0],), "float32")
+    if in_metrics and "is_real_example" in features:
         weights = weights * ops.reshape(ops.cast(features["is_real_example"], "float32"), (-1,))
     return weights
 
@@ -88,12 +86,8 @@ def _equal(one, other):
     return ops.cast(ops.equal(ops.cast(one, "int32"), ops.cast(other, "int32")), "float32")
 
 
-def _divide(total, weight):
-    return total / ops.maximum(weight, _TINY)
-
-
 def require_zero_or_one(name: str, labels, weights):
-    """Refuses labels other than 0 and 1 where their weight is not 0; see `ranges.require`.
+    """Refuses labels other than 0 and 1 where their weight is not 0; see `inputs.require`.
 
     Args:
       name: the feature. labels: numbers. weights: of a shape that broadcasts to theirs.
@@ -103,12 +97,15 @@ def require_zero_or_one(name: str, labels, weights):
     """
     labels = ops.cast(labels, "float32")
     allowed = ops.logical_or(ops.equal(labels, 0.0), ops.equal(labels, 1.0))
-    allowed = ops.logical_or(allowed, ops.equal(weights, 0.0))
-    return ranges.require(name, labels, allowed, "0 or 1") + ranges.poison(allowed)
+    labels, wrong = require(name, labels, allowed, "0 or 1", weights=weights)
+    return labels + wrong
 
 
-def _require_weights(name: str, weights) -> None:
-    ranges.require(name, weights, ops.logical_not(ops.less(weights, 0)), "0 or more")
+def _prediction_weights(features: dict):
+    """`masked_lm_weights`, [B, P] float32; they must not be negative."""
+    weights = ops.cast(features["masked_lm_weights"], "float32")
+    require("masked_lm_weights", weights, ops.logical_not(ops.less(weights, 0)), "0 or more")
+    return weights
 
 
 def _size(logits):
@@ -116,7 +113,7 @@ def _size(logits):
     return logits.shape[-1] or ops.shape(logits)[-1]
 
 
-# --- one loss an example ---------------------------------------------------------------------------------------------
+# --- losses ----------------------------------------------------------------------------------------------------------
 
 
 def cross_entropy(logits, labels):
@@ -130,30 +127,33 @@ def cross_entropy(logits, labels):
     """
     logits = ops.cast(logits, "float32")
     labels = ops.cast(labels, "int32")
-    known = ranges.below(labels, _size(logits))
+    known = below(labels, _size(logits))
     safe = ops.where(known, labels, ops.zeros_like(labels))
     losses = ops.sparse_categorical_crossentropy(safe, logits, from_logits=True)
     return ops.where(known, losses, ops.zeros_like(losses))
 
 
 # What a label is, for errors; then what follows the range of them.
-_CLASS = ("a class, from 0 to", ranges.FROM_ZERO)
+_CLASS = ("a class, from 0 to", "; ids count from 0: from labels 1 to N subtract 1")
 _PLACE, _TOKEN = ("a place in the row, from 0 to", ""), ("a token of the vocabulary, from 0 to", "")
 
 
-def cross_entropy_of(name: str, logits, labels, weights, kind: tuple[str, str] = _CLASS):
-    """`cross_entropy`, which refuses labels outside [0, C) where their weight is not 0; see `ranges.require`.
+def _known_classes(name: str, logits, labels, weights, kind: tuple[str, str]) -> tuple:
+    """`cross_entropy`, and 1.0 where the label has the largest logit, [...] float32.
+
+    Labels outside [0, C) are refused where their weight is not 0 (see `inputs.require`), and have the loss NaN.
 
     Args:
       name: the feature. logits: [..., C]. labels, weights: [...]. kind: one of the above.
-
-    Returns:
-      [...] float32; NaN for what is refused.
     """
-    labels = ops.convert_to_tensor(labels)
-    allowed = ops.logical_or(ranges.below(labels, _size(logits)), ops.equal(weights, 0.0))
-    labels = ranges.require(name, labels, allowed, kind[0], _size(logits), kind[1])
-    return cross_entropy(logits, labels) + ranges.poison(allowed)
+    labels, size = ops.convert_to_tensor(labels), _size(logits)
+    labels, wrong = require(name, labels, below(labels, size), kind[0], size, kind[1], weights)
+    return cross_entropy(logits, labels) + wrong, _equal(ops.argmax(logits, axis=-1), labels)
+
+
+def sigmoid_cross_entropy(logits, labels):
+    """Of each logit and its label, both float32 of one shape."""
+    return ops.softplus(logits) - logits * labels
 
 
 def softened_divergence(logits, targets, temperature: float):
@@ -170,104 +170,44 @@ def softened_divergence(logits, targets, temperature: float):
     return ops.sum(ops.exp(goal) * (goal - ops.log_softmax(logits)), axis=-1) * temperature**2
 
 
-class PretrainingObjective:
-    """Loss and metrics of masked LM plus next sentence, computed from sums.
+# --- one loss an example or token ------------------------------------------------------------------------------------
 
-    Replicas, micro-batches and evaluation batches are added up as sums before dividing, so that the masked-LM loss of a
-    batch does not depend on how the batch was split.
+
+class SumObjective:
+    """The base of all objectives of this module, used as classes.
+
+    Attributes:
+      ratios: of each metric its name, the sum, and the sum of weights by which it is divided.
+      loss_sums: what `sums` has besides.
     """
 
-    label_names = ("masked_lm_ids", "masked_lm_weights", "next_sentence_labels")
-    optional_names = ("next_sentence_weights", "example_weights")
-    sum_names = (
-        "masked_lm_loss",
-        "masked_lm_correct",
-        "masked_lm_weight",
-        "next_sentence_loss",
-        "next_sentence_correct",
-        "examples",
-    )
+    ratios: tuple[tuple[str, str, str], ...]
+    loss_sums: tuple[str, ...] = ()
+    sum_names: tuple[str, ...]
 
-    @staticmethod
-    def totals(features: dict) -> dict:
-        """The loss's divisors, from the features of a whole batch: `masked_lm_weight` and `examples` (pairs)."""
-        weights = PretrainingObjective._next_sentence_weights(features)
-        if weights is None:
-            examples = ops.cast(ops.shape(features["next_sentence_labels"])[0], "float32")
-        else:
-            examples = ops.sum(weights)
-        return {
-            "masked_lm_weight": ops.sum(ops.cast(features["masked_lm_weights"], "float32")),
-            "examples": examples,
-        }
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        cls.sum_names = tuple(dict.fromkeys([*cls.loss_sums, *(name for ratio in cls.ratios for name in ratio[1:])]))
 
-    @staticmethod
-    def _next_sentence_weights(features: dict):
-        """[B] or, in packed rows, [B * M] float32: 0 for examples that are only padding; None if all count."""
-        weights = None
-        if "example_weights" in features:
-            weights = ops.cast(features["example_weights"], "float32")
-        if "next_sentence_weights" in features:
-            pairs = ops.cast(features["next_sentence_weights"], "float32")
-            pairs = pairs if weights is None else pairs * ops.expand_dims(weights, 1)
-            weights = ops.reshape(pairs, (-1,))
-        return weights
-
-    @staticmethod
-    def sums(outputs: dict, features: dict) -> dict:
-        """Sums over a batch or a part of one.
-
-        Args:
-          outputs: `masked_lm_logits` [B, P, V], `next_sentence_logits` [B, 2], for packed rows [B, M, 2].
-          features: `masked_lm_ids` [B, P], `masked_lm_weights` [B, P], `next_sentence_labels` [B, 1] or [B], and
-            optionally `example_weights` [B]; for packed rows `next_sentence_labels` and `next_sentence_weights` [B, M].
-
-        Returns:
-          dict of float32 scalars: `masked_lm_loss`, `masked_lm_correct`, `next_sentence_loss`,
-          `next_sentence_correct` and those of `totals`.
-        """
-        logits = outputs["masked_lm_logits"]
-        ids = ops.cast(features["masked_lm_ids"], "int32")
-        weights = ops.cast(features["masked_lm_weights"], "float32")
-        _require_weights("masked_lm_weights", weights)
-        masked_loss = cross_entropy_of("masked_lm_ids", logits, ids, weights, _TOKEN)
-        correct = _equal(ops.argmax(logits, axis=-1), ids)
-        next_logits = outputs["next_sentence_logits"]
-        if "next_sentence_weights" in features:
-            next_logits = ops.reshape(next_logits, (-1, 2))
-        labels = ops.reshape(ops.cast(features["next_sentence_labels"], "int32"), (-1,))
-        next_correct = _equal(ops.argmax(next_logits, axis=-1), labels)
-        examples = PretrainingObjective._next_sentence_weights(features)
-        counted = ops.ones_like(next_correct) if examples is None else examples
-        next_loss = cross_entropy_of("next_sentence_labels", next_logits, labels, counted)
-        if examples is not None:
-            next_loss, next_correct = next_loss * examples, next_correct * examples
-        return {
-            "masked_lm_loss": ops.sum(weights * masked_loss),
-            "masked_lm_correct": ops.sum(weights * correct),
-            "next_sentence_loss": ops.sum(next_loss),
-            "next_sentence_correct": ops.sum(next_correct),
-            **PretrainingObjective.totals(features),
-        }
-
-    @staticmethod
-    def loss(sums: dict, totals: dict):
-        """Masked-LM loss plus next-sentence loss; with a batch's totals, the losses of its parts add up to its loss."""
-        masked_lm = sums["masked_lm_loss"] / (totals["masked_lm_weight"] + MASKED_LM_EPSILON)
-        return masked_lm + sums["next_sentence_loss"] / totals["examples"]
-
-    @staticmethod
-    def metrics(sums: dict) -> dict:
-        """The original's four evaluation metrics, from sums over any number of batches."""
-        return {
-            "masked_lm_accuracy": _divide(sums["masked_lm_correct"], sums["masked_lm_weight"]),
-            "masked_lm_loss": _divide(sums["masked_lm_loss"], sums["masked_lm_weight"]),
-            "next_sentence_accuracy": _divide(sums["next_sentence_correct"], sums["examples"]),
-            "next_sentence_loss": _divide(sums["next_sentence_loss"], sums["examples"]),
-        }
+    @classmethod
+    def metrics(cls, sums: dict) -> dict:
+        """See `Objective`."""
+        return {name: divide(sums[part], sums[whole]) for name, part, whole in cls.ratios}
 
 
-class ClassificationObjective:
+def renamed(objective: type[SumObjective], old: str, new: str) -> type[SumObjective]:
+    """An objective with `new` in place of `old` in the names of its metrics."""
+    ratios = tuple((name.replace(old, new), *sums) for name, *sums in objective.ratios)
+    return type(objective.__name__, (objective,), {"ratios": ratios})
+
+
+def means(*measures: str, **sums: str) -> tuple:
+    """The `ratios` of a `ClassificationObjective`: measures under their names, and its sums under others."""
+    named = {name: name for name in measures} | sums
+    return tuple((name, part, "metric_weight") for name, part in named.items())
+
+
+class ClassificationObjective(SumObjective):
     """Softmax cross-entropy of one label per example, mean over the batch (original: run_classifier.create_model).
 
     Outputs: logits [B, C]. Features: `label_ids` [B].
@@ -276,8 +216,8 @@ class ClassificationObjective:
 
     label_names = ("label_ids",)
     optional_names = _ROW_WEIGHTS
-    metric_names = ("accuracy",)
-    sum_names = ("loss_sum", "examples", "metric_examples", "example_loss", "accuracy")
+    ratios = means("accuracy", example_loss="metric_loss")
+    loss_sums = ("loss_sum", "weight")
 
     @classmethod
     def values(cls, outputs, features: dict) -> tuple:
@@ -288,8 +228,8 @@ class ClassificationObjective:
     def of_classes(cls, logits, features: dict, name: str, kind=_CLASS) -> tuple:
         """The same for logits [B, C] and the labels of this name."""
         labels = ops.reshape(features[name], (-1,))
-        losses = cross_entropy_of(name, logits, labels, cls.weights(features), kind)
-        return losses, {"accuracy": _equal(ops.argmax(logits, axis=-1), labels)}
+        losses, right = _known_classes(name, logits, labels, cls.weights(features), kind)
+        return losses, {"accuracy": right}
 
     @classmethod
     def soft_losses(cls, outputs, targets, temperature: float):
@@ -297,42 +237,32 @@ class ClassificationObjective:
         return softened_divergence(outputs, targets, temperature)
 
     @classmethod
-    def weights(cls, features: dict):
-        """[B] float32: the weights of the losses; `totals` has their sum."""
-        return _example_weights(features, features[cls.label_names[0]])
+    def weights(cls, features: dict, in_metrics: bool = False):
+        """[B] float32: the weights of the losses, or those in the metrics."""
+        return row_weights(features, features[cls.label_names[0]], in_metrics)
 
     @classmethod
     def totals(cls, features: dict) -> dict:
-        """The loss's divisor, from the features of a whole batch: `examples`."""
-        return {"examples": ops.sum(cls.weights(features))}
+        """The loss's divisor, from the features of a whole batch: `weight`."""
+        return {"weight": ops.sum(cls.weights(features))}
 
     @classmethod
     def sums(cls, outputs, features: dict) -> dict:
         """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
         losses, measures = cls.values(outputs, features)
-        real = _real_weights(features, losses)
+        counted = cls.weights(features, in_metrics=True)
         return {
             "loss_sum": ops.sum(cls.weights(features) * losses),
-            "metric_examples": ops.sum(real),
-            "example_loss": ops.sum(real * losses),
-            **{name: ops.sum(real * value) for name, value in measures.items()},
+            "metric_weight": ops.sum(counted),
+            "metric_loss": ops.sum(counted * losses),
+            **{name: ops.sum(counted * value) for name, value in measures.items()},
             **cls.totals(features),
         }
 
-    @staticmethod
-    def loss(sums: dict, totals: dict):
-        """Mean over the batch; with a batch's totals, the losses of its parts add up to its loss."""
-        return _divide(sums["loss_sum"], totals["examples"])
-
     @classmethod
-    def metrics(cls, sums: dict) -> dict:
-        """Means over the real examples, from sums over any number of batches."""
-        return {name: _divide(sums[name], sums["metric_examples"]) for name in (*cls.metric_names, "example_loss")}
-
-
-def sum_names(metric_names: tuple) -> tuple:
-    """The `sum_names` of an objective with one loss an example and these metrics."""
-    return ("loss_sum", "examples", "metric_examples", "example_loss", *metric_names)
+    def loss(cls, sums: dict, totals: dict):
+        """See `Objective`."""
+        return divide(sums["loss_sum"], totals["weight"])
 
 
 class NextSentenceObjective(ClassificationObjective):
@@ -352,8 +282,7 @@ class RegressionObjective(ClassificationObjective):
     Metrics: `mean_absolute_error`, `example_loss` (the mean squared error).
     """
 
-    metric_names = ("mean_absolute_error",)
-    sum_names = sum_names(metric_names)
+    ratios = means("mean_absolute_error", example_loss="metric_loss")
 
     @classmethod
     def values(cls, outputs, features: dict) -> tuple:
@@ -374,8 +303,7 @@ class MultiLabelObjective(ClassificationObjective):
     `example_loss`.
     """
 
-    metric_names = ("accuracy", "exact_match")
-    sum_names = sum_names(metric_names)
+    ratios = means("accuracy", "exact_match", example_loss="metric_loss")
 
     @classmethod
     def values(cls, outputs, features: dict) -> tuple:
@@ -386,10 +314,9 @@ class MultiLabelObjective(ClassificationObjective):
                 f"label_ids of several labels must be [batch, {_size(logits)}], not {tuple(labels.shape)}."
             )
         labels = require_zero_or_one(cls.label_names[0], labels, cls.weights(features)[:, None])
-        losses = ops.softplus(logits) - logits * labels
         right = _equal(logits > 0, labels > 0.5)
         measures = {"accuracy": ops.mean(right, axis=-1), "exact_match": ops.min(right, axis=-1)}
-        return ops.mean(losses, axis=-1), measures
+        return ops.mean(sigmoid_cross_entropy(logits, labels), axis=-1), measures
 
     @classmethod
     def soft_losses(cls, outputs, targets, temperature):
@@ -407,18 +334,14 @@ class SpanObjective(ClassificationObjective):
     """
 
     label_names = ("start_positions", "end_positions")
-    metric_names = ("start_accuracy", "end_accuracy", "exact_match")
-    sum_names = sum_names(metric_names)
+    ratios = means("start_accuracy", "end_accuracy", "exact_match", example_loss="metric_loss")
 
     @classmethod
     def values(cls, outputs, features: dict) -> tuple:
-        losses, right = [], []
-        for logits, name in zip((outputs["start_logits"], outputs["end_logits"]), cls.label_names, strict=True):
-            loss, measures = cls.of_classes(logits, features, name, _PLACE)
-            losses.append(loss)
-            right.append(measures["accuracy"])
-        measures = {"start_accuracy": right[0], "end_accuracy": right[1], "exact_match": right[0] * right[1]}
-        return (losses[0] + losses[1]) / 2.0, measures
+        start, first = cls.of_classes(outputs["start_logits"], features, "start_positions", _PLACE)
+        end, last = cls.of_classes(outputs["end_logits"], features, "end_positions", _PLACE)
+        first, last = first["accuracy"], last["accuracy"]
+        return (start + end) / 2.0, {"start_accuracy": first, "end_accuracy": last, "exact_match": first * last}
 
     @classmethod
     def soft_losses(cls, outputs, targets, temperature):
@@ -431,77 +354,45 @@ class SpanObjective(ClassificationObjective):
         return (divergence("start_logits") + divergence("end_logits")) / 2.0
 
 
-# --- one loss a token ------------------------------------------------------------------------------------------------
-
-
 # In place of a label: none. The first is this project's, the other that of Hugging Face and PyTorch.
 NO_LABEL = (-1, -100)
 
 
-class TokenClassificationObjective:
+class TokenClassificationObjective(ClassificationObjective):
     """Softmax cross-entropy of one label per token, mean over the tokens that have one.
 
     Outputs: logits [B, S, C]. Features: `label_ids` [B, S], one of NO_LABEL where a token has none.
-    Metrics: `accuracy`, `token_loss`.
+    Metrics: `accuracy`, `token_loss`. The values of tokens, their weights and soft losses are [B, S].
     """
 
-    label_names = ("label_ids",)
     label_kind = _CLASS
-    optional_names = _ROW_WEIGHTS
-    sum_names = ("loss_sum", "tokens", "metric_tokens", "token_loss", "accuracy")
+    ratios = means("accuracy", token_loss="metric_loss")
 
     @classmethod
-    def token_weights(cls, features: dict, example_weights):
-        """[B, S] float32: 0 for tokens that do not count."""
+    def values(cls, outputs, features: dict) -> tuple:
+        name = cls.label_names[0]
+        labels = ops.cast(features[name], "int32")
+        losses, right = _known_classes(name, outputs, labels, cls.weights(features), cls.label_kind)
+        return losses, {"accuracy": right}
+
+    @classmethod
+    def weights(cls, features, in_metrics=False):
         labels = ops.cast(features[cls.label_names[0]], "int32")
         without = ops.logical_or(*(ops.equal(labels, number) for number in NO_LABEL))
-        if len(example_weights.shape) == 1:
-            example_weights = ops.expand_dims(example_weights, 1)
-        return ops.cast(ops.logical_not(without), "float32") * example_weights
+        weights = row_weights(features, labels, in_metrics)
+        weights = ops.expand_dims(weights, 1) if len(weights.shape) == 1 else weights
+        return ops.cast(ops.logical_not(without), "float32") * weights
 
-    @classmethod
-    def soft_losses(cls, outputs, targets, temperature: float):
-        """[B, S]: the loss of each token against a teacher's outputs [B, S, C] instead of labels."""
-        return softened_divergence(outputs, targets, temperature)
 
-    @classmethod
-    def weights(cls, features: dict):
-        """[B, S] float32: the weights of the losses; `totals` has their sum."""
-        return cls.token_weights(features, _example_weights(features, features[cls.label_names[0]]))
+# Of these, Keras's class_weight can be had: it weights examples by their class.
+OF_ONE_CLASS = (ClassificationObjective, NextSentenceObjective, MultipleChoiceObjective)
 
-    @classmethod
-    def totals(cls, features: dict) -> dict:
-        """The loss's divisor, from the features of a whole batch: `tokens`."""
-        return {"tokens": ops.sum(cls.weights(features))}
 
-    @classmethod
-    def sums(cls, outputs, features: dict) -> dict:
-        """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
-        labels = ops.cast(features[cls.label_names[0]], "int32")
-        weights = cls.weights(features)
-        losses = cross_entropy_of(cls.label_names[0], outputs, labels, weights, cls.label_kind)  # [B, S]
-        real = cls.token_weights(features, _real_weights(features, labels))
-        return {
-            "loss_sum": ops.sum(weights * losses),
-            "metric_tokens": ops.sum(real),
-            "token_loss": ops.sum(real * losses),
-            "accuracy": ops.sum(real * _equal(ops.argmax(outputs, axis=-1), labels)),
-            **cls.totals(features),
-        }
-
-    @staticmethod
-    def loss(sums: dict, totals: dict):
-        """Mean over the tokens; with a batch's totals, the losses of its parts add up to its loss."""
-        return _divide(sums["loss_sum"], totals["tokens"])
-
-    @staticmethod
-    def metrics(sums: dict) -> dict:
-        """Means over the tokens, from sums over any number of batches."""
-        return {name: _divide(sums[name], sums["metric_tokens"]) for name in ("accuracy", "token_loss")}
+# --- pre-training ----------------------------------------------------------------------------------------------------
 
 
 class MaskedLanguageModelObjective(TokenClassificationObjective):
-    """The masked-LM part of `PretrainingObjective`.
+    """The masked-LM part of `PretrainingObjective`. The loss is slightly reduced by the original's epsilon.
 
     Outputs: logits [B, P, V]. Features: `masked_lm_ids` [B, P], one of NO_LABEL for none, and optionally
     `masked_lm_weights` [B, P]. P is S if the model scores all tokens.
@@ -511,45 +402,29 @@ class MaskedLanguageModelObjective(TokenClassificationObjective):
     label_names = ("masked_lm_ids",)
     label_kind = _TOKEN
     optional_names = ("masked_lm_weights", *_ROW_WEIGHTS)
+    ratios = means(masked_lm_accuracy="accuracy", masked_lm_loss="metric_loss")
 
     @classmethod
-    def token_weights(cls, features: dict, example_weights):
-        weights = super().token_weights(features, example_weights)
-        if "masked_lm_weights" in features:
-            given = ops.cast(features["masked_lm_weights"], "float32")
-            _require_weights("masked_lm_weights", given)
-            weights = weights * given
-        return weights
+    def weights(cls, features, in_metrics=False):
+        weights = super().weights(features, in_metrics)
+        return weights * _prediction_weights(features) if "masked_lm_weights" in features else weights
 
-    @staticmethod
-    def loss(sums: dict, totals: dict):
-        """Mean over the predictions, slightly reduced by the original's epsilon."""
-        return sums["loss_sum"] / (totals["tokens"] + MASKED_LM_EPSILON)
-
-    @staticmethod
-    def metrics(sums: dict) -> dict:
-        weight = sums["metric_tokens"]
-        return {
-            "masked_lm_accuracy": _divide(sums["accuracy"], weight),
-            "masked_lm_loss": _divide(sums["token_loss"], weight),
-        }
+    @classmethod
+    def loss(cls, sums: dict, totals: dict):
+        return sums["loss_sum"] / (totals["weight"] + _MASKED_LM_EPSILON)
 
 
 class MeanMaskedLanguageModelObjective(MaskedLanguageModelObjective):
     """`MaskedLanguageModelObjective` whose loss is the mean over the predictions, as in fairseq and Hugging Face; 0 if
     there are none."""
 
-    @staticmethod
-    def loss(sums: dict, totals: dict):
-        """The mean over the predictions."""
-        return _divide(sums["loss_sum"], totals["tokens"])
-
-
-# --- pre-training of the paper's ablations ----------------------------------------------------------------------------
+    @classmethod
+    def loss(cls, sums: dict, totals: dict):
+        return divide(sums["loss_sum"], totals["weight"])
 
 
 class LanguageModelObjective(MaskedLanguageModelObjective):
-    """`PretrainingObjective` without next sentence prediction ("No NSP" of Table 5).
+    """`PretrainingObjective` without next sentence prediction ("No NSP" of Table 5 of the paper).
 
     Outputs and features: those of `task_models.BertForPreTraining`; pooler and next-sentence head get no gradient, so
     they do not change. Metrics: `masked_lm_accuracy`, `masked_lm_loss`.
@@ -557,41 +432,75 @@ class LanguageModelObjective(MaskedLanguageModelObjective):
 
     @classmethod
     def sums(cls, outputs: dict, features: dict) -> dict:
-        """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
         return super().sums(outputs["masked_lm_logits"], features)
 
 
-class NextTokenObjective(LanguageModelObjective):
-    """The same for the labels of `mask_rules.left_to_right`. Metrics: `next_token_accuracy`, `_loss`."""
+class PretrainingObjective(SumObjective):
+    """Masked LM plus next sentence. The metrics are the original's four.
+
+    Outputs: `masked_lm_logits` [B, P, V], `next_sentence_logits` [B, 2], for packed rows [B, M, 2].
+    Features: `masked_lm_ids`, `masked_lm_weights` [B, P], `next_sentence_labels` [B, 1] or [B], and optionally
+    `example_weights` [B], which weight the pairs only; for packed rows `next_sentence_labels` and
+    `next_sentence_weights` [B, M].
+    """
+
+    label_names = ("masked_lm_ids", "masked_lm_weights", "next_sentence_labels")
+    optional_names = ("next_sentence_weights", "example_weights")
+    ratios = (
+        ("masked_lm_accuracy", "masked_lm_correct", "masked_lm_weight"),
+        ("masked_lm_loss", "masked_lm_loss", "masked_lm_weight"),
+        ("next_sentence_accuracy", "next_sentence_correct", "examples"),
+        ("next_sentence_loss", "next_sentence_loss", "examples"),
+    )
+
+    @classmethod
+    def totals(cls, features: dict) -> dict:
+        """The loss's divisors, from the features of a whole batch: `masked_lm_weight` and `examples` (pairs)."""
+        weights = ops.cast(features["masked_lm_weights"], "float32")
+        return {"masked_lm_weight": ops.sum(weights), "examples": ops.sum(cls._pair_weights(features))}
 
     @staticmethod
-    def metrics(sums: dict) -> dict:
-        return _named_next_token(LanguageModelObjective.metrics(sums))
+    def _pair_weights(features: dict):
+        """[B] or, in packed rows, [B * M] float32: 0 for examples that are only padding."""
+        weights = row_weights(features, features["next_sentence_labels"])
+        if "next_sentence_weights" in features:
+            pairs = ops.cast(features["next_sentence_weights"], "float32") * ops.expand_dims(weights, 1)
+            weights = ops.reshape(pairs, (-1,))
+        return weights
 
-
-class NextTokenAndSentenceObjective(PretrainingObjective):
-    """`PretrainingObjective` for the labels of `mask_rules.left_to_right`."""
+    @classmethod
+    def sums(cls, outputs: dict, features: dict) -> dict:
+        """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
+        weights = _prediction_weights(features)
+        ids = ops.cast(features["masked_lm_ids"], "int32")
+        losses, right = _known_classes("masked_lm_ids", outputs["masked_lm_logits"], ids, weights, _TOKEN)
+        pairs = cls._pair_weights(features)
+        following, logits = ops.cast(features["next_sentence_labels"], "int32"), outputs["next_sentence_logits"]
+        following, logits = ops.reshape(following, (-1,)), ops.reshape(logits, (-1, 2))
+        pair_losses, pair_right = _known_classes("next_sentence_labels", logits, following, pairs, _CLASS)
+        return {
+            "masked_lm_loss": ops.sum(weights * losses),
+            "masked_lm_correct": ops.sum(weights * right),
+            "next_sentence_loss": ops.sum(pair_losses * pairs),
+            "next_sentence_correct": ops.sum(pair_right * pairs),
+            **cls.totals(features),
+        }
 
     @staticmethod
-    def metrics(sums: dict) -> dict:
-        return _named_next_token(PretrainingObjective.metrics(sums))
+    def loss(sums: dict, totals: dict):
+        """See `Objective`."""
+        masked_lm = sums["masked_lm_loss"] / (totals["masked_lm_weight"] + _MASKED_LM_EPSILON)
+        return masked_lm + sums["next_sentence_loss"] / totals["examples"]
 
 
-class SentenceOrderObjective(PretrainingObjective):
-    """`PretrainingObjective` with ALBERT's names of metrics: next_sentence_labels is 1 where A and B are swapped."""
-
-    @staticmethod
-    def metrics(sums: dict) -> dict:
-        metrics = PretrainingObjective.metrics(sums)
-        return {name.replace("next_sentence", "sentence_order"): value for name, value in metrics.items()}
+# With ALBERT's names of metrics: next_sentence_labels is 1 where A and B are swapped.
+SentenceOrderObjective = renamed(PretrainingObjective, "next_sentence", "sentence_order")
 
 
-def _named_next_token(metrics: dict) -> dict:
-    return {name.replace("masked_lm", "next_token"): value for name, value in metrics.items()}
+def pretraining_objective(objective: str, nsp: bool) -> type[SumObjective]:
+    """The objective that run_pretraining.py's flags --objective ("mlm" or "ltr") and --nsp select.
 
-
-def pretraining_objective(objective: str, nsp: bool):
-    """The objective that run_pretraining.py's flags --objective ("mlm" or "ltr") and --nsp select."""
-    if objective == "mlm":
-        return PretrainingObjective if nsp else LanguageModelObjective
-    return NextTokenAndSentenceObjective if nsp else NextTokenObjective
+    For "ltr" the labels are those of `mask_rules.left_to_right`.
+    """
+    chosen = PretrainingObjective if nsp else LanguageModelObjective
+    return chosen if objective == "mlm" else renamed(chosen, "masked_lm", "next_token")

@@ -16,7 +16,7 @@ POOLINGS = ("mean", "cls", "max")
 
 _MODULES, _ENCODER_SETTINGS, _POOLING_SETTINGS = "modules.json", "sentence_bert_config.json", "config.json"
 _PROMPTS = "config_sentence_transformers.json"
-_ENCODER, _POOLING, _NORMALIZATION = "Transformer", "Pooling", "Normalize"
+_STEPS = _ENCODER, _POOLING, _NORMALIZATION = "Transformer", "Pooling", "Normalize"
 # Until 2025 a pooling's config.json had a key for each kind.
 _KEYS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max"}
 
@@ -97,69 +97,60 @@ def read_settings(directory: str) -> SentenceSettings:
     """
     import tensorflow as tf
 
-    path = posixpath.join(directory, _MODULES)
+    path, folders = posixpath.join(directory, _MODULES), {}
     if not tf.io.gfile.exists(path):
         return SentenceSettings(directory)
-    folders = {}
     for step in read_json(path, list):
         kind, folder = (step.get(key) if isinstance(step, dict) else None for key in ("type", "path"))
-        if not isinstance(kind, str) or not isinstance(folder, str) or ".." in folder.split("/"):
-            raise ValueError(f"{path}: each step needs a type, and a path below this folder, not {step!r:.200}")
+        sound = isinstance(kind, str) and isinstance(folder, str) and ".." not in folder.split("/")
+        _need(sound, path, f"each step needs a type, and a path below this folder, not {step!r:.200}")
         name = kind.rpartition(".")[2]
-        expected = (_ENCODER, _POOLING, _NORMALIZATION)[len(folders) :][:1]
-        if name not in expected:
-            raise ValueError(
-                f"{path}: {name} is no step that vectors are made by here, or not at this place; known are {_ENCODER}, "
-                f"{_POOLING} and {_NORMALIZATION}, in this order"
-            )
+        if name not in _STEPS[len(folders) :][:1]:
+            known = f"{', '.join(_STEPS[:2])} and {_NORMALIZATION}, in this order"
+            message = f"{name} is no step that vectors are made by here, or not at this place; known are {known}"
+            raise ValueError(f"{path}: {message}")
         folders[name] = posixpath.join(directory, folder) if folder else directory
-    for name in (_ENCODER, _POOLING):
+    for name in _STEPS[:2]:
         if name not in folders:
             raise ValueError(f"{path} has no {name}")
-    encoder = folders[_ENCODER]
-    settings = _read_if_there(posixpath.join(encoder, _ENCODER_SETTINGS))
-    length, lower = settings.get("max_seq_length"), settings.get("do_lower_case", False)
-    if not isinstance(length, int | None) or not isinstance(lower, bool) or (length is not None and length < 1):
-        raise ValueError(
-            f"{posixpath.join(encoder, _ENCODER_SETTINGS)}: max_seq_length must be a number of tokens, do_lower_case "
-            "true or false"
-        )
-    pooling, include = _read_pooling(posixpath.join(folders[_POOLING], _POOLING_SETTINGS))
-    prompts, default = _read_prompts(posixpath.join(directory, _PROMPTS))
-    return SentenceSettings(
-        encoder, pooling, _NORMALIZATION in folders, length, bool(lower), described=True, prompts=prompts,
-        default_prompt_name=default, include_prompt=include,
-    )  # fmt: skip
 
+    def read(folder: str, name: str, must_exist: bool = False) -> tuple[str, dict]:
+        file = posixpath.join(folder, name)
+        return file, read_json(file) if must_exist or tf.io.gfile.exists(file) else {}
 
-def _read_if_there(path: str) -> dict:
-    import tensorflow as tf
+    path, values = read(folders[_ENCODER], _ENCODER_SETTINGS)
+    length, lower = values.get("max_seq_length"), values.get("do_lower_case", False)
+    sound = isinstance(length, int | None) and isinstance(lower, bool) and (length is None or length >= 1)
+    _need(sound, path, "max_seq_length must be a number of tokens, do_lower_case true or false")
 
-    return read_json(path) if tf.io.gfile.exists(path) else {}
-
-
-def _read_prompts(path: str) -> tuple[dict[str, str], str | None]:
-    values = _read_if_there(path)
-    prompts, default = values.get("prompts") or {}, values.get("default_prompt_name")
-    if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
-        raise ValueError(f"{path}: prompts must be texts by name")
-    if default is not None and default not in prompts:
-        raise ValueError(f"{path}: default_prompt_name is {default!r:.80}, which is none of its prompts")
-    return {name: text or "" for name, text in prompts.items()}, default
-
-
-def _read_pooling(path: str) -> tuple[str, bool]:
-    values = read_json(path)
+    path, values = read(folders[_POOLING], _POOLING_SETTINGS, must_exist=True)
     kinds = values.get("pooling_mode")
     if kinds is None:
         kinds = [_KEYS.get(key, key) for key, value in values.items() if key.startswith("pooling_mode_") and value]
     kinds = [kinds] if isinstance(kinds, str) else kinds
-    if not isinstance(kinds, list) or len(kinds) != 1 or kinds[0] not in POOLINGS:
-        raise ValueError(f"{path}: the pooling is {kinds!r:.200}; known is one of {', '.join(POOLINGS)}")
+    sound = isinstance(kinds, list) and len(kinds) == 1 and kinds[0] in POOLINGS
+    _need(sound, path, f"the pooling is {kinds!r:.200}; known is one of {', '.join(POOLINGS)}")
     include = values.get("include_prompt", True)
-    if not isinstance(include, bool):
-        raise ValueError(f"{path}: include_prompt must be true or false")
-    return kinds[0], include
+    _need(isinstance(include, bool), path, "include_prompt must be true or false")
+
+    path, values = read(directory, _PROMPTS)
+    prompts, default = values.get("prompts") or {}, values.get("default_prompt_name")
+    sound = isinstance(prompts, dict) and all(isinstance(text, str | None) for text in prompts.values())
+    _need(sound, path, "prompts must be texts by name")
+    _need(
+        default is None or default in prompts,
+        path,
+        f"default_prompt_name is {default!r:.80}, which is none of its prompts",
+    )
+    prompts = {name: text or "" for name, text in prompts.items()}
+    return SentenceSettings(
+        folders[_ENCODER], kinds[0], _NORMALIZATION in folders, length, lower, True, prompts, default, include
+    )
+
+
+def _need(condition: bool, path: str, message: str) -> None:
+    if not condition:
+        raise ValueError(f"{path}: {message}")
 
 
 def settings_files(settings: SentenceSettings, hidden_size: int) -> dict[str, str]:

@@ -10,25 +10,18 @@ from types import MappingProxyType
 import keras
 from keras import ops
 
-from bert_tf.models import objectives, ranges
 from bert_tf.models.base_models import Pretrained, TaskModel
 from bert_tf.models.dropout import several_rows
-from bert_tf.models.inputs import select
-from bert_tf.models.objectives import ClassificationObjective, cross_entropy
+from bert_tf.models.inputs import ROW_INPUTS, flat_rows, require
+from bert_tf.models.objectives import ClassificationObjective, cross_entropy, means
+from bert_tf.models.pooling import normalized, sentence_vectors
 from bert_tf.models.sentence_settings import check_pooling
-from bert_tf.models.sentence_vectors import normalized, sentence_vectors
 
-LOSSES = ("cosine", "ranking", "triplet")
 RANKING_SCALE, TRIPLET_MARGIN = 20.0, 1.0
 
 _EXCLUDED = -1e9
 _TINY = 1e-12
 _ROUNDING = 1e-6
-
-
-def cosines(one, other):
-    """[...]: the cosine of each two vectors [..., H]."""
-    return ops.sum(normalized(one) * normalized(other), axis=-1)
 
 
 class CosineObjective(ClassificationObjective):
@@ -39,16 +32,16 @@ class CosineObjective(ClassificationObjective):
     """
 
     label_names = ("scores",)
-    metric_names = ("mean_absolute_error",)
-    sum_names = objectives.sum_names(metric_names)
+    ratios = means("mean_absolute_error", example_loss="metric_loss")
 
     @classmethod
     def values(cls, outputs, features: dict) -> tuple:
         scores = ops.reshape(ops.cast(features["scores"], "float32"), (-1,))
-        possible = ops.logical_or(ops.abs(scores) <= 1.0 + _ROUNDING, ops.equal(cls.weights(features), 0.0))
+        possible, weights = ops.abs(scores) <= 1.0 + _ROUNDING, cls.weights(features)
         expected = "the cosine of two texts, from -1 to 1; divide yours by the largest"
-        scores = ranges.require("scores", scores, possible, expected) + ranges.poison(possible)
-        errors = cosines(outputs[:, 0], outputs[:, 1]) - scores
+        scores, wrong = require("scores", scores, possible, expected, weights=weights)
+        cosines = ops.sum(normalized(outputs[:, 0]) * normalized(outputs[:, 1]), axis=-1)
+        errors = cosines - (scores + wrong)
         return errors * errors, {"mean_absolute_error": ops.abs(errors)}
 
 
@@ -115,6 +108,9 @@ class TripletObjective(ClassificationObjective):
         return ops.relu(near - far + cls.margin), {"accuracy": ops.cast(near < far, "float32")}
 
 
+LOSSES = {"cosine": CosineObjective, "ranking": RankingObjective, "triplet": TripletObjective}
+
+
 def similarity_objective(loss: str, scale: float = RANKING_SCALE, margin: float = TRIPLET_MARGIN) -> type:
     """The objective of a loss.
 
@@ -128,11 +124,7 @@ def similarity_objective(loss: str, scale: float = RANKING_SCALE, margin: float 
         raise ValueError(f"loss={loss!r} is not one of {', '.join(LOSSES)}")
     if not scale > 0 or not margin > 0:
         raise ValueError(f"scale={scale:g} and margin={margin:g} must be positive.")
-    if loss == "cosine":
-        return CosineObjective
-    if loss == "ranking":
-        return type("RankingObjective", (RankingObjective,), {"scale": scale})
-    return type("TripletObjective", (TripletObjective,), {"margin": margin})
+    return type(LOSSES[loss].__name__, (LOSSES[loss],), {"scale": scale, "margin": margin})
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -156,7 +148,7 @@ class BertForSimilarity(TaskModel):
     """
 
     exported_inputs = MappingProxyType(dict.fromkeys(Pretrained.exported_inputs, 3))
-    encoder_inputs = ("input_ids", "input_mask", "segment_ids")
+    encoder_inputs = ROW_INPUTS
     reads_pooler = False
     further_inputs = ("text_ids", "scores")  # a dev set may have other labels than the training set
 
@@ -192,14 +184,10 @@ class BertForSimilarity(TaskModel):
         Raises:
           ValueError: input_ids is not of rank 3.
         """
-        inputs = {name: ops.convert_to_tensor(value) for name, value in select(inputs, self.encoder_inputs).items()}
-        shape = inputs["input_ids"].shape
-        if len(shape) != 3:
-            raise ValueError(f"input_ids must be [batch, texts, sequence]; got shape {tuple(shape)}.")
-        texts = shape[1] or ops.shape(inputs["input_ids"])[1]
-        flat = {name: ops.reshape(value, (-1, ops.shape(value)[2])) for name, value in inputs.items()}
+        rows, texts = flat_rows(inputs, "texts")
+        rows.setdefault("input_mask", ops.ones_like(rows["input_ids"]))
         with several_rows(texts):
-            vectors = sentence_vectors(self.bert, flat, self.pooling, training=training)
+            vectors = sentence_vectors(self.bert, rows, self.pooling, training=training)
         return ops.reshape(vectors, (-1, texts, vectors.shape[-1]))
 
     def get_config(self) -> dict:

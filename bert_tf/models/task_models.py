@@ -15,19 +15,16 @@ from keras import ops
 
 from bert_tf.models import objectives
 from bert_tf.models.base_models import Pretrained, TaskModel
+from bert_tf.models.baselines import FeatureReader, apply_bilstm, bilstm
 from bert_tf.models.dropout import dropout, in_scope, several_rows
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.feature_based import FeatureReader
 from bert_tf.models.head_config import HeadConfig, head_in
-from bert_tf.models.heads import LinearHead, MaskedLanguageModelHead, apply_bilstm, bilstm
-from bert_tf.models.inputs import ENCODER_INPUTS, select
-from bert_tf.models.layers import Projection
+from bert_tf.models.heads import ClassifierModel, LinearHead, MaskedLanguageModelHead, classification_objective
+from bert_tf.models.inputs import ENCODER_INPUTS, ROW_INPUTS, flat_rows, select
+from bert_tf.models.pooling import WindowPooling
 from bert_tf.models.variable_names import JOINT_HEAD
-from bert_tf.models.window_pooling import WindowPooling
 
 _PACKAGE = "bert_tf"
-
-_ROW_INPUTS = ("input_ids", "input_mask", "segment_ids")
 
 # What pre-training records have besides the encoder's inputs: the models for either half of pre-training accept all.
 PRETRAINING_FEATURES = (
@@ -35,27 +32,6 @@ PRETRAINING_FEATURES = (
     *objectives.PretrainingObjective.label_names,
     *objectives.PretrainingObjective.optional_names,
 )
-
-PROBLEM_TYPES = {
-    "single_label_classification": objectives.ClassificationObjective,
-    "regression": objectives.RegressionObjective,
-    "multi_label_classification": objectives.MultiLabelObjective,
-}
-
-
-def classification_objective(problem_type: str, num_labels: int):
-    """The objective of a text classifier.
-
-    Raises:
-      ValueError: no such problem type, or num_labels does not suit it.
-    """
-    if problem_type not in PROBLEM_TYPES:
-        raise ValueError(f"problem_type must be one of {', '.join(PROBLEM_TYPES)}, not {problem_type!r}")
-    if (problem_type == "regression" and num_labels != 1) or (
-        problem_type == "single_label_classification" and num_labels == 1
-    ):
-        raise ValueError(f"num_labels={num_labels} does not fit problem_type={problem_type!r}")
-    return PROBLEM_TYPES[problem_type]
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -135,70 +111,6 @@ class BertForNextSentencePrediction(TaskModel):
         return self.head(self.encode_pooled(inputs, training=training))
 
 
-class ClassifierModel(TaskModel):
-    """Dropout and a linear layer on one output of the encoder; for some families' texts with a hidden layer before it.
-
-    The layer is called `classifier`; in checkpoints its variables are called `output_weights` and `output_bias`.
-    """
-
-    usual_dropout = "classifier_dropout"  # of the configuration
-
-    def __init__(
-        self, objective, config, num_labels: int, head: HeadConfig, seed, dropout_rate: float | None, **kwargs
-    ):
-        super().__init__(objective, config, seed, **kwargs)
-        dropout_rate = getattr(self.config, self.usual_dropout) if dropout_rate is None else dropout_rate
-        if not isinstance(num_labels, int) or num_labels < 1:
-            raise ValueError(f"num_labels must be a positive integer, not {num_labels!r}")
-        if not 0 <= dropout_rate < 1:
-            raise ValueError(f"dropout_rate must be a probability, 0 <= p < 1, not {dropout_rate!r}")
-        head.check_num_labels(num_labels)
-        self.num_labels = num_labels
-        self.head_config = head
-        self.dropout_rate = dropout_rate
-        self.hidden = None
-        if self.hidden_act:
-            size, deviation = self.config.hidden_size, self.config.initializer_range
-            self.hidden = Projection(size, deviation, name="pre_classifier", dtype=self.dtype_policy)
-        self.head = LinearHead(
-            num_labels, self.config.head_initializer_range, name="classifier", dtype=self.dtype_policy
-        )
-
-    @property
-    def hidden_act(self) -> str | None:
-        """The activation of the hidden layer; None: there is no such layer."""
-        return None
-
-    @property
-    def labels(self) -> list[str] | None:
-        """The names of the labels in the order of their ids; None if they have no names."""
-        return list(self.head_config.labels) if self.head_config.labels else None
-
-    def build_head(self):
-        if self.hidden:
-            self.hidden.build((None, self.config.hidden_size))
-        self.head.build((None, self.config.hidden_size))
-
-    @in_scope
-    def classify(self, inputs, training=False, *, pooled: bool, recurrent=None):
-        """float32 logits [..., C] from the pooled or the sequence output, or from a recurrent layer on the latter."""
-        if pooled:
-            x = self.encode_pooled(inputs, training=training)
-        else:
-            x = self.encode(inputs, training=training)["sequence_output"]
-        if recurrent:
-            x = apply_bilstm(recurrent, x, inputs.get("input_mask"), training)
-        if self.hidden:
-            if self.config.hidden_layer_dropout:
-                x = dropout(x, self.dropout_rate, "hidden", training)
-            x = self.hidden(x, activation=self.hidden_act, training=training)
-        return self.head(dropout(x, self.dropout_rate, "head", training))
-
-    def get_config(self) -> dict:
-        values = {name: getattr(self, name) for name in ("num_labels", "labels", "dropout_rate")}
-        return {**super().get_config(), **values}
-
-
 @keras.saving.register_keras_serializable(_PACKAGE)
 class BertForSequenceClassification(ClassifierModel):
     """Encoder and text classifier.
@@ -219,7 +131,7 @@ class BertForSequenceClassification(ClassifierModel):
       labels: the names of the classes in the order of their ids.
       lstm_on_top: a BiLSTM of width H reads the encoder's outputs, and its two last states replace the pooled output
         (paper, section 5.1: "+ BiLSTM").
-      features, model_on_top, size_on_top: BERT is frozen, and a `feature_based.FeatureReader` reads it instead of the
+      features, model_on_top, size_on_top: BERT is frozen, and a `baselines.FeatureReader` reads it instead of the
         pooled output. dropout_rate is that of the features, too.
       hidden_act: the activation of a hidden layer before the output layer, in a family whose original has none.
       window_pooling: the model reads each text as one or more windows, and this combines their pooled outputs; one of
@@ -290,19 +202,17 @@ class BertForSequenceClassification(ClassifierModel):
             size = 2 * (size // 2)
         if self.windows:
             self.windows.build((None, None, size))
-        if self.hidden:
-            self.hidden.build((None, size))
-        self.head.build((None, size))
+        self.build_classifier(size)
 
     @property
     def encoder_inputs(self) -> tuple[str, ...]:
         """Of windows, those that can have an axis of windows."""
-        return _ROW_INPUTS if self.windows else ENCODER_INPUTS
+        return ROW_INPUTS if self.windows else ENCODER_INPUTS
 
     @property
     def exported_inputs(self) -> dict[str, int]:
         """See `Pretrained`."""
-        return dict.fromkeys(_ROW_INPUTS, 3 if self.windows else 2)
+        return dict.fromkeys(ROW_INPUTS, 3 if self.windows else 2)
 
     @property
     def tokens_read(self) -> int | None:
@@ -313,21 +223,24 @@ class BertForSequenceClassification(ClassifierModel):
         """[B, H]: of a row, or of all windows of a text."""
         if not self.windows:
             return super().encode_pooled(inputs, **arguments)
-        inputs = {name: ops.convert_to_tensor(value) for name, value in select(inputs, _ROW_INPUTS).items()}
-        rank = len(inputs["input_ids"].shape)
-        if rank == 2:  # one window each
-            inputs = {name: value[:, None] for name, value in inputs.items()}
-        elif rank != 3:
-            shape = tuple(inputs["input_ids"].shape)
-            raise ValueError(f"input_ids must be [batch, windows, sequence] or [batch, sequence]; got shape {shape}.")
-        _, count, length = ops.shape(inputs["input_ids"])
-        flat = {name: ops.reshape(value, (-1, length)) for name, value in inputs.items()}
+        if len(ops.convert_to_tensor(inputs["input_ids"]).shape) == 2:  # one window each
+            inputs = {name: ops.expand_dims(value, 1) for name, value in select(inputs, ROW_INPUTS).items()}
+        rows, count = flat_rows(inputs, "windows")
         with several_rows(count):
-            x = super().encode_pooled(flat, **arguments)
-        mask = inputs.get("input_mask", ops.ones_like(inputs["input_ids"]))
-        return self.windows(ops.reshape(x, (-1, count, self.config.hidden_size)), ops.any(mask, axis=-1))
+            x = super().encode_pooled(rows, **arguments)
+        mask = ops.any(rows.get("input_mask", ops.ones_like(rows["input_ids"])), axis=-1)
+        return self.windows(ops.reshape(x, (-1, count, self.config.hidden_size)), ops.reshape(mask, (-1, count)))
 
-    @in_scope
+    def read(self, inputs, training):
+        mask = inputs.get("input_mask")
+        if self.reader:
+            outputs = self.encode(inputs, training=False, return_all_layers=True)
+            return self.reader(outputs, mask, training=training)  # [B, U]
+        if self.recurrent:
+            x = self.encode(inputs, training=training)["sequence_output"]
+            return apply_bilstm(self.recurrent, x, mask, training)
+        return self.encode_pooled(inputs, training=training)
+
     def call(self, inputs, training=False):
         """Classifies texts.
 
@@ -341,11 +254,7 @@ class BertForSequenceClassification(ClassifierModel):
         Raises:
           ValueError: input_ids has another rank.
         """
-        if self.reader:
-            outputs = self.encode(inputs, training=False, return_all_layers=True)
-            x = self.reader(outputs, inputs.get("input_mask"), training=training)  # [B, U]
-            return self.head(dropout(x, self.dropout_rate, "head", training))
-        return self.classify(inputs, training, pooled=not self.recurrent, recurrent=self.recurrent)
+        return self.classify(inputs, training)
 
     def get_config(self) -> dict:
         names = ("problem_type", "lstm_on_top", "hidden_act", "window_pooling", "window_stride", "max_windows")
@@ -384,9 +293,12 @@ class BertForTokenClassification(ClassifierModel):
         objective = objectives.TokenClassificationObjective
         super().__init__(objective, config, num_labels, head, seed, dropout_rate=dropout_rate, name=name, **kwargs)
 
+    def read(self, inputs, training):
+        return self.encode(inputs, training=training)["sequence_output"]
+
     def call(self, inputs, training=False):
         """inputs: as for `BertModel`. Returns float32 logits [B, S, C]."""
-        return self.classify(inputs, training, pooled=False)
+        return self.classify(inputs, training)
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -412,7 +324,7 @@ class BertForMultipleChoice(ClassifierModel):
         head, objective = HeadConfig("BertForMultipleChoice"), objectives.MultipleChoiceObjective
         super().__init__(objective, config, 1, head, seed, dropout_rate=dropout_rate, name=name, **kwargs)
 
-    encoder_inputs = _ROW_INPUTS
+    encoder_inputs = ROW_INPUTS
     tokens_read = 1
 
     @property
@@ -428,14 +340,9 @@ class BertForMultipleChoice(ClassifierModel):
         Raises:
           ValueError: input_ids is not of rank 3.
         """
-        inputs = {name: ops.convert_to_tensor(value) for name, value in select(inputs, self.encoder_inputs).items()}
-        if len(inputs["input_ids"].shape) != 3:
-            shape = tuple(inputs["input_ids"].shape)
-            raise ValueError(f"input_ids must be [batch, choices, sequence]; got shape {shape}.")
-        choices = ops.shape(inputs["input_ids"])[1]
-        flat = {name: ops.reshape(value, (-1, *ops.shape(value)[2:])) for name, value in inputs.items()}
+        rows, choices = flat_rows(inputs, "choices")
         with several_rows(choices):
-            return ops.reshape(self.classify(flat, training, pooled=True), (-1, choices))
+            return ops.reshape(self.classify(rows, training), (-1, choices))
 
     def get_config(self) -> dict:
         config = super().get_config()

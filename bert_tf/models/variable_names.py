@@ -22,7 +22,7 @@ from bert_tf.weights.mapping import Weights, base_name, is_model_variable, renam
 # families have before the former.
 HIDDEN_LAYER = ("pre_classifier/kernel", "pre_classifier/bias")
 HEAD_NAMES = ("output_weights", "output_bias", "cls/squad/output_weights", "cls/squad/output_bias", *HIDDEN_LAYER)
-# The heads for questions: BERT's, and that of a `joint_spans.JointSpanModel`.
+# The heads for questions: BERT's, and that of a `question_heads.JointSpanModel`.
 INDEPENDENT_HEAD, JOINT_HEAD = "cls/squad/output_weights", "cls/squad_start/kernel"
 REPLACED_TOKEN_HEAD = "discriminator_predictions/dense/kernel"
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from bert_tf.models.joint_spans import JointSpanModel
+from bert_tf.models.question_heads import JointSpanModel
 from bert_tf.serving.graph_inputs import CPU, Windows, cut, equally_many, in_batches, most_context, parts_of
 from bert_tf.serving.graph_models import ServedModel, signature, strings
 from bert_tf.tasks.squad.answers import PredictionSettings
@@ -28,7 +28,7 @@ class Found(NamedTuple):
 
     Attributes:
       outputs: the model's, by name, [W, ...]; start_logits and end_logits are float32 [W, S], -inf beyond a window's
-        end. A joint head (`joint_spans.JointSpanModel`) has others.
+        end. A joint head (`question_heads.JointSpanModel`) has others.
       questions: int32 [W], whose windows they are. inside: bool [W, S], whether a token belongs to the context.
       most_context: bool [W, S], whether no other window has more text around it.
       starts, ends: int32 [W, S], the characters of the context that a token covers, exclusive.

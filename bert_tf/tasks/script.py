@@ -28,11 +28,11 @@ from absl import logging
 
 from bert_tf.data.order import Share
 from bert_tf.data.token_rows import TokenRows
-from bert_tf.models import card, flops, initialize, lora, lora_file, saving, teacher_layers
+from bert_tf.models import card, flops, initialize, lora, lora_file, saving, students
 from bert_tf.models.card import CardFacts
-from bert_tf.models.class_weights import with_class_weights
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.distillation import DistillationObjective, TaughtModel
+from bert_tf.models.heads import with_class_weights
 from bert_tf.system.atomic import write_text_file
 from bert_tf.tasks import outcome
 from bert_tf.tasks.outcome import Tried
@@ -151,7 +151,7 @@ def _describe(
         raise ValueError("--lora_rank adapts a trained encoder: give --init_checkpoint.")
     files, tokenizer = task.describe(run, newest)
     if run.layers:
-        files.config = teacher_layers.shallower(files.config, run.layers)
+        files.config = students.shallower(files.config, run.layers)
     recipe = task.recipe_of(files.config)
     run = fine_tuning.with_recipe(run, files.config, recipe)
     runs = [dataclasses.replace(run, **values) for values in combinations]

@@ -24,7 +24,7 @@ from bert_tf.models import (
     output_layers,
     pretrained,
     random_weights,
-    teacher_layers,
+    students,
 )
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
@@ -327,7 +327,7 @@ def build_and_restore(
                 model.bert.freeze_layers(run.freeze_layers)
     beginning = run.init_checkpoint
     if run.layers:
-        beginning = teacher_layers.chosen_layers(open_weights.open_weights(run.teacher), run.layers)
+        beginning = students.chosen_layers(open_weights.open_weights(run.teacher), run.layers)
     if adapts:
         if not newest:
             _check_base(model, beginning)

@@ -10,7 +10,7 @@ from bert_tf.data.record_files import check_first_record
 from bert_tf.models.directory import check_model, read_config
 from bert_tf.models.families import config_of_size
 from bert_tf.models.recipe import OptimizerSettings
-from bert_tf.models.teacher_settings import LanguageTeacherSettings
+from bert_tf.models.students import LanguageTeacherSettings
 from bert_tf.pretraining.record_settings import InstanceSettings, check_mask_rates
 from bert_tf.pretraining.vocabulary_files import check_vocabulary
 from bert_tf.system import checks

@@ -22,7 +22,7 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import AlbertConfig, Family, family_of
 from bert_tf.models.recipe import Recipe
-from bert_tf.models.teacher_settings import DISTILLATION_FLAGS
+from bert_tf.models.students import DISTILLATION_FLAGS
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.pretraining.masking import Masking
 from bert_tf.system.declare import given

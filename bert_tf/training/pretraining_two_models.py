@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import card, flops, initialize, open_weights, pretrained, saving, teacher_layers, variable_names
+from bert_tf.models import card, flops, initialize, open_weights, pretrained, saving, students, variable_names
 from bert_tf.models import directory as model_directory
 from bert_tf.models.card import CardFacts
 from bert_tf.models.config import BertConfig
@@ -21,8 +21,8 @@ from bert_tf.models.electra.pretraining import (
 )
 from bert_tf.models.families import DistilBertConfig, ElectraConfig
 from bert_tf.models.recipe import Recipe
+from bert_tf.models.students import DISTILLATION_FLAGS
 from bert_tf.models.task_models import BertForMaskedLM
-from bert_tf.models.teacher_settings import DISTILLATION_FLAGS
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.training import checkpoints, run_directory
 from bert_tf.training.pretraining_settings import FIXED_MASK_FLAGS, PretrainingSettings
@@ -174,9 +174,9 @@ def student_config(settings: PretrainingSettings, teacher: BertConfig) -> BertCo
     Raises:
       ValueError: the teacher has no such layers, or its family no such student; names the flag.
     """
-    config = teacher_layers.shallower(teacher, settings.layers)
+    config = students.shallower(teacher, settings.layers)
     if _student_family(settings, teacher) == "distilbert" and config.model_type != DistilBertConfig.model_type:
-        return teacher_layers.as_distilbert(config)
+        return students.as_distilbert(config)
     return config
 
 
@@ -224,7 +224,7 @@ class DistillationTask(PretrainingTask):
         settings = self.settings
         if not settings.layers:
             return super().beginning()
-        return teacher_layers.chosen_layers(
+        return students.chosen_layers(
             self.teacher.weights, settings.layers, self.config, transform=settings.vocab_transform
         )
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from bert_tf.data.tables import FileSettings
 from bert_tf.models.directory import check_model
 from bert_tf.models.recipe import OPTIMIZER, OptimizerSettings, Recipe
-from bert_tf.models.teacher_settings import DISTILLATION, TeacherSettings
+from bert_tf.models.students import DISTILLATION, TeacherSettings
 from bert_tf.system.checks import check_file, check_output_dir, is_remote
 from bert_tf.system.declare import (
     ORIGINAL,

@@ -6,8 +6,8 @@ from bert_tf.models.baselines import BaselineClassifier, create_config
 from bert_tf.models.config import BertConfig
 from bert_tf.models.electra.discriminator import ElectraDiscriminator
 from bert_tf.models.electra.pretraining import ElectraPretrainer
-from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
 from bert_tf.models.families import ElectraConfig
+from bert_tf.models.question_heads import ElectraForQuestionAnswering
 from bert_tf.models.similarity import BertForSimilarity
 from bert_tf.models.task_models import (
     BertForMaskedLM,
@@ -46,6 +46,10 @@ MODELS = {
     "labels": (
         lambda: BertForSequenceClassification(CONFIG, 3, "multi_label_classification"),
         inputs(label_ids=zeros(3)),
+    ),
+    "windows": (
+        lambda: BertForSequenceClassification(CONFIG, 5, window_pooling="attention", window_stride=4, max_windows=6),
+        inputs(3, label_ids=zeros()),
     ),
     "tagger": (lambda: BertForTokenClassification(CONFIG, 5), inputs(label_ids=zeros(LENGTH))),
     "choice": (lambda: BertForMultipleChoice(CONFIG), inputs(3, label_ids=zeros())),

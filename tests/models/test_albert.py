@@ -19,8 +19,8 @@ from helpers.slow import slow
 
 from bert_tf.conversion import convert
 from bert_tf.models import open_weights, pretrained, task_models
-from bert_tf.models.albert.question_answering import AlbertForQuestionAnswering
 from bert_tf.models.families import ALBERT, AlbertConfig, family_of
+from bert_tf.models.question_heads import AlbertForQuestionAnswering
 from bert_tf.weights import bundle
 
 pytestmark = pytest.mark.numbers

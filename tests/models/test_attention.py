@@ -7,7 +7,6 @@ from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertConfig, BertModel
 from bert_tf.models.dropout import dropout_scope
-from bert_tf.models.layers import attention_bias
 
 LENGTH = 7
 
@@ -75,18 +74,3 @@ def test_packed_sequences_do_not_look_at_each_other(model, inputs):
     for layer in outputs["attention_probabilities"]:
         assert not np.asarray(layer)[:, :, :3, 3:].any()
         assert not np.asarray(layer)[:, :, 3:6, [0, 1, 2, 6]].any()
-
-
-def test_a_row_without_any_key_attends_to_all(model, inputs):
-    nothing = {**inputs, "input_mask": np.zeros_like(inputs["input_mask"])}
-    assert np.asarray(attention_bias(nothing["input_mask"])).max() == -10000
-    layer = np.asarray(model(nothing, return_attention=True)["attention_probabilities"][0])
-    np.testing.assert_allclose(layer.sum(-1), 1, atol=1e-6)
-
-
-def test_in_bfloat16(inputs):
-    keras.utils.set_random_seed(5)
-    model = BertModel(BertConfig.from_dict(TINY_CONFIG), dtype="mixed_bfloat16")
-    layer = model(inputs, return_attention=True)["attention_probabilities"][1]
-    assert keras.backend.standardize_dtype(layer.dtype) == "bfloat16"
-    np.testing.assert_allclose(np.asarray(layer).astype("float32").sum(-1), 1, atol=0.02)

@@ -11,8 +11,8 @@ from bert_tf.models import objectives
 from bert_tf.models.config import BertConfig
 from bert_tf.models.distillation import DistillationObjective, TaughtModel
 from bert_tf.models.families import FAMILIES
+from bert_tf.models.students import check_layers, shallower
 from bert_tf.models.task_models import BertForSequenceClassification
-from bert_tf.models.teacher_layers import check_layers, shallower
 
 
 def divergence(logits, targets, temperature):

@@ -11,9 +11,8 @@ from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG
 from keras import ops
 
-from bert_tf.models import heads, initialize, task_models
+from bert_tf.models import baselines, initialize, task_models
 from bert_tf.models.config import BertConfig
-from bert_tf.models.feature_based import OUTPUT_LAYER
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.tasks.table import TASKS
@@ -75,7 +74,7 @@ def test_the_layers_of_the_cnn_by_hand():
     np.testing.assert_allclose(logits_of(model, inputs)[0], weights @ np.concatenate(found) + bias, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", heads.TOKEN_READERS)
+@pytest.mark.parametrize("kind", baselines.TOKEN_READERS)
 def test_no_gradient_reaches_bert_and_dropout_hangs_on_the_seed(kind):
     model = classifier(kind)
     with tf.GradientTape() as tape:
@@ -84,7 +83,7 @@ def test_no_gradient_reaches_bert_and_dropout_hangs_on_the_seed(kind):
     by_name = dict(zip(map(initialize.checkpoint_name, model.trainable_variables), gradients, strict=True))
     learned = {name for name, gradient in by_name.items() if gradient is not None}
     assert learned == {name for name in by_name if not name.startswith("bert/")}
-    assert TASKS["classification"].other_layer == OUTPUT_LAYER in learned and len(learned) == 2 + 6
+    assert TASKS["classification"].other_layer in learned and len(learned) == 2 + 6
     one, again, other = (np.asarray(in_training(model, rows(), seed)) for seed in ((1, 2), (1, 2), (1, 3)))
     assert (one == again).all() and (one != other).any()
 

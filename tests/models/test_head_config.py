@@ -9,7 +9,7 @@ from helpers.old_directories import make_old, numbered
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf.conversion import convert
-from bert_tf.models import baselines, feature_tagger, pretrained
+from bert_tf.models import baselines, pretrained
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import read_head, read_model_files
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
@@ -108,7 +108,7 @@ MODELS = {
     "several": lambda: BertForSequenceClassification(CONFIG, 2, "multi_label_classification"),
     "lstm": lambda: BertForSequenceClassification(CONFIG, 3, lstm_on_top=True),
     "tagger": lambda: BertForTokenClassification(CONFIG, **OF_HEAD),
-    "features": lambda: feature_tagger.BertFeatureTagger(
+    "features": lambda: baselines.BertFeatureTagger(
         CONFIG, 2, features="last", lstm_size=4, lstm_layers=1, labels=["a", "b"]
     ),
     "choice": lambda: BertForMultipleChoice(CONFIG),

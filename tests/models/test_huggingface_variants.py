@@ -8,9 +8,9 @@ from helpers.every_model import CONFIG, ELECTRA, inputs
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
-from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
 from bert_tf.models.families import ElectraConfig, RobertaConfig
 from bert_tf.models.huggingface import read_config
+from bert_tf.models.question_heads import ElectraForQuestionAnswering
 from bert_tf.models.task_models import BertForMaskedLM, BertModel
 
 SIZES = {

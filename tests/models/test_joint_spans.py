@@ -1,6 +1,5 @@
 """The joint heads for questions: their base class, their inputs, and their conversion."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -8,30 +7,12 @@ import pytest
 
 from bert_tf.conversion import convert
 from bert_tf.models import question_heads
-from bert_tf.models.albert.question_answering import AlbertForQuestionAnswering
 from bert_tf.models.config import BertConfig
-from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
 from bert_tf.models.families import AlbertConfig, ElectraConfig
-from bert_tf.models.head_config import HeadConfig
-from bert_tf.models.joint_spans import JointSpanModel
+from bert_tf.models.question_heads import AlbertForQuestionAnswering, ElectraForQuestionAnswering
 from bert_tf.models.task_models import BertForQuestionAnswering
-from bert_tf.training import checkpoints, run_directory
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
-
-HOOKS = ("create_head", "outside", "start_scores", "end_scores", "answerable_score")
-
-
-@pytest.mark.parametrize("missing", [*HOOKS, HOOKS])
-def test_a_head_without_all_its_scores_cannot_be_built(missing):
-    missing = missing if isinstance(missing, tuple) else (missing,)
-    own = {name: getattr(ElectraForQuestionAnswering, name) for name in HOOKS if name not in missing}
-    kind = type(JointSpanModel)("Partial", (JointSpanModel,), own)
-    config = ElectraConfig(vocab_size=100)
-    with pytest.raises(TypeError, match=f"abstract class Partial .*{', '.join(sorted(missing))}".replace(", ", ".*")):
-        kind(config, 5, 5, None, "spans")
-    with pytest.raises(TypeError, match="abstract class JointSpanModel"):
-        JointSpanModel(config, 5, 5, None, "spans")
 
 
 @pytest.fixture
@@ -94,7 +75,7 @@ def test_what_cannot_be_in_an_answer(golden):
 def test_what_the_originals_exclude_is_not_decayed(fine_tuned, family):
     """Biases and layer norms; of the head, kernels alone are decayed."""
     _, config = fine_tuned(family)
-    model = question_heads.joint_class(config)(config)
+    model = question_heads.JOINT_CLASSES[config.model_type](config)
     model.build()
     optimizer = create_optimizer("adamw", 1e-4, 10, 1)
     optimizer.build(model.trainable_variables)
@@ -127,13 +108,3 @@ def test_families_without_such_a_head():
         ElectraForQuestionAnswering(BertConfig(vocab_size=100))
     with pytest.raises(ValueError, match="AlbertForQuestionAnswering is no head for ELECTRA"):
         AlbertForQuestionAnswering(ElectraConfig(vocab_size=100))
-
-
-def test_a_run_may_be_used_with_other_beams(tmp_path, fine_tuned):
-    _, config = fine_tuned("albert")
-    head = HeadConfig("AlbertForQuestionAnswering", starts=5, ends=5)
-    run_directory.claim_output_dir(str(tmp_path), config, head)
-    checkpoints.save(str(tmp_path), 1, {"a": np.ones(2, np.float32)})
-    run_directory.check_output_dir(str(tmp_path), config, dataclasses.replace(head, starts=3, ends=3))
-    with pytest.raises(ValueError, match="another configuration"):
-        run_directory.check_output_dir(str(tmp_path), config, HeadConfig("BertForQuestionAnswering", lstm_on_top=True))

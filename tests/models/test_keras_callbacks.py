@@ -1,4 +1,4 @@
-"""Keras's own callbacks, losses and metrics work as with any Keras model."""
+"""Keras's own callbacks, losses, metrics and files work as with any Keras model."""
 
 import keras
 import numpy as np
@@ -104,3 +104,17 @@ def test_a_dataset_of_texts(english, tmp_path):
     history, callbacks = fitted(model, data, "val_accuracy", tmp_path)
     assert {"loss", "accuracy", "val_loss", "val_accuracy"} <= set(history)
     assert all(callback.monitor_op is keras.ops.greater for callback in callbacks)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_saved_keras_model_gives_the_same_outputs(name, tmp_path):
+    create, features = MODELS[name]
+    model = create()
+    expected = model(features)
+    model.compile(optimizer="adam")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded) is type(model) and loaded.get_config() == model.get_config()
+    assert loaded.objective is model.objective or name in ("similarity", "electra")  # which make their own
+    for actual, value in zip(keras.tree.flatten(loaded(features)), keras.tree.flatten(expected), strict=True):
+        np.testing.assert_allclose(actual, value, atol=1e-6)

@@ -5,22 +5,17 @@ extract_distilbert.py of DistilBERT.
 """
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.paths import ROOT
 
 from bert_tf.models import initialize
-from bert_tf.models.distillation import LanguageDistillation
+from bert_tf.models.distillation import LanguageDistillation, vocabulary_divergence
 from bert_tf.models.open_weights import open_weights
 from bert_tf.models.pretrained import read_model
+from bert_tf.models.students import as_distilbert, chosen_layers, shallower
 from bert_tf.models.task_models import BertForMaskedLM
-from bert_tf.models.teacher_layers import as_distilbert, chosen_layers, shallower
-from bert_tf.models.vocabulary_divergence import vocabulary_divergence
 
 LAYERS = [0, 2, 4, 7, 9, 11]
 
@@ -94,8 +89,7 @@ def test_losses_of_all_settings(oracle, golden):
                 np.testing.assert_allclose(metrics[here], case[there], rtol=1e-5, err_msg=there)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("count", [700, 1024, 3])
+@pytest.mark.parametrize("count, dtype", [(700, "float32"), (1024, "bfloat16"), (3, "float32")])
 def test_divergence_and_its_gradients(count, dtype):
     """As computed at once by TensorFlow; tokens without a weight have no influence."""
     generator = np.random.default_rng(count)
@@ -137,43 +131,3 @@ def test_divergence_and_its_gradients(count, dtype):
         assert one.dtype == other.dtype
         one, other = np.asarray(one, np.float32), np.asarray(other, np.float32)
         np.testing.assert_allclose(one, other, atol=(2e-6 if dtype == "float32" else 2e-2) * np.abs(other).max())
-
-
-# A separate process, since the Keras backend is chosen at import.
-JAX_PROGRAM = """
-import sys
-import jax
-import numpy as np
-from keras import ops
-from bert_tf.models.vocabulary_divergence import vocabulary_divergence
-
-arrays = dict(np.load(sys.argv[1]))
-student, teacher = ([ops.convert_to_tensor(arrays[f"{one}{number}"]) for number in range(3)] for one in "st")
-loss = lambda student: vocabulary_divergence(student, teacher, arrays["weights"], 2.0, (5.0, 0.1), True)[0]
-value, gradients = jax.jit(jax.value_and_grad(loss))(student)
-np.savez(sys.argv[2], value, *gradients)
-"""
-
-
-@pytest.mark.slow
-def test_divergence_in_jax(tmp_path):
-    pytest.importorskip("jax", reason="jax is not installed (requirements-dev.txt)")
-    generator = np.random.default_rng(5)
-    shapes = {"0": (700, 5), "1": (11, 5), "2": (11,)}
-    arrays = {f"{one}{name}": generator.normal(size=shape) for one in "st" for name, shape in shapes.items()}
-    arrays = {name: value.astype("float32") for name, value in arrays.items()}
-    arrays["weights"] = generator.choice([0.0, 1.0], 700).astype("float32")
-    np.savez(tmp_path / "inputs.npz", **arrays)
-    subprocess.run(
-        [sys.executable, "-c", JAX_PROGRAM, str(tmp_path / "inputs.npz"), str(tmp_path / "outputs.npz")],
-        env={**os.environ, "KERAS_BACKEND": "jax"},
-        check=True,
-        cwd=ROOT,
-    )
-    student, teacher = ([tf.constant(arrays[f"{one}{number}"]) for number in range(3)] for one in "st")
-    with tf.GradientTape() as tape:
-        tape.watch(student)
-        loss = vocabulary_divergence(student, teacher, tf.constant(arrays["weights"]), 2.0, (5.0, 0.1), True)[0]
-    expected = [loss, *tape.gradient(loss, student)]
-    for one, other in zip(expected, np.load(tmp_path / "outputs.npz").values(), strict=True):
-        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-4)

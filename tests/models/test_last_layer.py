@@ -173,6 +173,10 @@ def test_lengths_known_only_at_run_time():
 SPANS = {**ROWS, "start_positions": np.array([1, 2, 3], "int32"), "end_positions": np.array([4, 2, 5], "int32")}
 WHOLE_SEQUENCES = {
     "questions": (lambda: task_models.BertForQuestionAnswering(config_of("bert")), SPANS),
+    "windows": (
+        lambda: task_models.BertForSequenceClassification(config_of("bert"), 2, window_pooling="mean"),
+        {**CHOICES, "label_ids": np.array([0, 1, 1], "int32")},
+    ),
     "tags": (
         lambda: task_models.BertForTokenClassification(config_of("distilbert"), 3),
         {**ROWS, "label_ids": (IDS % 3).astype("int32")},

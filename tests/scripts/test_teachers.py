@@ -13,7 +13,7 @@ from helpers.tiny import ONE_LAYER
 
 from bert_tf.models import task_models
 from bert_tf.models.config import BertConfig
-from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
+from bert_tf.models.question_heads import ElectraForQuestionAnswering
 
 pytestmark = pytest.mark.slow  # in small: models/test_distillation.py
 

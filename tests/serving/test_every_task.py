@@ -10,9 +10,8 @@ from helpers.slow import slow
 
 from bert_tf import ChoicePredictor, Embedder, Predictor, QuestionAnswerer, Tagger
 from bert_tf.models import task_models
-from bert_tf.models.albert.question_answering import AlbertForQuestionAnswering
-from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
 from bert_tf.models.pretrained import read_tokenizer
+from bert_tf.models.question_heads import AlbertForQuestionAnswering, ElectraForQuestionAnswering
 from bert_tf.serving import compare_export, detect_task, export
 from bert_tf.serving.fill_mask import fill_mask
 from bert_tf.serving.onnx_model import OnnxModel

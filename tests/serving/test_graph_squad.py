@@ -12,9 +12,8 @@ from helpers import descendants
 from helpers.op_by_op import op_by_op
 from helpers.slow import slow
 
-from bert_tf.models.albert.question_answering import AlbertForQuestionAnswering
 from bert_tf.models.config import BertConfig
-from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
+from bert_tf.models.question_heads import AlbertForQuestionAnswering, ElectraForQuestionAnswering
 from bert_tf.models.task_models import BertForQuestionAnswering
 from bert_tf.serving import export, server_ops
 from bert_tf.serving.graph_squad import ServedQuestionAnswering

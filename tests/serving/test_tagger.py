@@ -10,7 +10,7 @@ from helpers.taggers import SENTENCES, make_sentence, tagger, tags_of_the_script
 from scipy.special import softmax
 
 from bert_tf.models import task_models
-from bert_tf.models.feature_tagger import BertFeatureTagger
+from bert_tf.models.baselines import BertFeatureTagger
 from bert_tf.serving import export
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.tagger import Tagger

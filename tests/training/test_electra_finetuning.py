@@ -16,8 +16,8 @@ from helpers.slow import slow
 from helpers.training_steps import trainer_of
 
 from bert_tf.models import initialize, variable_names
-from bert_tf.models.electra.question_answering import ElectraForQuestionAnswering
 from bert_tf.models.families import ElectraConfig
+from bert_tf.models.question_heads import ElectraForQuestionAnswering
 from bert_tf.models.task_models import (
     BertForQuestionAnswering,
     BertForSequenceClassification,

@@ -12,7 +12,7 @@ from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageMode
 from bert_tf.models.electra.pretraining import ElectraPretrainer
 from bert_tf.models.families import ElectraConfig
 from bert_tf.models.objectives import MaskedLanguageModelObjective
-from bert_tf.models.teacher_layers import as_distilbert
+from bert_tf.models.students import as_distilbert
 from bert_tf.training import loop
 
 BATCH, LENGTH, PREDICTIONS = 8, 32, 8

@@ -10,67 +10,46 @@ from keras import ops
 
 from bert_tf.models.base_models import TaskModel
 from bert_tf.models.layers import ConfiguredLayer, Projection
-from bert_tf.models.objectives import require_zero_or_one
+from bert_tf.models.objectives import (
+    ClassificationObjective,
+    means,
+    require_zero_or_one,
+    row_weights,
+    sigmoid_cross_entropy,
+)
 
 _PACKAGE = "bert_tf"
-_EPSILON = 1e-6  # added to the number of tokens, so that a batch without any has loss 0
+
+# Added to numbers of tokens, so that a batch without any has loss 0.
+EPSILON = 1e-6
 
 
-class ReplacedTokenObjective:
+class ReplacedTokenObjective(ClassificationObjective):
     """Sigmoid cross-entropy of "was this token replaced", mean over all tokens but padding; [CLS] and [SEP] count.
 
     Outputs: logits [B, S]. Features: `is_replaced` [B, S], 0 or 1; `input_mask` [B, S], 0 for padding.
-    Metrics: `replaced_token_accuracy`, `replaced_token_loss`.
+    Metrics: `replaced_token_accuracy`, `replaced_token_loss`. The values of tokens and their weights are [B, S].
     """
 
     label_names = ("is_replaced",)
     optional_names = ("example_weights",)
-    sum_names = ("loss_sum", "correct", "tokens")
+    ratios = means(replaced_token_accuracy="accuracy", replaced_token_loss="metric_loss")
 
-    @staticmethod
-    def weights(features: dict):
-        """[B, S] float32: 0 for tokens that do not count."""
+    @classmethod
+    def weights(cls, features, in_metrics=False):
         mask = features.get("input_mask")
-        weights = ops.ones_like(features["is_replaced"]) if mask is None else mask
-        weights = ops.cast(weights, "float32")
-        if "example_weights" in features:
-            weights = weights * ops.reshape(ops.cast(features["example_weights"], "float32"), (-1, 1))
-        return weights
+        weights = ops.cast(ops.ones_like(features["is_replaced"]) if mask is None else mask, "float32")
+        return weights * row_weights(features, weights)[:, None] if "example_weights" in features else weights
 
-    @staticmethod
-    def losses(logits, labels):
-        """Sigmoid cross-entropy of each logit; labels: float32 of the same shape."""
-        return ops.softplus(logits) - logits * labels
+    @classmethod
+    def values(cls, outputs, features: dict) -> tuple:
+        labels = require_zero_or_one("is_replaced", features["is_replaced"], cls.weights(features))
+        right = ops.cast(ops.equal(outputs > 0, labels > 0), "float32")
+        return sigmoid_cross_entropy(outputs, labels), {"accuracy": right}
 
-    @staticmethod
-    def totals(features: dict) -> dict:
-        """The loss's divisor, from the features of a whole batch: `tokens`."""
-        return {"tokens": ops.sum(ReplacedTokenObjective.weights(features))}
-
-    @staticmethod
-    def sums(outputs, features: dict) -> dict:
-        """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
-        labels = ops.cast(features["is_replaced"], "float32")
-        weights = ReplacedTokenObjective.weights(features)
-        labels = require_zero_or_one("is_replaced", labels, weights)
-        losses = ReplacedTokenObjective.losses(outputs, labels)
-        correct = ops.cast(ops.equal(outputs > 0, labels > 0), "float32")
-        return {
-            "loss_sum": ops.sum(weights * losses),
-            "correct": ops.sum(weights * correct),
-            "tokens": ops.sum(weights),
-        }
-
-    @staticmethod
-    def loss(sums: dict, totals: dict):
-        """Mean over the tokens; with a batch's totals, the losses of its parts add up to its loss."""
-        return sums["loss_sum"] / (totals["tokens"] + _EPSILON)
-
-    @staticmethod
-    def metrics(sums: dict) -> dict:
-        """Means over the tokens, from sums over any number of batches."""
-        tokens = sums["tokens"] + _EPSILON
-        return {"replaced_token_accuracy": sums["correct"] / tokens, "replaced_token_loss": sums["loss_sum"] / tokens}
+    @classmethod
+    def loss(cls, sums: dict, totals: dict):
+        return sums["loss_sum"] / (totals["weight"] + EPSILON)
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -79,9 +58,8 @@ class ReplacedTokenHead(ConfiguredLayer):
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
-        size, deviation, dtype = self.config.hidden_size, self.config.initializer_range, self.dtype_policy
-        self.dense = Projection(size, deviation, name="dense", dtype=dtype)
-        self.output_dense = Projection(1, self.config.head_initializer_range, name="dense_1", dtype=dtype)
+        self.dense = self.projection(self.config.hidden_size)
+        self.output_dense = Projection(1, self.config.head_initializer_range, name="dense_1", dtype=self.dtype_policy)
 
     def build(self, input_shape=None):
         self.dense.build((None, None, self.config.hidden_size))

@@ -13,22 +13,20 @@ import numpy as np
 from absl import logging
 from keras import ops
 
-from bert_tf.models import kernels, ranges, variable_names
+from bert_tf.models import kernels, variable_names
 from bert_tf.models.base_models import TaskModel
-from bert_tf.models.electra.discriminator import ReplacedTokenHead, ReplacedTokenObjective
+from bert_tf.models.electra.discriminator import EPSILON, ReplacedTokenHead, ReplacedTokenObjective
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.families import config_of_dict
 from bert_tf.models.heads import MaskedLanguageModelHead
-from bert_tf.models.inputs import select
-from bert_tf.models.objectives import MaskedLanguageModelObjective
+from bert_tf.models.inputs import require_inputs, select
+from bert_tf.models.objectives import MaskedLanguageModelObjective, SumObjective, row_weights
 from bert_tf.weights.mapping import Weights
 
 _PACKAGE = "bert_tf"
 
 # Subtracted from the logit of the right token where the generator may not draw it.
 _DISALLOWED = 1000.0
-_EPSILON = 1e-6  # added to the number of predictions, so that a batch without any has loss 0
-
 _THRESHOLDS = 200
 
 # What the tables that two encoders share must agree in.
@@ -36,8 +34,13 @@ _SHARED_SIZES = ("vocab_size", "embedding_size", "max_position_embeddings", "typ
 
 
 @dataclasses.dataclass(frozen=True)
-class ReplacedTokenPretraining:
-    """Loss and metrics of generator and discriminator together, computed from sums; see `objectives`.
+class ReplacedTokenPretraining(SumObjective):
+    """Loss and metrics of generator and discriminator together.
+
+    Outputs: those of `ElectraPretrainer`. Features: `masked_lm_ids`, `masked_lm_weights` [B, P], `input_mask` [B, S],
+    and optionally `example_weights` [B].
+    The metrics are those of the original's evaluation, under its names: `disc_loss` is the mean over the rows of each
+    row's mean; `disc_precision` and `disc_recall` are about replaced tokens.
 
     Attributes:
       generator_weight, discriminator_weight: factors of the masked-LM loss, and of the loss of the discriminator.
@@ -48,54 +51,44 @@ class ReplacedTokenPretraining:
 
     label_names = ("masked_lm_ids", "masked_lm_weights")
     optional_names = ("example_weights",)
-    sum_names = (
-        "masked_lm_loss",
-        "masked_lm_correct",
-        "sampled_correct",
-        "masked_lm_weight",
-        "discriminator_loss",
-        "discriminator_row_loss",
-        "discriminator_correct",
-        "tokens",
-        "rows",
-        "found_replaced",
-        "found",
-        "replaced",
+    loss_sums = ("discriminator_loss",)
+    ratios = (
+        ("masked_lm_accuracy", "masked_lm_correct", "masked_lm_weight"),
+        ("masked_lm_loss", "masked_lm_loss", "masked_lm_weight"),
+        ("sampled_masked_lm_accuracy", "sampled_correct", "masked_lm_weight"),
+        ("disc_loss", "discriminator_row_loss", "rows"),
+        ("disc_accuracy", "discriminator_correct", "tokens"),
+        ("disc_precision", "found_replaced", "found"),
+        ("disc_recall", "found_replaced", "replaced"),
     )
 
     @staticmethod
     def totals(features: dict) -> dict:
         """The loss's divisors, from the features of a whole batch: `masked_lm_weight` and `tokens`."""
-        weights = MaskedLanguageModelObjective.totals(features)["tokens"]
-        return {"masked_lm_weight": weights, "tokens": ReplacedTokenObjective.totals(features)["tokens"]}
+        weights = MaskedLanguageModelObjective.totals(features)["weight"]
+        return {"masked_lm_weight": weights, "tokens": ReplacedTokenObjective.totals(features)["weight"]}
 
-    @staticmethod
-    def sums(outputs: dict, features: dict) -> dict:
-        """Adds up over a batch or a part of one: float32 scalars under `sum_names`.
-
-        Args:
-          outputs: those of `ElectraPretrainer`.
-          features: `masked_lm_ids`, `masked_lm_weights` [B, P], `input_mask` [B, S], and optionally `example_weights`.
-        """
+    @classmethod
+    def sums(cls, outputs: dict, features: dict) -> dict:
+        """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
         masked = MaskedLanguageModelObjective.sums(outputs["masked_lm_logits"], features)
-        weights = MaskedLanguageModelObjective.token_weights(features, _row_weights(features))
+        weights = MaskedLanguageModelObjective.weights(features)
         sampled = _as_float(ops.equal(outputs["sampled_ids"], ops.cast(features["masked_lm_ids"], "int32")))
         logits, replaced = outputs["discriminator_logits"], _as_float(outputs["is_replaced"])
-        judged = ReplacedTokenObjective.sums(logits, {**features, "is_replaced": replaced})
-        found = _as_float(logits > 0)
-        tokens = ReplacedTokenObjective.weights(features)
-        losses = tokens * ReplacedTokenObjective.losses(logits, replaced)
-        counts = ops.sum(tokens, axis=1)
+        judged = {**features, "is_replaced": replaced}
+        losses, measures = ReplacedTokenObjective.values(logits, judged)
+        found, tokens = _as_float(logits > 0), ReplacedTokenObjective.weights(judged)
+        of_rows = ops.sum(tokens * losses, axis=1) / (ops.sum(tokens, axis=1) + EPSILON)
         return {
             "masked_lm_loss": masked["loss_sum"],
             "masked_lm_correct": masked["accuracy"],
             "sampled_correct": ops.sum(weights * sampled),
-            "masked_lm_weight": masked["tokens"],
-            "discriminator_loss": judged["loss_sum"],
-            "discriminator_row_loss": ops.sum(ops.sum(losses, axis=1) / (counts + _EPSILON)),
-            "discriminator_correct": judged["correct"],
-            "tokens": judged["tokens"],
-            "rows": ops.sum(_row_weights(features)),
+            "masked_lm_weight": masked["weight"],
+            "discriminator_loss": ops.sum(tokens * losses),
+            "discriminator_row_loss": ops.sum(of_rows),
+            "discriminator_correct": ops.sum(tokens * measures["accuracy"]),
+            "tokens": ops.sum(tokens),
+            "rows": ops.sum(row_weights(features, features["masked_lm_ids"])),
             "found_replaced": ops.sum(tokens * found * replaced),
             "found": ops.sum(tokens * found),
             "replaced": ops.sum(tokens * replaced),
@@ -103,73 +96,47 @@ class ReplacedTokenPretraining:
 
     def loss(self, sums: dict, totals: dict):
         """Both losses by their weights; with a batch's totals, the losses of its parts add up to its loss."""
-        masked_lm = sums["masked_lm_loss"] / (totals["masked_lm_weight"] + _EPSILON)
-        discriminator = sums["discriminator_loss"] / (totals["tokens"] + _EPSILON)
+        masked_lm = sums["masked_lm_loss"] / (totals["masked_lm_weight"] + EPSILON)
+        discriminator = sums["discriminator_loss"] / (totals["tokens"] + EPSILON)
         return self.generator_weight * masked_lm + self.discriminator_weight * discriminator
-
-    @staticmethod
-    def metrics(sums: dict) -> dict:
-        """The original's evaluation metrics under its names, from sums over any number of batches.
-
-        `disc_loss` is the mean over the rows of each row's mean. `disc_precision` and `disc_recall` are about replaced
-        tokens. Where there is nothing to divide by they are 0, as in the original.
-        """
-        return {
-            name: sums[part] / ops.maximum(sums[whole], _EPSILON)
-            for name, part, whole in (
-                ("masked_lm_accuracy", "masked_lm_correct", "masked_lm_weight"),
-                ("masked_lm_loss", "masked_lm_loss", "masked_lm_weight"),
-                ("sampled_masked_lm_accuracy", "sampled_correct", "masked_lm_weight"),
-                ("disc_loss", "discriminator_row_loss", "rows"),
-                ("disc_accuracy", "discriminator_correct", "tokens"),
-                ("disc_precision", "found_replaced", "found"),
-                ("disc_recall", "found_replaced", "replaced"),
-            )
-        }
 
 
 @dataclasses.dataclass(frozen=True)
 class ReplacedTokenEvaluation(ReplacedTokenPretraining):
     """The same with `disc_auc`, the area under the ROC curve.
 
-    As TensorFlow 1 computed it, from the rates at 200 thresholds of the probability, which are added up over batches.
-    As in the original, padding counts: as tokens that are known not to be replaced, which flatters the area.
+    As TensorFlow 1 computed it, from the rates at 200 thresholds of the probability, which are added up over batches:
+    the sums `true_positives` and `false_positives` are [200]. As in the original, padding counts: as tokens that are
+    known not to be replaced, which flatters the area.
     """
 
-    sum_names = (*ReplacedTokenPretraining.sum_names, "true_positives", "false_positives")
+    loss_sums = (*ReplacedTokenPretraining.loss_sums, "true_positives", "false_positives")
 
-    @staticmethod
-    def sums(outputs: dict, features: dict) -> dict:
-        """The same; `true_positives` and `false_positives` are [200], for each threshold."""
+    @classmethod
+    def sums(cls, outputs: dict, features: dict) -> dict:
         thresholds = np.arange(_THRESHOLDS, dtype=np.float32) / (_THRESHOLDS - 1)
         thresholds[0], thresholds[-1] = -1.0, 2.0
         probabilities = ops.sigmoid(outputs["discriminator_logits"]) * _as_float(features["input_mask"])
         found = _as_float(ops.expand_dims(probabilities, -1) > thresholds)  # [B, S, 200]
-        rows, replaced = ops.expand_dims(_row_weights(features), 1), _as_float(outputs["is_replaced"])
+        rows = ops.expand_dims(row_weights(features, features["masked_lm_ids"]), 1)
+        replaced = _as_float(outputs["is_replaced"])
 
         def count(weights):
             return ops.sum(ops.expand_dims(weights, -1) * found, axis=(0, 1))
 
         positives = {"true_positives": count(rows * replaced), "false_positives": count(rows * (1.0 - replaced))}
-        return ReplacedTokenPretraining.sums(outputs, features) | positives
+        return super().sums(outputs, features) | positives
 
-    @staticmethod
-    def metrics(sums: dict) -> dict:
-        recall = (sums["true_positives"] + _EPSILON) / (sums["true_positives"][0] + _EPSILON)
-        false_rate = sums["false_positives"] / (sums["false_positives"][0] + _EPSILON)
+    @classmethod
+    def metrics(cls, sums: dict) -> dict:
+        recall = (sums["true_positives"] + EPSILON) / (sums["true_positives"][0] + EPSILON)
+        false_rate = sums["false_positives"] / (sums["false_positives"][0] + EPSILON)
         area = ops.sum((false_rate[:-1] - false_rate[1:]) * (recall[:-1] + recall[1:])) / 2.0
-        return ReplacedTokenPretraining.metrics(sums) | {"disc_auc": area}
+        return super().metrics(sums) | {"disc_auc": area}
 
 
 def _as_float(condition):
     return ops.cast(condition, "float32")
-
-
-def _row_weights(features: dict):
-    """[B] float32; ones by default."""
-    if "example_weights" in features:
-        return ops.cast(features["example_weights"], "float32")
-    return ops.ones((ops.shape(features["masked_lm_ids"])[0],), "float32")
 
 
 def replace_tokens(original_ids, positions, weights, sampled_ids):
@@ -298,7 +265,7 @@ class ElectraPretrainer(TaskModel):
         """
         encoder_inputs = select(inputs, self.encoder_inputs)
         positions = ops.cast(inputs["masked_lm_positions"], "int32")
-        inputs, _ = ranges.require_inputs(self.config, inputs, ids="original_ids")
+        inputs, _ = require_inputs(self.config, inputs, ids="original_ids")
         generated = self.generator(encoder_inputs, training=training, read_positions=positions)
         table = self.generator.get_embedding_table()
         logits = self.generator_head(generated["sequence_output"], table, training=training)

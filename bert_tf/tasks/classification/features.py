@@ -2,8 +2,8 @@
 
 import dataclasses
 
+from bert_tf.models.baselines import TOKEN_READERS
 from bert_tf.models.directory import read_head
-from bert_tf.models.heads import TOKEN_READERS
 from bert_tf.system.declare import value_of
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.text import casing

@@ -21,8 +21,8 @@ from absl import logging
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import initialize, kernels, open_weights, pretrained, random_weights
+from bert_tf.models.pooling import normalized
 from bert_tf.models.sentence_settings import SentenceSettings, read_settings
-from bert_tf.models.sentence_vectors import normalized
 from bert_tf.models.task_models import BertModel
 from bert_tf.models.variable_names import check_shapes
 from bert_tf.system.cores import batches_at_once

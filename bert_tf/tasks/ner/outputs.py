@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import softmax
 
 from bert_tf.data import token_rows
-from bert_tf.models import feature_tagger, task_models
+from bert_tf.models import baselines, task_models
 from bert_tf.models.config import BertConfig
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.text_files import read_json_if_there
@@ -35,7 +35,7 @@ class TaggingSettings:
       learned_scheme: of the model's tags: iob2, bioes or plain.
       document_context: whether it was trained on whole documents.
       split: what its words are (`text.words.SPLITS`): texts to tag are split likewise.
-      features: None: BERT is trained, too; else which of its outputs the BiLSTMs read (`feature_based.FEATURES`).
+      features: None: BERT is trained, too; else which of its outputs the BiLSTMs read (`baselines.FEATURES`).
       lstm_size, lstm_layers: of the BiLSTMs.
     """
 
@@ -112,7 +112,7 @@ def create_model(config: BertConfig, labels: Sequence[str], settings: TaggingSet
     arguments = {"labels": labels, "dtype": dtype}
     if settings.features is None:
         return task_models.BertForTokenClassification(config, len(labels), **arguments)
-    return feature_tagger.BertFeatureTagger(
+    return baselines.BertFeatureTagger(
         config, len(labels), settings.features, settings.lstm_size, settings.lstm_layers, **arguments
     )
 
@@ -126,7 +126,7 @@ def load_model(path: str, settings: TaggingSettings | None, dtype: str | None = 
     if settings is None or settings.features is None:
         return task_models.BertForTokenClassification.from_pretrained(path, dtype=dtype, trained=True)
     sizes = {name: getattr(settings, name) for name in ("features", "lstm_size", "lstm_layers")}
-    return feature_tagger.BertFeatureTagger.from_pretrained(path, dtype=dtype, trained=True, **sizes)
+    return baselines.BertFeatureTagger.from_pretrained(path, dtype=dtype, trained=True, **sizes)
 
 
 def output_layer(settings: TaggingSettings) -> str:

@@ -6,7 +6,7 @@ Shape legend: n examples, N texts of each, H hidden size.
 import numpy as np
 
 from bert_tf.data.grouped_rows import GroupedRows
-from bert_tf.models.sentence_vectors import normalized
+from bert_tf.models.pooling import normalized
 
 RANKS = (1, 5, 10)
 _DEPTH = max(RANKS)

@@ -84,7 +84,7 @@ class SpanScores:
 
 @dataclasses.dataclass(frozen=True)
 class BeamScores:
-    """Of a `joint_spans.JointSpanModel`: ends are scored for the best starts, and "no answer" by itself.
+    """Of a `question_heads.JointSpanModel`: ends are scored for the best starts, and "no answer" by itself.
 
     Attributes:
       start_log_probs, starts: [n, K], float32 and int32. end_log_probs, ends: [n, K, N].

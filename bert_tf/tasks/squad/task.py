@@ -10,6 +10,7 @@ from absl import logging
 
 from bert_tf.models import question_heads
 from bert_tf.models.directory import ModelFiles, read_head
+from bert_tf.models.families import family_named
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.open_weights import open_weights
 from bert_tf.system.atomic import write_text_file
@@ -59,9 +60,9 @@ class SquadTask(FineTuningTask):
     def _choose_head(self, run, files: ModelFiles, resumes: bool) -> HeadConfig:
         """The head to train or to predict with: of the flags, of the model, or of its family's authors."""
         own, trained = self.settings, self.trained_head
-        joint, title = question_heads.joint_class(files.config), files.config.title
+        joint, title = question_heads.JOINT_CLASSES.get(files.config.model_type), files.config.title
         if own.question_head == "joint" and not joint:
-            others = " and ".join(question_heads.titles_with_joint_head())
+            others = " and ".join(family_named(name).config_class.title for name in question_heads.JOINT_CLASSES)
             raise ValueError(f"--question_head=joint: only {others} have this head, {title} has not.")
         if own.question_head not in (None, trained or own.question_head) and (resumes or not run.do_train):
             raise ValueError(f"--question_head={own.question_head}: {self.source} was trained with {trained}.")
@@ -111,7 +112,7 @@ class SquadTask(FineTuningTask):
             random.Random(12345).shuffle(order)
             self.train_rows = self._cut(train, "train_file", True).of_examples(order)
             if files.head.architecture:
-                decides = question_heads.joint_class(files.config).window_decides
+                decides = question_heads.JOINT_CLASSES[files.config.model_type].window_decides
                 self.train_rows = self.train_rows.with_impossible(decides)
         if predicted:
             self.test_sets = [ExampleSet("test", self._cut(predicted, "predict_file", False), predicted)]

@@ -5,7 +5,7 @@ import pytest
 from helpers.dropped import in_training
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf.models import dropout, encoder, kernels, task_models
+from bert_tf.models import dropout, encoder, heads, kernels, task_models
 from bert_tf.models.config import BertConfig
 from bert_tf.models.layers import LayerNorm
 
@@ -77,7 +77,7 @@ def test_places_and_rates(monkeypatch, make, batch, expected):
 
     monkeypatch.setattr(LayerNorm, "call", norm)
     monkeypatch.setattr(kernels, "attention_weights", attention)
-    for module in (encoder, task_models):
+    for module in (encoder, heads, task_models):
         monkeypatch.setattr(module, "dropout", plain)
     in_training(model, batch)
     assert calls == expected

@@ -10,7 +10,6 @@ from helpers.slow import slow
 
 from bert_tf.models import initialize, kernels
 from bert_tf.models.config import BertConfig
-from bert_tf.models.heads import LinearHead
 from bert_tf.models.inputs import select
 from bert_tf.models.layers import LayerNorm
 from bert_tf.models.objectives import PretrainingObjective, cross_entropy
@@ -69,34 +68,6 @@ def test_pretraining_outputs_and_losses_equal_the_original(golden, name):
         sums["next_sentence_loss"] / sums["examples"], outputs["next_sentence_loss"], atol=SCALAR
     )
     np.testing.assert_allclose(PretrainingObjective.loss(sums, sums), outputs["total_loss"], atol=SCALAR)
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("head", ["classifier", "squad"])
-def test_fine_tuning_heads_equal_the_original(golden, name, head):
-    model, inputs, outputs, folder = load(golden, name)
-    labels = np.load(folder / "inputs.npz")
-    reader = tf.train.load_checkpoint(str(folder / f"{head}.ckpt"))
-    prefix = "cls/squad/" if head == "squad" else ""
-    weights = reader.get_tensor(prefix + "output_weights")
-    layer = LinearHead(len(weights))
-    layer.build((None, weights.shape[1]))
-    layer.output_weights.assign(weights)
-    layer.output_bias.assign(reader.get_tensor(prefix + "output_bias"))
-    encoded = model.encode(inputs)
-    if head == "classifier":
-        logits = layer(encoded["pooled_output"])
-        assert_close(logits, outputs["classifier_logits"])
-        assert_close(cross_entropy(logits, labels["label_ids"]), outputs["classifier_example_loss"])
-    else:
-        logits = layer(encoded["sequence_output"])
-        assert_close(logits[..., 0], outputs["squad_start_logits"])
-        assert_close(logits[..., 1], outputs["squad_end_logits"])
-        # A label outside the sequence (config2) adds no loss.
-        start = cross_entropy(logits[..., 0], labels["start_positions"])
-        end = cross_entropy(logits[..., 1], labels["end_positions"])
-        loss = (np.mean(start) + np.mean(end)) / 2
-        np.testing.assert_allclose(loss, outputs["squad_loss"], atol=SCALAR)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -188,8 +159,7 @@ def test_fused_and_plain_kernels_give_the_same_numbers(golden, hidden_act):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-@pytest.mark.parametrize("epsilon", [1e-12, 1e-5, 1e-2])
-def test_layer_norm_epsilon(epsilon):
+def test_layer_norm_epsilon(epsilon=1e-2):
     generator = np.random.default_rng(0)
     x, gamma, beta = (generator.normal(size=s).astype("float32") for s in ((3, 5, 8), 8, 8))
     x *= 0.01  # so that the epsilon matters
@@ -214,36 +184,7 @@ def test_every_layer_norm_has_the_epsilon_of_the_config(golden):
     assert 1e-5 < difference < 0.2
 
 
-def test_dropout_only_in_training(golden):
-    model, inputs, _, _ = load(golden, "config1")
-    model.config.hidden_dropout_prob = 0.5
-    first, second = (np.asarray(model.encode(inputs)["pooled_output"]) for _ in range(2))
-    np.testing.assert_array_equal(first, second)
-    first, second = (np.asarray(model.encode(inputs, training=True)["pooled_output"]) for _ in range(2))
-    assert np.abs(first - second).max() > 0.1
-
-
 # --- Keras -----------------------------------------------------------------------------------------------------------
-
-
-def test_mixed_precision_follows_float32_and_keeps_float32_variables(golden):
-    model, inputs, outputs, _ = load(golden, "config1", dtype="mixed_bfloat16")
-    assert {v.dtype for v in model.trainable_variables} == {"float32"}
-    result = model(inputs)
-    assert result["masked_lm_logits"].dtype == tf.float32
-    assert model.encode(inputs)["sequence_output"].dtype == tf.bfloat16
-    sums = PretrainingObjective.sums(result, inputs)
-    np.testing.assert_allclose(PretrainingObjective.loss(sums, sums), outputs["total_loss"], rtol=0.02)
-
-
-def test_saved_keras_model_gives_the_same_outputs(golden, tmp_path):
-    model, inputs, _, _ = load(golden, "config1")
-    expected = model(inputs)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    for name, value in loaded(inputs).items():
-        np.testing.assert_allclose(value, expected[name], atol=1e-6)
-    assert loaded.config.to_dict() == model.config.to_dict()
 
 
 def test_every_layer_serialises(golden):
@@ -262,3 +203,20 @@ def test_bad_inputs():
         model(np.ones((1, 9), "int32"))
     with pytest.raises(ValueError, match=r"\[batch, sequence\]"):
         model(np.ones((9,), "int32"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "computed"), [((4, None, 6), 0), ((None, 3, 6), 0), ((None, None, 6), 1), ((None, 0, 6), 1)]
+)
+def test_only_what_is_unknown_is_computed(shape, computed):
+    @tf.function(input_signature=[tf.TensorSpec(shape)])
+    def halves(x):
+        return tf.reshape(x, (*kernels.leading_sizes(x, 2), 2, 3))
+
+    graph = halves.get_concrete_function().graph
+    assert sum(operation.type == "Shape" for operation in graph.get_operations()) == computed
+    assert graph.outputs[0].shape.as_list() == [*shape[:2], 2, 3]
+    for batch, length in ((4, 3), (4, 0), (0, 3)):
+        if all(size in (None, given) for size, given in zip(shape, (batch, length), strict=False)):
+            assert halves(tf.ones((batch, length, 6))).shape == (batch, length, 2, 3)
+    assert kernels.leading_sizes(tf.ones((2, 0, 6)), 2) == (2, 0)

@@ -8,9 +8,9 @@ from helpers.dropped import in_training
 from helpers.tiny import TINY_CONFIG
 from keras import ops
 
-from bert_tf.models import feature_based, initialize
+from bert_tf.models import baselines, initialize
+from bert_tf.models.baselines import BertFeatureTagger
 from bert_tf.models.config import BertConfig
-from bert_tf.models.feature_tagger import BertFeatureTagger
 from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.tasks.ner.data import Sentence
 from bert_tf.tasks.ner.outputs import TaggingSettings
@@ -27,10 +27,7 @@ def features_of(lengths, width, seed=0):
 def test_which_layers_are_taken():
     layers = [np.full((1, 2, 3), 10.0**number, np.float32) for number in range(5)]
     outputs = {"embedding_output": np.full((1, 2, 3), 7.0, np.float32), "encoder_layers": layers}
-    values = {
-        name: ops.convert_to_numpy(feature_based.select_features(outputs, name))[0, 0]
-        for name in feature_based.FEATURES
-    }
+    values = {name: ops.convert_to_numpy(baselines.select_features(outputs, name))[0, 0] for name in baselines.FEATURES}
     assert values["last"].tolist() == [10000.0] * 3
     assert values["second_to_last"].tolist() == [1000.0] * 3
     assert values["sum_last_four"].tolist() == [11110.0] * 3
