@@ -25,11 +25,10 @@ from bert_tf.weights.mapping import Weights, is_model_variable
 CARD = "README.md"
 PLACE = "path/to/this/folder"  # stands for the folder of the card in its commands
 _MARK = "<!-- bert_tf wrote this file, and replaces it. Remove this line to keep what you change. -->"
+_FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*\n*", re.DOTALL | re.MULTILINE)
 _MOST_BYTES = 1 << 20  # that are read of a README or a licence
 _MOST_LABELS = 50
-_YAML = {"sort_keys": False, "allow_unicode": True, "width": 1_000_000}
 _LICENSE_KEYS = ("license", "license_name", "license_link")
-_LICENSE_FILES = ("LICENSE", "LICENSE.txt", "LICENSE.md")
 # What is at the beginning of a licence, in lower case -> the hub's name.
 _LICENSES = {
     "apache license version 2.0": "apache-2.0",
@@ -39,19 +38,16 @@ _LICENSES = {
 _HUB_CACHE = re.compile(r"(?:^|/)models--([\w.-]+?)--([\w.-]+)/snapshots/[0-9a-f]{40}(?:/|$)")
 
 _COMMON_NAMES = ("best_model", "pretrained")  # they say nothing without the folder that they are in
-
+_CLASSIFICATION = ("text-classification", "classification of texts")
+_ANSWERS = ("question-answering", "answers to questions in a text")
+_GUESSES = ("fill-mask", "guesses of masked words")
 # Architecture -> the hub's name of the task, and the task in words.
 _TASKS = {
-    **dict.fromkeys(
-        ("BertForSequenceClassification", *WITHOUT_BERT), ("text-classification", "classification of texts")
-    ),
+    **dict.fromkeys(("BertForSequenceClassification", *WITHOUT_BERT), _CLASSIFICATION),
     "BertForTokenClassification": ("token-classification", "tags of words"),
     "BertForMultipleChoice": ("multiple-choice", "multiple choice"),
-    **dict.fromkeys(
-        ("BertForQuestionAnswering", "ElectraForQuestionAnswering", "AlbertForQuestionAnswering"),
-        ("question-answering", "answers to questions in a text"),
-    ),
-    **dict.fromkeys(("BertForMaskedLM", "BertForPreTraining"), ("fill-mask", "guesses of masked words")),
+    **{f"{family}ForQuestionAnswering": _ANSWERS for family in ("Bert", "Electra", "Albert")},
+    **dict.fromkeys(("BertForMaskedLM", "BertForPreTraining"), _GUESSES),
     "BertForNextSentencePrediction": (None, "whether one text follows another"),
     "ElectraDiscriminator": (None, "which tokens were replaced"),
     "BertModel": ("feature-extraction", "vectors of tokens and texts"),
@@ -59,38 +55,18 @@ _TASKS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Beginning:
-    """The weights that a model began from.
-
-    Attributes:
-      path: as given; None: random weights. step: of the training run that saved them, if they say it.
-      checksum: `Weights.checksum`; None: it was not computed.
-      license: the hub's keys about the licence, from beside the weights; empty: not known.
-      license_file: the file there that is about the licence, if any.
-      base_model: their name on the hub, if known.
-    """
-
-    path: str | None
-    step: int | None = None
-    checksum: str | None = None
-    license: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    license_file: str | None = None
-    base_model: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
 class CardFacts:
     """What a card says beyond what a model's own files do; what is not known stays out.
 
     Attributes:
-      beginning: the weights that it began from.
+      beginning: the weights that it began from, as `beginning_of` has them.
       data: what tells the training data from any other.
       settings: of the training. results: on the dev set, with `step`, if known. notes: sentences about these.
       usage: lines of Python, or commands, that use the model in the folder PLACE; None: they follow from its class.
       is_served: whether export_saved_model.py takes it.
     """
 
-    beginning: Beginning | None = None
+    beginning: Mapping | None = None
     data: str | None = None
     settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
     results: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -105,32 +81,40 @@ NO_FACTS = CardFacts()
 # --- read ------------------------------------------------------------------------------------------------------------
 
 
-def beginning_of(path: str, weights: Weights, with_checksum: bool = True) -> Beginning:
-    """What is known of weights that a model begins from.
+def beginning_of(path: str | None, weights: Weights | None = None, with_checksum: bool = True) -> dict[str, object]:
+    """What is known of weights that a model begins from, as run.json keeps it.
 
     Args:
-      path: as the user gave it. with_checksum: reads all tensors.
+      path: as the user gave it; None: they are random. with_checksum: reads all tensors.
+
+    Returns:
+      path; step: of the training run that saved them; checksum: `Weights.checksum`; license: the hub's keys about the
+      licence; license_file: the file that is about it; base_model: their name on the hub. What is not known is None.
     """
+    if path is None:
+        return {"path": None}
     directory = directory_of(weights.path)
-    license_keys, file = _find_license(directory)
-    front = front_matter(_read_if_there(posixpath.join(directory, CARD)), posixpath.join(directory, CARD))
-    cached = _HUB_CACHE.search(directory)
-    base = "/".join(cached.groups()) if cached else None
-    if base is None and is_ours(directory) and isinstance(front.get("base_model"), str):
-        base = front["base_model"]  # the card is that of a model that has no name there, but began from one that has
-    step = int(weights["global_step"]) if "global_step" in weights else None
-    return Beginning(path, step, weights.checksum if with_checksum else None, license_keys, file, base)
-
-
-def beginning_from(values: object) -> Beginning | None:
-    """A `Beginning` from its fields as a JSON file has them; None if they are no such fields."""
-    if not isinstance(values, Mapping) or not isinstance(values.get("path", 0), str | None):
-        return None
-    names = {field.name for field in dataclasses.fields(Beginning)}
-    known = {name: value for name, value in values.items() if name in names}
-    if not isinstance(known.get("license", {}), Mapping):
-        return None
-    return Beginning(**known)
+    card = _read_if_there(posixpath.join(directory, CARD))
+    front = front_matter(card, posixpath.join(directory, CARD))
+    license_keys = {key: front[key] for key in _LICENSE_KEYS if isinstance(front.get(key), str)}
+    file = CARD if "license" in license_keys else None
+    for place in () if file else ("LICENSE", "LICENSE.txt", "LICENSE.md"):
+        if file is None and (text := _read_if_there(posixpath.join(directory, place))) is not None:
+            words, file = " ".join(text[:3000].lower().split()), place
+            known = next((name for phrase, name in _LICENSES.items() if phrase in words), None)
+            license_keys = {"license": known} if known else {}
+    # The card of a model that has no name there says which it began from.
+    base = front.get("base_model") if _MARK in (card or "") else None
+    if cached := _HUB_CACHE.search(directory):
+        base = "/".join(cached.groups())
+    return {
+        "path": path,
+        "step": int(weights["global_step"]) if "global_step" in weights else None,
+        "checksum": weights.checksum if with_checksum else None,
+        "license": license_keys if file else {},
+        "license_file": file,
+        "base_model": base if isinstance(base, str) else None,
+    }
 
 
 def read_ours(directory: str) -> str | None:
@@ -139,16 +123,11 @@ def read_ours(directory: str) -> str | None:
     return text if text and _MARK in text else None
 
 
-def is_ours(directory: str) -> bool:
-    """Whether the directory has a card of ours."""
-    return read_ours(directory) is not None
-
-
 def is_others(directory: str) -> bool:
     """Whether the directory has a README.md that is not ours, and so stays as it is."""
     import tensorflow as tf
 
-    return tf.io.gfile.exists(posixpath.join(directory, CARD)) and not is_ours(directory)
+    return tf.io.gfile.exists(posixpath.join(directory, CARD)) and read_ours(directory) is None
 
 
 def front_matter(text: str | None, path: str) -> dict:
@@ -157,31 +136,13 @@ def front_matter(text: str | None, path: str) -> dict:
     Args:
       path: of the card, for the warning.
     """
-    found = re.match(r"---[ \t]*\n(.*?)^---[ \t]*$", text or "", re.DOTALL | re.MULTILINE)
-    if not found:
-        return {}
+    found = _FRONT.match(text or "")
     try:
-        values = yaml.safe_load(found[1])
+        values = yaml.safe_load(found[1]) if found else None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         logging.warning("%s: its YAML is damaged and not used (%s).", path, " ".join(str(error).split()))
         return {}
     return values if isinstance(values, dict) else {}
-
-
-def _find_license(directory: str) -> tuple[dict[str, str], str | None]:
-    """The hub's keys about the licence of the weights in a directory, and the file that is about it."""
-    path = posixpath.join(directory, CARD)
-    front = front_matter(_read_if_there(path), path)
-    keys = {key: front[key] for key in _LICENSE_KEYS if isinstance(front.get(key), str)}
-    if "license" in keys:
-        return keys, CARD
-    for name in _LICENSE_FILES:
-        text = _read_if_there(posixpath.join(directory, name))
-        if text is not None:
-            words = " ".join(text[:3000].lower().split())
-            found = next((known for phrase, known in _LICENSES.items() if phrase in words), None)
-            return ({"license": found} if found else {}), name
-    return {}, None
 
 
 def _read_if_there(path: str) -> str | None:
@@ -218,24 +179,34 @@ def card_text(
     architecture = head.architecture or architecture_of(shapes, head)
     if REPLACED_TOKEN_HEAD in shapes:
         architecture = "ElectraDiscriminator"
-    tag, task = _task_of(architecture, head, sentences)
-    without_bert = architecture in WITHOUT_BERT
-    title = architecture.removesuffix("Classifier") if without_bert else config.title
+    tag, task = _TASKS.get(architecture, (None, architecture))
+    if sentences is not None:
+        tag, task = "sentence-similarity", "vectors of texts"
+    elif head.problem_type == "regression":
+        task = "a number for a text"
+    elif head.problem_type == "multi_label_classification":
+        task += ", any number of labels for each"
+    title = architecture.removesuffix("Classifier") if architecture in WITHOUT_BERT else config.title
+    beginning = facts.beginning or {}
     front = {
-        **(facts.beginning.license if facts.beginning else {}),
-        "base_model": facts.beginning and facts.beginning.base_model,
+        **(beginning.get("license") or {}),
+        "base_model": beginning.get("base_model"),
         "library_name": _library(format, sentences),
         "pipeline_tag": tag,
         "tags": ["bert_tf", title.lower()] + ["sentence-transformers"] * (sentences is not None),
     }
-    trained = facts.settings.get("max_seq_length")
+    labels = dict(enumerate((head.labels or ())[:_MOST_LABELS]))
+    if more := len(head.labels or ()) - len(labels):
+        labels["and more"] = more
+    step = facts.results.get("step", facts.results.get("global_step"))
+    results = _block({name: float(f"{value:.6g}") for name, value in shown_results(facts.results).items()})
     sections = {
-        "Sizes": _block(_sizes(config, head, shapes, casing, without_bert, trained)),
-        "Labels": _block(_labels(head.labels)),
+        "Sizes": _block(_sizes(config, head, shapes, casing, facts.settings.get("max_seq_length"))),
+        "Labels": _block(labels),
         "What it is made of": _block(_origin(facts)),
         "Training": "\n\n".join(filter(None, [*facts.notes, _block(_public(facts.settings))])),
-        "Results on the dev set": _results(facts),
-        "How to use it": _usage(facts, architecture, tag, without_bert),
+        "Results on the dev set": (f"After step {step:g}:\n" if results and step is not None else "") + results,
+        "How to use it": _usage(facts, architecture, tag),
     }
     body = "".join(_section(title, text) for title, text in sections.items() if text)
     return _with_front(front, f"{_MARK}\n# {title}: {task}\n{body}")
@@ -247,11 +218,10 @@ def converted(text: str, format: str, sentences: SentenceSettings | None, lines:
     Args:
       text: the card. lines: what was changed on the way.
     """
-    front = {**front_matter(text, CARD), "library_name": _library(format, sentences)}
-    body = re.sub(r"\A---[ \t]*\n.*?^---[ \t]*\n+", "", text, count=1, flags=re.DOTALL | re.MULTILINE)
+    body = _FRONT.sub("", text, count=1)
     if lines:
         body += _section("Changed by convert_checkpoint.py", "\n".join(f"- {line}" for line in lines))
-    return _with_front(front, body)
+    return _with_front({**front_matter(text, CARD), "library_name": _library(format, sentences)}, body)
 
 
 def _section(title: str, text: str) -> str:
@@ -259,8 +229,18 @@ def _section(title: str, text: str) -> str:
 
 
 def _with_front(front: Mapping[str, object], body: str) -> str:
-    known = {key: value for key, value in front.items() if value is not None}
-    return f"---\n{yaml.safe_dump(known, **_YAML)}---\n{body}"
+    return f"---\n{_yaml(front)}---\n{body}"
+
+
+def _yaml(values: Mapping) -> str:
+    known = {name: value for name, value in values.items() if value is not None}
+    return yaml.safe_dump(known, sort_keys=False, allow_unicode=True, width=1_000_000) if known else ""
+
+
+def _block(values: Mapping) -> str:
+    """YAML of what is known, a line for each value, whatever text is in it; "" if there is nothing."""
+    lines = {name: " ".join(value.split()) if isinstance(value, str) else value for name, value in values.items()}
+    return f"```yaml\n{text}```" if (text := _yaml(lines)) else ""
 
 
 def _library(format: str, sentences: SentenceSettings | None) -> str:
@@ -270,35 +250,20 @@ def _library(format: str, sentences: SentenceSettings | None) -> str:
     return "sentence-transformers" if sentences else "transformers"
 
 
-def _task_of(architecture: str, head: HeadConfig, sentences: SentenceSettings | None) -> tuple[str | None, str]:
-    """The hub's name of a model's task, if it has one, and the task in words."""
-    if sentences is not None:
-        return "sentence-similarity", "vectors of texts"
-    tag, task = _TASKS.get(architecture, (None, architecture))
-    if head.problem_type == "regression":
-        task = "a number for a text"
-    if head.problem_type == "multi_label_classification":
-        task += ", any number of labels for each"
-    return tag, task
-
-
-def _sizes(
-    config: BertConfig, head: HeadConfig, shapes: Mapping, casing: Casing, without_bert: bool, trained_length: object
-) -> dict[str, object]:
-    if without_bert:
+def _sizes(config: BertConfig, head: HeadConfig, shapes: Mapping, casing: Casing, trained: object) -> dict[str, object]:
+    """Rows about sizes. trained: the longest input in training, if known."""
+    shorter = isinstance(trained, int) and trained < config.max_length
+    rows = {
+        "layers": len(config.block_order),
+        "width": config.hidden_size,
+        "attention heads": config.num_attention_heads,
+        "width of the feed-forward layers": config.intermediate_size,
+        "width of the embeddings": config.embedding_size if config.embedding_size != config.hidden_size else None,
+        "longest input": f"{config.max_length} tokens" + (f"; in training {trained}" if shorter else ""),
+        "attention": "each token sees those before it" if config.is_causal else None,
+    }
+    if head.architecture in WITHOUT_BERT:
         rows = {"width of the embeddings": config.hidden_size, "width of the layer": config.intermediate_size}
-    else:
-        narrow = config.embedding_size != config.hidden_size
-        shorter = isinstance(trained_length, int) and trained_length < config.max_length
-        rows = {
-            "layers": len(config.block_order),
-            "width": config.hidden_size,
-            "attention heads": config.num_attention_heads,
-            "width of the feed-forward layers": config.intermediate_size,
-            "width of the embeddings": config.embedding_size if narrow else None,
-            "longest input": f"{config.max_length} tokens" + (f"; in training {trained_length}" if shorter else ""),
-            "attention": "each token sees those before it" if config.is_causal else None,
-        }
     return rows | {
         "vocabulary": f"{config.vocab_size:,} tokens",
         "case": {True: "uncased", False: "cased"}.get(casing.do_lower_case),
@@ -307,24 +272,19 @@ def _sizes(
     }
 
 
-def _labels(labels: tuple[str, ...] | None) -> dict:
-    shown = dict(enumerate((labels or ())[:_MOST_LABELS]))
-    return shown | ({"and more": len(labels) - _MOST_LABELS} if len(labels or ()) > _MOST_LABELS else {})
-
-
 def _origin(facts: CardFacts) -> dict[str, object]:
-    start = facts.beginning
-    rows = {"weights at the start": "random" if start else "not recorded", "licence": "not known"}
-    if start and start.path:
-        name, file = start.license.get("license_name") or start.license.get("license"), start.license_file
-        unread = f"not known ({file} beside them is not recognised)" if file else "not known"
-        rows = {
-            "weights at the start": _public_path(start.path),
-            "step": start.step,
-            "checksum": start.checksum,
-            "licence": f"{name}, as {file} beside them says" if name else unread,
-        }
-    return {**rows, "training data": facts.data or "not recorded"}
+    """Rows about the weights that the model began from, and its data."""
+    start = facts.beginning or {}
+    license, file = start.get("license") or {}, start.get("license_file")
+    name = license.get("license_name") or license.get("license")
+    unread = f"not known ({file} beside them is not recognised)" if file else "not known"
+    return {
+        "weights at the start": _public(start.get("path")) or ("not recorded" if facts.beginning is None else "random"),
+        "step": start.get("step"),
+        "checksum": start.get("checksum"),
+        "licence": f"{name}, as {file} beside them says" if name else unread,
+        "training data": facts.data or "not recorded",
+    }
 
 
 def shown_results(results: Mapping[str, float]) -> dict[str, float]:
@@ -336,35 +296,16 @@ def shown_results(results: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in results.items() if name not in hidden}
 
 
-def _results(facts: CardFacts) -> str:
-    step = facts.results.get("step", facts.results.get("global_step"))
-    after = f"After step {step:g}:\n" if step is not None else ""
-    rows = {name: float(f"{value:.6g}") for name, value in shown_results(facts.results).items()}
-    return after + _block(rows) if rows else ""
-
-
-def _usage(facts: CardFacts, architecture: str, tag: str | None, without_bert: bool) -> str:
-    usage = facts.usage
-    if usage is None and without_bert:
+def _usage(facts: CardFacts, architecture: str, tag: str | None) -> str:
+    usage = facts.usage or f'from bert_tf import {architecture}\n\nmodel = {architecture}.from_pretrained("{PLACE}")'
+    if not facts.usage and architecture in WITHOUT_BERT:
         usage = f"python run_classifier.py --do_predict --init_checkpoint={PLACE} --output_dir=..."
-    if usage is None:
-        usage = f'from bert_tf import {architecture}\n\nmodel = {architecture}.from_pretrained("{PLACE}")'
     language = "shell" if usage.startswith("python ") else "python"
-    parts = [f"```{language}\n{usage}\n```"]
-    if facts.is_served and tag and not without_bert:
+    text = f"```{language}\n{usage}\n```"
+    if facts.is_served and tag and architecture not in WITHOUT_BERT:
         export = f"python export_saved_model.py --model_dir={PLACE} --export_dir=serving/model"
-        parts.append(f"A SavedModel for TensorFlow Serving, strings in and answers out:\n```shell\n{export}\n```")
-    return "\n\n".join(parts)
-
-
-def _block(values: Mapping) -> str:
-    """YAML of what is known, a line for each value, whatever text is in it; "" if there is nothing."""
-    known = {
-        name: " ".join(value.split()) if isinstance(value, str) else value
-        for name, value in values.items()
-        if value is not None
-    }
-    return f"```yaml\n{yaml.safe_dump(known, **_YAML)}```" if known else ""
+        text += f"\n\nA SavedModel for TensorFlow Serving, strings in and answers out:\n```shell\n{export}\n```"
+    return text
 
 
 def _public(value: object) -> object:

@@ -245,7 +245,7 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
     if not tf.io.gfile.isdir(directory):
         raise FileExistsError(f"{directory} is a file; a directory is needed.")
     old = sorted(file for file in _files_in(directory) if _MODEL_FILE.fullmatch(file))
-    old += [card.CARD] * card.is_ours(directory)
+    old += [card.CARD] * (card.read_ours(directory) is not None)
     if old and not overwrite:
         raise FileExistsError(
             f"{directory} already has files of a model ({some(old)}): give another target, or replace them all with "

@@ -85,7 +85,7 @@ def _run(
     _check_records(task, data)
     model, optimizer, trained, step = _build_and_restore(task, strategy)
     # A run that was killed after its last step has yet to write them; the weights it began from may be gone by now.
-    writes_cards = chief and settings.do_train and (step < last_step or not card.is_ours(settings.output_dir))
+    writes_cards = chief and settings.do_train and (step < last_step or card.read_ours(settings.output_dir) is None)
     facts = _card_facts(task, data) if writes_cards else NO_FACTS
     if chief and settings.do_train and step < last_step:
         vocabulary = _missing_vocabulary(task)

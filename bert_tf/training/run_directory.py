@@ -14,7 +14,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import card, open_weights
-from bert_tf.models.card import Beginning, CardFacts
+from bert_tf.models.card import CardFacts
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import config_files, find_config, read_head
 from bert_tf.models.head_config import HEAD_CONFIG, KEYS_IN_CONFIG, NO_HEAD, HeadConfig
@@ -168,7 +168,7 @@ _SETTINGS = "run.json"
 SEEDS, SEARCH = "seeds.json", "search.json"
 _VERSION = "version of "
 TRAINING_DATA = "training_data"  # in run.json: number and checksum of the training examples
-BEGINNING = "init_weights"  # in run.json: the weights that the run began from, for its card; see `card.Beginning`
+BEGINNING = "init_weights"  # in run.json: the weights that the run began from, for its card; see `card.beginning_of`
 FINISHED = "finished_step"  # in run.json: the step at which a fine-tuning run ended; null until then
 
 # Changing these between two starts of a run does not change its model, or is refused (generator_config_file).
@@ -286,7 +286,7 @@ _ALWAYS = (
 )  # fmt: skip
 
 
-def beginning_of_run(output_dir: str, init_checkpoint: str | None) -> Beginning | None:
+def beginning_of_run(output_dir: str, init_checkpoint: str | None) -> dict | None:
     """The weights that the run in output_dir began from, or, if it is new, begins from; None: it is not known.
 
     A resumed run takes them from its run.json: they may be elsewhere by now.
@@ -295,15 +295,14 @@ def beginning_of_run(output_dir: str, init_checkpoint: str | None) -> Beginning 
       init_checkpoint: weights or a directory, for a new run; None: it begins from random weights.
     """
     if checkpoints.latest_checkpoint(output_dir):
-        return card.beginning_from(read_settings(output_dir).get(BEGINNING))
-    if not init_checkpoint:
-        return Beginning(None)
-    return card.beginning_of(init_checkpoint, open_weights.open_weights(init_checkpoint))
+        recorded = read_settings(output_dir).get(BEGINNING)
+        return recorded if isinstance(recorded, dict) else None
+    return card.beginning_of(init_checkpoint, open_weights.open_weights(init_checkpoint) if init_checkpoint else None)
 
 
 def recorded_beginning(facts: CardFacts) -> dict[str, object]:
     """What run.json notes of the weights that a run began from."""
-    return {BEGINNING: facts.beginning and dataclasses.asdict(facts.beginning)}
+    return {BEGINNING: facts.beginning}
 
 
 def settings_shown(recorded: Mapping[str, object], *settings) -> dict[str, object]:
@@ -391,7 +390,7 @@ def _written_by_a_run(directory: str) -> list[str]:
 
 def _is_written(path: str) -> bool:
     folder, name = posixpath.split(path)
-    is_card = name == card.CARD and card.is_ours(folder)
+    is_card = name == card.CARD and card.read_ours(folder) is not None
     return is_card or path.endswith("/1_Pooling/config.json") or _WRITTEN.fullmatch(name) is not None
 
 
