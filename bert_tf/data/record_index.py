@@ -30,9 +30,9 @@ from bert_tf.data.record_files import (
     payload_at,
     with_advice,
 )
-from bert_tf.system.kept_arrays import arrays_as_bytes, load_arrays, save_arrays
+from bert_tf.system.atomic import arrays_as_bytes, load_arrays, save_arrays
+from bert_tf.system.cores import in_threads
 from bert_tf.system.progress import progress_bar
-from bert_tf.system.threads import in_threads
 
 _BATCHES_AT_ONCE = 64  # of a file that is scanned
 _READ_BUFFER_BYTES = 256 * 1024

@@ -15,7 +15,7 @@ import posixpath
 from bert_tf.models import huggingface, variable_names
 from bert_tf.models.families import family_of_variables
 from bert_tf.models.lora import merged
-from bert_tf.system.literal_paths import names_in
+from bert_tf.system.local_files import names_in
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text.casing import first_existing

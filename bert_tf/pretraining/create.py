@@ -38,7 +38,7 @@ from bert_tf.pretraining.vocabulary_files import read_tokenizer, vocabulary_sha2
 from bert_tf.system import atomic, run_lock, workers
 from bert_tf.system.checks import check_local_dir
 from bert_tf.system.cores import available_cores
-from bert_tf.system.literal_paths import names_in, paths_beginning_with
+from bert_tf.system.local_files import names_in, paths_beginning_with
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_files import list_files
 from bert_tf.text.casing import directory_of, read_casing, resolve_casing

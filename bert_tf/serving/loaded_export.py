@@ -12,7 +12,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2
 
-from bert_tf.system import literal_paths
+from bert_tf.system import local_files
 from bert_tf.system.messages import some, visible
 from bert_tf.system.text_files import read_json
 from bert_tf.text.casing import first_existing
@@ -82,9 +82,9 @@ class Export:
 
 
 def _load(directory: str):
-    if literal_paths.is_plain(directory):
+    if local_files.is_plain(directory):
         return tf.saved_model.load(directory)
-    with literal_paths.linked({"export": directory}) as folder:
+    with local_files.linked({"export": directory}) as folder:
         return tf.saved_model.load(os.path.join(folder, "export"))
 
 

@@ -1,19 +1,125 @@
-"""Local stand-ins of remote files, for libraries that open local files only; private, and removed after use."""
+"""Local files: private folders and stand-ins of remote files, which are removed after use, and names taken literally.
+
+A path names one file or folder, whatever characters are in it: it is never read as a pattern. Folders are listed and
+their names compared here, instead of by `tf.io.gfile.glob`, to which `/runs/lr=[1e-4]` is a pattern that does not match
+itself. TensorFlow's own readers of checkpoints match such patterns too; they are given links of plain names.
+"""
 
 import contextlib
 import hashlib
 import os
+import pathlib
 import posixpath
 import re
 import shutil
+import socket
 import stat
 import tempfile
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 
-from bert_tf.system import processes
 from bert_tf.system.checks import is_remote
 
+_SPECIAL = frozenset("[]*?\\")
 _PRIVATE = re.compile(r"bert_tf_([0-9a-f]{8})_(\d+)_(\d+)_\w+")
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def names_in(folder: str) -> list[str]:
+    """The names of a folder's files and folders, sorted; none if there is no such folder."""
+    if not is_remote(folder):
+        return sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
+    import tensorflow as tf
+
+    return sorted(name.rstrip("/") for name in tf.io.gfile.listdir(folder)) if tf.io.gfile.isdir(folder) else []
+
+
+def paths_beginning_with(start: str) -> list[str]:
+    """The paths whose beginning is `start`: a folder and the beginning of a name in it."""
+    folder, beginning = posixpath.split(start)
+    return [posixpath.join(folder, name) for name in names_in(folder) if name.startswith(beginning)]
+
+
+def is_plain(path: str) -> bool:
+    """Whether a path, read as a pattern, can only match itself."""
+    return _SPECIAL.isdisjoint(path)
+
+
+def linked(targets: Mapping[str, str]) -> tempfile.TemporaryDirectory:
+    """A private folder of links to files or folders that TensorFlow can't open by their own names.
+
+    Args:
+      targets: name of the link -> path.
+
+    Raises:
+      ValueError: they are remote, or temporary files are kept in such a folder as well; names the path.
+    """
+    folder = private_folder()
+    for name, path in targets.items():
+        if is_remote(path) or not is_plain(folder.name):
+            folder.cleanup()
+            raise ValueError(
+                f"{path}: TensorFlow takes the characters [ ] * ? \\ in it for a pattern and can't read this file: "
+                "choose another name."
+            )
+        os.symlink(os.path.abspath(path), os.path.join(folder.name, name))
+    return folder
+
+
+def check_text(arguments: Sequence[str]) -> None:
+    """Checks that a command line is UTF-8, since TensorFlow can't open other paths.
+
+    Raises:
+      ValueError: names the flag.
+    """
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{ascii(argument)[1:-1]}: this is not UTF-8; choose another name.") from None
+
+
+# --- processes of this machine ----------------------------------------------------------------------------------------
+
+
+def machine() -> str:
+    """What is the same for two processes if, and only if, each can see whether the other lives."""
+    try:
+        boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # containers have their own process numbers
+    except OSError:
+        return f"{socket.gethostname()} {uuid.getnode()}"
+
+
+def start_of(pid: int) -> int | None:
+    """When a process started, in ticks since the machine did; None if there is none, or the system doesn't say."""
+    return _state_and_start(pid)[1]
+
+
+def is_alive(pid: int, start: int | None) -> bool:
+    """Whether the process with this number that started then lives. start: None if it is unknown."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # another user's
+    state, found = _state_and_start(pid)
+    return state not in ("Z", "X") and (None in (found, start) or found == start)
+
+
+def _state_and_start(pid: int) -> tuple[str | None, int | None]:
+    try:
+        text = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None, None
+    fields = re.split(r"\s+", text.rpartition(")")[2].strip())  # a program's name may contain anything
+    return fields[0], int(fields[19])
+
+
+# --- private folders and stand-ins ------------------------------------------------------------------------------------
 
 
 def private_folder() -> tempfile.TemporaryDirectory:
@@ -22,7 +128,7 @@ def private_folder() -> tempfile.TemporaryDirectory:
     Its name says which process made it, see `remove_left_behind`.
     """
     pid = os.getpid()
-    return tempfile.TemporaryDirectory(prefix=f"bert_tf_{_machine()}_{pid}_{processes.start_of(pid) or 0}_")
+    return tempfile.TemporaryDirectory(prefix=f"bert_tf_{_machine()}_{pid}_{start_of(pid) or 0}_")
 
 
 def remove_left_behind() -> None:
@@ -31,7 +137,7 @@ def remove_left_behind() -> None:
     with contextlib.suppress(OSError):
         for name in os.listdir(place):
             made = _PRIVATE.fullmatch(name)
-            if not made or made[1] != _machine() or processes.is_alive(int(made[2]), int(made[3]) or None):
+            if not made or made[1] != _machine() or is_alive(int(made[2]), int(made[3]) or None):
                 continue
             path = os.path.join(place, name)
             status = os.lstat(path)
@@ -40,7 +146,7 @@ def remove_left_behind() -> None:
 
 
 def _machine() -> str:
-    return hashlib.sha256(processes.machine().encode()).hexdigest()[:8]
+    return hashlib.sha256(machine().encode()).hexdigest()[:8]
 
 
 @contextlib.contextmanager

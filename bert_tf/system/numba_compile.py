@@ -15,7 +15,7 @@ import numpy as np
 from numba.core import event, types
 from numba.core.registry import CPUDispatcher
 
-from bert_tf.system import first_use
+from bert_tf.system import progress
 
 _interpreting = contextvars.ContextVar("interpreting", default=False)
 
@@ -97,12 +97,12 @@ class _Announcer(event.Listener):
     def on_start(self, event):
         self._depth += 1
         dispatcher = event.data["dispatcher"]
-        if self._depth == 1 and dispatcher in self._dispatchers and self._seconds < first_use.SECONDS:
+        if self._depth == 1 and dispatcher in self._dispatchers and self._seconds < progress.SLOW_SECONDS:
             module = dispatcher.py_func.__module__
-            self._context = first_use.announced(
+            self._context = progress.announced(
                 f"Compiling the loops of {module.rpartition('.')[0] or module} for this processor, which is done once: "
                 f"later runs take them from {dispatcher._cache.cache_path}.",
-                first_use.SECONDS - self._seconds,
+                progress.SLOW_SECONDS - self._seconds,
             )
             self._begun = time.monotonic()
             self._context.__enter__()

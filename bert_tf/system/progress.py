@@ -1,9 +1,14 @@
-"""Progress bars by tqdm, redrawn less often in files and pipes."""
+"""How far something is: bars by tqdm, redrawn less often in files and pipes, and what is slow only the first time."""
 
+import contextlib
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 
+from absl import logging
 from tqdm import tqdm
+
+SLOW_SECONDS = 2.0  # after which something that is slow only the first time says so
 
 _SECONDS_BETWEEN_UPDATES = 0.5
 _SECONDS_BETWEEN_LINES = 30.0
@@ -45,3 +50,15 @@ def start_clock(bar: tqdm, done: int) -> None:
     """
     bar.n = bar.last_print_n = bar.initial = done
     bar.unpause()
+
+
+@contextlib.contextmanager
+def announced(message: str, seconds: float = SLOW_SECONDS) -> Iterator[None]:
+    """Logs a message as soon as the context has taken so many seconds; nothing if it ends before."""
+    timer = threading.Timer(seconds, logging.info, ["%s", message])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 
 from absl import logging
 
-from bert_tf.system import atomic, processes
+from bert_tf.system import atomic, local_files
 from bert_tf.system.checks import is_remote
 from bert_tf.system.messages import visible
 from bert_tf.system.text_files import parse_json
@@ -266,12 +266,12 @@ def _in_use(named: str, path: str, owner: Owner) -> LockedError:
 def _this_process() -> Owner:
     started = time.strftime("%Y-%m-%d %H:%M:%S %z")
     pid = os.getpid()
-    return Owner(uuid.uuid4().hex, socket.gethostname(), processes.machine(), pid, processes.start_of(pid), started)
+    return Owner(uuid.uuid4().hex, socket.gethostname(), local_files.machine(), pid, local_files.start_of(pid), started)
 
 
 def _is_alive(owner: Owner) -> bool | None:
     """Whether the owner's process lives; None where that can't be seen: on another machine."""
-    return processes.is_alive(owner.pid, owner.process_start) if owner.machine == processes.machine() else None
+    return local_files.is_alive(owner.pid, owner.process_start) if owner.machine == local_files.machine() else None
 
 
 def _absolute(path: str) -> str:

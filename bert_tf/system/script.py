@@ -20,7 +20,7 @@ from absl import app, flags, logging
 
 from bert_tf.system import compiled_programs, cores
 from bert_tf.system.declare import declared_flags, help_text, required_flags
-from bert_tf.system.literal_paths import check_text
+from bert_tf.system.local_files import check_text
 from bert_tf.system.messages import visible
 
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep

@@ -6,7 +6,7 @@ import re
 
 from absl import logging
 
-from bert_tf.system.literal_paths import paths_beginning_with
+from bert_tf.system.local_files import paths_beginning_with
 from bert_tf.system.text_files import exists, is_folder, read_json, read_json_if_there
 from bert_tf.text.vocab import VOCAB, load_vocab
 

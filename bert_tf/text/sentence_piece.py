@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 import sentencepiece
 
-from bert_tf.system.literal_paths import names_in
+from bert_tf.system.local_files import names_in
 from bert_tf.system.text_files import read_bytes, understood
 from bert_tf.text.added_tokens import read_added_tokens
 from bert_tf.text.casing import TOKENIZER, TOKENIZER_CONFIG, Casing, find_vocab_file, first_existing, is_there

@@ -22,7 +22,7 @@ from absl import logging
 
 from bert_tf.data.order import Share
 from bert_tf.models import initialize, lora
-from bert_tf.system import compiled_programs, first_use
+from bert_tf.system import compiled_programs, progress
 from bert_tf.training import checkpoints
 from bert_tf.training.distribution import distribute, is_chief
 from bert_tf.training.log import TrainingLog
@@ -148,7 +148,7 @@ def log_period(log_every_steps: int, num_train_steps: int) -> int:
 
 
 def _announced() -> contextlib.AbstractContextManager:
-    return first_use.announced(
+    return progress.announced(
         "The first step takes longest: TensorFlow builds its graph and XLA compiles parts of it, once for each "
         f"shape. Compiled parts: {compiled_programs.said()}."
     )

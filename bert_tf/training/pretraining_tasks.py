@@ -25,8 +25,8 @@ from bert_tf.models.recipe import Recipe
 from bert_tf.models.students import DISTILLATION_FLAGS
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.pretraining.masking import Masking
+from bert_tf.system.atomic import load_arrays, save_arrays
 from bert_tf.system.declare import given
-from bert_tf.system.kept_arrays import load_arrays, save_arrays
 from bert_tf.system.text_files import list_files, warn_of_missing_shards
 from bert_tf.training import run_directory
 from bert_tf.training.pretraining_settings import ELECTRA_FLAGS, MASK_FLAGS, PretrainingSettings

@@ -21,7 +21,7 @@ from bert_tf.models.head_config import HEAD_CONFIG, KEYS_IN_CONFIG, NO_HEAD, Hea
 from bert_tf.models.recipe import Recipe
 from bert_tf.system import run_lock
 from bert_tf.system.atomic import is_temporary_name, remove_folder, write_text_file
-from bert_tf.system.literal_paths import names_in
+from bert_tf.system.local_files import names_in
 from bert_tf.system.text_files import read_json, read_json_if_there
 from bert_tf.training import checkpoints
 

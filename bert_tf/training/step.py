@@ -14,9 +14,8 @@ import tensorflow as tf
 
 from bert_tf.models import initialize, kernels
 from bert_tf.models.dropout import dropout_scope
-from bert_tf.system.cores import batches_at_once
+from bert_tf.system.cores import batches_at_once, mapped_in_order
 from bert_tf.system.progress import batches_with_progress
-from bert_tf.system.threads import mapped_in_order
 from bert_tf.training.settings import TrainingSettings
 from bert_tf.weights.bundle import CheckpointReader
 

@@ -18,7 +18,7 @@ import google_crc32c
 import numpy as np
 from absl import logging
 
-from bert_tf.system.literal_paths import names_in, paths_beginning_with
+from bert_tf.system.local_files import names_in, paths_beginning_with
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import exists, is_folder, open_binary, read_bytes, size_of
 from bert_tf.weights.mapping import Weights, largest_first

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from bert_tf.system.checks import is_remote
 from bert_tf.system.download import download_file, unpack_tar, unpack_zip
-from bert_tf.system.literal_paths import names_in, paths_beginning_with
+from bert_tf.system.local_files import names_in, paths_beginning_with
 
 ADDRESS = "https://storage.googleapis.com"
 CACHE_VARIABLE = "BERT_TF_CACHE"

@@ -5,7 +5,7 @@ from helpers.pretraining_runs import assert_bit_identical, flags_of, write_input
 from helpers.script_cases import run_cases, weights_of
 from helpers.slow import exhaustive
 
-pytestmark = pytest.mark.slow  # in small: system/test_literal_paths.py
+pytestmark = pytest.mark.slow  # in small: system/test_local_files.py
 
 NAMES = exhaustive(
     "[!a]", "a*b", "a?b", "a\\b", "\\*", "{a,b}", " a b ", "a\nb", "a\"'b", "$HOME", "ü日本", "a,b#c%20", "[", "**"

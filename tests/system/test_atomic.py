@@ -1,9 +1,11 @@
-"""Files are written completely or not at all."""
+"""Files are written completely or not at all, and kept arrays read whole or made again."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from bert_tf.system import atomic
+from bert_tf.system.atomic import load_arrays, save_arrays
 
 
 def test_write_needs_its_directory(tmp_path):
@@ -40,3 +42,14 @@ def test_a_temporary_folder_begins_empty_and_goes(tmp_path):
         (folder / "half").touch()
         raise ValueError("stop")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_whole_or_none(tmp_path, caplog):
+    path = str(tmp_path / "kept.npz")
+    assert load_arrays(path) is None
+    arrays = {"one": np.arange(3), "two": np.zeros((2, 0))}
+    save_arrays(path, arrays)
+    np.testing.assert_equal(load_arrays(path), arrays)
+    np.testing.assert_equal(load_arrays(path, ("one", "two")), arrays)
+    assert load_arrays(path, ("one", "three", "four")) is None
+    assert "kept.npz can't be read (no four, three): made again." in caplog.text

@@ -1,13 +1,19 @@
-"""Private folders of killed processes are removed, and nothing else."""
+"""Private folders of killed processes are removed, and nothing else; a path is never read as a pattern."""
 
 import os
 import subprocess
 import sys
 import tempfile
 
+import numpy as np
 import pytest
+from helpers import warm
+from helpers.paths import ROOT
+from helpers.script_cases import weights_of
 
 from bert_tf.system import local_files
+from bert_tf.training import checkpoints
+from bert_tf.weights.bundle import find_bundle
 
 
 @pytest.fixture
@@ -56,3 +62,73 @@ def test_links_and_others_folders_stay(place, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: os.stat(path).st_uid + 1)  # another user's
     local_files.remove_left_behind()
     assert os.path.exists(path)
+
+
+NAMES = [
+    "lr=[1e-4]", "[!a]", "a*b", "a?b", "a\\b", "\\[a\\]", "{a,b}", " a ", "a\nb", "$HOME", "~", "a%20b", "日本",
+    "model.ckpt-3.index",
+]  # fmt: skip
+
+
+def save(folder, step, **options) -> str:
+    return checkpoints.save(str(folder), step, {"bert/x": np.full(3, step, np.float32)}, **options)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_checkpoints_are_found_in_folders_of_any_name(name, tmp_path):
+    folder = tmp_path / name
+    folder.mkdir()
+    (tmp_path / "lr=1").mkdir()  # what the first name matches as a pattern
+    save(tmp_path / "lr=1", 9)
+    for step in (1, 2, 10):
+        save(folder, step, keep_max=2)
+    newest = checkpoints.latest_checkpoint(str(folder))
+    assert newest == str(folder / "model.ckpt-10") == find_bundle(str(folder), "bert_model.ckpt")
+    np.testing.assert_array_equal(weights_of(newest)["bert/x"], [10, 10, 10])
+    assert sorted(one for one in os.listdir(folder) if one.endswith(".index")) == [
+        "model.ckpt-10.index",
+        "model.ckpt-2.index",
+    ]
+    (folder / "checkpoint").unlink()
+    assert checkpoints.latest_checkpoint(str(folder)) == newest
+    for path in folder.glob("model.ckpt-10.*"):
+        path.rename(folder / path.name.replace("model.ckpt-10", "released [1]?.ckpt"))
+    for path in folder.glob("model.ckpt-2.*"):
+        path.unlink()
+    assert find_bundle(str(folder), "bert_model.ckpt") == str(folder / "released [1]?.ckpt")
+    np.testing.assert_array_equal(weights_of(folder)["bert/x"], [10, 10, 10])
+
+
+def test_links_are_removed_with_the_reader(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "[1]").mkdir()
+    prefix = save(tmp_path / "[1]", 1)
+    np.testing.assert_array_equal(weights_of(prefix)["bert/x"], [1, 1, 1])
+    assert os.listdir(tmp_path / "temporary") == []
+    assert sorted(os.listdir(tmp_path / "[1]")) == [
+        "checkpoint",
+        "model.ckpt-1.data-00000-of-00001",
+        "model.ckpt-1.index",
+    ]
+
+
+def test_what_cannot_be_linked_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=r"^gs://a\[1\]/x: TensorFlow takes .* for a pattern"):
+        local_files.linked({"x": "gs://a[1]/x"})
+    (tmp_path / "[1]").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "[1]"))
+    with pytest.raises(ValueError, match="TensorFlow takes"):
+        local_files.linked({"x": str(tmp_path)})
+    assert os.listdir(tmp_path / "[1]") == []
+
+
+@pytest.mark.parametrize("script", ["run_pretraining", "run_classifier", "create_pretraining_data"])
+def test_a_name_that_is_not_utf8_is_refused_in_one_line(script, tmp_path):
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe")
+    command = [sys.executable, str(ROOT / f"{script}.py"), f"--output_dir={path}"]
+    result = warm.run(command, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "--output_dir=" in result.stderr and "this is not UTF-8; choose another name." in result.stderr
+    assert result.stderr.count("\n") == 1 and "Traceback" not in result.stderr
+    assert os.listdir(tmp_path) == []

@@ -11,7 +11,7 @@ import numpy as np
 from helpers.paths import ROOT
 from helpers.warm import HANG_SECONDS
 
-from bert_tf.system import first_use, numba_compile
+from bert_tf.system import numba_compile, progress
 
 CALLED = """
 from bert_tf.system.numba_compile import compiled
@@ -69,7 +69,7 @@ def test_constants_and_variables_share_what_is_compiled_and_that_it_takes_long_i
         told.append((message, seconds))
         yield
 
-    monkeypatch.setattr(first_use, "announced", announced)
+    monkeypatch.setattr(progress, "announced", announced)
     monkeypatch.setattr(numba_compile._announcer, "_seconds", 0.5)  # of earlier functions
     (tmp_path / "loop.py").write_text(LOOP)
     monkeypatch.syspath_prepend(tmp_path)
@@ -77,10 +77,10 @@ def test_constants_and_variables_share_what_is_compiled_and_that_it_takes_long_i
     assert loop.advance_twice(3) == 7
     assert len(loop.advance.signatures) == 1
     ((message, seconds),) = told
-    assert message.startswith("Compiling the loops of loop ") and seconds == first_use.SECONDS - 0.5
+    assert message.startswith("Compiling the loops of loop ") and seconds == progress.SLOW_SECONDS - 0.5
     assert message.endswith(f"which is done once: later runs take them from {tmp_path / '__pycache__'}.")
     assert numba_compile._announcer._seconds > 0.5
-    monkeypatch.setattr(numba_compile._announcer, "_seconds", first_use.SECONDS + 1)  # it has been said
+    monkeypatch.setattr(numba_compile._announcer, "_seconds", progress.SLOW_SECONDS + 1)  # it has been said
     assert loop.advance_twice(3.5) == 8.0 and len(told) == 1
 
 
@@ -115,9 +115,9 @@ def test_interpreted_and_inner_functions_compile_nothing(monkeypatch, tmp_path):
 
 def test_what_takes_long_is_announced_and_nothing_else(monkeypatch):
     said = threading.Event()
-    monkeypatch.setattr(first_use.logging, "info", lambda form, message: message == "slow" and said.set())
-    with first_use.announced("slow", HANG_SECONDS):
+    monkeypatch.setattr(progress.logging, "info", lambda form, message: message == "slow" and said.set())
+    with progress.announced("slow", HANG_SECONDS):
         pass
     assert not said.is_set()
-    with first_use.announced("slow", 0.001):
+    with progress.announced("slow", 0.001):
         assert said.wait(HANG_SECONDS)

@@ -10,7 +10,7 @@ import pytest
 from helpers.events import wait_until
 from helpers.locks import leave_lock
 
-from bert_tf.system import atomic, processes, run_lock
+from bert_tf.system import atomic, local_files, run_lock
 
 
 def held(folder):
@@ -52,7 +52,7 @@ def test_a_dead_owner_loses_it(case, tmp_path):
     pid, start = {
         "no such process": (dead_process(), 1),
         "number used again": (os.getpid(), 1),
-        "zombie": (process.pid, processes.start_of(process.pid)),
+        "zombie": (process.pid, local_files.start_of(process.pid)),
     }[case]
     leave_lock(tmp_path / "run.lock", pid=pid, process_start=start)
     with held(tmp_path) as lock:

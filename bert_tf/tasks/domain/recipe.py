@@ -28,7 +28,7 @@ from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
 from bert_tf.pretraining.shard import summary_path
 from bert_tf.system import run_lock
 from bert_tf.system.atomic import remove_folder, write_text_file
-from bert_tf.system.literal_paths import names_in
+from bert_tf.system.local_files import names_in
 from bert_tf.system.script_runs import Run, check_flags, do_runs, results_in, scores_in
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import read_json, read_json_if_there

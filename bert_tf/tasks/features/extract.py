@@ -25,12 +25,11 @@ from bert_tf.models.pooling import normalized
 from bert_tf.models.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.task_models import BertModel
 from bert_tf.models.variable_names import check_shapes
-from bert_tf.system.cores import batches_at_once
+from bert_tf.system.cores import batches_at_once, mapped_in_order
 from bert_tf.system.messages import named_by
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import TextFile, compression_of, whole_lines
-from bert_tf.system.threads import mapped_in_order
 from bert_tf.tasks.features.files import Entries, open_writer
 from bert_tf.tasks.features.settings import FeatureSettings
 from bert_tf.text.casing import directory_of

@@ -16,7 +16,7 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows, document_spans
-from bert_tf.system.kept_arrays import load_arrays, save_arrays
+from bert_tf.system.atomic import load_arrays, save_arrays
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.workers import map_tasks
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
