@@ -24,6 +24,7 @@ from collections.abc import Iterator
 
 from absl import logging
 
+from bert_tf.system.atomic import write_files
 from bert_tf.system.local_files import private_folder, remove_left_behind
 
 VARIABLE = "BERT_TF_COMPILED"
@@ -151,37 +152,23 @@ def _copy_sound(folder: str, own: str) -> set[str]:
     """Copies the programs whose checksums are right; returns their names."""
     copied = set()
     for path in pathlib.Path(folder).glob("*.pb"):
-        with contextlib.suppress(OSError):
-            content = path.read_bytes()
-            first, _, rest = content.partition(b"\n")
-            if first == _checksum(rest):
-                pathlib.Path(own, path.name).write_bytes(content)
-                copied.add(path.name)
+        content = path.read_bytes()
+        first, _, rest = content.partition(b"\n")
+        if first == _checksum(rest):
+            pathlib.Path(own, path.name).write_bytes(content)
+            copied.add(path.name)
     return copied
 
 
 def _move_new(own: str, folder: str, known: set[str]) -> None:
     """Adds what this process compiled to the folder; if that is full, it keeps nothing else."""
-    texts = {}
-    for name in {*os.listdir(own)} - known:
-        text = _as_text(pathlib.Path(own, name).read_bytes())
-        if text is not None:
-            texts[name] = text
+    made = {name: _as_text(pathlib.Path(own, name).read_bytes()) for name in {*os.listdir(own)} - known}
+    texts = {os.path.join(folder, name): _checksum(text) + b"\n" + text for name, text in made.items() if text}
     there = list(os.scandir(folder)) if texts else []
     if sum(entry.stat().st_size for entry in there) + sum(map(len, texts.values())) > _MOST_BYTES:
         for entry in there:
             os.remove(entry.path)
-    for name, text in texts.items():
-        target = os.path.join(folder, name)
-        temporary = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
-        try:
-            with open(temporary, "wb") as file:
-                file.write(_checksum(text) + b"\n" + text)
-            os.replace(temporary, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.remove(temporary)
-            raise
+    write_files(texts)
 
 
 def _checksum(content: bytes) -> bytes:

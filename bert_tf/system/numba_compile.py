@@ -45,7 +45,7 @@ def compiled(function: Callable) -> "_Loop":
     loop.enable_caching()
     file = loop._cache._cache_file
     file._source_stamp = (file._source_stamp, _checksum(pathlib.Path(function.__code__.co_filename).parent))
-    _announcer.add(loop)
+    _announcer.dispatchers.add(loop)
     return loop
 
 
@@ -89,28 +89,24 @@ class _Announcer(event.Listener):
     """Has it logged, once in a process, that functions are being compiled, if all of that together takes long."""
 
     def __init__(self):
-        self._dispatchers, self._depth, self._seconds, self._begun, self._context = set(), 0, 0.0, 0.0, None
-
-    def add(self, dispatcher) -> None:
-        self._dispatchers.add(dispatcher)
+        self.dispatchers, self._depth, self._seconds, self._context = set(), 0, 0.0, None
 
     def on_start(self, event):
         self._depth += 1
         dispatcher = event.data["dispatcher"]
-        if self._depth == 1 and dispatcher in self._dispatchers and self._seconds < progress.SLOW_SECONDS:
+        left = progress.SLOW_SECONDS - self._seconds
+        if self._depth == 1 and dispatcher in self.dispatchers and left > 0:
             module = dispatcher.py_func.__module__
-            self._context = progress.announced(
+            self._context, self._begun = contextlib.ExitStack(), time.monotonic()
+            self._context.enter_context(progress.announced(
                 f"Compiling the loops of {module.rpartition('.')[0] or module} for this processor, which is done once: "
-                f"later runs take them from {dispatcher._cache.cache_path}.",
-                progress.SLOW_SECONDS - self._seconds,
-            )
-            self._begun = time.monotonic()
-            self._context.__enter__()
+                f"later runs take them from {dispatcher._cache.cache_path}.", left,
+            ))  # fmt: skip
 
     def on_end(self, event):
         self._depth -= 1
         if self._depth == 0 and self._context:
-            self._context.__exit__(None, None, None)
+            self._context.close()
             self._context = None
             self._seconds += time.monotonic() - self._begun
 

@@ -25,7 +25,7 @@ SCRIPTS = pathlib.Path(__file__).resolve().parents[2]
 
 _LINES_OF_LOG = 15
 _SECONDS_BETWEEN_LOOKS = 0.5
-_END_OF_LOG = 4096  # bytes, enough for a progress bar
+_END_OF_LOG = 4096  # characters, enough for a progress bar
 _MOST_WARNINGS = 5  # of one run
 # A progress bar of the scripts, "train:  40%|####      | 40/100 [00:10<00:15, 4.0step/s]", and a warning of theirs.
 _BAR = re.compile(r"(\w[\w ]*): +\d+%\|[^|]*\| *(\d+/\d+) \[[\d:]+<([\d:]+)")
@@ -99,7 +99,7 @@ def do_run(run: Run, output_dir: str, wait: Callable[[str], None] = lambda progr
     Its warnings are repeated at its end.
 
     Args:
-      wait: called from time to time while the script runs, with `progress_in` its log if that is a local file.
+      wait: called from time to time while the script runs, with `progress_in` its log.
 
     Raises:
       ChildProcessError: it failed; the message ends with the last lines of its log.
@@ -112,10 +112,8 @@ def do_run(run: Run, output_dir: str, wait: Callable[[str], None] = lambda progr
     command = run.command()
     logging.info("%s; its log is %s", " ".join(command), log_path)
     started = time.monotonic()
-    known = 0  # bytes of earlier starts
-    if tf.io.gfile.exists(log_path):
-        known = tf.io.gfile.stat(log_path).length
     with _appended(log_path) as log:
+        known = log.seek(0, os.SEEK_END)  # bytes of earlier starts
         process = subprocess.Popen(
             [sys.executable, str(SCRIPTS / command[0]), *command[1:]], stdout=log, stderr=subprocess.STDOUT
         )
@@ -123,14 +121,12 @@ def do_run(run: Run, output_dir: str, wait: Callable[[str], None] = lambda progr
             while process.poll() is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_SECONDS_BETWEEN_LOOKS)
-                wait("" if is_remote(log_path) else progress_in(_end_of(log_path, known)))
+                wait(progress_in(_text_in(log, known)[-_END_OF_LOG:]))
         finally:
             if process.poll() is None:  # on SIGTERM a training run saves a checkpoint
                 process.terminate()
                 process.wait()
-    with tf.io.gfile.GFile(log_path, "rb") as file:
-        file.seek(known)
-        text = file.read().decode("utf-8", errors="replace")
+        text = _text_in(log, known)
     if process.returncode:
         last = "".join(text.splitlines(keepends=True)[-_LINES_OF_LOG:])
         raise ChildProcessError(
@@ -140,17 +136,13 @@ def do_run(run: Run, output_dir: str, wait: Callable[[str], None] = lambda progr
     for warning in list(dict.fromkeys(_WARNING.findall(text)))[:_MOST_WARNINGS]:
         logging.warning("%s: %s", run.name, warning)
     kept = {"command": command, "results": run.read(), "seconds": round(time.monotonic() - started, 1)}
-    path = os.path.join(output_dir, "results", f"{run.name}.json")
-    write_text_file(path, json.dumps(kept, indent=2) + "\n")
+    write_text_file(os.path.join(output_dir, "results", f"{run.name}.json"), json.dumps(kept, indent=2) + "\n")
     return kept
 
 
-def _end_of(path: str, known: int) -> str:
-    """The last few thousand characters of a local file, from a position on."""
-    with open(path, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(known, size - _END_OF_LOG))
-        return file.read().decode("utf-8", errors="replace")
+def _text_in(log: BinaryIO, begin: int) -> str:
+    """What a log has from a byte on, without moving the place where a script writes to it."""
+    return os.pread(log.fileno(), os.fstat(log.fileno()).st_size - begin, begin).decode("utf-8", errors="replace")
 
 
 @contextlib.contextmanager
@@ -158,17 +150,13 @@ def _appended(path: str) -> Iterator[BinaryIO]:
     """A file whose content is appended to the one at `path`: at once if that is local, at the end if it is remote."""
     import tensorflow as tf
 
-    if not is_remote(path):
-        with open(path, "ab") as file:
-            yield file
-        return
-    with tempfile.TemporaryFile() as file:
+    with tempfile.TemporaryFile() if is_remote(path) else open(path, "a+b") as file:
         try:
             yield file
         finally:
-            file.seek(0)
-            with tf.io.gfile.GFile(path, "ab") as target:
-                target.write(file.read())
+            if is_remote(path):
+                with tf.io.gfile.GFile(path, "ab") as target:
+                    target.write(_text_in(file, 0).encode())
 
 
 def do_runs(runs: Iterable[Run], output_dir: str) -> dict[str, dict]:
@@ -183,15 +171,13 @@ def do_runs(runs: Iterable[Run], output_dir: str) -> dict[str, dict]:
         logging.info("%d of %d runs are already done.", len(done), len(runs))
     options = {"total": len(runs), "initial": len(done), "desc": "scripts", "unit": "run", "miniters": 0}
     with progress_bar(**options) as bar, _stopped_by_signal():
-        for run in runs:
-            if run.name in done:
-                continue
-            bar.set_postfix_str(run.name)
+        for run in (run for run in runs if run.name not in done):
 
             def show(progress: str, name: str = run.name) -> None:
                 bar.set_postfix_str(f"{name}: {progress}" if progress else name, refresh=False)
                 bar.update(0)  # drawn as often as any bar
 
+            show("")
             done[run.name] = do_run(run, output_dir, show)
             bar.update()
     return done

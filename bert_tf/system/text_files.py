@@ -117,12 +117,9 @@ def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
 
 
 def _matches(pattern: str) -> list[str]:
-    """The paths that a glob matches; see `_needs_tensorflow`."""
-    if not _needs_tensorflow(pattern):
-        return glob.glob(pattern, include_hidden=True)
-    import tensorflow as tf
-
-    return tf.io.gfile.glob(pattern)
+    """The paths that a glob matches."""
+    files = _gfile(pattern)
+    return files.glob(pattern) if files else glob.glob(pattern, include_hidden=True)
 
 
 def warn_of_missing_shards(files: Iterable[str], flag: str = "--input_file") -> None:
@@ -135,14 +132,8 @@ def warn_of_missing_shards(files: Iterable[str], flag: str = "--input_file") -> 
             numbers.setdefault((match[1], int(match[3])), set()).add(int(match[2]))
     for (name, total), found in numbers.items():
         if missing := sorted(set(range(total)) - found):
-            logging.warning(
-                "%s: of the %d shards of %s, only %d are given; the first missing one is %05d",
-                flag,
-                total,
-                name,
-                len(found),
-                missing[0],
-            )
+            shown = (flag, total, name, len(found), missing[0])
+            logging.warning("%s: of the %d shards of %s, only %d are given; the first missing one is %05d", *shown)
 
 
 def read_bytes(path: str) -> bytes:
@@ -297,45 +288,35 @@ def compression_of(path: str) -> tuple[str, str]:
     return compression, name if compression else path
 
 
-def _needs_tensorflow(path: str) -> bool:
-    """Whether TensorFlow reads a path: not a local one before that, whose import takes seconds, is imported."""
-    return sys.modules.get("tensorflow") is not None or "://" in path
+def _gfile(path: str):
+    """TensorFlow's file functions; None for a local path before TensorFlow, whose import takes seconds, is imported."""
+    if sys.modules.get("tensorflow") is None and "://" not in path:
+        return None
+    import tensorflow as tf
+
+    return tf.io.gfile
 
 
 def open_binary(path: str):
-    """Opens a file to read its bytes; see `_needs_tensorflow`."""
-    if not _needs_tensorflow(path):
-        return open(path, "rb")
-    import tensorflow as tf
-
-    return tf.io.gfile.GFile(path, "rb")
+    """Opens a file to read its bytes."""
+    files = _gfile(path)
+    return files.GFile(path, "rb") if files else open(path, "rb")
 
 
 def size_of(path: str) -> int:
-    """The size of a file in bytes; see `_needs_tensorflow`."""
-    if not _needs_tensorflow(path):
-        return os.path.getsize(path)
-    import tensorflow as tf
-
-    return tf.io.gfile.stat(path).length
+    """The size of a file in bytes."""
+    files = _gfile(path)
+    return files.stat(path).length if files else os.path.getsize(path)
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file or directory; see `_needs_tensorflow`."""
-    if not _needs_tensorflow(path):
-        return os.path.exists(path)
-    import tensorflow as tf
-
-    return tf.io.gfile.exists(path)
+    """Whether there is a file or directory."""
+    return (_gfile(path) or os.path).exists(path)
 
 
 def is_folder(path: str) -> bool:
-    """Whether there is a directory; see `_needs_tensorflow`."""
-    if not _needs_tensorflow(path):
-        return os.path.isdir(path)
-    import tensorflow as tf
-
-    return tf.io.gfile.isdir(path)
+    """Whether there is a directory."""
+    return (_gfile(path) or os.path).isdir(path)
 
 
 def lines_at_beginning(path: str) -> int | None:

@@ -25,18 +25,22 @@ def report_progress(amount: float) -> None:
         _report(amount)
 
 
-def _start_worker(counter, verbosity, guards: list, shared: tuple) -> None:
+def _start_worker(counter, verbosity: int, guards: list, shared: tuple) -> None:
     """Sets up a new process: it adds progress to a counter shared with the parent, and ends with the parent.
 
     It may write what the parent may write.
     """
     global _report, _shared
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+    def end_with_parent() -> None:
+        multiprocessing.parent_process().join()  # also if that is killed
+        os._exit(1)
 
     def report(amount: float) -> None:
         with counter.get_lock():
             counter.value += amount
 
+    threading.Thread(target=end_with_parent, daemon=True).start()
     _report, _shared = report, shared
     atomic.guards.extend(guards)
     logging.set_verbosity(verbosity)
@@ -44,12 +48,6 @@ def _start_worker(counter, verbosity, guards: list, shared: tuple) -> None:
 
 def _run_in_worker(function: Callable, task: tuple):
     return function(*task, *_shared)
-
-
-def _end_with_parent() -> None:
-    """Ends this process as soon as the parent process ends, even if that is killed."""
-    multiprocessing.parent_process().join()
-    os._exit(1)
 
 
 def map_tasks(
@@ -86,8 +84,15 @@ def run_tasks(
       RuntimeError: processes keep dying. An error of `function` is raised here, too; tasks that have not started are
         dropped.
     """
+    global _report
     if num_workers == 1:
-        yield from _run_here(function, tasks, on_progress, shared)
+        for number, task in enumerate(tasks):
+            _report = on_progress
+            try:
+                result = function(*task, *shared)
+            finally:
+                _report = None
+            yield number, result
         return
     context = _start_context(function.__module__)
     counter, shown = context.Value("d", 0.0), 0.0
@@ -129,22 +134,7 @@ def _start_context(module: str):
     On Linux they are forked from a process that has only imported `module`, so that all workers wait for a single
     import of TensorFlow and share its memory.
     """
-    if sys.platform != "linux":
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([module])
+    context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+    if sys.platform == "linux":
+        context.set_forkserver_preload([module])
     return context
-
-
-def _run_here(
-    function: Callable, tasks: Sequence[tuple], on_progress: Callable[[float], None], shared: tuple
-) -> Iterator:
-    """`run_tasks` in this process."""
-    global _report
-    for number, task in enumerate(tasks):
-        _report = on_progress
-        try:
-            result = function(*task, *shared)
-        finally:
-            _report = None
-        yield number, result

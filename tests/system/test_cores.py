@@ -38,10 +38,7 @@ app.run(main)
         *(
             pytest.param(*values, marks=pytest.mark.slow)
             for values in [
-                (1, "None, False", None, "1 2 1"),
-                (6, "None, False", None, "1 7 1"),
                 (64, "None, False", None, "8 9 1"),
-                (64, "None, False", "4", "0 9 1"),
                 (6, "None, False", "3", "0 3 1"),
                 (6, "None, True", None, "0 2 1"),
                 (6, "2, False", None, "0 2 1"),
@@ -89,7 +86,7 @@ def test_nothing_changes_once_tensorflow_has_computed(monkeypatch):
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
-@pytest.mark.parametrize("count", [0, 1, 2, 7])
+@pytest.mark.parametrize("count", [0, 1, 7])
 def test_results_are_in_order_and_few_at_a_time(count, at_once):
     """As many as may are computed at the same time, and the first does not end before the second."""
     taken, running, most, lock = [], 0, 0, threading.Lock()

@@ -69,25 +69,16 @@ def crafted(**values) -> str:
 
 DAMAGED = {
     "empty": "",
-    "no values": "{}",
     "list": "[1]",
     "not UTF-8": b"\xff\xfe",
     "nested": "[" * 50_000,
-    "nested value": crafted(host="HERE").replace('"HERE"', "[" * 30_000 + "]" * 30_000),
-    "thousands of digits": crafted(pid="HERE").replace('"HERE"', "9" * 5000),
     "large": crafted(host="x" * 2**17),
     "further value": crafted(other=1),
     "token of text": crafted(token="../../victim"),
-    "token too short": crafted(token="f" * 31),
-    "token of another kind": crafted(token=7),
     "pid of text": crafted(pid="7"),
-    "pid true": crafted(pid=True),
-    "pid 10^30": crafted(pid=10**30),
     "pid 0": crafted(pid=0),
     "start of text": crafted(process_start="7"),
-    "host null": crafted(host=None),
     "machine list": crafted(machine=[]),
-    "started number": crafted(started=7),
     "scratch list": crafted(scratch=["/tmp"]),
 }
 

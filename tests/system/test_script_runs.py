@@ -29,8 +29,6 @@ def script(tmp_path, monkeypatch) -> str:
     ("log", "progress"),
     [
         ("", ""),
-        ("I1125 Nothing yet\n", ""),
-        (BAR, "train 40/100, 00:15 left"),
         (f"{BAR}\r{BAR.replace('40', '41')}\nI1125 Saved\n", "train 41/100, 00:15 left"),
         ("train:   0%|          | 0/700 [00:00<?, ?step/s]", ""),
         ("write records: 100%|██████████| 8/8 [1:02:03<00:00]", "write records 8/8, 00:00 left"),

@@ -54,16 +54,6 @@ def test_tensorflow_without_what_scripts_do_not_use(flag):
     assert found["finds_tpus"] == [str(flag is not None)]
 
 
-def test_modules_that_are_there_already_stay(monkeypatch):
-    monkeypatch.setitem(sys.modules, "bert_tf_hidden", None)
-    monkeypatch.delitem(sys.modules, "bert_tf_hidden")
-    with script._not_found("os", "bert_tf_hidden"):
-        assert sys.modules["os"] is os
-        with pytest.raises(ImportError):
-            import bert_tf_hidden  # noqa: F401
-    assert "bert_tf_hidden" not in sys.modules and sys.modules["os"] is os
-
-
 @pytest.mark.slow
 def test_what_is_imported_before_the_first_step(tmp_path):
     write_encoder(tmp_path, PIECES)
