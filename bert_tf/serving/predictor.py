@@ -22,7 +22,7 @@ from bert_tf.system.cores import batches_at_once, mapped_in_order
 from bert_tf.system.messages import warn_once
 from bert_tf.system.progress import progress_bar
 from bert_tf.tasks.classification import encode as classification_encode
-from bert_tf.tasks.classification import metrics as classification_metrics
+from bert_tf.tasks.classification import outputs as classification_outputs
 from bert_tf.tasks.classification.data import InputExample, Task, task_of
 from bert_tf.tasks.table import TASKS
 
@@ -284,7 +284,7 @@ class Predictor(Answerer):
         Args:
           texts: strings, or pairs of strings if the model was trained on pairs.
         """
-        return classification_metrics.describe_predictions(self.task, self.logits(texts))
+        return classification_outputs.describe_predictions(self.task, self.logits(texts))
 
     def __call__(self, text: str, pair: str | None = None) -> dict:
         """The prediction for one text or one pair."""

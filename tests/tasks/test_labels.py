@@ -23,7 +23,7 @@ from bert_tf.models.directory import read_head
 from bert_tf.models.head_config import HEAD_CONFIG
 from bert_tf.tasks.choice.settings import ChoiceSettings
 from bert_tf.tasks.choice.task import ChoiceTask
-from bert_tf.tasks.classification import glue_submission
+from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.ner.settings import NerSettings
@@ -132,14 +132,14 @@ def test_a_model_with_its_own_order_of_the_labels_of_mnli(folder, spelled, monke
     ]  # fmt: skip
     gold = [one["label"] for one in expected]
     assert len(set(gold)) == 3
-    file = glue_submission.FILES["mnli", "test_matched"]
-    monkeypatch.setitem(glue_submission.FILES, ("mnli", "test_matched"), dataclasses.replace(file, rows=len(TEXTS)))
+    file = glue.FILES["mnli", "test_matched"]
+    monkeypatch.setitem(glue.FILES, ("mnli", "test_matched"), dataclasses.replace(file, rows=len(TEXTS)))
     task = ClassificationTask(
         ClassificationSettings(
             task_name="MNLI", data_dir=write_mnli(folder, gold), glue_submission=str(folder / "submission")
         )
     )
-    monkeypatch.setattr(glue_submission, "with_diagnostic_set", lambda task, data_dir: task)
+    monkeypatch.setattr(glue, "with_diagnostic_set", lambda task, data_dir: task)
     results = fine_tune(task, run_of(folder, model, do_eval=True, do_predict=True))
     assert results["eval_accuracy"] == 1.0
     assert_same_answers(predicted(folder / "out"), expected)

@@ -9,7 +9,7 @@ from bert_tf.system.checks import check_file, check_output_dir
 from bert_tf.system.declare import ORIGINAL, group, setting
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import UTF_8
-from bert_tf.tasks.classification import glue, glue_submission
+from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification.data import Split, check_examples, custom_task, declared_task
 from bert_tf.training.class_weights import check_class_weights, class_weights_setting
 from bert_tf.training.settings import FineTuningSettings, features_setting, lstm_setting
@@ -148,7 +148,7 @@ class ClassificationSettings(TableSettings, FileSettings):
             raise ValueError("Which task? Give --task_name or --tfds_name.")
 
     def _check_submission(self, run: FineTuningSettings) -> None:
-        glue_submission.check_task(None if self.tfds_name else self.task_name)
+        glue.check_submission(None if self.tfds_name else self.task_name)
         if not run.do_predict:
             raise ValueError("--glue_submission needs --do_predict.")
         if run.num_seeds > 1 or run.search is not None:

@@ -10,16 +10,7 @@ from bert_tf.models import baselines as models_baselines
 from bert_tf.models import task_models
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.system.messages import named_by
-from bert_tf.tasks.classification import (
-    baselines,
-    data,
-    encode,
-    features,
-    glue,
-    glue_submission,
-    long_texts,
-    metrics,
-)
+from bert_tf.tasks.classification import data, encode, glue, model_choice
 from bert_tf.tasks.classification import outputs as classification_outputs
 from bert_tf.tasks.classification.settings import WINDOW_FLAGS
 from bert_tf.tasks.table import TASKS
@@ -42,14 +33,14 @@ class ClassificationTask(FineTuningTask):
     takes_pairs = False
 
     def resolve(self, run, newest):
-        model = baselines.chosen_model(self.settings, run, newest)
+        model = model_choice.chosen_model(self.settings, run, newest)
         self.settings = dataclasses.replace(self.settings, model=model)
         self._check_earlier_task(run, newest)
         if model == "bert":
-            self.settings = features.choose_features(self.settings, run, newest)
-            self.settings = long_texts.choose_windows(self.settings, run, newest)
+            self.settings = model_choice.choose_features(self.settings, run, newest)
+            self.settings = model_choice.choose_windows(self.settings, run, newest)
             if self.settings.long_texts:
-                run = long_texts.with_window_length(run, newest)
+                run = model_choice.with_window_length(run, newest)
             for name in ("embedding_size", *(() if self.settings.features else ("hidden_size",))):
                 if getattr(self.settings, name) is not None:
                     raise ValueError(
@@ -113,7 +104,7 @@ class ClassificationTask(FineTuningTask):
             windows = {name: getattr(own, name) for name in WINDOW_FLAGS}
             files.head = HeadConfig(None, files.head.labels, None, *top, hidden_act=files.head.hidden_act, **windows)
             return files, tokenizer
-        files, tokenizer = baselines.describe_model(self.settings, run, newest)
+        files, tokenizer = model_choice.describe_baseline(self.settings, run, newest)
         sizes = {"embedding_size": files.config.hidden_size, "hidden_size": files.config.intermediate_size}
         self.settings = dataclasses.replace(self.settings, **sizes)
         return files, tokenizer
@@ -135,7 +126,7 @@ class ClassificationTask(FineTuningTask):
                 self.takes_pairs |= bool(examples) and examples[0].text_b is not None
                 if kind == "test" and self.settings.glue_submission:
                     path = data.split_path(self.task, self.task.test[name], self.settings.data_dir)
-                    glue_submission.check_count(self.task.name, name, len(examples), path)
+                    glue.check_submission_count(self.task.name, name, len(examples), path)
                 rows = encode.encode_examples(examples, self.task, tokenizer, run.max_seq_length, windows=self.windows)
                 if kind != "test" and rows.label_ids is None:
                     raise ValueError(f"--{action}: the set {name} has examples without label.")
@@ -189,7 +180,7 @@ class ClassificationTask(FineTuningTask):
         else:
             task = glue.find_task(own.task_name, own.language)
             if own.glue_submission:
-                task = glue_submission.with_diagnostic_set(task, own.data_dir)
+                task = glue.with_diagnostic_set(task, own.data_dir)
 
         def read(kind: str) -> dict:
             splits = {"train": {"train": task.train} if task.train else {}, "dev": task.dev, "test": task.test}[kind]
@@ -229,7 +220,7 @@ class ClassificationTask(FineTuningTask):
         encode.write_records(path, rows, max_seq_length)
 
     def score(self, examples, outputs, batch_size):
-        return metrics.evaluate(self.task, outputs, examples.rows.label_ids, batch_size)
+        return classification_outputs.evaluate(self.task, outputs, examples.rows.label_ids, batch_size)
 
     def write_analysis(self, output_dir, examples, outputs, results):
         title = f"{self.task.name}, {examples.name}, step {results['global_step']}"
@@ -242,9 +233,9 @@ class ClassificationTask(FineTuningTask):
             output_dir, examples.suffix, self.task, examples.examples, outputs, self.settings.predictions_csv
         )
         if self.settings.glue_submission:
-            glue_submission.write_predictions(self.settings.glue_submission, self.task, examples.name, outputs)
+            glue.write_submission(self.settings.glue_submission, self.task, examples.name, outputs)
             if examples is self.test_sets[-1]:
-                glue_submission.finish(self.settings.glue_submission)
+                glue.finish_submission(self.settings.glue_submission)
 
     def score_predictions(self, output_dir, examples, outputs, step, batch_size):
         if examples.rows.label_ids is None:

@@ -19,7 +19,6 @@ from bert_tf.tasks import task as fine_tuning_task
 from bert_tf.tasks.classification import data as classification_data
 from bert_tf.tasks.classification import encode as classification_encode
 from bert_tf.tasks.classification import glue
-from bert_tf.tasks.classification import metrics as classification_metrics
 from bert_tf.tasks.classification import outputs as classification_outputs
 from bert_tf.text.casing import Casing
 from bert_tf.text.wordpiece import FullTokenizer
@@ -222,7 +221,7 @@ def test_metrics_equal_scikit_learns():
     logits, labels = generator.normal(size=(37, 2)).astype(np.float32), generator.integers(0, 2, 37)
     predicted = logits.argmax(-1)
     task = glue.find_task("mrpc")
-    results = classification_metrics.evaluate(task, logits, labels, 8)
+    results = classification_outputs.evaluate(task, logits, labels, 8)
     assert set(results) == {"eval_accuracy", "eval_f1", "eval_loss", "loss"}
     assert results["eval_accuracy"] == sklearn_metrics.accuracy_score(labels, predicted)
     assert results["eval_f1"] == sklearn_metrics.f1_score(labels, predicted)
@@ -231,10 +230,10 @@ def test_metrics_equal_scikit_learns():
     assert results["eval_loss"] == pytest.approx(losses.mean(), rel=1e-6)
     batches = [losses[start : start + 8].mean() for start in range(0, 37, 8)]
     assert results["loss"] == pytest.approx(np.mean(batches), rel=1e-6) != pytest.approx(losses.mean(), rel=1e-6)
-    cola = classification_metrics.evaluate(glue.find_task("cola"), logits, labels, 8)
+    cola = classification_outputs.evaluate(glue.find_task("cola"), logits, labels, 8)
     assert cola["eval_matthews"] == sklearn_metrics.matthews_corrcoef(labels, predicted)
     scores = generator.normal(size=37).astype(np.float32)
-    stsb = classification_metrics.evaluate(glue.find_task("sts-b"), scores[:, None], labels.astype(np.float32), 8)
+    stsb = classification_outputs.evaluate(glue.find_task("sts-b"), scores[:, None], labels.astype(np.float32), 8)
     assert stsb["eval_pearson"] == pytest.approx(np.corrcoef(scores, labels)[0, 1], rel=1e-5)
     assert stsb["eval_loss"] == pytest.approx(np.mean((scores - labels) ** 2), rel=1e-5)
 
@@ -243,11 +242,11 @@ def test_several_labels_may_hold():
     task = classification_data.Task("custom", ("a", "b", "c"), None, metrics=("micro_f1", "macro_f1"), multi_label=True)
     logits = np.array([[2.0, -1.0, 0.5], [-3.0, 4.0, -1.0]], np.float32)
     labels = np.array([[1, 0, 0], [0, 1, 0]], np.float32)
-    results = classification_metrics.evaluate(task, logits, labels, 8)
+    results = classification_outputs.evaluate(task, logits, labels, 8)
     assert results["eval_micro_f1"] == pytest.approx(0.8)
     expected = np.log1p(np.exp(-np.abs(logits))) + np.maximum(logits, 0) - logits * labels
     assert results["eval_loss"] == pytest.approx(expected.mean(), rel=1e-6)
-    described = classification_metrics.describe_predictions(task, logits)
+    described = classification_outputs.describe_predictions(task, logits)
     assert [record["labels"] for record in described] == [["a", "c"], ["b"]]
     assert described[0]["probabilities"]["a"] == pytest.approx(1 / (1 + np.exp(-2)), rel=1e-6)
 

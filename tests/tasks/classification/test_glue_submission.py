@@ -5,7 +5,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from bert_tf.tasks.classification import glue, glue_submission
+from bert_tf.tasks.classification import glue
 
 # What the leaderboard takes: file -> number of predictions, and what they are.
 BINARY, ENTAILMENT = {"0", "1"}, {"entailment", "not_entailment"}
@@ -20,7 +20,7 @@ RULES = {
 def write(folder, name, test_set="test", seed=0):
     """Random predictions for a test set; returns them as class numbers or, for STS-B, numbers."""
     task = glue.find_task(name)
-    count = glue_submission.FILES[task.name, test_set].rows
+    count = glue.FILES[task.name, test_set].rows
     generator = np.random.default_rng(seed)
     if task.is_regression:
         logits = generator.uniform(-1, 6, (count, 1)).astype(np.float32)
@@ -28,7 +28,7 @@ def write(folder, name, test_set="test", seed=0):
     else:
         logits = generator.normal(size=(count, len(task.labels))).astype(np.float32)
         predicted = logits.argmax(1)
-    glue_submission.write_predictions(str(folder), task, test_set, logits)
+    glue.write_submission(str(folder), task, test_set, logits)
     return predicted
 
 
@@ -37,11 +37,11 @@ def submission(tmp_path_factory):
     """(folder, predictions by file, what `finish` returned after the first file and after each of the last three)."""
     folder = tmp_path_factory.mktemp("glue") / "new" / "submission"
     predicted, finished = {}, []
-    for number, (task, test_set) in enumerate(glue_submission.FILES):
-        name = glue_submission.FILES[task, test_set].name
+    for number, (task, test_set) in enumerate(glue.FILES):
+        name = glue.FILES[task, test_set].name
         predicted[name] = write(folder, task, test_set)
         if number in (0, 9, 10, 11):
-            finished.append(glue_submission.finish(str(folder)))
+            finished.append(glue.finish_submission(str(folder)))
     return folder, predicted, finished
 
 
@@ -49,7 +49,7 @@ def test_all_test_sets_have_a_file(submission):
     folder, _, finished = submission
     assert {path.name for path in folder.iterdir()} == {*RULES, "submission.zip"}
     sets = {(task.name, name) for task in glue.TASKS.values() for name in task.test if task.name != "xnli"}
-    assert sets | {("mnli", "diagnostic")} == set(glue_submission.FILES)
+    assert sets | {("mnli", "diagnostic")} == set(glue.FILES)
     assert finished == [None] * 2 + [str(folder / "submission.zip")] * 2
 
 
@@ -67,7 +67,7 @@ def test_a_file_has_the_leaderboards_form(submission, name):
         np.testing.assert_allclose(numbers, predicted[name], atol=1e-6)
     else:
         assert set(values) == labels
-        file = next(file for file in glue_submission.FILES.values() if file.name == name)
+        file = next(file for file in glue.FILES.values() if file.name == name)
         assert list(values) == [glue.TASKS[file.task].labels[number] for number in predicted[name]]
 
 
@@ -100,7 +100,7 @@ def test_a_wrong_file_is_named_and_not_sent(tmp_path, caplog, case):
     path = tmp_path / "WNLI.tsv"
     path.write_text("".join(line + "\n" for line in change(path.read_text().splitlines())))
     with caplog.at_level("INFO"):
-        assert glue_submission.finish(str(tmp_path)) is None
+        assert glue.finish_submission(str(tmp_path)) is None
     warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 1 and message in warnings[0] and warnings[0].startswith(str(path))
     assert "has 1 of the 11 files of a submission; missing: AX.tsv, CoLA.tsv" in caplog.text
@@ -110,10 +110,10 @@ def test_a_wrong_file_is_named_and_not_sent(tmp_path, caplog, case):
 def test_scores_are_from_0_to_5(tmp_path, value):
     write(tmp_path, "sts-b")
     path = tmp_path / "STS-B.tsv"
-    assert glue_submission.problem_of(str(tmp_path), glue_submission.FILES["sts-b", "test"]) is None
+    assert glue.problem_of(str(tmp_path), glue.FILES["sts-b", "test"]) is None
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines[:4], f"3\t{value}", *lines[5:]]) + "\n")
-    problem = glue_submission.problem_of(str(tmp_path), glue_submission.FILES["sts-b", "test"])
+    problem = glue.problem_of(str(tmp_path), glue.FILES["sts-b", "test"])
     assert problem == f"{path}, line 5: the prediction is {value!r}, not a number from 0 to 5"
 
 
@@ -122,5 +122,5 @@ def test_a_wrong_file_among_all_keeps_the_zip_file_from_being_written(submission
     for name in RULES:
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     (tmp_path / "RTE.tsv").write_bytes(b"index\tprediction\n0\t\xff\n")
-    assert glue_submission.finish(str(tmp_path)) is None
+    assert glue.finish_submission(str(tmp_path)) is None
     assert not (tmp_path / "submission.zip").exists()

@@ -11,10 +11,9 @@ from sklearn import metrics as sklearn_metrics
 from bert_tf.models import objectives
 from bert_tf.tasks import outcome
 from bert_tf.tasks.classification import glue
-from bert_tf.tasks.classification import metrics as classification_metrics
 from bert_tf.tasks.classification import outputs as classification_outputs
 from bert_tf.tasks.classification.data import Task
-from bert_tf.tasks.classification.metrics import METRICS, evaluate
+from bert_tf.tasks.classification.outputs import METRICS, evaluate
 from bert_tf.training import run_directory
 
 SEVERAL = Task("custom", ("a", "b", "c"), None, metrics=("micro_f1", "macro_f1"), multi_label=True)
@@ -89,17 +88,17 @@ def test_losses_are_those_of_training(kind):
     }[kind]
     labels = labels.astype(np.int32 if kind == "classes" else np.float32)
     losses, _ = objective.values(tf.constant(logits), {"label_ids": tf.constant(labels)})
-    np.testing.assert_allclose(classification_metrics.example_losses(task, logits, labels), losses, rtol=1e-5)
+    np.testing.assert_allclose(classification_outputs.example_losses(task, logits, labels), losses, rtol=1e-5)
 
 
 def test_losses_and_probabilities_of_huge_logits_are_finite():
     logits = np.array([[1e4, -1e4], [-1e4, 1e4]], np.float32)
     results = evaluate(glue.find_task("rte"), logits, np.array([0, 0]), 2)
     assert results["eval_loss"] == pytest.approx(1e4)
-    assert classification_metrics.probabilities(glue.find_task("rte"), logits).tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    assert classification_outputs.probabilities(glue.find_task("rte"), logits).tolist() == [[1.0, 0.0], [0.0, 1.0]]
     several = Task("custom", ("a", "b"), None, metrics=("micro_f1",), multi_label=True)
     with np.errstate(all="raise"):
-        assert classification_metrics.probabilities(several, logits).tolist() == [[1.0, 0.0], [0.0, 1.0]]
+        assert classification_outputs.probabilities(several, logits).tolist() == [[1.0, 0.0], [0.0, 1.0]]
     assert evaluate(several, logits, np.array([[0, 1], [0, 1]], np.float32), 2)["eval_loss"] == pytest.approx(5e3)
 
 
