@@ -74,7 +74,7 @@ def test_missing_and_unknown_flags(script):
     assert ("--output_dir" in line, "one or more of --do_train" in line) == (script.startswith("run_"), trains)
     result = subprocess.run([sys.executable, f"{script}.py", "--inputfile=x"], capture_output=True, text=True, cwd=ROOT)
     assert result.returncode == 1
-    assert "Unknown command line flag 'inputfile'" in result.stderr
+    assert "there is no flag --inputfile; " in result.stderr
 
 
 def test_installation_for_a_tpu_leaves_out_what_asks_for_tensorflow():

@@ -130,20 +130,11 @@ def test_the_picture_of_the_house_has_every_package():
     assert set(re.findall(r"(\w+)/\s", house.split("bert_tf/\n")[1])) == {path.rpartition("/")[2] for path in packages}
 
 
-def test_what_a_family_needs_is_counted():
-    """A family's folder is small, and the page that lists ELECTRA's files has their numbers of lines."""
-    named = dict(re.findall(r"`(bert_tf/models/electra/\w+\.py)` \((\d+)", PAGES["architecture"]))
-    folders = {path.parent for path in (ROOT / "bert_tf" / "models").glob("*/config.py")}
-    lines = {
-        folder.name: {
-            path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines())
-            for path in folder.glob("*.py")
-            if path.name != "__init__.py"
-        }
-        for folder in folders
-    }
-    assert {name: int(count) for name, count in named.items()} == lines["electra"]
-    assert all(sum(counts.values()) < 850 for counts in lines.values())
+def test_what_a_family_needs_is_small():
+    folders = {path.parent for path in (ROOT / "bert_tf" / "models").glob("*/__init__.py")}
+    lines = {folder.name: sum(path.read_text().count("\n") for path in folder.glob("*.py")) for folder in folders}
+    assert "electra" in lines
+    assert all(count < 850 for count in lines.values())
 
 
 def test_flags_named_in_pages_exist():
