@@ -44,7 +44,7 @@ from pretraining_batches import (
 )
 
 from bert_tf.models.config import BertConfig
-from bert_tf.models.electra.pretraining import ElectraPretrainer
+from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.models.families import AlbertConfig, ElectraConfig
 from bert_tf.models.flops import electra_flops_per_example, pretraining_flops_per_example
 from bert_tf.models.task_models import BertForPreTraining

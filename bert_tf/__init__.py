@@ -19,7 +19,7 @@ _PUBLIC = {
     "BertForMultipleChoice": ("models.task_models", "Which of several choices is correct"),
     "BertForSimilarity": ("models.similarity", "Vectors of texts, trained so that those of like texts are near"),
     "BertForMaskedLM": ("models.task_models", "The words hidden by [MASK]"),
-    "ElectraDiscriminator": ("models.electra.discriminator", "Which words of a text a generator replaced"),
+    "ElectraDiscriminator": ("models.electra", "Which words of a text a generator replaced"),
     "ElectraForQuestionAnswering": (
         "models.question_heads",
         "Answers with the head that ELECTRA's authors trained",

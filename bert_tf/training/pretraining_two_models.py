@@ -13,7 +13,7 @@ from bert_tf.models import directory as model_directory
 from bert_tf.models.card import CardFacts
 from bert_tf.models.config import BertConfig
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
-from bert_tf.models.electra.pretraining import (
+from bert_tf.models.electra import (
     ElectraPretrainer,
     ReplacedTokenEvaluation,
     ReplacedTokenPretraining,

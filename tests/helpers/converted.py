@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_tf.models import initialize, open_weights, pretrained
-from bert_tf.models.electra.discriminator import ElectraDiscriminator
+from bert_tf.models.electra import ElectraDiscriminator
 from bert_tf.models.inputs import select
 from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD

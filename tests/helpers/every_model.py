@@ -4,8 +4,7 @@ import numpy as np
 
 from bert_tf.models.baselines import BaselineClassifier, create_config
 from bert_tf.models.config import BertConfig
-from bert_tf.models.electra.discriminator import ElectraDiscriminator
-from bert_tf.models.electra.pretraining import ElectraPretrainer
+from bert_tf.models.electra import ElectraDiscriminator, ElectraPretrainer
 from bert_tf.models.families import ElectraConfig
 from bert_tf.models.question_heads import ElectraForQuestionAnswering
 from bert_tf.models.similarity import BertForSimilarity

@@ -38,7 +38,7 @@ import json, sys
 import numpy as np
 import keras
 from bert_tf.models.families import ElectraConfig
-from bert_tf.models.electra.pretraining import ElectraPretrainer
+from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.training.optimization import create_optimizer
 
 loaded = "tensorflow" in sys.modules  # of the backend's own need

@@ -16,7 +16,7 @@ from helpers.outputs import TOLERANCE, assert_close
 from bert_tf.conversion import convert
 from bert_tf.models import open_weights, pretrained, task_models
 from bert_tf.models.config import BertConfig
-from bert_tf.models.electra.discriminator import ElectraDiscriminator
+from bert_tf.models.electra import ElectraDiscriminator
 from bert_tf.models.families import FAMILIES, family_named
 from bert_tf.training import checkpoints
 

@@ -14,7 +14,7 @@ from helpers.outputs import TOLERANCE, assert_close
 
 from bert_tf.conversion import convert
 from bert_tf.models import open_weights, pretrained, task_models
-from bert_tf.models.electra.discriminator import ElectraDiscriminator
+from bert_tf.models.electra import ElectraDiscriminator
 from bert_tf.models.families import ElectraConfig
 from bert_tf.models.task_models import BertForMaskedLM
 from bert_tf.serving.fill_mask import fill_mask

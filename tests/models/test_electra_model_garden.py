@@ -8,7 +8,7 @@ from helpers.outputs import assert_close
 
 from bert_tf.conversion import convert
 from bert_tf.models import open_weights, pretrained, task_models
-from bert_tf.models.electra.discriminator import ElectraDiscriminator
+from bert_tf.models.electra import ElectraDiscriminator
 from bert_tf.models.families import ElectraConfig
 
 tf_keras = pytest.importorskip("tf_keras")

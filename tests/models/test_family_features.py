@@ -90,7 +90,7 @@ import numpy as np
 import keras
 from bert_tf.models.families import config_of_dict
 from bert_tf.models.task_models import BertForSequenceClassification
-from bert_tf.models.electra.discriminator import ElectraDiscriminator
+from bert_tf.models.electra import ElectraDiscriminator
 from bert_tf.training.optimization import create_optimizer
 
 batch, results = dict(np.load(sys.argv[1] + "/batch.npz")), {}

@@ -9,7 +9,7 @@ from helpers.slow import slow
 
 from bert_tf.models import encoder, kernels, task_models
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
-from bert_tf.models.electra.pretraining import ElectraPretrainer
+from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.models.families import family_named
 from bert_tf.models.layers import gather_positions
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from helpers.masking import CLS, MASK, SEP, masking, packed_rows, rows_of
 
-from bert_tf.models.electra.pretraining import replace_tokens
+from bert_tf.models.electra import replace_tokens
 from bert_tf.pretraining import mask_rules
 
 pytestmark = pytest.mark.numbers

@@ -17,7 +17,7 @@ from helpers.slow import exhaustive, slow
 from helpers.small_data import texts_of, write_classification
 
 from bert_tf import BertForMaskedLM, BertForPreTraining, BertForSequenceClassification, BertModel, read_tokenizer
-from bert_tf.models.electra.discriminator import ElectraDiscriminator
+from bert_tf.models.electra import ElectraDiscriminator
 
 ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
 

@@ -14,7 +14,7 @@ from helpers.slow import slow
 from helpers.training_steps import trainer_of
 
 from bert_tf.models import flops, initialize, kernels
-from bert_tf.models.electra.pretraining import ElectraPretrainer, ReplacedTokenEvaluation
+from bert_tf.models.electra import ElectraPretrainer, ReplacedTokenEvaluation
 from bert_tf.models.families import ElectraConfig
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle

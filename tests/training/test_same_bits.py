@@ -9,7 +9,7 @@ from helpers.tiny import TINY_CONFIG
 from bert_tf import BertForMaskedLM
 from bert_tf.models.config import BertConfig
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
-from bert_tf.models.electra.pretraining import ElectraPretrainer
+from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.models.families import ElectraConfig
 from bert_tf.models.objectives import MaskedLanguageModelObjective
 from bert_tf.models.students import as_distilbert

@@ -7,7 +7,7 @@ import pytest
 from helpers.descendants import save_model
 
 from bert_tf import BertForMaskedLM, BertForPreTraining, BertModel
-from bert_tf.models.electra.discriminator import ElectraDiscriminator
+from bert_tf.models.electra import ElectraDiscriminator
 from bert_tf.system import script_runs
 from bert_tf.tasks.domain.recipe import adapt
 from bert_tf.tasks.domain.report import closing_lines

@@ -1,9 +1,9 @@
-"""Pre-training of ELECTRA: a generator guesses masked tokens, a discriminator finds its guesses (Clark et al. 2020).
+"""ELECTRA: a generator guesses masked tokens, a discriminator finds its guesses (Clark et al. 2020, section 3).
 
-Original: pretrain/pretrain_model.py of the ELECTRA repository, with its pretrain_helpers.py (`sample_from_softmax`,
-`scatter_update`).
+Original: pretrain/pretrain.py and pretrain_model.py of the ELECTRA repository (`_get_discriminator_output`), with its
+pretrain_helpers.py (`sample_from_softmax`, `scatter_update`).
 
-Shape legend: B batch, S sequence length, P predictions per sequence, V vocabulary.
+Shape legend: B batch, S sequence length, H hidden size, P predictions per sequence, V vocabulary.
 """
 
 import dataclasses
@@ -15,15 +15,24 @@ from keras import ops
 
 from bert_tf.models import kernels, variable_names
 from bert_tf.models.base_models import TaskModel
-from bert_tf.models.electra.discriminator import EPSILON, ReplacedTokenHead, ReplacedTokenObjective
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.families import config_of_dict
 from bert_tf.models.heads import MaskedLanguageModelHead
 from bert_tf.models.inputs import require_inputs, select
-from bert_tf.models.objectives import MaskedLanguageModelObjective, SumObjective, row_weights
+from bert_tf.models.layers import ConfiguredLayer, Projection
+from bert_tf.models.objectives import (
+    ClassificationObjective,
+    MaskedLanguageModelObjective,
+    SumObjective,
+    means,
+    require_zero_or_one,
+    row_weights,
+    sigmoid_cross_entropy,
+)
 from bert_tf.weights.mapping import Weights
 
 _PACKAGE = "bert_tf"
+_EPSILON = 1e-6  # added to numbers of tokens and predictions, so that a batch without any has loss 0
 
 # Subtracted from the logit of the right token where the generator may not draw it.
 _DISALLOWED = 1000.0
@@ -31,6 +40,85 @@ _THRESHOLDS = 200
 
 # What the tables that two encoders share must agree in.
 _SHARED_SIZES = ("vocab_size", "embedding_size", "max_position_embeddings", "type_vocab_size")
+
+
+class ReplacedTokenObjective(ClassificationObjective):
+    """Sigmoid cross-entropy of "was this token replaced", mean over all tokens but padding; [CLS] and [SEP] count.
+
+    Outputs: logits [B, S]. Features: `is_replaced` [B, S], 0 or 1; `input_mask` [B, S], 0 for padding.
+    Metrics: `replaced_token_accuracy`, `replaced_token_loss`. The values of tokens and their weights are [B, S].
+    """
+
+    label_names = ("is_replaced",)
+    optional_names = ("example_weights",)
+    ratios = means(replaced_token_accuracy="accuracy", replaced_token_loss="metric_loss")
+
+    @classmethod
+    def weights(cls, features, in_metrics=False):
+        mask = features.get("input_mask")
+        weights = ops.cast(ops.ones_like(features["is_replaced"]) if mask is None else mask, "float32")
+        return weights * row_weights(features, weights)[:, None] if "example_weights" in features else weights
+
+    @classmethod
+    def values(cls, outputs, features: dict) -> tuple:
+        labels = require_zero_or_one("is_replaced", features["is_replaced"], cls.weights(features))
+        right = ops.cast(ops.equal(outputs > 0, labels > 0), "float32")
+        return sigmoid_cross_entropy(outputs, labels), {"accuracy": right}
+
+    @classmethod
+    def loss(cls, sums: dict, totals: dict):
+        return sums["loss_sum"] / (totals["weight"] + _EPSILON)
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class ReplacedTokenHead(ConfiguredLayer):
+    """Dense layer H -> H with hidden_act, then H -> 1; no dropout."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        self.dense = self.projection(self.config.hidden_size)
+        self.output_dense = Projection(1, self.config.head_initializer_range, name="dense_1", dtype=self.dtype_policy)
+
+    def build(self, input_shape=None):
+        self.dense.build((None, None, self.config.hidden_size))
+        self.output_dense.build((None, None, self.config.hidden_size))
+        self.built = True
+
+    def call(self, sequence_output, training=False):
+        """sequence_output: [B, S, H]. Returns float32 logits [B, S]."""
+        x = self.dense(sequence_output, activation=self.config.activation, training=training)
+        return ops.cast(self.output_dense(x), "float32")[..., 0]
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class ElectraDiscriminator(TaskModel):
+    """Encoder, and for every token whether it was replaced. The generator is a `BertForMaskedLM`.
+
+    Example:
+
+        model = ElectraDiscriminator.from_pretrained("electra_small")
+        replaced = model({"input_ids": ids}) > 0  # [B, S]
+
+    Args:
+      config: an `ElectraConfig` or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
+    """
+
+    part = "discriminator"
+
+    def __init__(self, config, seed: int | None = None, name="discriminator", **kwargs):
+        super().__init__(ReplacedTokenObjective, config, seed, name=name, **kwargs)
+        self.head = ReplacedTokenHead(self.config, name="discriminator_predictions", dtype=self.dtype_policy)
+
+    def build_head(self):
+        self.head.build()
+
+    def call(self, inputs, training=False):
+        """inputs: as for `BertModel`. Returns float32 logits [B, S]: positive for tokens that were replaced."""
+        encoded = self.encode(inputs, training=training)
+        return self.head(encoded["sequence_output"], training=training)
+
+
+# --- pre-training ----------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +166,7 @@ class ReplacedTokenPretraining(SumObjective):
         judged = {**features, "is_replaced": replaced}
         losses, measures = ReplacedTokenObjective.values(logits, judged)
         found, tokens = _as_float(logits > 0), ReplacedTokenObjective.weights(judged)
-        of_rows = ops.sum(tokens * losses, axis=1) / (ops.sum(tokens, axis=1) + EPSILON)
+        of_rows = ops.sum(tokens * losses, axis=1) / (ops.sum(tokens, axis=1) + _EPSILON)
         return {
             "masked_lm_loss": masked["loss_sum"],
             "masked_lm_correct": masked["accuracy"],
@@ -96,8 +184,8 @@ class ReplacedTokenPretraining(SumObjective):
 
     def loss(self, sums: dict, totals: dict):
         """Both losses by their weights; with a batch's totals, the losses of its parts add up to its loss."""
-        masked_lm = sums["masked_lm_loss"] / (totals["masked_lm_weight"] + EPSILON)
-        discriminator = sums["discriminator_loss"] / (totals["tokens"] + EPSILON)
+        masked_lm = sums["masked_lm_loss"] / (totals["masked_lm_weight"] + _EPSILON)
+        discriminator = sums["discriminator_loss"] / (totals["tokens"] + _EPSILON)
         return self.generator_weight * masked_lm + self.discriminator_weight * discriminator
 
 
@@ -129,8 +217,8 @@ class ReplacedTokenEvaluation(ReplacedTokenPretraining):
 
     @classmethod
     def metrics(cls, sums: dict) -> dict:
-        recall = (sums["true_positives"] + EPSILON) / (sums["true_positives"][0] + EPSILON)
-        false_rate = sums["false_positives"] / (sums["false_positives"][0] + EPSILON)
+        recall = (sums["true_positives"] + _EPSILON) / (sums["true_positives"][0] + _EPSILON)
+        false_rate = sums["false_positives"] / (sums["false_positives"][0] + _EPSILON)
         area = ops.sum((false_rate[:-1] - false_rate[1:]) * (recall[:-1] + recall[1:])) / 2.0
         return super().metrics(sums) | {"disc_auc": area}
 
