@@ -162,13 +162,13 @@ def learn(kind: str, files: Sequence[str], output_file: str, settings: Mapping) 
     Args:
       settings: the kind's flags.
     """
-    from bert_tf.text import learn_byte_bpe, learn_sentence_piece, learn_vocabulary
+    from bert_tf.text import learn_vocabulary
 
     if kind == "byte_bpe":
-        contents = learn_byte_bpe.learn_byte_bpe(files, **settings)
+        contents = learn_vocabulary.learn_byte_bpe(files, **settings)
         return {os.path.join(os.path.dirname(output_file), name): content for name, content in contents.items()}
     if kind == "sentencepiece":
-        return {output_file: learn_sentence_piece.learn_sentence_piece(files, **settings)}
+        return {output_file: learn_vocabulary.learn_sentence_piece(files, **settings)}
     tokens = learn_vocabulary.learn_vocabulary(files, **settings)
     return {output_file: "".join(token + "\n" for token in tokens).encode()}
 

@@ -109,7 +109,7 @@ def run_plain(text: str, vocab_file: str, arguments: dict) -> dict:
 
     from bert_tf.pretraining.instances import VocabularyIds
     from bert_tf.system.text_files import list_files
-    from bert_tf.text.vocab import load_vocab
+    from bert_tf.text.tokenizer_files import load_vocab
 
     vocab = load_vocab(vocab_file)
     # Strings instead of ids.

@@ -1,11 +1,10 @@
 """The names of the original's tokenization.py."""
 
-from bert_tf.text.casing import validate_case_matches_checkpoint
 from bert_tf.text.characters import convert_to_unicode
 from bert_tf.text.characters import is_control as _is_control
 from bert_tf.text.characters import is_punctuation as _is_punctuation
 from bert_tf.text.characters import is_whitespace as _is_whitespace
-from bert_tf.text.vocab import load_vocab
+from bert_tf.text.tokenizer_files import load_vocab, validate_case_matches_checkpoint
 from bert_tf.text.wordpiece import (
     BasicTokenizer,
     FullTokenizer,

@@ -218,7 +218,7 @@ def _pretrain(plan: Plan, folder: str, family: str, name: str, keys: Mapping, fl
       keys: further keys of the configuration, by BERT's names. flags: further flags.
     """
     from bert_tf.models.families import family_named
-    from bert_tf.text.casing import Casing
+    from bert_tf.text.tokenizer_files import Casing
 
     kind = family_named(family)
     vocab_file = os.path.join(folder, plan.own.vocabulary)

@@ -134,7 +134,7 @@ def fine_tuning_runs(values, family: str, seed: int, from_scratch: bool = False)
 
 def write_configurations(values, families: list[str]) -> None:
     """Writes the configuration of every family; needs the vocabularies."""
-    from bert_tf.text.casing import Casing
+    from bert_tf.text.tokenizer_files import Casing
 
     for family in families:
         kind, *_, keys = FAMILIES[family]

@@ -22,12 +22,11 @@ from bert_tf.models.variable_names import expected_shapes, word_table
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.messages import some
 from bert_tf.system.progress import progress_bar
-from bert_tf.text import casing as text_casing
-from bert_tf.text import vocab as text_vocab
+from bert_tf.text import tokenizer_files
 from bert_tf.text.added_tokens import AddedToken, read_added_tokens
-from bert_tf.text.casing import Casing
+from bert_tf.text.tokenizer import special_tokens_of
 from bert_tf.text.tokenizer_choice import tokenizer_class_of
-from bert_tf.text.tokenizer_files import special_tokens_of
+from bert_tf.text.tokenizer_files import Casing
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.weights.mapping import Weights, blocks, is_model_variable
 
@@ -160,8 +159,8 @@ def _describe(
 ) -> tuple[ModelFiles, list[str]]:
     """What goes beside the weights, vocabulary and casing among it, and notes."""
     config = needed_config(files)
-    beside = text_casing.read_casing(text_casing.directory_of(vocab_file)) if vocab_file else Casing()
-    casing = text_casing.resolve_casing(do_lower_case, strip_accents, files.casing, beside)
+    beside = tokenizer_files.read_casing(tokenizer_files.directory_of(vocab_file)) if vocab_file else Casing()
+    casing = tokenizer_files.resolve_casing(do_lower_case, strip_accents, files.casing, beside)
     vocab_file, default = vocab_file or files.vocab_file, family_of(config).tokenizer_class
     files = dataclasses.replace(files, vocab_file=vocab_file, casing=casing)
     notes = []
@@ -173,10 +172,10 @@ def _describe(
             notes = [f"Tokenizer: {vocab_file}."]
         return files, notes
     if casing.source == "the default":
-        files.casing = casing = text_casing.casing_of_vocabulary(vocab_file) if vocab_file else Casing()
+        files.casing = casing = tokenizer_files.casing_of_vocabulary(vocab_file) if vocab_file else Casing()
     if vocab_file:
-        added = read_added_tokens(vocab_file, text_vocab.load_vocab(vocab_file))
-        count = max([len(text_vocab.vocabulary_lines(vocab_file)), *(token.id + 1 for token in added)])
+        added = read_added_tokens(vocab_file, tokenizer_files.load_vocab(vocab_file))
+        count = max([len(tokenizer_files.vocabulary_lines(vocab_file)), *(token.id + 1 for token in added)])
         if count < config.vocab_size:
             notes.append(
                 f"{vocab_file} has {count} tokens for vocab_size {config.vocab_size}: the last rows of the "
@@ -227,7 +226,7 @@ def _add_tokens(
     if use_unused and not has_pieces:
         raise ValueError(f"--use_unused_slots: {files.vocab_file} has no lines such as [unused1].")
     tokens = surgery.read_new_tokens(path)
-    known = text_vocab.vocabulary_lines(files.vocab_file) if has_pieces else []
+    known = tokenizer_files.vocabulary_lines(files.vocab_file) if has_pieces else []
     known = [*known, *(tokenizer.inv_vocab.get(index, "") for index in range(len(known), tokenizer.vocab_size))]
     weights, known, notes = surgery.add_tokens(
         weights,

@@ -19,7 +19,7 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import WITHOUT_BERT, HeadConfig
 from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
-from bert_tf.text.casing import Casing, directory_of
+from bert_tf.text.tokenizer_files import Casing, directory_of
 from bert_tf.weights.mapping import Weights, is_model_variable
 
 CARD = "README.md"

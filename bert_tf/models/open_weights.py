@@ -18,7 +18,7 @@ from bert_tf.models.lora import merged
 from bert_tf.system.local_files import names_in
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import exists, is_folder
-from bert_tf.text.casing import first_existing
+from bert_tf.text.tokenizer_files import first_existing
 from bert_tf.weights import bundle, released_models
 from bert_tf.weights.mapping import Weights
 from bert_tf.weights.tensor_files import open_safetensors

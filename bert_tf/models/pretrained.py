@@ -19,11 +19,10 @@ from bert_tf.models.families import ElectraConfig, family_of, family_of_variable
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.models.variable_names import HIDDEN_LAYER
 from bert_tf.system.checks import check_path
-from bert_tf.text import casing as text_casing
-from bert_tf.text import vocab as text_vocab
+from bert_tf.text import tokenizer_files
 from bert_tf.text.added_tokens import read_added_tokens
-from bert_tf.text.casing import Casing
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_files import Casing
 from bert_tf.weights.mapping import Weights
 
 _FILES_ATTRIBUTE = "_pretrained_files"
@@ -50,7 +49,7 @@ def _with_files(weights: Weights, config_file: str | None = None) -> tuple[Weigh
     hints = weights.hints
     if hints.get("sizes_from_weights") and not config_file:
         # Runs of run_pretraining.py keep the configuration of a generator in a folder of its own.
-        own = posixpath.join(text_casing.directory_of(weights.path), "generator", ElectraConfig.file_name)
+        own = posixpath.join(tokenizer_files.directory_of(weights.path), "generator", ElectraConfig.file_name)
         config_file = own if tf.io.gfile.exists(own) else None
     files = model_directory.read_model_files(weights.path, hints, config_file)
     beside, heads = files.config, hints.get("num_attention_heads")
@@ -174,8 +173,8 @@ def describe(
     if not files.vocab_file:
         absent, name = absent.replace("%s", "tokenizer"), family.tokenizer_class.vocab_name
         raise ValueError(f"{absent} --vocab_file, or --init_checkpoint with a {name} or tokenizer.json beside it.")
-    beside_vocabulary = text_casing.read_casing(text_casing.directory_of(files.vocab_file))
-    files.casing = text_casing.resolve_casing(do_lower_case, strip_accents, files.casing, beside_vocabulary)
+    beside_vocabulary = tokenizer_files.read_casing(tokenizer_files.directory_of(files.vocab_file))
+    files.casing = tokenizer_files.resolve_casing(do_lower_case, strip_accents, files.casing, beside_vocabulary)
     return files
 
 
@@ -214,7 +213,7 @@ def from_pretrained(
         raise ValueError(f"{path} has {model_class.other_head[1]}; {model_class.__name__} has another head.")
     if config is None and (files.vocab_file or "").endswith(".txt"):
         # As read_tokenizer does; before the weights are read.
-        vocab = text_vocab.load_vocab(files.vocab_file)
+        vocab = tokenizer_files.load_vocab(files.vocab_file)
         size = 1 + max(
             [*vocab.values(), *(token.id for token in read_added_tokens(files.vocab_file, vocab))], default=0
         )
@@ -283,7 +282,7 @@ def save_pretrained(
     if not model.built:
         model.build()
     files = getattr(model, _FILES_ATTRIBUTE, None) or ModelFiles(directory)
-    casing = text_casing.resolve_casing(do_lower_case, strip_accents, files.casing)
+    casing = tokenizer_files.resolve_casing(do_lower_case, strip_accents, files.casing)
     if casing.source == "the default":
         casing = Casing()
     files = dataclasses.replace(

@@ -19,9 +19,7 @@ from bert_tf.models.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format
 from bert_tf.models.sentence_settings import settings_files
 from bert_tf.system.atomic import temporary_folder, write_file, write_text_file
 from bert_tf.system.messages import some
-from bert_tf.text import casing as text_casing
-from bert_tf.text import tokenizer_choice
-from bert_tf.text import vocab as text_vocab
+from bert_tf.text import tokenizer_choice, tokenizer_files
 from bert_tf.text.added_tokens import AddedToken
 from bert_tf.text.tokenizer import ROLES
 from bert_tf.text.wordpiece import FullTokenizer
@@ -87,14 +85,14 @@ def write_description(
     else:
         kind = tokenizer_choice.tokenizer_class_of(files.vocab_file, default)
         if issubclass(kind, FullTokenizer):
-            lines = text_vocab.vocabulary_lines(files.vocab_file) if vocabulary is None else vocabulary
+            lines = tokenizer_files.vocabulary_lines(files.vocab_file) if vocabulary is None else vocabulary
             if len(lines) > files.config.vocab_size:
                 raise ValueError(
                     f"{files.vocab_file} has {len(lines)} lines, but vocab_size is {files.config.vocab_size}: it "
                     "belongs to another model."
                 )
             if casing.do_lower_case is None:
-                casing = text_casing.casing_of_vocabulary(files.vocab_file)
+                casing = tokenizer_files.casing_of_vocabulary(files.vocab_file)
                 logging.warning(
                     "No file says whether the model is cased; do_lower_case=%s is %s. Give do_lower_case if that is "
                     "wrong.",
@@ -107,7 +105,7 @@ def write_description(
             tokenizer = tokenizer_of(files, added)
         contents, settings, kind = tokenizer.files(), tokenizer.settings(), type(tokenizer)
         if vocabulary is not None:
-            contents[text_vocab.VOCAB] = "".join(line + "\n" for line in vocabulary).encode()
+            contents[tokenizer_files.VOCAB] = "".join(line + "\n" for line in vocabulary).encode()
     family = family_of(files.config)
     is_usual = kind.huggingface_class == family.tokenizer_class.huggingface_class
     values = {
@@ -115,7 +113,7 @@ def write_description(
         **settings,
         "model_max_length": files.max_seq_length or files.config.max_length,
     }
-    contents[text_casing.TOKENIZER_CONFIG] = (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
+    contents[tokenizer_files.TOKENIZER_CONFIG] = (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
     for name, content in contents.items():
         write_file(posixpath.join(directory, name), content)
 
@@ -252,7 +250,7 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
             "--overwrite (overwrite=True)."
         )
     from_file = tf.io.gfile.exists(source) or tf.io.gfile.exists(source + bundle.INDEX_SUFFIX)
-    if old and from_file and posixpath.normpath(text_casing.directory_of(source)) == posixpath.normpath(directory):
+    if old and from_file and posixpath.normpath(tokenizer_files.directory_of(source)) == posixpath.normpath(directory):
         raise ValueError(f"{directory} would replace the source {source}: give another target.")
     run = [file for file in old if file.startswith("model.ckpt-") and not file.startswith(name + ".")]
     if run:

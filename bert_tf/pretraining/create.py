@@ -41,8 +41,8 @@ from bert_tf.system.cores import available_cores
 from bert_tf.system.local_files import names_in, paths_beginning_with
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_files import list_files
-from bert_tf.text.casing import directory_of, read_casing, resolve_casing
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_files import directory_of, read_casing, resolve_casing
 from bert_tf.text.wordpiece import FullTokenizer
 
 _FORMAT = 1  # of the records, in fingerprints

@@ -16,8 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import special_tokens_of
+from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
 from bert_tf.text.wordpiece import FullTokenizer
 
 

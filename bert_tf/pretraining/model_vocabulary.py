@@ -17,12 +17,12 @@ from bert_tf.models.directory import ModelFiles, read_model_files
 from bert_tf.models.families import ALBERT, FAMILIES, family_of
 from bert_tf.pretraining.vocabulary_files import vocabulary_sha256
 from bert_tf.system.text_files import read_json
-from bert_tf.text.casing import Casing, casing_of_vocabulary, directory_of, read_casing
 from bert_tf.text.japanese import JapaneseTokenizer
-from bert_tf.text.kobert import KoBertTokenizer
-from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
+from bert_tf.text.library_tokenizer import HuggingFaceSentencePiece
+from bert_tf.text.sentence_piece import KoBertTokenizer, SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_choice import tokenizer_class_of, tokenizer_of_file
+from bert_tf.text.tokenizer_files import Casing, casing_of_vocabulary, directory_of, read_casing
 from bert_tf.text.wordpiece import FullTokenizer
 
 

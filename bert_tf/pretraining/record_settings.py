@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, declared_in, given, setting
-from bert_tf.text.segmenters import SEGMENTERS, check_segmenter
+from bert_tf.text.word_boundaries import SEGMENTERS, check_segmenter
 
 MIN_SEQ_LENGTH = 5  # [CLS] A [SEP] B [SEP] with one token each
 

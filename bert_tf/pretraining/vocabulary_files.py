@@ -7,12 +7,12 @@ import posixpath
 from bert_tf.system.checks import check_file
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_files import file_sha256, read_json
+from bert_tf.text.added_tokens import TOKENIZER
 from bert_tf.text.byte_bpe import MERGES, ByteBpeTokenizer
-from bert_tf.text.casing import TOKENIZER, Casing, is_there
-from bert_tf.text.kobert import KoBertTokenizer
-from bert_tf.text.sentence_piece import find_model
+from bert_tf.text.sentence_piece import KoBertTokenizer
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_choice import tokenizer_class_of, tokenizer_of_file
+from bert_tf.text.tokenizer_files import Casing, find_model, is_there
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
 
 

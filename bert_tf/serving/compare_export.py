@@ -23,7 +23,7 @@ from bert_tf.tasks.ner.outputs import TaggingSettings
 from bert_tf.tasks.squad import data as squad_data
 from bert_tf.tasks.squad import metrics as squad_metrics
 from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings
-from bert_tf.text import casing
+from bert_tf.text import tokenizer_files
 from bert_tf.text.characters import plain_name, trimmed
 
 _ROWS = 32
@@ -206,7 +206,7 @@ def _read_questions(check_file: str, encoding: str, model_dir: str) -> _Data:
     articles = squad_data.read_articles(check_file, encoding)
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
     asked = [(question, paragraph["context"]) for paragraph in paragraphs for question in paragraph["qas"]]
-    stored = QuestionAnsweringSettings.read(casing.directory_of(model_dir))
+    stored = QuestionAnsweringSettings.read(tokenizer_files.directory_of(model_dir))
     version_2 = stored is not None and stored.predictions.version_2_with_negative
 
     def score(answers: list[str]) -> dict[str, float]:
@@ -219,7 +219,7 @@ def _read_questions(check_file: str, encoding: str, model_dir: str) -> _Data:
 
 def _read_sentences(check_file: str, encoding: str, model_dir: str) -> _Data:
     """Lists of words; the scores of entities, or of plain tags."""
-    directory = casing.directory_of(model_dir)
+    directory = tokenizer_files.directory_of(model_dir)
     settings = TaggingSettings.of_model(directory, standard_tags(read_head(directory).labels or ()))
     sentences = ner_data.read_conll(check_file, ner_data.Layout(encoding=encoding), settings.learned_scheme).sentences
     if any(sentence.tags is None for sentence in sentences):

@@ -9,7 +9,7 @@ from bert_tf.models import open_weights, pretrained
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.head_config import WITHOUT_BERT
 from bert_tf.tasks.table import TASKS
-from bert_tf.text import casing
+from bert_tf.text import tokenizer_files
 
 
 def task_in(model_dir: str) -> str:
@@ -26,7 +26,7 @@ def task_in(model_dir: str) -> str:
     # Several tasks have the same output layer: what is beside the weights decides.
     output_layer = layers[entries[0].name]
     entries = [entry for entry in entries if layers[entry.name] == output_layer]
-    folder = casing.directory_of(model_dir)
+    folder = tokenizer_files.directory_of(model_dir)
     for entry in entries:
         if entry.settings_file and tf.io.gfile.exists(posixpath.join(folder, entry.settings_file)):
             return entry.name

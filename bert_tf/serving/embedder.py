@@ -15,7 +15,7 @@ from bert_tf.data.token_rows import rows_of_texts
 from bert_tf.models import pooling, sentence_settings
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving.predictor import Answerer, list_of_texts
-from bert_tf.text.casing import directory_of
+from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.settings import DTYPE_POLICIES
 
 # In bfloat16, with matrices that are constants, a batch takes a twentieth less time, but a second graph has to be made.

@@ -17,7 +17,7 @@ from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.serving.graph_inputs import Folded, TextEncoder, cut, fold, parse_examples, parts_of, unfolded
 from bert_tf.system import script
 from bert_tf.tasks.classification.encode import windows_of_model
-from bert_tf.text.byte_bpe import WHITESPACE
+from bert_tf.text.characters import WHITESPACE
 from bert_tf.text.tokenizer import Tokenizer
 
 IDS = {name: tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "segment_ids")}

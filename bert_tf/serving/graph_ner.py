@@ -29,14 +29,14 @@ class ServedTagger(ServedLogits):
     """BertForTokenClassification.
 
     `serving_default` takes `text` [B] and splits it into words at spaces, with each punctuation mark, Chinese character
-    and added token on its own, or into characters, if the model was trained on them (`text.words.split_words`).
+    and added token on its own, or into characters, if the model was trained on them (`text.characters.split_words`).
     `serve_words` takes `words` [B, N] as run_ner.py does, padded with "". Both return `words`, `tags` string, `scores`
     float32 (probability of the likeliest tag), all [B, N], padded with "" and 0; `serving_default` also `starts`,
     `ends` int32, characters, padded with -1.
 
     Args:
       labels: the tags in the order of their ids. scheme: "iob2", "bioes" or "plain": which tags may follow each other.
-      split: of `text.words.SPLITS`.
+      split: of `text.characters.SPLITS`.
     """
 
     def __init__(

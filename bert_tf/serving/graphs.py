@@ -15,7 +15,7 @@ from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.tasks.ner.notation import standard_tags
 from bert_tf.tasks.squad.outputs import settings_of
 from bert_tf.tasks.table import TASKS
-from bert_tf.text.casing import directory_of
+from bert_tf.text.tokenizer_files import directory_of
 
 
 def create_served_model(

@@ -15,7 +15,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from bert_tf.system import local_files
 from bert_tf.system.messages import some, visible
 from bert_tf.system.text_files import read_json
-from bert_tf.text.casing import first_existing
+from bert_tf.text.tokenizer_files import first_existing
 
 EXPORT_FILE = "export.json"
 _GRAPH_FILE = "saved_model.pb"

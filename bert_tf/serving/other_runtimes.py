@@ -28,7 +28,7 @@ from bert_tf.serving.onnx_model import OnnxModel
 from bert_tf.system import local_files, script
 from bert_tf.system.atomic import write_file
 from bert_tf.tasks.table import TASKS
-from bert_tf.text.casing import directory_of
+from bert_tf.text.tokenizer_files import directory_of
 
 OPSET = 20  # the first with Gelu; ONNX Runtime 1.17 or later
 _CONVERTED_OPSET = 18  # the newest of tf2onnx; the operators that it writes are the same in opset 20

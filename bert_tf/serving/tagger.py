@@ -12,8 +12,8 @@ from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.tasks.ner.notation import standard_tags
-from bert_tf.text import casing
-from bert_tf.text.words import split_words
+from bert_tf.text import tokenizer_files
+from bert_tf.text.characters import split_words
 
 
 class _Words(NamedTuple):
@@ -58,12 +58,12 @@ class Tagger(Answerer):
             self.scheme = ner_outputs.scheme_of(self.labels)
             return
         self.labels = standard_tags(self.files.head.labels)
-        settings = ner_outputs.TaggingSettings.of_model(casing.directory_of(self.path), self.labels)
+        settings = ner_outputs.TaggingSettings.of_model(tokenizer_files.directory_of(self.path), self.labels)
         self.scheme, self._split = settings.learned_scheme, settings.split
 
     def load_model(self, path: str) -> keras.Model:
         """The model in a directory, possibly a tagger on the features of a frozen BERT."""
-        return ner_outputs.load_model(path, ner_outputs.TaggingSettings.read(casing.directory_of(path)))
+        return ner_outputs.load_model(path, ner_outputs.TaggingSettings.read(tokenizer_files.directory_of(path)))
 
     def predict(self, texts: Sequence[str | Sequence[str]]) -> list[dict]:
         """Tags and entities of each text.
@@ -111,7 +111,7 @@ class Tagger(Answerer):
         yield from zip(cut, tags, np.split(scores, ends[:-1]) if cut else (), strict=True)
 
     def _words_of(self, text: str) -> _Words:
-        places = split_words(text, self._split, self.tokenizer.added_tokens)
+        places = split_words(text, self._split, self.tokenizer.added_tokens.places(text))
         words = [text[start:end] for start, end in places]
         return _Words(text, words, [start for start, _ in places], [end for _, end in places])
 

@@ -10,20 +10,14 @@ import dataclasses
 import functools
 import posixpath
 import re
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from bert_tf.system.text_files import read_json_if_there, understood
+from bert_tf.text.characters import WHITESPACE, is_word_character
 
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 ADDED_TOKENS, SPECIAL_TOKENS_MAP = "added_tokens.json", "special_tokens_map.json"
-ADDED_FILES = (ADDED_TOKENS, SPECIAL_TOKENS_MAP)
 DECODER = "added_tokens_decoder"
-# What the library's regular expressions call whitespace (Unicode: White_Space); `str.isspace` has four more.
-WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
-WHITESPACE += "\u2028\u2029\u202f\u205f\u3000"
-_JOIN_CONTROLS = "\u200c\u200d"
-_CIRCLED_LETTERS = ((0x24B6, 0x24E9), (0x1F130, 0x1F149), (0x1F150, 0x1F169), (0x1F170, 0x1F189))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,16 +44,15 @@ class Part:
     """An added token, or what is between two of them.
 
     Attributes:
-      text: what is to be tokenized, in normalized form if `places` is not None.
-      start, end: its characters of the whole text. token: None between tokens.
+      text: what is to be tokenized, which may be in normalized form.
       places: for each character of `text`, the character of the whole text that it comes from.
+      end: the character of the whole text after the last. token: None between tokens.
     """
 
     text: str
-    start: int
+    places: Sequence[int]
     end: int
     token: AddedToken | None = None
-    places: Sequence[int] | None = None
 
 
 class Forms(dict[str, AddedToken]):
@@ -77,17 +70,13 @@ class Forms(dict[str, AddedToken]):
         return re.compile(self.expression)
 
 
-def _own_places(text: str) -> range:
-    return range(len(text))
-
-
 class AddedTokens:
     """The added tokens of a tokenizer.
 
     Args:
       tokens: those with a role are not among them.
       normalize: text -> its normalized form. origins: text -> for each character of the normalized form, the one of the
-        text that it comes from. None: the tokenizer has no normalization.
+        text that it comes from. Default: the tokenizer has no normalization.
 
     Attributes:
       tokens: sorted by id. ids: theirs.
@@ -98,7 +87,7 @@ class AddedTokens:
         self,
         tokens: Iterable[AddedToken] = (),
         normalize: Callable[[str], str] = str,
-        origins: Callable[[str], Sequence[int]] = _own_places,
+        origins: Callable[[str], Sequence[int]] | None = None,
     ):
         self.tokens = sorted(tokens, key=lambda token: token.id)
         self.ids = frozenset(token.id for token in self.tokens)
@@ -127,10 +116,11 @@ class AddedTokens:
     def parts(self, text: str) -> list[Part]:
         """`text`, cut into added tokens and what is between them."""
         parts = []
-        for part in _cut(Part(text, 0, len(text)), self.written):
+        for part in _cut(Part(text, range(len(text)), len(text)), self.written):
             form = self.normalize(part.text) if self.normalized and not part.token else ""
             if form and self.normalized.pattern.search(form):
-                places = [part.start + place for place in self._origins(part.text)]
+                origins = self._origins(part.text) if self._origins else range(len(part.text))
+                places = [part.places[place] for place in origins]
                 parts += _cut(dataclasses.replace(part, text=form, places=places), self.normalized)
             else:
                 parts.append(part)
@@ -141,54 +131,10 @@ class AddedTokens:
         the one after the last."""
         places = []
         for part in self.parts(text) if self.tokens else ():
-            if part.token and (written := text[part.start : part.end].strip(WHITESPACE)):
-                start = text.index(written, part.start)
+            if part.token and (written := text[part.places[0] : part.end].strip(WHITESPACE)):
+                start = text.index(written, part.places[0])
                 places.append((start, start + len(written)))
         return places
-
-    def encode(self, text: str, encode: Callable[[str], Iterable[int]]) -> list[int]:
-        """The ids of `text`, of which `encode` gives those between added tokens."""
-        return [index for part in self.parts(text) for index in ([part.token.id] if part.token else encode(part.text))]
-
-    def tokenize(self, text: str, tokenize: Callable[[str], Iterable[str]]) -> list[str]:
-        """The pieces of `text`, of which `tokenize` gives those between added tokens."""
-        return [
-            piece
-            for part in self.parts(text)
-            for piece in ([part.token.content] if part.token else tokenize(part.text))
-        ]
-
-    def encode_with_offsets(
-        self, text: str, encode: Callable[[str], tuple[list[int], list[tuple[int, int]]]]
-    ) -> tuple[list[int], list[tuple[int, int]]]:
-        """`encode`, and for each id the first character of `text` that it covers and the one after the last."""
-        ids, offsets = [], []
-        for part in self.parts(text):
-            if part.token:
-                ids.append(part.token.id)
-                offsets.append((part.start, part.end))
-                continue
-            own, places = encode(part.text)
-            ids += own
-            offsets += _offsets_in_text(part, places, text)
-        return ids, offsets
-
-
-def decoder_of(tokens: Iterable[AddedToken]) -> dict[str, dict]:
-    """Tokens as the added_tokens_decoder of a tokenizer_config.json."""
-    decoder = {}
-    for token in tokens:
-        values = dataclasses.asdict(token)
-        decoder[str(values.pop("id"))] = values
-    return decoder
-
-
-def is_word_character(char: str) -> bool:
-    """Whether the library's regular expressions take a character for part of a word (Unicode: \\w)."""
-    category = unicodedata.category(char)
-    if category[0] in "LM" or category in ("Nd", "Nl", "Pc") or char in _JOIN_CONTROLS:
-        return True
-    return category == "So" and any(first <= ord(char) <= last for first, last in _CIRCLED_LETTERS)
 
 
 def _cut(part: Part, forms: Forms) -> list[Part]:
@@ -204,39 +150,28 @@ def _cut(part: Part, forms: Forms) -> list[Part]:
             start = max(len(text[:start].rstrip(WHITESPACE)), done)
         if token.rstrip:
             end = len(text) - len(text[end:].lstrip(WHITESPACE))
-        cuts += [(None, done, start)] if done < start else []
-        cuts.append((token, start, end))
+        cuts += [(done, start, None), (start, end, token)]
         done = end
-    cuts += [(None, done, len(text))] if done < len(text) else []
-    return [_part_of(part, *cut) for cut in cuts]
-
-
-def _part_of(part: Part, token: AddedToken | None, start: int, end: int) -> Part:
-    places = part.places
-    if places is None:
-        return Part(part.text[start:end], part.start + start, part.start + end, token)
-    first = places[start] if start else part.start
-    after = places[end] if end < len(places) else part.end
-    if token:
-        first, after = places[start], places[end - 1] + 1
-    return Part(part.text[start:end], first, after, token, None if token else places[start:end])
-
-
-def _offsets_in_text(part: Part, offsets: Iterable[tuple[int, int]], text: str) -> Iterator[tuple[int, int]]:
-    """Offsets in a part as those in the whole text; a mark that was normalized away belongs to what is before it."""
-    if part.places is None:
-        yield from ((part.start + first, part.start + after) for first, after in offsets)
-        return
-    kept = {*part.places}
-    for first, after in offsets:
-        begin = part.places[first] if first < len(part.places) else part.end
-        end = part.places[after - 1] + 1 if after > first else begin
-        while after > first and end < part.end and end not in kept and unicodedata.category(text[end])[0] == "M":
-            end += 1
-        yield begin, end
+    if not cuts:
+        return [part]
+    places = [*part.places, part.end]
+    return [
+        Part(text[start:end], places[start:end], places[end - 1] + 1 if token else places[end], token)
+        for start, end, token in (*cuts, (done, len(text), None))
+        if start < end
+    ]
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
+
+
+def decoder_of(tokens: Iterable[AddedToken]) -> dict[str, dict]:
+    """Tokens as the added_tokens_decoder of a tokenizer_config.json."""
+    decoder = {}
+    for token in tokens:
+        values = dataclasses.asdict(token)
+        decoder[str(values.pop("id"))] = values
+    return decoder
 
 
 def read_added_tokens(vocab_file: str, vocab: Mapping[str, int]) -> list[AddedToken]:
@@ -253,42 +188,14 @@ def read_added_tokens(vocab_file: str, vocab: Mapping[str, int]) -> list[AddedTo
     Raises:
       ValueError: a file can't be understood, or gives a token another id; names it.
     """
-    directory = posixpath.dirname(vocab_file)
-    config_file, map_file, added_file, tokenizer_file = (
-        posixpath.join(directory, name) for name in (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, ADDED_TOKENS, TOKENIZER)
-    )
-    config, found = read_json_if_there(config_file) or {}, {}
-    with understood(config_file):
-        described = {_id(index): values for index, values in (config.get(DECODER) or {}).items()}
-        _add(found, ((index, values, config_file) for index, values in described.items()))
-        unnumbered = [(token, config_file) for token in _specials_of(config, vocab)]
-    if not described:
-        if values := read_json_if_there(map_file):
-            with understood(map_file):
-                # transformers looks for the latter after it has numbered those of added_tokens.json.
-                later = {"additional_special_tokens": values.pop("additional_special_tokens", ())}
-                unnumbered += [(token, map_file) for token in _specials_of(values, vocab)]
-                specials = {_content(token) for token, _ in unnumbered}
-                unnumbered += [(token, map_file) for token in _specials_of(later, vocab)]
-        else:
-            specials = {_content(token) for token, _ in unnumbered}
-        if values := read_json_if_there(added_file):
-            with understood(added_file):
-                _add(
-                    found,
-                    (
-                        (_id(index), {"content": token, "special": token in specials}, added_file)
-                        for token, index in values.items()
-                    ),
-                )
-    if not described or vocab_file.endswith(TOKENIZER):
-        path = vocab_file if vocab_file.endswith(TOKENIZER) else tokenizer_file
+    found, tokens, after = {}, {}, max(vocab.values(), default=-1) + 1
+    numbered, unnumbered = _named_tokens(vocab_file, vocab)
+    for values, path in numbered:
         with understood(path):
-            listed = (read_json_if_there(path) or {}).get("added_tokens") or ()
-            _add(found, ((_id(values["id"]), values, path) for values in listed))
-    by_content = {token.content: (token, path) for token, path in found.values()}
-    tokens, after = [], max(vocab.values(), default=-1) + 1
-    for token, path in sorted(by_content.values(), key=lambda pair: pair[0].id):
+            token = _token_of(values["id"], values)
+        found.setdefault(token.id, (token, path))
+    found = {token.content: (token, path) for token, path in found.values()}
+    for token, path in sorted(found.values(), key=lambda pair: pair[0].id):
         expected = vocab.get(token.content, after)
         if token.id != expected:
             known = "the id there is" if token.content in vocab else "the vocabulary's next is"
@@ -297,45 +204,65 @@ def read_added_tokens(vocab_file: str, vocab: Mapping[str, int]) -> list[AddedTo
                 "from the same model."
             )
         after += token.content not in vocab
-        tokens.append(token)
+        tokens[token.content] = token
     for values, path in unnumbered:
         with understood(path):
-            content = _content(values)
-            if content and content not in by_content:
-                token = _token_of(vocab.get(content, after), values if isinstance(values, dict) else {}, content, True)
+            if (content := values["content"]) and content not in tokens:
+                tokens[content] = _token_of(vocab.get(content, after), {**values, "special": True})
                 after += content not in vocab
-                by_content[content] = token, path
-                tokens.append(token)
-    return sorted(tokens, key=lambda token: token.id)
+    return sorted(tokens.values(), key=lambda token: token.id)
 
 
-def _add(found: dict, tokens: Iterable[tuple[int, Mapping, str]]) -> None:
-    for index, values, path in tokens:
-        found.setdefault(index, (_token_of(index, values, values["content"], values.get("special", False)), path))
+def _named_tokens(vocab_file: str, vocab: Mapping[str, int]) -> tuple[list, list]:
+    """What files say of tokens, those with ids and those without: pairs of the values and the file."""
+    directory = posixpath.dirname(vocab_file)
+    names = (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, ADDED_TOKENS, TOKENIZER)
+    config_file, map_file, added_file, json_file = (posixpath.join(directory, name) for name in names)
+    is_json = vocab_file.endswith(TOKENIZER)
+    json_file = vocab_file if is_json else json_file
+    config, numbered = read_json_if_there(config_file) or {}, []
+    with understood(config_file):
+        described = (config.get(DECODER) or {}).items()
+        numbered += [({**values, "id": index}, config_file) for index, values in described]
+        unnumbered = [(token, config_file) for token in _specials_of(config, vocab)]
+    if not described:
+        with understood(map_file):
+            roles = read_json_if_there(map_file) or {}
+            # transformers looks for the latter after it has numbered those of added_tokens.json.
+            later = {"additional_special_tokens": roles.pop("additional_special_tokens", ())}
+            unnumbered += [(token, map_file) for token in _specials_of(roles, vocab)]
+            special = {token["content"] for token, _ in unnumbered}
+            unnumbered += [(token, map_file) for token in _specials_of(later, vocab)]
+        with understood(added_file):
+            for token, index in (read_json_if_there(added_file) or {}).items():
+                numbered.append(({"id": index, "content": token, "special": token in special}, added_file))
+    if not described or is_json:
+        with understood(json_file):
+            listed = (read_json_if_there(json_file) or {}).get("added_tokens") or ()
+            numbered += [({**values}, json_file) for values in listed]
+    return numbered, unnumbered
 
 
-def _token_of(index: int, values: Mapping, content: str, special: bool) -> AddedToken:
+def _token_of(index: str | int, values: Mapping) -> AddedToken:
+    content, special = values["content"], bool(values.get("special", False))
     if not isinstance(content, str) or not content:
         raise TypeError(f"token {index} has no content")
-    flags = {name: bool(values.get(name, False)) for name in ("single_word", "lstrip", "rstrip")}
-    normalized = bool(values.get("normalized", not special))
-    return AddedToken(index, content, **flags, normalized=normalized, special=bool(special))
-
-
-def _id(index: str | int) -> int:
     if not str(index).isdecimal():
         raise TypeError(f"{index!r} is not the id of a token")
-    return int(index)
+    flags = {name: bool(values.get(name, False)) for name in ("single_word", "lstrip", "rstrip")}
+    return AddedToken(
+        int(index), content, **flags, normalized=bool(values.get("normalized", not special)), special=special
+    )
 
 
-def _content(token: str | Mapping) -> str:
-    return token if isinstance(token, str) else token["content"]
+def _specials_of(values: Mapping, vocab: Mapping[str, int]) -> list[Mapping]:
+    """The special tokens that a file names without their ids; those with a role only if the vocabulary has them, since
+    many files name roles that the model does not have."""
 
+    def described(token: str | Mapping) -> Mapping:
+        return {"content": token} if isinstance(token, str) else {**token, "content": token["content"]}
 
-def _specials_of(values: Mapping, vocab: Mapping[str, int]) -> list:
-    """The special tokens that a file names without their ids, as strings or with their flags; those with a role only
-    if the vocabulary has them, since many files name roles that the model does not have."""
     named = [value for key, value in values.items() if key.endswith("_token") and isinstance(value, str | dict)]
-    named = [token for token in named if _content(token) in vocab]
+    named = [token for token in map(described, named) if token["content"] in vocab]
     further = values.get("extra_special_tokens") or values.get("additional_special_tokens") or ()
-    return [*named, *(further.values() if isinstance(further, dict) else further)]
+    return [*named, *map(described, further.values() if isinstance(further, dict) else further)]

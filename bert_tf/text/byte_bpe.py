@@ -9,16 +9,17 @@ of the list first. Nothing is lost: no lower-casing, no normalisation, no unknow
 import functools
 import itertools
 import posixpath
+from collections.abc import Mapping
 
 import numpy as np
-import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, processors
+from tokenizers import decoders, pre_tokenizers, processors
 
 from bert_tf.system.text_files import read_bytes, read_json, read_text_lines, understood
-from bert_tf.text.added_tokens import WHITESPACE, AddedToken, read_added_tokens
-from bert_tf.text.casing import TOKENIZER, Casing, first_existing, is_there
-from bert_tf.text.library_tokenizer import LibraryTokenizer, in_library, read_tokenizer_json
-from bert_tf.text.tokenizer_files import name_special_tokens, parts_of, read_tokenizer_config, special_tokens_of
+from bert_tf.text.added_tokens import TOKENIZER, AddedToken, read_added_tokens
+from bert_tf.text.characters import WHITESPACE
+from bert_tf.text.library_tokenizer import LibraryTokenizer, library_of, read_tokenizer_json
+from bert_tf.text.tokenizer import special_tokens_of
+from bert_tf.text.tokenizer_files import Casing, is_there, parts_of, read_tokenizer_config
 
 VOCAB, MERGES = "vocab.json", "merges.txt"
 _MOST_IDS = 1 << 31
@@ -50,29 +51,33 @@ class ByteBpeTokenizer(LibraryTokenizer):
     huggingface_class = "RobertaTokenizer"
     word_separator = " "
     vocab_name, vocab_kind = f"{VOCAB} (with {MERGES})", "byte-level BPE"
+    vocab_files = (TOKENIZER, VOCAB)
 
     def __init__(self, vocab_file: str, merges_file: str | None = None):
         directory = posixpath.dirname(vocab_file)
         config = read_tokenizer_config(directory)
-        name_special_tokens(self, directory)
+        self.name_special_tokens(directory)
         self.add_prefix_space = config.get("add_prefix_space")
         values = read_json(vocab_file)
         if isinstance(values.get("model"), dict):
-            check = functools.partial(self._check, path=vocab_file)
-            library, added = read_tokenizer_json(vocab_file, "BPE", self, check)
+            values = read_tokenizer_json(vocab_file, "BPE")
+            added = read_added_tokens(vocab_file, values["model"]["vocab"])
+            self._check(values, vocab_file)
             others = (posixpath.join(directory, name) for name in (VOCAB, MERGES))
             files = {posixpath.basename(path): read_bytes(path) for path in (vocab_file, *others) if is_there(path)}
         else:
             merges_file = merges_file or posixpath.join(directory, MERGES)
-            library = _read_vocab_and_merges(values, vocab_file, merges_file)
-            added = _added_tokens(library, vocab_file, self)
-            for token in added:
-                flags = in_library(token, self)
-                flags.pop("id")
-                library.add_tokens([tokenizers.AddedToken(**flags)])
+            merges = _read_merges(merges_file, values, vocab_file)
+            added = self._added_tokens(vocab_file, values)
+            values = {"version": "1.0", "model": {"type": "BPE", "vocab": values, "merges": merges}}
             files = {VOCAB: read_bytes(vocab_file), MERGES: read_bytes(merges_file)}
         self.add_prefix_space = bool(self.add_prefix_space)
-        _check_alphabet(library, vocab_file)
+        library = library_of(values, vocab_file, added, self)
+        if missing := [char for char in pre_tokenizers.ByteLevel.alphabet() if library.token_to_id(char) is None]:
+            raise ValueError(
+                f"{vocab_file} lacks {len(missing)} of the 256 characters that stand for bytes: it is no vocabulary of "
+                "byte-level BPE, as RoBERTa needs."
+            )
         library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.add_prefix_space)
         super().__init__(library, vocab_file, files, added)
         library.decoder = decoders.ByteLevel()
@@ -82,18 +87,6 @@ class ByteBpeTokenizer(LibraryTokenizer):
         self.mask_takes_spaces = next((token.lstrip for token in added if token.id == self.mask_id), True)
         never = (*(token.content for token in added), *special_tokens_of(self))
         self._never_continue = sorted({self.vocab[token] for token in never})
-
-    @classmethod
-    def find_file(cls, directory: str) -> str | None:
-        """A directory's tokenizer.json, or else its vocab.json.
-
-        Raises:
-          ValueError: there is only a merges.txt.
-        """
-        vocab_file = first_existing(directory, (TOKENIZER, VOCAB))
-        if not vocab_file and first_existing(directory, (MERGES,)):
-            raise ValueError(f"{directory} has a {MERGES} but no {VOCAB}: put the {VOCAB} of the same model beside it.")
-        return vocab_file
 
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "ByteBpeTokenizer":
@@ -113,6 +106,14 @@ class ByteBpeTokenizer(LibraryTokenizer):
             raise ValueError(f"{path}: its BPE does not split text as RoBERTa's does, which is byte-level BPE.")
         if self.add_prefix_space is None:
             self.add_prefix_space = parts[0].get("add_prefix_space", False)
+
+    def _added_tokens(self, vocab_file: str, vocab: Mapping[str, int]) -> list[AddedToken]:
+        """The tokens that no merge makes: those that the files beside a vocab.json name, and those with a role."""
+        found = {token.content: token for token in read_added_tokens(vocab_file, vocab)}
+        for token in special_tokens_of(self):
+            if token in vocab and token not in found:
+                found[token] = AddedToken(vocab[token], token, lstrip=token == self.mask_token, special=True)
+        return sorted(found.values(), key=lambda token: token.id)
 
     def encode_with_offsets(self, text: str, split_unknown: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
         """See `LibraryTokenizer.encode_with_offsets`."""
@@ -172,7 +173,8 @@ class ByteBpeTokenizer(LibraryTokenizer):
         return [*ids, *self.encode(last)]
 
 
-def _read_vocab_and_merges(vocab, vocab_file: str, merges_file: str) -> tokenizers.Tokenizer:
+def _read_merges(merges_file: str, vocab: Mapping, vocab_file: str) -> list[tuple[str, ...]]:
+    """The pairs of a merges.txt, all of them pieces of a vocab.json."""
     if not all(type(index) is int and 0 <= index < _MOST_IDS for index in vocab.values()):
         raise ValueError(
             f"{vocab_file} is no vocabulary of byte-level BPE: that is one object of pieces and their ids."
@@ -190,22 +192,4 @@ def _read_vocab_and_merges(vocab, vocab_file: str, merges_file: str) -> tokenize
                 "from the same model."
             )
         merges.append(pair)
-    return tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=merges, fuse_unk=False))
-
-
-def _check_alphabet(library: tokenizers.Tokenizer, vocab_file: str) -> None:
-    missing = [char for char in pre_tokenizers.ByteLevel.alphabet() if library.token_to_id(char) is None]
-    if missing:
-        raise ValueError(
-            f"{vocab_file} lacks {len(missing)} of the 256 characters that stand for bytes: it is no vocabulary of "
-            "byte-level BPE, as RoBERTa needs."
-        )
-
-
-def _added_tokens(library: tokenizers.Tokenizer, vocab_file: str, tokenizer: ByteBpeTokenizer) -> list[AddedToken]:
-    """The tokens that no merge makes: those that the files beside a vocab.json name, and those with a role."""
-    found = {token.content: token for token in read_added_tokens(vocab_file, library.get_vocab())}
-    for token in special_tokens_of(tokenizer):
-        if (index := library.token_to_id(token)) is not None and token not in found:
-            found[token] = AddedToken(index, token, lstrip=token == tokenizer.mask_token, special=True)
-    return sorted(found.values(), key=lambda token: token.id)
+    return merges

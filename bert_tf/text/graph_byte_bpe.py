@@ -7,8 +7,8 @@ piece of the vocabulary as a whole and are looked up; the others start as bytes,
 the list of merges is merged, in all words at once. Look-ups are binary searches in constants: a hash table would be a
 resource, which an export would have to initialise.
 
-Shape legend: B texts, N code points of all texts, W words, U different words that aren't pieces, n symbols of these,
-P pieces.
+Shape legend: R parts of texts, N code points of all parts, W words, U different words that aren't pieces, n symbols of
+these, P pieces.
 """
 
 import functools
@@ -20,7 +20,8 @@ import tensorflow as tf
 from tokenizers import Regex, pre_tokenizers
 
 from bert_tf.text.byte_bpe import WORD_START, ByteBpeTokenizer
-from bert_tf.text.graph_ops import CODE_POINTS, CodePointTable, TokenizerGraph, byte_counts, decode
+from bert_tf.text.graph_added_tokens import Parts, Pieces, TokenizerGraph
+from bert_tf.text.graph_characters import CODE_POINTS, CodePointTable, byte_counts
 
 _LETTER, _DIGIT, _SPACE, _OTHER = range(4)
 _NEVER = np.iinfo(np.int32).max  # the rank of a pair that isn't merged
@@ -32,13 +33,18 @@ class GraphByteBpe(TokenizerGraph):
 
     Everything is TensorFlow's own ops and constants.
 
+    Args:
+      split_unknown: makes no difference, since nothing is unknown.
+
     Raises:
       ValueError: the tokenizer has a normalizer, or a list of merges that no training gives, so that
         their order matters beyond their ranks.
     """
 
-    def __init__(self, tokenizer: ByteBpeTokenizer):
-        super().__init__(name="graph_byte_bpe")
+    _trims = True
+
+    def __init__(self, tokenizer: ByteBpeTokenizer, split_unknown: bool = False):
+        super().__init__(tokenizer, "graph_byte_bpe")
         values = json.loads(tokenizer.files()["tokenizer.json"])
         model = values["model"]
         merges = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"]]
@@ -51,23 +57,6 @@ class GraphByteBpe(TokenizerGraph):
             self._byte_ids = tf.constant([vocab[char] for char in alphabet], tf.int32)
             self._build_merges(vocab, merges)
             self._build_words(vocab, tokenizer, {char: byte for byte, char in enumerate(alphabet)})
-
-    @classmethod
-    def from_tokenizer(cls, tokenizer: ByteBpeTokenizer, split_unknown: bool = False) -> "GraphByteBpe":
-        """The graph of a tokenizer; split_unknown makes no difference, since nothing is unknown."""
-        return cls(tokenizer)
-
-    def _encoded(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        pieces, splits, *_ = self._tokenize(texts)
-        return tf.RaggedTensor.from_row_splits(pieces[:, 0], splits, validate=False)
-
-    def _with_offsets(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        pieces, splits, *text = self._tokenize(texts)
-        starts, ends = self._offsets(pieces, splits, *text)
-        return tuple(
-            tf.RaggedTensor.from_row_splits(tf.cast(values, tf.int32), splits, validate=False)
-            for values in (pieces[:, 0], starts, ends)
-        )
 
     # ---- constants --------------------------------------------------------------------------------------------------
 
@@ -106,21 +95,46 @@ class GraphByteBpe(TokenizerGraph):
 
     # ---- the graph --------------------------------------------------------------------------------------------------
 
-    def _tokenize(self, texts: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Pieces int32 [P, 2]: ids and numbers of bytes; their row splits int64 [B+1]; code points int32 [N] and their
-        row splits int64 [B+1]; the number of spaces put before each text, int64 [B]."""
-        added = tf.zeros_like(texts, tf.int64)
+    def _pieces(self, parts: Parts, with_offsets: bool) -> Pieces:
+        codes, row_splits, origins = parts.rows
+        added = tf.zeros_like(codes, tf.int64)  # 1 for a space that is put before the characters of a part
         if self._add_prefix_space:
-            needs_space = ~tf.strings.regex_full_match(texts, r"(?s)( .*)?")
-            texts = tf.where(needs_space, tf.strings.join([" ", texts]), texts)
-            added = tf.cast(needs_space, tf.int64)
-        row_splits, codes = decode(texts)
+            spaces = [ord(" ")] * 2
+            needs_space = tf.not_equal(tf.gather(tf.concat([codes, spaces], 0), row_splits[:-1]), spaces[0])
+            needs_space &= row_splits[1:] > row_splits[:-1]
+            counts = tf.cast(needs_space, tf.int64)
+
+            def with_space(values: tf.Tensor, space: tf.Tensor) -> tf.RaggedTensor:
+                spaces = tf.RaggedTensor.from_row_lengths(tf.boolean_mask(space, needs_space), counts, validate=False)
+                return tf.concat([spaces, tf.RaggedTensor.from_row_splits(values, row_splits, validate=False)], 1)
+
+            added = with_space(added, counts).values
+            origins = with_space(origins, parts.begins).values
+            with_spaces = with_space(codes, tf.fill(tf.shape(counts), spaces[0]))
+            codes, row_splits = with_spaces.values, with_spaces.row_splits
         firsts = tf.where(self._word_starts(codes, row_splits))[:, 0]  # [W]
         word_splits = tf.concat([firsts, [tf.size(codes, tf.int64)]], 0)  # [W+1]
         words = tf.RaggedTensor.from_row_splits(codes, word_splits, validate=False)
         pieces = self._pieces_of_words(words)  # [W, None, 2]
+        ids, sizes = pieces.values[:, 0], tf.cast(pieces.values[:, 1], tf.int64)
         splits = tf.gather(pieces.row_splits, tf.searchsorted(firsts, row_splits, out_type=tf.int64))
-        return pieces.values, splits, codes, row_splits, added
+        if not with_offsets:
+            return Pieces(ids, splits)
+        # Without spaces at either end, as in the library.
+        byte_ends, character_ends = tf.cumsum(sizes), tf.cumsum(byte_counts(codes))
+        first = tf.searchsorted(character_ends, byte_ends - sizes, "right", tf.int64)
+        last = tf.searchsorted(character_ends, byte_ends - 1, "right", tf.int64)
+        is_added = tf.gather(added, first)
+        leading = tf.gather(self._leading, ids) - is_added
+        starts, ends = tf.gather(origins, first), tf.gather(origins, last) + 1 - tf.gather(added, last)
+        if self._add_prefix_space:
+            # A single space at the beginning of a text isn't left out there, whether it was added or not.
+            rows = tf.ragged.row_splits_to_segment_ids(splits, out_type=tf.int64)
+            text_starts = tf.gather(parts.text.splits, tf.gather(parts.texts, rows))
+            leading = tf.where(tf.equal(starts, text_starts) & tf.equal(leading, 1), tf.zeros_like(leading), leading)
+        starts = tf.minimum(starts + leading, ends)
+        ends = tf.maximum(ends - tf.gather(self._trailing, ids), starts)
+        return Pieces(ids, splits, starts, ends, parts.rows.origins)
 
     def _word_starts(self, codes: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
         """bool [N]: whether a word, number, run of other characters or run of whitespace begins."""
@@ -208,23 +222,6 @@ class GraphByteBpe(TokenizerGraph):
         sizes = sizes + tf.where(merged, _shifted(sizes, -1, 0), 0)
         symbols, owners, sizes = (tf.boolean_mask(values, kept) for values in (symbols, owners, sizes))
         return symbols, owners, sizes, *self._ranks_of(symbols, owners)
-
-    def _offsets(self, pieces, splits, codes, row_splits, added) -> tuple[tf.Tensor, tf.Tensor]:
-        """The first character of each piece in its text and the one after the last, without spaces, int64 [P]."""
-        ids, sizes = pieces[:, 0], tf.cast(pieces[:, 1], tf.int64)
-        byte_ends, character_ends = tf.cumsum(sizes), tf.cumsum(byte_counts(codes))
-        rows = tf.searchsorted(splits[1:], tf.range(tf.size(ids, tf.int64)), "right")
-        row_starts = tf.gather(row_splits, rows)
-        starts = tf.searchsorted(character_ends, byte_ends - sizes, "right", tf.int64) - row_starts
-        ends = tf.searchsorted(character_ends, byte_ends - 1, "right", tf.int64) + 1 - row_starts
-        leading, trailing = tf.gather(self._leading, ids), tf.gather(self._trailing, ids)
-        if self._add_prefix_space:
-            # As in the library, a single space at the beginning of a text isn't left out, whether it was added or not.
-            added = tf.gather(added, rows)
-            starts, ends = tf.maximum(starts - added, 0), ends - added
-            leading = tf.where(tf.equal(starts, 0) & tf.equal(leading, 1), tf.zeros_like(leading), leading)
-        starts = tf.minimum(starts + leading, ends)
-        return starts, tf.where(ends >= trailing, tf.maximum(ends - trailing, starts), ends)
 
 
 # ---- helpers --------------------------------------------------------------------------------------------------------

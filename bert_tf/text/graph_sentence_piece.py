@@ -7,7 +7,7 @@ scores (`3` `33` or `33` `3`); the other one is only asked how long unknown piec
 adds the penalty of an unknown character once for each of its bytes, so that behind such a character rounding may decide
 otherwise between pieces of equal scores (in one of 100,000 odd strings with a small vocabulary).
 
-Shape legend: B texts, N code points of all texts, M code points of all prepared texts, P pieces.
+Shape legend: R parts of texts, M code points of all prepared parts, P pieces.
 """
 
 import unicodedata
@@ -17,8 +17,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bert_tf.text.graph_normalizer import GraphNormalizer, Rows, decode_rows
-from bert_tf.text.graph_ops import CODE_POINTS, CodePointTable, TokenizerGraph, byte_counts, ranks
+from bert_tf.text.graph_added_tokens import Parts, Pieces, TokenizerGraph
+from bert_tf.text.graph_characters import CODE_POINTS, CodePointTable, GraphNormalizer, byte_counts, ranks
 from bert_tf.text.sentence_piece import WORD_START, SentencePieceTokenizer
 
 
@@ -26,12 +26,15 @@ class GraphSentencePiece(TokenizerGraph):
     """`SentencePieceTokenizer.encode` and `encode_with_offsets` for a batch as a graph, with the same result; see
     the module about pieces of equal scores.
 
+    Args:
+      split_unknown: makes no difference, as for `encode_with_offsets`.
+
     Raises:
       ValueError: the model treats whitespace or single characters in a way that the graph would not follow.
     """
 
-    def __init__(self, tokenizer: SentencePieceTokenizer):
-        super().__init__(name="graph_sentence_piece")
+    def __init__(self, tokenizer: SentencePieceTokenizer, split_unknown: bool = False):
+        super().__init__(tokenizer, "graph_sentence_piece")
         self._unk_id = tokenizer.unk_id
         with tf.device("CPU:0"):
             self._normalizer = GraphNormalizer(tokenizer.preprocess)
@@ -44,28 +47,18 @@ class GraphSentencePiece(TokenizerGraph):
             self._ops_differ = self._op.tokenize(symbols).to_list() != self._fast.tokenize(symbols).to_list()
             self._build_parts(tokenizer)
 
-    @classmethod
-    def from_tokenizer(cls, tokenizer: SentencePieceTokenizer, split_unknown: bool = False) -> "GraphSentencePiece":
-        """The graph of a tokenizer; split_unknown makes no difference, as for `encode_with_offsets`."""
-        return cls(tokenizer)
-
-    def _encoded(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        pieces = self._pieces(self._normalizer(decode_rows(texts)).texts())
-        ids, owners, _ = self._split(pieces.values)
-        splits = tf.searchsorted(owners, pieces.row_splits, out_type=tf.int64)
-        return tf.RaggedTensor.from_row_splits(ids, splits, validate=False)
-
-    def _with_offsets(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        rows = decode_rows(texts)
-        normal = self._normalizer(rows)
+    def _pieces(self, parts: Parts, with_offsets: bool) -> Pieces:
+        normal = self._normalizer(parts.rows)
         prepared = normal.texts()
-        pieces = self._pieces(prepared)
+        pieces = self._whole_pieces(prepared)
         ids, owners, sizes = self._split(pieces.values)
         splits = tf.searchsorted(owners, pieces.row_splits, out_type=tf.int64)
+        if not with_offsets:
+            return Pieces(ids, splits)
         # The characters that pieces are made of are numbered: each piece covers the next ones.
         seen = tf.equal(self._seen(normal.characters), 1)  # [M]
         before = tf.concat([[0], tf.cumsum(tf.cast(seen, tf.int64))], 0)  # [M+1]
-        row_bytes = tf.cumsum(tf.cast(tf.strings.length(prepared), tf.int64), exclusive=True)  # [B]
+        row_bytes = tf.cumsum(tf.cast(tf.strings.length(prepared), tf.int64), exclusive=True)  # [R]
         ends_of_bytes = tf.cumsum(byte_counts(normal.characters))  # [M]
 
         def number(byte_places, rows):
@@ -77,12 +70,12 @@ class GraphSentencePiece(TokenizerGraph):
         firsts = tf.concat([tf.cumsum(sizes, exclusive=True), [0]], 0)
         firsts_of_rows = tf.gather(before, normal.splits[:-1]) - tf.gather(firsts, splits[:-1])
         firsts = firsts[:-1] + tf.gather(firsts_of_rows, owners)
-        row_starts, row_ends = tf.gather(rows.splits, owners), tf.gather(rows.splits, owners + 1)
-        starts, ends = self._places_in_text(firsts, firsts + sizes, seen, rows, normal.origins, row_ends)
-        return tuple(
-            tf.RaggedTensor.from_row_splits(tf.cast(values, tf.int32), splits, validate=False)
-            for values in (ids, starts - row_starts, ends - row_starts)
-        )
+        lasts = firsts + sizes
+        # From characters that are seen to those of the text; a piece that covers none is where the next is.
+        places = tf.concat([tf.boolean_mask(normal.origins, seen), tf.size(parts.text.characters, tf.int64)[None]], 0)
+        starts = tf.minimum(tf.gather(places, firsts), tf.gather(parts.ends, owners))
+        ends = tf.where(lasts > firsts, tf.gather(places, tf.maximum(lasts, 1) - 1) + 1, starts)
+        return Pieces(ids, splits, starts, ends, normal.origins)
 
     # ---- constants --------------------------------------------------------------------------------------------------
 
@@ -104,7 +97,7 @@ class GraphSentencePiece(TokenizerGraph):
 
     # ---- the graph --------------------------------------------------------------------------------------------------
 
-    def _pieces(self, prepared: tf.Tensor) -> tf.RaggedTensor:
+    def _whole_pieces(self, prepared: tf.Tensor) -> tf.RaggedTensor:
         """Ids of the pieces of prepared texts, int32 [B, None], before commas are split off."""
         found = self._fast.tokenize(prepared)
         found = tf.RaggedTensor.from_row_splits(found.values, tf.cast(found.row_splits, tf.int64), validate=False)
@@ -141,14 +134,6 @@ class GraphSentencePiece(TokenizerGraph):
             return tf.where(unknown, tf.gather(ends - starts, ranks(unknown)), sizes)
 
         return tf.cond(tf.reduce_any(unknown), complete, lambda: sizes)
-
-    def _places_in_text(self, firsts, lasts, seen, rows: Rows, origins, row_ends) -> tuple[tf.Tensor, tf.Tensor]:
-        """From characters that are seen to those of the text; a part that covers none is where the next is."""
-        places = tf.concat([tf.boolean_mask(origins, seen), tf.size(rows.characters, tf.int64)[None]], 0)
-        starts = tf.minimum(tf.gather(places, firsts), row_ends)
-        ends = tf.gather(places, tf.maximum(lasts, 1) - 1) + 1
-        ends = tf.minimum(self._normalizer.over_lost_marks(rows, origins, ends), row_ends)
-        return starts, tf.where(lasts > firsts, ends, starts)
 
 
 # ---- what Python makes of each code point ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`words.split_words` as TensorFlow ops, for exported graphs.
+"""`characters.split_words` as TensorFlow ops, for exported graphs.
 
 Shape legend: B texts, N code points of all texts, W words of all texts.
 """
@@ -6,21 +6,11 @@ Shape legend: B texts, N code points of all texts, W words of all texts.
 import functools
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
-from bert_tf.text.characters import characters_in_use
-from bert_tf.text.graph_added_tokens import GraphAddedTokens
-from bert_tf.text.graph_ops import CODE_POINTS, CodePointTable, decode
-from bert_tf.text.words import ALONE, DROPPED, INSIDE, SPACE, kind_of
-
-
-@functools.cache
-def _kinds(split: str) -> np.ndarray:
-    kinds = np.full(CODE_POINTS, kind_of("a", split), np.int32)
-    for char in characters_in_use():
-        kinds[ord(char)] = kind_of(char, split)
-    return kinds
+from bert_tf.text.characters import ALONE, DROPPED, INSIDE, SPACE, kind_of
+from bert_tf.text.graph_added_tokens import TokenizerGraph
+from bert_tf.text.graph_characters import CodePointTable, values_of
 
 
 class Words(NamedTuple):
@@ -41,19 +31,20 @@ class GraphWords(tf.Module):
     """Splits texts into words, with the results of `split_words`; invalid bytes are left out.
 
     Args:
-      split: one of SPLITS. added_tokens: each is a word of its own.
+      split: one of SPLITS. added_tokens: the tokenizer whose added tokens are each a word of its own.
     """
 
-    def __init__(self, split: str = "words", added_tokens: GraphAddedTokens | None = None):
+    def __init__(self, split: str = "words", added_tokens: TokenizerGraph | None = None):
         super().__init__(name="graph_words")
         self._added_tokens = added_tokens
         with tf.device("CPU:0"):
-            self._kinds = CodePointTable(_kinds(split))
+            self._kinds = CodePointTable(values_of(functools.partial(kind_of, split=split)))
 
     def __call__(self, texts: tf.Tensor) -> Words:
         """The words of texts, string [B] in UTF-8."""
         # The space completes a character that the end cuts off, and ends a text's last word.
-        row_splits, codes = decode(tf.strings.join([texts, " "]))
+        decoded = tf.strings.unicode_decode(tf.strings.join([texts, " "]), "UTF-8", errors="ignore")
+        row_splits, codes = decoded.row_splits, decoded.values
         ends = tf.scatter_nd(row_splits[1:, None] - 1, tf.ones_like(row_splits[1:]), tf.shape(codes, row_splits.dtype))
         kinds = tf.where(ends > 0, SPACE, self._kinds(codes))
         row_starts = tf.cast(row_splits, tf.int32)

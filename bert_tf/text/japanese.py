@@ -7,16 +7,13 @@ characters of the text that became one, or one that became several.
 
 import importlib.util
 import posixpath
-import threading
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
 
-from bert_tf.text import segmenters
-from bert_tf.text.added_tokens import read_added_tokens
-from bert_tf.text.casing import TOKENIZER_CONFIG, Casing, first_existing
-from bert_tf.text.tokenizer_files import read_tokenizer_config, special_tokens_of
-from bert_tf.text.vocab import VOCAB
-from bert_tf.text.wordpiece import BasicTokenizer, WordPieces, WordpieceTokenizer
+from bert_tf.text.added_tokens import TOKENIZER_CONFIG, read_added_tokens
+from bert_tf.text.tokenizer import special_tokens_of
+from bert_tf.text.tokenizer_files import VOCAB, Casing, read_tokenizer_config
+from bert_tf.text.word_boundaries import load_mecab
+from bert_tf.text.wordpiece import BasicTokenizer, WordCache, WordPieces, WordpieceTokenizer
 
 _LONGEST_WORD = 100  # code points
 _DICTIONARIES = ("unidic_lite", "ipadic", "unidic")
@@ -51,6 +48,7 @@ class JapaneseTokenizer(WordPieces):
 
     vocab_kind = "Japanese words and their pieces"
     huggingface_class = "BertJapaneseTokenizer"
+    vocab_files = (VOCAB,)
 
     def __init__(self, vocab_file: str, **settings):
         super().__init__(vocab_file)
@@ -66,14 +64,11 @@ class JapaneseTokenizer(WordPieces):
                                      never_split=never_split)  # fmt: skip
         self._wordpiece = WordpieceTokenizer(self.vocab, self.unk_token, _LONGEST_WORD)
         self.set_added_tokens(read_added_tokens(vocab_file, self.vocab))
-        self._mecab = None
+        self.do_lower_case = self._settings["do_lower_case"]
+        self._pieces_of_word = WordCache(self._cut)
+        self._dictionary, self._form = None, None
         if self._settings["do_word_tokenize"] and self._settings["word_tokenizer_type"] == "mecab":
-            self._mecab = _Mecab(**(self._settings["mecab_kwargs"] or {}))
-
-    @classmethod
-    def find_file(cls, directory: str) -> str | None:
-        """A directory's vocab.txt."""
-        return first_existing(directory, (VOCAB,))
+            self._dictionary, self._form = _mecab_settings(**(self._settings["mecab_kwargs"] or {}))
 
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "JapaneseTokenizer":
@@ -87,55 +82,48 @@ class JapaneseTokenizer(WordPieces):
         except (TypeError, ValueError) as error:
             raise ValueError(f"{posixpath.join(directory, TOKENIZER_CONFIG)}: {error}") from None
 
-    @property
-    def cased(self) -> bool:
-        """Whether upper and lower case are distinguished."""
-        return not self._settings["do_lower_case"]
-
     # --- text to pieces ----------------------------------------------------------------------------------------------
 
     def _tokenize(self, text: str) -> list[str]:
-        return [piece for word in self._words(text) for piece, *_ in self._pieces_with_places(word)]
+        return [piece for word in self._words(text) for piece, *_ in self._pieces_of_word[word]]
 
     def _encode(self, text: str) -> list[int]:
         return [self._id(piece) for piece in self._tokenize(text)]
 
-    def _encode_with_offsets(self, text: str, split_unknown: bool) -> tuple[list[int], list[Span]]:
-        ids, offsets = [], []
+    def _encode_with_offsets(self, text: str, split_unknown: bool):
+        ids, offsets, kept = [], [], set()
         for word, spans in self._words_with_spans(text):
-            for piece, first, last in self._pieces_with_places(word, split_unknown):
+            for piece, first, last in self._cut(word, split_unknown):
                 ids.append(self._id(piece))
                 own = spans[first:last]
                 offsets.append((min(begin for begin, _ in own), max(end for _, end in own)))
-        return ids, offsets
+            kept.update(place for span in spans for place in range(*span))
+        return ids, offsets, kept
 
     def _id(self, piece: str) -> int:
         index = self.vocab.get(piece)
         return self.unk_id if index is None else index
 
     def _words(self, text: str) -> list[str]:
-        """The words of `text`."""
-        if not self._settings["do_word_tokenize"]:
-            return [text]
-        if self._mecab is None:
+        if self._settings["do_word_tokenize"] and self._dictionary is None:
             # Composed after cleaning, which may bring a letter and its mark together.
-            return self._split.tokenize(unicodedata.normalize("NFC", text.translate(self._basic._cleaning)))
-        words = self._mecab.words(self._mecab.normalize(text))
-        return words if self.cased else [word if word in self._never_split else word.lower() for word in words]
+            cleaned = "".join(char for char, _ in self._basic.clean(text))
+            return self._split.tokenize(unicodedata.normalize("NFC", cleaned))
+        return [word for word, _ in self._words_with_spans(text)]
 
     def _words_with_spans(self, text: str) -> list[tuple[str, list[Span]]]:
-        """`_words`, with the characters of `text` that each of their characters comes from."""
+        """The words of `text`, with the characters of `text` that each of their characters comes from."""
         if not self._settings["do_word_tokenize"]:
-            return [(text, [(place, place + 1) for place in range(len(text))])]
-        if self._mecab is None:
-            kept = [(new, place) for place, char in enumerate(text) for new in self._basic._cleaning[ord(char)] or ""]
+            return [(text, _own_spans(text))]
+        if self._dictionary is None:
+            kept = self._basic.clean(text)
             composed, spans = _normalize("NFC", "".join(char for char, _ in kept))
             spans = [(kept[begin][1], kept[end - 1][1] + 1) for begin, end in spans]
             words = self._split.tokenize_with_origins(composed)
             return [(word, [spans[place] for place in places]) for word, places in words]
-        normalized, spans = self._mecab.normalize_with_spans(text)
+        normalized, spans = _normalize(self._form, text)
         found, place = [], 0
-        for word in self._mecab.words(normalized):
+        for word in load_mecab(self._dictionary)(normalized):
             begin = normalized.index(word, place)
             place = begin + len(word)
             own = spans[begin:place]
@@ -145,73 +133,56 @@ class JapaneseTokenizer(WordPieces):
             found.append((word, own))
         return found
 
-    def _pieces_with_places(self, word: str, split_unknown: bool = False) -> Iterable[tuple[str, int, int]]:
+    def _cut(self, word: str, split_unknown: bool = False) -> list[tuple[str, int, int]]:
         """The pieces of a word, and which of its characters each covers."""
         if not self._settings["do_subword_tokenize"]:
-            yield word, 0, len(word)
-        elif self._settings["subword_tokenizer_type"] == "character":
-            characters, spans = _normalize("NFKC", word)
-            for char, (begin, end) in zip(characters, spans, strict=True):
-                yield (char if char in self.vocab else self.unk_token), begin, end
-        else:
-            place = 0
-            for part in word.split():  # MeCab knows fewer kinds of whitespace
-                place = word.index(part, place)
-                for piece, size in self._wordpiece.cut_with_sizes(part, split_unknown):
-                    yield piece, place, place + size
-                    place += size
+            return [(word, 0, len(word))]
+        if self._settings["subword_tokenizer_type"] == "character":
+            characters = zip(*_normalize("NFKC", word), strict=True)
+            return [(char if char in self.vocab else self.unk_token, *span) for char, span in characters]
+        found, place = [], 0
+        for part in word.split():  # MeCab knows fewer kinds of whitespace
+            place = word.index(part, place)
+            for piece, size in self._wordpiece.cut_with_sizes(part, split_unknown):
+                found.append((piece, place, place + size))
+                place += size
+        return found
 
     def settings(self) -> dict:
         """See `Tokenizer.settings`."""
         return {**super().settings(), **self._settings}
 
 
-class _Mecab:
-    """MeCab with one of the dictionaries that are Python packages.
+def _mecab_settings(
+    mecab_dic: str | None = "unidic_lite", normalize_text: bool = True, mecab_option: str = ""
+) -> tuple[str, str | None]:
+    """The Python package of the dictionary, and the normal form that a text gets first.
 
     Args:
-      mecab_dic: its package. normalize_text: NFKC first. mecab_option: options of MeCab, which may name any file:
-        none are taken.
+      mecab_option: options of MeCab, which may name any file: none are taken.
 
     Raises:
       ValueError: it is not installed, or an argument is not supported.
     """
+    if mecab_dic not in _DICTIONARIES:
+        raise ValueError(f"mecab_dic is {mecab_dic!r}: only {', '.join(_DICTIONARIES)} are supported.")
+    if mecab_option:
+        raise ValueError(f"mecab_option is {mecab_option!r}: options of MeCab are not supported.")
+    for module in ("fugashi", mecab_dic):
+        if importlib.util.find_spec(module) is None:
+            needed = "'bert-tf[fugashi]'" if module in ("fugashi", "unidic_lite") else module.replace("_", "-")
+            raise ValueError(f"it finds words by MeCab, which needs {module}: pip install {needed}")
+    return mecab_dic, "NFKC" if normalize_text else None
 
-    def __init__(self, mecab_dic: str | None = "unidic_lite", normalize_text: bool = True, mecab_option: str = ""):
-        if mecab_dic not in _DICTIONARIES:
-            raise ValueError(f"mecab_dic is {mecab_dic!r}: only {', '.join(_DICTIONARIES)} are supported.")
-        if mecab_option:
-            raise ValueError(f"mecab_option is {mecab_option!r}: options of MeCab are not supported.")
-        for module in ("fugashi", mecab_dic):
-            if importlib.util.find_spec(module) is None:
-                needed = "'bert-tf[fugashi]'" if module in ("fugashi", "unidic_lite") else module.replace("_", "-")
-                raise ValueError(f"it finds words by MeCab, which needs {module}: pip install {needed}")
-        self._dictionary, self._normalizes = mecab_dic, normalize_text
-        self._tagger, self._lock = None, threading.Lock()
 
-    def __getstate__(self) -> dict:
-        return {"_dictionary": self._dictionary, "_normalizes": self._normalizes}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state, _tagger=None, _lock=threading.Lock())
-
-    def normalize(self, text: str) -> str:
-        return unicodedata.normalize("NFKC", text) if self._normalizes else text
-
-    def normalize_with_spans(self, text: str) -> tuple[str, list[Span]]:
-        return _normalize("NFKC" if self._normalizes else None, text)
-
-    def words(self, text: str) -> list[str]:
-        with self._lock:  # a tagger holds one text
-            if self._tagger is None:
-                self._tagger = segmenters.load_mecab(self._dictionary)
-            return [word.surface for word in self._tagger(text)]
+def _own_spans(text: str) -> list[Span]:
+    return [(place, place + 1) for place in range(len(text))]
 
 
 def _normalize(form: str | None, text: str) -> tuple[str, list[Span]]:
     """A text in a normal form of Unicode, and the characters of `text` that each of its characters comes from."""
     if form is None or unicodedata.is_normalized(form, text):
-        return text, [(place, place + 1) for place in range(len(text))]
+        return text, _own_spans(text)
     parts, begin = [], 0
     for place in range(1, len(text) + 1):
         if place == len(text) or _is_apart(form, text[begin:place], text[place]):
@@ -222,6 +193,6 @@ def _normalize(form: str | None, text: str) -> tuple[str, list[Span]]:
 
 def _is_apart(form: str, before: str, char: str) -> bool:
     """Whether normalizing `before` and the character behind it together is the same as one by one."""
-    normalize: Callable[[str], str] = lambda text: unicodedata.normalize(form, text)  # noqa: E731
-    alone: Sequence[str] = normalize(char)
-    return not unicodedata.combining(alone[0]) and normalize(before + char) == normalize(before) + alone
+    alone = unicodedata.normalize(form, char)
+    both, first = (unicodedata.normalize(form, text) for text in (before + char, before))
+    return not unicodedata.combining(alone[0]) and both == first + alone

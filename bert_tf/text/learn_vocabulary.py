@@ -1,29 +1,194 @@
-"""Learns a WordPiece vocabulary from text.
+"""Learns vocabularies from text: word pieces, byte-level BPE as RoBERTa has it, SentencePiece as ALBERT has it.
 
-The tokenizer that will use the vocabulary also counts the words, so cleaning, casing, accents and punctuation are the
-same. Pieces come from the trainer of the `tokenizers` package, which repeatedly merges the most frequent pair of
-neighbours; docs/vocabulary.md has the comparison behind this choice.
+The tokenizer that will use a vocabulary also prepares or splits the text, so cleaning, casing, accents and punctuation
+are the same. Pieces come from the trainers of other packages: that of `tokenizers` merges the most frequent pair of
+neighbours, again and again (Radford et al. 2019, section 2.2; docs/vocabulary.md has the comparison behind this choice
+for word pieces); `sentencepiece` learns a unigram model (Kudo 2018).
 """
 
+import collections
+import functools
+import io
+import json
+import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import sentencepiece
+import tokenizers
 from absl import logging
+from tokenizers import models, pre_tokenizers, trainers
 
 from bert_tf.system.text_encodings import UTF_8
-from bert_tf.text.characters import is_cjk, is_punctuation
-from bert_tf.text.word_counts import count_words, repeated, warn_of_fewer
+from bert_tf.system.text_files import read_text_lines, size_of
+from bert_tf.text.byte_bpe import MERGES, VOCAB, ByteBpeTokenizer
+from bert_tf.text.characters import WHITESPACE, is_cjk, is_punctuation
+from bert_tf.text.sentence_piece import preprocess_text
 from bert_tf.text.wordpiece import BasicTokenizer
 
-MAX_WORD_CHARACTERS = 200  # WordpieceTokenizer turns longer words into [UNK], so they are not counted
+_REPEATS_PER_TEXT = 4096
+_FIRST_CHECK = 1 << 12  # lines
+_MAX_WORD_CHARACTERS = 200  # WordpieceTokenizer turns longer words into [UNK], so they are not counted
 
 # Writing systems in which accent stripping drops or decomposes characters that matter.
 _HURT_BY_STRIPPING = {
-    "Hangul (each syllable is taken apart into Jamo)": ((0x1100, 0x11FF),),
-    "Japanese kana (voiced sounds lose their mark)": ((0x3041, 0x30FF),),
-    "Thai and Lao (vowel and tone signs are lost)": ((0x0E01, 0x0EFF),),
-    "Indic scripts (vowel signs are lost)": ((0x0900, 0x0DFF),),
+    "Hangul (each syllable is taken apart into Jamo)": (0x1100, 0x11FF),
+    "Japanese kana (voiced sounds lose their mark)": (0x3041, 0x30FF),
+    "Thai and Lao (vowel and tone signs are lost)": (0x0E01, 0x0EFF),
+    "Indic scripts (vowel signs are lost)": (0x0900, 0x0DFF),
 }
+
+# In the order of their ids, which fairseq's dictionaries have; <mask> is last, after all pieces.
+_FIRST_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
+# Before the space of a word, where the text is split whatever stands on either side.
+_BEFORE_SPACE = re.compile(r"(?<=\S)(?= \S)")
+_splitter = pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+# Of the released models (30k-clean.model). Ids: <pad> 0, <unk> 1, then these.
+_CONTROL_SYMBOLS = ("[CLS]", "[SEP]", "[MASK]")
+_USER_SYMBOLS = ("(", ")", '"', "-", ".", "–", "£", "€")
+_SENTENCE_CHARACTERS = 1000  # at most 4 bytes each; the trainer leaves out what exceeds _SENTENCE_BYTES
+_SENTENCE_BYTES = 4 * _SENTENCE_CHARACTERS
+_LAST_LATIN = "\u036f"  # with the marks that follow Latin letters
+# The samples, and the order in which floating-point sums are made, so that equal texts give equal models.
+_SEED, _THREADS = 12345, 16
+
+
+# ---- words and their counts ------------------------------------------------------------------------------------------
+
+
+class WordCounts:
+    """Counts words in bounded memory: beyond max_words the rarest are dropped, but their characters are still counted.
+
+    Attributes:
+      counts: word -> count; too low for a word that was dropped and occurred again.
+      dropped: occurrences of dropped words.
+    """
+
+    def __init__(self, max_words: int):
+        self.max_words = max_words
+        self.counts = collections.Counter()
+        self.dropped = 0
+        self._characters_of_dropped = collections.Counter()
+
+    def add(self, words: Sequence[str]) -> None:
+        """Counts each of `words`."""
+        self.counts.update(words)
+        if len(self.counts) > self.max_words:
+            self._drop_rare()
+
+    def characters(self) -> collections.Counter:
+        """The count of each character, including those of dropped words."""
+        return self._characters_of_dropped + _characters_of(self.counts)
+
+    def _drop_rare(self) -> None:
+        words_per_count, limit = collections.Counter(self.counts.values()), 0
+        before = kept = len(self.counts)
+        # Down to half the limit, so that this is not needed again right away.
+        while kept > self.max_words // 2:
+            limit += 1
+            kept -= words_per_count[limit]
+        rare = {word: count for word, count in self.counts.items() if count <= limit}
+        for word in rare:
+            del self.counts[word]
+        self.dropped += sum(rare.values())
+        self._characters_of_dropped += _characters_of(rare)
+        logging.info(
+            "More than %d different words: dropped the %d of %d seen at most %d times so far. Their characters stay in "
+            "the vocabulary.",
+            self.max_words,
+            len(rare),
+            before,
+            limit,
+        )
+
+
+def _characters_of(counts: Mapping[str, int]) -> collections.Counter:
+    characters = collections.Counter()
+    for word, count in counts.items():
+        for char in word:
+            characters[char] += count
+    return characters
+
+
+def count_words(
+    files: Sequence[str],
+    split: Callable[[str], Sequence[str]],
+    max_words: int = 2_000_000,
+    show_progress: bool = True,
+    encoding: str = UTF_8,
+    check: Callable[[WordCounts], None] | None = None,
+) -> WordCounts:
+    """Counts the words of text files; memory is bounded by max_words and the longest line.
+
+    Args:
+      files: paths, read in order. split: the words of a line.
+      max_words: how many different words are kept at a time, about 150 bytes each.
+      show_progress: a bar in bytes, with rate and remaining time. encoding: see `text_files.TextFile`.
+      check: called with what was counted so far, each time that the number of lines has doubled; may raise.
+
+    Raises:
+      ValueError: a file is not UTF-8 (names file, line and byte offset), or there are no words.
+    """
+    start = time.monotonic()
+    words = WordCounts(max_words)
+    for number, line in enumerate(_read_lines(files, "counting words", show_progress, encoding), start=1):
+        words.add(split(line))
+        if check and number >= _FIRST_CHECK and not number & (number - 1):
+            check(words)
+    if not words.counts:
+        raise ValueError(f"The input files contain no words: {', '.join(files)}")
+    logging.info(
+        "Counted %d words, %d different, in %.1f s",
+        words.counts.total() + words.dropped,
+        len(words.counts),
+        time.monotonic() - start,
+    )
+    return words
+
+
+def _read_lines(
+    files: Sequence[str], description: str, show_progress: bool = True, encoding: str = UTF_8
+) -> Iterator[str]:
+    """The lines of text files, with a progress bar in bytes; see `read_text_lines`."""
+    from bert_tf.system.progress import progress_bar
+
+    total = sum(map(size_of, files))
+    with progress_bar(total=total, unit="B", unit_scale=True, desc=description, disable=not show_progress) as bar:
+        for path in files:
+            for line in read_text_lines(path, bar.update, encoding):
+                yield line.lstrip("\ufeff")
+
+
+def _warn_of_fewer(tokens: int, vocab_size: int, advice: str) -> None:
+    """Warns if the text gave fewer tokens than asked for; advice: what gives more."""
+    if tokens < vocab_size:
+        logging.warning(
+            "The text gives only %d of the %d tokens requested: set vocab_size in the model's configuration to %d. %s",
+            tokens,
+            vocab_size,
+            tokens,
+            advice,
+        )
+
+
+def _trained(model, trainer, counts: Iterable[tuple[str, int]]) -> dict:
+    """The model that a trainer of `tokenizers` makes of words, as its JSON describes it."""
+
+    def texts() -> Iterator[str]:  # that repeat each word as often as it was counted: trainers take no counts
+        for word, count in counts:
+            while count > 0:
+                yield (word + " ") * min(count, _REPEATS_PER_TEXT)
+                count -= _REPEATS_PER_TEXT
+
+    learner = tokenizers.Tokenizer(model)
+    learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    learner.train_from_iterator(texts(), trainer)
+    return json.loads(learner.to_str())["model"]
+
+
+# ---- word pieces -----------------------------------------------------------------------------------------------------
 
 
 def learn_vocabulary(
@@ -63,44 +228,41 @@ def learn_vocabulary(
       ValueError: a file is not UTF-8, the files contain no words, or vocab_size is too small for the characters.
     """
     tokenizer = BasicTokenizer(do_lower_case, strip_accents)
-    reserved = _reserved_tokens(num_unused)
+    reserved = ["[PAD]", *(f"[unused{i}]" for i in range(num_unused)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
-    def check_room(characters: Iterable[str], at_least: str = "") -> None:
-        alone, continuing = _single_pieces(set(characters))
-        needed = len(reserved) + len(alone) + len(continuing)
-        if needed > vocab_size:
-            raise ValueError(
-                f"--vocab_size={vocab_size} is too small: {len(reserved)} special and unused tokens and {len(alone)} "
-                f"characters ({len(continuing)} of them also with ##) need {at_least}{needed}. Raise it, or keep only "
-                "the most frequent characters with --max_characters."
-            )
-
-    # What has been read may prove it long before all has been.
-    check = None if max_characters else lambda words: check_room(words.characters(), "at least ")
+    room = functools.partial(_check_room, reserved=len(reserved), vocab_size=vocab_size)
+    # What has been read may prove that there is none long before all has been.
+    check = None if max_characters else lambda words: room(words.characters(), at_least="at least ")
     words = count_words(files, tokenizer.tokenize, max_words, show_progress, encoding, check)
     characters = words.characters()
     if tokenizer.strip_accents:
         _warn_about_stripping(characters)
     kept = _keep_frequent(characters, max_characters)
-    check_room(kept)
-    alone, continuing = _single_pieces(kept)
-    if len(alone) + len(continuing) > (vocab_size - len(reserved)) / 2:
-        logging.warning(
-            "Single characters take %d of %d places. --max_characters drops rare ones to make room for longer pieces.",
-            len(alone) + len(continuing),
-            vocab_size,
-        )
-
+    room(kept)
     start = time.monotonic()
     learned = learn_pieces(words.counts, kept, vocab_size - len(reserved), min_frequency, show_progress)
     vocabulary = [*reserved, *learned]
-    logging.info(
-        "Learned %d pieces of several characters in %.1f s",
-        len(learned) - len(alone) - len(continuing),
-        time.monotonic() - start,
-    )
-    warn_of_fewer(len(vocabulary), vocab_size, "More text or a lower --min_frequency gives more.")
+    logging.info("Learned %d pieces in %.1f s", len(learned), time.monotonic() - start)
+    _warn_of_fewer(len(vocabulary), vocab_size, "More text or a lower --min_frequency gives more.")
     return vocabulary
+
+
+def _check_room(characters: Iterable[str], reserved: int, vocab_size: int, at_least: str = "") -> None:
+    """Refuses a size without room for the characters; warns if they take most of it."""
+    alone, continuing = _single_pieces(set(characters))
+    single = len(alone) + len(continuing)
+    if reserved + single > vocab_size:
+        raise ValueError(
+            f"--vocab_size={vocab_size} is too small: {reserved} special and unused tokens and {len(alone)} characters "
+            f"({len(continuing)} of them also with ##) need {at_least}{reserved + single}. Raise it, or keep only the "
+            "most frequent characters with --max_characters."
+        )
+    if single > (vocab_size - reserved) / 2 and not at_least:
+        logging.warning(
+            "Single characters take %d of %d places. --max_characters drops rare ones to make room for longer pieces.",
+            single,
+            vocab_size,
+        )
 
 
 def learn_pieces(
@@ -110,11 +272,7 @@ def learn_pieces(
 
     Words with a character that is not among `characters` are ignored.
     """
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
     alone, continuing = _single_pieces(characters)
-    learner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     # Pieces of equal frequency are merged by their ids, and the trainer numbers "##" characters in the order of a hash
     # table, which differs from run to run. Passing them as special tokens, which come first, fixes their ids.
     trainer = trainers.WordPieceTrainer(
@@ -127,10 +285,9 @@ def learn_pieces(
     usable = (
         (word, count)
         for word, count in counts.items()
-        if len(word) <= MAX_WORD_CHARACTERS and characters.issuperset(word)
+        if len(word) <= _MAX_WORD_CHARACTERS and characters.issuperset(word)
     )
-    learner.train_from_iterator(repeated(usable), trainer)
-    ids = learner.get_vocab()
+    ids = _trained(models.WordPiece(unk_token="[UNK]"), trainer, usable)["vocab"]
     single = {*alone, *continuing}
     return [*alone, *continuing, *sorted((piece for piece in ids if piece not in single), key=ids.get)]
 
@@ -141,10 +298,6 @@ def _single_pieces(characters: set[str]) -> tuple[list[str], list[str]]:
     # A character that is always a separate token can't continue a word: for Chinese, leaving out these "##" forms saves
     # thousands of rows.
     return alone, ["##" + char for char in alone if not is_punctuation(char) and not is_cjk(char)]
-
-
-def _reserved_tokens(num_unused: int) -> list[str]:
-    return ["[PAD]", *(f"[unused{i}]" for i in range(num_unused)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def _keep_frequent(characters: Mapping[str, int], max_characters: int | None) -> set[str]:
@@ -162,8 +315,8 @@ def _keep_frequent(characters: Mapping[str, int], max_characters: int | None) ->
 
 
 def _warn_about_stripping(characters: Mapping[str, int]) -> None:
-    for name, blocks in _HURT_BY_STRIPPING.items():
-        seen = sum(n for char, n in characters.items() if any(first <= ord(char) <= last for first, last in blocks))
+    for name, (first, last) in _HURT_BY_STRIPPING.items():
+        seen = sum(count for char, count in characters.items() if first <= ord(char) <= last)
         if seen:
             logging.warning(
                 "Stripping accents changes %s: %d characters of this text. If this language matters to you, use "
@@ -172,3 +325,200 @@ def _warn_about_stripping(characters: Mapping[str, int]) -> None:
                 name,
                 seen,
             )
+
+
+# ---- byte-level BPE --------------------------------------------------------------------------------------------------
+
+
+def learn_byte_bpe(
+    files: Sequence[str],
+    vocab_size: int = 50265,
+    min_frequency: int = 2,
+    max_words: int = 2_000_000,
+    show_progress: bool = True,
+    encoding: str = UTF_8,
+) -> dict[str, bytes]:
+    """Learns byte-level BPE; the same files and arguments always give the same result.
+
+        for name, content in learn_byte_bpe(["novel.txt"], vocab_size=8000).items():
+            write_file(f"runs/{name}", content)
+
+    Case is kept, and no text has an unknown token, since each of the 256 bytes is a piece. The ids are in RoBERTa's
+    order: `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3, the bytes, longer pieces in the order learned, the most frequent
+    first, and `<mask>` last. Whitespace at the ends of a line is left out.
+
+    Args:
+      vocab_size: the default is RoBERTa's. max_words: a word's space and its letters are one word, as is a run of
+        punctuation marks. The others: as for `learn_vocabulary`.
+
+    Returns:
+      The content of vocab.json and merges.txt, which `ByteBpeTokenizer` and Hugging Face's tokenizers read.
+
+    Raises:
+      ValueError: a file is not UTF-8, the files contain no words, or vocab_size has no place for the bytes.
+    """
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    needed = len(_FIRST_TOKENS) + len(alphabet) + 1
+    if vocab_size < needed:
+        raise ValueError(
+            f"--vocab_size={vocab_size} is too small: {needed - len(alphabet)} special tokens and the {len(alphabet)} "
+            f"bytes need {needed}."
+        )
+    words = count_words(files, _words_of, max_words, show_progress, encoding)
+    start = time.monotonic()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - 1,
+        min_frequency=min_frequency,
+        special_tokens=list(_FIRST_TOKENS),
+        initial_alphabet=alphabet,
+        show_progress=show_progress,
+    )
+    model = _trained(models.BPE(), trainer, words.counts.items())
+    vocab = dict(sorted(model["vocab"].items(), key=lambda item: item[1]))
+    vocab[ByteBpeTokenizer.mask_token] = len(vocab)
+    logging.info("Learned %d merges in %.1f s", len(model["merges"]), time.monotonic() - start)
+    _warn_of_fewer(len(vocab), vocab_size, "More text or a lower --min_frequency gives more.")
+    merges = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
+    return {
+        VOCAB: json.dumps(vocab, ensure_ascii=False).encode(),
+        MERGES: "".join(line + "\n" for line in merges).encode(),
+    }
+
+
+def _words_of(line: str) -> list[str]:
+    """The parts of a line within which pieces are merged, their bytes written as pieces write them."""
+    return [word for part in _BEFORE_SPACE.split(line.strip(WHITESPACE)) for word in _split(part)]
+
+
+@functools.lru_cache(1 << 18)  # most words recur; splitting one takes longer than looking it up
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(word for word, _ in _splitter.pre_tokenize_str(text))
+
+
+# ---- SentencePiece ---------------------------------------------------------------------------------------------------
+
+
+def learn_sentence_piece(
+    files: Sequence[str],
+    vocab_size: int = 30000,
+    do_lower_case: bool = True,
+    character_coverage: float = 0.99995,
+    max_sentences: int = 10_000_000,
+    show_progress: bool = True,
+    encoding: str = UTF_8,
+) -> bytes:
+    """Learns a SentencePiece model; the same files and arguments always give the same model.
+
+        write_file("runs/spiece.model", learn_sentence_piece(["novel.txt"], vocab_size=8000))
+
+    Args:
+      files: each line is a sentence. vocab_size: the defaults are ALBERT's.
+      character_coverage: share of the text whose characters get pieces; those of the rest are unknown.
+      max_sentences: how many are in memory; of more, a random sample is learned from.
+      show_progress: a bar for reading; how far the training is can't be shown.
+      The others: as for `learn_vocabulary`.
+
+    Returns:
+      The content of a spiece.model.
+
+    Raises:
+      ValueError: a file is not UTF-8, the files contain no words, or vocab_size is too small for the characters.
+    """
+    sentences = _Sentences(_read_lines(files, "reading sentences", show_progress, encoding), do_lower_case)
+    start, model = time.monotonic(), io.BytesIO()
+    sentencepiece.set_random_generator_seed(_SEED)
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=vocab_size,
+            hard_vocab_limit=False,
+            pad_id=0,
+            unk_id=1,
+            bos_id=-1,
+            eos_id=-1,
+            control_symbols=list(_CONTROL_SYMBOLS),
+            user_defined_symbols=list(_USER_SYMBOLS),
+            character_coverage=character_coverage,
+            input_sentence_size=max_sentences,
+            shuffle_input_sentence=True,
+            max_sentence_length=_SENTENCE_BYTES,
+            num_threads=_THREADS,
+            minloglevel=1,
+        )
+    except RuntimeError as error:
+        if sentences.error:
+            raise sentences.error from None
+        if not sentences.count:
+            raise ValueError(f"The input files contain no words: {', '.join(files)}") from None
+        raise _explained(error, vocab_size) from None
+    size = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).get_piece_size()
+    logging.info("Learned %d pieces from %d sentences in %.1f s", size, sentences.count, time.monotonic() - start)
+    _warn_of_fewer(size, vocab_size, "More text gives more.")
+    _warn_about_marks(sentences.characters)
+    return model.getvalue()
+
+
+class _Sentences:
+    """The prepared sentences of files, for the trainer.
+
+    Attributes:
+      count: how many there were. error: what went wrong in reading, which the trainer would only describe.
+      characters: how often each character was there, in lines with other characters than ASCII's.
+    """
+
+    def __init__(self, lines: Iterable[str], do_lower_case: bool):
+        self.lines, self.do_lower_case = lines, do_lower_case
+        self.count, self.error, self.characters = 0, None, collections.Counter()
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            for line in self.lines:
+                if not line.isascii():
+                    self.characters.update(line)
+                for sentence in _cut(preprocess_text(line, self.do_lower_case)):
+                    self.count += 1
+                    yield sentence
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def _cut(line: str) -> Iterator[str]:
+    """A line as sentences that the trainer takes: none if it is empty, several if it is too long."""
+    begin = 0
+    while len(line) - begin > _SENTENCE_CHARACTERS:
+        end = line.rfind(" ", begin, begin + _SENTENCE_CHARACTERS)
+        end = end if end > begin else begin + _SENTENCE_CHARACTERS
+        yield line[begin:end]
+        begin = end
+    if begin < len(line):
+        yield line[begin:]
+
+
+def _warn_about_marks(characters: Mapping[str, int]) -> None:
+    """Warns if characters lose marks that tell words apart: of other scripts than Latin, whose accents matter less."""
+    lost = {
+        char: count
+        for char, count in characters.items()
+        if char > _LAST_LATIN and any(map(unicodedata.combining, unicodedata.normalize("NFKD", char)))
+    }
+    if lost:
+        examples = " ".join(sorted(lost, key=lambda char: (-lost[char], char))[:5])
+        logging.warning(
+            "ALBERT's preparation of text drops combining marks: %d characters of this text lose them (%s). If that "
+            "changes words, --kind=byte_bpe keeps them.",
+            sum(lost.values()),
+            examples,
+        )
+
+
+def _explained(error: RuntimeError, vocab_size: int) -> Exception:
+    """What the trainer's error means, in terms of flags."""
+    if match := re.search(r"required_chars\. \d+ vs (\d+)", str(error)):
+        return ValueError(
+            f"--vocab_size={vocab_size} is too small: special tokens and single characters need {match[1]}. Raise it, "
+            "or leave out rare characters with a lower --character_coverage."
+        )
+    return error

@@ -5,19 +5,25 @@ interface of this project: tokens with a role, written in a text, are text (a te
 the space before a word out, and what a file may contain for other uses (truncation, padding, row templates) is ignored.
 """
 
+import base64
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import posixpath
+import struct
+from collections.abc import Iterable, Mapping, Sequence
 
 import tokenizers
 
-from bert_tf.system.text_files import read_json, understood
-from bert_tf.text.added_tokens import AddedToken, read_added_tokens
-from bert_tf.text.casing import TOKENIZER
+from bert_tf.system.example_bytes import pack
+from bert_tf.system.text_files import read_bytes, read_json, understood
+from bert_tf.text.added_tokens import TOKENIZER, AddedToken, read_added_tokens
 from bert_tf.text.characters import text_of
-from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import kind_of_model, parts_of, special_tokens_of
+from bert_tf.text.sentence_piece import SentencePieceTokenizer
+from bert_tf.text.tokenizer import WITHOUT_GRAPH, Tokenizer, special_tokens_of
+from bert_tf.text.tokenizer_files import MODEL, Casing, is_there, kind_of_model, parts_of
+
+_POST_PROCESSORS = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")  # that make rows
 
 
 class LibraryTokenizer(Tokenizer):
@@ -46,7 +52,7 @@ class LibraryTokenizer(Tokenizer):
         self.vocab = dict(sorted(library.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1]))
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
         self.set_added_tokens(added)
-        check_special_tokens(self, vocab_file)
+        self.check_special_tokens()
 
     def _prepare(self) -> None:
         self._library.encode_special_tokens = True  # in a text they are text; the library's JSON has no place for it
@@ -68,11 +74,11 @@ class LibraryTokenizer(Tokenizer):
           ValueError: it makes rows that `build_inputs` can't make; names the file.
         """
         parts = parts_of(post_processor, "processors")
-        part = next((part for part in parts if part.get("type") in _ROWS), None)
+        part = next((part for part in parts if part.get("type") in _POST_PROCESSORS), None)
         if part is None:
             return
         with understood(path):
-            rows = _ROWS[part["type"]](part)
+            rows = _rows_of(part)
         if rows is None:
             raise ValueError(f"{path}: its post_processor makes other rows than [begin] A [between] B [end].")
         self.begin_tokens, self.between_tokens, self.end_tokens, self.second_segment = rows
@@ -135,60 +141,29 @@ class LibraryTokenizer(Tokenizer):
 
 # --- rows ------------------------------------------------------------------------------------------------------------
 
-# begin, between and end tokens, and the segment of the second text
-_Rows = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], int]
 
-
-def _rows_of_template(values: Mapping) -> _Rows | None:
-    """Those of a TemplateProcessing; None if it adds other tokens to a single text than to a pair."""
-
-    def token_of(item: Mapping) -> str:
-        return next(iter(item.values()))["id"]
-
-    pair, single = values["pair"], values["single"]
-    places = [number for number, item in enumerate(pair) if "Sequence" in item]
-    if [token_of(pair[place]) for place in places] != ["A", "B"]:
+def _rows_of(part: Mapping) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], int] | None:
+    """Begin, between and end tokens of a post-processor, and the segment of the second text; None if it adds other
+    tokens to a single text than to a pair."""
+    if part["type"] != "TemplateProcessing":
+        cls, sep, is_roberta = part["cls"][0], part["sep"][0], part["type"] == "RobertaProcessing"
+        return (cls,), (sep,) * (2 if is_roberta else 1), (sep,), int(not is_roberta)
+    single, pair = ([next(iter(item.items())) for item in part[name]] for name in ("single", "pair"))
+    names = [values["id"] for _, values in pair]
+    places = [number for number, (kind, _) in enumerate(pair) if kind == "Sequence"]
+    if [names[place] for place in places] != ["A", "B"]:
         return None
     a, b = places
-    begin, between, end = (tuple(map(token_of, pair[part])) for part in (slice(a), slice(a + 1, b), slice(b + 1, None)))
-    if tuple(map(token_of, single)) != (*begin, "A", *end):
-        return None
-    return begin, between, end, pair[b]["Sequence"]["type_id"]
-
-
-_ROWS: dict[str, Callable[[Mapping], _Rows | None]] = {
-    "TemplateProcessing": _rows_of_template,
-    "BertProcessing": lambda values: ((values["cls"][0],), (values["sep"][0],), (values["sep"][0],), 1),
-    "RobertaProcessing": lambda values: ((values["cls"][0],), (values["sep"][0],) * 2, (values["sep"][0],), 0),
-}
+    begin, between, end = (tuple(names[part]) for part in (slice(a), slice(a + 1, b), slice(b + 1, None)))
+    is_same = tuple(values["id"] for _, values in single) == (*begin, "A", *end)
+    return (begin, between, end, pair[b][1]["type_id"]) if is_same else None
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def check_special_tokens(tokenizer: Tokenizer, vocab_file: str) -> None:
-    """Sets the padding id of a tokenizer that has its vocabulary.
-
-    Raises:
-      ValueError: the vocabulary lacks a token with a role; names the file.
-    """
-    needed = special_tokens_of(tokenizer)
-    if missing := [token for token in needed if token not in tokenizer.vocab]:
-        raise ValueError(
-            f"{vocab_file} lacks {', '.join(missing)}: rows of {tokenizer.vocab_kind} need {' '.join(needed)}. "
-            "Take the file of the model itself."
-        )
-    tokenizer.pad_id = tokenizer.vocab[tokenizer.pad_token]
-
-
-def read_tokenizer_json(
-    path: str, kind: str, tokenizer: Tokenizer, change: Callable[[dict], None]
-) -> tuple[tokenizers.Tokenizer, list[AddedToken]]:
-    """The tokenizer of a tokenizer.json, and its added tokens.
-
-    Args:
-      kind: the type of its model. tokenizer: what it will be part of, which names the tokens with a role.
-      change: called with its values before they are used.
+def read_tokenizer_json(path: str, kind: str) -> dict:
+    """The values of a tokenizer.json whose model is of a kind.
 
     Raises:
       ValueError: it is truncated, not a tokenizer.json, or of another kind; names the file.
@@ -200,19 +175,144 @@ def read_tokenizer_json(
     found = model["type"] = kind_of_model(model)
     if found != kind:
         raise ValueError(f"{path} is a tokenizer of another kind: its model is {found}, here {kind} is needed.")
-    change(values)
-    with understood(path):
-        vocab = model["vocab"]
-        pieces = vocab if isinstance(vocab, dict) else {piece: index for index, (piece, _) in enumerate(vocab)}
-        added = read_added_tokens(path, pieces)
-    values["added_tokens"] = [in_library(token, tokenizer) for token in added]
+    return values
+
+
+def library_of(values: Mapping, path: str, added: Iterable[AddedToken], tokenizer: Tokenizer) -> tokenizers.Tokenizer:
+    """What the library makes of the values of a tokenizer.json.
+
+    Args:
+      added: instead of its own added tokens. tokenizer: what it will be part of, which names the tokens with a role.
+    """
+    # Only tokens with a role are special here: in a text they are text.
+    special = special_tokens_of(tokenizer)
+    tokens = [{**dataclasses.asdict(token), "special": token.content in special} for token in added]
     try:
-        return tokenizers.Tokenizer.from_str(json.dumps(values)), added
+        return tokenizers.Tokenizer.from_str(json.dumps({**values, "added_tokens": tokens}))
     except Exception as error:  # the library raises nothing more specific
         raise ValueError(f"{path}: {error}. Take the file of the model itself.") from None
 
 
-def in_library(token: AddedToken, tokenizer: Tokenizer) -> dict:
-    """An added token as the library takes it here, where only tokens with a role are special: in a text they are
-    text."""
-    return {**dataclasses.asdict(token), "special": token.content in special_tokens_of(tokenizer)}
+# --- ALBERT's, in Hugging Face's form ---------------------------------------------------------------------------------
+
+
+class HuggingFaceSentencePiece(LibraryTokenizer):
+    """ALBERT's tokenizer by the rules of a Hugging Face tokenizer.json, with the ids that `transformers` gives.
+
+    Its `files` have a spiece.model: the one beside it, or else one made of it.
+
+    Raises:
+      ValueError: the file is damaged, of another kind of tokenizer, or lacks a special token; names it.
+    """
+
+    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "<unk>", "[MASK]", "<pad>"
+    begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
+    is_continuation = staticmethod(SentencePieceTokenizer.is_continuation)
+    decode = SentencePieceTokenizer.decode
+    huggingface_class = SentencePieceTokenizer.huggingface_class
+    vocab_name, vocab_kind = SentencePieceTokenizer.vocab_name, SentencePieceTokenizer.vocab_kind
+    vocab_files = SentencePieceTokenizer.vocab_files
+
+    def __init__(self, vocab_file: str):
+        directory = posixpath.dirname(vocab_file)
+        self.name_special_tokens(directory)
+        values = read_tokenizer_json(vocab_file, "Unigram")
+        with understood(vocab_file):
+            pieces = {piece: index for index, (piece, _) in enumerate(values["model"]["vocab"])}
+        added = read_added_tokens(vocab_file, pieces)
+        library = library_of(values, vocab_file, added, self)
+        super().__init__(library, vocab_file, {TOKENIZER: read_bytes(vocab_file)}, added)
+        beside = is_there(model_file := posixpath.join(directory, MODEL))
+        first = "" if beside else f"let convert_checkpoint.py write the model with a {MODEL}, and there "
+        advice = f"If a text may get other ids in rare cases, {first}move {TOKENIZER} away, so that {MODEL} is read by "
+        advice += "the original's rules."
+        try:
+            self._files[MODEL] = read_bytes(model_file) if beside else model_of_tokenizer_json(values, self.pad_id)
+        except ValueError as error:
+            advice = f"Nor can a {MODEL} be made of it: {error}. {WITHOUT_GRAPH}"
+        self._no_graph = f"{vocab_file}: a tokenizer with Hugging Face's rules can't be part of a graph. {advice}"
+
+    def settings(self) -> dict:
+        """See `Tokenizer.settings`."""
+        return {**super().settings(), "do_lower_case": not self.cased}
+
+    @classmethod
+    def from_file(cls, vocab_file: str, casing: Casing) -> "HuggingFaceSentencePiece":
+        """The tokenizer of a tokenizer.json, which says itself whether it lower-cases."""
+        with understood(vocab_file):
+            return cls(vocab_file)
+
+    def to_graph(self, split_unknown: bool = False):
+        """There is no graph: between pieces of equal scores the library decides by sums in double precision, word by
+        word, which no op does.
+
+        Raises:
+          ValueError: always; says what to do instead.
+        """
+        raise ValueError(self._no_graph)
+
+
+# --- a SentencePiece model of a tokenizer.json, whose Unigram model has the same pieces and scores --------------------
+
+# A protocol buffer, encoded by hand since the library's own classes need a newer runtime than TensorFlow has.
+# Field numbers (sentencepiece_model.proto): ModelProto pieces 1, trainer_spec 2, normalizer_spec 3; SentencePiece piece
+# 1, score 2, type 3; TrainerSpec model_type 3, vocab_size 4, unk_id 40, bos_id 41, eos_id 42, pad_id 43; NormalizerSpec
+# precompiled_charsmap 2.
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
+_UNIGRAM, _NONE = 1, -1
+_REPLACED = ({"String": "``"}, {"String": "''"}, {"Regex": " {2,}"})
+
+
+def model_of_tokenizer_json(values: Mapping, pad_id: int) -> bytes:
+    """The model that a tokenizer.json of an ALBERT was made of.
+
+    A tokenizer.json doesn't say of which kind a piece is: those with the logarithm 0 of a probability, but for special
+    tokens, are symbols that SentencePiece takes as they are.
+
+    Args:
+      values: the content of the file, whose model is Unigram. pad_id: of its padding token.
+
+    Raises:
+      ValueError: the file has rules or tokens that a SentencePiece model or ALBERT's preprocessing doesn't have.
+    """
+    model = values["model"]
+    added = {token["id"]: bool(token.get("special")) for token in values.get("added_tokens") or []}
+    words = parts_of(values.get("pre_tokenizer"), "pretokenizers")
+    begins = {"prepend_scheme": "always", "add_prefix_space": True, "replacement": "\u2581"}
+    rules = [rule for rule in parts_of(values.get("normalizer"), "normalizers") if rule.get("type") != "Lowercase"]
+    kinds = [rule.get("type") for rule in rules if rule.get("pattern") not in _REPLACED]
+    finds_words = [part.get("type") for part in words] in (["WhitespaceSplit", "Metaspace"], ["Metaspace"])
+    normalizes = kinds in (["NFKD", "StripAccents", "Precompiled"], ["NFKD", "StripAccents"])
+    for reason, found in {
+        "has no unknown token": model.get("unk_id") is None,
+        "has byte_fallback": model.get("byte_fallback"),
+        "has added tokens": not all(added.values()) or max(added, default=0) >= len(model["vocab"]),
+        "finds words in another way": not finds_words or not begins.items() <= {**begins, **words[-1]}.items(),
+        "normalizes text in another way": not normalizes,
+    }.items():
+        if found:
+            raise ValueError(f"it {reason}")
+    special = {index for index, is_special in added.items() if is_special} | {pad_id}
+    pieces = []
+    for index, (piece, score) in enumerate(model["vocab"]):
+        kind = _CONTROL if index in special else _NORMAL if score else _USER_DEFINED
+        kind = _UNKNOWN if index == model["unk_id"] else kind
+        pieces.append(_text(1, _text(1, piece.encode()) + _float(2, score) + _number(3, kind)))
+    numbers = {3: _UNIGRAM, 4: len(pieces), 40: model["unk_id"], 41: _NONE, 42: _NONE, 43: pad_id}
+    trainer = b"".join(_number(field, number) for field, number in numbers.items())
+    # What the model makes of characters, in SentencePiece's own form; empty: it leaves them.
+    maps = [rule.get("precompiled_charsmap") for rule in rules if rule.get("type") == "Precompiled"]
+    characters = base64.b64decode("".join(maps), validate=True)
+    return b"".join(pieces) + _text(2, trainer) + _text(3, _text(2, characters))
+
+
+def _number(field: int, value: int) -> bytes:
+    return pack([8 * field, value % (1 << 64)])
+
+
+def _float(field: int, value: float) -> bytes:
+    return pack([8 * field + 5]) + struct.pack("<f", value)
+
+
+def _text(field: int, value: bytes) -> bytes:
+    return pack([8 * field + 2, len(value)]) + value

@@ -8,7 +8,7 @@ The original splits a piece that ends in a digit and a comma, `▁2019,`, into t
 3 the split pieces begin a word even inside one (`9,` becomes `▁9` `,`), where Python 2 would have given `9` `,`; this
 module follows the original as it runs on Python 3. Hugging Face's tokenizer does neither, splits at whitespace first,
 and replaces `` and '' by ": a directory with its tokenizer.json gets its ids, so that models that were fine-tuned with
-them see the same (`HuggingFaceSentencePiece`).
+them see the same (`library_tokenizer.HuggingFaceSentencePiece`).
 """
 
 import posixpath
@@ -19,19 +19,26 @@ from collections.abc import Iterable
 
 import sentencepiece
 
-from bert_tf.system.local_files import names_in
-from bert_tf.system.text_files import read_bytes, understood
-from bert_tf.text.added_tokens import read_added_tokens
-from bert_tf.text.casing import TOKENIZER, TOKENIZER_CONFIG, Casing, find_vocab_file, first_existing, is_there
-from bert_tf.text.characters import text_of
-from bert_tf.text.library_tokenizer import LibraryTokenizer, check_special_tokens, read_tokenizer_json
-from bert_tf.text.sentence_piece_model import model_of_tokenizer_json
-from bert_tf.text.tokenizer import WITHOUT_GRAPH, Tokenizer
-from bert_tf.text.tokenizer_files import name_special_tokens, read_tokenizer_config, special_tokens_of
+from bert_tf.system.text_files import read_bytes
+from bert_tf.text.added_tokens import TOKENIZER, TOKENIZER_CONFIG, read_added_tokens
+from bert_tf.text.characters import is_mark, text_of
+from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
+from bert_tf.text.tokenizer_files import (
+    MODEL,
+    RELEASED_MODEL,
+    VOCAB,
+    Casing,
+    check_vocab,
+    find_model,
+    read_tokenizer_config,
+    read_tokens,
+    vocabulary_bytes,
+)
 
-MODEL = "spiece.model"
 WORD_START = "\u2581"
-_RELEASED_MODEL = "30k-clean.model"
+_TWO_QUOTES = re.compile("``|''")
+# What the tokenizer_config.json of a KoBERT may say; nothing else has been published.
+_ONLY = {"remove_space": True, "keep_accents": False, "sp_model_kwargs": {}}
 _SPECIAL_CHARACTERS = frozenset(string.punctuation) - frozenset("'<=>")
 _INSIDE_A_WORD = frozenset(string.ascii_letters) | _SPECIAL_CHARACTERS
 
@@ -57,7 +64,8 @@ class SentencePieceTokenizer(Tokenizer):
     begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
     graph_form = "bert_tf.text.graph_sentence_piece.GraphSentencePiece"
     huggingface_class = "AlbertTokenizer"
-    vocab_name, vocab_kind = f"{MODEL} (or {_RELEASED_MODEL})", "SentencePiece"
+    vocab_name, vocab_kind = f"{MODEL} (or {RELEASED_MODEL})", "SentencePiece"
+    vocab_files = (TOKENIZER, "*.model", VOCAB, f"assets/{VOCAB}")
 
     def __init__(self, model_file: str, do_lower_case: bool = True):
         self.do_lower_case = do_lower_case
@@ -69,11 +77,11 @@ class SentencePieceTokenizer(Tokenizer):
             raise ValueError(
                 f"{model_file} is no SentencePiece model, or is damaged: take the .model file of the model itself."
             ) from None
-        name_special_tokens(self, posixpath.dirname(model_file))
+        self.name_special_tokens(posixpath.dirname(model_file))
         names = list(map(self._processor.id_to_piece, range(self._processor.get_piece_size())))
         self._ids = self._read_vocabulary(names)
         self.set_added_tokens(read_added_tokens(model_file, self.vocab), self.preprocess, self._origins)
-        check_special_tokens(self, model_file)
+        self.check_special_tokens()
         self._special = frozenset(special_tokens_of(self))
         # The ids of pieces that end in a digit and a comma -> what they are split into, and its ids.
         self._split_pieces = {
@@ -90,16 +98,6 @@ class SentencePieceTokenizer(Tokenizer):
         return list(self.inv_vocab)
 
     @classmethod
-    def find_file(cls, directory: str) -> str | None:
-        """A directory's tokenizer.json; else its SentencePiece model (spiece.model, 30k-clean.model, or the only .model
-        file); else its vocab.txt, as the Chinese models have.
-
-        Raises:
-          ValueError: there are several SentencePiece models.
-        """
-        return first_existing(directory, (TOKENIZER,)) or find_model(directory) or find_vocab_file(directory)
-
-    @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "SentencePieceTokenizer":
         """The tokenizer of a .model file."""
         directory = posixpath.dirname(vocab_file)
@@ -109,11 +107,6 @@ class SentencePieceTokenizer(Tokenizer):
                 "since the original's rules drop accents."
             )
         return cls(vocab_file, casing.do_lower_case is not False)  # as all released models, if nothing says it
-
-    @property
-    def cased(self) -> bool:
-        """Whether upper and lower case are distinguished."""
-        return not self.do_lower_case
 
     # --- text to pieces ----------------------------------------------------------------------------------------------
 
@@ -157,10 +150,9 @@ class SentencePieceTokenizer(Tokenizer):
     def _split_comma(self, piece: str) -> list[str]:
         return [*self._processor.encode(piece[:-1].replace(WORD_START, ""), out_type=str), ","]
 
-    def _encode_with_offsets(self, text: str, split_unknown: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
+    def _encode_with_offsets(self, text: str, split_unknown: bool):
         prepared, origins = self._preprocess_with_origins(text)
-        known, spans = {*origins}, self._spans(prepared)
-        ids, offsets, place = [], [], 0
+        spans, ids, offsets, place = self._spans(prepared), [], [], 0
         for piece in self._processor.encode(prepared, out_type=str):
             index = self.pieces.get(piece, self.unk_id) if piece not in self._special else self.unk_id
             for part, size in self.parts(index, piece):
@@ -168,13 +160,11 @@ class SentencePieceTokenizer(Tokenizer):
                 place += size
                 ids.append(part)
                 if covered:
-                    begin, end = origins[covered[0][0]], origins[covered[-1][1] - 1] + 1
-                    while end < len(text) and end not in known and unicodedata.category(text[end])[0] == "M":
-                        end += 1
+                    offsets.append((origins[covered[0][0]], origins[covered[-1][1] - 1] + 1))
                 else:
-                    begin = end = next((origins[span[0]] for span in spans[place:] if span), len(text))
-                offsets.append((begin, end))
-        return ids, offsets
+                    begin = next((origins[span[0]] for span in spans[place:] if span), len(text))
+                    offsets.append((begin, begin))
+        return ids, offsets, origins
 
     def _spans(self, prepared: str) -> list[tuple[int, int] | None]:
         """For each character of which the model makes pieces, the characters of `prepared` that it stands for, None for
@@ -248,57 +238,98 @@ class SentencePieceTokenizer(Tokenizer):
         return {**super().settings(), "do_lower_case": self.do_lower_case, "keep_accents": False}
 
 
-class HuggingFaceSentencePiece(LibraryTokenizer):
-    """ALBERT's tokenizer by the rules of a Hugging Face tokenizer.json, with the ids that `transformers` gives.
+class KoBertTokenizer(SentencePieceTokenizer):
+    """SentencePiece of Korean BERTs (KoBERT): the pieces' ids are lines of a vocab.txt beside the .model.
 
-    Its `files` have a spiece.model: the one beside it, or else one made of it.
+    The rules are those of KoBertTokenizer (monologg/kobert) and KoBERTTokenizer (skt/kobert-base-v1), which descend
+    from Hugging Face's XLNetTokenizer: ALBERT's preprocessing, before it two quotation marks in a row become one, and a
+    piece that ends in a digit and a comma is split without beginning a new word.
+
+        tokenizer = KoBertTokenizer("vocab.txt")  # with tokenizer_78b3253a26.model beside it
+        tokenizer.tokenize("한국어 모델")  # ['▁한국', '어', '▁모델']
+
+    Args:
+      vocab_file: a vocab.txt with a .model beside it, or a .model whose own numbers are the ids.
+      do_lower_case: as when the model was trained; the published ones are cased.
 
     Raises:
-      ValueError: the file is damaged, of another kind of tokenizer, or lacks a special token; names it.
+      ValueError: there is no .model, it can't be parsed, or a special token is missing; names the file.
     """
 
-    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "<unk>", "[MASK]", "<pad>"
-    begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
-    is_continuation = staticmethod(SentencePieceTokenizer.is_continuation)
-    decode = SentencePieceTokenizer.decode
-    huggingface_class = SentencePieceTokenizer.huggingface_class
-    vocab_name, vocab_kind = SentencePieceTokenizer.vocab_name, SentencePieceTokenizer.vocab_kind
-    find_file = SentencePieceTokenizer.find_file
+    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", "[MASK]", "[PAD]"
+    graph_form = None  # its pieces are of composed characters, see `GraphSentencePiece`
+    huggingface_class = "KoBertTokenizer"
+    vocab_name, vocab_kind = f"{VOCAB} (with its .model)", "SentencePiece"
+    vocab_files = (VOCAB, "*.model")
 
-    def __init__(self, vocab_file: str):
-        directory = posixpath.dirname(vocab_file)
-        values = {}
-        name_special_tokens(self, directory)
-        library, added = read_tokenizer_json(vocab_file, "Unigram", self, values.update)
-        super().__init__(library, vocab_file, {TOKENIZER: read_bytes(vocab_file)}, added)
-        beside = is_there(model_file := posixpath.join(directory, MODEL))
-        first = "" if beside else f"let convert_checkpoint.py write the model with a {MODEL}, and there "
-        advice = f"If a text may get other ids in rare cases, {first}move {TOKENIZER} away, so that {MODEL} is read by "
-        advice += "the original's rules."
-        try:
-            self._files[MODEL] = read_bytes(model_file) if beside else model_of_tokenizer_json(values, self.pad_id)
-        except ValueError as error:
-            advice = f"Nor can a {MODEL} be made of it: {error}. {WITHOUT_GRAPH}"
-        self._no_graph = f"{vocab_file}: a tokenizer with Hugging Face's rules can't be part of a graph. {advice}"
-
-    def settings(self) -> dict:
-        """See `Tokenizer.settings`."""
-        return {**super().settings(), "do_lower_case": not self.cased}
+    def __init__(self, vocab_file: str, do_lower_case: bool = False):
+        model_file, self._vocab_file = vocab_file, None
+        if not vocab_file.endswith(".model"):
+            self._vocab_file, model_file = vocab_file, find_model(posixpath.dirname(vocab_file))
+            if model_file is None:
+                raise ValueError(
+                    f"{vocab_file} has pieces of SentencePiece ({WORD_START}), but there is no .model beside it: put "
+                    "that of the same model there."
+                )
+        super().__init__(model_file, do_lower_case)
+        self.vocab_file = vocab_file
 
     @classmethod
-    def from_file(cls, vocab_file: str, casing: Casing) -> "HuggingFaceSentencePiece":
-        """The tokenizer of a tokenizer.json, which says itself whether it lower-cases."""
-        with understood(vocab_file):
-            return cls(vocab_file)
+    def from_file(cls, vocab_file: str, casing: Casing) -> "KoBertTokenizer":
+        """The tokenizer of a vocab.txt or .model."""
+        directory = posixpath.dirname(vocab_file)
+        config = read_tokenizer_config(directory)
+        for name, value in _ONLY.items():
+            if config.get(name, value) not in (value, None):
+                raise ValueError(
+                    f"{posixpath.join(directory, TOKENIZER_CONFIG)}: {name} is {config[name]}; only {value} is "
+                    "supported."
+                )
+        return cls(vocab_file, bool(casing.do_lower_case) and casing.source != "the default")
 
-    def to_graph(self, split_unknown: bool = False):
-        """There is no graph: between pieces of equal scores the library decides by sums in double precision, word by
-        word, which no op does.
+    def _read_vocabulary(self, names: list[str]) -> list[int]:
+        if self._vocab_file is None:
+            return super()._read_vocabulary(names)
+        self.inv_vocab = dict(enumerate(read_tokens(self._vocab_file)))
+        self.vocab = self.pieces = {token: index for index, token in self.inv_vocab.items()}
+        unknown = self.vocab.get(self.unk_token, 0)
+        return [self.vocab.get(name, unknown) for name in names]
 
-        Raises:
-          ValueError: always; says what to do instead.
-        """
-        raise ValueError(self._no_graph)
+    def check_vocabulary(self) -> None:
+        """See `vocab.check_vocab`."""
+        if self._vocab_file is not None:
+            check_vocab(self.vocab, self._vocab_file, ())
+
+    def preprocess(self, text: str | bytes) -> str:
+        """ALBERT's preprocessing of a text without two quotation marks in a row."""
+        return super().preprocess(_TWO_QUOTES.sub('"', text_of(text)))
+
+    @staticmethod
+    def trails(char: str) -> bool:
+        """Also the second of two quotation marks belongs to the piece before it."""
+        return is_mark(char) or char in "`'"
+
+    def _preprocess_with_origins(self, text: str) -> tuple[str, list[int]]:
+        pairs = {found.start() for found in _TWO_QUOTES.finditer(text)}
+        places = [place for place in range(len(text)) if place - 1 not in pairs]
+        prepared, origins = super()._preprocess_with_origins(_TWO_QUOTES.sub('"', text))
+        return prepared, [places[origin] for origin in origins]
+
+    def _split_comma(self, piece: str) -> list[str]:
+        first, *others = super()._split_comma(piece)
+        if piece.startswith(WORD_START) or not first.startswith(WORD_START):
+            return [first, *others]
+        return [*([first[1:]] if len(first) > 1 else []), *others]
+
+    @staticmethod
+    def is_continuation(token: str) -> bool:
+        """Whether a piece begins no word, and stands for text."""
+        return not token.startswith((WORD_START, "[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]"))
+
+    def files(self) -> dict[str, bytes]:
+        """spiece.model and vocab.txt, as they were read."""
+        vocabulary = {} if self._vocab_file is None else {VOCAB: vocabulary_bytes(self._vocab_file)}
+        return {**super().files(), **vocabulary}
 
 
 def preprocess_text(text: str | bytes, do_lower_case: bool) -> str:
@@ -318,19 +349,3 @@ def is_start_piece(piece: str) -> bool:
 
 def _ends_in_digit_comma(piece: str) -> bool:
     return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
-
-
-def find_model(directory: str) -> str | None:
-    """A directory's SentencePiece model (spiece.model, 30k-clean.model, or the only .model file), None without one.
-
-    Raises:
-      ValueError: it has several; names them.
-    """
-    if file := first_existing(directory, (MODEL, _RELEASED_MODEL, f"assets/{_RELEASED_MODEL}")):
-        return file
-    names = [name for name in names_in(directory) if name.endswith(".model")]
-    if len(names) > 1:
-        raise ValueError(
-            f"{directory} has several SentencePiece models: {', '.join(names)}. Call the right one {MODEL}."
-        )
-    return posixpath.join(directory, names[0]) if names else None

@@ -13,16 +13,26 @@ import functools
 import importlib
 import json
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from bert_tf.system.atomic import write_file
 from bert_tf.system.text_files import read_json_if_there
-from bert_tf.text import casing as text_casing
-from bert_tf.text.added_tokens import ADDED_FILES, DECODER, AddedToken, AddedTokens, decoder_of
-from bert_tf.text.casing import Casing
-from bert_tf.text.characters import text_of
+from bert_tf.text import tokenizer_files
+from bert_tf.text.added_tokens import (
+    ADDED_TOKENS,
+    DECODER,
+    SPECIAL_TOKENS_MAP,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    AddedToken,
+    AddedTokens,
+    Part,
+    decoder_of,
+)
+from bert_tf.text.characters import is_mark, text_of
+from bert_tf.text.tokenizer_files import Casing
 from bert_tf.weights import released_models
 
 ROLES = ("cls", "sep", "unk", "mask", "pad")  # of special tokens
@@ -30,25 +40,41 @@ PADDINGS = ("longest", "max_length")
 WITHOUT_GRAPH = (
     "Use the model in Python (Predictor and so on), or export it with --format=onnx or --format=tflite, which take ids."
 )
-_VOCABULARY_FILES = {"vocab.txt", "vocab.json", "merges.txt", "tokenizer.json", "spiece.model", *ADDED_FILES}
+_VOCABULARY_FILES = {"vocab.txt", "vocab.json", "merges.txt", "spiece.model"}
+_VOCABULARY_FILES |= {TOKENIZER, ADDED_TOKENS, SPECIAL_TOKENS_MAP}
+
+
+def _id_of(role: str) -> property:
+    return property(lambda self: self.special_id(getattr(self, f"{role}_token")), doc=f"The id of {role}_token.")
+
+
+def _ids_of(place: str) -> functools.cached_property:
+    return functools.cached_property(
+        lambda self: [self.special_id(token) for token in getattr(self, f"{place}_tokens")]
+    )
 
 
 class Tokenizer(abc.ABC):
     """Turns texts into pieces, ids and rows.
 
-    A subclass splits text without added tokens (`_tokenize`, `_encode`, `_encode_with_offsets`, `_words`), joins it
-    again (`decode`), says which pieces continue a word (`is_continuation`), and sets these attributes:
+    A subclass splits text without added tokens: `_tokenize` gives its pieces, `_encode` their ids, `_words` its words,
+    `_encode_with_offsets(text, split_unknown)` ids, for each the first character and the one after the last, and the
+    characters that are kept (what is dropped may belong to the piece before it). It joins pieces again (`decode`), says
+    which ones continue a word (`is_continuation`), and sets these attributes:
 
     Attributes:
       vocab: token -> id; don't change it. inv_vocab: id -> token.
-      cls_token, sep_token, unk_token, mask_token, pad_token: the tokens with these roles.
+      cls_token, sep_token, unk_token, mask_token, pad_token: the tokens with these roles; the ids are cls_id, ...
       pad_id: the id that pads shorter rows.
-      begin_tokens, between_tokens, end_tokens: the special tokens before the first text, between both, and at the end.
+      begin_tokens, between_tokens, end_tokens: the special tokens before the first text, between both, and at the end;
+        their ids are begin_ids, between_ids, end_ids.
       second_segment: segment id of the second text and of what follows it; everything before it has segment 0.
       graph_form: "module.Class" that implements the same rules as TensorFlow ops, for exports; None: there is none.
       huggingface_class: the class's name in tokenizer_config.json, of models whose family has another.
       vocab_file: what it was read from, for messages; "": unknown.
       vocab_name: the usual name of its vocabulary file, vocab_kind: what is in it; for messages.
+      vocab_files: the names that this file may have, the first that is there counts; "*.model": see `find_model`.
+      do_lower_case: whether it lower-cases a text.
       takes_strip_accents: whether --strip_accents means anything to it.
       answers_by_words: whether the original found answers by words and their pieces (--answer_from).
       word_separator: what stands between the words of a text that is given as words: "" where words are encoded alike
@@ -57,41 +83,16 @@ class Tokenizer(abc.ABC):
       added_tokens: tokens that are cut out of a text before the rest is tokenized; in `vocab`, too.
     """
 
-    vocab: Mapping[str, int]
-    inv_vocab: Mapping[int, str]
-    cls_token: str
-    sep_token: str
-    unk_token: str
-    mask_token: str
-    pad_token: str
-    pad_id: int
-    begin_tokens: tuple[str, ...]
-    between_tokens: tuple[str, ...]
-    end_tokens: tuple[str, ...]
-    second_segment: int
     graph_form: str | None = None
-    huggingface_class: str
-    vocab_file = ""
-    vocab_name: str
-    vocab_kind: str
-    takes_strip_accents = False
-    answers_by_words = False
-    word_separator = ""
-    mask_takes_spaces = False
+    vocab_file = word_separator = ""
+    vocab_files: tuple[str, ...] = ()
+    takes_strip_accents = answers_by_words = mask_takes_spaces = False
     added_tokens: AddedTokens = AddedTokens()
     as_text = staticmethod(text_of)  # what a text given as str or bytes is read as
+    trails = staticmethod(is_mark)  # whether a character that is dropped belongs to the piece before it
     described_tokens: Sequence[AddedToken] = ()  # the added tokens, and those with a role that files describe like them
 
     # --- what a subclass defines -------------------------------------------------------------------------------------
-
-    @classmethod
-    @abc.abstractmethod
-    def find_file(cls, directory: str) -> str | None:
-        """The vocabulary file of a model's directory, which `from_file` reads; None if there is none.
-
-        Raises:
-          ValueError: several may be meant, or only a part of what is needed is there; names the files.
-        """
 
     @classmethod
     @abc.abstractmethod
@@ -99,16 +100,16 @@ class Tokenizer(abc.ABC):
         """The tokenizer of a vocabulary file, and of what belongs to it beside it.
 
         Args:
-          casing: of the model, by `casing.resolve_casing`; a vocabulary file that says it itself comes first.
+          casing: of the model, by `resolve_casing`; a vocabulary file that says it itself comes first.
 
         Raises:
           ValueError: a file is missing, damaged, or of another kind of tokenizer; names it.
         """
 
     @property
-    @abc.abstractmethod
     def cased(self) -> bool:
         """Whether upper and lower case are distinguished."""
+        return not self.do_lower_case
 
     @abc.abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
@@ -145,14 +146,44 @@ class Tokenizer(abc.ABC):
         Args:
           found: from `read_added_tokens`, those with a role among them. normalization: see `AddedTokens`.
         """
-        roles = {getattr(self, f"{role}_token") for role in ROLES}
+        roles = special_tokens_of(self)
         self.described_tokens = found
         self.added_tokens = AddedTokens([token for token in found if token.content not in roles], *normalization)
         self.vocab = {**self.vocab, **{token.content: token.id for token in found}}
         self.inv_vocab = {**self.inv_vocab, **{token.id: token.content for token in found}}
 
+    def name_special_tokens(self, directory: str) -> None:
+        """Gives the tokens with a role, and those of rows, the names in tokenizer_config.json or
+        special_tokens_map.json; without these they keep the names of the class."""
+        files = (read_json_if_there(posixpath.join(directory, name)) for name in (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP))
+        named, renamed = list(filter(None, files)), {}
+        for role in ROLES:
+            name = f"{role}_token"
+            tokens = (
+                token.get("content") if isinstance(token := values.get(name), dict) else token for values in named
+            )
+            if token := next((token for token in tokens if isinstance(token, str)), None):
+                renamed[getattr(self, name)] = token
+                setattr(self, name, token)
+        for name in ("begin_tokens", "between_tokens", "end_tokens"):
+            setattr(self, name, tuple(renamed.get(token, token) for token in getattr(self, name)))
+
+    def check_special_tokens(self) -> None:
+        """Sets the padding id to that of the padding token.
+
+        Raises:
+          ValueError: the vocabulary lacks a token with a role; names the file.
+        """
+        needed = special_tokens_of(self)
+        if missing := [token for token in needed if token not in self.vocab]:
+            raise ValueError(
+                f"{self.vocab_file} lacks {', '.join(missing)}: rows of {self.vocab_kind} need {' '.join(needed)}. "
+                "Take the file of the model itself."
+            )
+        self.pad_id = self.vocab[self.pad_token]
+
     def to_graph(self, split_unknown: bool = False):
-        """The same rules as TensorFlow ops: a `tf.Module` with `encode` and `tokenize`, like `GraphTokenizer`.
+        """The same rules as TensorFlow ops: a `graph_added_tokens.TokenizerGraph` with `encode` and `tokenize`.
 
         Raises:
           ValueError: this kind of tokenizer has no graph form, or the graph form can't use the vocabulary; names the
@@ -162,29 +193,29 @@ class Tokenizer(abc.ABC):
             if self.graph_form is None:
                 raise ValueError(f"the pieces of a {self.huggingface_class} can't be found inside a graph")
             module, _, name = self.graph_form.rpartition(".")
-            graph = getattr(importlib.import_module(module), name).from_tokenizer(self, split_unknown)
+            return getattr(importlib.import_module(module), name)(self, split_unknown)
         except ValueError as error:
             raise ValueError(
                 f"{self.vocab_file or self.huggingface_class}: {str(error).rstrip('.')}. {WITHOUT_GRAPH}"
             ) from error
-        if not self.added_tokens:
-            return graph
-        trims = self.word_separator == " "
-        return importlib.import_module("bert_tf.text.graph_added_tokens").GraphAddedTokens(
-            graph, self.added_tokens, trims
-        )
 
     # --- text to pieces ----------------------------------------------------------------------------------------------
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """The pieces of `text`."""
-        return self.added_tokens.tokenize(self.as_text(text), self._tokenize)
+        return self._each(text, self._tokenize, "content")
 
     def encode(self, text: str | bytes) -> list[int]:
         """The ids of the pieces of `text`, without special tokens. KeyError if the unknown token is needed but not in
         the vocabulary."""
-        text = self.as_text(text)
-        return self.added_tokens.encode(text, self._encode) if self.added_tokens else self._encode(text)
+        return self._each(text, self._encode, "id") if self.added_tokens else self._encode(self.as_text(text))
+
+    def _each(self, text: str | bytes, between: Callable[[str], Iterable], of_token: str) -> list:
+        """What `between` gives for the parts between added tokens, and an attribute of these tokens."""
+        found = []
+        for part in self.added_tokens.parts(self.as_text(text)):
+            found += [getattr(part.token, of_token)] if part.token else between(part.text)
+        return found
 
     def encode_with_offsets(self, text: str, split_unknown: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
         """`encode`, and for each id the first character of `text` that it covers and the one after the last.
@@ -197,13 +228,31 @@ class Tokenizer(abc.ABC):
           split_unknown: split a word that is unknown as a whole into known pieces and an unknown token for each other
             character. Otherwise, in a script without spaces, one unknown character would hide a whole clause.
         """
-        encode = functools.partial(self._encode_with_offsets, split_unknown=split_unknown)
-        text = self.as_text(text)
-        return self.added_tokens.encode_with_offsets(text, encode) if self.added_tokens else encode(text)
+        text, ids, offsets = self.as_text(text), [], []
+        for part in self.added_tokens.parts(text):
+            if part.token:
+                ids.append(part.token.id)
+                offsets.append((part.places[0], part.end))
+                continue
+            own, spans, kept = self._encode_with_offsets(part.text, split_unknown)
+            ids += own
+            offsets += self._offsets_in_text(text, part, spans, kept)
+        return ids, offsets
+
+    def _offsets_in_text(self, text: str, part: Part, spans, kept: Iterable[int]) -> Iterator[tuple[int, int]]:
+        """Offsets in a part as those in the whole text, moved over what was dropped and belongs to a piece."""
+        places, is_ascii = [*part.places, part.end], text.isascii() and self.trails is is_mark
+        kept = () if is_ascii else {places[place] for place in kept}
+        for first, after in spans:
+            begin = places[first]
+            end = places[after - 1] + 1 if after > first else begin
+            while not is_ascii and begin < end < part.end and end not in kept and self.trails(text[end]):
+                end += 1
+            yield begin, end
 
     def normalize(self, text: str) -> str:
         """`text` as `decode` spells it, if all of it is known."""
-        return " ".join(self.added_tokens.tokenize(self.as_text(text), self._words))
+        return " ".join(self._each(text, self._words, "content"))
 
     # --- files -------------------------------------------------------------------------------------------------------
 
@@ -224,13 +273,13 @@ class Tokenizer(abc.ABC):
           ValueError: they contradict the directory, it has no vocabulary, or see `from_file`.
         """
         choice = importlib.import_module("bert_tf.text.tokenizer_choice")  # by its name, as it imports all classes
-        if not text_casing.is_there(path):
+        if not tokenizer_files.is_there(path):
             raise FileNotFoundError(f"{path} does not exist.{released_models.hint(path)}")
-        directory = text_casing.directory_of(path)
+        directory = tokenizer_files.directory_of(path)
         vocab_file = choice.find_vocabulary(directory, cls)
         if not vocab_file:
-            raise ValueError(f"{directory} has no {cls.vocab_name} and no {text_casing.TOKENIZER}.")
-        resolved = text_casing.resolve_casing(do_lower_case, strip_accents, text_casing.read_casing(directory))
+            raise ValueError(f"{directory} has no {cls.vocab_name} and no {TOKENIZER}.")
+        resolved = tokenizer_files.resolve_casing(do_lower_case, strip_accents, tokenizer_files.read_casing(directory))
         tokenizer = choice.tokenizer_of_file(vocab_file, resolved, cls)
         tokenizer.check_casing(vocab_file, do_lower_case, strip_accents)
         return tokenizer
@@ -253,11 +302,11 @@ class Tokenizer(abc.ABC):
             raise FileExistsError(
                 f"{directory} has {', '.join(others)} of another tokenizer: remove it, or give another directory."
             )
-        path = posixpath.join(directory, text_casing.TOKENIZER_CONFIG)
-        old = read_json_if_there(path) or {}
-        length = {name: old[name] for name in ("model_max_length",) if name in old}
-        config = {"tokenizer_class": self.huggingface_class, **length, **self.settings()}
-        contents[text_casing.TOKENIZER_CONFIG] = (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
+        path = posixpath.join(directory, TOKENIZER_CONFIG)
+        old = (read_json_if_there(path) or {}).items()
+        kept = {name: value for name, value in old if name == "model_max_length"}
+        config = {"tokenizer_class": self.huggingface_class, **kept, **self.settings()}
+        contents[TOKENIZER_CONFIG] = (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
         tf.io.gfile.makedirs(directory)
         for name, content in contents.items():
             write_file(posixpath.join(directory, name), content)
@@ -285,40 +334,8 @@ class Tokenizer(abc.ABC):
             raise ValueError(f"the vocabulary lacks {token}, which rows of this tokenizer need")
         return self.vocab[token]
 
-    @property
-    def cls_id(self) -> int:
-        """The id of the token whose output represents the whole row."""
-        return self.special_id(self.cls_token)
-
-    @property
-    def sep_id(self) -> int:
-        """The id of the token that ends a text."""
-        return self.special_id(self.sep_token)
-
-    @property
-    def unk_id(self) -> int:
-        """The id of words that the vocabulary has no pieces for."""
-        return self.special_id(self.unk_token)
-
-    @property
-    def mask_id(self) -> int:
-        """The id of the token that masks another."""
-        return self.special_id(self.mask_token)
-
-    @functools.cached_property
-    def begin_ids(self) -> list[int]:
-        """Ids before the first text."""
-        return [self.special_id(token) for token in self.begin_tokens]
-
-    @functools.cached_property
-    def between_ids(self) -> list[int]:
-        """Ids between the first and the second text."""
-        return [self.special_id(token) for token in self.between_tokens]
-
-    @functools.cached_property
-    def end_ids(self) -> list[int]:
-        """Ids at the end of a row."""
-        return [self.special_id(token) for token in self.end_tokens]
+    cls_id, sep_id, unk_id, mask_id = map(_id_of, ("cls", "sep", "unk", "mask"))
+    begin_ids, between_ids, end_ids = map(_ids_of, ("begin", "between", "end"))
 
     @classmethod
     def continuations_of(cls, vocab: Mapping[str, int]) -> np.ndarray:
@@ -464,6 +481,11 @@ class Tokenizer(abc.ABC):
         input_ids[mask] = np.fromiter((index for ids, _ in rows for index in ids), np.int32, count)
         segment_ids[mask] = np.fromiter((segment for _, segments in rows for segment in segments), np.int32, count)
         return {"input_ids": input_ids, "input_mask": mask.astype(np.int32), "segment_ids": segment_ids}
+
+
+def special_tokens_of(tokenizer: Tokenizer | type[Tokenizer]) -> list[str]:
+    """The tokens with a role, which stand for no text."""
+    return list(dict.fromkeys(getattr(tokenizer, f"{role}_token") for role in ROLES))
 
 
 def lengths_that_fit(first: int, second: int, room: int) -> tuple[int, int]:

@@ -8,15 +8,21 @@ import posixpath
 
 from bert_tf.system.text_files import read_json, read_json_if_there
 from bert_tf.text import byte_bpe
+from bert_tf.text.added_tokens import TOKENIZER
 from bert_tf.text.byte_bpe import ByteBpeTokenizer
-from bert_tf.text.casing import TOKENIZER, Casing, first_existing, named_class
 from bert_tf.text.japanese import JapaneseTokenizer
-from bert_tf.text.kobert import KoBertTokenizer
-from bert_tf.text.library_tokenizer import LibraryTokenizer
-from bert_tf.text.sentence_piece import WORD_START, HuggingFaceSentencePiece, SentencePieceTokenizer, find_model
+from bert_tf.text.library_tokenizer import HuggingFaceSentencePiece, LibraryTokenizer
+from bert_tf.text.sentence_piece import WORD_START, KoBertTokenizer, SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import kind_of_model
-from bert_tf.text.vocab import VOCAB, read_tokens
+from bert_tf.text.tokenizer_files import (
+    VOCAB,
+    Casing,
+    find_model,
+    first_existing,
+    kind_of_model,
+    named_class,
+    read_tokens,
+)
 from bert_tf.text.wordpiece import CONTINUATION, ElectraTokenizer, FullTokenizer, RobertaWordPieceTokenizer
 
 _WORD_PIECES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "BertTokenizerLegacy")
@@ -38,11 +44,20 @@ def find_vocabulary(directory: str, default: type[Tokenizer]) -> str | None:
       default: the tokenizer of the model's family.
 
     Raises:
-      ValueError: tokenizer_class names a tokenizer that is not supported, or see `Tokenizer.find_file`.
+      ValueError: tokenizer_class names a tokenizer that is not supported, several files may be meant, or only a part
+        of what is needed is there; names the files.
     """
     named = _named(directory, default)
-    found = named and _of_word_pieces(named, directory, default).find_file(directory)
-    return found or default.find_file(directory) or first_existing(directory, (TOKENIZER, VOCAB, byte_bpe.VOCAB))
+    names = [] if named is None else [*_of_word_pieces(named, directory, default).vocab_files]
+    for name in (*names, *default.vocab_files, TOKENIZER, VOCAB, byte_bpe.VOCAB):
+        if found := find_model(directory) if name == "*.model" else first_existing(directory, (name,)):
+            return found
+    if default is ByteBpeTokenizer and first_existing(directory, (byte_bpe.MERGES,)):
+        raise ValueError(
+            f"{directory} has a {byte_bpe.MERGES} but no {byte_bpe.VOCAB}: put the {byte_bpe.VOCAB} of the same model "
+            "beside it."
+        )
+    return None
 
 
 def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer) -> type[Tokenizer]:

@@ -1,16 +1,286 @@
-"""What the files beside a vocabulary say about its tokenizer, in the terms of Hugging Face: tokenizer_config.json,
-special_tokens_map.json, tokenizer.json, config.json."""
+"""What a model's directory says about its tokenizer: the vocabulary, whether it is cased, how it splits text.
 
+In the terms of Hugging Face: tokenizer_config.json, tokenizer.json, config.json.
+"""
+
+import dataclasses
 import posixpath
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
-from bert_tf.system.text_files import read_json_if_there, understood
-from bert_tf.text.casing import TOKENIZER, TOKENIZER_CONFIG
-from bert_tf.text.tokenizer import ROLES, Tokenizer
+from absl import logging
 
-SPECIAL_TOKENS_MAP = "special_tokens_map.json"
-# The pre-tokenizers of a tokenizer.json of word pieces: that of BERT, and whitespace alone.
-_WORDS_BY_BERT, _WORDS_BY_WHITESPACE = ["BertPreTokenizer"], ["WhitespaceSplit"]
+from bert_tf.system.local_files import names_in, paths_beginning_with
+from bert_tf.system.messages import some
+from bert_tf.system.text_files import (
+    exists,
+    is_folder,
+    read_bytes,
+    read_json,
+    read_json_if_there,
+    read_text_lines,
+    understood,
+)
+from bert_tf.text.added_tokens import TOKENIZER, TOKENIZER_CONFIG
+
+MASK = "[MASK]"
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", MASK)
+VOCAB, MODEL, RELEASED_MODEL = "vocab.txt", "spiece.model", "30k-clean.model"
+
+# By default.
+_CASED_TOKENIZERS = ("BertJapaneseTokenizer", "KoBertTokenizer", "KoBERTTokenizer", "XLNetTokenizer")
+
+# Released models whose directory name implies the casing (original: validate_case_matches_checkpoint): do_lower_case.
+_RELEASED_MODELS = {
+    **dict.fromkeys(("uncased_L-24_H-1024_A-16", "uncased_L-12_H-768_A-12"), True),
+    **dict.fromkeys(("multilingual_L-12_H-768_A-12", "chinese_L-12_H-768_A-12"), True),
+    **dict.fromkeys(("electra_small", "electra_base", "electra_large"), True),
+    **dict.fromkeys(("cased_L-12_H-768_A-12", "cased_L-24_H-1024_A-16", "multi_cased_L-12_H-768_A-12"), False),
+}
+# Google's later releases (24 sizes, whole-word masking) follow this pattern.
+_RELEASED_NAME = re.compile(r"(?:wwm_|bert_)?(un)?cased_L-\d+_H-\d+_A-\d+(?:-\d+)?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Casing:
+    """How a model's text is normalised before it is split into pieces.
+
+    Attributes:
+      do_lower_case: None if unknown. strip_accents: None to follow do_lower_case.
+      source: where the casing was found, for messages.
+    """
+
+    do_lower_case: bool | None = None
+    strip_accents: bool | None = None
+    source: str = ""
+
+
+def first_existing(directory: str, names) -> str | None:
+    paths = (posixpath.join(directory, name) for name in names)
+    return next((path for path in paths if exists(path)), None)
+
+
+def find_model(directory: str) -> str | None:
+    """A directory's SentencePiece model (spiece.model, 30k-clean.model, or the only .model file), None without one.
+
+    Raises:
+      ValueError: it has several; names them.
+    """
+    if file := first_existing(directory, (MODEL, RELEASED_MODEL, f"assets/{RELEASED_MODEL}")):
+        return file
+    names = [name for name in names_in(directory) if name.endswith(".model")]
+    if len(names) > 1:
+        raise ValueError(
+            f"{directory} has several SentencePiece models: {', '.join(names)}. Call the right one {MODEL}."
+        )
+    return posixpath.join(directory, names[0]) if names else None
+
+
+def directory_of(path: str) -> str:
+    """The directory that describes the model whose weights are at `path` (see `open_weights.find_weights`)."""
+    if is_folder(path):
+        return path
+    directory = posixpath.dirname(path) or "."
+    # A SavedModel keeps its weights in a subfolder.
+    return posixpath.dirname(directory) or "." if posixpath.basename(path).startswith("variables") else directory
+
+
+def is_there(path: str) -> bool:
+    """Whether there is a directory, a file, or a checkpoint with this prefix."""
+    return exists(path) or bool(paths_beginning_with(f"{path}."))
+
+
+def named_class(directory: str) -> tuple[str, str]:
+    """The tokenizer_class of a directory, without "Fast", and the file that names it; ("", "") if none does."""
+    for name in (TOKENIZER_CONFIG, "config.json"):
+        path = posixpath.join(directory, name)
+        found = (read_json_if_there(path) or {}).get("tokenizer_class")
+        if found:
+            return str(found).removesuffix("Fast"), path
+    return "", ""
+
+
+def read_casing(directory: str) -> Casing:
+    """A model's casing by tokenizer_config.json, else tokenizer.json, else the directory's name."""
+    path = posixpath.join(directory, TOKENIZER_CONFIG)
+    if exists(path):
+        values = read_json(path)
+        if isinstance(values.get("do_lower_case"), bool):
+            return Casing(values["do_lower_case"], values.get("strip_accents"), path)
+    name, source = named_class(directory)
+    if name in _CASED_TOKENIZERS:
+        return Casing(False, None, source)
+    path = posixpath.join(directory, TOKENIZER)
+    if exists(path):
+        normalizer = read_json(path).get("normalizer") or {}
+        if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
+            return Casing(bool(normalizer.get("lowercase")), normalizer.get("strip_accents"), path)
+    name = posixpath.basename(directory.rstrip("/"))
+    match = _RELEASED_NAME.fullmatch(name)
+    released = bool(match[1]) if match else _RELEASED_MODELS.get(name)
+    return Casing(released, None, f"the name of {directory}") if released is not None else Casing()
+
+
+def resolve_casing(do_lower_case: bool | None, strip_accents: bool | None, *known: Casing) -> Casing:
+    """The casing to use: that of the model, which flags may repeat but not contradict.
+
+    Args:
+      do_lower_case, strip_accents: from the flags of these names; None if not given.
+      known: casings of the model's directories; the first known one counts.
+
+    Returns:
+      a casing with do_lower_case True or False; the default is True, as in the original.
+
+    Raises:
+      ValueError: a flag contradicts the directory; names both.
+    """
+    found = next((casing for casing in known if casing.do_lower_case is not None), None)
+    if found is None:
+        chosen = True if do_lower_case is None else do_lower_case
+        return Casing(chosen, strip_accents, "the flag" if do_lower_case is not None else "the default")
+    if do_lower_case is not None and do_lower_case != found.do_lower_case:
+        raise ValueError(
+            f"do_lower_case={do_lower_case} contradicts {found.source}, by which the model was trained with "
+            f"do_lower_case={found.do_lower_case}. Leave it out, or correct that file if it is wrong."
+        )
+    if strip_accents is None:
+        strip_accents = found.strip_accents
+    elif strip_accents != (found.do_lower_case if found.strip_accents is None else found.strip_accents):
+        raise ValueError(
+            f"strip_accents={strip_accents} contradicts {found.source}, which says strip_accents="
+            f"{found.strip_accents} with do_lower_case={found.do_lower_case}. Leave it out, or correct that file if it "
+            "is wrong."
+        )
+    logging.info("Casing from %s: do_lower_case=%s.", found.source, found.do_lower_case)
+    return Casing(found.do_lower_case, strip_accents, found.source)
+
+
+def casing_of_vocabulary(vocab_file: str) -> Casing:
+    """Cased if a piece of the vocabulary has an upper-case letter A-Z, else uncased; `source` says it is a guess."""
+    cased = any(re.search("[A-Z]", token) for token in load_vocab(vocab_file) if not re.fullmatch(r"\[.*\]", token))
+    return Casing(not cased, None, f"a guess from the pieces of {vocab_file}")
+
+
+def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: str | None) -> None:
+    """Refuses a casing that contradicts the name of a released model in the checkpoint's path.
+
+    Raises:
+      ValueError: the path contains a known model's `<name>/bert_model.ckpt` and do_lower_case is the other casing.
+    """
+    match = re.match(r".*?([A-Za-z0-9_-]+)/bert_model.ckpt", init_checkpoint or "")
+    needed = _RELEASED_MODELS.get(match.group(1)) if match else None
+    if needed is None or needed == bool(do_lower_case):
+        return
+    name, actual = match.group(1), "lower-cased" if do_lower_case else "cased"
+    raise ValueError(
+        f"--do_lower_case={do_lower_case} makes {actual} text, but --init_checkpoint={init_checkpoint} belongs to "
+        f"{name}, which was trained the other way. Use --do_lower_case={needed} (or rename the directory if this is on "
+        "purpose)."
+    )
+
+
+# ---- vocabulary files ------------------------------------------------------------------------------------------------
+
+
+def vocabulary_lines(vocab_file: str) -> list[str]:
+    """The lines of a vocab.txt, or the tokens of a tokenizer.json in the order of their ids.
+
+    A byte order mark before the first token is no part of it, other than in the original.
+    """
+    if vocab_file.endswith(".json"):
+        return list(_load_tokenizer_json(vocab_file))
+    lines = list(read_text_lines(vocab_file))
+    return [line.removeprefix("\ufeff") or line for line in lines[:1]] + lines[1:]
+
+
+def vocabulary_bytes(vocab_file: str) -> bytes:
+    """The content of a vocab.txt with this vocabulary: of a vocab.txt its own bytes."""
+    if not vocab_file.endswith(".json"):
+        return read_bytes(vocab_file)
+    return "".join(token + "\n" for token in vocabulary_lines(vocab_file)).encode()
+
+
+def read_tokens(vocab_file: str) -> list[str]:
+    """The token of each id: `vocabulary_lines` without the whitespace around each, as the original reads them.
+
+    What is left of a token that only looks blank (U+2028 in Google's Chinese vocabulary) is the empty string.
+    """
+    lines = vocabulary_lines(vocab_file)
+    return lines if vocab_file.endswith(".json") else [line.strip() for line in lines]
+
+
+def load_vocab(vocab_file: str) -> dict[str, int]:
+    """Reads a vocabulary: one token per line, the id is the line number from 0 (original: load_vocab).
+
+    Only a newline ends a line, and whitespace around a token is stripped. A token that looks blank gives its id to the
+    empty string; a token that appears twice keeps its first place in the order and its last id, as in the original.
+
+    A name that ends in .json is a Hugging Face tokenizer.json, from which the vocabulary is taken.
+
+    Raises:
+      ValueError: the file is not UTF-8 (names the line and the byte offset), or is a tokenizer.json of another kind.
+    """
+    return {token: index for index, token in enumerate(read_tokens(vocab_file))}
+
+
+def _load_tokenizer_json(path: str) -> dict[str, int]:
+    """token -> id of a tokenizer.json, in the order of the ids, with the added tokens that are between the others."""
+    values = read_json(path)
+    model = values.get("model")
+    if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict) or model.get("type") != "WordPiece":
+        raise ValueError(f"{path} is not a tokenizer.json with a WordPiece vocabulary, as BERT needs.")
+    with understood(path):
+        last = max(model["vocab"].values(), default=-1)
+        between = [token for token in values.get("added_tokens") or () if token["id"] <= last]
+        vocab = {**model["vocab"], **{token["content"]: token["id"] for token in between}}
+        ids = sorted(vocab.values())
+    if ids != list(range(len(ids))):
+        raise ValueError(f"{path}: the ids of its {len(ids)} tokens are not 0 to {len(ids) - 1}, each once.")
+    return dict(sorted(vocab.items(), key=lambda item: item[1]))
+
+
+def check_vocab(vocab: Mapping[str, int], vocab_file: str, required: Sequence[str] = SPECIAL_TOKENS) -> None:
+    """Refuses a vocabulary that would fail later or does not mean what its author thinks; warns of repeated tokens.
+
+    The scripts call this; `FullTokenizer` does not, since the original reads any file.
+
+    Args:
+      vocab: the result of `load_vocab(vocab_file)`.
+      vocab_file: its path, read again to name lines.
+      required: tokens that it must have.
+
+    Raises:
+      ValueError: an empty file, a missing required token, or an empty line; names the file and the lines. A line with a
+        token that only looks blank is none.
+    """
+    if not vocab:
+        raise ValueError(f"{vocab_file} is empty: a vocabulary has one token per line")
+    missing = [token for token in required if token not in vocab]
+    if missing:
+        raise ValueError(f"{vocab_file} lacks {', '.join(missing)}, which a vocabulary of word pieces must have")
+    if len(vocab) != max(vocab.values()) + 1 or "" in vocab:
+        _check_lines(vocab_file)
+
+
+def _check_lines(vocab_file: str) -> None:
+    empty, repeated, first_lines = [], [], {}
+    for number, line in enumerate(vocabulary_lines(vocab_file), start=1):
+        token = line.strip()
+        if not line:
+            empty.append(f"line {number}")
+        elif token and token in first_lines:
+            repeated.append(f"line {number} repeats {token!r} of line {first_lines[token]}")
+        first_lines.setdefault(token, number)
+    if empty:
+        raise ValueError(
+            f"{vocab_file}: {some(empty)} {'is' if len(empty) == 1 else 'are'} empty, which shifts the ids of the "
+            "tokens below: each line must have a token."
+        )
+    if repeated:
+        logging.warning("%s: %s; such a token has the id of its last line.", vocab_file, some(repeated, "; "))
+
+
+# ---- rules -----------------------------------------------------------------------------------------------------------
 
 
 def read_tokenizer_config(directory: str) -> dict:
@@ -33,29 +303,6 @@ def parts_of(values: Mapping | None, name: str) -> list[dict]:
     if not values:
         return []
     return values.get(name, []) if values.get("type") == "Sequence" else [values]
-
-
-def name_special_tokens(tokenizer: Tokenizer, directory: str) -> None:
-    """Gives the tokens with a role, and those of rows, the names in tokenizer_config.json or special_tokens_map.json;
-    without these they keep the names of the class."""
-    named = [read_json_if_there(posixpath.join(directory, name)) for name in (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP)]
-    renamed = {}
-    for role in ROLES:
-        name = f"{role}_token"
-        for values in filter(lambda values: isinstance(values, dict), named):
-            token = values.get(name)
-            token = token.get("content") if isinstance(token, dict) else token
-            if isinstance(token, str):
-                renamed[getattr(tokenizer, name)] = token
-                setattr(tokenizer, name, token)
-                break
-    for name in ("begin_tokens", "between_tokens", "end_tokens"):
-        setattr(tokenizer, name, tuple(renamed.get(token, token) for token in getattr(tokenizer, name)))
-
-
-def special_tokens_of(tokenizer: Tokenizer | type[Tokenizer]) -> list[str]:
-    """The tokens with a role, which stand for no text."""
-    return list(dict.fromkeys(getattr(tokenizer, f"{role}_token") for role in ROLES))
 
 
 def word_rules(vocab_file: str) -> dict:
@@ -90,11 +337,11 @@ def _rules_of_json(values: Mapping, path: str) -> dict:
     words = [part.get("type") for part in parts_of(values.get("pre_tokenizer"), "pretokenizers")]
     normalizers = parts_of(values.get("normalizer"), "normalizers")
     kinds = [part.get("type") for part in normalizers]
-    is_berts = kinds == ["BertNormalizer"] and normalizers[0].get("clean_text", True) and words == _WORDS_BY_BERT
+    is_berts = (kinds, words) == (["BertNormalizer"], ["BertPreTokenizer"]) and normalizers[0].get("clean_text", True)
     found = None
     if (prefix := model.get("continuing_subword_prefix", "##")) != "##":
         found = f"continues words by {prefix!r}"
-    elif not is_berts and (kinds or words != _WORDS_BY_WHITESPACE):
+    elif not is_berts and (kinds or words != ["WhitespaceSplit"]):
         kinds, words = (" + ".join(map(str, names)) or "none" for names in (kinds, words))
         found = f"has the normalizer {kinds} and the pre-tokenizer {words}"
     if found:

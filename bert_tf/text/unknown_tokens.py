@@ -5,8 +5,7 @@ import re
 import numpy as np
 from absl import logging
 
-from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import special_tokens_of
+from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
 
 _MANY = 0.05  # of all tokens of texts
 _FEWEST = 3  # fewer say nothing, unless all are unknown

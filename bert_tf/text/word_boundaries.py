@@ -1,14 +1,67 @@
 """Which pieces belong to the same word where "##" does not say it: in Chinese, Japanese, and segmented text.
 
-For whole-word masking only: words decide which pieces are masked together, and never change the pieces.
+For whole-word masking only: words decide which pieces are masked together, and never change the pieces. Segmenters find
+the words of text whose spaces don't show them; each is an extra, imported when it is asked for.
 """
 
 import bisect
+import functools
+import importlib
+import importlib.util
 import re
+import threading
+from collections.abc import Callable
 
 from bert_tf.text.characters import is_punctuation
-from bert_tf.text.segmenters import SEGMENTERS, check_segmenter
-from bert_tf.text.wordpiece import CONTINUATION, FullTokenizer
+from bert_tf.text.wordpiece import FullTokenizer
+
+# Text without whitespace -> its words, in order; what is left between two words counts as a word.
+Segment = Callable[[str], list[str]]
+
+
+def _load_jieba() -> Segment:
+    import jieba
+
+    tokenizer = jieba.Tokenizer()
+    # Jieba would load (marshal) a dictionary that any user may have put into the shared temporary folder.
+    tokenizer.FREQ, tokenizer.total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
+    tokenizer.initialized = True
+    return tokenizer.lcut
+
+
+@functools.cache
+def load_mecab(dictionary: str = "unidic_lite") -> Segment:
+    """The words that MeCab finds with the dictionary of a Python package."""
+    import fugashi
+
+    folder, lock = importlib.import_module(dictionary).DICDIR, threading.Lock()
+    tagger = fugashi.GenericTagger(f'-r "{folder}/mecabrc" -d "{folder}"')
+
+    def words(text: str) -> list[str]:
+        with lock:  # a tagger holds one text
+            return [word.surface for word in tagger(text)]
+
+    return words
+
+
+# By name, which is also that of the extra, pip install 'bert-tf[NAME]': what it imports, and what loads it in seconds.
+SEGMENTERS: dict[str, tuple[tuple[str, ...], Callable[[], Segment]]] = {
+    "jieba": (("jieba",), _load_jieba),
+    "fugashi": (("fugashi", "unidic_lite"), load_mecab),
+}
+
+
+def check_segmenter(name: str) -> None:
+    """Refuses a segmenter that is unknown or not installed.
+
+    Raises:
+      ValueError: names the flag, and the command that installs it.
+    """
+    if name not in SEGMENTERS:
+        raise ValueError(f"--segmenter={name} is not one of {', '.join(SEGMENTERS)}.")
+    missing = [module for module in SEGMENTERS[name][0] if importlib.util.find_spec(module) is None]
+    if missing:
+        raise ValueError(f"--segmenter={name} needs {' and '.join(missing)}: pip install 'bert-tf[{name}]'")
 
 
 class WordBoundaries:
@@ -29,12 +82,11 @@ class WordBoundaries:
 
     def __init__(self, tokenizer: FullTokenizer, segmenter: str | None):
         self._basic_tokenizer, self._added_tokens = tokenizer.basic_tokenizer, tokenizer.added_tokens
-        self._cut = tokenizer.wordpiece_tokenizer.cut
-        self._unknown = [tokenizer.wordpiece_tokenizer.unk_token]
+        self._cut = tokenizer.wordpiece_tokenizer.cut_with_sizes
         self._segment = None
         if segmenter:
             check_segmenter(segmenter)
-            self._segment = SEGMENTERS[segmenter].load()
+            self._segment = SEGMENTERS[segmenter][1]()
 
     def segment_starts(self, text: str) -> list[int]:
         """The characters of `text` at which segments begin, increasing."""
@@ -64,9 +116,8 @@ class WordBoundaries:
                 flags.append(False)
                 before = None
                 continue
-            pieces, begin = self._cut(token), 0
-            for number, piece in enumerate(pieces):
-                size = len(token) if pieces == self._unknown else len(piece) - (len(CONTINUATION) if number else 0)
+            begin = 0
+            for _, size in self._cut(token):
                 own = places[begin : begin + size]
                 begin += size
                 flags.append(before is not None and bisect.bisect(starts, min(own)) == before)

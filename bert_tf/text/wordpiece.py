@@ -11,26 +11,30 @@ import itertools
 import posixpath
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from absl import logging
 
 from bert_tf.system.text_files import exists, is_folder
-from bert_tf.text.added_tokens import read_added_tokens
-from bert_tf.text.casing import Casing, find_vocab_file
+from bert_tf.text.added_tokens import TOKENIZER, read_added_tokens
 from bert_tf.text.characters import (
     clean,
-    clean_beside_cjk,
-    clean_of_unassigned,
     convert_to_unicode,
     separate_whitespace,
     split_punctuation,
     strip_accent,
     strip_accent_and_split_punctuation,
 )
-from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import name_special_tokens, special_tokens_of, word_rules
-from bert_tf.text.vocab import MASK, VOCAB, check_vocab, read_tokens, vocabulary_bytes
+from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
+from bert_tf.text.tokenizer_files import (
+    MASK,
+    VOCAB,
+    Casing,
+    check_vocab,
+    read_tokens,
+    vocabulary_bytes,
+    word_rules,
+)
 
 # The prefix of every piece of a word but the first.
 CONTINUATION = "##"
@@ -115,13 +119,11 @@ class BasicTokenizer:
         self.tokenize_chinese_chars = tokenize_chinese_chars
         self.do_basic_tokenize = do_basic_tokenize
         self.never_split = frozenset(never_split)
-        self.clean = clean_of_unassigned if drop_unassigned else clean
-        if not tokenize_chinese_chars:
-            self.clean = functools.partial(clean_beside_cjk, self.clean)
+        rule = functools.partial(clean, drop_unassigned=drop_unassigned, separate_cjk=tokenize_chinese_chars)
         split = strip_accent_and_split_punctuation if self.strip_accents else split_punctuation
         if not do_basic_tokenize:
-            self.clean, split = separate_whitespace, str
-        self._cleaning, self._splitting = _CharacterTable(self.clean), _CharacterTable(split)
+            rule, split = separate_whitespace, str
+        self._cleaning, self._splitting = _CharacterTable(rule), _CharacterTable(split)
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """Basic tokens of `text`."""
@@ -150,6 +152,10 @@ class BasicTokenizer:
             cleaned = unicodedata.normalize("NFD", cleaned)
         return cleaned.translate(self._splitting).split()
 
+    def clean(self, text: str) -> list[tuple[str, int]]:
+        """The characters that cleaning makes of `text`, and the character of `text` that each comes from."""
+        return [(new, place) for place, char in enumerate(text) for new in self._cleaning[ord(char)] or ""]
+
     def normalize(self, text: str) -> str:
         """`text` as it is before punctuation marks are separated; whitespace and CJK characters have spaces."""
         text = text.translate(self._cleaning)
@@ -161,30 +167,24 @@ class BasicTokenizer:
 
     def origins(self, text: str) -> list[int]:
         """The character of `text` that each character of `normalize(text)` comes from."""
-        chars = self._characters_with_origins(text)
+        chars = self._normalized(self.clean(text))
         return [place for char, place in chars if not self.strip_accents or strip_accent(char)]
 
     def tokenize_with_origins(self, text: str) -> list[tuple[str, list[int]]]:
         """`tokenize`, with the character of `text` that each character of a token comes from."""
         if not self.never_split:
-            return self._split_with_origins(self._characters_with_origins(text))
+            return self._tokens(self._normalized(self.clean(text)))
         tokens = []
-        for is_space, word in itertools.groupby(self._cleaned_with_origins(text), lambda pair: pair[0].isspace()):
-            letters, places = zip(*(word := list(word)), strict=True)
+        for is_space, group in itertools.groupby(self.clean(text), lambda pair: pair[0].isspace()):
+            letters, places = zip(*(word := list(group)), strict=True)
             if (token := "".join(letters)) in self.never_split:
                 tokens.append((token, list(places)))
             elif not is_space:
-                tokens += self._split_with_origins(self._normalized_with_origins(word))
+                tokens += self._tokens(self._normalized(word))
         return tokens
 
-    def _cleaned_with_origins(self, text: str) -> list[tuple[str, int]]:
-        return [(new, place) for place, char in enumerate(text) for new in self._cleaning[ord(char)] or ""]
-
-    def _characters_with_origins(self, text: str) -> list[tuple[str, int]]:
-        """The steps of `tokenize` but the last, character by character: (character, where it comes from)."""
-        return self._normalized_with_origins(self._cleaned_with_origins(text))
-
-    def _normalized_with_origins(self, chars: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    def _normalized(self, chars: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Cleaned characters, lower-cased and decomposed; accents are still there."""
         if self.do_lower_case:
             lowered = "".join(char for char, _ in chars).lower()  # the whole word: a sigma looks at both sides
             places = [place for char, place in chars for _ in char.lower()]
@@ -199,18 +199,16 @@ class BasicTokenizer:
                     start = end + 1
         return chars
 
-    def _split_with_origins(self, chars: list[tuple[str, int]]) -> list[tuple[str, list[int]]]:
+    def _tokens(self, chars: list[tuple[str, int]]) -> list[tuple[str, list[int]]]:
         tokens, open_token = [], False
         for char, place in chars:
             for new in self._splitting[ord(char)] or "":
-                if new.isspace():
-                    open_token = False
-                elif open_token:
+                if not open_token and not new.isspace():
+                    tokens.append(([], []))
+                open_token = not new.isspace()
+                if open_token:
                     tokens[-1][0].append(new)
                     tokens[-1][1].append(place)
-                else:
-                    tokens.append(([new], [place]))
-                    open_token = True
         return [("".join(token), places) for token, places in tokens]
 
 
@@ -256,46 +254,42 @@ class WordpieceTokenizer:
             return [self.unk_token]
         if word in self.vocab:
             return [word]
-        vocab, pieces, start = self.vocab, [], 0
-        while start < len(word):
-            prefix = CONTINUATION if start else ""
-            for end in range(min(len(word), start + self._longest), start, -1):
-                piece = prefix + word[start:end]
-                if piece in vocab:
-                    pieces.append(piece)
-                    start = end
-                    break
-            else:
+        pieces = []
+        for piece, _ in self._longest_pieces(word):
+            if piece is None:
                 return [self.unk_token]
+            pieces.append(piece)
         return pieces
 
     def cut_with_sizes(self, word: str, split_unknown: bool = False) -> list[tuple[str, int]]:
         """`cut`, with each piece's number of characters.
 
         Args:
-          split_unknown: split an unknown word as by `cut_to_known`.
+          split_unknown: split an unknown word, however long, into its known pieces and an unk_token for each other
+            character.
         """
         pieces = self.cut(word)
-        if pieces == [self.unk_token]:
-            return self.cut_to_known(word) if split_unknown else [(self.unk_token, len(word))]
-        return [(piece, len(piece) - (len(CONTINUATION) if number else 0)) for number, piece in enumerate(pieces)]
+        if pieces != [self.unk_token]:
+            return [(piece, len(piece) - (len(CONTINUATION) if number else 0)) for number, piece in enumerate(pieces)]
+        if not split_unknown:
+            return [(self.unk_token, len(word))]
+        return [(piece or self.unk_token, size) for piece, size in self._longest_pieces(word)]
 
-    def cut_to_known(self, word: str) -> list[tuple[str, int]]:
-        """Like `cut`, but each unknown character becomes one unk_token; gives each piece with its character count."""
-        vocab, pieces, start = self.vocab, [], 0
+    def _longest_pieces(self, word: str) -> Iterator[tuple[str | None, int]]:
+        """The longest piece at each place with its number of characters; None for one character that begins none."""
+        vocab, start = self.vocab, 0
         while start < len(word):
             prefix = CONTINUATION if start else ""
             for end in range(min(len(word), start + self._longest), start, -1):
-                if prefix + word[start:end] in vocab:
-                    pieces.append((prefix + word[start:end], end - start))
+                if (piece := prefix + word[start:end]) in vocab:
                     break
             else:
-                pieces.append((self.unk_token, 1))
-            start += pieces[-1][1]
-        return pieces
+                piece, end = None, start + 1
+            yield piece, end - start
+            start = end
 
 
-class _WordCache(dict):
+class WordCache(dict):
     """Caches `compute(word)` for a number of words, then starts again empty, which adapts to a change of text."""
 
     def __init__(self, compute: Callable[[str], tuple]):
@@ -332,7 +326,7 @@ class WordPieces(Tokenizer):
         self.vocab_file = vocab_file
         self.inv_vocab = dict(enumerate(read_tokens(vocab_file)))
         self.vocab = {token: index for index, token in self.inv_vocab.items()}
-        name_special_tokens(self, posixpath.dirname(vocab_file))
+        self.name_special_tokens(posixpath.dirname(vocab_file))
 
     def decode(self, ids: Iterable[int]) -> str:
         """See `join_pieces`."""
@@ -384,11 +378,11 @@ class FullTokenizer(WordPieces):
       inv_vocab: id -> token.
     """
 
-    graph_form = "bert_tf.text.graph_tokenizer.GraphTokenizer"
+    graph_form = "bert_tf.text.graph_wordpiece.GraphWordPiece"
     huggingface_class = "BertTokenizer"
     vocab_kind = "word pieces"
     takes_strip_accents = answers_by_words = True
-    find_file = staticmethod(find_vocab_file)
+    vocab_files = (VOCAB, f"assets/{VOCAB}", TOKENIZER)
     drop_unassigned = False
     as_text = staticmethod(convert_to_unicode)
 
@@ -407,11 +401,12 @@ class FullTokenizer(WordPieces):
         self.basic_tokenizer = BasicTokenizer(
             do_lower_case, strip_accents, self.drop_unassigned, never_split=never_split, **rules
         )
+        self.do_lower_case = self.basic_tokenizer.do_lower_case
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab, self.unk_token, max_input_chars_per_word, never_split)
         found = read_added_tokens(vocab_file, self.vocab)
         self.set_added_tokens(found, self.basic_tokenizer.normalize, self.basic_tokenizer.origins)
-        self._pieces_of_word = _WordCache(self._cut_word)
-        self._ids_of_word = _WordCache(self._encode_word)
+        self._pieces_of_word = WordCache(self._cut_word)
+        self._ids_of_word = WordCache(self._encode_word)
         if self.basic_tokenizer.strip_accents and _COMPOSED_HANGUL.search("".join(self.vocab)):
             logging.warning(
                 "%s has composed Hangul syllables, but stripping accents decomposes them, so Korean words become "
@@ -426,11 +421,6 @@ class FullTokenizer(WordPieces):
         """The tokenizer of a vocab.txt or tokenizer.json, with the rules of the files beside it."""
         return cls(vocab_file, bool(casing.do_lower_case), casing.strip_accents, **word_rules(vocab_file))
 
-    @property
-    def cased(self) -> bool:
-        """Whether upper and lower case are distinguished."""
-        return not self.basic_tokenizer.do_lower_case
-
     def _tokenize(self, text: str) -> list[str]:
         pieces_of_word = self._pieces_of_word
         return [piece for word in self.basic_tokenizer.words(text) for piece in pieces_of_word[word]]
@@ -439,20 +429,17 @@ class FullTokenizer(WordPieces):
         ids_of_word = self._ids_of_word
         return [index for word in self.basic_tokenizer.words(text) for index in ids_of_word[word]]
 
-    def _encode_with_offsets(self, text: str, split_unknown: bool) -> tuple[list[int], list[tuple[int, int]]]:
-        ids, offsets = [], []
+    def _encode_with_offsets(self, text: str, split_unknown: bool):
+        ids, spans, kept = [], [], []
         for token, places in self.basic_tokenizer.tokenize_with_origins(text):
-            pieces, sizes = zip(*self.wordpiece_tokenizer.cut_with_sizes(token, split_unknown), strict=True)
-            ids.extend(convert_by_vocab(self.vocab, pieces))
-            start, known = 0, set(places)
-            for size in sizes:
+            start = 0
+            for piece, size in self.wordpiece_tokenizer.cut_with_sizes(token, split_unknown):
                 own = places[start : start + size]
-                first, last = min(own), max(own) + 1
-                while last < len(text) and last not in known and unicodedata.category(text[last]).startswith("M"):
-                    last += 1
-                offsets.append((first, last))
+                ids.append(self.vocab[piece])
+                spans.append((min(own), max(own) + 1))
                 start += size
-        return ids, offsets
+            kept += places
+        return ids, spans, kept
 
     def _words(self, text: str) -> list[str]:
         return self.basic_tokenizer.tokenize(text)

@@ -35,7 +35,7 @@ from bert_tf.models.recipe import OptimizerSettings, Recipe
 from bert_tf.models.variable_names import check_depth, expected_shapes
 from bert_tf.system.declare import declared_in
 from bert_tf.system.messages import named_by, some
-from bert_tf.text import casing
+from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import best_model, checkpoints, distribution, loop, optimization, run_directory
 from bert_tf.training.settings import FineTuningSettings, ModelSettings
@@ -164,7 +164,7 @@ def make_tokenizer(files: ModelFiles, values: ModelSettings) -> Tokenizer:
             f"{files.config.max_position_embeddings}{f' - {first}' if first else ''} of "
             f"{files.config_file or values.init_checkpoint}."
         )
-    casing.validate_case_matches_checkpoint(files.casing.do_lower_case, values.init_checkpoint)
+    tokenizer_files.validate_case_matches_checkpoint(files.casing.do_lower_case, values.init_checkpoint)
     with named_by("--vocab_file") if values.vocab_file else contextlib.nullcontext():
         tokenizer = model_directory.tokenizer_of(files)
     tokenizer.check_casing(files.vocab_file, values.do_lower_case, values.strip_accents)
@@ -207,7 +207,7 @@ def find_head(run: FineTuningSettings, newest: str | None, layer: str | None) ->
     if not path or layer not in output_layers.OUTPUT_LAYERS or (not newest and (run.layers or run.new_head)):
         return None
     with named_by(flag):
-        weights, head = open_weights.open_weights(path), model_directory.read_head(casing.directory_of(path))
+        weights, head = open_weights.open_weights(path), model_directory.read_head(tokenizer_files.directory_of(path))
     if head == NO_HEAD and run.bert_config_file:
         head = model_directory.read_head(posixpath.dirname(run.bert_config_file), run.bert_config_file)
     return StartingHead(f"{flag}: {path}", layer, head, weights.shapes[layer][0]) if layer in weights else None

@@ -20,7 +20,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.system.atomic import write_file
-from bert_tf.text.vocab import MASK
+from bert_tf.text.tokenizer_files import MASK
 
 # Pre-training: the title of each panel, and the value it shows.
 _PRETRAINING_PANELS = {

@@ -19,10 +19,6 @@ class WordTokenizer(Tokenizer):
         self.inv_vocab = dict(enumerate(tokens))
 
     @classmethod
-    def find_file(cls, directory):
-        return None
-
-    @classmethod
     def from_file(cls, vocab_file, casing):
         return cls()
 

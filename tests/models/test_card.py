@@ -16,7 +16,7 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.models.task_models import BertForMaskedLM, BertForSequenceClassification, BertModel
-from bert_tf.text.casing import Casing
+from bert_tf.text.tokenizer_files import Casing
 
 CONFIG = BertConfig.from_dict(TINY_CONFIG)
 HEAD = HeadConfig("BertForSequenceClassification", ("up", "d|own `x`"), "single_label_classification")

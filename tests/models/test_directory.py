@@ -14,9 +14,8 @@ from bert_tf.models import pretrained
 from bert_tf.models.config import BertConfig
 from bert_tf.models.open_weights import FORMATS, find_weights, open_weights
 from bert_tf.models.task_models import BertForPreTraining
-from bert_tf.text import casing as text_casing
-from bert_tf.text import vocab as text_vocab
-from bert_tf.text.casing import Casing
+from bert_tf.text import tokenizer_files
+from bert_tf.text.tokenizer_files import Casing
 
 
 @pytest.fixture(scope="module")
@@ -59,41 +58,41 @@ def write_json(path, values):
 def test_casing_is_read_from_tokenizer_config_then_tokenizer_then_the_name(tmp_path):
     folder = tmp_path / "cased_L-12_H-768_A-12"
     folder.mkdir()
-    assert text_casing.read_casing(str(folder)).do_lower_case is False  # other names: test_released_models.py
-    assert text_casing.read_casing(str(tmp_path)).do_lower_case is None
+    assert tokenizer_files.read_casing(str(folder)).do_lower_case is False  # other names: test_released_models.py
+    assert tokenizer_files.read_casing(str(tmp_path)).do_lower_case is None
     write_json(
         folder / "tokenizer.json",
         {"normalizer": {"type": "BertNormalizer", "lowercase": True, "strip_accents": False}},
     )
-    casing = text_casing.read_casing(str(folder))
+    casing = tokenizer_files.read_casing(str(folder))
     assert (casing.do_lower_case, casing.strip_accents) == (True, False)
     assert casing.source.endswith("tokenizer.json")
     write_json(folder / "tokenizer_config.json", {"do_lower_case": False, "strip_accents": None})
-    casing = text_casing.read_casing(str(folder))
+    casing = tokenizer_files.read_casing(str(folder))
     assert (casing.do_lower_case, casing.strip_accents) == (False, None)
     assert casing.source.endswith("tokenizer_config.json")
 
 
 def test_a_flag_may_repeat_the_directory_but_not_contradict_it():
     known = Casing(False, None, "model/tokenizer_config.json")
-    assert text_casing.resolve_casing(None, None, Casing(), known).do_lower_case is False
-    assert text_casing.resolve_casing(False, False, known).do_lower_case is False
+    assert tokenizer_files.resolve_casing(None, None, Casing(), known).do_lower_case is False
+    assert tokenizer_files.resolve_casing(False, False, known).do_lower_case is False
     with pytest.raises(ValueError, match=r"^do_lower_case=True contradicts model/tokenizer_config\.json"):
-        text_casing.resolve_casing(True, None, known)
+        tokenizer_files.resolve_casing(True, None, known)
     with pytest.raises(ValueError, match=r"^strip_accents=True contradicts model/tokenizer_config\.json"):
-        text_casing.resolve_casing(None, True, known)
+        tokenizer_files.resolve_casing(None, True, known)
     korean = Casing(True, False, "korean/tokenizer_config.json")
-    assert text_casing.resolve_casing(None, None, korean).strip_accents is False
+    assert tokenizer_files.resolve_casing(None, None, korean).strip_accents is False
     # Nothing is known: the original's default, or the flag.
-    assert text_casing.resolve_casing(None, None, Casing()).do_lower_case is True
-    assert text_casing.resolve_casing(False, True, Casing()) == Casing(False, True, "the flag")
+    assert tokenizer_files.resolve_casing(None, None, Casing()).do_lower_case is True
+    assert tokenizer_files.resolve_casing(False, True, Casing()) == Casing(False, True, "the flag")
 
 
 def test_guess_by_the_vocabulary(tmp_path):
     (tmp_path / "cased.txt").write_text("[PAD]\n[UNK]\nThe\nthe\n")
     (tmp_path / "uncased.txt").write_text("[PAD]\n[UNK]\nthe\n안\n##é\n")
-    assert text_casing.casing_of_vocabulary(str(tmp_path / "cased.txt")).do_lower_case is False
-    assert text_casing.casing_of_vocabulary(str(tmp_path / "uncased.txt")).do_lower_case is True
+    assert tokenizer_files.casing_of_vocabulary(str(tmp_path / "cased.txt")).do_lower_case is False
+    assert tokenizer_files.casing_of_vocabulary(str(tmp_path / "uncased.txt")).do_lower_case is True
 
 
 def test_config_of_either_kind(tmp_path):
@@ -112,13 +111,13 @@ def test_vocabulary_of_a_tokenizer_json(tmp_path):
     tokens = {"[PAD]": 0, "[UNK]": 1, "b": 3, "a": 2}
     values = {"model": {"type": "WordPiece", "vocab": tokens}, "added_tokens": [{"id": 4, "content": "new"}]}
     path = write_json(tmp_path / "tokenizer.json", values)
-    assert text_vocab.vocabulary_lines(str(path)) == ["[PAD]", "[UNK]", "a", "b"], "the new one is an added token"
+    assert tokenizer_files.vocabulary_lines(str(path)) == ["[PAD]", "[UNK]", "a", "b"], "the new one is an added token"
     del tokens["a"]
     values["added_tokens"][0]["id"] = 2
-    assert text_vocab.vocabulary_lines(str(write_json(path, values))) == ["[PAD]", "[UNK]", "new", "b"]
+    assert tokenizer_files.vocabulary_lines(str(write_json(path, values))) == ["[PAD]", "[UNK]", "new", "b"]
     values["added_tokens"][0]["id"] = 7
     with pytest.raises(ValueError, match="the ids of its 3 tokens are not 0 to 2"):
-        text_vocab.vocabulary_lines(str(write_json(path, values)))
+        tokenizer_files.vocabulary_lines(str(write_json(path, values)))
     values["model"]["type"] = "BPE"
     with pytest.raises(ValueError, match=r"tokenizer\.json is not a tokenizer\.json with a WordPiece vocabulary"):
-        text_vocab.vocabulary_lines(str(write_json(path, values)))
+        tokenizer_files.vocabulary_lines(str(write_json(path, values)))

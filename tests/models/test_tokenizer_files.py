@@ -13,8 +13,9 @@ from helpers.paths import GOLDEN
 from bert_tf.models import pretrained, saving
 from bert_tf.models.directory import read_model_files, tokenizer_of
 from bert_tf.models.families import family_named
-from bert_tf.text.casing import Casing
-from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
+from bert_tf.text.library_tokenizer import HuggingFaceSentencePiece
+from bert_tf.text.sentence_piece import SentencePieceTokenizer
+from bert_tf.text.tokenizer_files import Casing
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}

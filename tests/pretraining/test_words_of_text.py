@@ -14,7 +14,7 @@ from bert_tf.models.config import BertConfig
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.instances import TrainingInstance, VocabularyIds
 from bert_tf.pretraining.record_settings import settings_of_records
-from bert_tf.text import segmenters
+from bert_tf.text import word_boundaries
 from bert_tf.text.word_boundaries import WordBoundaries
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training.pretraining_settings import PretrainingSettings
@@ -40,10 +40,8 @@ def corpus(tmp_path, monkeypatch):
         lines.append("")
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
     (tmp_path / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
-    entry = segmenters._Segmenter(
-        "a language", (), lambda: lambda text: [text[k : k + 2] for k in range(0, len(text), 2)]
-    )
-    monkeypatch.setitem(segmenters.SEGMENTERS, "pairs", entry)
+    pairs = (), lambda: lambda text: [text[k : k + 2] for k in range(0, len(text), 2)]
+    monkeypatch.setitem(word_boundaries.SEGMENTERS, "pairs", pairs)
     return tmp_path
 
 

@@ -58,8 +58,8 @@ FUNCTIONS = {
     "conversion.convert.convert": "convert_checkpoint",
     "serving.export.export_saved_model": "export_saved_model",
     "text.learn_vocabulary.learn_vocabulary": "create_vocab",
-    "text.learn_byte_bpe.learn_byte_bpe": "create_vocab",
-    "text.learn_sentence_piece.learn_sentence_piece": "create_vocab",
+    "text.learn_vocabulary.learn_byte_bpe": "create_vocab",
+    "text.learn_vocabulary.learn_sentence_piece": "create_vocab",
 }
 
 # Describes the flags of scripts, without parsing any but those that must be given.

@@ -30,7 +30,7 @@ from bert_tf.tasks.squad.answers import AnswerTexts
 from bert_tf.tasks.squad.data import read_squad_examples
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
 from bert_tf.text.japanese import JapaneseTokenizer
-from bert_tf.text.kobert import KoBertTokenizer
+from bert_tf.text.sentence_piece import KoBertTokenizer
 
 KINDS = {"japanese": JapaneseTokenizer, "kobert": KoBertTokenizer}
 

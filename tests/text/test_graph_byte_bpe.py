@@ -18,32 +18,9 @@ from bert_tf.text.byte_bpe import ByteBpeTokenizer
 
 ORACLE = GOLDEN / "tokenization" / "roberta"
 BY_HAND = [
-    "",
-    " ",
-    "a",
-    "  a  ",
-    "aaaaaaa",
-    "''s 's'st x'll'rell d re'v'e  'S",
-    "eeeeeeee ssssss",
-    "'",
-    "''''s",
-    "x's",
-    "1's",
-]
-BY_HAND += [
-    "a\u3000b",
-    "a \u3000 b",
-    "a\n\nb",
-    "a \n",
-    "\t a",
-    "'\u00e9s",
-    " 's",
-    "\n's",
-    "don't've",
-    "'re",
-    "'r",
-    "'lll",
-]
+    "", " ", "a", "  a  ", "aaaaaaa", "''s 's'st x'll'rell d re'v'e  'S", "eeeeeeee ssssss", "'", "''''s", "x's", "1's",
+    "a\u3000b", "a \u3000 b", "a\n\nb", "a \n", "\t a", "'\u00e9s", " 's", "\n's", "don't've", "'re", "'r", "'lll",
+]  # fmt: skip
 
 
 def assert_equal(tokenizer, texts, graph=None) -> None:

@@ -8,46 +8,21 @@ import unicodedata
 import pytest
 import sentencepiece
 import tensorflow as tf
-from helpers.albert_tokenizer import save_albert_tokenizer
 from helpers.exported_tokenizer import assert_answers_elsewhere
 from helpers.odd_texts import odd_texts
 from helpers.paths import GOLDEN
 from helpers.slow import slow
 
 from bert_tf.serving.server_ops import lowest_version
-from bert_tf.text.sentence_piece import MODEL, HuggingFaceSentencePiece, SentencePieceTokenizer
+from bert_tf.text.sentence_piece import SentencePieceTokenizer
 
 ORACLE = GOLDEN / "tokenization" / "albert"
 BY_HAND = [
-    "",
-    " ",
-    "a",
-    " \u0301",
-    "a \u0301",
-    "\u0301a\u0301\u0300 b",
-    "9,1, 2019,2019, \u200b9\u200b,",
-    "a9,",
-    "\u2581 \u25819,",
-]
-BY_HAND += [
-    "\u03a3",
-    "a\u03a3",
-    "\u03a3a",
-    "\u039f\u0394\u039f\u03a3 \u039f\u03a3.",
-    "a\u03a3'",
-    "a\u03a3'b",
-    "A\u03a3\u0301",
-]
-BY_HAND += [
-    "\ufdfa",
-    "\u00bd,",
-    "\u212b\u1e9b\u0323",
-    "\ud55c\uae00",
-    "\u1112\u1161",
-    "[CLS] <pad>",
-    "a\x00\x1cb",
-    "  a  b  ",
-]
+    "", " ", "a", " \u0301", "a \u0301", "\u0301a\u0301\u0300 b", "9,1, 2019,2019, \u200b9\u200b,", "a9,",
+    "\u2581 \u25819,", "a\u03a3", "\u03a3a", "\u039f\u0394\u039f\u03a3 \u039f\u03a3.", "a\u03a3'", "a\u03a3'b",
+    "\u03a3", "A\u03a3\u0301", "\ufdfa", "\u00bd,", "\u212b\u1e9b\u0323", "\ud55c\uae00", "\u1112\u1161", "[CLS] <pad>",
+    "a\x00\x1cb", "  a  b  ",
+]  # fmt: skip
 
 
 def assert_equal(tokenizer, texts, graph, ties=0) -> None:
@@ -79,14 +54,6 @@ def test_golden_and_odd_strings(tokenizer, graph, count):
     with gzip.open(ORACLE / "tokenization.jsonl.gz", "rt", encoding="utf-8") as file:
         golden = [json.loads(line)["text"] for line in file]
     assert_equal(tokenizer, [*BY_HAND, *golden, *odd_texts(count)], graph, ties=count // 20_000)
-
-
-def test_a_model_made_of_tokenizer_json(tmp_path, tokenizer, graph):
-    """The graph is the same as of the model that the file was made of."""
-    save_albert_tokenizer(ORACLE / "tiny.model", tmp_path)
-    (tmp_path / "made.model").write_bytes(HuggingFaceSentencePiece(str(tmp_path / "tokenizer.json")).files()[MODEL])
-    made = SentencePieceTokenizer(str(tmp_path / "made.model"), do_lower_case=tokenizer.do_lower_case)
-    assert_equal(tokenizer, [*BY_HAND, *odd_texts(500)], made.to_graph())
 
 
 def test_pieces_of_equal_scores(tokenizer, graph):

@@ -12,7 +12,7 @@ from transformers.models.bert_japanese.tokenization_bert_japanese import Sentenc
 from bert_tf.models import pretrained, saving
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import read_model_files
-from bert_tf.text.kobert import KoBertTokenizer
+from bert_tf.text.sentence_piece import KoBertTokenizer
 
 SPECIAL = ("[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]")
 ODD = (

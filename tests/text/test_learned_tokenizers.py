@@ -14,8 +14,7 @@ from tokenizers import pre_tokenizers
 
 from bert_tf.system import atomic
 from bert_tf.text.byte_bpe import ByteBpeTokenizer
-from bert_tf.text.learn_byte_bpe import learn_byte_bpe
-from bert_tf.text.learn_sentence_piece import learn_sentence_piece
+from bert_tf.text.learn_vocabulary import learn_byte_bpe, learn_sentence_piece
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 
 TEXTS = {
@@ -147,16 +146,6 @@ def test_settings_are_alberts(tmp_path):
     assert (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) == (0, 1, -1, -1)
     # User symbols are pieces of their own wherever they are.
     assert [piece for piece in tokenizer.tokenize("dusk).-£1") if piece in special] == [")", ".", "-", "£"]
-
-
-def test_casing_and_marks(tmp_path):
-    path = write_text(tmp_path, "Café owners LIT the Lamps.\n" * 3)
-    uncased, cased = (learn_model(tmp_path, path, vocab_size=60, do_lower_case=lower) for lower in (True, False))
-    assert not any(char.isupper() for piece in uncased.vocab if piece[0] != "[" for char in piece)
-    assert any("L" in piece for piece in cased.vocab)
-    for tokenizer in (uncased, cased):
-        assert not any("é" in piece for piece in tokenizer.vocab)
-        assert tokenizer.unk_id not in tokenizer.encode("Café owners")
 
 
 @pytest.mark.parametrize("language", TEXTS)

@@ -1,7 +1,6 @@
 """Functions of every tokenizer: ids of special tokens, rows of texts and pairs, arrays for a model."""
 
 import itertools
-import pickle
 
 import numpy as np
 import pytest
@@ -24,16 +23,6 @@ def tokens_of(tokenizer, features) -> list[list[str]]:
     ]
 
 
-def test_special_ids(wordpiece):
-    vocab = wordpiece.vocab
-    ids = [wordpiece.cls_id, wordpiece.sep_id, wordpiece.unk_id, wordpiece.mask_id, wordpiece.pad_id]
-    assert ids == [vocab["[CLS]"], vocab["[SEP]"], vocab["[UNK]"], vocab["[MASK]"], 0]
-    words = WordTokenizer()
-    assert [words.cls_id, words.sep_id, words.unk_id, words.mask_id, words.pad_id] == [0, 2, 3, 8, 1]
-    assert (wordpiece.num_special_tokens(), wordpiece.num_special_tokens(pair=True)) == (2, 3)
-    assert (words.num_special_tokens(), words.num_special_tokens(pair=True)) == (2, 4)
-
-
 def test_a_missing_special_token_is_named(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text("[UNK]\n[CLS]\na\n")
@@ -42,14 +31,6 @@ def test_a_missing_special_token_is_named(tmp_path):
     for use in (lambda: tokenizer.sep_id, lambda: tokenizer.build_inputs([2]), lambda: tokenizer("a")):
         with pytest.raises(ValueError, match=r"the vocabulary lacks \[SEP\]"):
             use()
-
-
-def test_rows(wordpiece):
-    cls, sep = wordpiece.cls_id, wordpiece.sep_id
-    assert wordpiece.build_inputs([7, 8]) == ([cls, 7, 8, sep], [0, 0, 0, 0])
-    assert wordpiece.build_inputs([7], [8, 9]) == ([cls, 7, sep, 8, 9, sep], [0, 0, 0, 1, 1, 1])
-    assert wordpiece.build_inputs([7], []) == wordpiece.build_inputs([7]), "a text without pieces is none"
-    assert WordTokenizer().build_inputs([4, 5], [6]) == ([0, 4, 5, 2, 2, 6, 2], [0] * 7)
 
 
 def test_rows_that_are_too_long(wordpiece):
@@ -68,14 +49,6 @@ def test_lengths_that_fit_are_those_of_the_loop_of_the_original():
         assert lengths_that_fit(first, second, room) == (len(a), len(b))
 
 
-def test_continuations(wordpiece):
-    ids = [wordpiece.vocab[token] for token in ("[CLS]", "##s", "the")]
-    assert wordpiece.continues_word(ids).tolist() == [False, True, False]
-    assert wordpiece.continues_word(np.array([ids])).shape == (1, 3)
-    assert wordpiece.continuations.sum() == sum(token.startswith("##") for token in wordpiece.vocab)
-    assert WordTokenizer().continues_word([0, 7]).tolist() == [False, True]
-
-
 def test_decode(wordpiece):
     ids = wordpiece.encode("John Johanson's  house")
     assert "##son" in wordpiece.convert_ids_to_tokens(ids)
@@ -90,11 +63,6 @@ def test_masks_in_text(wordpiece):
     assert WordTokenizer().encode_masked("a <mask>") == [4, 8]
 
 
-def test_cased(wordpiece):
-    assert not wordpiece.cased
-    assert FullTokenizer(str(GOLDEN / "vocab.txt"), do_lower_case=False).cased
-
-
 # --- arrays ----------------------------------------------------------------------------------------------------------
 
 
@@ -106,15 +74,6 @@ def test_arrays_of_texts(wordpiece):
     assert features["input_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
     assert features["input_ids"][1, 3] == 0
     assert not features["segment_ids"].any()
-
-
-def test_arrays_of_pairs(wordpiece):
-    features = wordpiece(["the", "the house"], ["house", ""])
-    assert tokens_of(wordpiece, features) == [
-        ["[CLS]", "the", "[SEP]", "house", "[SEP]"],
-        ["[CLS]", "the", "house", "[SEP]"],
-    ]
-    assert features["segment_ids"].tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]]
 
 
 def test_arrays_of_a_row_of_another_kind():
@@ -169,8 +128,3 @@ def test_max_length_and_padding(wordpiece):
 def test_bad_input(wordpiece, arguments, settings, error, message):
     with pytest.raises(error, match=message):
         wordpiece(*arguments, **settings)
-
-
-def test_ids_are_remembered_in_another_process_too(wordpiece):
-    wordpiece.build_inputs([7])
-    assert pickle.loads(pickle.dumps(wordpiece)).build_inputs([7], [8]) == wordpiece.build_inputs([7], [8])

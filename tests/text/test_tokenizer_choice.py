@@ -15,9 +15,9 @@ from transformers.utils import sentencepiece_model_pb2_new
 
 from bert_tf.models import pretrained, saving
 from bert_tf.models.directory import read_model_files
-from bert_tf.text.casing import Casing
 from bert_tf.text.japanese import JapaneseTokenizer
 from bert_tf.text.tokenizer_choice import tokenizer_of_file
+from bert_tf.text.tokenizer_files import Casing
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer, RobertaWordPieceTokenizer
 
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -87,40 +87,36 @@ def assert_same_ids(tokenizer, oracle, texts):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_ids_are_those_of_transformers(tmp_path, name):
+def test_all_is_that_of_transformers(tmp_path, name):
+    """Ids, those of copies, here and in transformers, with an added token, too; offsets; the graph."""
     kind, special, config, tokenizer_config, is_older = CASES[name]
     directory = directory_of(tmp_path / "model", special, config, tokenizer_config)
     tokenizer = pretrained.read_tokenizer(directory)
     assert type(tokenizer) is kind
-    texts = texts_of([*SENTENCES, *mixed_texts(400)], is_older)
+    texts = texts_of([*SENTENCES, *mixed_texts(300)], is_older)
     assert_same_ids(tokenizer, oracle_of(directory, tokenizer_config, is_older), texts)
     expected = tokenizer.encode_batch(texts)
-    copy = pickle.loads(pickle.dumps(tokenizer))
-    assert copy.encode_batch(texts[:20]) == expected[:20]
+    assert pickle.loads(pickle.dumps(tokenizer)).encode_batch(texts[:20]) == expected[:20]
+    assert_offsets_cover_the_pieces(tokenizer, [*SENTENCES, *mixed_texts(150, seed=1)])
+    if kind is not JapaneseTokenizer:
+        assert_graph_follows(tokenizer, texts)
     # What is written beside a model is read as the same.
-    (tmp_path / "saved").mkdir()
+    (tmp_path / "written").mkdir()
     files = read_model_files(directory)
-    saving.write_description(str(tmp_path / "saved"), files)
+    saving.write_description(str(tmp_path / "written"), files)
     described = {"model_type": files.config.model_type, "vocab_size": files.config.vocab_size, **SIZES}
-    (tmp_path / "saved" / "config.json").write_text(json.dumps(described))
-    again = pretrained.read_tokenizer(str(tmp_path / "saved"))
+    (tmp_path / "written" / "config.json").write_text(json.dumps(described))
+    again = pretrained.read_tokenizer(str(tmp_path / "written"))
     assert type(again) is kind and again.settings() == tokenizer.settings()
     assert again.encode_batch(texts) == expected
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_save_pretrained(tmp_path, name):
-    """What is saved alone gives the same ids here and in transformers, with an added token, too."""
-    kind, special, config, tokenizer_config, is_older = CASES[name]
-    directory = directory_of(tmp_path / "model", special, config, tokenizer_config)
-    size = len((tmp_path / "model" / "vocab.txt").read_text().splitlines())
+    # What is saved alone, with an added token.
+    size = tokenizer.vocab_size
     (tmp_path / "model" / "added_tokens.json").write_text(json.dumps({"[E2]": size}))
-    (tmp_path / "model" / "config.json").write_text(
-        json.dumps({"model_type": "bert", "vocab_size": size + 1, **SIZES, **config})
-    )
+    described = {"model_type": "bert", "vocab_size": size + 1, **SIZES, **config}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(described))
     tokenizer, saved = pretrained.read_tokenizer(directory), tmp_path / "saved"
     tokenizer.save_pretrained(str(saved))
-    texts = texts_of([*SENTENCES, *mixed_texts(50), "東京[E2]大学 [E2]"], is_older)
+    texts = [*texts[:60], "東京[E2]大学 [E2]"]
     again = kind.from_pretrained(str(saved))
     settings, wanted = again.settings(), tokenizer.settings()
     wanted.pop("added_tokens_decoder")  # what is read has the tokens with a role there, too
@@ -131,13 +127,10 @@ def test_save_pretrained(tmp_path, name):
         assert_same_ids(again, AutoTokenizer.from_pretrained(saved), texts)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_offsets_cover_the_pieces(tmp_path, name):
+def assert_offsets_cover_the_pieces(tokenizer, texts):
     """Each piece covers the characters that it comes from: encoded alone, in the same order, without gaps in words."""
-    _, special, config, tokenizer_config, _ = CASES[name]
-    tokenizer = pretrained.read_tokenizer(directory_of(tmp_path / "model", special, config, tokenizer_config))
     spelled = 0
-    for text in [*SENTENCES, *mixed_texts(150, seed=1)]:
+    for text in texts:
         ids, offsets = tokenizer.encode_with_offsets(text)
         assert ids == tokenizer.encode(text), text
         assert all(0 <= begin < end <= len(text) for begin, end in offsets)
@@ -151,31 +144,34 @@ def test_offsets_cover_the_pieces(tmp_path, name):
     assert spelled > 500
 
 
-def test_offsets_in_normalized_text(tmp_path):
-    """Two characters that become one, and one that becomes four, which are parts of three words."""
-    tokenizer = pretrained.read_tokenizer(directory_of(tmp_path / "model", BERT, {}, MECAB))
+def assert_graph_follows(tokenizer, texts):
+    if tokenizer.basic_tokenizer.never_split:
+        with pytest.raises(ValueError, match=r"never_split \(\[E1\], a-b_c, \u5317\) .*--format=onnx") as caught:
+            tokenizer.to_graph()
+        assert "\n" not in str(caught.value)
+        return
+    ids, starts, ends = (values.to_list() for values in tokenizer.to_graph().tokenize(tf.constant(texts)))
+    for text, *row in zip(texts, ids, starts, ends, strict=True):
+        assert (row[0], list(zip(*row[1:], strict=True))) == tokenizer.encode_with_offsets(text), text
+
+
+def test_mecab(tmp_path, monkeypatch):
+    """Two characters that become one, and one that becomes four, which are parts of three words; rows of a RoBERTa;
+    what can't be had."""
+    directory = directory_of(tmp_path / "model", KLUE, {"model_type": "roberta"}, MECAB)
+    tokenizer = pretrained.read_tokenizer(directory)
     text = "\uff76\uff9e\uff97\uff7d\u306f\u337f\u30ab\u3099"  # half-width, a letter with a mark of its own
     words = tokenizer._words_with_spans(text)
     assert "".join(word for word, _ in words) == "\u30ac\u30e9\u30b9\u306f\u682a\u5f0f\u4f1a\u793e\u30ac"
     spans = [span for _, own in words for span in own]
     assert spans == [(0, 2), (2, 3), (3, 4), (4, 5), *[(5, 6)] * 4, (6, 8)]
-
-
-@pytest.mark.parametrize("name", [name for name in CASES if CASES[name][0] is not JapaneseTokenizer])
-def test_graphs_follow(tmp_path, name):
-    _, special, config, tokenizer_config, _ = CASES[name]
-    tokenizer = pretrained.read_tokenizer(directory_of(tmp_path / "model", special, config, tokenizer_config))
-    if tokenizer_config.get("never_split"):
-        with pytest.raises(ValueError, match=r"never_split \(\[E1\], a-b_c, \u5317\) .*--format=onnx") as caught:
-            tokenizer.to_graph()
-        assert "\n" not in str(caught.value)
-        return
-    texts = [*SENTENCES, *mixed_texts(300, seed=2)]
-    graph = tokenizer.to_graph()
-    assert graph.encode(tf.constant(texts)).to_list() == tokenizer.encode_batch(texts)
-    ids, starts, ends = (values.to_list() for values in graph.tokenize(tf.constant(texts)))
-    for text, *row in zip(texts, ids, starts, ends, strict=True):
-        assert (row[0], list(zip(*row[1:], strict=True))) == tokenizer.encode_with_offsets(text), text
+    rows = tokenizer(["東京大学で研究", "東京"], ["自然言語", "学"])
+    assert type(tokenizer) is JapaneseTokenizer and not rows["segment_ids"].any() and rows["input_ids"][1, -1] == 1
+    with pytest.raises(ValueError, match=r"vocab.txt: the pieces of .* inside a graph\. .*--format=onnx"):
+        tokenizer.to_graph()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"needs fugashi: pip install 'bert-tf\[fugashi\]'"):
+        pretrained.read_tokenizer(directory)
 
 
 def test_rows_of_a_roberta_with_word_pieces(tmp_path):
@@ -187,12 +183,6 @@ def test_rows_of_a_roberta_with_word_pieces(tmp_path):
     expected = oracle(["서울에서"], ["학습 모델"])["input_ids"][0]
     assert rows["input_ids"][0, : len(expected)].tolist() == expected
     assert not rows["segment_ids"].any() and (rows["input_ids"] == tokenizer.pad_id).sum() == 1
-
-
-def test_rows_of_a_japanese_roberta(tmp_path):
-    tokenizer = pretrained.read_tokenizer(directory_of(tmp_path / "model", KLUE, {"model_type": "roberta"}, MECAB))
-    rows = tokenizer(["東京大学で研究", "東京"], ["自然言語", "学"])
-    assert type(tokenizer) is JapaneseTokenizer and not rows["segment_ids"].any() and rows["input_ids"][1, -1] == 1
 
 
 def test_a_vocabulary_named_without_its_folder(tmp_path, monkeypatch):
@@ -328,19 +318,6 @@ def test_refused_in_one_line(tmp_path, name):
     with pytest.raises(ValueError, match=message) as caught:
         pretrained.read_tokenizer(directory)
     assert "\n" not in str(caught.value) and f"{directory}/tokenizer_config.json: " in str(caught.value)
-
-
-def test_mecab_that_is_not_installed(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    directory = directory_of(tmp_path / "model", BERT, {}, MECAB)
-    with pytest.raises(ValueError, match=r"needs fugashi: pip install 'bert-tf\[fugashi\]'"):
-        pretrained.read_tokenizer(directory)
-
-
-def test_mecab_has_no_graph(tmp_path):
-    tokenizer = pretrained.read_tokenizer(directory_of(tmp_path / "model", BERT, {}, MECAB))
-    with pytest.raises(ValueError, match=r"vocab.txt: the pieces of .* inside a graph\. .*--format=onnx"):
-        tokenizer.to_graph()
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer, WordpieceTokenizer
+from bert_tf.text.wordpiece import FullTokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "beyonce", "ab", "##c", "東", "京", "##で", "##す", "は", "i"]
 PIECES += [unicodedata.normalize("NFD", "한"), "##" + unicodedata.normalize("NFD", "국")]
@@ -47,18 +47,6 @@ def test_golden_strings_have_the_ids_of_encode_and_offsets_in_order(golden):
     assert count == 8000 and exact > 10_000
 
 
-def test_basic_tokens_with_origins_are_the_basic_tokens(golden):
-    basics = {case: BasicTokenizer(case) for case in (True, False)}
-    kept_accents = BasicTokenizer(True, strip_accents=False)
-    with gzip.open(golden / "tokenization" / "tokenization.jsonl.gz", "rt", encoding="utf-8") as file:
-        for number, record in enumerate(map(json.loads, file)):
-            if number % 8 < 2:
-                for basic in (basics[record["do_lower_case"]], kept_accents):
-                    found = basic.tokenize_with_origins(record["text"])
-                    assert [token for token, _ in found] == basic.tokenize(record["text"]), record["index"]
-                    assert all(len(token) == len(places) for token, places in found)
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -82,14 +70,6 @@ def test_offsets_by_hand(tokenizer, text, expected):
     assert found == expected
 
 
-def test_pieces_of_one_syllable_share_its_character(tmp_path):
-    first, second, third = unicodedata.normalize("NFD", "한")
-    path = tmp_path / "vocab.txt"
-    path.write_text("\n".join(["[UNK]", first, "##" + second, "##" + third]) + "\n", encoding="utf-8")
-    ids, offsets = FullTokenizer(str(path)).encode_with_offsets("x 한")
-    assert ids == [0, 1, 2, 3] and offsets == [(0, 1), (2, 3), (2, 3), (2, 3)]
-
-
 def test_unknown_words_are_one_piece_or_cut_to_what_is_known(tokenizer):
     text = "ab 東京です はでxす abxc"
     whole = [("ab", "ab"), ("東", "東"), ("京", "京"), ("[UNK]", "です"), ("[UNK]", "はでxす"), ("[UNK]", "abxc")]
@@ -100,22 +80,6 @@ def test_unknown_words_are_one_piece_or_cut_to_what_is_known(tokenizer):
         ("[UNK]", "で"), ("##す", "す"), ("は", "は"), ("[UNK]", "で"), ("[UNK]", "x"), ("##す", "す"),
         ("ab", "ab"), ("[UNK]", "x"), ("##c", "c"),
     ]  # fmt: skip
-
-
-def test_split_unknown_changes_nothing_where_all_is_known(golden):
-    tokenizer = FullTokenizer(str(golden / "vocab.txt"))
-    text = "The Panthers' (15–1) unaffable café in Kraków, 東京."
-    plain, split = (tokenizer.encode_with_offsets(text, split_unknown=value) for value in (False, True))
-    assert tokenizer.vocab["[UNK]"] not in plain[0] and plain == split
-
-
-def test_cut_to_known():
-    cutter = WordpieceTokenizer({piece: number for number, piece in enumerate(PIECES)})
-    assert cutter.cut_to_known("abc") == [("ab", 2), ("##c", 1)]
-    assert cutter.cut_to_known("xabc") == [("[UNK]", 1), ("[UNK]", 1), ("[UNK]", 1), ("##c", 1)]
-    assert cutter.cut_to_known("") == []
-    # `cut` gives up beyond 200 characters; here they are what the offsets are for.
-    assert cutter.cut_to_known("ab" + "c" * 300) == [("ab", 2)] + [("##c", 1)] * 300
 
 
 def test_long_words_without_spaces_keep_their_places(golden):

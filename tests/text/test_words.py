@@ -5,9 +5,8 @@ import tensorflow as tf
 from helpers.odd_texts import odd_texts
 from helpers.slow import slow
 
-from bert_tf.text.characters import text_of
+from bert_tf.text.characters import SPLITS, split_words, text_of
 from bert_tf.text.graph_words import GraphWords
-from bert_tf.text.words import SPLITS, split_words
 
 CASES = {
     "Ada Lovelace  lived in London.": ["Ada", "Lovelace", "lived", "in", "London", "."],

@@ -9,7 +9,7 @@ from bert_tf.models import saving
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.task_models import BertForSequenceClassification
-from bert_tf.text.casing import Casing
+from bert_tf.text.tokenizer_files import Casing
 from bert_tf.training import best_model
 from bert_tf.training.best_model import BestModel
 

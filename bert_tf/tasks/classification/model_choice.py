@@ -14,8 +14,7 @@ from bert_tf.models.head_config import MAX_WINDOWS, NO_HEAD, HeadConfig
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import named_by
 from bert_tf.tasks.classification.settings import WINDOW_FLAGS, ClassificationSettings
-from bert_tf.text import casing as text_casing
-from bert_tf.text import vocab as text_vocab
+from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import fine_tuning
 from bert_tf.training.settings import FineTuningSettings
@@ -25,7 +24,7 @@ from bert_tf.training.settings import FineTuningSettings
 
 def stored_model(path: str) -> str:
     """The kind of model at a path: "bilstm" or "cnn" by what is beside the weights, or else "bert"."""
-    return kind_of(read_head(text_casing.directory_of(path)).architecture) or "bert"
+    return kind_of(read_head(tokenizer_files.directory_of(path)).architecture) or "bert"
 
 
 def chosen_model(settings: ClassificationSettings, run: FineTuningSettings, newest: str | None) -> str:
@@ -77,10 +76,10 @@ def describe_baseline(
             f"--model={settings.model} has no --bert_config_file: its sizes are --embedding_size and --hidden_size."
         )
     with named_by("--vocab_file"):
-        vocab = text_vocab.load_vocab(run.vocab_file)
-        text_vocab.check_vocab(vocab, run.vocab_file)
-    beside = text_casing.read_casing(text_casing.directory_of(run.vocab_file))
-    casing = text_casing.resolve_casing(run.do_lower_case, run.strip_accents, beside)
+        vocab = tokenizer_files.load_vocab(run.vocab_file)
+        tokenizer_files.check_vocab(vocab, run.vocab_file)
+    beside = tokenizer_files.read_casing(tokenizer_files.directory_of(run.vocab_file))
+    casing = tokenizer_files.resolve_casing(run.do_lower_case, run.strip_accents, beside)
     config = create_config(
         settings.model,
         max(vocab.values()) + 1,
@@ -115,7 +114,7 @@ def choose_features(
     source = newest or run.init_checkpoint
     given = {flag: getattr(settings, flag) for flag in _IN_HEAD if getattr(settings, flag) is not None}
     if source and (newest or not run.do_train):
-        head = read_head(text_casing.directory_of(source))
+        head = read_head(tokenizer_files.directory_of(source))
         stored = {flag: getattr(head, name) for flag, name in _IN_HEAD.items()}
         for flag, value in given.items() if head.features or "features" in given else ():
             if value != stored[flag]:
@@ -147,7 +146,7 @@ def with_window_length(run: FineTuningSettings, newest: str | None) -> FineTunin
       ValueError: see `read_max_length`.
     """
     source = newest or run.init_checkpoint
-    length = read_max_length(text_casing.directory_of(source)) if source and not run.do_train else None
+    length = read_max_length(tokenizer_files.directory_of(source)) if source and not run.do_train else None
     if length in (None, run.max_seq_length):
         return run
     logging.info("Windows of %d tokens, as in training; --max_seq_length=%d is not used.", length, run.max_seq_length)
@@ -168,7 +167,7 @@ def choose_windows(
       ValueError: a flag contradicts the model, or another flag.
     """
     source = newest or run.init_checkpoint
-    head = read_head(text_casing.directory_of(source)) if source else NO_HEAD
+    head = read_head(tokenizer_files.directory_of(source)) if source else NO_HEAD
     windows = settings.long_texts == "windows" or (settings.long_texts is None and bool(head.window_pooling))
     goes_on = bool(source) and (bool(newest) or not run.do_train)
     if goes_on and windows != bool(head.window_pooling):

@@ -35,9 +35,9 @@ from bert_tf.system.text_files import read_json, read_json_if_there
 from bert_tf.tasks.domain import report
 from bert_tf.tasks.domain.settings import DomainSettings
 from bert_tf.tasks.domain.texts import files_of, make_texts, make_words, text_path, words_path
-from bert_tf.text.casing import casing_of_vocabulary, resolve_casing
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_choice import find_vocabulary
+from bert_tf.text.tokenizer_files import casing_of_vocabulary, resolve_casing
 from bert_tf.training import run_directory
 
 _NEXT_SENTENCE_BIAS = "cls/seq_relationship/output_bias"

@@ -32,8 +32,8 @@ from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import TextFile, compression_of, whole_lines
 from bert_tf.tasks.features.files import Entries, open_writer
 from bert_tf.tasks.features.settings import FeatureSettings
-from bert_tf.text.casing import directory_of
 from bert_tf.text.tokenizer import Tokenizer, lengths_that_fit
+from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.text.unknown_tokens import watch_unknown
 from bert_tf.training import distribution, fine_tuning
 from bert_tf.training.settings import DTYPE_POLICIES

@@ -21,7 +21,7 @@ from bert_tf.tasks.ner import metrics as ner_metrics
 from bert_tf.tasks.ner.data import ConllFile, Layout, Sentence
 from bert_tf.tasks.ner.encode import WordRows
 from bert_tf.tasks.table import TASKS
-from bert_tf.text.words import SPLITS
+from bert_tf.text.characters import SPLITS
 
 SETTINGS_FILE = "token_classification.json"
 _FEWEST_WORDS = 5  # of fewer words, each may well have a tag of its own

@@ -14,7 +14,7 @@ from bert_tf.tasks.ner import data, encode, outputs
 from bert_tf.tasks.ner.notation import standard_tags
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
-from bert_tf.text import casing
+from bert_tf.text import tokenizer_files
 from bert_tf.training import run_directory
 from bert_tf.training.class_weights import class_weights
 from bert_tf.training.fine_tuning import StartingHead, find_head
@@ -33,7 +33,7 @@ class NerTask(FineTuningTask):
     def resolve(self, run, newest):
         source = newest or run.init_checkpoint
         with named_by("--output_dir" if newest else "--init_checkpoint"):
-            stored = outputs.TaggingSettings.read(casing.directory_of(source)) if source else None
+            stored = outputs.TaggingSettings.read(tokenizer_files.directory_of(source)) if source else None
         self.source = source
         self.tagging = choose_tagging(self.settings, stored, source, bool(newest) or not run.do_train)
         chosen = dataclasses.asdict(self.tagging)

@@ -13,7 +13,7 @@ from bert_tf.models.similarity import RANKING_SCALE, TRIPLET_MARGIN, BertForSimi
 from bert_tf.system.messages import named_by
 from bert_tf.tasks.similarity import data, encode, metrics, outputs
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
-from bert_tf.text.casing import directory_of
+from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training import run_directory
 
 _TEXTS = {"cosine": "two texts", "ranking": "two or three texts", "triplet": "three texts"}

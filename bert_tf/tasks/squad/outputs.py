@@ -16,7 +16,7 @@ from bert_tf.tasks.squad.answers import Prediction, PredictionSettings, predict_
 from bert_tf.tasks.squad.data import SquadData
 from bert_tf.tasks.squad.scores import BeamScores, SpanScores, collect_scores
 from bert_tf.tasks.squad.windows import Windows, WindowSettings
-from bert_tf.text import casing
+from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
 
 SETTINGS_FILE = "question_answering.json"
@@ -152,7 +152,7 @@ def settings_of(path: str, config: BertConfig, **settings) -> QuestionAnsweringS
     Raises:
       ValueError: no such setting, or max_seq_length is more than the model can take.
     """
-    stored = QuestionAnsweringSettings.read(casing.directory_of(path))
+    stored = QuestionAnsweringSettings.read(tokenizer_files.directory_of(path))
     known = {}
     if stored:
         known = dataclasses.asdict(stored.windows) | dataclasses.asdict(stored.predictions)

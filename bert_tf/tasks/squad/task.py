@@ -19,7 +19,7 @@ from bert_tf.system.messages import named_by
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.squad import answers, data, metrics, outputs, windows
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
-from bert_tf.text import casing
+from bert_tf.text import tokenizer_files
 from bert_tf.training import fine_tuning, run_directory
 
 
@@ -77,7 +77,7 @@ class SquadTask(FineTuningTask):
             raise ValueError(f"--lstm_on_top is for --question_head=independent; {self.source} was trained with joint.")
         if authors and not trained and not own.question_head:
             logging.info("As %s was fine-tuned by its authors, unless you say otherwise: --question_head=joint.", title)
-        stored = read_head(casing.directory_of(self.source)) if self.source else HeadConfig()
+        stored = read_head(tokenizer_files.directory_of(self.source)) if self.source else HeadConfig()
         starts, ends = (
             own.beam_size or number or joint.beam_size
             for number in ((stored.starts, stored.ends) if trained == "joint" else (None, None))
@@ -124,7 +124,7 @@ class SquadTask(FineTuningTask):
         """How windows are cut and answers chosen: by the settings, with the threshold stored beside the model."""
         own, source = self.settings, newest or run.init_checkpoint
         with named_by("--output_dir" if newest else "--init_checkpoint"):
-            stored = outputs.QuestionAnsweringSettings.read(casing.directory_of(source)) if source else None
+            stored = outputs.QuestionAnsweringSettings.read(tokenizer_files.directory_of(source)) if source else None
         threshold = value_of(own, "null_score_diff_threshold")
         if stored and own.version_2_with_negative and own.null_score_diff_threshold is None:
             threshold = stored.predictions.null_score_diff_threshold

@@ -20,7 +20,7 @@ from bert_tf.tasks.classification import data as classification_data
 from bert_tf.tasks.classification import encode as classification_encode
 from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification import outputs as classification_outputs
-from bert_tf.text.casing import Casing
+from bert_tf.text.tokenizer_files import Casing
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training import step as train_step
 from bert_tf.training.best_model import BestModel

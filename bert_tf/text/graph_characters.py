@@ -1,4 +1,4 @@
-"""A tokenizer's normalization of text as TensorFlow ops: clean, lower-cased, without accents, as its Python code does.
+"""Characters of texts as TensorFlow ops: code points, tables of them, and a tokenizer's normalization.
 
 Nothing about Unicode is left to the libraries that execute the graph, because their Unicode versions differ from
 Python's and from each other. When the graph is built, Python says what each code point becomes, and tables hold the
@@ -17,8 +17,9 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.text.characters import characters_in_use
-from bert_tf.text.graph_ops import CODE_POINTS, CodePointTable, decode, next_chosen
 
+CODE_POINTS = 0x110000
+_PAGE = 256
 _SIGMA, _SMALL_SIGMA, _FINAL_SIGMA = 0x3A3, 0x3C3, 0x3C2
 # How `str.lower` classifies the character beside a sigma.
 _TRANSPARENT, _CASED, _OTHER = 0, 1, 2
@@ -28,6 +29,36 @@ _BETWEEN = "qzq"  # no character becomes this
 _UNASSIGNED = "\U00050000"  # treated as all code points that are not in use
 # Two marks that are no accents, and that Unicode's normal forms put into the other order.
 _TWO_MARKS = "\u302e\U0001d165"
+
+
+@functools.lru_cache(32)
+def values_of(rule: Callable[[str], int]) -> np.ndarray:
+    """int32 [CODE_POINTS]: what a rule says of each character; those that are not in use are all treated alike."""
+    values = np.full(CODE_POINTS, rule(_UNASSIGNED), np.int32)
+    chars = characters_in_use()
+    values[[*map(ord, chars)]] = [*map(rule, chars)]
+    return values
+
+
+class CodePointTable(tf.Module):
+    """A number for each code point, as constants of a graph: pages of 256 that are equal are stored once.
+
+    Args:
+      values: int32 [CODE_POINTS].
+    """
+
+    def __init__(self, values: np.ndarray):
+        super().__init__(name="code_point_table")
+        numbers = {}  # page -> its number among the distinct pages
+        pages = values.astype(np.int32).reshape(-1, _PAGE)
+        starts = [numbers.setdefault(page.tobytes(), len(numbers)) * _PAGE for page in pages]
+        self._starts = tf.constant(starts, tf.int32)
+        self._values = tf.constant(np.frombuffer(b"".join(numbers), np.int32))
+
+    def __call__(self, codes: tf.Tensor) -> tf.Tensor:
+        """The numbers of `codes`, int32."""
+        starts = tf.gather(self._starts, tf.bitwise.right_shift(codes, 8))
+        return tf.gather(self._values, starts + tf.bitwise.bitwise_and(codes, _PAGE - 1))
 
 
 class Rows(NamedTuple):
@@ -50,10 +81,28 @@ class Rows(NamedTuple):
 
 def decode_rows(texts: tf.Tensor) -> Rows:
     """The characters of texts, string [B] in UTF-8, without invalid bytes."""
-    splits, codes = decode(tf.strings.join([texts, " "]))  # the space completes a character that the end cuts off
+    # The space completes a character that the end cuts off.
+    decoded = tf.strings.unicode_decode(tf.strings.join([texts, " "]), "UTF-8", errors="ignore")
+    splits, codes = decoded.row_splits, decoded.values
     is_end = tf.scatter_nd(splits[1:, None] - 1, tf.ones_like(splits[1:], tf.int32), [tf.size(codes, tf.int64)]) > 0
     codes = tf.boolean_mask(codes, ~is_end)
     return Rows(codes, splits - tf.range(tf.size(splits, tf.int64)), tf.range(tf.size(codes, tf.int64)))
+
+
+def byte_counts(codes: tf.Tensor) -> tf.Tensor:
+    """The number of bytes of each code point in UTF-8, int64."""
+    return 1 + tf.add_n([tf.cast(codes >= least, tf.int64) for least in (0x80, 0x800, 0x10000)])
+
+
+def ranks(chosen: tf.Tensor) -> tf.Tensor:
+    """For each `chosen` element its number among these; for others that of the previous chosen one (0 if none)."""
+    return tf.maximum(tf.cumsum(tf.cast(chosen, tf.int32)) - 1, 0)
+
+
+def next_chosen(chosen: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """For each of `places`, the first `chosen` place from there on; there must be one."""
+    before = tf.cumsum(tf.cast(chosen, tf.int32), exclusive=True)
+    return tf.gather(tf.where(chosen)[:, 0], tf.gather(before, places))
 
 
 class GraphNormalizer(tf.Module):
@@ -74,10 +123,10 @@ class GraphNormalizer(tf.Module):
         self._lowers = normalize("A") == "a"
         self._collapses = normalize("A  A") == normalize("A A")
         self._sorts = normalize(f"A{_TWO_MARKS}").endswith(_TWO_MARKS[0])
-        self._kinds = CodePointTable(_kinds_beside_sigma())
-        self._spaces, self._marks = CodePointTable(_whitespace()), CodePointTable(_marks())
+        self._kinds = CodePointTable(values_of(_kind_beside_sigma))
+        self._spaces = CodePointTable(values_of(str.isspace))
         if self._sorts:
-            self._classes = CodePointTable(_combining_classes())
+            self._classes = CodePointTable(values_of(_combining_class))
             self._delimiters = CodePointTable(_delimiters(normalize, entries))
 
     def __call__(self, rows: Rows) -> Rows:
@@ -110,21 +159,6 @@ class GraphNormalizer(tf.Module):
         owners = tf.boolean_mask(owners, kept)
         splits = tf.searchsorted(owners, tf.range(tf.size(lengths, tf.int64) + 1), out_type=tf.int64)
         return Rows(tf.boolean_mask(characters, kept), splits, tf.boolean_mask(origins, kept))
-
-    def is_mark(self, characters: tf.Tensor) -> tf.Tensor:
-        """bool: whether characters are of Unicode category M."""
-        return tf.equal(self._marks(characters), 1)
-
-    def over_lost_marks(self, rows: Rows, origins: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-        """`ends` in texts, int64 [P], moved over marks that vanished, which belong to the character before them.
-
-        Args:
-          rows: the texts. origins: the code points that what is left comes from.
-        """
-        count = tf.size(rows.characters, tf.int64)
-        is_kept = tf.scatter_nd(origins[:, None], tf.ones_like(origins, tf.int32), [count]) > 0
-        stops = tf.concat([~self.is_mark(rows.characters) | is_kept, [True]], 0)
-        return next_chosen(stops, tf.minimum(ends, count))
 
     def _collapse(self, codes: tf.Tensor, origins: tf.Tensor, owners: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Leaves the last of each run of whitespace inside a row, and the space at its end."""
@@ -192,52 +226,25 @@ def _outputs(normalize: Callable[[str], str]) -> tuple[np.ndarray, list[int], se
     return entries, sequences, characters
 
 
-@functools.cache
-def _kinds_beside_sigma() -> np.ndarray:
-    """How `str.lower` classifies characters beside a capital sigma, found by calling it."""
-    kinds = np.full(CODE_POINTS, _OTHER, np.int32)
-    for char in characters_in_use():
-        if f" {char}\u03a3".lower()[-1] == "\u03c2":
-            kinds[ord(char)] = _CASED
-        elif f"A{char}\u03a3".lower()[-1] == "\u03c2":
-            kinds[ord(char)] = _TRANSPARENT
-    return kinds
+def _kind_beside_sigma(char: str) -> int:
+    """How `str.lower` classifies a character beside a capital sigma, found by calling it."""
+    if f" {char}\u03a3".lower()[-1] == "\u03c2":
+        return _CASED
+    return _TRANSPARENT if f"A{char}\u03a3".lower()[-1] == "\u03c2" else _OTHER
 
 
-@functools.cache
-def _combining_classes() -> np.ndarray:
-    """The canonical combining class of each character; 0 if any of what it is composed of has class 0."""
-    classes = np.zeros(CODE_POINTS, np.int32)
-    for char in characters_in_use():
-        classes[ord(char)] = min(map(unicodedata.combining, unicodedata.normalize("NFD", char)))
-    return classes
+def _combining_class(char: str) -> int:
+    """The canonical combining class of a character; 0 if any of what it is composed of has class 0."""
+    return min(map(unicodedata.combining, unicodedata.normalize("NFD", char)))
 
 
 def _delimiters(normalize: Callable[[str], str], entries: np.ndarray) -> np.ndarray:
     """1 for characters over which no mark moves: those of class 0, unless they are dropped before marks are sorted."""
-    classes, is_dropped = _combining_classes(), (entries > 0) & ((entries - 1) & _COUNT == 0)
+    classes, is_dropped = values_of(_combining_class), (entries > 0) & ((entries - 1) & _COUNT == 0)
 
     def delimits(char: str) -> bool:
-        if not is_dropped[ord(char)]:
+        if classes[ord(char)] or not is_dropped[ord(char)]:
             return classes[ord(char)] == 0
-        moved = normalize(f"A{_TWO_MARKS[0]}{char}{_TWO_MARKS[1]}").endswith(_TWO_MARKS[0])
-        return classes[ord(char)] == 0 and not moved
+        return not normalize(f"A{_TWO_MARKS[0]}{char}{_TWO_MARKS[1]}").endswith(_TWO_MARKS[0])
 
-    delimiters = np.full(CODE_POINTS, delimits(_UNASSIGNED), np.int32)
-    for char in characters_in_use():
-        delimiters[ord(char)] = delimits(char)
-    return delimiters
-
-
-@functools.cache
-def _marks() -> np.ndarray:
-    marks = np.zeros(CODE_POINTS, np.int32)
-    marks[[ord(char) for char in characters_in_use() if unicodedata.category(char)[0] == "M"]] = 1
-    return marks
-
-
-@functools.cache
-def _whitespace() -> np.ndarray:
-    spaces = np.zeros(CODE_POINTS, np.int32)
-    spaces[[code for code in range(0x3001) if chr(code).isspace()]] = 1
-    return spaces
+    return values_of.__wrapped__(delimits)

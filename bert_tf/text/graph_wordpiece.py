@@ -1,0 +1,230 @@
+"""The tokenizer of `wordpiece.py` as TensorFlow ops: the same ids and offsets inside an exported graph.
+
+In the graph, text becomes code points, `GraphNormalizer` does what `BasicTokenizer.normalize` does, a table says which
+characters are tokens of their own, and tensorflow-text's FastWordpiece op splits the tokens into pieces. Texts of plain
+ASCII, on which all Unicode versions agree, take a shorter path: they are lower-cased and split by the same op, which
+can also split at ASCII punctuation; this is five times as fast.
+
+Shape legend: B texts, N characters of all normalized texts, K those of all tokens, W tokens before they are split into
+pieces, P pieces.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from bert_tf.system.messages import some
+from bert_tf.text.characters import is_cjk, is_punctuation
+from bert_tf.text.graph_added_tokens import Parts, Pieces, TokenizerGraph
+from bert_tf.text.graph_characters import (
+    CODE_POINTS,
+    CodePointTable,
+    GraphNormalizer,
+    byte_counts,
+    ranks,
+    values_of,
+)
+from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
+
+# Properties of a code point.
+_BREAK = 1  # no token continues across it: whitespace or, if also kept, a separate token
+_KEPT = 2  # it is (part of) a token
+_KNOWN = 4  # it occurs in the vocabulary
+
+_LONGEST_PIECE = 256  # bytes; a limit of the FastWordpiece op
+
+
+class GraphWordPiece(TokenizerGraph):
+    """`FullTokenizer.encode` and `encode_with_offsets` for a batch as a graph, with the same result for every text.
+
+        graph = FullTokenizer("vocab.txt").to_graph()
+        graph.encode(tf.constant(["one", "two words"]))  # <tf.RaggedTensor [[2028], [2048, 2616]]>
+
+    Vocabulary and tables are constants. The only op from outside TensorFlow is FastWordpieceTokenizeWithOffsets.
+
+    Args:
+      split_unknown: as for `FullTokenizer.encode_with_offsets`; here `encode` follows it, too.
+
+    Raises:
+      ValueError: the vocabulary lacks the unknown token, or a token in it has more than 256 bytes; or there are words
+        that are never split.
+    """
+
+    def __init__(self, tokenizer: FullTokenizer, split_unknown: bool = False):
+        self._basic, pieces = tokenizer.basic_tokenizer, tokenizer.wordpiece_tokenizer
+        if self._basic.never_split:
+            words = some(sorted(self._basic.never_split))
+            raise ValueError(f"never_split ({words}) in tokenizer_config.json has no form as a graph.")
+        super().__init__(tokenizer, "graph_wordpiece")
+        self._split_unknown = bool(split_unknown)
+        self._unk_token, self._longest_word = pieces.unk_token, pieces.max_input_chars_per_word
+        with tf.device("CPU:0"):
+            self._normalizer = GraphNormalizer(_normalizing(*map(vars(self._basic).get, _NORMALIZING)).normalize)
+            rule = _properties(self._basic.do_basic_tokenize, self._basic.tokenize_chinese_chars)
+            properties = values_of(rule).copy()
+            properties[[ord(char) for char in self._build_pieces(pieces.vocab)]] |= _KNOWN
+            self._properties = CodePointTable(properties)
+
+    # ---- constants ---------------------------------------------------------------------------------------------------
+
+    def _build_pieces(self, vocab: Mapping[str, int]) -> set[str]:
+        """Builds the model of the FastWordpiece op and the ids of its tokens; returns the vocabulary's characters."""
+        unknown = self._unk_token
+        if unknown not in vocab:
+            raise ValueError(f"the vocabulary lacks {unknown}, the token for words that it has no pieces for")
+        pieces = {token: index for token, index in vocab.items() if token not in ("", "##")}  # these never match
+        for token in pieces:
+            if len(token.removeprefix("##").encode("utf-8", "surrogatepass")) > _LONGEST_PIECE:
+                raise ValueError(f"the token {token[:50]!r}... has more than {_LONGEST_PIECE} bytes")
+        alphabet = set("".join(pieces))
+        # Represents all characters that occur in no token: a word with any of them is unknown.
+        self._stranger = next(code for code in range(1, CODE_POINTS) if chr(code) not in alphabet)
+        if self._split_unknown:
+            # Where no token matches, one character is unknown and matching continues with the next: as if each
+            # character were a token of its own that means [UNK].
+            for char in [chr(self._stranger), *sorted(alphabet)]:
+                for token in (char, "##" + char):
+                    pieces.setdefault(token, vocab[unknown])
+        self._any_pieces, self._any_ids = self._build_model(pieces, unknown, words=True)
+        ascii_pieces = {unknown: vocab[unknown]}
+        for token, index in pieces.items():
+            body = token.removeprefix("##")
+            if token.isascii() and (body.isalnum() or len(token) == 1):  # the others never match
+                ascii_pieces[token] = index
+        if self._split_unknown:
+            for char in filter(str.isalnum, map(chr, range(128))):
+                for token in (char, "##" + char):
+                    ascii_pieces.setdefault(token, vocab[unknown])
+        self._ascii_pieces, self._ascii_ids = self._build_model(ascii_pieces, unknown, words=False)
+        return alphabet
+
+    def _build_model(
+        self, pieces: Mapping[str, int], unknown: str, words: bool
+    ) -> tuple[tf_text.FastWordpieceTokenizer, tf.Tensor]:
+        """The op with its model, for words or for whole texts in ASCII, and the ids (int32) of the tokens it numbers.
+
+        `_pieces` limits words in code points, so the op's own limit is off."""
+        model = tf_text.FastWordpieceTokenizer(
+            list(pieces),
+            max_bytes_per_word=2**31 - 1 if words or self._split_unknown else self._longest_word,
+            token_out_type=tf.int32,
+            unknown_token=unknown,
+            no_pretokenization=words,
+        )
+        return model, tf.constant(list(pieces.values()), tf.int32)
+
+    # ---- the graph -----------------------------------------------------------------------------------------------
+
+    def _of_texts(self, texts: tf.Tensor, with_offsets: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `TokenizerGraph._of_texts`; each text by the path that suits it."""
+        of_any = super()._of_texts
+        if not self._basic.do_basic_tokenize:  # the op would split ASCII at punctuation
+            return of_any(texts, with_offsets)
+        # Control characters except tab, newline and return must be dropped first; the other path does that.
+        is_ascii = tf.strings.regex_full_match(texts, r"[\t\n\r -~]*")
+
+        def mixed():
+            parts = [
+                self._of_ascii(tf.boolean_mask(texts, is_ascii), with_offsets),
+                of_any(tf.boolean_mask(texts, ~is_ascii), with_offsets),
+            ]
+            rows = tf.concat([tf.RaggedTensor.from_row_splits(*part, validate=False) for part in parts], 0)
+            ascii_count = tf.reduce_sum(tf.cast(is_ascii, tf.int32))
+            rows = tf.gather(rows, tf.where(is_ascii, ranks(is_ascii), ascii_count + ranks(~is_ascii)))
+            return rows.values, rows.row_splits
+
+        return tf.cond(tf.reduce_all(is_ascii), lambda: self._of_ascii(texts, with_offsets), mixed)
+
+    def _of_ascii(self, texts: tf.Tensor, with_offsets: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        texts = tf.strings.lower(texts) if self._basic.do_lower_case else texts
+        pieces, starts, ends = self._ascii_pieces.tokenize_with_offsets(texts)
+        # Bytes are characters here.
+        columns = [tf.gather(self._ascii_ids, pieces.values), starts.values, ends.values][: 3 if with_offsets else 1]
+        return tf.stack([tf.cast(column, tf.int32) for column in columns], 1), pieces.row_splits
+
+    def _pieces(self, parts: Parts, with_offsets: bool) -> Pieces:
+        rows = self._normalizer(parts.rows)
+        properties = self._properties(rows.characters)
+        kept = tf.where(_has(properties, _KEPT))[:, 0]  # [K]
+        # Characters with the same number form a token: a break adds two, and a separate token gets the number between.
+        breaks = tf.bitwise.bitwise_and(properties, _BREAK)
+        numbers = tf.gather(2 * (tf.cumsum(breaks) + tf.cast(rows.owners(), tf.int32)) - breaks, kept)
+        is_known = _has(tf.gather(properties, kept), _KNOWN)
+        characters = tf.where(is_known, tf.gather(rows.characters, kept), self._stranger)
+        token_starts = tf.where(tf.not_equal(numbers, tf.concat([[-1], numbers], 0)[:-1]))[:, 0]  # [W]
+        token_splits = tf.concat([token_starts, [tf.size(characters, tf.int64)]], 0)  # [W+1]
+        if not self._split_unknown:  # split_unknown has no length limit
+            too_long = token_splits[1:] - token_splits[:-1] > self._longest_word
+            characters = tf.cond(
+                tf.reduce_any(too_long),
+                lambda: self._make_unknown(characters, token_starts[too_long]),
+                lambda: characters,
+            )
+        tokens = tf.strings.unicode_encode(
+            tf.RaggedTensor.from_row_splits(characters, token_splits, validate=False), "UTF-8"
+        )  # [W]
+        pieces, firsts, ends = self._any_pieces.tokenize_with_offsets(tokens)  # [W, None]
+        splits = tf.searchsorted(tf.gather(kept, token_starts), rows.splits, out_type=tf.int64)
+        ids, id_splits = tf.gather(self._any_ids, pieces.values), tf.gather(pieces.row_splits, splits)
+        if not with_offsets:
+            return Pieces(ids, id_splits)
+        # Together the pieces cover all tokens.
+        piece_ends = tf.cumsum(tf.cast(ends.values - firsts.values, tf.int64))
+        lasts = tf.searchsorted(tf.cumsum(byte_counts(characters)), piece_ends, out_type=tf.int64)
+        places = tf.gather(rows.origins, kept)
+        return Pieces(ids, id_splits, *_places_of_pieces(lasts, places), places)
+
+    def _make_unknown(self, characters: tf.Tensor, starts: tf.Tensor) -> tf.Tensor:
+        """Puts a character that occurs in no token at `starts`."""
+        return tf.tensor_scatter_nd_update(characters, starts[:, None], tf.fill(tf.shape(starts), self._stranger))
+
+
+def _places_of_pieces(lasts: tf.Tensor, places: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Where each piece's characters start and end (exclusive) in the texts, int64 [P].
+
+    Args:
+      lasts: the last character of each piece, [P]. places: of characters, [K].
+    """
+    firsts = tf.concat([[0], lasts + 1], 0)[:-1]
+
+    def of_marks_in_another_order():
+        pieces = tf.searchsorted(lasts, tf.range(tf.size(places, tf.int64)), out_type=tf.int64)
+        return tf.math.segment_min(places, pieces), tf.math.segment_max(places, pieces) + 1
+
+    return tf.cond(
+        tf.reduce_any(places[1:] < places[:-1]),
+        of_marks_in_another_order,
+        lambda: (tf.gather(places, firsts), tf.gather(places, lasts) + 1),
+    )
+
+
+def _has(properties: tf.Tensor, bit: int) -> tf.Tensor:
+    return tf.not_equal(tf.bitwise.bitwise_and(properties, bit), 0)
+
+
+# What decides about the normalization; that Chinese characters are separate tokens is a property of them.
+_NORMALIZING = ("do_lower_case", "strip_accents", "drop_unassigned", "do_basic_tokenize")
+
+
+@functools.cache
+def _normalizing(
+    do_lower_case: bool, strip_accents: bool, drop_unassigned: bool, do_basic_tokenize: bool
+) -> BasicTokenizer:
+    """The same object for equal settings, so that what is derived from it is made once."""
+    kept = {"tokenize_chinese_chars": False, "do_basic_tokenize": do_basic_tokenize}
+    return BasicTokenizer(do_lower_case, strip_accents, drop_unassigned, **kept)
+
+
+@functools.cache
+def _properties(do_basic_tokenize: bool, tokenize_chinese_chars: bool) -> Callable[[str], int]:
+    """The properties of a character of normalized text."""
+
+    def properties(char: str) -> int:
+        if char.isspace():
+            return _BREAK
+        is_alone = is_punctuation(char) or (tokenize_chinese_chars and is_cjk(char))
+        return _KEPT | _BREAK if do_basic_tokenize and is_alone else _KEPT
+
+    return properties
