@@ -34,7 +34,7 @@ class TaggingSettings:
     Attributes:
       learned_scheme: of the model's tags: iob2, bioes or plain.
       document_context: whether it was trained on whole documents.
-      split: what its words are (`text.words.SPLITS`): texts to tag are split likewise.
+      split: what its words are (`text.characters.SPLITS`): texts to tag are split likewise.
       features: None: BERT is trained, too; else which of its outputs the BiLSTMs read (`baselines.FEATURES`).
       lstm_size, lstm_layers: of the BiLSTMs.
     """
