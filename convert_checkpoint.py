@@ -19,7 +19,7 @@ import sys
 from absl import flags, logging
 
 from bert_tf.models.directory import check_model
-from bert_tf.models.open_weights import FORMATS
+from bert_tf.models.open_weights import FORMATS, check_readable
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, gone, setting, settings_of
 
@@ -109,6 +109,7 @@ def main(_):
     check_model(settings.from_, "--from", settings.bert_config_file, settings.vocab_file)
     if os.path.realpath(settings.to) == os.path.realpath(settings.from_):
         raise ValueError(f"--to={settings.to} is --from: give another directory.")
+    check_readable(settings.from_, "--from")
     # On SIGTERM, temporary files are still removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # TensorFlow is imported here, so that --help and flag errors appear at once.

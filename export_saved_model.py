@@ -13,9 +13,12 @@ import dataclasses
 
 from absl import flags, logging
 
+from bert_tf.models import open_weights
 from bert_tf.models.directory import check_model
+from bert_tf.serving import detect_task
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, setting, settings_of
+from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import encoding_setting
 
 FLAGS = flags.FLAGS
@@ -93,9 +96,15 @@ def main(_):
     for name in flags_given(FLAGS) & {*_ARGUMENTS["saved_model"]}:
         if name not in _ARGUMENTS[kind]:
             raise ValueError(f"--{name} is for --format=saved_model, not for {settings.format}")
+    with named_by("--model_dir"), unheard():
+        is_light = open_weights.is_light(settings.model_dir)
+        task = settings.task or (detect_task.task_in(settings.model_dir) if is_light else None)
+        files = detect_task.check_task(settings.model_dir, task) if is_light else None
+    if files:
+        detect_task.choose_max_seq_length(files, settings.max_seq_length)
     # TensorFlow is imported here, so that --help and flag errors appear at once.
     script.start_tensorflow()
-    from bert_tf.serving import compare_export, detect_task, export, other_runtimes
+    from bert_tf.serving import compare_export, export, other_runtimes
 
     if kind == "onnx":
         other_runtimes.check_installed(settings.format)

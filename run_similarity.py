@@ -33,7 +33,8 @@ from bert_tf.models.students import DISTILLATION
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags, group
 from bert_tf.tasks.similarity.settings import SimilaritySettings
-from bert_tf.training.settings import FineTuningSettings, checked_settings
+from bert_tf.training.beginning import checked_settings
+from bert_tf.training.settings import FineTuningSettings
 
 FLAGS = flags.FLAGS
 define_flags(

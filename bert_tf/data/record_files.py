@@ -11,7 +11,7 @@ import zlib
 
 import google_crc32c
 
-from bert_tf.system.example_bytes import feature_names
+from bert_tf.system.example_bytes import features_of
 from bert_tf.system.text_files import foreign_kind, open_binary, size_of
 
 RECORDS_PER_BLOCK = 1024
@@ -146,8 +146,18 @@ def payload_at(name: str, offset: int, size: int, compressed: bool = False) -> b
     return payload
 
 
-def check_first_record(path: str) -> None:
+def check_first_record(
+    path: str,
+    max_seq_length: int,
+    max_predictions_per_seq: int | None = None,
+    vocab_size: int | None = None,
+    model_name: str = "",
+) -> None:
     """Refuses a file whose first record is damaged, or none to pre-train on; one without any is passed.
+
+    Args:
+      max_seq_length, max_predictions_per_seq: what the flags say of its length. vocab_size: of the model that
+        model_name names. None: not known.
 
     Raises:
       RecordError: names the file, and what the record lacks.
@@ -161,11 +171,25 @@ def check_first_record(path: str) -> None:
     if payload is None:
         return
     try:
-        names = feature_names(payload)
+        features = features_of(payload)
     except ValueError as error:
         raise RecordError(f"{path}: the first record (byte 0) {error}") from None
-    needed = UNMASKED if "segment_lengths" in names else ELECTRA if {*names} == {*ELECTRA} else MASKED
+    needed = UNMASKED if "segment_lengths" in features else ELECTRA if {*features} == {*ELECTRA} else MASKED
     for name in needed:
-        if name not in names:
-            held = ", ".join(names) or "nothing"
+        if name not in features:
+            held = ", ".join(features) or "nothing"
             raise RecordError(f"{path}: the first record (byte 0) has no feature {name!r}; it has {held}")
+    lengths = {"input_ids": ("max_seq_length", max_seq_length)}
+    lengths |= {"masked_lm_positions": ("max_predictions_per_seq", max_predictions_per_seq)} if needed is MASKED else {}
+    for name, (flag, wanted) in lengths.items():
+        found = len(features[name])
+        if wanted is not None and (found > wanted or (needed is not UNMASKED and found != wanted)):
+            raise RecordError(
+                f"{path}: the first record (byte 0) has {found} values in feature {name!r}, expected {wanted}; give "
+                f"--{flag}={found} or write the records again with --{flag}={wanted}"
+            )
+    if vocab_size is not None and (largest := max(features["input_ids"], default=0)) >= vocab_size:
+        raise RecordError(
+            f"{path}: the first record (byte 0) has {largest} in feature 'input_ids', expected 0 to {vocab_size - 1} "
+            f"(vocab_size={vocab_size} in {model_name}: was the data made with another vocabulary?)"
+        )

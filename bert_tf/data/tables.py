@@ -147,8 +147,10 @@ def _as_they_look(
         if not any(cells):
             blank.append(line)
         elif has_header and header is None:
-            header = cells
-            yield line, [plain_name(cell) for cell in row]
+            header, names = cells, [plain_name(cell) for cell in row]
+            if repeated_names := {name for name in names if name and names.count(name) > 1}:
+                raise ValueError(f"{path}, line {line}: the column {min(repeated_names)!r} appears twice.")
+            yield line, names
         elif cells == header:
             repeated.append(line)
         else:
@@ -252,9 +254,6 @@ def named_rows(path: str, names: Sequence[str] | None, table: TableSettings) -> 
             first_line, width = line, len(row)
             if not by_number:
                 header = row
-                repeated = {name for name in header if name and header.count(name) > 1}
-                if repeated:
-                    raise ValueError(f"{path}, line {line}: the column {min(repeated)!r} appears twice.")
                 continue
         if len(row) != width:
             raise ValueError(
@@ -431,6 +430,18 @@ def _inner_values(value: dict, prefix: str) -> Iterator[tuple[str, object]]:
             yield from _inner_values(inner, f"{prefix}{name}.")
         elif prefix:
             yield prefix + name, inner
+
+
+def check_different(columns: Mapping[str, str | None]) -> None:
+    """Refuses two flags that name one column. columns: flag -> column; None: not given.
+
+    Raises:
+      ValueError: names the flags.
+    """
+    flags: dict[str, str] = {}
+    for flag, column in columns.items():
+        if column is not None and (first := flags.setdefault(column, flag)) != flag:
+            raise ValueError(f"{first} and {flag} are both {column!r}: give each its own column.")
 
 
 def quoted(names) -> str:

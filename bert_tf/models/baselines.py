@@ -17,15 +17,13 @@ from keras import ops
 from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import dropout, in_scope
-from bert_tf.models.head_config import HeadConfig, head_in
+from bert_tf.models.head_config import TOKEN_READERS, HeadConfig, head_in
 from bert_tf.models.heads import ClassifierModel, LinearHead, classification_objective
 from bert_tf.models.inputs import ROW_INPUTS, NamedInputs, require_inputs
 from bert_tf.models.objectives import TokenClassificationObjective
 from bert_tf.models.random_weights import add_random_weight
 
 _CONVOLUTION_WIDTHS = (3, 4, 5)
-# What reads the embeddings or features of tokens -> what its number of outputs must be a multiple of.
-TOKEN_READERS = {"bilstm": 2, "cnn": len(_CONVOLUTION_WIDTHS)}
 
 
 def bilstm(width: int, *, return_sequences: bool = True, dtype=None, name: str = "bilstm") -> keras.layers.Layer:

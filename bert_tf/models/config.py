@@ -393,3 +393,21 @@ def check_vocab_size(config: BertConfig, lines: int, vocab_file: str, config_fil
         rows = f"; if this is it, add {vocab_size - lines} lines to it for the unused rows: [row{lines}] and so on"
         advice = f"{use} (--vocab_file){rows if is_text else ''}."
     raise ValueError(f"{sizes}: {problem} {advice}")
+
+
+def check_frozen_layers(config: BertConfig, count: int | None) -> None:
+    """Refuses an impossible number of layers for `BertEncoder.freeze_layers`.
+
+    Raises:
+      ValueError: there are fewer layers, or a layer that is trained shares its block with one that isn't.
+    """
+    if count is None:
+        return
+    order = config.block_order
+    if not 0 <= count <= len(order):
+        raise ValueError(f"--freeze_layers={count}: the model has {len(order)} layers.")
+    if set(order[:count]) & set(order[count:]):
+        raise ValueError(
+            f"--freeze_layers={count}: layers of this {config.title} share their weights; freeze 0 of them (the "
+            f"embeddings alone) or all {len(order)}."
+        )

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from bert_tf.models import kernels, lora
-from bert_tf.models.config import BertConfig
+from bert_tf.models.config import check_frozen_layers
 from bert_tf.models.dropout import dropout, in_scope, place
 from bert_tf.models.families import config_of_dict
 from bert_tf.models.flops import reads_few
@@ -88,24 +88,6 @@ class Embeddings(ConfiguredLayer):
 
     def get_config(self) -> dict:
         return {**super().get_config(), "dense_gradient": self.dense_gradient}
-
-
-def check_frozen_layers(config: BertConfig, count: int | None) -> None:
-    """Refuses an impossible number of layers for `BertEncoder.freeze_layers`.
-
-    Raises:
-      ValueError: there are fewer layers, or a layer that is trained shares its block with one that isn't.
-    """
-    if count is None:
-        return
-    order = config.block_order
-    if not 0 <= count <= len(order):
-        raise ValueError(f"freeze_layers={count}: the model has {len(order)} layers.")
-    if set(order[:count]) & set(order[count:]):
-        raise ValueError(
-            f"freeze_layers={count}: layers of this {config.title} share their weights; freeze 0 of them (the "
-            f"embeddings alone) or all {len(order)}."
-        )
 
 
 def _if_few(positions: list, length: int | None):

@@ -20,6 +20,9 @@ CLASSIFIERS = ("BertForSequenceClassification", "BertForTokenClassification", "B
 # Those of `baselines`.
 WITHOUT_BERT = ("BilstmClassifier", "CnnClassifier")
 
+# What reads embeddings or features of tokens -> what its number of outputs must be a multiple of.
+TOKEN_READERS = {"bilstm": 2, "cnn": 3}
+
 # How the windows of a long text are combined; see `pooling.WindowPooling`.
 WINDOW_POOLINGS = ("mean", "max", "attention")
 MAX_WINDOWS = 8  # of a text, if nothing else is said

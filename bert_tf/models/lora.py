@@ -44,7 +44,7 @@ def check_lora_rank(config: BertConfig, rank: int | None) -> None:
       ValueError: names the flag and the largest rank.
     """
     if rank is not None and not 1 <= rank <= config.hidden_size:
-        raise ValueError(f"lora_rank={rank}: from 1 to the hidden_size of this {config.title}, {config.hidden_size}.")
+        raise ValueError(f"--lora_rank={rank}: from 1 to the hidden_size of this {config.title}, {config.hidden_size}.")
 
 
 def is_adapter(name: str) -> bool:

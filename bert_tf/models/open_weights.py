@@ -15,8 +15,9 @@ import posixpath
 from bert_tf.models import huggingface, variable_names
 from bert_tf.models.families import family_of_variables
 from bert_tf.models.lora import merged
+from bert_tf.system.checks import is_remote
 from bert_tf.system.local_files import names_in
-from bert_tf.system.messages import some
+from bert_tf.system.messages import named_by, some
 from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text.tokenizer_files import first_existing
 from bert_tf.weights import bundle, released_models
@@ -134,6 +135,29 @@ def _nothing_at(path: str) -> str:
         f"({path.removesuffix('.index')}.index does not exist). For a checkpoint give the directory or the prefix "
         "without .index or .data, e.g. uncased_L-12_H-768_A-12/bert_model.ckpt."
     )
+
+
+def is_light(path: str) -> bool:
+    """Whether names and shapes of the weights at a path are read without TensorFlow and PyTorch.
+
+    Raises:
+      FileNotFoundError, ValueError: see `find_weights`.
+    """
+    if is_remote(path):
+        return False
+    format, file = find_weights(path)
+    return format in (BERT_TF, TF1) or file.endswith((".safetensors", ".safetensors.index.json"))
+
+
+def check_readable(path: str, flag: str) -> None:
+    """Refuses weights whose names and shapes can't be read; what only TensorFlow or PyTorch can read is passed.
+
+    Raises:
+      FileNotFoundError, ValueError: names the flag.
+    """
+    with named_by(flag):
+        if is_light(path):
+            open_weights(path)
 
 
 def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> Weights:

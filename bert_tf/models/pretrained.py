@@ -1,4 +1,7 @@
-"""Loads models from weights of any format, and saves them: `from_pretrained`, `save_pretrained`."""
+"""Loads models from weights of any format, and saves them: `from_pretrained`, `save_pretrained`.
+
+What describes a model is read without TensorFlow and Keras, so that a mistake in it is said before their import.
+"""
 
 import contextlib
 import dataclasses
@@ -6,12 +9,11 @@ import functools
 import inspect
 import posixpath
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-import keras
-import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import card, initialize, open_weights, output_layers, saving, variable_names
+from bert_tf.models import card, open_weights, output_layers, variable_names
 from bert_tf.models import directory as model_directory
 from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.directory import ModelFiles, needed_config
@@ -19,11 +21,15 @@ from bert_tf.models.families import ElectraConfig, family_of, family_of_variable
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.models.variable_names import HIDDEN_LAYER
 from bert_tf.system.checks import check_path
+from bert_tf.system.text_files import exists
 from bert_tf.text import tokenizer_files
 from bert_tf.text.added_tokens import read_added_tokens
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import Casing
 from bert_tf.weights.mapping import Weights
+
+if TYPE_CHECKING:
+    import keras
 
 _FILES_ATTRIBUTE = "_pretrained_files"
 
@@ -50,7 +56,7 @@ def _with_files(weights: Weights, config_file: str | None = None) -> tuple[Weigh
     if hints.get("sizes_from_weights") and not config_file:
         # Runs of run_pretraining.py keep the configuration of a generator in a folder of its own.
         own = posixpath.join(tokenizer_files.directory_of(weights.path), "generator", ElectraConfig.file_name)
-        config_file = own if tf.io.gfile.exists(own) else None
+        config_file = own if exists(own) else None
     files = model_directory.read_model_files(weights.path, hints, config_file)
     beside, heads = files.config, hints.get("num_attention_heads")
     if heads and (beside is None or (hints.get("sizes_from_weights") and not config_file)):
@@ -146,7 +152,7 @@ def describe(
         files = model_directory.read_model_files(weights.path, weights.hints, bert_config_file, allow_unknown)
         if files.config is None:
             files = _with_files(weights)[1]
-        absent = f"{files.directory} has no %s: give"
+        absent = f"--init_checkpoint: {files.directory} has no %s: give"
     elif bert_config_file:
         config = model_directory.read_config(bert_config_file, allow_unknown)
         head = model_directory.read_head(posixpath.dirname(bert_config_file), bert_config_file)
@@ -187,7 +193,7 @@ def from_pretrained(
     new_head: bool = False,
     trained: bool = False,
     **arguments,
-) -> keras.Model:
+) -> "keras.Model":
     """A model with the weights at `path`.
 
     Args:
@@ -204,6 +210,8 @@ def from_pretrained(
       FileNotFoundError, ValueError: see `read_model` and `checkpoints.initialize`; the output layer is that of other
         labels, or of another task; or with `trained` a variable is missing.
     """
+    from bert_tf.models import initialize
+
     check_path(path, f"{model_class.__name__}.from_pretrained")
     weights = open_weights.open_weights(path)
     if model_class.part in family_of_variables(weights.shapes).parts:
@@ -260,7 +268,7 @@ def _stored_arguments(head: HeadConfig, path: str, outputs: int | None) -> dict:
 
 
 def save_pretrained(
-    model: keras.Model,
+    model: "keras.Model",
     directory: str,
     *,
     format: str = "bert_tf",
@@ -279,6 +287,8 @@ def save_pretrained(
     Raises:
       ValueError, FileExistsError: see `saving.write_model`.
     """
+    from bert_tf.models import initialize, saving
+
     if not model.built:
         model.build()
     files = getattr(model, _FILES_ATTRIBUTE, None) or ModelFiles(directory)

@@ -24,6 +24,7 @@ HIDDEN_LAYER = ("pre_classifier/kernel", "pre_classifier/bias")
 HEAD_NAMES = ("output_weights", "output_bias", "cls/squad/output_weights", "cls/squad/output_bias", *HIDDEN_LAYER)
 # The heads for questions: BERT's, and that of a `question_heads.JointSpanModel`.
 INDEPENDENT_HEAD, JOINT_HEAD = "cls/squad/output_weights", "cls/squad_start/kernel"
+WITH_JOINT_HEAD = ("electra", "albert")  # the families whose authors had the latter
 REPLACED_TOKEN_HEAD = "discriminator_predictions/dense/kernel"
 
 _LAYER = re.compile(r"\w+/encoder/layer_(\d+)/")

@@ -3,6 +3,8 @@
 import dataclasses
 import math
 
+from absl import logging
+
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, declared_in, given, setting
 from bert_tf.text.word_boundaries import SEGMENTERS, check_segmenter
 
@@ -295,6 +297,11 @@ def _check(records: RecordSettings, settings: InstanceSettings) -> None:
     ):
         if is_wrong:
             raise ValueError(problem)
+    if predictions > settings.max_seq_length and given(settings, ("max_predictions_per_seq",)):
+        logging.warning(
+            "--max_predictions_per_seq=%d is more than a record has tokens (--max_seq_length=%d).",
+            predictions, settings.max_seq_length,
+        )  # fmt: skip
     if segmenter:
         check_segmenter(segmenter)
     if words and not is_dynamic and not settings.do_whole_word_mask:

@@ -2,12 +2,11 @@
 
 import posixpath
 
-import tensorflow as tf
-
 from bert_tf.models import directory as model_directory
 from bert_tf.models import open_weights, pretrained
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.head_config import WITHOUT_BERT
+from bert_tf.system.text_files import exists
 from bert_tf.tasks.table import TASKS
 from bert_tf.text import tokenizer_files
 
@@ -28,7 +27,7 @@ def task_in(model_dir: str) -> str:
     entries = [entry for entry in entries if layers[entry.name] == output_layer]
     folder = tokenizer_files.directory_of(model_dir)
     for entry in entries:
-        if entry.settings_file and tf.io.gfile.exists(posixpath.join(folder, entry.settings_file)):
+        if entry.settings_file and exists(posixpath.join(folder, entry.settings_file)):
             return entry.name
     head, outputs = model_directory.read_model_files(model_dir).head, weights.shapes[output_layer][0]
     named = [entry for entry in entries if entry.architecture == head.architecture]

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 
 _INT64_LIST, _FLOAT_LIST = b"\x1a", b"\x12"
+_VARINT, _BYTES, _FIXED_BYTES = 0, 2, {1: 8, 5: 4}  # wire types
 
 
 class _Varints(dict):
@@ -60,38 +61,76 @@ def example(features: Iterable[bytes]) -> bytes:
     return _field(b"\x0a", b"".join(features))
 
 
-def feature_names(serialized: bytes) -> list[str]:
-    """The sorted names of the features of a tf.train.Example.
+def features_of(serialized: bytes) -> dict[str, list[int] | int]:
+    """The features of a tf.train.Example by their names, sorted: lists of integers, of others the number of bytes.
 
     Raises:
       ValueError: it is not one; the end of a sentence.
     """
-    names = []
+    found = {}
     try:
-        for features in _values(serialized):
-            for entry in _values(features):
-                names += [name.decode() for name in _values(entry)]
-    except (IndexError, ValueError):
+        for _, features in _messages(serialized):
+            for _, entry in _messages(features):
+                (_, name), (_, feature) = _messages(entry)
+                for kind, values in _messages(feature):
+                    found[name.decode()] = _integers(values) if kind == _INT64_LIST[0] >> 3 else len(values)
+                found.setdefault(name.decode(), 0)
+    except (IndexError, KeyError, ValueError):
         raise ValueError("is not a tf.train.Example") from None
-    return sorted(names)
+    return dict(sorted(found.items()))
 
 
-def _values(message: bytes) -> Iterator[bytes]:
-    """Yields the values of field 1 of a message, all of whose fields are messages or strings.
+def _integers(values: bytes) -> list[int]:
+    """The numbers of an int64 list, packed or not."""
+    numbers = []
+    for _, value in fields(values):
+        if not isinstance(value, bytes):
+            numbers.append(value)
+            continue
+        at = 0
+        while at < len(value):
+            number, at = varint(value, at)
+            numbers.append(number)
+    return [number - (1 << 64) if number >> 63 else number for number in numbers]
+
+
+def _messages(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """`fields` of a message whose fields are all messages or strings.
 
     Raises:
-      IndexError, ValueError: it is not such a message.
+      ValueError: they are not.
+    """
+    for number, value in fields(message):
+        if not isinstance(value, bytes):
+            raise ValueError("a number")
+        yield number, value
+
+
+def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Numbers and values of the fields of a message: integers, or bytes.
+
+    Raises:
+      IndexError, KeyError, ValueError: it is not a message.
     """
     at = 0
     while at < len(message):
-        key, size, shift = message[at], 0, 0
-        at += 1
-        while message[at] > 0x7F:
-            size, shift, at = size | (message[at] & 0x7F) << shift, shift + 7, at + 1
-        size |= message[at] << shift
-        value = message[at + 1 : at + 1 + size]
-        at += 1 + size
-        if key & 7 != 2 or at > len(message):
-            raise ValueError
-        if key == 0x0A:
-            yield value
+        key, at = varint(message, at)
+        if key & 7 == _VARINT:
+            value, at = varint(message, at)
+        else:
+            size, at = varint(message, at) if key & 7 == _BYTES else (_FIXED_BYTES[key & 7], at)
+            value, at = message[at : at + size], at + size
+        if at > len(message):
+            raise ValueError("cut off")
+        yield key >> 3, value
+
+
+def varint(content: bytes, at: int) -> tuple[int, int]:
+    """A number that is written as a varint, and the place after it."""
+    number = shift = 0
+    while True:
+        byte = content[at]
+        number |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return number, at

@@ -38,15 +38,23 @@ from bert_tf.tasks import outcome
 from bert_tf.tasks.outcome import Tried
 from bert_tf.tasks.task import ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import best_model, checkpoints, distribution, fine_tuning, loop, plots, run_directory, search
+from bert_tf.training import (
+    beginning,
+    best_model,
+    checkpoints,
+    distribution,
+    fine_tuning,
+    loop,
+    plots,
+    run_directory,
+    search,
+)
 from bert_tf.training.log import LOG_FILE
-from bert_tf.training.settings import FineTuningSettings
+from bert_tf.training.settings import FineTuningSettings, number_of_steps
 from bert_tf.training.step import Trainer, make_predict_function
 from bert_tf.training.teacher import Teacher, check_resumed, with_labels_of
 
 _FEW_STEPS = 50
-# Settings of runs that train BERT.
-_OF_BERT = ("freeze_layers", "lora_rank", "layerwise_lr_decay", "classifier_dropout", "recompute")
 
 
 def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]:
@@ -118,6 +126,7 @@ def _check(task: FineTuningTask, run: FineTuningSettings) -> str | None:
     if run.overwrite_output_dir:
         run_directory.check_removable(run.output_dir, {**dataclasses.asdict(task.settings), **dataclasses.asdict(run)})
         return None
+    run_directory.check_script(run.output_dir, dataclasses.asdict(task.settings))
     if run.do_train:
         checkpoints.check_newest(run.output_dir, run.resume_from_older)
     newest = checkpoints.latest_checkpoint(run.output_dir)
@@ -139,9 +148,7 @@ def _describe(
     if run.layers:
         run = dataclasses.replace(run, init_checkpoint=run.teacher)
     run = task.resolve(run, newest)
-    for name in _OF_BERT:
-        if getattr(run, name) not in (None, False) and not task.trains_bert:
-            raise ValueError(f"--{name} is for models whose BERT is trained; here it is frozen, or there is none.")
+    run.check_trains_bert(task.trains_bert)
     if run.teacher and task.trains_bert and not (run.layers or run.init_checkpoint or run.bert_config_file or newest):
         raise ValueError(
             "--teacher: there is no student. Give --student_layers for one made of the teacher's layers, or "
@@ -166,14 +173,14 @@ def _load(
     task.load(run, files, tokenizer, newest)
     if teacher:
         teacher = with_labels_of(teacher, task.files.head, task.other_labels, run.distillation_temperature)
-    task.adjust = fine_tuning.adjustment_of(run, newest, task.output_layer, task.files.head, task.other_labels)
+    task.adjust = beginning.adjustment_of(run, newest, task.output_layer, task.files.head, task.other_labels)
     if run.do_train:
         run.check_dev_set(bool(task.dev_sets), ", and the task has no dev set")
     return teacher
 
 
 def _number_of_steps(task: FineTuningTask, run: FineTuningSettings) -> int:
-    return fine_tuning.number_of_steps(task.num_training_examples(), run.train_batch_size, run.num_train_epochs)
+    return number_of_steps(task.num_training_examples(), run.train_batch_size, run.num_train_epochs)
 
 
 def warn_of_few_steps(num_train_steps: int) -> None:
@@ -304,10 +311,10 @@ class _Run:
         if step >= self.num_train_steps:
             run_directory.warn_of_changes(self.output_dir, self.recorded_settings())
         elif self.chief:
-            task, beginning = self.task, run_directory.recorded_beginning(self.files.card)
+            task, begun = self.task, run_directory.recorded_beginning(self.files.card)
             run_directory.claim_output_dir(self.output_dir, task.files.config, task.files.head)
             saving.write_description(self.output_dir, task.files)
-            settings = {**self.recorded_settings(), **beginning, run_directory.FINISHED: None}
+            settings = {**self.recorded_settings(), **begun, run_directory.FINISHED: None}
             run_directory.record_settings(self.output_dir, settings, resumed=step > 0)
             task.write_beside_training(self.output_dir)
             self.write_records("train", task.train_rows)

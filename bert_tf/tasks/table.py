@@ -40,6 +40,11 @@ class TaskEntry:
         """`answers` of a model that reads two texts at once."""
         return self.answers and self.answers.replace('"A text."', '"One text.", "Its pair."')
 
+    @property
+    def output_layers(self) -> tuple[str, ...]:
+        """Those of all its models."""
+        return tuple(filter(None, (self.output_layer, self.other_layer)))
+
     def output_layer_in(self, names: Collection[str]) -> str | None:
         """The output layer of a model with variables of these names: output_layer, unless it has the other_layer."""
         return self.other_layer if self.other_layer in names else self.output_layer

@@ -16,8 +16,8 @@ from bert_tf.models.directory import ModelFiles
 from bert_tf.models.recipe import Recipe
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import fine_tuning
-from bert_tf.training.fine_tuning import Adjustment
+from bert_tf.training import beginning
+from bert_tf.training.beginning import Adjustment
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.teacher import Teacher, open_teacher
 
@@ -101,8 +101,8 @@ class FineTuningTask(abc.ABC):
         return run
 
     def describe(self, run: FineTuningSettings, newest: str | None) -> tuple[ModelFiles, Tokenizer]:
-        """What goes with the model; see `fine_tuning.describe_model`."""
-        return fine_tuning.describe_model(run, newest, self.output_layer)
+        """What goes with the model; see `beginning.describe_model`."""
+        return beginning.describe_model(run, newest, self.output_layer)
 
     @abc.abstractmethod
     def load(self, run: FineTuningSettings, files: ModelFiles, tokenizer: Tokenizer, newest: str | None) -> None:
@@ -124,7 +124,7 @@ class FineTuningTask(abc.ABC):
     @property
     def teacher_layers(self) -> tuple[str, ...]:
         """The output layers of the models that `create_teacher` can open."""
-        return tuple(filter(None, (TASKS[self.name].output_layer, TASKS[self.name].other_layer)))
+        return TASKS[self.name].output_layers
 
     @property
     def teacher_architecture(self) -> str | None:

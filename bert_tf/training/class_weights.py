@@ -48,6 +48,16 @@ def parsed(text: str) -> dict[str, float]:
     return weights
 
 
+def check_labels_of(text: str | None, labels: Sequence[str]) -> None:
+    """Refuses --class_weights that names none of the classes.
+
+    Raises:
+      ValueError: names the label.
+    """
+    if unknown := [label for label in parsed(text or BALANCED) if label not in labels]:
+        raise ValueError(f"--class_weights={text}: no such label: {some(unknown)}. The labels are {some(labels)}.")
+
+
 def check_class_weights(text: str | None, trains: bool) -> None:
     """Refuses --class_weights for a run that does not train.
 
@@ -67,10 +77,8 @@ def class_weights(text: str, labels: Sequence[str], label_ids: np.ndarray) -> li
     Raises:
       ValueError: see `parsed`; or a label is none of the classes.
     """
+    check_labels_of(text, labels)
     given = parsed(text)
-    unknown = [label for label in given if label not in labels]
-    if unknown:
-        raise ValueError(f"--class_weights={text}: no such label: {some(unknown)}. The labels are {some(labels)}.")
     counts = np.bincount(np.asarray(label_ids).reshape(-1), minlength=len(labels))
     if text == BALANCED:
         weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))

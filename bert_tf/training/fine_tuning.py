@@ -1,12 +1,8 @@
-"""What a fine-tuning run is made of: files, tokenizer, output layer, model and optimizer, the best model.
+"""What a fine-tuning run is made of: model and optimizer, the best model.
 
-The run itself is in `tasks.script`, the training loop in `loop.train`.
+What it begins with is in `beginning`. The run itself is in `tasks.script`, the training loop in `loop.train`.
 """
 
-import contextlib
-import dataclasses
-import functools
-import posixpath
 from collections.abc import Callable, Sequence
 
 import keras
@@ -22,87 +18,18 @@ from bert_tf.models import (
     lora_file,
     open_weights,
     output_layers,
-    pretrained,
     random_weights,
     students,
 )
-from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import ModelFiles
-from bert_tf.models.encoder import check_frozen_layers
-from bert_tf.models.families import is_encoder_variable
-from bert_tf.models.head_config import NO_HEAD, HeadConfig
+from bert_tf.models.config import BertConfig, check_frozen_layers
+from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.recipe import OptimizerSettings, Recipe
-from bert_tf.models.variable_names import check_depth, expected_shapes
 from bert_tf.system.declare import declared_in
-from bert_tf.system.messages import named_by, some
-from bert_tf.text import tokenizer_files
-from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.system.messages import some
 from bert_tf.training import best_model, checkpoints, distribution, loop, optimization, run_directory
-from bert_tf.training.settings import FineTuningSettings, ModelSettings
+from bert_tf.training.beginning import Adjustment
+from bert_tf.training.settings import FineTuningSettings
 from bert_tf.weights.mapping import Weights
-
-# What is done to the weights that a run begins with.
-Adjustment = Callable[[Weights], Weights]
-
-
-# --- model files and tokenizer --------------------------------------------------------------------------------------
-
-
-def describe_model(values: FineTuningSettings, newest: str | None, head: str | None) -> tuple[ModelFiles, Tokenizer]:
-    """The files of a run's model, and its tokenizer, checked against each other and the weights.
-
-    Args:
-      newest: checkpoint in --output_dir, if any. head: name of the output layer's weights, e.g. "output_weights",
-        which evaluation and prediction need; None: they need none.
-
-    Raises:
-      FileNotFoundError, OSError, ValueError: a file is missing or damaged (the message begins with its flag); there
-        is no model, or no output layer, to predict with; --max_seq_length is more than the model can take; vocabulary,
-        casing, configuration and weights don't belong to the same model.
-    """
-    start = weights = None
-    if values.init_checkpoint:
-        with named_by("--init_checkpoint"):
-            start = weights = open_weights.open_weights(values.init_checkpoint)
-    if newest:
-        with named_by("--output_dir"):
-            weights = open_weights.open_weights(newest)
-    if not values.do_train:
-        _check_trained(weights, values.output_dir, head)
-    if values.bert_config_file:
-        with named_by("--bert_config_file"):
-            model_directory.read_config(values.bert_config_file, values.allow_unknown_config_keys)
-    files = pretrained.describe(
-        weights if start is None else start,
-        bert_config_file=values.bert_config_file,
-        vocab_file=values.vocab_file,
-        do_lower_case=values.do_lower_case,
-        strip_accents=values.strip_accents,
-        allow_unknown=values.allow_unknown_config_keys,
-    )
-    if not values.do_train and head in files.head.untrained:
-        raise ValueError(f"--init_checkpoint: the output layer ({head}) was saved untrained: give --do_train.")
-    files.head = dataclasses.replace(files.head, untrained=())
-    tokenizer = make_tokenizer(files, values)
-    files.max_seq_length = values.max_seq_length
-    if weights is not None and not newest:  # a resumed run has its own check: `run_directory.check_output_dir`
-        _check_sizes(weights, files)
-        if not values.bert_config_file:  # with another configuration either side may lack layers, as in the original
-            with named_by("--init_checkpoint"):
-                check_depth(weights, files.config, files.config_file or files.config.file_name)
-    return files, tokenizer
-
-
-def put_lstm_on_top(files: ModelFiles, lstm_on_top: bool, do_train: bool) -> None:
-    """Adds a BiLSTM to the head of a run's model with --lstm_on_top; a model that has one keeps it.
-
-    Raises:
-      ValueError: without training, the BiLSTM would be random.
-    """
-    if lstm_on_top and not files.head.lstm_on_top:
-        if not do_train:
-            raise ValueError("--lstm_on_top needs --do_train: this model was trained without a BiLSTM.")
-        files.head = dataclasses.replace(files.head, lstm_on_top=True)
 
 
 def with_recipe(run: FineTuningSettings, config: BertConfig, recipe: Recipe) -> FineTuningSettings:
@@ -124,134 +51,6 @@ def with_recipe(run: FineTuningSettings, config: BertConfig, recipe: Recipe) -> 
     return new
 
 
-def _check_trained(weights: Weights | None, output_dir: str, head: str | None) -> None:
-    if weights is None:
-        raise ValueError(
-            f"Nothing to evaluate or predict with: --output_dir={output_dir} has no checkpoint and there is no "
-            "--init_checkpoint."
-        )
-    if head and head not in weights:
-        raise ValueError(
-            f"{weights.path} has no output layer for this task ({head}): fine-tune it first, with --do_train."
-        )
-
-
-def _check_sizes(weights: Weights, files: ModelFiles) -> None:
-    """Checks the shapes of what both have."""
-    wrong = [
-        f"{name}: {list(weights.shapes[name])} there, {list(shape)} in the configuration"
-        for name, shape in expected_shapes(files.config).items()
-        if is_encoder_variable(name) and weights.shapes.get(name, shape) != shape
-    ]
-    if wrong:
-        raise ValueError(
-            f"--init_checkpoint: {weights.path} does not have the size of {files.config_file}; {len(wrong)} variables "
-            f"differ: {some(wrong, '; ')}."
-        )
-
-
-def make_tokenizer(files: ModelFiles, values: ModelSettings) -> Tokenizer:
-    """The tokenizer of a model's files, which are checked against each other and the flags.
-
-    Raises:
-      FileNotFoundError, OSError, ValueError: --max_seq_length is more than the model can take; the vocabulary is
-        missing or damaged (the message begins with its flag), or it or its casing does not fit the model.
-    """
-    if values.max_seq_length > files.config.max_length:
-        first = files.config.max_position_embeddings - files.config.max_length
-        raise ValueError(
-            f"--max_seq_length={values.max_seq_length} is more than max_position_embeddings="
-            f"{files.config.max_position_embeddings}{f' - {first}' if first else ''} of "
-            f"{files.config_file or values.init_checkpoint}."
-        )
-    tokenizer_files.validate_case_matches_checkpoint(files.casing.do_lower_case, values.init_checkpoint)
-    with named_by("--vocab_file") if values.vocab_file else contextlib.nullcontext():
-        tokenizer = model_directory.tokenizer_of(files)
-    tokenizer.check_casing(files.vocab_file, values.do_lower_case, values.strip_accents)
-    return tokenizer
-
-
-# --- the output layer that a run begins with -------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class StartingHead:
-    """The output layer of the weights that a run begins with, or uses.
-
-    Attributes:
-      source: flag and path of the weights. layer: its name there. head: what is known of it. outputs: its rows.
-    """
-
-    source: str
-    layer: str
-    head: HeadConfig
-    outputs: int
-
-    @property
-    def labels(self) -> tuple[str, ...] | None:
-        """The names of its outputs; None if they are not known."""
-        names = output_layers.names_in(self.head.labels)
-        return names if names and len(names) == self.outputs else None
-
-
-def find_head(run: FineTuningSettings, newest: str | None, layer: str | None) -> StartingHead | None:
-    """The output layer of a run's weights; None if it begins with a new one, or with one without classes.
-
-    Args:
-      newest: checkpoint in --output_dir, if any. layer: the name of the output layer of the task's models.
-
-    Raises:
-      FileNotFoundError, OSError, ValueError: the weights, or what is beside them, can't be read; names the flag.
-    """
-    path, flag = newest or run.init_checkpoint, "--output_dir" if newest else "--init_checkpoint"
-    if not path or layer not in output_layers.OUTPUT_LAYERS or (not newest and (run.layers or run.new_head)):
-        return None
-    with named_by(flag):
-        weights, head = open_weights.open_weights(path), model_directory.read_head(tokenizer_files.directory_of(path))
-    if head == NO_HEAD and run.bert_config_file:
-        head = model_directory.read_head(posixpath.dirname(run.bert_config_file), run.bert_config_file)
-    return StartingHead(f"{flag}: {path}", layer, head, weights.shapes[layer][0]) if layer in weights else None
-
-
-def adjustment_of(
-    run: FineTuningSettings, newest: str | None, layer: str | None, head: HeadConfig, others: Sequence[str] = ()
-) -> Adjustment | None:
-    """What makes the output layer of a run's weights that of its labels; None: it is, or it has no classes.
-
-    A run that is resumed has its own, see `run_directory.check_output_dir`.
-
-    Args:
-      newest, layer: see `find_head`. head: of the run's models, with what the data says of it. others: see
-        `output_layers.order_of`.
-
-    Raises:
-      ValueError: the layer is for other labels, or for another task; says which, and names --new_head.
-    """
-    if newest and run.do_train:
-        return None
-    if run.new_head and layer:
-        return functools.partial(output_layers.without, layer=layer, reason="--new_head")
-    found = find_head(run, newest, layer)
-    if found is None:
-        return None
-    advice = f"{'' if run.do_train else '--do_train with '}--new_head trains a new output layer."
-    for name, kind in (("architecture", "a"), ("problem_type", "for")):
-        was, now = getattr(found.head, name), getattr(head, name)
-        if None not in (was, now) and was != now:
-            raise ValueError(f"{found.source} is {kind} {was}, and this run {kind} {now}. {advice}")
-    if head.lstm_on_top and not found.head.lstm_on_top:
-        raise ValueError(f"{found.source} has an output layer without a BiLSTM below it. {advice}")
-    wanted = head.labels or ()
-    if (found.labels is None or not wanted) and found.outputs != (count := len(wanted) or 1):
-        raise ValueError(f"{found.source} has {found.outputs} outputs, and this run {count}. {advice}")
-    if not wanted:
-        return None
-    if found.labels and set(wanted) < set(found.labels):
-        advice = f"--labels={','.join(found.labels)} keeps them. {advice}"
-    order = output_layers.order_of(found.labels, wanted, found.source, advice, others)
-    return order and functools.partial(output_layers.reordered, layer=layer, order=order)
-
-
 # --- model and optimizer ----------------------------------------------------------------------------------------------
 
 
@@ -271,21 +70,6 @@ def set_up_devices(runs: Sequence[FineTuningSettings]) -> tf.distribute.Strategy
     return strategy
 
 
-def number_of_steps(num_examples: int, batch_size: int, num_train_epochs: float) -> int:
-    """Steps of a run, as the original counts them.
-
-    Raises:
-      ValueError: there would be none.
-    """
-    steps = int(num_examples / batch_size * num_train_epochs)
-    if steps < 1:
-        raise ValueError(
-            f"{num_examples} training examples, --train_batch_size={batch_size} and --num_train_epochs="
-            f"{num_train_epochs} give less than one step: lower the batch size, or train longer."
-        )
-    return steps
-
-
 @random_weights.drawn_late()
 def build_and_restore(
     run: FineTuningSettings,
@@ -299,7 +83,7 @@ def build_and_restore(
 
     Args:
       num_train_steps: 0: no training, and thus no optimizer. recipe: that of `with_recipe`.
-      adjust: of the weights that the run begins with or uses; see `adjustment_of`.
+      adjust: of the weights that the run begins with or uses; see `beginning.adjustment_of`.
 
     Raises:
       FileNotFoundError, ValueError: see `loop.restore`; or --lora_rank would leave a part of the encoder random.

@@ -29,7 +29,7 @@ from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.system.declare import value_of
 from bert_tf.text.tokenizer_choice import find_vocabulary
 from bert_tf.training import checkpoints, distribution, loop, optimization, run_directory
-from bert_tf.training.pretraining_settings import PretrainingSettings, check_settings
+from bert_tf.training.pretraining_settings import PretrainingSettings, check_length, check_settings
 from bert_tf.training.pretraining_tasks import LeftToRightTask, OpenedRecords, PretrainingTask, open_all_records
 from bert_tf.training.pretraining_two_models import DistillationTask, ElectraTask, student_config
 from bert_tf.training.step import Trainer, make_evaluate_function
@@ -185,11 +185,7 @@ def _configure(settings: PretrainingSettings) -> tuple[BertConfig, str]:
     _kind_of_task(settings).configure(settings, config, name)
     if settings.nsp and not config.has_pooler:
         raise ValueError(f"--nsp needs a model with a pooler, but {name} is that of {config.title}: leave it out.")
-    if settings.max_seq_length > config.max_length:
-        raise ValueError(
-            f"--max_seq_length={settings.max_seq_length} is more than the {config.max_length} tokens that "
-            f"max_position_embeddings={config.max_position_embeddings} of {name} allows."
-        )
+    check_length(settings, config, name)
     return config, name
 
 

@@ -7,8 +7,10 @@ import dataclasses
 import os
 
 from bert_tf.data.record_files import check_first_record
-from bert_tf.models.directory import check_model, read_config
+from bert_tf.models.config import BertConfig
+from bert_tf.models.directory import check_model, read_config, read_model_files
 from bert_tf.models.families import config_of_size
+from bert_tf.models.open_weights import check_readable
 from bert_tf.models.recipe import OptimizerSettings
 from bert_tf.models.students import LanguageTeacherSettings
 from bert_tf.pretraining.record_settings import InstanceSettings, check_mask_rates
@@ -16,6 +18,7 @@ from bert_tf.pretraining.vocabulary_files import check_vocabulary
 from bert_tf.system import checks
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, given, group, like, setting
 from bert_tf.system.messages import named_by
+from bert_tf.training import run_directory
 from bert_tf.training.settings import DeviceSettings, TrainingSettings
 
 # See `mask_rules`.
@@ -236,12 +239,47 @@ def check_settings(settings: PretrainingSettings) -> None:
         with named_by("--generator_config_file"):
             read_config(settings.generator_config_file)
     check_vocabulary(settings.vocab_file)
+    if not checks.is_remote(settings.output_dir):
+        run_directory.check_script(settings.output_dir, vars(settings))
+    config = _config_of(settings, start)
+    model = settings.bert_config_file or f"the configuration beside {settings.init_checkpoint}"
+    model = f"--bert_size={settings.bert_size}" if settings.bert_size else model
+    if config:
+        check_length(settings, config, model)
     for name in ("input_file", *(["eval_input_file"] if settings.eval_input_file else ())):
         flag = f"--{name}"
         checks.check_not_empty(files := checks.check_input_files(getattr(settings, name), flag), flag)
         for path in files if not settings.skip_corrupt_records else ():
             with named_by(flag):
-                check_first_record(path)
+                check_first_record(
+                    path, settings.max_seq_length, settings.max_predictions_per_seq, config and config.vocab_size, model
+                )
+    if start:
+        check_readable(start, "--init_checkpoint")
+
+
+def _config_of(settings: PretrainingSettings, start: str | None) -> BertConfig | None:
+    """The model's configuration, where local files or --bert_size say it."""
+    if settings.bert_size:
+        return None if settings.vocab_file else config_of_size(settings.bert_size)
+    path = settings.bert_config_file or start
+    if not path or checks.is_remote(path):
+        return None
+    known = settings.allow_unknown_config_keys
+    return read_config(path, known) if settings.bert_config_file else read_model_files(path).config
+
+
+def check_length(settings: PretrainingSettings, config: BertConfig, name: str) -> None:
+    """Refuses rows that are longer than the model's positions. name: of the configuration, for errors.
+
+    Raises:
+      ValueError: names the flag.
+    """
+    if settings.max_seq_length > config.max_length:
+        raise ValueError(
+            f"--max_seq_length={settings.max_seq_length} is more than the {config.max_length} tokens that "
+            f"max_position_embeddings={config.max_position_embeddings} of {name} allows."
+        )
 
 
 def _check_objective(settings: PretrainingSettings) -> None:

@@ -6,11 +6,9 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
-import keras
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import card, open_weights
@@ -18,12 +16,14 @@ from bert_tf.models.card import CardFacts
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import config_files, find_config, read_head
 from bert_tf.models.head_config import HEAD_CONFIG, KEYS_IN_CONFIG, NO_HEAD, HeadConfig
+from bert_tf.models.output_layers import difference
 from bert_tf.models.recipe import Recipe
 from bert_tf.system import run_lock
 from bert_tf.system.atomic import is_temporary_name, remove_folder, write_text_file
 from bert_tf.system.local_files import names_in
-from bert_tf.system.text_files import read_json, read_json_if_there
-from bert_tf.training import checkpoints
+from bert_tf.system.messages import some
+from bert_tf.system.text_files import exists, is_folder, read_json, read_json_if_there
+from bert_tf.weights.bundle import latest_checkpoint
 
 
 def write_eval_results(path: str, results: dict) -> None:
@@ -59,7 +59,7 @@ def check_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_
         them.
     """
     path = find_config(posixpath.join(output_dir, part))
-    if checkpoints.latest_checkpoint(output_dir) and path:
+    if latest_checkpoint(output_dir) and path:
         try:
             old = {key: value for key, value in read_json(path).items() if key not in KEYS_IN_CONFIG}
             old_head = NO_HEAD if head == NO_HEAD else read_head(output_dir)
@@ -68,12 +68,14 @@ def check_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_
             return
         new = config.to_dict()
         if head != NO_HEAD:
-            use = dict.fromkeys(("starts", "ends", "window_stride", "max_windows", *(() if trains else ("labels",))))
+            if trains:
+                check_labels(output_dir, head)
+            use = dict.fromkeys(("starts", "ends", "window_stride", "max_windows", "labels"))
             heads = (dataclasses.replace(one, **use) for one in (old_head, head))
             old, new = ({**values, **one.to_dict()} for values, one in zip((old, new), heads, strict=True))
         keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
         if keys:
-            different = "; ".join(f"{key}: {old.get(key)} there, {new.get(key)} now" for key in keys)
+            different = some([f"{key}: {old.get(key)!s:.40} there, {new.get(key)!s:.40} now" for key in keys], "; ")
             of_part = f" of the {part}" if part else ""
             raise ValueError(
                 f"--output_dir={output_dir} holds a run of another configuration{of_part} ({different}). "
@@ -81,27 +83,68 @@ def check_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_
             )
 
 
+def check_labels(output_dir: str, head: HeadConfig) -> None:
+    """Refuses to go on with a run of other labels.
+
+    Raises:
+      ValueError: names those that only one of the two has.
+    """
+    there, here = read_head(output_dir).labels or (), head.labels or ()
+    if there != here:
+        different = difference(there, here) if {*there} != {*here} else "in another order"
+        raise ValueError(
+            f"--output_dir={output_dir} holds a run of other labels ({different}): choose another directory. There, "
+            f"--init_checkpoint={output_dir} --new_head begins with its encoder and a new output layer."
+        )
+
+
+# A setting that only the runs of one script have.
+_SCRIPTS = {
+    "task_name": "run_classifier.py", "tag_scheme": "run_ner.py", "max_query_length": "run_squad.py",
+    "first_label": "run_swag.py", "score_range": "run_similarity.py", "objective": "run_pretraining.py",
+}  # fmt: skip
+
+
+def check_script(output_dir: str, settings: Collection[str]) -> None:
+    """Refuses a directory with a run of another script.
+
+    Args:
+      settings: the names of this run's.
+
+    Raises:
+      ValueError: names the script.
+    """
+    earlier = read_settings(output_dir)
+    others = [script for name, script in _SCRIPTS.items() if name in earlier and name not in settings]
+    if others:
+        raise ValueError(f"--output_dir={output_dir} holds a run of {others[0]}: choose another directory.")
+
+
 def claim_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD) -> None:
     """Keeps the configuration and head_config.json with the run; called once everything else has been checked."""
+    import tensorflow as tf
+
     tf.io.gfile.makedirs(output_dir)
     files = config_files(config, head)
     for name, text in files.items():
         write_text_file(posixpath.join(output_dir, name), text)
     # What a run that was killed before its first checkpoint has left.
     for name in {HEAD_CONFIG, *(kind.file_name for kind in BertConfig.classes.values())} - files.keys():
-        if tf.io.gfile.exists(posixpath.join(output_dir, name)):
+        if exists(posixpath.join(output_dir, name)):
             tf.io.gfile.remove(posixpath.join(output_dir, name))
 
 
 @contextlib.contextmanager
 def removed_if_refused(output_dir: str) -> Iterator[None]:
     """Creates output_dir, and removes it again if it is new and an error comes before a run is recorded in it."""
-    new = not tf.io.gfile.exists(output_dir)
+    import tensorflow as tf
+
+    new = not exists(output_dir)
     tf.io.gfile.makedirs(output_dir)
     try:
         yield
     except Exception:
-        if new and not tf.io.gfile.exists(posixpath.join(output_dir, _SETTINGS)):
+        if new and not exists(posixpath.join(output_dir, _SETTINGS)):
             remove_folder(output_dir)
         raise
 
@@ -147,12 +190,16 @@ def _folders_of(output_dir: str) -> Iterator[str]:
     yield output_dir
     for name in filter(_FOLDERS.fullmatch, names_in(output_dir)):
         path = posixpath.join(output_dir, name)
-        if tf.io.gfile.isdir(path) and not os.path.islink(path):
+        if is_folder(path) and not os.path.islink(path):
             yield from _folders_of(path)
 
 
 def remove_leftovers(output_dir: str, keep_max: int) -> None:
     """Removes temporary files, half-written folders and checkpoints that a killed run was about to remove."""
+    import tensorflow as tf
+
+    from bert_tf.training import checkpoints
+
     for folder in _folders_of(output_dir):
         for name in filter(is_temporary_name, names_in(folder)):
             tf.io.gfile.remove(posixpath.join(folder, name))
@@ -199,6 +246,9 @@ def read_settings(output_dir: str) -> dict:
 
 
 def _with_versions(settings: dict) -> dict:
+    import keras
+    import tensorflow as tf
+
     versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
     return json.loads(json.dumps({**settings, **{_VERSION + name: value for name, value in versions.items()}}))
 
@@ -234,7 +284,9 @@ def is_finished(output_dir: str, settings: dict, num_train_steps: int) -> bool:
       ValueError: it holds a finished run of other settings, or one that was to be trained further and has left no
         optimizer state; names the flags.
     """
-    newest, old = checkpoints.latest_checkpoint(output_dir), read_settings(output_dir)
+    from bert_tf.training.checkpoints import has_optimizer_state
+
+    newest, old = latest_checkpoint(output_dir), read_settings(output_dir)
     step = old.get(FINISHED)
     if newest is None or step is None:
         return False
@@ -242,7 +294,7 @@ def is_finished(output_dir: str, settings: dict, num_train_steps: int) -> bool:
     changes = {name: values for name, values in _changes(old, new).items() if not name.startswith(_VERSION)}
     advice = "Choose another directory, or start over with --overwrite_output_dir."
     if set(changes) == {"num_train_epochs"} and num_train_steps > step:
-        if checkpoints.has_optimizer_state(newest):
+        if has_optimizer_state(newest):
             return False
         raise ValueError(
             f"--output_dir={output_dir} holds a run that finished at step {step} and kept no optimizer state, without "
@@ -294,7 +346,7 @@ def beginning_of_run(output_dir: str, init_checkpoint: str | None) -> dict | Non
     Args:
       init_checkpoint: weights or a directory, for a new run; None: it begins from random weights.
     """
-    if checkpoints.latest_checkpoint(output_dir):
+    if latest_checkpoint(output_dir):
         recorded = read_settings(output_dir).get(BEGINNING)
         return recorded if isinstance(recorded, dict) else None
     return card.beginning_of(init_checkpoint, open_weights.open_weights(init_checkpoint) if init_checkpoint else None)
@@ -355,7 +407,7 @@ def check_removable(output_dir: str, inputs: Mapping[str, object]) -> None:
     beginning = f"--overwrite_output_dir: {output_dir}"
     if not {_SETTINGS, SEEDS, SEARCH} & {posixpath.basename(path) for path in written}:
         raise ValueError(f"{beginning} is not the directory of a run (it has no {_SETTINGS}); nothing is removed.")
-    foreign = [name for name in tf.io.gfile.listdir(output_dir) if _FOREIGN_WEIGHTS.fullmatch(name)]
+    foreign = [name for name in names_in(output_dir) if _FOREIGN_WEIGHTS.fullmatch(name)]
     if foreign:
         raise ValueError(f"{beginning} holds {foreign[0]}, which is not of a run; nothing is removed.")
     for name, value in inputs.items():
@@ -368,12 +420,14 @@ def check_removable(output_dir: str, inputs: Mapping[str, object]) -> None:
 
 def remove_run(output_dir: str) -> None:
     """Removes what a run wrote into output_dir, and nothing else; see `check_removable`."""
+    import tensorflow as tf
+
     written = _written_by_a_run(output_dir)
     # The files that mark a run's directory are removed last, so that after a kill the rest can still be removed.
     for path in sorted(written, key=lambda path: posixpath.basename(path) in (_SETTINGS, SEEDS, SEARCH)):
         tf.io.gfile.remove(path)
     for folder in sorted({posixpath.dirname(path) for path in written} - {_absolute(output_dir)}, reverse=True):
-        if not tf.io.gfile.listdir(folder):
+        if not names_in(folder):
             tf.io.gfile.rmtree(folder)
     if written:
         logging.info("--overwrite_output_dir: removed %d files of an earlier run from %s.", len(written), output_dir)
@@ -382,10 +436,10 @@ def remove_run(output_dir: str) -> None:
 def _written_by_a_run(directory: str) -> list[str]:
     paths = [
         posixpath.join(folder, name)
-        for folder in (_folders_of(_absolute(directory)) if tf.io.gfile.isdir(directory) else ())
+        for folder in (_folders_of(_absolute(directory)) if is_folder(directory) else ())
         for name in names_in(folder)
     ]
-    return [path for path in paths if _is_written(path) and not tf.io.gfile.isdir(path)]
+    return [path for path in paths if _is_written(path) and not is_folder(path)]
 
 
 def _is_written(path: str) -> bool:

@@ -4,7 +4,7 @@ Each field is a flag of the scripts (`declare.define_flags`); what it means is s
 """
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from bert_tf.data.tables import FileSettings
@@ -15,14 +15,11 @@ from bert_tf.system.checks import check_file, check_output_dir, is_remote
 from bert_tf.system.declare import (
     ORIGINAL,
     REQUIRED,
-    Flags,
     check_values,
     declared_in,
-    flags_given,
     given,
     like,
     setting,
-    settings_of,
     value_of,
 )
 from bert_tf.system.messages import named_by, unheard
@@ -78,7 +75,9 @@ class ModelSettings:
         unset=True,
     )
     max_seq_length: int = setting(
-        128, "Maximum tokens of an example, with [CLS] and [SEP]; longer ones are cut, or read as several windows."
+        128,
+        "Maximum tokens of an example, with [CLS] and [SEP]; longer ones are cut, or read as several windows.",
+        least=3,
     )
     strip_accents: bool | None = setting(
         None,
@@ -200,6 +199,7 @@ class TrainingSettings(ComputationSettings):
         12345,
         "Seed of initial weights, data order and dropout; change it to vary a run.",
         heading="Run, checkpoints and log",
+        least=0,
     )
     skip_nonfinite_steps: bool = setting(
         False, "Skip and count steps with a NaN or infinite loss, instead of stopping."
@@ -398,6 +398,11 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
             raise ValueError(f"--{name} is for training: give --do_train, or leave it out.")
         for name in given(self, ("overwrite_output_dir", "search")) if self.strategy == "multi_worker_mirrored" else ():
             raise ValueError(f"--{name} does not work with several workers.")
+        if self.do_train and self.train_batch_size % self.gradient_accumulation_steps:
+            raise ValueError(
+                f"--train_batch_size={self.train_batch_size} can't be divided by --gradient_accumulation_steps="
+                f"{self.gradient_accumulation_steps}."
+            )
         for name, needed in _NEEDED.items():
             if given(self, [name]) and not given(self, [needed]):
                 raise ValueError(f"--{name} needs --{needed}.")
@@ -436,6 +441,26 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
         for name in () if there else given(self, chosen):
             raise ValueError(f"--{name} chooses by the results on a dev set{advice}.")
 
+    def check_trains_bert(self, is_trained: bool) -> None:
+        """Refuses settings of how BERT is trained where it is frozen, or there is none.
+
+        Raises:
+          ValueError: names the flag.
+        """
+        for name in ("freeze_layers", "lora_rank", "layerwise_lr_decay", "classifier_dropout", "recompute"):
+            if getattr(self, name) not in (None, False) and not is_trained:
+                raise ValueError(f"--{name} is for models whose BERT is trained; here it is frozen, or there is none.")
+
+    def check_steps(self, num_examples: int) -> None:
+        """Refuses a run whose training set gives less than one step.
+
+        Raises:
+          ValueError: see `number_of_steps`.
+        """
+        for values in self.combinations:
+            run = dataclasses.replace(self, **values)
+            number_of_steps(num_examples, run.train_batch_size, run.num_train_epochs)
+
     def check_files(self, **files: str | None) -> None:
         """Refuses an action without its file. files: flag -> path, in the order of --do_train, --do_eval, --do_predict.
 
@@ -446,11 +471,12 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
             if getattr(self, action) and not file:
                 raise ValueError(f"--{action} needs --{name}.")
 
-    def check_tables(self, check_beginning: Callable[[str, str], None], files: FileSettings) -> None:
+    def check_tables(self, check_beginning: Callable[[str, str], tuple[Sequence, bool]], files: FileSettings) -> None:
         """Refuses an action whose file is not there, empty, or has rows in its first megabyte that can't be read.
 
         Args:
-          check_beginning: gets flag and path of a local file, and raises ValueError.
+          check_beginning: gets flag and path of a local file, returns what `tables.beginning` does, and raises
+            ValueError.
 
         Raises:
           ValueError, FileNotFoundError: names flag, or flag, file and line.
@@ -462,17 +488,21 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
                 check_file(file, f"--{name}")
                 if not is_remote(file):
                     with named_by(f"--{name}"), unheard():
-                        check_beginning(name, file)
+                        examples, are_all = check_beginning(name, file)
+                    if self.do_train and name == "train_file" and are_all:
+                        self.check_steps(len(examples))
 
 
-def checked_settings(kind: type[TaskSettings], values: Flags) -> tuple[FineTuningSettings, TaskSettings]:
-    """The settings of a fine-tuning run and of its task from a script's flags, checked without TensorFlow.
+def number_of_steps(num_examples: int, batch_size: int, num_train_epochs: float) -> int:
+    """Steps of a run, as the original counts them.
 
     Raises:
-      ValueError, FileNotFoundError: a setting makes no sense, or a file does not exist; names the flag.
+      ValueError: there would be none.
     """
-    run, own = settings_of(FineTuningSettings, values), settings_of(kind, values)
-    run.check()
-    run.check_given_once(flags_given(values))
-    own.check(run)
-    return run, own
+    steps = int(num_examples / batch_size * num_train_epochs)
+    if steps < 1:
+        raise ValueError(
+            f"{num_examples} training examples, --train_batch_size={batch_size} and --num_train_epochs="
+            f"{num_train_epochs} give less than one step: lower the batch size, or train longer."
+        )
+    return steps

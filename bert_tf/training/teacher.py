@@ -12,7 +12,8 @@ from bert_tf.models.directory import ModelFiles
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.system.messages import named_by
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import checkpoints, run_directory
+from bert_tf.training import run_directory
+from bert_tf.weights.bundle import latest_checkpoint
 from bert_tf.weights.mapping import Weights
 
 # In run.json: the checksum of the teacher's weights, which may have moved.
@@ -127,7 +128,7 @@ def check_resumed(output_dir: str, recorded: dict) -> None:
     Raises:
       ValueError: names --teacher.
     """
-    earlier = run_directory.read_settings(output_dir) if checkpoints.latest_checkpoint(output_dir) else {}
+    earlier = run_directory.read_settings(output_dir) if latest_checkpoint(output_dir) else {}
     if earlier and earlier.get(CHECKSUM) != recorded.get(CHECKSUM):
         was = f"with the teacher {earlier.get('teacher')}" if earlier.get(CHECKSUM) else "without a teacher"
         now = f"--teacher={recorded['teacher']} has other weights" if recorded.get(CHECKSUM) else "there is none now"

@@ -18,6 +18,7 @@ import google_crc32c
 import numpy as np
 from absl import logging
 
+from bert_tf.system.example_bytes import fields, varint
 from bert_tf.system.local_files import names_in, paths_beginning_with
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import exists, is_folder, open_binary, read_bytes, size_of
@@ -33,7 +34,6 @@ _SHARDED_FROM_BYTES = 1 << 28
 
 _FOOTER_BYTES, _MAGIC = 48, 0xDB4775248B80FB57
 _TRAILER_BYTES = 5  # of a block: its compression, and a checksum
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # kinds of fields in a protocol buffer
 _NOT_COMPRESSED = 0  # TensorFlow writes the blocks of checkpoints as they are
 # TensorFlow's numbers for types of values (types.proto).
 _STRING, _BFLOAT16 = 7, 14
@@ -72,7 +72,7 @@ class CheckpointReader:
         content = read_bytes(path)
         try:
             entries = dict(_entries(content))
-            self._shards = max(dict(_fields(entries.pop(b""))).get(1, 1), 1)
+            self._shards = max(dict(fields(entries.pop(b""))).get(1, 1), 1)
             self._places = {key.decode(): _place(value) for key, value in entries.items() if key[:1] != b"\0"}
         except (ValueError, IndexError, KeyError, TypeError, struct.error) as error:
             reason = "it is a pointer of Git LFS; `git lfs pull` gets the file" if is_lfs_pointer(content) else error
@@ -143,7 +143,7 @@ def _check(masked: int, content: bytes) -> None:
 
 def _string(content: bytes, place: _Place) -> bytes:
     """A string behind its length and the length's checksum."""
-    length, at = _varint(content, 0)
+    length, at = varint(content, 0)
     value = content[at + 4 :]
     if place.shape or len(value) != length:
         raise ValueError("it is no single string")
@@ -156,16 +156,16 @@ def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     footer = content[-_FOOTER_BYTES:]
     if len(footer) < _FOOTER_BYTES or struct.unpack("<Q", footer[-8:])[0] != _MAGIC:
         raise ValueError("its end is not that of a table")
-    _, at = _varint(footer, 0)
-    _, at = _varint(footer, at)
+    _, at = varint(footer, 0)
+    _, at = varint(footer, at)
     for _, handle in _of_block(content, footer[at:]):
         yield from _of_block(content, handle)
 
 
 def _of_block(content: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values of the block that a handle, its first byte and size, leads to."""
-    offset, at = _varint(handle, 0)
-    size, _ = _varint(handle, at)
+    offset, at = varint(handle, 0)
+    size, _ = varint(handle, at)
     block, trailer = content[offset : offset + size], content[offset + size : offset + size + _TRAILER_BYTES]
     kind, checksum = struct.unpack("<BI", trailer)
     _check(checksum, block + trailer[:1])
@@ -174,46 +174,21 @@ def _of_block(content: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
     end = size - 4 * (1 + struct.unpack("<I", block[-4:])[0])  # before the list of whole keys
     key, at = b"", 0
     while at < end:
-        shared, at = _varint(block, at)
-        own_bytes, at = _varint(block, at)
-        value_bytes, at = _varint(block, at)
+        shared, at = varint(block, at)
+        own_bytes, at = varint(block, at)
+        value_bytes, at = varint(block, at)
         key = key[:shared] + block[at : at + own_bytes]
         at += own_bytes + value_bytes
         yield key, block[at - value_bytes : at]
 
 
 def _place(value: bytes) -> _Place:
-    found = dict(_fields(value))
-    dimensions = [dict(_fields(part)).get(1, 0) for number, part in _fields(found.get(2, b"")) if number == 2]
+    found = dict(fields(value))
+    dimensions = [dict(fields(part)).get(1, 0) for number, part in fields(found.get(2, b"")) if number == 2]
     checksum = int.from_bytes(found.get(6, b""), "little")
     return _Place(
         found.get(1, 0), tuple(dimensions), *(found.get(number, 0) for number in (3, 4, 5)), checksum, 7 in found
     )
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Numbers and values of the fields of a protocol buffer."""
-    at = 0
-    while at < len(message):
-        tag, at = _varint(message, at)
-        kind = tag & 7
-        if kind == _VARINT:
-            value, at = _varint(message, at)
-        else:
-            size, at = _varint(message, at) if kind == _BYTES else ({_FIXED64: 8, _FIXED32: 4}[kind], at)
-            value, at = message[at : at + size], at + size
-        yield tag >> 3, value
-
-
-def _varint(content: bytes, at: int) -> tuple[int, int]:
-    """A number that is written seven bits a byte, lowest first, and the place after it."""
-    number = shift = 0
-    while True:
-        byte = content[at]
-        number |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 128:
-            return number, at
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

@@ -165,3 +165,10 @@ def test_flags_that_would_do_nothing_are_refused(corpus, flags, message):
         settings_of_records(**FILES, **dict(zip(("word_boundaries", "segmenter", "masking"), flags, strict=True)))
     for masking in ("static", "dynamic"):
         settings_of_records(**FILES, masking=masking)
+
+
+def test_more_predictions_than_tokens_are_told(caplog):
+    settings_of_records(**FILES, max_seq_length=16)
+    assert not caplog.text
+    settings_of_records(**FILES, max_seq_length=16, max_predictions_per_seq=17)
+    assert "--max_predictions_per_seq=17 is more than a record has tokens (--max_seq_length=16)" in caplog.text

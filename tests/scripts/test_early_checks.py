@@ -4,25 +4,36 @@ import json
 import re
 import struct
 
+import numpy as np
 import pytest
 from absl import logging
 from helpers.early_mistakes import outcomes
+from helpers.paths import GOLDEN
+from safetensors.numpy import save
 
 from bert_tf.data.record_files import masked_crc32c
+from bert_tf.models.config import BertConfig
+from bert_tf.models.variable_names import expected_shapes
 from bert_tf.system import example_bytes, messages
 
 MEGABYTE = 1 << 20
 CSV = "text,label\n" + "good film,up\nbad film,down\n" * 3
-TRAIN = {"train_file": "train.csv", "text_a": "text", "label": "label", "task_name": "custom", "do_train": True}
+TRAIN = {"train_file": "train.csv", "text_a": "text", "label": "label", "task_name": "custom", "do_train": True,
+         "train_batch_size": 2}  # fmt: skip
 CHOICES = "context,a,b,label\nx,y,z,0\nx,y,z,1\n"
-CHOOSE = {"train_file": "choices.csv", "context": "context", "choices": "a,b", "label": "label", "do_train": True}
+CHOOSE = {"train_file": "choices.csv", "context": "context", "choices": "a,b", "label": "label", "do_train": True,
+          "train_batch_size": 2}  # fmt: skip
 PAIRS = "one,two,score\na,b,0.5\nc,d,1\n"
-COMPARE = {"train_file": "pairs.csv", "text_a": "one", "text_b": "two", "score": "score", "do_train": True}
+COMPARE = {"train_file": "pairs.csv", "text_a": "one", "text_b": "two", "score": "score", "do_train": True,
+           "train_batch_size": 2}  # fmt: skip
 QUESTION = '{"data": [{"paragraphs": [{"context": "a b", "qas": [%s]}]}]}'
 ANSWERED = '{"id": "1", "question": "?", "answers": [{"text": "a", "answer_start": 0}]}'
 GIVEN = {"init_checkpoint": "model", "output_dir": "out"}
+ANSWER = {"train_file": "a.json", "do_train": True, "train_batch_size": 1, "init_checkpoint": "whole",
+          "max_seq_length": 128, "max_query_length": 9}  # fmt: skip
 CREATE = {"input_file": "text.txt", "output_file": "out/a.tfrecord", "vocab_file": "model/vocab.txt"}
-PRETRAIN = {"input_file": "a.tfrecord", "do_train": True}
+EXTRACT = {"input_file": "text.txt", "output_file": "f.jsonl", "init_checkpoint": "whole"}
+PRETRAIN = {"input_file": "a.tfrecord", "do_train": True, "max_seq_length": 1}
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
 NUMBERS = {
     name: example_bytes.int64_feature(name.encode(), b"\1") for name in ("input_ids", "input_mask", "segment_ids")
@@ -54,6 +65,33 @@ def record(payload: bytes) -> bytes:
     return b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in (length, payload))
 
 
+CONFIG = {"vocab_size": len(TOKENS), "hidden_size": 4, "num_hidden_layers": 2, "num_attention_heads": 1,
+          "intermediate_size": 8, "max_position_embeddings": 128, "type_vocab_size": 2}  # fmt: skip
+
+
+def model(outputs: int = 0, head: dict | None = None, name: str = "whole", **config) -> dict[str, str | bytes]:
+    """The files of a whole model, with an output layer of a classifier or without one."""
+    shapes = expected_shapes(BertConfig.from_dict(CONFIG))
+    shapes |= {"output_weights": (outputs, 4), "output_bias": (outputs,)} if outputs else {}
+    files = {"bert_config.json": json.dumps(CONFIG | config), "vocab.txt": "\n".join(TOKENS),
+             "bert_model.safetensors": save({key: np.zeros(shape, np.float32) for key, shape in shapes.items()}),
+             }  # fmt: skip
+    files |= {"head_config.json": json.dumps(head)} if head else {}
+    return {f"{name}/{file}": content for file, content in files.items()}
+
+
+def checkpoint(name: str, prefix: str, **changed) -> dict[str, bytes]:
+    """A checkpoint of the original's, and its configuration; changed: index or data -> what is done to that file."""
+    there = GOLDEN / "model" / "config1"
+    files = {f"{prefix}{suffix}": (there / f"squad.ckpt{suffix}").read_bytes() for suffix in (".index", DATA)}
+    files["bert_config.json"] = (there / "bert_config.json").read_bytes()
+    return {
+        f"{name}/{file}": changed.get(file.split(".")[-1].partition("-")[0], bytes)(content)
+        for file, content in files.items()
+    }
+
+
+DATA, LFS = ".data-00000-of-00001", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 ELECTRA = record(example_bytes.example(NUMBERS.values()))
 
 
@@ -77,6 +115,11 @@ def models(flag: str, given: dict, with_tokenizer: bool = True) -> list[tuple[st
             **weights, ours: sizes, "odd/vocab.txt": "\n".join(TOKENS)
         }  # fmt: skip
     return [(f"--{flag}: *{message}", files, given | {flag: "odd"}) for message, files in contents.items()]
+
+
+def without(files: dict, name: str) -> dict:
+    """The files but those of a name."""
+    return {path: content for path, content in files.items() if not path.endswith(name)}
 
 
 # script -> what it says, the files that are written, and the flags that are given beside or instead of the usual ones.
@@ -119,6 +162,64 @@ CASES = {
          TRAIN | {"init_checkpoint": "train.csv"}),
         ("--teacher: *odd has no weights", {"train.csv": CSV, "odd/vocab.txt": "a"}, TRAIN | {"teacher": "odd"}),
         *models("init_checkpoint", TRAIN),
+        ("--do_train needs --train_file", {}, TRAIN | {"train_file": None}),
+        ("--do_eval needs --dev_file", {"train.csv": CSV}, TRAIN | {"do_eval": True}),
+        ("--use_best_model chooses by the results on a dev set: give --dev_file", {"train.csv": CSV},
+         TRAIN | {"use_best_model": True}),
+        ("6 training examples, --train_batch_size=32 and --num_train_epochs=3.0 give less than one step",
+         {"train.csv": CSV}, TRAIN | {"train_batch_size": 32}),
+        ("--text_a and --label are both 'text'", {"train.csv": CSV}, TRAIN | {"label": "text"}),
+        ("--train_file: *train.csv, line 1: the column 'text' appears twice", {"train.csv": "text,text,label\n1,2,3\n"},
+         TRAIN),
+        ("--class_weights=left=2: no such label: left. The labels are down, up", {"train.csv": CSV},
+         TRAIN | {"class_weights": "left=2"}),
+        ("--max_seq_length=129 is more than max_position_embeddings=128 of *whole/bert_config.json",
+         {"train.csv": CSV, **model()}, TRAIN | {"init_checkpoint": "whole", "max_seq_length": 129}),
+        ("--freeze_layers=3: the model has 2 layers", {"train.csv": CSV, **model()},
+         TRAIN | {"init_checkpoint": "whole", "freeze_layers": 3}),
+        ("--lora_rank=5: from 1 to the hidden_size of this BERT, 4", {"train.csv": CSV, **model()},
+         TRAIN | {"init_checkpoint": "whole", "lora_rank": 5}),
+        ("--lora_rank is for models whose BERT is trained", {"train.csv": CSV},
+         TRAIN | {"lora_rank": 4, "features": "last"}),
+        ("--hidden_size is for --model=bilstm and --model=cnn", {"train.csv": CSV, **model()},
+         TRAIN | {"init_checkpoint": "whole", "hidden_size": 9}),
+        ("--window_stride=9 is for --long_texts=windows", {"train.csv": CSV, **model()},
+         TRAIN | {"init_checkpoint": "whole", "window_stride": 9}),
+        ("--model=cnn contradicts *whole, which is a bert. A cnn starts from random weights: give --vocab_file, and no",
+         {"train.csv": CSV, **model()}, TRAIN | {"init_checkpoint": "whole", "model": "cnn"}),
+        ("--output_dir=*out holds a run of other labels (only there a, b; only here down, up): choose another",
+         {"train.csv": CSV, **model(), **checkpoint("out", "model.ckpt-1"),
+          "out/head_config.json": '{"architecture": "BertForSequenceClassification", "labels": ["a", "b"]}'},
+         TRAIN | {"init_checkpoint": "whole"}),
+        ("--max_seq_length=2 must be at least 3", {"train.csv": CSV}, TRAIN | {"max_seq_length": 2}),
+        ("--seed=-1 must be at least 0", {"train.csv": CSV}, TRAIN | {"seed": -1}),
+        ("--init_checkpoint: *whole has no tokenizer", {"train.csv": CSV, **without(model(), "vocab.txt")},
+         TRAIN | {"init_checkpoint": "whole"}),
+        ("--init_checkpoint: *whole has no configuration", {"train.csv": CSV, **without(model(), "bert_config.json")},
+         TRAIN | {"init_checkpoint": "whole"}),
+        ("--init_checkpoint: *bert_model.safetensors is not a complete safetensors file (*)",
+         {"train.csv": CSV, **model(), "whole/bert_model.safetensors": LFS}, TRAIN | {"init_checkpoint": "whole"}),
+        ("--init_checkpoint: *whole/bert_model.safetensors does not have the size of *bert_config.json; *position",
+         {"train.csv": CSV, **model(max_position_embeddings=64)},
+         TRAIN | {"init_checkpoint": "whole", "max_seq_length": 9}),
+        ("--init_checkpoint: *c.ckpt: its values can't be read: *",
+         {"train.csv": CSV, **checkpoint("whole", "c.ckpt", data=lambda content: content[:9])},
+         TRAIN | {"init_checkpoint": "whole"}),
+        ("--init_checkpoint: *c.ckpt: can't be read as a TensorFlow checkpoint: *it is a pointer of Git LFS",
+         {"train.csv": CSV, **checkpoint("whole", "c.ckpt", index=lambda _: LFS.encode())},
+         TRAIN | {"init_checkpoint": "whole"}),
+        ("--init_checkpoint: *c.ckpt has no output layer for this task (output_weights)",
+         {"test.csv": "text\na\n", **checkpoint("whole", "c.ckpt"),
+          "v.txt": "\n".join([*TOKENS, *map(str, range(194))])},
+         {"test_file": "test.csv", "text_a": "text", "task_name": "custom", "do_predict": True,
+          "init_checkpoint": "whole", "vocab_file": "v.txt", "max_seq_length": 9}),
+        ("--init_checkpoint: *whole is a BertForTokenClassification, and this run a BertForSeq",
+         {"train.csv": CSV, **model(2, {"architecture": "BertForTokenClassification", "labels": ["up", "down"]})},
+         TRAIN | {"init_checkpoint": "whole"}),
+        ("--init_checkpoint: *whole*only there a, b, c; only here down, up*--new_head",
+         {"train.csv": CSV, **model(3, {"labels": ["a", "b", "c"]})}, TRAIN | {"init_checkpoint": "whole"}),
+        ("--output_dir=*out holds a run of run_ner.py: choose another directory",
+         {"train.csv": CSV, "out/run.json": '{"tag_scheme": "iob2"}'}, TRAIN),
         ("--output_dir=*: *train.csv is a file; a directory is needed", {"train.csv": CSV},
          TRAIN | {"output_dir": "train.csv"}),
         ("--output_dir=*: *train.csv is a file; a directory is needed", {"train.csv": CSV},
@@ -154,6 +255,9 @@ CASES = {
          {"train_file": "*.conll", "do_train": True}),
         ("--output_dir=*is a file", {"a.conll": "Ada O\n"},
          {"train_file": "a.conll", "do_train": True, "output_dir": "a.conll"}),
+        ("--dev_file has tags that --train_file lacks, so that they can't be learned: Y",
+         {"a.conll": "Ada O\nruns B-X\n", "b.conll": "Ada B-Y\n"},
+         {"train_file": "a.conll", "dev_file": "b.conll", "do_train": True, "do_eval": True}),
     ],
     "run_squad": [
         ("--train_file: *a.json*", {"a.json": ""}, {"train_file": "a.json", "do_train": True}),
@@ -171,6 +275,18 @@ CASES = {
          {"a.json": many_paragraphs(), "b.json": '{"data": []}'},
          {"train_file": "a.json", "predict_file": "b.json", "do_train": True, "do_predict": True}),
         *models("init_checkpoint", {"train_file": "a.json", "do_train": True}),
+        ("--max_seq_length=384 must be greater than --max_query_length=381 + 3", {"a.json": QUESTION % ANSWERED},
+         {"train_file": "a.json", "do_train": True, "max_query_length": 381}),
+        ("1 training examples, --train_batch_size=32 and --num_train_epochs=3.0 give less than one step",
+         {"a.json": QUESTION % ANSWERED}, {"train_file": "a.json", "do_train": True}),
+        ("--question_head=joint: only ELECTRA and ALBERT have this head, BERT has not",
+         {"a.json": QUESTION % ANSWERED, **model()}, ANSWER | {"question_head": "joint"}),
+        ("--teacher: *whole has no output layer for this task (cls/squad/output_weights)",
+         {"a.json": QUESTION % ANSWERED, **model()}, ANSWER | {"teacher": "whole"}),
+        ("--init_checkpoint: *bert_model.safetensors has no output layer for this task (cls/squad/output_weights)",
+         {"a.json": QUESTION % ANSWERED, **model()},
+         {"predict_file": "a.json", "do_predict": True, "init_checkpoint": "whole",
+          "max_seq_length": 128}),
         ("--output_dir=*is a file", {"a.json": QUESTION % ANSWERED},
          {"train_file": "a.json", "do_train": True, "output_dir": "a.json"}),
     ],
@@ -182,6 +298,8 @@ CASES = {
         ("--train_file: *only one class", {"text.txt": "a\n", "train.csv": "text,label\na,up\nb,up\n", "dev.csv": CSV},
          {"input_file": "text.txt", "train_file": "train.csv", "dev_file": "dev.csv", "text_a": "text",
           "label": "label"}),
+        ("--init_checkpoint: *model/bert_model.safetensors is not a complete safetensors file", {"text.txt": "a\n"},
+         {"input_file": "text.txt"}),
         ("--output_dir=*is a file", {"text.txt": "a\n"}, {"input_file": "text.txt", "output_dir": "text.txt"}),
     ],
     "run_pretraining": [
@@ -196,6 +314,17 @@ CASES = {
         ("--eval_input_file: *b.tfrecord: the first record (byte 0) has no feature 'input_mask'; it has input_ids",
          {"a.tfrecord": ELECTRA, "b.tfrecord": record(example_bytes.example([NUMBERS["input_ids"]]))},
          PRETRAIN | {"eval_input_file": "b.tfrecord"}),
+        ("--input_file: *the first record (byte 0) has 1 values in feature 'input_ids', expected 128; give --max_seq",
+         {"a.tfrecord": ELECTRA}, PRETRAIN | {"bert_size": "tiny", "init_checkpoint": None, "max_seq_length": 128}),
+        ("--input_file: *has 9 in feature 'input_ids', expected 0 to 5 (vocab_size=6 in *whole: was the data",
+         {"a.tfrecord": record(example_bytes.example(
+             example_bytes.int64_feature(name.encode(), b"\x09") for name in NUMBERS)), **model()},
+         PRETRAIN | {"init_checkpoint": "whole"}),
+        ("--max_seq_length=129 is more than the 128 tokens that max_position_embeddings=128 of *whole allows",
+         {"a.tfrecord": ELECTRA, **model()}, PRETRAIN | {"init_checkpoint": "whole", "max_seq_length": 129}),
+        ("--output_dir=*out holds a run of run_ner.py: choose another directory",
+         {"a.tfrecord": ELECTRA, "out/run.json": '{"tag_scheme": "iob2"}', **model()},
+         PRETRAIN | {"bert_config_file": "whole/bert_config.json"}),
         ("--vocab_file: *few.txt lacks [MASK]", {"a.tfrecord": "x", "few.txt": "\n".join(TOKENS[:4])},
          PRETRAIN | {"vocab_file": "few.txt", "bert_size": "tiny"}),
         ("--generator_config_file: *bad.json: vocab_size is missing", {"a.tfrecord": "x", "bad.json": "{}"},
@@ -234,10 +363,16 @@ CASES = {
         ("--input_file: *text.txt, line 2: not UTF-8", {"text.txt": b"a\n\xff\n"},
          {"input_file": "text.txt", "output_file": "f.jsonl"}),
         ("--output_file=*", {"text.txt": "a\n"}, {"input_file": "text.txt", "output_file": "text.txt/f.jsonl"}),
+        ("--layers=5: there is no layer 5, the model has 2: -2 to -1, or 0 to 1", {"text.txt": "a\n", **model()},
+         EXTRACT | {"layers": "5"}),
+        ("--max_seq_length=129 is more than max_position_embeddings=128", {"text.txt": "a\n", **model()},
+         EXTRACT | {"max_seq_length": 129}),
     ],
     "convert_checkpoint": [
         *models("from", {"to": "out", "format": "tf1"}, with_tokenizer=False),
         ("--from=*nowhere: there is no such", {}, {"from": "nowhere", "to": "out", "format": "tf1"}),
+        ("--from: *whole/bert_model.safetensors is not a complete safetensors file",
+         {**model(), "whole/bert_model.safetensors": LFS}, {"from": "whole", "to": "out", "format": "tf1"}),
         ("--to=*/model is --from: give another directory", {}, {"from": "model", "to": "model", "format": "tf1"}),
         ("--to=*is a file", {"file": "x"}, {"from": "model", "to": "file", "format": "tf1"}),
         ("--vocab_file=*nowhere", {}, {"from": "model", "to": "out", "format": "tf1", "vocab_file": "nowhere"}),
@@ -246,6 +381,10 @@ CASES = {
     "export_saved_model": [
         *models("model_dir", {"export_dir": "out"}, with_tokenizer=False),
         ("--model_dir=*nowhere: there is no such", {}, {"model_dir": "nowhere", "export_dir": "out"}),
+        ("--model_dir: *whole has no output layer for ner (output_weights): fine-tune it first (run_ner.py)", model(),
+         {"model_dir": "whole", "export_dir": "out", "task": "ner"}),
+        ("max_seq_length=129: the model takes 3 to 128", model(),
+         {"model_dir": "whole", "export_dir": "out", "max_seq_length": 129}),
         ("--export_dir=*is a file", {"file": "x"}, {"model_dir": "model", "export_dir": "file"}),
         ("--check_file=*nowhere", {}, {"model_dir": "model", "export_dir": "out", "check_file": "nowhere"}),
     ],
@@ -265,8 +404,10 @@ WITH_A_MODEL = ("run_classifier", "run_swag", "run_similarity", "run_ner", "run_
 def usual_flags(script: str, given: dict, folder) -> list[str]:
     """Flags on a command line, with a model and paths in a folder."""
     usual = GIVEN if script in WITH_A_MODEL else {"init_checkpoint": "model"} if script == "extract_features" else {}
-    values = {name: folder / value if name.endswith(FILES) else value for name, value in {**usual, **given}.items()}
-    return [f"--{name}={value}" for name, value in values.items()]
+    values = {
+        name: folder / value if value and name.endswith(FILES) else value for name, value in {**usual, **given}.items()
+    }
+    return [f"--{name}={value}" for name, value in values.items() if value is not None]
 
 
 @pytest.mark.parametrize("script", CASES)

@@ -100,13 +100,13 @@ def read_examples(
 
 def check_examples(
     path: str, columns: Columns | None, first_label: str, labels_needed: bool, table: TableSettings = USUAL_TABLE
-) -> None:
+) -> tuple[list[ChoiceExample], bool]:
     """Reads the beginning of a local file, without TensorFlow; see `tables.beginning`.
 
     Raises:
       ValueError: as of `read_examples`, whose arguments these are.
     """
-    beginning(path, _examples(path, columns, first_label, labels_needed, table))
+    return beginning(path, _examples(path, columns, first_label, labels_needed, table))
 
 
 def _examples(

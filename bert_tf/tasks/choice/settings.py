@@ -3,8 +3,10 @@
 import dataclasses
 
 from bert_tf.data.tables import FileSettings, TableSettings
+from bert_tf.models.head_config import HeadConfig
 from bert_tf.system.declare import setting
 from bert_tf.tasks.choice.data import Columns, check_examples
+from bert_tf.tasks.table import TASKS
 from bert_tf.text.characters import plain_name
 from bert_tf.training.settings import FineTuningSettings
 
@@ -42,8 +44,11 @@ class ChoiceSettings(TableSettings, FileSettings):
         context, question, label = (plain_name(name or "") for name in (self.context, self.question, self.label))
         return Columns(context, question or None, tuple(map(plain_name, self.choices)), label or "label")
 
-    def check(self, run: FineTuningSettings) -> None:
+    def check(self, run: FineTuningSettings) -> HeadConfig | None:
         """Refuses contradictions, missing files, and files that lack a column.
+
+        Returns:
+          The head of the run's models, None: it has none.
 
         Raises:
           ValueError, FileNotFoundError: names flag, or file and line.
@@ -56,9 +61,10 @@ class ChoiceSettings(TableSettings, FileSettings):
             if getattr(self, name) and not self.context:
                 raise ValueError(f"--{name} needs --context and --choices beside it.")
 
-        def check_beginning(name: str, file: str) -> None:
-            check_examples(
+        def check_beginning(name: str, file: str) -> tuple[list, bool]:
+            return check_examples(
                 file, self.columns, self.first_label, name != "test_file", self.of_set(name.removesuffix("_file"))
             )
 
         run.check_tables(check_beginning, self)
+        return HeadConfig(TASKS["multiple_choice"].architecture)

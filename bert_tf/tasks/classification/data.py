@@ -18,6 +18,7 @@ from bert_tf.data.tables import (
     JoinedColumns,
     TableSettings,
     beginning,
+    check_different,
     field_of,
     maybe_header,
     other_delimiter,
@@ -359,6 +360,7 @@ def declared_task(
     Raises:
       ValueError: settings that contradict each other.
     """
+    check_different({"--text_a": text_a, "--text_b": text_b, "--label": label})
     if regression and (multi_label or labels):
         raise ValueError("--regression has no classes: leave --multi_label and --labels out.")
     train, dev, test = (

@@ -1,17 +1,20 @@
 """Labels of a training file that are hardly what its author means: headers, ids, scores, spellings."""
 
 import collections
+import difflib
 import math
 from collections.abc import Iterable, Sequence
 
 from absl import logging
 
 from bert_tf.data.tables import NAMES_OF_LABELS, is_name_of_text
-from bert_tf.system.messages import is_first
+from bert_tf.system.messages import is_first, some
 
 _FEWEST_ROWS = 5  # of fewer rows, each may well have a class of its own
 _MANY_NUMBERS = 20  # more numbers than this are hardly classes
 _SHOWN = 5
+_ALIKE = 0.8  # as `difflib` measures it: one letter of five
+_MOST_COMPARED = 100
 
 
 def check_found_labels(path: str, examples: Sequence, by_number: bool) -> None:
@@ -36,9 +39,21 @@ def check_found_labels(path: str, examples: Sequence, by_number: bool) -> None:
         )
     _check_numbers(path, counts)
     warn_of_spellings(path, counts)
+    _warn_of_slips(path, counts)
     if len(counts) > max(len(labels) / 2, _MANY_NUMBERS):
         logging.warning("%s: %d classes in %d rows: is --label the column of the classes?", path, len(counts),
                         len(labels))  # fmt: skip
+
+
+def _warn_of_slips(path: str, counts: collections.Counter) -> None:
+    """Warns of labels of one row only that are nearly a label of more."""
+    frequent = [label for label, count in counts.items() if count > 1]
+    slips = []
+    for label in sorted(label for label, count in counts.items() if count == 1 and not is_number(label)):
+        others = [name for name in frequent[:_MOST_COMPARED] if name.casefold() != label.casefold()]
+        slips += [f"{label!r} ({near!r}?)" for near in difflib.get_close_matches(label, others, 1, _ALIKE)]
+    if slips:
+        logging.warning("%s: labels of one row only that are nearly another's: %s.", path, some(slips))
 
 
 def _check_first_row(path: str, first, counts: collections.Counter) -> None:

@@ -8,15 +8,15 @@ import dataclasses
 
 from absl import logging
 
-from bert_tf.models.baselines import ARCHITECTURES, OUTPUT_LAYER, TOKEN_READERS, create_config, kind_of
+from bert_tf.models.baselines import ARCHITECTURES, OUTPUT_LAYER, create_config, kind_of
 from bert_tf.models.directory import ModelFiles, read_head, read_max_length
 from bert_tf.models.head_config import MAX_WINDOWS, NO_HEAD, HeadConfig
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import named_by
-from bert_tf.tasks.classification.settings import WINDOW_FLAGS, ClassificationSettings
+from bert_tf.tasks.classification.settings import ClassificationSettings, other_model
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import fine_tuning
+from bert_tf.training import beginning
 from bert_tf.training.settings import FineTuningSettings
 
 # --- a baseline ------------------------------------------------------------------------------------------------------
@@ -41,17 +41,14 @@ def chosen_model(settings: ClassificationSettings, run: FineTuningSettings, newe
         return value_of(settings, "model")
     stored = stored_model(source)
     if settings.model and settings.model != stored:
-        message = f"--model={settings.model} contradicts {source}, which is a {stored}."
-        if not newest and stored == "bert":
-            message += f" A {settings.model} starts from random weights: give --vocab_file, and no --init_checkpoint."
-        raise ValueError(message)
+        raise other_model(settings.model, source, f"a {stored}", is_new=not newest)
     return stored
 
 
 def describe_baseline(
     settings: ClassificationSettings, run: FineTuningSettings, newest: str | None
 ) -> tuple[ModelFiles, Tokenizer]:
-    """What goes with a baseline, and its tokenizer; see `fine_tuning.describe_model`.
+    """What goes with a baseline, and its tokenizer; see `beginning.describe_model`.
 
     Args:
       settings: with `model` from `chosen_model`. newest: checkpoint in --output_dir, if any.
@@ -62,7 +59,7 @@ def describe_baseline(
     """
     source = newest or run.init_checkpoint
     if source or not run.do_train:
-        files, tokenizer = fine_tuning.describe_model(run, newest, OUTPUT_LAYER)
+        files, tokenizer = beginning.describe_model(run, newest, OUTPUT_LAYER)
         sizes = {"embedding_size": files.config.hidden_size, "hidden_size": files.config.intermediate_size}
         for name, size in sizes.items():
             given = getattr(settings, name)
@@ -89,7 +86,7 @@ def describe_baseline(
     )
     head = HeadConfig(ARCHITECTURES[settings.model])
     files = ModelFiles("", config, None, run.vocab_file, casing, head=head)
-    tokenizer = fine_tuning.make_tokenizer(files, run)
+    tokenizer = beginning.make_tokenizer(files, run)
     files.max_seq_length = run.max_seq_length
     return files, tokenizer
 
@@ -126,8 +123,6 @@ def choose_features(
             raise ValueError(f"--model_on_top={settings.model_on_top} is for --features, and this is another model.")
         return settings
     on_top, size = (value_of(settings, name) for name in ("model_on_top", "hidden_size"))
-    if size % (parts := TOKEN_READERS[on_top]):
-        raise ValueError(f"--hidden_size={size} must be a multiple of {parts} for --model_on_top={on_top}.")
     return dataclasses.replace(settings, model_on_top=on_top, hidden_size=size)
 
 
@@ -174,9 +169,7 @@ def choose_windows(
         was = f"on windows, pooled by {head.window_pooling}" if head.window_pooling else "on texts that are cut"
         raise ValueError(f"--long_texts={settings.long_texts} contradicts {source}, which was trained {was}.")
     if not windows:
-        for name in WINDOW_FLAGS:
-            if (value := getattr(settings, name)) is not None:
-                raise ValueError(f"--{name}={value} is for --long_texts=windows.")
+        settings.check_no_windows()
         return dataclasses.replace(settings, long_texts=None)
     pooling = settings.window_pooling or head.window_pooling or value_of(settings, "window_pooling")
     if goes_on and pooling != head.window_pooling:

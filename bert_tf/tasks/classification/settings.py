@@ -1,17 +1,20 @@
 """The settings of run_classifier.py beyond those that all fine-tuning scripts share; checked without TensorFlow."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from bert_tf.data.tables import FileSettings, TableSettings
-from bert_tf.models.head_config import MAX_WINDOWS
+from bert_tf.models.directory import ModelFiles, read_head
+from bert_tf.models.head_config import MAX_WINDOWS, NO_HEAD, TOKEN_READERS, HeadConfig
 from bert_tf.system.checks import check_file, check_output_dir
-from bert_tf.system.declare import ORIGINAL, group, setting
+from bert_tf.system.declare import ORIGINAL, group, setting, value_of
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.tasks.classification import glue
-from bert_tf.tasks.classification.data import Split, check_examples, custom_task, declared_task
-from bert_tf.training.class_weights import check_class_weights, class_weights_setting
+from bert_tf.tasks.classification.data import Split, Task, check_examples, custom_task, declared_task
+from bert_tf.tasks.table import TASKS
+from bert_tf.text.tokenizer_files import directory_of
+from bert_tf.training.class_weights import check_class_weights, check_labels_of, class_weights_setting
 from bert_tf.training.settings import FineTuningSettings, features_setting, lstm_setting
 
 _CUSTOM = (
@@ -116,8 +119,11 @@ class ClassificationSettings(TableSettings, FileSettings):
         """Whether the data is in the user's own files."""
         return (self.task_name or "").lower() == "custom"
 
-    def check(self, run: FineTuningSettings) -> None:
+    def check(self, run: FineTuningSettings) -> HeadConfig | None:
         """Refuses contradictions, missing files, and files that lack a column.
+
+        Returns:
+          The head of the run's models; None: not known before all data is read.
 
         Raises:
           ValueError, FileNotFoundError: names flag, or file and line.
@@ -125,27 +131,29 @@ class ClassificationSettings(TableSettings, FileSettings):
         if self.glue_submission:
             self._check_submission(run)
         self._check_features(run)
+        run.check_trains_bert(not self.features and self.model in (None, "bert"))
         check_class_weights(self.class_weights, run.do_train)
         for name in ("regression", "multi_label") if self.class_weights else ():
             if getattr(self, name):
                 raise ValueError(f"--class_weights is for one class an example; leave it out with --{name}.")
         if self.long_texts == "windows":
             self.check_windows(run)
-        for name in WINDOW_FLAGS if self.long_texts == "cut" else ():
-            if getattr(self, name) is not None:
-                raise ValueError(f"--{name}={getattr(self, name)} is for --long_texts=windows.")
+        if self.long_texts == "cut":
+            self.check_no_windows()
         self.check_predictions(run.do_predict)
         if self.tfds_name:
             for name in ("encoding", "id_column", "copy_columns"):
                 if (value := getattr(self, name)) and value != UTF_8:
                     raise ValueError(f"--{name} is for files of your own, not for --tfds_name={self.tfds_name}.")
-            return
-        if self.is_custom:
-            self._check_own_files(run)
-        elif self.task_name:
-            self._check_glue(run)
-        else:
+            return None
+        if not self.task_name:
             raise ValueError("Which task? Give --task_name or --tfds_name.")
+        task = self._check_own_files(run) if self.is_custom else self._check_glue(run)
+        if task.labels:
+            check_labels_of(self.class_weights, task.labels)
+        if task.labels == () or task.other_names:
+            return None
+        return HeadConfig(TASKS["classification"].architecture, task.labels, task.problem_type)
 
     def _check_submission(self, run: FineTuningSettings) -> None:
         glue.check_submission(None if self.tfds_name else self.task_name)
@@ -160,12 +168,50 @@ class ClassificationSettings(TableSettings, FileSettings):
         check_output_dir(self.glue_submission, "--glue_submission")
 
     def _check_features(self, run: FineTuningSettings) -> None:
+        flag = "--model" if self.model in TOKEN_READERS else "--model_on_top" if self.features else None
+        reader = flag and (self.model if flag == "--model" else value_of(self, "model_on_top"))
+        if flag and self.hidden_size is not None and self.hidden_size % (parts := TOKEN_READERS[reader]):
+            raise ValueError(f"--hidden_size={self.hidden_size} must be a multiple of {parts} for {flag}={reader}.")
         if self.model_on_top and not self.features and run.do_train:
             raise ValueError("--model_on_top is for the feature-based way: give --features.")
         if self.features and self.lstm_on_top:
             raise ValueError("--lstm_on_top trains all of BERT, --features freezes it: give one.")
         if self.features and self.model in ("bilstm", "cnn"):
             raise ValueError(f"--features={self.features} needs a BERT: give --model_on_top={self.model}, not --model.")
+
+    def check_model(self, run: FineTuningSettings, files: ModelFiles, names: Collection[str], source: str) -> None:
+        """Refuses flags of another kind of model than that of the weights; see `beginning.checked_settings`."""
+        is_baseline, stored = OUTPUT_LAYERS[-1] in names, read_head(directory_of(source)) if source else NO_HEAD
+        if names and self.model and (self.model != "bert") != is_baseline:
+            stored = "a model without BERT" if is_baseline else "a bert"
+            raise other_model(self.model, source, stored, is_new=source == run.init_checkpoint)
+        if not is_baseline:
+            self.check_sizes(bool(self.features or stored.features))
+        if not (self.long_texts == "windows" or (self.long_texts is None and stored.window_pooling)):
+            self.check_no_windows()
+
+    def check_sizes(self, has_features: bool) -> None:
+        """Refuses sizes of other models with a BERT.
+
+        Args:
+          has_features: whether another model reads its outputs.
+
+        Raises:
+          ValueError: names the flag.
+        """
+        for name in ("embedding_size", *(() if has_features else ("hidden_size",))):
+            if getattr(self, name) is not None:
+                raise ValueError(f"--{name} is for --model=bilstm and --model=cnn; a BERT has the size of its weights.")
+
+    def check_no_windows(self) -> None:
+        """Refuses settings of windows where texts are cut.
+
+        Raises:
+          ValueError: names the flag.
+        """
+        for name in WINDOW_FLAGS:
+            if (value := getattr(self, name)) is not None:
+                raise ValueError(f"--{name}={value} is for --long_texts=windows.")
 
     def check_windows(self, run: FineTuningSettings) -> None:
         """Refuses what does not go together with windows of long texts.
@@ -183,7 +229,7 @@ class ClassificationSettings(TableSettings, FileSettings):
         if run.teacher:
             raise ValueError("--teacher reads a text as one row, so that --long_texts=windows can't learn from it.")
 
-    def _check_own_files(self, run: FineTuningSettings) -> None:
+    def _check_own_files(self, run: FineTuningSettings) -> Task:
         if not self.text_a:
             raise ValueError("--task_name=custom needs --text_a, the column of the text, by name or number.")
         if self.data_dir:
@@ -192,6 +238,9 @@ class ClassificationSettings(TableSettings, FileSettings):
             )
         if (run.do_train or run.do_eval) and not self.label:
             raise ValueError("--task_name=custom needs --label, the column of the label, to train or evaluate.")
+        run.check_files(train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)
+        if run.do_train:
+            run.check_dev_set(bool(self.dev_file), ": give --dev_file")
         needed = {"train": run.do_train, "dev": run.do_train or run.do_eval, "test": run.do_predict}
         files = {kind: getattr(self, f"{kind}_file") if needed[kind] else None for kind in needed}
         for kind, file in files.items():
@@ -199,17 +248,21 @@ class ClassificationSettings(TableSettings, FileSettings):
         declared = {name: getattr(self, name) for name in ("text_a", "text_b", "label", "labels", "regression",
                                                            "multi_label")}  # fmt: skip
         task = declared_task(*files.values(), **declared, table=self)
-        splits = {"train": task.train, **task.dev, **task.test}
+        splits, count = {"train": task.train, **task.dev, **task.test}, None
         for kind in filter(splits.get, splits):
             with unheard():
                 with named_by(f"--{kind}_file"):
                     examples, are_all = check_examples(task, splits[kind])
+                count = len(examples) if kind == "train" and are_all else count
                 if kind != "train" or task.is_regression or task.labels or not examples:
                     continue
                 if are_all or len({one.label for one in examples}) == 1:  # the rest may have others
                     task = custom_task(*files.values(), **declared, table=self)
+        if count:
+            run.check_steps(count)
+        return task
 
-    def _check_glue(self, run: FineTuningSettings) -> None:
+    def _check_glue(self, run: FineTuningSettings) -> Task:
         task = glue.find_task(self.task_name, self.language)
         for name in _CUSTOM:
             if (value := getattr(self, name)) and value != UTF_8:
@@ -224,13 +277,27 @@ class ClassificationSettings(TableSettings, FileSettings):
             if needed and split:
                 try:
                     with unheard():
-                        check_examples(task, split, self.data_dir)
+                        examples, are_all = check_examples(task, split, self.data_dir)
                 except ValueError as error:
                     raise ValueError(f"--data_dir: {error}") from None
+                if split is task.train and are_all:
+                    run.check_steps(len(examples))
+        return task
 
+
+# Those of BERT's models, and of those without it.
+OUTPUT_LAYERS = (*TASKS["classification"].output_layers, "baseline/output_weights")
 
 # What says how windows are made and used; only for --long_texts=windows.
 _, *WINDOW_FLAGS = group(ClassificationSettings, "Long texts")
+
+
+def other_model(model: str, source: str, stored: str, is_new: bool) -> ValueError:
+    """The error that --model is not that of the weights at `source`, from which a new run begins or one goes on."""
+    message = f"--model={model} contradicts {source}, which is {stored}."
+    if is_new and model != "bert" and stored == "a bert":
+        message += f" A {model} starts from random weights: give --vocab_file, and no --init_checkpoint."
+    return ValueError(message)
 
 
 def _main(splits: Mapping[str, Split]) -> Split | None:

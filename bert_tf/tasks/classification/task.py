@@ -15,9 +15,9 @@ from bert_tf.tasks.classification import outputs as classification_outputs
 from bert_tf.tasks.classification.settings import WINDOW_FLAGS
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
-from bert_tf.training import fine_tuning, run_directory
+from bert_tf.training import run_directory
+from bert_tf.training.beginning import find_head, put_lstm_on_top
 from bert_tf.training.class_weights import class_weights
-from bert_tf.training.fine_tuning import find_head
 
 
 class ClassificationTask(FineTuningTask):
@@ -41,11 +41,7 @@ class ClassificationTask(FineTuningTask):
             self.settings = model_choice.choose_windows(self.settings, run, newest)
             if self.settings.long_texts:
                 run = model_choice.with_window_length(run, newest)
-            for name in ("embedding_size", *(() if self.settings.features else ("hidden_size",))):
-                if getattr(self.settings, name) is not None:
-                    raise ValueError(
-                        f"--{name} is for --model=bilstm and --model=cnn; a BERT has the size of its weights."
-                    )
+            self.settings.check_sizes(bool(self.settings.features))
         if model != "bert":
             for name in ("lstm_on_top", "features", "model_on_top", *WINDOW_FLAGS):
                 if getattr(self.settings, name):
@@ -95,7 +91,7 @@ class ClassificationTask(FineTuningTask):
         if self.settings.model == "bert":
             files, tokenizer = super().describe(run, newest)
             own = self.settings
-            fine_tuning.put_lstm_on_top(files, own.lstm_on_top, run.do_train)
+            put_lstm_on_top(files, own.lstm_on_top, run.do_train)
             lstm, size = files.head.lstm_on_top and not own.features, own.hidden_size
             top = (lstm, own.features, own.model_on_top, size)
             if own.long_texts:
@@ -134,8 +130,7 @@ class ClassificationTask(FineTuningTask):
                     classification_outputs.log_examples(examples[:LOGGED_EXAMPLES], rows, tokenizer)
                 sets.append(ExampleSet(name, rows, examples, f"_{name}" if sets else ""))
             if not sets and getattr(run, action):
-                needed = f": give --{kind}_file" if self.task.name == "custom" else ""
-                raise ValueError(f"--{action}: the task {self.task.name} has no {kind} set here{needed}.")
+                raise ValueError(f"--{action}: the task {self.task.name} has no {kind} set here.")
             return sets
 
         if run.do_train:

@@ -5,6 +5,7 @@ import functools
 import re
 
 from bert_tf.models.directory import check_model
+from bert_tf.models.open_weights import check_readable
 from bert_tf.models.recipe import OptimizerSettings
 from bert_tf.pretraining.corpus import check_beginning
 from bert_tf.pretraining.corpus_formats import TextSettings
@@ -118,6 +119,7 @@ class DomainSettings:
         self._check_task()
         _check_further("pretraining_flag", self.pretraining_flag, _OF_PRETRAINING)
         _check_further("fine_tuning_flag", self.fine_tuning_flag, _OF_FINE_TUNING)
+        check_readable(self.init_checkpoint, "--init_checkpoint")
 
     def _check_task(self) -> None:
         """Checks the flags of the fine-tuning: all that it needs, or none."""
@@ -134,7 +136,9 @@ class DomainSettings:
                 label=self.label, text_b=further.get("text_b"), csv_delimiter=further.get("csv_delimiter"),
                 encoding=self.encoding,
             )  # fmt: skip
-            task.check(FineTuningSettings(output_dir=self.output_dir, do_train=True, do_eval=True))
+            kinds = {"train_batch_size": int, "num_train_epochs": float}
+            steps = {name: kind(further[name]) for name, kind in kinds.items() if name in further}
+            task.check(FineTuningSettings(output_dir=self.output_dir, do_train=True, do_eval=True, **steps))
 
 
 def _check_further(name: str, values: tuple[str, ...], own: dict[str, bool]) -> None:

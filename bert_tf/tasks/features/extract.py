@@ -20,22 +20,21 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
-from bert_tf.models import initialize, kernels, open_weights, pretrained, random_weights
+from bert_tf.models import initialize, kernels, random_weights
 from bert_tf.models.pooling import normalized
 from bert_tf.models.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.task_models import BertModel
-from bert_tf.models.variable_names import check_shapes
 from bert_tf.system.cores import batches_at_once, mapped_in_order
 from bert_tf.system.messages import named_by
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import TextFile, compression_of, whole_lines
 from bert_tf.tasks.features.files import Entries, open_writer
-from bert_tf.tasks.features.settings import FeatureSettings
+from bert_tf.tasks.features.settings import FeatureSettings, describe_model
 from bert_tf.text.tokenizer import Tokenizer, lengths_that_fit
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.text.unknown_tokens import watch_unknown
-from bert_tf.training import distribution, fine_tuning
+from bert_tf.training import distribution
 from bert_tf.training.settings import DTYPE_POLICIES
 
 WORD_POOLINGS = ("first", "mean", "max")
@@ -48,25 +47,6 @@ _SPACES = re.compile("[\t\n\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\
 _WINDOW_BYTES = 256 << 20  # of values; padding is 23 % of the tokens of English sentences with it, in BERT-Base
 # The fused kernels are compiled for each length, half a second or so: fewer batches than this are done sooner without.
 _BATCHES_FOR_FUSED = 200
-
-
-def parse_layers(text: str, num_hidden_layers: int) -> tuple[int, ...]:
-    """The layers of --layers: numbers with commas between them, -1 the last one, 0 the first.
-
-    Raises:
-      ValueError: not numbers, or there is no such layer.
-    """
-    try:
-        layers = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(f"--layers={text}: give numbers with commas between them, such as -1,-2.") from None
-    for layer in layers:
-        if not -num_hidden_layers <= layer < num_hidden_layers:
-            raise ValueError(
-                f"--layers={text}: there is no layer {layer}, the model has {num_hidden_layers}: "
-                f"{-num_hidden_layers} to -1, or 0 to {num_hidden_layers - 1}."
-            )
-    return layers
 
 
 # --- lines to tokens -------------------------------------------------------------------------------------------------
@@ -450,16 +430,7 @@ def run(settings: FeatureSettings) -> None:
       tf.errors.OpError, OSError: the output can't be written.
     """
     settings.check()
-    with named_by("--init_checkpoint"):
-        weights = open_weights.open_weights(settings.init_checkpoint)
-    files = pretrained.describe(
-        weights, bert_config_file=settings.bert_config_file, vocab_file=settings.vocab_file,
-        do_lower_case=settings.do_lower_case, strip_accents=settings.strip_accents,
-        allow_unknown=settings.allow_unknown_config_keys,
-    )  # fmt: skip
-    tokenizer = fine_tuning.make_tokenizer(files, settings)
-    check_shapes(weights, files.config, files.config_file or "The configuration")
-    layers = parse_layers(settings.layers_asked_for, files.config.num_hidden_layers)
+    weights, files, tokenizer, layers = describe_model(settings)
     sentences = None
     if settings.pooling == SENTENCE:
         with named_by("--init_checkpoint"):

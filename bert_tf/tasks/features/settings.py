@@ -5,12 +5,18 @@ import itertools
 import os
 import posixpath
 
+from bert_tf.models import open_weights, pretrained
+from bert_tf.models.directory import ModelFiles
+from bert_tf.models.variable_names import check_shapes
 from bert_tf.system.checks import check_not_empty, check_output_file, is_remote
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, like, setting, value_of
-from bert_tf.system.messages import named_by
+from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import encoding_setting
 from bert_tf.system.text_files import TextFile, compression_of, whole_lines
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.training.beginning import make_tokenizer
 from bert_tf.training.settings import ComputationSettings, DeviceSettings, ModelSettings
+from bert_tf.weights.mapping import Weights
 
 _FORMAT_BY_ENDING = {".npz": "npz", ".tfrecord": "tfrecord"}
 
@@ -119,3 +125,46 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
                 file = TextFile(self.input_file, compression_of(self.input_file)[0], self.encoding)
                 for offset, block in itertools.islice(whole_lines(file, file.chunks()), 1):
                     file.decode(offset, block)
+        with named_by("--init_checkpoint"):
+            is_light = open_weights.is_light(self.init_checkpoint)
+        if is_light and all(map(os.path.isfile, filter(None, (self.bert_config_file, self.vocab_file)))):
+            with unheard():
+                describe_model(self)
+
+
+def describe_model(settings: FeatureSettings) -> tuple[Weights, ModelFiles, Tokenizer, tuple[int, ...]]:
+    """The weights, what goes with them, and the layers that are asked for, checked against each other.
+
+    Raises:
+      OSError, ValueError: a file or a layer is not there, or they don't fit; names the flag.
+    """
+    with named_by("--init_checkpoint"):
+        weights = open_weights.open_weights(settings.init_checkpoint)
+    files = pretrained.describe(
+        weights, bert_config_file=settings.bert_config_file, vocab_file=settings.vocab_file,
+        do_lower_case=settings.do_lower_case, strip_accents=settings.strip_accents,
+        allow_unknown=settings.allow_unknown_config_keys,
+    )  # fmt: skip
+    tokenizer = make_tokenizer(files, settings)
+    check_shapes(weights, files.config, files.config_file or "The configuration")
+    layers = parse_layers(settings.layers_asked_for, files.config.num_hidden_layers)
+    return weights, files, tokenizer, layers
+
+
+def parse_layers(text: str, num_hidden_layers: int) -> tuple[int, ...]:
+    """The layers of --layers: numbers with commas between them, -1 the last one, 0 the first.
+
+    Raises:
+      ValueError: not numbers, or there is no such layer.
+    """
+    try:
+        layers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"--layers={text}: give numbers with commas between them, such as -1,-2.") from None
+    for layer in layers:
+        if not -num_hidden_layers <= layer < num_hidden_layers:
+            raise ValueError(
+                f"--layers={text}: there is no layer {layer}, the model has {num_hidden_layers}: "
+                f"{-num_hidden_layers} to -1, or 0 to {num_hidden_layers - 1}."
+            )
+    return layers

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from absl import logging
 
 from bert_tf.system.atomic import write_text_file
+from bert_tf.system.messages import some
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import lines_at_beginning, read_text_lines
 from bert_tf.tasks.ner.notation import LETTERS, OUTSIDE, STANDARD, Notation, notation_of
@@ -30,6 +31,8 @@ _HEADERS = {"label", "labels", "ner", "ner_tag", "pos", "tag", "tags", "text", "
 # What BILOU calls last and unit is end and single in BIOES.
 _FROM_BILOU = str.maketrans("LU", "ES")
 _TO_BILOU = str.maketrans("ES", "LU")
+
+_LONG_SENTENCE = 200  # words: a file of so many has more than one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,6 +253,8 @@ def read_conll(path: str, layout: Layout, scheme: str | None = None, has_tags: b
         raise ValueError(f"{path} has no words.")
     _check_first_word(path, reader.sentences)
     reader.finish()
+    if len(reader.sentences) == 1 and (length := len(reader.sentences[0].words)) > _LONG_SENTENCE:
+        logging.warning("%s: no blank line ends a sentence, so that it is one sentence of %d words.", path, length)
     if reader.repaired:
         logging.warning(
             "%s: the tags of %d sentences break the scheme %s and were read as conlleval reads them.",
@@ -318,6 +323,17 @@ def check_several_tags(sentences: Iterable[Sentence]) -> None:
     tags = {tag for sentence in sentences for tag in sentence.tags}
     if len(tags) == 1:
         raise ValueError(f"all words have the same tag, {tags.pop()!r}: there is nothing to learn.")
+
+
+def kinds_of(sentences: Iterable[Sentence], tag_scheme: str) -> set[str]:
+    """The tags of sentences, or, where they mark entities, the types of these."""
+    tags = {tag for sentence in sentences for tag in sentence.tags or ()}
+    return tags if tag_scheme == "plain" else {*types_of(tags)}
+
+
+def unknown_tags(flag: str, tags: Iterable[str]) -> ValueError:
+    """The error that a file has tags, or types of entities, that the training set lacks."""
+    return ValueError(f"{flag} has tags that --train_file lacks, so that they can't be learned: {some(sorted(tags))}.")
 
 
 class _Reader:

@@ -2,12 +2,23 @@
 
 import dataclasses
 
-from bert_tf.system.checks import check_input_files
+from bert_tf.models.directory import read_head
+from bert_tf.system.checks import check_input_files, is_remote
 from bert_tf.system.declare import setting
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import encoding_setting
-from bert_tf.tasks.ner.data import Layout, check_beginning, check_several_tags, check_tags
-from bert_tf.training.class_weights import check_class_weights, class_weights_setting
+from bert_tf.tasks.ner.data import (
+    Layout,
+    check_beginning,
+    check_several_tags,
+    check_tags,
+    kinds_of,
+    learned_scheme,
+    tag_set,
+    unknown_tags,
+)
+from bert_tf.text.tokenizer_files import directory_of
+from bert_tf.training.class_weights import check_class_weights, check_labels_of, class_weights_setting
 from bert_tf.training.settings import FineTuningSettings, features_setting
 
 
@@ -98,12 +109,16 @@ class NerSettings:
         """
         run.check_files(train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)
         check_class_weights(self.class_weights, run.do_train)
+        run.check_trains_bert(not self.features)
         run.check_dev_set(run.do_eval, ": give --do_eval")
+        if self.features and (self.lstm_size or 0) % 2:
+            raise ValueError(f"--lstm_size={self.lstm_size} must be even: half of it is for each direction.")
         for name in ("lstm_size", "lstm_layers"):
             if run.do_train and getattr(self, name) is not None and not self.features:
                 raise ValueError(f"--{name} is for the feature-based way: give --features.")
         if self.metric == "klue" and self.tag_scheme == "plain":
             raise ValueError("--metric=klue scores entities: --tag_scheme=plain has none.")
+        known = None  # the tags of the training set, or types of entities, if it is read to its end
         for needed, name in ((run.do_train, "train"), (run.do_eval, "dev"), (run.do_predict, "test")):
             if needed:
                 flag = f"--{name}_file"
@@ -112,5 +127,18 @@ class NerSettings:
                     read = [check_beginning(path, self.layout, name != "test" or self.test_has_tags) for path in files]
                     for path, (sentences, _) in zip(files, read, strict=True) if name != "test" else ():
                         check_tags(path, sentences)
+                    sentences = [sentence for sentences, _ in read for sentence in sentences]
+                    found = kinds_of(sentences, self.tag_scheme)
                     if name == "train" and all(are_all for _, are_all in read):
-                        check_several_tags(sentence for sentences, _ in read for sentence in sentences)
+                        check_several_tags(sentences)
+                        known = found
+                if known is not None and (unknown := found - known) and not _knows_tags(run.init_checkpoint):
+                    raise unknown_tags(flag, unknown)
+                if known is not None and self.class_weights and not _knows_tags(run.init_checkpoint):
+                    scheme = learned_scheme(self.tag_scheme)
+                    check_labels_of(self.class_weights, sorted(known) if scheme == "plain" else tag_set(scheme, known))
+
+
+def _knows_tags(path: str | None) -> bool:
+    """Whether weights may have an output layer of tags, which a run then keeps; True where that is not known."""
+    return bool(path) and (is_remote(path) or bool(read_head(directory_of(path)).labels))

@@ -16,8 +16,8 @@ from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text import tokenizer_files
 from bert_tf.training import run_directory
+from bert_tf.training.beginning import StartingHead, find_head
 from bert_tf.training.class_weights import class_weights
-from bert_tf.training.fine_tuning import StartingHead, find_head
 
 
 class NerTask(FineTuningTask):
@@ -165,6 +165,8 @@ class NerTask(FineTuningTask):
     def _check_tags(self, flag: str, sentences: list[data.Sentence], run) -> None:
         tags = _tags_of(sentences)
         unknown = sorted(tags - set(self.labels))
+        if unknown and run.do_train:
+            raise data.unknown_tags(flag, unknown)
         if unknown and not run.do_train and not tags & set(self.labels) - {data.OUTSIDE}:
             raise ValueError(
                 f"{flag} has other tags than {self.source}: {difference(self.labels, sorted(tags))}. --do_train with "

@@ -101,13 +101,13 @@ def read_examples(
 
 def check_examples(
     path: str, columns: Columns | None, score_range: tuple[float, float], table: TableSettings = USUAL_TABLE
-) -> None:
+) -> tuple[list[SimilarityExample], bool]:
     """Reads the beginning of a local file, without TensorFlow; see `tables.beginning`.
 
     Raises:
       ValueError: as of `read_examples`, whose arguments these are.
     """
-    beginning(path, _examples(path, columns, score_range, table))
+    return beginning(path, _examples(path, columns, score_range, table))
 
 
 def _examples(

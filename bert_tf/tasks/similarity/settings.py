@@ -4,11 +4,14 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from bert_tf.data.tables import FileSettings, TableSettings
+from bert_tf.data.tables import FileSettings, TableSettings, check_different
+from bert_tf.models.head_config import HeadConfig
 from bert_tf.system.declare import setting
 from bert_tf.tasks.similarity.data import Columns, check_examples
 from bert_tf.text.characters import plain_name
 from bert_tf.training.settings import FineTuningSettings
+
+_TEXTS = {"cosine": "two texts", "ranking": "two or three texts", "triplet": "three texts"}
 
 
 def _parse_range(score_range: Sequence[str | float], flag: str = "--score_range") -> tuple[float, float]:
@@ -84,6 +87,21 @@ class SimilaritySettings(TableSettings, FileSettings):
         """The lowest and the highest score."""
         return _parse_range(self.score_range)
 
+    def check_data(self, loss: str, texts: int, has_scores: bool) -> None:
+        """Refuses training data of another loss: texts of an example, and whether they have scores.
+
+        Raises:
+          ValueError: says what the loss needs, and what there is.
+        """
+        if (loss == "cosine") != has_scores or (loss == "triplet" and texts == 2):
+            scores = "scores" if has_scores else "no scores"
+            raise ValueError(
+                f"--loss={loss} is for {_TEXTS[loss]} {'and a score' if loss == 'cosine' else 'without a score'}; "
+                f"--train_file has {texts} texts and {scores}."
+            )
+        if loss == "cosine" and texts == 3:
+            raise ValueError("--loss=cosine is for two texts and a score; leave out --negative.")
+
     def check_loss(self, loss: str) -> None:
         """Refuses settings of another loss.
 
@@ -95,8 +113,11 @@ class SimilaritySettings(TableSettings, FileSettings):
             if getattr(self, name) is not None and loss != kind:
                 raise ValueError(f"--{name} is for --loss={kind}; this is --loss={loss}.")
 
-    def check(self, run: FineTuningSettings) -> None:
+    def check(self, run: FineTuningSettings) -> HeadConfig | None:
         """Refuses contradictions, missing files, and files that lack a column.
+
+        Returns:
+          The head of the run's models, None: it has none.
 
         Raises:
           ValueError, FileNotFoundError: names flag, or file and line.
@@ -108,11 +129,16 @@ class SimilaritySettings(TableSettings, FileSettings):
         for name in ("negative", "score"):
             if getattr(self, name) and not self.text_a:
                 raise ValueError(f"--{name} needs --text_a and --text_b beside it.")
+        check_different({f"--{name}": getattr(self, name) for name in ("text_a", "text_b", "negative", "score")})
         if self.loss:
             self.check_loss(self.loss)
         score_range = self.scores_between
 
-        def check_beginning(name: str, file: str) -> None:
-            check_examples(file, self.columns, score_range, self.of_set(name.removesuffix("_file")))
+        def check_beginning(name: str, file: str) -> tuple[list, bool]:
+            found = check_examples(file, self.columns, score_range, self.of_set(name.removesuffix("_file")))
+            if self.loss and name == "train_file" and found[0]:
+                self.check_data(self.loss, len(found[0][0].texts), found[0][0].score is not None)
+            return found
 
         run.check_tables(check_beginning, self)
+        return None

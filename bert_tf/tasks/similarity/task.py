@@ -16,8 +16,6 @@ from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training import run_directory
 
-_TEXTS = {"cosine": "two texts", "ranking": "two or three texts", "triplet": "three texts"}
-
 
 class SimilarityTask(FineTuningTask):
     """Vectors of texts that are alike are near.
@@ -93,15 +91,7 @@ class SimilarityTask(FineTuningTask):
         if not own.loss:
             logging.info("--loss=%s, since --train_file has %sscores.", loss, "no " if loss == "ranking" else "")
         own.check_loss(loss)
-        texts = rows.rows_per_example
-        if (loss == "cosine") != ("scores" in rows.labels) or (loss == "triplet" and texts == 2):
-            scores = "scores" if "scores" in rows.labels else "no scores"
-            raise ValueError(
-                f"--loss={loss} is for {_TEXTS[loss]} {'and a score' if loss == 'cosine' else 'without a score'}; "
-                f"--train_file has {texts} texts and {scores}."
-            )
-        if loss == "cosine" and texts == 3:
-            raise ValueError("--loss=cosine is for two texts and a score; leave out --negative.")
+        own.check_data(loss, rows.rows_per_example, "scores" in rows.labels)
         self.settings = dataclasses.replace(own, loss=loss)
         self.given_size, self.begun_size = own.negatives_batch_size, earlier.get("negatives_batch_size")
         self.begin(run)

@@ -19,6 +19,7 @@ _WORD = re.compile("[^ \t\r\n\u202f]+")
 _CHECKED = 1 << 20  # characters of a file that are checked before TensorFlow is imported
 # In JSON; strings as a whole, also one that is cut off.
 _BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+_MANY_PARTS = 0.1  # the share of answers that are parts of words; in English 0.01
 _LISTED = 10  # the log shows this many of the answers that are not found
 
 
@@ -155,16 +156,34 @@ def _beginning(path: str, encoding: str) -> dict:
     return parse_json(text[:end] + "]}]}", path) if end else {"data": []}
 
 
-def check_beginning(path: str, is_training: bool, version_2_with_negative: bool, encoding: str) -> None:
+def check_room(max_seq_length: int, max_query_length: int, special: int = 3) -> None:
+    """Refuses windows that are full with a question and the special tokens of a pair, at least 3.
+
+    Raises:
+      ValueError: names both flags.
+    """
+    if max_seq_length <= max_query_length + special:
+        raise ValueError(
+            f"--max_seq_length={max_seq_length} must be greater than --max_query_length={max_query_length} + "
+            f"{special}, or no window has room for any of the context."
+        )
+
+
+def check_beginning(path: str, is_training: bool, version_2_with_negative: bool, encoding: str) -> int | None:
     """Refuses a local file that is no SQuAD file or has no question, without TensorFlow; a large one by its beginning.
+
+    Returns:
+      How many questions it has, with or without their answers; None: that is not known of a large one.
 
     Raises:
       ValueError: as of `read_squad_examples`; names the file and the place.
     """
     whole = lines_at_beginning(path) is None
     found = read_squad_examples([path], is_training, version_2_with_negative, encoding=encoding, whole=whole)
-    if whole and not found.examples and not found.skipped:
-        raise ValueError(f"{path} has no question.")
+    if whole and not found.examples:
+        lost = f" whose answer is where its answer_start says, of {len(found.skipped)}" if found.skipped else ""
+        raise ValueError(f"{path} has no question{lost}.")
+    return len(found.examples) + len(found.skipped) if whole else None
 
 
 def read_squad_examples(
@@ -238,6 +257,8 @@ def read_squad_examples(
     several = sum("guid" in q and len(q.get("answers", ())) > 1 for q in _questions(articles)) if is_training else 0
     if several:
         logging.info("Of %d questions %d have several answers: the first one of each is trained on.", total, several)
+    if answer_from == "words":
+        _warn_of_parts_of_words(articles)
     if skipped:
         listed = "".join(f"\n  {s['id']}: {s['answer']!r} vs. {s['found'][:100]!r}" for s in skipped[:_LISTED])
         more = f"\n  and {len(skipped) - _LISTED} more" if len(skipped) > _LISTED else ""
@@ -250,6 +271,24 @@ def read_squad_examples(
         )
     missing = f"{len(unanswered)} questions have no answers ({_some(unanswered)})" if unanswered else ""
     return SquadData(examples, skipped, articles, missing)
+
+
+def _warn_of_parts_of_words(articles: list[dict]) -> None:
+    """Warns where many answers begin or end inside a word, as in languages with particles or without spaces."""
+    inside = total = 0
+    for entry in (entry for article in articles for entry in article["paragraphs"]):
+        context = entry["context"]
+        for answer in (answer for question in entry["qas"] for answer in question.get("answers", ())):
+            text, start = answer.get("text"), answer.get("answer_start")
+            if isinstance(text, str) and text and isinstance(start, int) and 0 <= start <= len(context) - len(text):
+                edges = (start, start + len(text))
+                total += 1
+                inside += any(context[max(at - 1, 0) : at].isalnum() and context[at : at + 1].isalnum() for at in edges)
+    if inside > _MANY_PARTS * total:
+        logging.warning(
+            "%d of %d answers (%d %%) begin or end inside a word, where --answer_from=words loses them or gives whole "
+            "words: give --answer_from=offsets.", inside, total, round(100 * inside / total),
+        )  # fmt: skip
 
 
 def _some(ids: Sequence[str]) -> str:

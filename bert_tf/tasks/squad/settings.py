@@ -1,12 +1,16 @@
 """The settings of run_squad.py beyond those that all fine-tuning scripts share; checked without TensorFlow."""
 
 import dataclasses
+from collections.abc import Collection
 
+from bert_tf.models.config import BertConfig
+from bert_tf.models.directory import ModelFiles
+from bert_tf.models.variable_names import WITH_JOINT_HEAD
 from bert_tf.system.checks import check_input_files, check_output_dir
 from bert_tf.system.declare import ORIGINAL, setting
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import encoding_setting
-from bert_tf.tasks.squad.data import check_beginning
+from bert_tf.tasks.squad.data import check_beginning, check_room
 from bert_tf.training.settings import FineTuningSettings, lstm_setting
 
 
@@ -94,6 +98,7 @@ class SquadSettings:
         """
         if self.lstm_on_top and self.question_head == "joint":
             raise ValueError("--lstm_on_top is for --question_head=independent.")
+        check_room(run.max_seq_length, self.max_query_length)
         if run.do_eval and not (self.dev_file or self.predict_file):
             raise ValueError("--do_eval needs --dev_file (or --predict_file).")
         run.check_files(
@@ -105,6 +110,25 @@ class SquadSettings:
             (run.do_eval, self.dev_flag),
             (run.do_predict, "predict_file"),
         ):
-            for path in check_input_files(getattr(self, name), f"--{name}") if needed else ():
-                with named_by(f"--{name}"), unheard():
+            paths = check_input_files(getattr(self, name), f"--{name}") if needed else []
+            with named_by(f"--{name}"), unheard():
+                counts = [
                     check_beginning(path, name == "train_file", self.version_2_with_negative, self.encoding)
+                    for path in paths
+                ]
+            if name == "train_file" and counts and None not in counts and not self.steps_from_windows:
+                run.check_steps(sum(counts))
+
+    def check_model(self, run: FineTuningSettings, files: ModelFiles, names: Collection[str], source: str) -> None:
+        """Refuses a head that the model can't have; see `beginning.checked_settings`."""
+        self.check_config(files.config)
+
+    def check_config(self, config: BertConfig) -> None:
+        """Refuses the joint head for a family whose authors had none.
+
+        Raises:
+          ValueError: names the flag and the families.
+        """
+        if self.question_head == "joint" and config.model_type not in WITH_JOINT_HEAD:
+            others = " and ".join(BertConfig.classes[name].title for name in WITH_JOINT_HEAD)
+            raise ValueError(f"--question_head=joint: only {others} have this head, {config.title} has not.")

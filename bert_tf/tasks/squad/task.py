@@ -10,7 +10,6 @@ from absl import logging
 
 from bert_tf.models import question_heads
 from bert_tf.models.directory import ModelFiles, read_head
-from bert_tf.models.families import family_named
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.open_weights import open_weights
 from bert_tf.system.atomic import write_text_file
@@ -20,7 +19,9 @@ from bert_tf.system.text_files import list_files
 from bert_tf.tasks.squad import answers, data, metrics, outputs, windows
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text import tokenizer_files
-from bert_tf.training import fine_tuning, run_directory
+from bert_tf.training import run_directory
+from bert_tf.training.beginning import put_lstm_on_top
+from bert_tf.training.settings import number_of_steps
 
 
 class SquadTask(FineTuningTask):
@@ -61,9 +62,7 @@ class SquadTask(FineTuningTask):
         """The head to train or to predict with: of the flags, of the model, or of its family's authors."""
         own, trained = self.settings, self.trained_head
         joint, title = question_heads.JOINT_CLASSES.get(files.config.model_type), files.config.title
-        if own.question_head == "joint" and not joint:
-            others = " and ".join(family_named(name).config_class.title for name in question_heads.JOINT_CLASSES)
-            raise ValueError(f"--question_head=joint: only {others} have this head, {title} has not.")
+        own.check_config(files.config)
         if own.question_head not in (None, trained or own.question_head) and (resumes or not run.do_train):
             raise ValueError(f"--question_head={own.question_head}: {self.source} was trained with {trained}.")
         authors = joint and (own.version_2_with_negative or not joint.needs_impossible) and not own.lstm_on_top
@@ -71,7 +70,7 @@ class SquadTask(FineTuningTask):
         if head == "independent":
             if own.beam_size:
                 raise ValueError("--beam_size is for --question_head=joint.")
-            fine_tuning.put_lstm_on_top(files, own.lstm_on_top, run.do_train)
+            put_lstm_on_top(files, own.lstm_on_top, run.do_train)
             return HeadConfig(lstm_on_top=files.head.lstm_on_top)  # whatever the model was for before
         if own.lstm_on_top:
             raise ValueError(f"--lstm_on_top is for --question_head=independent; {self.source} was trained with joint.")
@@ -105,7 +104,7 @@ class SquadTask(FineTuningTask):
         cache_dir = own.feature_cache_dir or posixpath.join(run.output_dir, "windows")
         self.cache_dir = cache_dir if cache_dir != "none" and self.is_chief else None
         if train and not own.steps_from_windows:
-            fine_tuning.number_of_steps(len(train.examples), run.train_batch_size, run.num_train_epochs)
+            number_of_steps(len(train.examples), run.train_batch_size, run.num_train_epochs)
         if train:
             # The original shuffles the questions before it cuts their contexts, and so orders train.tf_record.
             order = list(range(len(train.examples)))

@@ -19,7 +19,7 @@ from bert_tf.data.token_rows import TokenRows, document_spans
 from bert_tf.system.atomic import load_arrays, save_arrays
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.workers import map_tasks
-from bert_tf.tasks.squad.data import Paragraph, SquadExample
+from bert_tf.tasks.squad.data import Paragraph, SquadExample, check_room
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.unknown_tokens import watch_unknown
 
@@ -119,12 +119,7 @@ class WindowSettings:
         Raises:
           ValueError: names both flags.
         """
-        special = tokenizer.num_special_tokens(pair=True)
-        if self.max_seq_length <= self.max_query_length + special:
-            raise ValueError(
-                f"max_seq_length={self.max_seq_length} must be greater than max_query_length="
-                f"{self.max_query_length} + {special}, or no window has room for any of the context."
-            )
+        check_room(self.max_seq_length, self.max_query_length, tokenizer.num_special_tokens(pair=True))
 
 
 class _EncodedParagraph:

@@ -568,6 +568,10 @@ def table_of(labels) -> str:
             "3 numbers as classes, such as '0.25': if they are scores, give --regression",
         ),
         ([*range(60)] * 2, "60 numbers as classes, such as '0': if they are scores, give --regression"),
+        (
+            ["positive", "negative"] * 2 + ["positve"],
+            r"labels of one row only .* another's: 'positve' \('positive'\?\)\.",
+        ),
         ([*map(str, range(25)), *"ab" * 2], "27 classes in 29 rows: is --label the column of the classes"),
     ],
 )

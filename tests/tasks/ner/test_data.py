@@ -383,3 +383,12 @@ def test_tags_that_are_ids_or_differ_in_case(write, caplog):
         labels("a 11\nb 12\nc 13\nd 14\ne 15\n", "plain")
     assert labels("a B-PER\nb B-per\n", "iob2") == ["O", "B-PER", "I-PER", "B-per", "I-per"]
     assert "types of entities that differ in case only are different classes: 1 ('PER' and 'per')" in caplog.text
+
+
+def test_a_file_without_blank_lines_is_told(tmp_path, caplog):
+    for length in (200, 201):
+        (tmp_path / "one.conll").write_text("Ada O\n" * length)
+        read_conll(str(tmp_path / "one.conll"), Layout())
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records if record.levelname == "WARNING"] == [
+        "no blank line ends a sentence, so that it is one sentence of 201 words."
+    ]

@@ -322,3 +322,15 @@ def test_an_empty_answer_is_not_in_the_context(tmp_path):
     assert [example.qas_id for example in read.examples] == ["p"] and [skipped["id"] for skipped in read.skipped] == [
         "q"
     ]
+
+
+def test_answers_that_are_parts_of_words_are_counted(tmp_path, caplog):
+    context = "서울은 수도이다. 부산은 항구이다."
+    asked = [question(str(start), answers=((context[start:][:2], start),)) for start in (0, 4, 10)]
+    path = write(tmp_path / "korean.json", *asked, question("4", answers=(("수도이다.", 4),)), context=context)
+    read_squad_examples([path], False)
+    assert "3 of 4 answers (75 %) begin or end inside a word" in caplog.text
+    caplog.clear()
+    read_squad_examples([path], False, answer_from="offsets")
+    read_squad_examples([write(tmp_path / "english.json", question())], False)
+    assert "inside a word" not in caplog.text
