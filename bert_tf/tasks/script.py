@@ -49,7 +49,7 @@ from bert_tf.training import (
     run_directory,
     search,
 )
-from bert_tf.training.log import LOG_FILE
+from bert_tf.training.loop import LOG_FILE
 from bert_tf.training.settings import FineTuningSettings, number_of_steps
 from bert_tf.training.step import Trainer, make_predict_function
 from bert_tf.training.teacher import Teacher, check_resumed, with_labels_of

@@ -253,8 +253,9 @@ def _with_versions(settings: dict) -> dict:
     return json.loads(json.dumps({**settings, **{_VERSION + name: value for name, value in versions.items()}}))
 
 
-def _changes(old: Mapping, new: Mapping) -> dict[str, tuple]:
-    """Changed settings that lead to another model: name -> (what it was, what it is now)."""
+def _changes(output_dir: str, settings: dict) -> dict[str, tuple]:
+    """Settings that lead to another model than the run in output_dir has: name -> (what it was, what it is now)."""
+    old, new = read_settings(output_dir), _with_versions(settings)
     if old:  # earlier versions had one recipe, and did not note it
         old = {**{name: value for name, value in dataclasses.asdict(Recipe()).items() if name in new}, **old}
     names = sorted({*old, *new} - _WITHOUT_EFFECT) if old else []
@@ -269,8 +270,7 @@ def warn_of_changes(output_dir: str, settings: dict) -> None:
     A run resumes exactly only with the same data, batch size, seed and schedule. A change may be intended, so it is a
     warning and not an error.
     """
-    changes = _changes(read_settings(output_dir), _with_versions(settings))
-    if changes:
+    if changes := _changes(output_dir, settings):
         logging.warning(
             "Not as in the earlier run of this directory: %s. The remaining steps will use the new values.",
             "; ".join(f"{name} {before} -> {now}" for name, (before, now) in changes.items()),
@@ -286,12 +286,11 @@ def is_finished(output_dir: str, settings: dict, num_train_steps: int) -> bool:
     """
     from bert_tf.training.checkpoints import has_optimizer_state
 
-    newest, old = latest_checkpoint(output_dir), read_settings(output_dir)
-    step = old.get(FINISHED)
+    newest, step = latest_checkpoint(output_dir), read_settings(output_dir).get(FINISHED)
     if newest is None or step is None:
         return False
-    new = _with_versions(settings)
-    changes = {name: values for name, values in _changes(old, new).items() if not name.startswith(_VERSION)}
+    changes = _changes(output_dir, settings)
+    changes = {name: values for name, values in changes.items() if not name.startswith(_VERSION)}
     advice = "Choose another directory, or start over with --overwrite_output_dir."
     if set(changes) == {"num_train_epochs"} and num_train_steps > step:
         if has_optimizer_state(newest):

@@ -26,7 +26,7 @@ def data(tmp_path_factory):
 
 
 _TERMINATED_AT_ITS_FIRST_LINE = """
-from bert_tf.training.log import TrainingLog
+from bert_tf.training.loop import TrainingLog
 write = TrainingLog.write
 def write_and_terminate(*arguments):
     write(*arguments)

@@ -8,7 +8,7 @@ from bert_tf.system.atomic import write_text_file
 from bert_tf.tasks.domain.settings import DomainSettings
 from bert_tf.tasks.domain.texts import Vocabulary
 from bert_tf.training import plots
-from bert_tf.training.log import LOG_FILE
+from bert_tf.training.loop import LOG_FILE
 
 _WORDS_SHOWN = 20
 _TEXTS = {"heldout": "the domain", "other": "the other text"}
