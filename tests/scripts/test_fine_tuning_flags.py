@@ -88,7 +88,7 @@ CUSTOM = ["--do_train", "--task_name=custom", "--text_a=text", "--label=verdict"
          "ValueError: --train_file: *words.conll, line 2: no column --tag_column=4, there are 2"),
         ("run_ner", ["--do_eval", "--dev_file=none.conll"], "ValueError: --dev_file: no file matches 'none"),
         ("run_squad", ["--do_train", "--train_file=none.json"], "ValueError: --train_file: no file matches 'none"),
-        ("run_squad", ["--do_predict", "--predict_file={}/two.csv", "--num_seeds=3"], "ValueError: --num_seeds=3"),
+        ("run_squad", ["--do_predict", "--predict_file={}/two.csv", "--num_seeds=3"], "ValueError: --num_seeds is for training"),
         ("run_squad", ["--do_eval", "--dev_file={}/two.csv", "--overwrite_output_dir"],
          "ValueError: --overwrite_output_dir is for training: give --do_train"),
         ("run_classifier", [*CUSTOM, "--learning_rate=-1"], "ValueError: --learning_rate=-1 must be from 0 to 1."),
