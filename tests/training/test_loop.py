@@ -243,7 +243,7 @@ def test_a_nan_step_can_be_skipped_and_counted():
     assert all(np.isfinite(value).all() for value in values.values())
 
 
-def train_loop(tmp_path, batches, evaluate=None, save_first=True, **settings):
+def train_loop(tmp_path, batches, evaluate=None, save_first=True, should_stop=lambda: False, **settings):
     strategy = one_device()
     model, optimizer = build(strategy)
     steps, batch_size = batches["input_ids"].shape[:2]
@@ -252,6 +252,7 @@ def train_loop(tmp_path, batches, evaluate=None, save_first=True, **settings):
     )
     dataset = tf.data.Dataset.from_tensor_slices(batches)
     options = {"evaluate": evaluate, "eval_every_steps": trainer.settings.eval_every_steps, "save_first": save_first}
+    options["should_stop"] = should_stop
     return loop.train(trainer, steps, lambda first, share: dataset.skip(first), str(tmp_path), **options)
 
 
@@ -311,6 +312,16 @@ def test_the_loop_writes_checkpoints_and_logs(tmp_path):
     for line in lines:
         assert {"loss", "masked_lm_accuracy", "next_sentence_accuracy", "learning_rate"} <= set(line)
     assert list(tmp_path.glob("events.out.tfevents.*"))
+
+
+def test_an_early_stop_saves_its_step_and_is_heeded_by_the_next_start(tmp_path, caplog):
+    steps = []
+    options = {"eval_every_steps": 2, "should_stop": lambda: len(steps) == 2}
+    assert train_loop(tmp_path, make_batches(4, 6), lambda step: steps.append(step) or {}, **options) == 4 == steps[-1]
+    assert checkpoints.read_global_step(checkpoints.latest_checkpoint(str(tmp_path))) == 4
+    with caplog.at_level("INFO"):
+        assert train_loop(tmp_path, make_batches(4, 6), **options) == 0  # nothing was restored
+    assert "Nothing to train: step 0 is reached, and the run was stopped early." in caplog.text
 
 
 def test_points_of_the_log_are_means(tmp_path):
