@@ -204,15 +204,6 @@ def test_sum_of_losses_of_words():
     np.testing.assert_allclose(4 * result["loss"], losses, rtol=1e-6)
 
 
-def test_robertas_pretraining_differs_from_its_fine_tuning_only_in_rate_and_decay():
-    """So `test_robertas_adam` and `test_robertas_schedule` hold for both."""
-    recipe = RobertaConfig.pretraining_recipe
-    assert (recipe.weight_decay_rate, recipe.clip_norm, recipe.exclude_from_weight_decay) == (0.01, 0, ())
-    other = RobertaConfig.recipe
-    names = {name for name in dataclasses.asdict(recipe) if getattr(recipe, name) != getattr(other, name)}
-    assert names == {"learning_rate", "warmup_proportion", "weight_decay_rate"}
-
-
 def test_berts_recipe_is_the_originals():
     assert BertConfig.recipe == BertConfig.pretraining_recipe == Recipe()
     optimizer = create_optimizer("adamw", 1e-4, 10, 1)
