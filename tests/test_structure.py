@@ -252,11 +252,11 @@ def test_only_main_reads_flags():
 # What there is at most, so that weight does not come back: lower a number when the house gets lighter. The aims are
 # 27,500 and 18,500 lines, 26,000 of tests, 65 and 50 modules, 500 and 60 lines.
 AT_MOST = {
-    "lines of bert_tf/ and the scripts": 49_300,
-    "of these code": 32_000,
-    "lines of tests/": 43_900,
-    "modules that a fine-tuning run loads": 125,
-    "modules that Predictor loads": 118,
+    "lines of bert_tf/ and the scripts": 47_500,
+    "of these code": 30_700,
+    "lines of tests/": 42_300,
+    "modules that a fine-tuning run loads": 106,
+    "modules that Predictor loads": 84,
     "lines of a file": 600,
     "lines of a function": 85,
 }
