@@ -69,6 +69,7 @@ def test_other_arguments(directory, texts, message):
         predictor.predict(texts)
 
 
+@pytest.mark.slow  # in small: the classifier above, and text/test_graph_tokenizer.py
 def test_a_tagger_keeps_markers_whole(tmp_path):
     """In strings and in words, as its export does; a RoBERTa's, whose markers are numbered in a file of their own."""
     labels = ner_data.tag_set("iob2", ["PER", "LOC"])
