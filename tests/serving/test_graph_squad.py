@@ -15,7 +15,7 @@ from helpers.slow import slow
 from bert_tf.models.config import BertConfig
 from bert_tf.models.question_heads import AlbertForQuestionAnswering, ElectraForQuestionAnswering
 from bert_tf.models.task_models import BertForQuestionAnswering
-from bert_tf.serving import export, server_ops
+from bert_tf.serving import export, graph_squad, server_ops
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.serving.question_answerer import QuestionAnswerer, _describe
 from bert_tf.tasks.squad.answers import PredictionSettings, predict_answers
@@ -171,6 +171,26 @@ def test_equal_to_the_last_tie(tokenizer, null, values):
     assert answered == {True, False}
     if values.get("n_best_size") in (1, 2):  # an answer from outside the n-best
         assert any(r["answer"] and r["answer"] not in [e["text"] for e in r["nbest"]] for r in wanted)
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted"),
+    [
+        (2, [["a", "", "-"], ["", "-", "-"]]),  # the span without characters is "no answer" already
+        (3, [["a", "", "b", "-"], ["", "-", "-", "-"]]),
+        (4, [["a", "", "b", "", "-"], ["", "-", "-", "-", "-"]]),  # "no answer" itself counts, too
+        (1, [["a", ""], ["", "-"]]),
+    ],
+)
+def test_spans_without_characters(size, wanted):
+    """Of the first question: a, a again, a span without characters, b, and "no answer"; of the second "no answer"."""
+    scores, texts = tf.constant([9.0, 8.0, 7.0, 6.0, 5.0, 1.0], tf.float64), tf.constant(["a", "a", "", "b", "", ""])
+    starts = tf.where(tf.equal(texts, ""), -1, tf.range(6))
+    answers = graph_squad._Answers(scores, starts, starts + 1, texts)
+    is_extra = tf.constant([False] * 4 + [True] * 2)
+    found = graph_squad._nbest(tf.constant([0] * 5 + [1]), answers, is_extra, tf.constant(2), size, True)
+    listed = tf.where(tf.math.is_finite(found.scores), found.texts, "-").numpy().tolist()
+    assert [[text.decode() for text in row] for row in listed] == wanted
 
 
 # ---- with a model --------------------------------------------------------------------------------------------------
