@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 import pytest
+from helpers.descendants import save_model
 from helpers.exports import save
 from helpers.slow import slow
 
@@ -70,6 +71,13 @@ def test_many_texts_are_worth_constant_matrices_in_bfloat16(model_dir, monkeypat
     np.testing.assert_array_equal(found, expected)
     embedder.encode(TEXTS)
     assert embedder._graph is constant  # made once
+
+
+def test_spaces_around_a_text_do_not_count(tmp_path):
+    """Though tokenizers without word pieces, like RoBERTa's, encode them."""
+    embedder = Embedder(save_model(tmp_path / "model", "roberta", BertModel))
+    np.testing.assert_allclose(embedder(" Spaces around \n"), embedder("Spaces around"), atol=1e-6)
+    assert embedder.tokenizer.encode(" a\n") != embedder.tokenizer.encode("a")
 
 
 def test_what_a_directory_says_holds_unless_told_otherwise(model_dir, tmp_path):
