@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
-from bert_tf.data import records
+from bert_tf.data import record_index, records
 from bert_tf.data.record_files import RECORDS_PER_BLOCK
 from bert_tf.data.record_index import index_path, written_index
 
@@ -96,7 +96,7 @@ def main(_):
         for epoch in (0, 2):
             record = epoch * index.total_records + index.total_records // 2
             step = record // FLAGS.batch_size
-            windows = records.shuffled_windows(index, 1, records.SHUFFLE_WINDOW, step * FLAGS.batch_size)
+            windows = record_index.shuffled_windows(index, 1, records.SHUFFLE_WINDOW, step * FLAGS.batch_size)
             measured(f"finding step {step:,}", lambda windows=windows: next(windows))
         stored = os.path.getsize(index_path(names[0]))
         print(f"an index beside a file: {stored:,} bytes; the index in --output_dir: {os.path.getsize(kept):,} bytes")

@@ -9,6 +9,7 @@ files is cached for the next start.
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -18,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.data.order import permutation
 from bert_tf.data.record_files import (
     FRAME_BYTES,
     MAGIC,
@@ -388,3 +390,33 @@ def window_reader(index: RecordIndex):
             return tf.identity(records)
 
     return read
+
+
+def shuffled_windows(
+    index: RecordIndex, seed: int, shuffle_window: int, start_record: int
+) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yields `index.blocks` of each window and the order of its records.
+
+    `start_record` counts from the start of epoch 0; the first window leaves out the records before it.
+    """
+    epoch, skip = divmod(start_record, index.total_records)
+    pending: list[np.ndarray] = []
+    while True:
+        order = permutation(len(index.num_records), seed, epoch, 0)
+        ends = np.cumsum(index.num_records[order])
+        # A block belongs to the window that contains its first record.
+        group = (ends - index.num_records[order]) // shuffle_window
+        bounds = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(order)]
+        for window, (first, last) in enumerate(itertools.pairwise(bounds)):
+            count = int(ends[last - 1] - (ends[first - 1] if first else 0))
+            if skip >= count:
+                skip -= count
+                continue
+            blocks = np.sort(order[first:last])  # reading goes forward through a file
+            pending.append(permutation(count, seed, epoch, 1 + window)[skip:])
+            skip = 0
+            # Data that fit into one window have the same blocks in each epoch: read them once for many (short) epochs.
+            if len(bounds) > 2 or sum(map(len, pending)) >= min(shuffle_window, 4096):
+                yield *index.blocks(blocks), np.concatenate(pending)
+                pending = []
+        epoch += 1

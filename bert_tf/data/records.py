@@ -13,18 +13,17 @@ Shape legend: B batch.
 """
 
 import contextlib
-import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data.order import WHOLE, Share, parts_of_batches, permutation
-from bert_tf.data.record_files import ELECTRA, FRAME_BYTES, MASKED, RecordError, damage_at, gzip_block
-from bert_tf.data.record_index import RecordIndex, find_records, open_at, window_reader
+from bert_tf.data.order import WHOLE, Share, parts_of_batches
+from bert_tf.data.record_files import ELECTRA, FRAME_BYTES, MASKED, UNMASKED, RecordError, damage_at, gzip_block
+from bert_tf.data.record_index import RecordIndex, find_records, open_at, shuffled_windows, window_reader
 from bert_tf.system.progress import progress_bar
 
 SHUFFLE_WINDOW = 20_000  # records; about 15 MB of serialized examples at sequence length 128
@@ -32,10 +31,7 @@ SHUFFLE_WINDOW = 20_000  # records; about 15 MB of serialized examples at sequen
 _PARSERS = max(2, min(8, os.cpu_count() or 2))
 _PREFETCHED = 8  # batches
 _plain = tf.autograph.experimental.do_not_convert  # AutoGraph is not needed and takes longer than everything else
-_LENGTH_FLAGS = {
-    **dict.fromkeys(MASKED[:3], "max_seq_length"),
-    **dict.fromkeys(MASKED[3:6], "max_predictions_per_seq"),
-}
+_LENGTH_FLAGS = dict.fromkeys(MASKED[:3], "max_seq_length") | dict.fromkeys(MASKED[3:6], "max_predictions_per_seq")
 _ELECTRA_KIND = "ELECTRA's unmasked rows"
 _OTHER_ROW = "is not a text of one or two segments, then padding, by its input_mask and segment_ids"
 _TOO_LONG = "a record has more values than it may have in feature"
@@ -101,23 +97,15 @@ def features_of(
     first_payloads = index.first_payloads()
     kinds = {name: _kind_of(payload) for name, (_, payload) in first_payloads.items()}
     first_name, (first_kind, pairs, has_words) = next(iter(kinds.items()))
-    for name, (kind, _, words) in kinds.items():
+    for name, (kind, *_) in kinds.items():
         if kind != first_kind:
             raise RecordError(
                 f"{first_name} has {first_kind}, {name} has {kind}: a run can't use both; give files of one kind"
             )
-        if words != has_words:
-            one, other = (name, first_name) if words else (first_name, name)
-            raise RecordError(
-                f"{one} says what a word is (--word_boundaries, --segmenter), {other} does not: a run can't use both; "
-                "give files of one kind"
-            )
     if pairs:
         ids = Feature(max_seq_length, is_padded=True)
         features = {"word_continuations": ids} if has_words else {}
-        features |= {
-            "input_ids": ids, "segment_lengths": Feature(2 * pairs), "next_sentence_labels": Feature(pairs)
-        }  # fmt: skip
+        features |= dict(zip(UNMASKED, (ids, Feature(2 * pairs), Feature(pairs)), strict=True))
     elif first_kind == _ELECTRA_KIND:
         features, pairs = dict.fromkeys(ELECTRA, Feature(max_seq_length)), 1
     elif no_masked:
@@ -146,9 +134,11 @@ def _kind_of(payload: bytes) -> tuple[str, int | None, bool]:
     """What a record holds, in words; the pairs of an unmasked one; and whether it says what a word is."""
     example = _parsed(payload)
     values = example.features.feature if isinstance(example, tf.train.Example) else {}
-    pairs = max(1, len(values["segment_lengths"].int64_list.value) // 2) if "segment_lengths" in values else None
-    kind = _ELECTRA_KIND if {*values} == {*ELECTRA} else "masked examples"
-    return f"unmasked rows of up to {pairs} pairs" if pairs else kind, pairs, "word_continuations" in values
+    if "segment_lengths" not in values:
+        return _ELECTRA_KIND if {*values} == {*ELECTRA} else "masked examples", None, False
+    pairs, has_words = max(1, len(values["segment_lengths"].int64_list.value) // 2), "word_continuations" in values
+    words = " that say what a word is (--word_boundaries, --segmenter)" if has_words else ""
+    return f"unmasked rows of up to {pairs} pairs{words}", pairs, has_words
 
 
 # --- Indexing ---------------------------------------------------------------------------------------------------------
@@ -189,8 +179,7 @@ def index_records(
     if not index.total_records:
         shown = ", ".join(files[:5]) + (f" and {len(files) - 5} more" if len(files) > 5 else "")
         raise RecordError(f"no records in {shown}")
-    empty = sorted(set(range(len(files))) - set(index.file_number.tolist()))
-    if empty:
+    if empty := sorted(set(range(len(files))) - set(index.file_number.tolist())):
         logging.warning("%d of %d files have no records, the first of them %s", len(empty), len(files), files[empty[0]])
     if features is not None:
         _check_first_records(index.first_payloads(), features)
@@ -386,8 +375,7 @@ def training_batches(
     dataset = dataset.enumerate(start_step * parts).map(_plain(parse), num_parallel_calls=_PARSERS, deterministic=True)
     if read_share != share:
         dataset = parts_of_batches(dataset, share)
-    dataset = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-    return dataset.with_options(_options()).prefetch(_PREFETCHED * share.count)
+    return _finished(dataset, tf.data.INFINITE_CARDINALITY, _PREFETCHED * share.count)
 
 
 def evaluation_batches(
@@ -442,38 +430,16 @@ def evaluation_batches(
         return {**batch, "example_weights": tf.cast(real, tf.float32)}
 
     dataset = dataset.enumerate().map(_plain(parse), num_parallel_calls=_PARSERS, deterministic=True)
+    return _finished(dataset, steps, _PREFETCHED)
+
+
+def _finished(dataset: tf.data.Dataset, steps: int, prefetched: int) -> tf.data.Dataset:
+    options = tf.data.Options()
+    options.deterministic = True
+    # With autotuning, a dataset's end waits for the tuner's next wake-up, which may take as long as the dataset did.
+    options.autotune.enabled = False
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
-    return dataset.with_options(_options()).prefetch(_PREFETCHED)
-
-
-def shuffled_windows(
-    index: RecordIndex, seed: int, shuffle_window: int, start_record: int
-) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yields `index.blocks` of each window and the order of its records.
-
-    `start_record` counts from the start of epoch 0; the first window leaves out the records before it.
-    """
-    epoch, skip = divmod(start_record, index.total_records)
-    pending: list[np.ndarray] = []
-    while True:
-        order = permutation(len(index.num_records), seed, epoch, 0)
-        ends = np.cumsum(index.num_records[order])
-        # A block belongs to the window that contains its first record.
-        group = (ends - index.num_records[order]) // shuffle_window
-        bounds = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(order)]
-        for window, (first, last) in enumerate(itertools.pairwise(bounds)):
-            count = int(ends[last - 1] - (ends[first - 1] if first else 0))
-            if skip >= count:
-                skip -= count
-                continue
-            blocks = np.sort(order[first:last])  # reading goes forward through a file
-            pending.append(permutation(count, seed, epoch, 1 + window)[skip:])
-            skip = 0
-            # Data that fit into one window have the same blocks in each epoch: read them once for many (short) epochs.
-            if len(bounds) > 2 or sum(map(len, pending)) >= min(shuffle_window, 4096):
-                yield *index.blocks(blocks), np.concatenate(pending)
-                pending = []
-        epoch += 1
+    return dataset.with_options(options).prefetch(prefetched)
 
 
 def _parse(serialized: tf.Tensor, features: Features) -> dict[str, tf.Tensor]:
@@ -494,8 +460,12 @@ def _parse(serialized: tf.Tensor, features: Features) -> dict[str, tf.Tensor]:
             longest = tf.reduce_max(value.row_lengths())
             checks.append(tf.debugging.Assert(longest <= feature.length, [f"{_TOO_LONG} {name}", longest]))
         if feature.limit is not None:
-            fits = _are_below(value.flat_values if feature.is_padded else value, feature.limit)
-            checks.append(tf.debugging.Assert(fits, [f"{_OUT_OF_RANGE} {name}"]))
+            numbers = value.flat_values if feature.is_padded else value
+            if feature.dtype == tf.int64:  # without a sign, a negative integer is a large one
+                fits = tf.bitcast(numbers, tf.uint64) < feature.limit
+            else:
+                fits = (numbers >= 0) & (numbers <= feature.limit)
+            checks.append(tf.debugging.Assert(tf.reduce_all(fits), [f"{_OUT_OF_RANGE} {name}"]))
     with tf.control_dependencies(checks):
         for name, feature in features.items():
             value = batch[name]
@@ -503,13 +473,6 @@ def _parse(serialized: tf.Tensor, features: Features) -> dict[str, tf.Tensor]:
                 value = value.to_tensor(shape=[serialized.shape[0], feature.length])
             batch[name] = tf.cast(value, tf.int32) if value.dtype == tf.int64 else tf.identity(value)
     return _with_lengths(batch) if {*features} == {*ELECTRA} else batch
-
-
-def _are_below(values: tf.Tensor, limit: int) -> tf.Tensor:
-    """Whether all values are in range; see `Feature`. Without a sign, a negative integer is a large one."""
-    if values.dtype.is_floating:
-        return tf.reduce_all((values >= 0) & (values <= limit))
-    return tf.reduce_all(tf.bitcast(values, tf.uint64) < limit)
 
 
 def _with_lengths(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -522,11 +485,3 @@ def _with_lengths(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     fits = tf.reduce_all((mask == tf.cast(row[0], tf.int32)) & (segments == tf.cast(row[1], tf.int32)))
     with tf.control_dependencies([tf.debugging.Assert(fits, [_OTHER_ROW])]):
         return {"input_ids": batch["input_ids"], "segment_lengths": tf.stack([first, length - first], axis=1)}
-
-
-def _options() -> tf.data.Options:
-    options = tf.data.Options()
-    options.deterministic = True
-    # With autotuning, a dataset's end waits for the tuner's next wake-up, which may take as long as the dataset did.
-    options.autotune.enabled = False
-    return options

@@ -319,16 +319,11 @@ def find_csv_delimiter(path: str, columns: Collection[str] | None, encoding: str
     if columns is not None and not found:
         found = cut
     if len(found) == 1:
-        if found != [","]:
-            _log_delimiter(path, CSV_DELIMITERS[found[0]])
+        if found != [","] and is_first("delimiter", path, found[0]):
+            logging.info("%s: the delimiter is the %s, according to the header.", path, CSV_DELIMITERS[found[0]])
         return found[0]
     tried = "; ".join(f"{CSV_DELIMITERS[delimiter]}: {quoted(fields)}" for delimiter, fields in first.items())
     raise ValueError(f"{path}, line 1: the delimiter is ambiguous: give --csv_delimiter. Tried: {tried}.")
-
-
-def _log_delimiter(path: str, name: str) -> None:
-    if is_first("delimiter", path, name):
-        logging.info("%s: the delimiter is the %s, according to the header.", path, name)
 
 
 def _first_row(path: str, delimiter: str, encoding: str | None) -> list[str]:

@@ -124,7 +124,9 @@ def test_unmasked_records_say_what_a_word_is(corpus, pack):
 def test_records_with_and_without_words_do_not_mix(corpus):
     flags = {"masking": "dynamic", "dupe_factor": 1}
     files = [str(make(corpus, "words", word_boundaries="spaces", **flags)), str(make(corpus, "none", **flags))]
-    with pytest.raises(records.RecordError, match=rf"{files[0]} says what a word is .*, {files[1]} does not"):
+    with pytest.raises(
+        records.RecordError, match=rf"{files[0]} has .* that say what a word is .*, {files[1]} has .* pairs: a run"
+    ):
         records.features_of(records.index_records(files, None), 32, 6)
 
 
