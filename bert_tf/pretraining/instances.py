@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.pretraining import instance_kernels
+from bert_tf.pretraining import instance_kernels, row_kinds
 from bert_tf.pretraining.record_settings import InstanceSettings
+from bert_tf.pretraining.row_kinds import Plan
 from bert_tf.pretraining.token_store import TokenStore, map_file
 from bert_tf.system.progress import progress_bar
 from bert_tf.text.tokenizer import Tokenizer
@@ -34,7 +35,7 @@ class VocabularyIds:
       all_ids: every id, in the order of the vocabulary file; random replacements are drawn from all of them, special
         and unused tokens included.
       continuations: ids of tokens that continue a word.
-      pad_id: pads shorter rows.
+      pad_id: pads shorter rows. unk_id: of the unknown token.
     """
 
     cls_id: int
@@ -43,13 +44,14 @@ class VocabularyIds:
     all_ids: Sequence[int]
     continuations: frozenset[int]
     pad_id: int = 0
+    unk_id: int = -1
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "VocabularyIds":
         """Those of a tokenizer. ValueError if a special token is missing."""
         continuations = frozenset(np.flatnonzero(tokenizer.continuations).tolist())
         special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
-        return cls(*special, list(tokenizer.vocab.values()), continuations, tokenizer.pad_id)
+        return cls(*special, list(tokenizer.vocab.values()), continuations, tokenizer.pad_id, tokenizer.unk_id)
 
 
 @dataclasses.dataclass(slots=True)
@@ -118,67 +120,80 @@ def create_instances(
     bar: Callable = progress_bar,
     numpy_rng: np.random.RandomState | None = None,
 ) -> Instances:
-    """Makes dupe_factor passes over the documents in random order and shuffles the resulting instances.
+    """What the records of a text hold, of the kind settings.rows, in their final order.
 
-    Sentences are gathered until they fill the target length. The first few of them are A; B is the rest or, half of
-    the time and whenever there is no rest, sentences from a random place of another document. In that case the rest
-    is not lost but begins the next instance (original: create_training_instances, create_instances_from_document).
+    Pairs: dupe_factor passes over the documents in random order. Sentences are gathered until they fill the target
+    length. The first few of them are A; B is the rest or, half of the time and whenever there is no rest, sentences
+    from a random place of another document. In that case the rest is not lost but begins the next instance (original:
+    create_training_instances, create_instances_from_document). With settings.next_sentence "order", B is always the
+    rest if there is one, and half of the time A and B change places (ALBERT's create_pretraining_data.py). Without
+    settings.nsp all gathered sentences are A, and there is no B.
 
-    With settings.next_sentence "order", B is always the rest if there is one, and half of the time A and B change
-    places (ALBERT's create_pretraining_data.py). Without settings.nsp all gathered sentences are A, and there is no B.
+    The other kinds are described in `row_kinds`. ELECTRA's stay in the order of the text; all others are shuffled.
 
     Args:
-      store: the text.
+      store: the text; with separators for the kinds in WITH_SEPARATORS.
       vocabulary: of the tokenizer.
       rng: the only source of randomness but for numpy_rng; left where the original would leave it.
       directory: local; instances are kept in files there.
-      bar: makes the progress bar, in documents.
+      bar: makes the progress bar.
       numpy_rng: draws the lengths of n-grams, as in ALBERT's original; needed with settings.ngram.
     """
     state = instance_kernels.generator_state(rng)
     numpy_state = instance_kernels.generator_state(numpy_rng or np.random.RandomState(0))
+    total, unit = len(store.sentence_ends), "lines"
+    if settings.rows == "pairs":
+        total, unit = settings.dupe_factor * len(store.document_ends), "documents"
+        plan = _plan_of_pairs(store, settings, vocabulary, state, numpy_state)
+    elif settings.rows == "electra":
+        total, unit = store.num_tokens, "tokens"
+        plan = row_kinds.electra_plan(store, settings.max_seq_length, state, os.path.join(directory, "rows"))
+    else:
+        plan = row_kinds.lines_plan(store, settings, vocabulary.unk_id)
+    with bar(total=total, desc="building instances", unit=unit, unit_scale=True) as progress:
+        width = settings.max_predictions_per_seq if settings.rows == "pairs" else 0
+        arrays = _write_planned(plan, width, directory, progress.update)
+    order = np.arange(len(arrays[0]), dtype=np.int64)
+    if settings.rows == "electra":
+        store = dataclasses.replace(store, tokens=map_file(os.path.join(directory, "rows"), store.tokens.dtype.type))
+    else:
+        instance_kernels.shuffle(state, order, len(order))
+    instance_kernels.restore(rng, state)
+    if numpy_rng:
+        instance_kernels.restore(numpy_rng, numpy_state)
+    return Instances(store, settings, vocabulary, *arrays, order, plan.left_out())
+
+
+def _plan_of_pairs(
+    store: TokenStore, settings: InstanceSettings, vocabulary: VocabularyIds, state: np.ndarray, numpy_state: np.ndarray
+) -> Plan:
     order = np.arange(len(store.document_ends), dtype=np.int64)
     instance_kernels.shuffle(state, order, len(order))
     is_continuation = np.zeros(max(vocabulary.all_ids) + 1, np.bool_)
     is_continuation[list(vocabulary.continuations)] = True
     place = np.array([0, 0, 0, -1], np.int64)
-    width = settings.max_predictions_per_seq
     # By the original's two draws: one whether the token becomes [MASK], and if not, one whether it stays.
     not_masked = settings.random_rate + settings.keep_rate
     keep_share = settings.keep_rate / not_masked if not_masked else 0.0
     numbers = (
-        settings.max_seq_length,
-        settings.dupe_factor,
-        width,
-        int(settings.do_whole_word_mask),
-        int(settings.nsp),
-        int(settings.next_sentence == "order"),
-        vocabulary.cls_id,
-        vocabulary.sep_id,
-        vocabulary.mask_id,
-    )
+        settings.max_seq_length, settings.dupe_factor, settings.max_predictions_per_seq,
+        int(settings.do_whole_word_mask), int(settings.nsp), int(settings.next_sentence == "order"),
+        vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id,
+    )  # fmt: skip
     probabilities = (settings.short_seq_prob, settings.masked_lm_prob, settings.mask_rate, keep_share)
     shares, all_ids = ngram_shares(settings), np.array(vocabulary.all_ids, np.int32)
 
-    def plan(*chunk: np.ndarray) -> int:
+    def fill(*chunk: np.ndarray) -> int:
         return instance_kernels.plan_instances(
             store.tokens, store.continuations, store.sentence_ends, store.document_ends, order, state, numpy_state,
             place, numbers, probabilities, shares, all_ids, is_continuation, *chunk,
         )  # fmt: skip
 
-    def documents_done() -> int:
-        return int(place[instance_kernels.PLACE_PASS]) * len(order) + int(place[instance_kernels.PLACE_DOCUMENT])
+    def done() -> int:
+        passes, documents = place[[instance_kernels.PLACE_PASS, instance_kernels.PLACE_DOCUMENT]]
+        return int(min(settings.dupe_factor, passes) * len(order) + documents)
 
-    total = settings.dupe_factor * len(order)
-    columns = {"spans": (np.int64, 6), "positions": (np.int32, width), "replacements": (np.int32, width)}
-    with bar(total=total, desc="building instances", unit="documents", unit_scale=True) as progress:
-        arrays = write_planned(plan, columns, directory, lambda: min(total, documents_done()), progress.update)
-    final_order = np.arange(len(arrays[0]), dtype=np.int64)
-    instance_kernels.shuffle(state, final_order, len(final_order))
-    instance_kernels.restore(rng, state)
-    if numpy_rng:
-        instance_kernels.restore(numpy_rng, numpy_state)
-    return Instances(store, settings, vocabulary, *arrays, final_order)
+    return Plan(fill, done)
 
 
 def ngram_shares(settings: InstanceSettings) -> np.ndarray:
@@ -196,35 +211,28 @@ def ngram_shares(settings: InstanceSettings) -> np.ndarray:
     return running / running[-1]
 
 
-def write_planned(
-    plan: Callable[..., int],
-    columns: Mapping[str, tuple[type, int]],
-    directory: str,
-    done: Callable[[], int],
-    progress: Callable[[int], None],
-) -> list[np.ndarray]:
-    """Calls a planning loop until it has nothing left, and keeps what it plans in files.
+def _write_planned(plan: Plan, width: int, directory: str, progress: Callable[[int], None]) -> list[np.ndarray]:
+    """Calls a plan until it has nothing left, and keeps what it plans in files.
 
     Args:
-      plan: fills in an array [n, width] per column and returns how many of the n rows; fewer only at the end.
-      columns: name -> kind and width of an array; the names of the files. directory: local.
-      done: the work done so far, in any unit. progress: called with what was added.
+      width: P. directory: local. progress: called with what was done since the last call.
 
     Returns:
-      The arrays, mapped from the files.
+      spans, positions and replacements of all instances, see `Instances`, mapped from the files.
     """
+    columns = {"spans": (np.int64, 6), "positions": (np.int32, width), "replacements": (np.int32, width)}
     chunk = [np.empty((_INSTANCES_PER_CALL, width), kind) for kind, width in columns.values()]
     paths = [os.path.join(directory, name) for name in columns]
     count, seen, made = 0, 0, _INSTANCES_PER_CALL
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(open(path, "wb")) for path in paths]
         while made == _INSTANCES_PER_CALL:
-            made = plan(*chunk)
+            made = plan.fill(*chunk)
             count += made
             for file, rows in zip(files, chunk, strict=True):
                 file.write(rows[:made].data)
-            progress(done() - seen)
-            seen = done()
+            progress(plan.done() - seen)
+            seen = plan.done()
     return [
         map_file(path, kind).reshape(count, width) if count * width else np.empty((count, width), kind)
         for path, (kind, width) in zip(paths, columns.values(), strict=True)

@@ -13,6 +13,7 @@ al. 2019, section 4.2, fairseq's TokenBlockDataset; lm_seqs_dataset.py of Distil
 import os
 import random
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,15 +32,12 @@ from bert_tf.pretraining.instance_kernels import (
     restore,
     shuffle,
 )
-from bert_tf.pretraining.instances import Instances, VocabularyIds, create_instances, write_planned
 from bert_tf.pretraining.record_settings import InstanceSettings
-from bert_tf.pretraining.token_store import TokenStore, map_file
+from bert_tf.pretraining.token_store import TokenStore
 from bert_tf.system.numba_compile import compiled, inner
-from bert_tf.system.progress import progress_bar
 
 WITH_SEPARATORS = ("full_sentences", "doc_sentences")
 _ROW_TOKENS = 1 << 22  # at once
-_SPANS = {"spans": (np.int64, 6), "positions": (np.int32, 0), "replacements": (np.int32, 0)}
 # The state of `plan_electra` between two calls, as an int64 array: the next sentence of the document, the first
 # sentence that is in no row yet, the tokens from there on, the document, the target length.
 SENTENCE, FIRST, GATHERED, DOCUMENT, TARGET = range(5)
@@ -49,72 +47,60 @@ _NO_LIMIT = 100_000
 _TOO_SHORT = 11
 
 
-def create_rows(
-    store: TokenStore,
-    settings: InstanceSettings,
-    vocabulary: VocabularyIds,
-    unknown_id: int,
-    rng: random.Random,
-    numpy_rng: np.random.RandomState,
-    directory: str,
-    bar: Callable = progress_bar,
-) -> Instances:
-    """What the records of a text hold, of the kind settings.rows.
+class Plan(NamedTuple):
+    """How instances are planned, some at a time.
+
+    Attributes:
+      fill: fills in spans [n, 6] (see `instance_kernels`) and, of masked instances, positions and replacements [n, P];
+        returns how many of the n; fewer only at the end.
+      done: the work done so far, in any unit. left_out: how many instances were not made.
+    """
+
+    fill: Callable[..., int]
+    done: Callable[[], int]
+    left_out: Callable[[], int] = lambda: 0
+
+
+def lines_plan(store: TokenStore, settings: InstanceSettings, unknown_id: int) -> Plan:
+    """The plan of rows of whole sentences, or lines."""
+    place, length = np.zeros(3, np.int64), settings.max_seq_length
+
+    def fill(spans, *_) -> int:
+        if settings.rows == "lines":
+            return plan_lines(store.tokens, store.sentence_ends, unknown_id, length, place, spans)
+        within = settings.rows == "doc_sentences"
+        return plan_sentences(store.sentence_ends, store.document_ends, length, within, place, spans)
+
+    return Plan(fill, lambda: int(place[0]), lambda: int(place[2]) if settings.rows == "lines" else 0)
+
+
+def electra_plan(store: TokenStore, max_seq_length: int, state: np.ndarray, path: str) -> Plan:
+    """The plan of ELECTRA's rows, in the order of the text, with every draw of the original's.
 
     Args:
-      store: the text; with separators for those kinds in WITH_SEPARATORS.
-      unknown_id: of the unknown token.
-      rng, numpy_rng, directory, bar: see `create_instances`.
+      state: of the generator. path: a local file for the rows' tokens, end to end, since a row takes sentences out of
+        their order.
     """
-    if settings.rows == "pairs":
-        return create_instances(store, settings, vocabulary, rng, directory, bar, numpy_rng)
-    total = store.num_tokens if settings.rows == "electra" else len(store.sentence_ends)
-    with bar(total=total, desc="building rows", unit="tokens" if settings.rows == "electra" else "lines") as progress:
-        if settings.rows == "electra":
-            return _electra_rows(store, settings, vocabulary, rng, directory, progress.update)
-        place, length = np.zeros(3, np.int64), settings.max_seq_length
+    place = np.array([0, 0, 0, 0, max_seq_length], np.int64)
+    tokens = np.empty(max(_ROW_TOKENS, max_seq_length), store.tokens.dtype)
+    open(path, "wb").close()
 
-        def plan(spans, *_) -> int:
-            if settings.rows == "lines":
-                return plan_lines(store.tokens, store.sentence_ends, unknown_id, length, place, spans)
-            within = settings.rows == "doc_sentences"
-            return plan_sentences(store.sentence_ends, store.document_ends, length, within, place, spans)
+    def used() -> int:
+        return os.path.getsize(path) // tokens.itemsize
 
-        arrays = write_planned(plan, _SPANS, directory, lambda: int(place[0]), progress.update)
-    order = _shuffled(len(arrays[0]), rng)
-    left_out = int(place[2]) if settings.rows == "lines" else 0
-    return Instances(store, settings, vocabulary, *arrays, order, left_out)
-
-
-def _electra_rows(store, settings, vocabulary, rng, directory, progress) -> Instances:
-    """ELECTRA's rows, in the order of the text, with every draw of the original's."""
-    length = settings.max_seq_length
-    state = generator_state(rng)
-    place = np.array([0, 0, 0, 0, length], np.int64)
-    tokens = np.empty(max(_ROW_TOKENS, length), store.tokens.dtype)
-    used = 0
-    path = os.path.join(directory, "rows")
-    with open(path, "wb") as file:
-
-        def plan(spans, *_) -> int:
-            nonlocal used
-            made = 0
-            while made < len(spans):
+    def fill(spans, *_) -> int:
+        made, new = 0, 1
+        with open(path, "ab") as file:
+            while new and made < len(spans):
                 new, filled = plan_electra(
-                    store.tokens, store.sentence_ends, store.document_ends, length, state, place, used, spans[made:],
-                    tokens,
+                    store.tokens, store.sentence_ends, store.document_ends, max_seq_length, state, place,
+                    file.tell() // tokens.itemsize, spans[made:], tokens,
                 )  # fmt: skip
                 file.write(tokens[:filled].data)
-                used += filled
                 made += new
-                if not new:
-                    break
-            return made
+        return made
 
-        arrays = write_planned(plan, _SPANS, directory, lambda: used, progress)
-    restore(rng, state)
-    rows = TokenStore(map_file(path, store.tokens.dtype.type), store.sentence_ends, store.document_ends)
-    return Instances(rows, settings, vocabulary, *arrays, np.arange(len(arrays[0]), dtype=np.int64))
+    return Plan(fill, used)
 
 
 def pack(lengths: np.ndarray, row_length: int, max_items: int, rng: random.Random) -> tuple[np.ndarray, np.ndarray]:

@@ -23,9 +23,9 @@ from bert_tf.pretraining import record_writer
 from bert_tf.pretraining.corpus import Corpus
 from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.instance_kernels import A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NO_B, NUM_MASKED
-from bert_tf.pretraining.instances import Instances, VocabularyIds, log_instances
+from bert_tf.pretraining.instances import Instances, VocabularyIds, create_instances, log_instances
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings
-from bert_tf.pretraining.row_kinds import WITH_SEPARATORS, create_rows, pack
+from bert_tf.pretraining.row_kinds import WITH_SEPARATORS, pack
 from bert_tf.pretraining.token_store import TokenStore, merge_stores, tokenize
 from bert_tf.pretraining.vocabulary_files import read_tokenizer
 from bert_tf.system import workers
@@ -166,7 +166,7 @@ def make_shard(
         # ALBERT's original leaves NumPy's generator unseeded.
         numpy_rng = np.random.RandomState(job.seed(shard) % 2**32)
         vocabulary = VocabularyIds.of(tokenizer)
-        instances = create_rows(store, job.instances, vocabulary, tokenizer.unk_id, rng, numpy_rng, scratch, bar)
+        instances = create_instances(store, job.instances, vocabulary, rng, scratch, bar, numpy_rng)
         if log:
             log_instances(instances[:_INSTANCES_LOGGED], tokenizer.inv_vocab, job.instances.next_sentence)
         if not len(instances) and job.num_shards == 1:
