@@ -4,16 +4,13 @@ import random
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from helpers.instances import documents_of, store_of
 from helpers.masking import mask, packed_rows, rows_of
 from helpers.paths import TESTS
 from helpers.pretraining_records_read import UNMASKED_FEATURES, read_records
 
-from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.instances import InstanceSettings, VocabularyIds, create_instances
-from bert_tf.pretraining.masking import Masking
 from bert_tf.text.wordpiece import FullTokenizer
 
 MASK = "[MASK]"
@@ -154,19 +151,6 @@ def test_records_of_single_sequences(tmp_path, golden):
     for name in ("dynamic", "packed"):
         assert summaries[name]["instance_tokens"] == tokens and summaries[name]["random_next"] == 0
     assert summaries["packed"]["padding_share"] == pytest.approx(1 - tokens / (48 * len(found["packed"])))
-    # In training, a packed row has one next-sentence label per sequence, and all segments are 0.
-    tokenizer = FullTokenizer(common["vocab_file"])
-    masking = Masking.from_vocab(tokenizer.vocab, "v.txt", max_predictions_per_seq=8)
-    rows = {
-        "input_ids": tf.ragged.constant([record["input_ids"] for record in found["packed"]]).to_tensor(0, [None, 48]),
-        "segment_lengths": tf.constant([record["segment_lengths"] for record in found["packed"]]),
-        "next_sentence_labels": tf.constant([record["next_sentence_labels"] for record in found["packed"]]),
-    }  # fmt: skip
-    assert masking.problem(rows) is None
-    features = mask_rules.bert(rows, 1, tf.constant(0, tf.int64), masking)
-    assert not features["segment_ids"].numpy().any()
-    assert features["next_sentence_weights"].numpy().sum() == len(sequences["packed"])
-    assert features["sequence_ids"].numpy().max() > 1
 
 
 @pytest.mark.parametrize(
