@@ -138,19 +138,17 @@ def resolve_casing(do_lower_case: bool | None, strip_accents: bool | None, *know
     if found is None:
         chosen = True if do_lower_case is None else do_lower_case
         return Casing(chosen, strip_accents, "the flag" if do_lower_case is not None else "the default")
-    if do_lower_case is not None and do_lower_case != found.do_lower_case:
-        raise ValueError(
-            f"do_lower_case={do_lower_case} contradicts {found.source}, by which the model was trained with "
-            f"do_lower_case={found.do_lower_case}. Leave it out, or correct that file if it is wrong."
-        )
-    if strip_accents is None:
-        strip_accents = found.strip_accents
-    elif strip_accents != (found.do_lower_case if found.strip_accents is None else found.strip_accents):
-        raise ValueError(
-            f"strip_accents={strip_accents} contradicts {found.source}, which says strip_accents="
-            f"{found.strip_accents} with do_lower_case={found.do_lower_case}. Leave it out, or correct that file if it "
-            "is wrong."
-        )
+    strips = found.do_lower_case if found.strip_accents is None else found.strip_accents
+    for flag, given, own in (
+        ("do_lower_case", do_lower_case, found.do_lower_case),
+        ("strip_accents", strip_accents, strips),
+    ):
+        if given not in (None, own):
+            raise ValueError(
+                f"{flag}={given} contradicts {found.source}, by which the model was trained with {flag}={own}. Leave "
+                "it out, or correct that file if it is wrong."
+            )
+    strip_accents = found.strip_accents if strip_accents is None else strip_accents
     logging.info("Casing from %s: do_lower_case=%s.", found.source, found.do_lower_case)
     return Casing(found.do_lower_case, strip_accents, found.source)
 
