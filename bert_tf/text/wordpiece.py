@@ -11,7 +11,7 @@ import itertools
 import posixpath
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from absl import logging
 
@@ -254,12 +254,8 @@ class WordpieceTokenizer:
             return [self.unk_token]
         if word in self.vocab:
             return [word]
-        pieces = []
-        for piece, _ in self._longest_pieces(word):
-            if piece is None:
-                return [self.unk_token]
-            pieces.append(piece)
-        return pieces
+        pieces = self._longest_pieces(word, is_whole=True)
+        return [self.unk_token] if None in pieces[-1:] else pieces
 
     def cut_with_sizes(self, word: str, split_unknown: bool = False) -> list[tuple[str, int]]:
         """`cut`, with each piece's number of characters.
@@ -269,24 +265,30 @@ class WordpieceTokenizer:
             character.
         """
         pieces = self.cut(word)
-        if pieces != [self.unk_token]:
-            return [(piece, len(piece) - (len(CONTINUATION) if number else 0)) for number, piece in enumerate(pieces)]
-        if not split_unknown:
-            return [(self.unk_token, len(word))]
-        return [(piece or self.unk_token, size) for piece, size in self._longest_pieces(word)]
+        if pieces == [self.unk_token]:
+            if not split_unknown:
+                return [(self.unk_token, len(word))]
+            pieces = self._longest_pieces(word)
+        return [
+            (self.unk_token, 1) if piece is None else (piece, len(piece) - (len(CONTINUATION) if number else 0))
+            for number, piece in enumerate(pieces)
+        ]
 
-    def _longest_pieces(self, word: str) -> Iterator[tuple[str | None, int]]:
-        """The longest piece at each place with its number of characters; None for one character that begins none."""
-        vocab, start = self.vocab, 0
+    def _longest_pieces(self, word: str, is_whole: bool = False) -> list[str | None]:
+        """The longest piece at each place, None for one character that begins none; is_whole: none after that."""
+        vocab, pieces, start = self.vocab, [], 0
         while start < len(word):
             prefix = CONTINUATION if start else ""
             for end in range(min(len(word), start + self._longest), start, -1):
-                if (piece := prefix + word[start:end]) in vocab:
+                piece = prefix + word[start:end]
+                if piece in vocab:
+                    pieces.append(piece)
+                    start = end
                     break
             else:
-                piece, end = None, start + 1
-            yield piece, end - start
-            start = end
+                pieces.append(None)
+                start = len(word) if is_whole else start + 1
+        return pieces
 
 
 class WordCache(dict):
