@@ -118,11 +118,10 @@ def convert(
     """
     if (use_unused_slots or new_rows != "pieces") and not add_tokens:
         raise ValueError("--use_unused_slots and --new_rows say how to add tokens: give --add_tokens, too.")
-    weights, files = pretrained.read_model(source, bert_config_file, part)
+    original, files = pretrained.read_model(source, bert_config_file, part)
     files, notes = _describe(files, vocab_file, do_lower_case, strip_accents)
-    notes += _notes_on_source(weights, files, with_optimizer)
-    changes, vocabulary, added = {"hidden_act": hidden_act} if hidden_act else {}, None, []
-    origin = card.CardFacts(card.beginning_of(source, weights))
+    notes += _notes_on_source(original, files, with_optimizer)
+    weights, changes, vocabulary, added = original, {"hidden_act": hidden_act} if hidden_act else {}, None, []
     if add_tokens:
         weights, vocabulary, added, lines = _add_tokens(weights, files, add_tokens, use_unused_slots, new_rows)
         changes["vocab_size"] = weights.shapes[word_table(family_of_variables(weights.shapes).scope)][0]
@@ -132,9 +131,7 @@ def convert(
         changes["max_position_embeddings"] = files.max_seq_length = max_position_embeddings
         notes += lines
     files.config = config = config_of_dict({**files.config.to_dict(), **changes})
-    # The source's card if it is ours, unless it is that of the whole of which this is a part.
-    text = None if part else card.read_ours(files.directory)
-    text = text or saving.card_of(weights, dataclasses.replace(files, card=origin), format)
+    text = _card(source, original, weights, files, format, part)
     written = saving.write_model(
         target,
         weights,
@@ -244,6 +241,15 @@ def _add_tokens(
     if added:
         notes.append(f"Added tokens, taken as a whole wherever they are written: {' '.join(cut_out)}.")
     return weights, known if has_pieces else None, added, notes
+
+
+def _card(path: str, original: Weights, weights: Weights, files: ModelFiles, format: str, part: str | None) -> str:
+    """The source's card if it is ours, unless it is that of the whole of which this is a part; else a new one."""
+    text = None if part else card.read_ours(files.directory)
+    if text is not None:
+        return text
+    facts = card.CardFacts(card.beginning_of(path, original))  # which reads all weights
+    return saving.card_of(weights, dataclasses.replace(files, card=facts), format)
 
 
 def _changes(add_tokens: str | None, changes: Mapping[str, object]) -> list[str]:

@@ -219,13 +219,8 @@ def from_pretrained(
     weights, files = _with_files(weights)
     if model_class.other_head and model_class.other_head[0] in weights:
         raise ValueError(f"{path} has {model_class.other_head[1]}; {model_class.__name__} has another head.")
-    if config is None and (files.vocab_file or "").endswith(".txt"):
-        # As read_tokenizer does; before the weights are read.
-        vocab = tokenizer_files.load_vocab(files.vocab_file)
-        size = 1 + max(
-            [*vocab.values(), *(token.id for token in read_added_tokens(files.vocab_file, vocab))], default=0
-        )
-        check_vocab_size(needed_config(files), size, files.vocab_file, files.config_file or files.config.file_name)
+    if config is None:
+        _check_vocabulary(files)  # before the weights are read
     config = config or needed_config(files)
     taken = inspect.signature(model_class.__init__).parameters
     if labels is not None:
@@ -249,6 +244,15 @@ def from_pretrained(
     beginning = card.beginning_of(path, weights, with_checksum=False)
     setattr(model, _FILES_ATTRIBUTE, dataclasses.replace(files, card=card.CardFacts(beginning)))
     return model
+
+
+def _check_vocabulary(files: ModelFiles) -> None:
+    """Refuses a vocab.txt of another size than the word table, as `read_tokenizer` does."""
+    if (files.vocab_file or "").endswith(".txt"):
+        vocab = tokenizer_files.load_vocab(files.vocab_file)
+        added = (token.id for token in read_added_tokens(files.vocab_file, vocab))
+        size = 1 + max([*vocab.values(), *added], default=0)
+        check_vocab_size(needed_config(files), size, files.vocab_file, files.config_file or files.config.file_name)
 
 
 def _stored_arguments(head: HeadConfig, path: str, outputs: int | None) -> dict:

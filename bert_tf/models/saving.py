@@ -165,25 +165,12 @@ def write_model(
       OSError: disk full or no permission; nothing is left behind.
     """
     config = needed_config(files)
-    formats = family_of(config).formats
-    if format not in formats:
-        raise ValueError(f"format={format}: {config.title} has no such format; it has {', '.join(formats)}.")
+    _check_format(format, config, files.head.variant)
     kind = FORMATS[format]
-    variant = "has causal attention (attention=causal)" if config.is_causal else files.head.variant
-    if variant and not kind.holds_variants:
-        raise ValueError(
-            f"format={format}: this model {variant}, which the {format} format can't record, so that others would "
-            "read it as an ordinary BERT. Use bert_tf."
-        )
     if with_optimizer and not kind.holds_optimizer:
         raise ValueError(f"--with_optimizer: the {format} format can't store Adam moments and the step; use tf1.")
     if with_optimizer and "global_step" not in weights.shapes:
         raise ValueError(f"--with_optimizer: {weights.path} has no optimizer state (no global_step).")
-    if format == "tf1" and config.layer_norm_eps != _THEIR_LAYER_NORM_EPS:
-        logging.warning(
-            "format=%s: layer_norm_eps is %g, which programs for this format don't read: they compute with %g, and "
-            "their outputs differ.", format, config.layer_norm_eps, _THEIR_LAYER_NORM_EPS,
-        )  # fmt: skip
     left_out = {}
     if not with_optimizer:
         left_out = {name: "optimizer state" for name in weights if not is_model_variable(name)}
@@ -211,6 +198,24 @@ def write_model(
         raise OSError(f"{target} could not be written: {error.message}") from error
     left_out |= {name: f"the {format} format can't store it" for name in weights if name not in names}
     return Written(posixpath.join(directory, name), names, left_out, written)
+
+
+def _check_format(format: str, config: BertConfig, variant: str | None) -> None:
+    """Refuses a format that can't hold a model; warns of what programs for it don't read."""
+    formats = family_of(config).formats
+    if format not in formats:
+        raise ValueError(f"format={format}: {config.title} has no such format; it has {', '.join(formats)}.")
+    variant = "has causal attention (attention=causal)" if config.is_causal else variant
+    if variant and not FORMATS[format].holds_variants:
+        raise ValueError(
+            f"format={format}: this model {variant}, which the {format} format can't record, so that others would "
+            "read it as an ordinary BERT. Use bert_tf."
+        )
+    if format == "tf1" and config.layer_norm_eps != _THEIR_LAYER_NORM_EPS:
+        logging.warning(
+            "format=%s: layer_norm_eps is %g, which programs for this format don't read: they compute with %g, and "
+            "their outputs differ.", format, config.layer_norm_eps, _THEIR_LAYER_NORM_EPS,
+        )  # fmt: skip
 
 
 def card_of(weights: Weights, files: ModelFiles, format: str) -> str:

@@ -22,7 +22,7 @@ from bert_tf.system.example_bytes import fields, varint
 from bert_tf.system.local_files import names_in, paths_beginning_with
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import exists, is_folder, open_binary, read_bytes, size_of
-from bert_tf.weights.mapping import Weights, largest_first
+from bert_tf.weights.mapping import Weights
 
 INDEX_SUFFIX = ".index"
 DATA_SUFFIX = ".data-00000-of-00001"
@@ -75,7 +75,8 @@ class CheckpointReader:
             self._shards = max(dict(fields(entries.pop(b""))).get(1, 1), 1)
             self._places = {key.decode(): _place(value) for key, value in entries.items() if key[:1] != b"\0"}
         except (ValueError, IndexError, KeyError, TypeError, struct.error) as error:
-            reason = "it is a pointer of Git LFS; `git lfs pull` gets the file" if is_lfs_pointer(content) else error
+            is_pointer = content.startswith(b"version https://git-lfs")  # which Git leaves in the place of a large file
+            reason = "it is a pointer of Git LFS; `git lfs pull` gets the file" if is_pointer else error
             raise DamagedError(f"{prefix}: can't be read as a TensorFlow checkpoint: {path}: {reason}.") from error
         for shard in range(self._shards):
             data = self._file(shard)
@@ -127,11 +128,6 @@ class CheckpointReader:
         is_of_a_run = posixpath.basename(self.prefix).startswith("model.ckpt-")
         advice = "A run that has not finished goes on from the one before it, if there is one"
         return advice if is_of_a_run else "Copy or download it again"
-
-
-def is_lfs_pointer(content: bytes) -> bool:
-    """Whether a file begins as what Git leaves in the place of a large one that was not downloaded."""
-    return content.startswith(b"version https://git-lfs")
 
 
 def _check(masked: int, content: bytes) -> None:
@@ -215,11 +211,14 @@ def write_bundle(prefix: str, tensors: Mapping) -> None:
 
 
 def _shards(tensors: Mapping) -> list[list[str]]:
-    """Names by shard. TensorFlow's writer needs all tensors of a shard at once, and keeps the memory for the next."""
-    names = largest_first(tensors)
-    sizes = (
-        {name: 4 * math.prod(shape) for name, shape in tensors.shapes.items()} if isinstance(tensors, Weights) else {}
-    )
+    """Names by shard. TensorFlow's writer needs all tensors of a shard at once, and keeps the memory for the next.
+
+    The largest go first: the copies that are made while they are read are gone before memory is full. What is not
+    `Weights` is in memory already.
+    """
+    shapes = tensors.shapes if isinstance(tensors, Weights) else {}
+    sizes = {name: 4 * math.prod(shape) for name, shape in shapes.items()}
+    names = sorted(tensors, key=lambda name: -sizes.get(name, 0))
     total, largest = sum(sizes.values()), max(sizes.values(), default=0)
     if total < _SHARDED_FROM_BYTES or largest < total / 8:
         return [names]

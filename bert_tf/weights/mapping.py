@@ -5,7 +5,6 @@ and tensors are read only on request, so that a large model is never in memory t
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import google_crc32c
@@ -59,8 +58,7 @@ class Weights(Mapping[str, np.ndarray]):
         names = sorted(filter(is_model_variable, self.shapes))
         return checksum_of(part for name in names for part in (name.encode(), *blocks(self.read(name))))
 
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self.read(name)
+    __getitem__ = read
 
     def __contains__(self, name) -> bool:
         return name in self.shapes  # without reading the tensor
@@ -75,14 +73,6 @@ class Weights(Mapping[str, np.ndarray]):
 def is_model_variable(name: str) -> bool:
     """Whether a name of the original is a variable of the model, not of its optimizer."""
     return name != "global_step" and not name.endswith(_MOMENT_SUFFIXES)
-
-
-def largest_first(tensors: Mapping) -> list[str]:
-    """Names in the order in which to read tensors that are all kept: the copies of the largest ones, made while they
-    are read, are gone before memory is full. What is not `Weights` is in memory already and keeps its order.
-    """
-    shapes = tensors.shapes if isinstance(tensors, Weights) else {}
-    return sorted(tensors, key=lambda name: -math.prod(shapes.get(name, ())))
 
 
 def blocks(tensor: np.ndarray) -> Iterator[np.ndarray]:
@@ -132,13 +122,4 @@ def renamed(
         reader=read,
         unused={**weights.unused, **unused},
         hints=dict(weights.hints),
-    )
-
-
-def with_tensors(weights: Weights, tensors: Mapping[str, np.ndarray]) -> Weights:
-    """The weights and some tensors more, which are in memory."""
-    return dataclasses.replace(
-        weights,
-        shapes={**weights.shapes, **{name: value.shape for name, value in tensors.items()}},
-        reader=lambda name: tensors[name] if name in tensors else weights.read(name),
     )
