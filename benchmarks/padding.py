@@ -25,7 +25,7 @@ sys.path.insert(0, ROOT)
 from bert_tf.data import token_rows  # noqa: E402
 from bert_tf.models.config import BertConfig  # noqa: E402
 from bert_tf.models.flops import layer_flops  # noqa: E402
-from bert_tf.pretraining import packing  # noqa: E402
+from bert_tf.pretraining import row_kinds  # noqa: E402
 from bert_tf.tasks.classification import data, glue  # noqa: E402
 from bert_tf.tasks.classification.encode import encode_examples  # noqa: E402
 from bert_tf.tasks.ner.data import Layout, read_conll  # noqa: E402
@@ -94,7 +94,7 @@ def main(_):
             computed(lengths, shuffled, list(range(1, limit + 1))),
             *(computed(lengths, ours, [*range(step, limit, step), limit]) for step in (32, 8)),
             computed(lengths, ours, token_rows.padded_lengths(limit)),
-            f"{len(packing.pack(lengths, limit, limit, random.Random(0))[1]) * limit / int(lengths.sum()):.2f} (1)",
+            f"{len(row_kinds.pack(lengths, limit, limit, random.Random(0))[1]) * limit / int(lengths.sum()):.2f} (1)",
         ]
         print(f"| {name} | {len(lengths):,} | " + " | ".join(cells) + " |", flush=True)
 
