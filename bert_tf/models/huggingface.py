@@ -28,7 +28,7 @@ from bert_tf.models.variable_names import (
 )
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import read_json_if_there
-from bert_tf.weights.mapping import Weights, is_model_variable, renamed
+from bert_tf.weights.mapping import Weights, is_model_variable, renamed, with_tensors
 from bert_tf.weights.tensor_files import open_tensors, write_safetensors
 
 CONFIG = "config.json"
@@ -305,9 +305,6 @@ def save(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> d
     if layout.always_projects and config.embedding_size == config.hidden_size:
         size, project = config.hidden_size, layout.renamed(f"{scope}embeddings_project.").removeprefix(scope * bare)
         layer = {project + "weight": np.eye(size, dtype=np.float32), project + "bias": np.zeros(size, np.float32)}
-        read, shapes = tensors.read, {**tensors.shapes, **{name: value.shape for name, value in layer.items()}}
-        tensors = dataclasses.replace(
-            tensors, shapes=shapes, reader=lambda name: layer[name] if name in layer else read(name)
-        )
+        tensors = with_tensors(tensors, layer)
     write_safetensors(path, tensors, {"format": "pt"})
     return written

@@ -123,3 +123,12 @@ def renamed(
         unused={**weights.unused, **unused},
         hints=dict(weights.hints),
     )
+
+
+def with_tensors(weights: Weights, tensors: Mapping[str, np.ndarray]) -> Weights:
+    """The weights and some tensors more, which are in memory."""
+    return dataclasses.replace(
+        weights,
+        shapes={**weights.shapes, **{name: value.shape for name, value in tensors.items()}},
+        reader=lambda name: tensors[name] if name in tensors else weights.read(name),
+    )
