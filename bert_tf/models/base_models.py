@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import keras
 from keras import ops
@@ -14,14 +14,6 @@ from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.inputs import ENCODER_INPUTS, NamedInputs, features_with_labels, select
 from bert_tf.models.objectives import OF_ONE_CLASS
 from bert_tf.weights.mapping import Weights
-
-
-class _Reported:
-    """A metric's name, and the direction in which it is better, as Keras's callbacks look them up."""
-
-    def __init__(self, name: str):
-        self.name = name
-        self._direction = "down" if name.endswith(("loss", "error")) else "up"
 
 
 class ObjectiveMetric(MetricsList):
@@ -38,8 +30,10 @@ class ObjectiveMetric(MetricsList):
             name: self.add_variable(shape=(), initializer="zeros", dtype="float32", name=name)
             for name in objective.sum_names
         }
-        nothing = dict.fromkeys(objective.sum_names, 0.0)
-        self.metrics = [_Reported(name) for name in objective.metrics(nothing)]
+        # A metric's name, and the direction in which it is better, as Keras's callbacks look them up.
+        names = objective.metrics(dict.fromkeys(objective.sum_names, 0.0))
+        directions = {name: "down" if name.endswith(("loss", "error")) else "up" for name in names}
+        self.metrics = [SimpleNamespace(name=name, _direction=way) for name, way in directions.items()]
 
     def update_state(self, sums: dict):
         for name, variable in self.totals.items():
