@@ -12,6 +12,7 @@ from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageMode
 from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.models.families import family_named
 from bert_tf.models.layers import gather_positions
+from bert_tf.models.similarity import BertForSimilarity
 
 BATCH, LENGTH = 3, 12
 RANDOM = np.random.default_rng(0)
@@ -176,6 +177,10 @@ WHOLE_SEQUENCES = {
     "windows": (
         lambda: task_models.BertForSequenceClassification(config_of("bert"), 2, window_pooling="mean"),
         {**CHOICES, "label_ids": np.array([0, 1, 1], "int32")},
+    ),
+    "similarity": (
+        lambda: BertForSimilarity(config_of("bert"), "cosine"),
+        {**CHOICES, "scores": np.array([0.5, -0.2, 0.9], "float32")},
     ),
     "tags": (
         lambda: task_models.BertForTokenClassification(config_of("distilbert"), 3),
