@@ -49,6 +49,7 @@ TOKENS = [
     LibraryToken("New York", normalized=True),
     LibraryToken("한", normalized=True),  # in the vocabulary; without accents also the beginning of 각
     LibraryToken("É1", normalized=True),
+    LibraryToken("\u0308y", normalized=False),  # no mark of what is before it
 ]
 ATOMS = [
     *(token.content for token in TOKENS), *"ab1_-[]/x. \t\n", "[e1]", "[ENT]", "left", "RIGHT", "Both", "삼성", "은",

@@ -59,6 +59,7 @@ def test_golden_strings_have_the_ids_of_encode_and_offsets_in_order(golden):
         ("\u0130", [("i", "\u0130")]),  # lower-cased to two characters, the second of which is stripped
         ("\u00a0 ab\u3000c", [("ab", "ab"), ("[UNK]", "c")]),
         ("\ufb00", [("[UNK]", "\ufb00")]),
+        (".\u0903ab", [("[UNK]", "."), ("[UNK]", "\u0903ab")]),  # a mark that is kept belongs to its own piece
         ("", []),
         (" \u200b\u0301 ", []),
     ],
