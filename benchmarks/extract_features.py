@@ -77,11 +77,12 @@ def main(_):
 
     from bert_tf import BertModel, FullTokenizer
     from bert_tf.tasks.features import extract
+    from bert_tf.tasks.features.settings import parse_layers
 
     logging.set_verbosity(logging.ERROR)
     model = BertModel.from_pretrained(FLAGS.model, dtype=FLAGS.dtype)
     tokenizer = FullTokenizer.from_pretrained(FLAGS.model)
-    layers = extract.parse_layers(FLAGS.layers, model.config.num_hidden_layers)
+    layers = parse_layers(FLAGS.layers, model.config.num_hidden_layers)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "text.txt")
         with open(path, "w", encoding="utf-8") as file:
