@@ -32,7 +32,7 @@ from bert_tf.data.record_index import beside
 from bert_tf.pretraining import shard as pretraining_shard
 from bert_tf.pretraining.corpus import Corpus
 from bert_tf.pretraining.corpus_formats import TextSettings, likely_language
-from bert_tf.pretraining.record_settings import InstanceSettings, settings_of_records
+from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings, settings_of_records
 from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard, read_summary, summary_path
 from bert_tf.pretraining.vocabulary_files import read_tokenizer, vocabulary_sha256
 from bert_tf.system import atomic, run_lock, workers
@@ -96,31 +96,8 @@ def create_pretraining_data(
     tokenizer = read_tokenizer(vocab_file, casing.do_lower_case, casing.strip_accents, instances.rows == "electra")
     tokenizer.check_casing(vocab_file, do_lower_case, strip_accents)
     _check_tokenizer(tokenizer, instances, records.word_boundaries or records.segmenter)
-    # Everything that determines the output: the summary shows it, and runs with equal values are the same job.
-    flags = dict(
-        input_file=input_file, output_file=output_file, vocab_file=vocab_file, do_lower_case=not tokenizer.cased,
-        strip_accents=tokenizer.settings().get("strip_accents"), random_seed=records.random_seed,
-        masking=records.masking, pack_sequences=records.pack_sequences, compression=records.compression,
-        num_shards=records.num_shards, **vars(instances), **vars(text), word_boundaries=records.word_boundaries,
-        segmenter=records.segmenter,
-    )  # fmt: skip
-    # Not where they are left alone: without them, files of earlier versions are what would be made now.
-    flags = {name: value for name, value in flags.items() if name not in _LATER or value != _LATER[name]}
-    if records.masking == "dynamic":
-        instances = dataclasses.replace(instances, max_predictions_per_seq=0)
     vocabulary = {"vocab_sha256": vocabulary_sha256(vocab_file), "vocab_size": tokenizer.vocab_size}
-    input_files = list_files(input_file, flag="--input_file")
-    job = ShardJob(
-        input_files=tuple(input_files),
-        output_files=tuple(filter(None, map(str.strip, output_file.split(",")))),
-        text=text,
-        records=records,
-        instances=instances,
-        do_lower_case=flags["do_lower_case"],
-        strip_accents=flags["strip_accents"],
-        scratch_dir=records.scratch_dir,
-        fingerprint=_fingerprint(flags, input_files, vocabulary["vocab_sha256"]),
-    )
+    job, flags = _job_of(records, instances, text, tokenizer, vocabulary["vocab_sha256"])
     _check_files(job)
     with _alone(job) as job:
         summaries, is_new = _make_missing(job, flags, beam_options, show_progress)
@@ -129,6 +106,37 @@ def create_pretraining_data(
     if is_new:
         _log_summary(merged, summary_path(job.output_files[0]))
     return merged
+
+
+def _job_of(
+    records: RecordSettings, instances: InstanceSettings, text: TextSettings, tokenizer: Tokenizer, vocab_sha256: str
+) -> tuple[ShardJob, dict]:
+    """The job of these settings, and the flags that the summary shows."""
+    # Everything that determines the output: runs with equal values are the same job.
+    flags = dict(
+        input_file=records.input_file, output_file=records.output_file, vocab_file=records.vocab_file,
+        do_lower_case=not tokenizer.cased, strip_accents=tokenizer.settings().get("strip_accents"),
+        random_seed=records.random_seed, masking=records.masking, pack_sequences=records.pack_sequences,
+        compression=records.compression, num_shards=records.num_shards, **vars(instances), **vars(text),
+        word_boundaries=records.word_boundaries, segmenter=records.segmenter,
+    )  # fmt: skip
+    # Not where they are left alone: without them, files of earlier versions are what would be made now.
+    flags = {name: value for name, value in flags.items() if name not in _LATER or value != _LATER[name]}
+    if records.masking == "dynamic":
+        instances = dataclasses.replace(instances, max_predictions_per_seq=0)
+    input_files = list_files(records.input_file, flag="--input_file")
+    job = ShardJob(
+        input_files=tuple(input_files),
+        output_files=tuple(filter(None, map(str.strip, records.output_file.split(",")))),
+        text=text,
+        records=records,
+        instances=instances,
+        do_lower_case=flags["do_lower_case"],
+        strip_accents=flags["strip_accents"],
+        scratch_dir=records.scratch_dir,
+        fingerprint=_fingerprint(flags, input_files, vocab_sha256),
+    )
+    return job, flags
 
 
 def _check_tokenizer(tokenizer: Tokenizer, settings: InstanceSettings, words: str | None) -> None:

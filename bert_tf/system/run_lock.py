@@ -49,7 +49,7 @@ class Owner:
       token: 32 hexadecimal digits, drawn for this run; empty for a damaged lock.
       machine: whose processes can be seen from each other. process_start: of the process, in units of the system; None:
         unknown.
-      started: date and time for messages. renewals: how often it was renewed. scratch: folder of temporary files.
+      started: date and time for messages. renewals: how often it was renewed.
     """
 
     token: str
@@ -59,7 +59,6 @@ class Owner:
     process_start: int | None = None
     started: str = "at an unknown time"
     renewals: int = 0
-    scratch: str | None = None
 
     def __str__(self) -> str:
         return visible(f"process {self.pid} on {self.host:.100} (started {self.started:.100})")
@@ -111,7 +110,6 @@ class Lock:
         self._claim = _Claim(path, named, tuple(map(_absolute, writes)), self.owner.token)
         self._ended = threading.Event()
         self._renewing = threading.Thread(target=self._renew, daemon=True)
-        self._writing = threading.Lock()
 
     def acquire(self) -> None:
         """Takes the lock.
@@ -139,14 +137,8 @@ class Lock:
 
             tf.io.gfile.remove(self._claim.path)
 
-    def note_scratch(self, folder: str) -> None:
-        """Keeps the name of a folder of temporary files, so that a successor can remove it."""
-        self.owner = dataclasses.replace(self.owner, scratch=folder)
-        self._write()
-
     def _write(self) -> None:
-        with self._writing:
-            atomic.write_text_file(self._claim.path, json.dumps(dataclasses.asdict(self.owner)) + "\n")
+        atomic.write_text_file(self._claim.path, json.dumps(dataclasses.asdict(self.owner)) + "\n")
 
     def _renew(self) -> None:
         import tensorflow as tf
@@ -216,15 +208,17 @@ def read_owner(path: str) -> Owner | None:
     except tf.errors.NotFoundError:
         return None
     try:
-        owner = Owner(**parse_json(content.decode(), path))
-    except (ValueError, TypeError):
+        values = parse_json(content.decode(), path)
+        values.pop("scratch", None)  # of earlier versions
+        owner = Owner(**values)
+    except (AttributeError, ValueError, TypeError):
         return Owner(token="")
     return owner if _is_sound(owner) else Owner(token="")
 
 
 def _is_sound(owner: Owner) -> bool:
     """Whether the values from a lock file are of the right kinds, and such as a run has."""
-    texts = (owner.token, owner.host, owner.machine, owner.started, "" if owner.scratch is None else owner.scratch)
+    texts = (owner.token, owner.host, owner.machine, owner.started)
     return (
         all(isinstance(text, str) for text in texts)
         and re.fullmatch(r"[0-9a-f]{32}", owner.token) is not None

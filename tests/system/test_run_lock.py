@@ -79,7 +79,6 @@ DAMAGED = {
     "pid 0": crafted(pid=0),
     "start of text": crafted(process_start="7"),
     "machine list": crafted(machine=[]),
-    "scratch list": crafted(scratch=["/tmp"]),
 }
 
 
