@@ -16,7 +16,7 @@ from keras import ops
 
 from bert_tf.models import kernels, lora
 from bert_tf.models.config import BertConfig
-from bert_tf.models.dropout import drop_at, dropped, place
+from bert_tf.models.dropout import drop_at, place
 from bert_tf.models.families import config_of_dict
 from bert_tf.models.kernels import leading_sizes
 from bert_tf.models.random_weights import add_random_weight
@@ -70,15 +70,10 @@ class LayerNorm(keras.layers.Layer):
         self.beta = self.add_weight(name="beta", shape=(size,), initializer="zeros", autocast=False, dtype="float32")
         self.built = True
 
-    def call(self, x, residual=None, drop=None):
+    def call(self, x, residual=None, drop=None, training=False):
         """x: [..., H]; residual: of the same shape; drop: of x, see `dropout.drop_at`."""
-        z = dropped(ops.cast(x, "float32"), drop)
-        z = z if residual is None else z + ops.cast(residual, "float32")
-        centered = z - ops.mean(z, axis=-1, keepdims=True)
-        variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)
-        normal = centered * ops.rsqrt(variance + self.epsilon)
         gamma, beta = (value if value.trainable else ops.stop_gradient(value) for value in (self.gamma, self.beta))
-        return ops.cast(normal * gamma + beta, self.compute_dtype)
+        return kernels.residual_norm(x, residual, gamma, beta, drop, self.epsilon, self.compute_dtype, training)
 
     def get_config(self) -> dict:
         return {**super().get_config(), "epsilon": self.epsilon}
@@ -150,7 +145,7 @@ class ResidualOutput(ConfiguredLayer):
 
     def call(self, x, residual, rate, training=False):
         x = self.dense(x, training=training)
-        return self.layer_norm(x, residual=residual, drop=drop_at(self.name, rate, training))
+        return self.layer_norm(x, residual=residual, drop=drop_at(self.name, rate, training), training=training)
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
