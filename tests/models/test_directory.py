@@ -1,6 +1,7 @@
 """What a directory holds: weights of each format, configuration, vocabulary and casing."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -31,10 +32,13 @@ def folders(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_each_format_finds_its_own_weights_only(folders, name):
+def test_each_format_finds_its_own_weights_only(folders, name, tmp_path):
     format, file = find_weights(folders[name])
     assert format is FORMATS[name] and open_weights(folders[name]).format == name
     assert find_weights(file) == (format, file)
+    if file.endswith(".safetensors"):  # which say whose they are, whatever they are called
+        renamed = shutil.copy(file, tmp_path / "other.safetensors")
+        assert find_weights(str(renamed)) == (format, str(renamed))
 
 
 def test_a_directory_without_weights_says_what_was_looked_for(tmp_path):
