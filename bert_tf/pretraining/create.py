@@ -36,7 +36,7 @@ from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings
 from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard, read_summary, summary_path
 from bert_tf.pretraining.vocabulary_files import read_tokenizer, vocabulary_sha256
 from bert_tf.system import atomic, run_lock, workers
-from bert_tf.system.checks import check_local_dir
+from bert_tf.system.checks import check_output_dir, is_remote
 from bert_tf.system.cores import available_cores
 from bert_tf.system.local_files import names_in, paths_beginning_with
 from bert_tf.system.progress import progress_bar
@@ -189,7 +189,9 @@ def _check_files(job: ShardJob) -> None:
             raise ValueError(f"{flag}: {path} is a directory; name a file in it")
         written.add(key(path))
     if job.scratch_dir:
-        check_local_dir(job.scratch_dir, "--scratch_dir")
+        if is_remote(job.scratch_dir):
+            raise ValueError(f"--scratch_dir={job.scratch_dir} must be a local directory.")
+        check_output_dir(job.scratch_dir, "--scratch_dir")
         os.makedirs(job.scratch_dir, exist_ok=True)
     found = {name for path in job.output_files for name in paths_beginning_with(f"{path}-")}
     own = {path for shard in range(job.num_shards) for path in job.outputs(shard)}

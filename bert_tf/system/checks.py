@@ -92,17 +92,6 @@ def check_output_file(path: str, flag: str) -> None:
     check_output_dir(os.path.dirname(path) or ".", flag)
 
 
-def check_local_dir(path: str, flag: str) -> None:
-    """`check_output_dir` for a directory that must be local.
-
-    Raises:
-      ValueError: it is remote; names the flag. OSError: see `check_output_dir`.
-    """
-    if is_remote(path):
-        raise ValueError(f"{flag}={path} must be a local directory.")
-    check_output_dir(path, flag)
-
-
 def is_remote(path: str) -> bool:
     """Whether a path is on a file system that only TensorFlow can open."""
     return "://" in path

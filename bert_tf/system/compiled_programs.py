@@ -17,6 +17,7 @@ import importlib.metadata
 import os
 import pathlib
 import platform
+import re
 import resource
 import shutil
 import stat
@@ -103,18 +104,14 @@ def _root() -> str:
 def _circumstances() -> str:
     """A name for all that decides how a program is compiled, beside the program."""
     try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            first, _, _ = file.read().partition("\n\n")
-        kinds = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features", "CPU part")
-        processor = [line for line in first.splitlines() if line.partition(":")[0].strip() in kinds]
+        first, _, _ = pathlib.Path("/proc/cpuinfo").read_text(errors="replace").partition("\n\n")
+        kinds = "vendor_id|cpu family|model|model name|stepping|flags|Features|CPU part"
+        processor = re.findall(rf"^(?:{kinds})\s*:.*", first, re.MULTILINE)
     except OSError:
         processor = [platform.processor(), platform.version()]
     no_matter = ("TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL")
-    variables = [
-        f"{name}={value}"
-        for name, value in sorted(os.environ.items())
-        if name.startswith(("TF_", "XLA_")) and name not in no_matter
-    ]
+    names = [name for name in sorted(os.environ) if name.startswith(("TF_", "XLA_")) and name not in no_matter]
+    variables = [f"{name}={os.environ[name]}" for name in names]
     version = importlib.metadata.version("tensorflow")
     parts = [version, platform.platform(), str(os.cpu_count()), *processor, *variables]
     return f"tensorflow-{version}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"

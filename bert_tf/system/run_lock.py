@@ -218,14 +218,10 @@ def read_owner(path: str) -> Owner | None:
 
 def _is_sound(owner: Owner) -> bool:
     """Whether the values from a lock file are of the right kinds, and such as a run has."""
-    texts = (owner.token, owner.host, owner.machine, owner.started)
-    return (
-        all(isinstance(text, str) for text in texts)
-        and re.fullmatch(r"[0-9a-f]{32}", owner.token) is not None
-        and type(owner.pid) is int
-        and 0 < owner.pid < 2**31  # 0 and -1 stand for many processes
-        and isinstance(owner.process_start, int | None)
-    )
+    kinds = {field.name: field.type for field in dataclasses.fields(Owner)}
+    fits = all(isinstance(value, kinds[name]) and value is not True for name, value in vars(owner).items())
+    # As process numbers 0 and -1 stand for many processes.
+    return fits and re.fullmatch(r"[0-9a-f]{32}", owner.token) is not None and 0 < owner.pid < 2**31
 
 
 def _dead_owner(path: str, named: str) -> Owner | None:

@@ -1,7 +1,6 @@
 """Encodings of text files other than UTF-8: which one a file probably has, and its bytes as UTF-8."""
 
 import codecs
-import dataclasses
 import itertools
 import re
 from collections.abc import Iterable, Iterator
@@ -26,28 +25,19 @@ _JAPANESE = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Candidate:
-    """An encoding: its name in Python and for people, an older one with its usual characters, and the frequent ones."""
-
-    name: str
-    title: str
-    usual: str
-    frequent: frozenset[str]
-
-
-_CANDIDATES = (
-    _Candidate("cp949", "CP949 (EUC-KR)", "euc_kr", frozenset(_KOREAN)),
-    _Candidate("cp932", "CP932 (Shift-JIS)", "shift_jis", frozenset(_JAPANESE)),
-    _Candidate("euc_jp", "EUC-JP", "euc_jp", frozenset(_JAPANESE)),
-    _Candidate("gb18030", "GB18030 (GBK)", "gb2312", frozenset(_CHINESE)),
-    _Candidate("cp950", "CP950 (Big5)", "big5", frozenset(_TAIWANESE)),
-)
-_TITLES = {one.name: one.title for one in _CANDIDATES} | {
+_HAN = "\u4e00-\u9fff"
+# Encoding -> its name for people, an older one with its usual characters, the frequent ones, and its script.
+_CANDIDATES = {
+    "cp949": ("CP949 (EUC-KR)", "euc_kr", _KOREAN, "\uac00-\ud7a3"),
+    "cp932": ("CP932 (Shift-JIS)", "shift_jis", _JAPANESE, f"\u3041-\u30ff{_HAN}"),
+    "euc_jp": ("EUC-JP", "euc_jp", _JAPANESE, f"\u3041-\u30ff{_HAN}"),
+    "gb18030": ("GB18030 (GBK)", "gb2312", _CHINESE, _HAN),
+    "cp950": ("CP950 (Big5)", "big5", _TAIWANESE, _HAN),
+}
+_TITLES = {name: title for name, (title, *_) in _CANDIDATES.items()} | {
     "utf-16": "UTF-16", "utf-16-le": "UTF-16 (little-endian)", "utf-16-be": "UTF-16 (big-endian)",
     "cp1252": "Windows-1252 (Latin-1)",
 }  # fmt: skip
-_SCRIPTS = {"cp949": "\uac00-\ud7a3", "cp932": "\u3041-\u30ff\u4e00-\u9fff", "euc_jp": "\u3041-\u30ff\u4e00-\u9fff"}
 
 
 def encoding_setting(files: str):
@@ -190,34 +180,29 @@ def _likely(sample: bytes) -> str | None:
     """The name of the encoding in which most of a text is what people write; None: none is likely."""
     if _is_western(sample, 0.95) and len(sample) > 5 * sum(byte >= 0x80 for byte in sample):
         return "cp1252"
-    best, best_score = None, 0.6
-    for candidate in _CANDIDATES:
-        if (score := _score(sample, candidate)) > best_score:
-            best, best_score = candidate.name, score
-    return "cp1252" if best is None and _is_western(sample, 0.8) else best
+    scores = {name: _score(sample, name) for name in _CANDIDATES}
+    best = max(scores, key=scores.get)
+    if scores[best] > 0.6:
+        return best
+    return "cp1252" if _is_western(sample, 0.8) else None
 
 
-def _score(sample: bytes, candidate: _Candidate) -> float:
-    """How usual the characters are that the bytes would be, by bytes beyond ASCII; below 0 where they are not text."""
-    decoder = codecs.getincrementaldecoder(candidate.name)("replace")
-    text = [char for char in decoder.decode(sample) if char >= "\x80"]
+def _score(sample: bytes, name: str) -> float:
+    """How usual the characters are that the bytes would be in an encoding; below 0 where they are not text."""
+    _, usual, frequent, script = _CANDIDATES[name]
+    text = [char for char in codecs.getincrementaldecoder(name)("replace").decode(sample) if char >= "\x80"]
     if not text or text.count("\ufffd") * 100 > len(text):
         return -1.0
-    if candidate.name == "euc_jp" and not any("\u3041" <= char <= "\u30ff" for char in text):
+    if name == "euc_jp" and not any("\u3041" <= char <= "\u30ff" for char in text):
         return -1.0  # Chinese and Korean bytes give Chinese characters, too
-    total = 0.0
-    script = re.compile(f"[{_SCRIPTS.get(candidate.name, chr(0x4E00) + '-' + chr(0x9FFF))}]")
+    total = 0
     for char in text:
-        if char in candidate.frequent:
+        if char in frequent:
             total += 3
-        elif not script.match(char):
-            total -= 0 if char in "，。、「」·…“”‘’！？：；（）《》・〜ー　" else 1
+        elif not re.match(f"[{script}]", char):
+            total -= char not in "，。、「」·…“”‘’！？：；（）《》・〜ー　"
         else:
-            try:
-                char.encode(candidate.usual)
-                total += 1
-            except UnicodeEncodeError:
-                total -= 2
+            total += 1 if char.encode(usual, "ignore") else -2
     return total / len(text)
 
 

@@ -139,7 +139,7 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
         strip_accents=values.strip_accents,
         allow_unknown=values.allow_unknown_config_keys,
     )
-    if not values.do_train and head in files.head.untrained:
+    if not values.do_train and not newest and head in files.head.untrained:
         raise ValueError(f"--init_checkpoint: the output layer ({head}) was saved untrained: give --do_train.")
     files.head = dataclasses.replace(files.head, untrained=())
     tokenizer = make_tokenizer(files, values)

@@ -1,5 +1,6 @@
 """What weights lack is warned of; who answers with a model refuses it, until it is trained."""
 
+import dataclasses
 import json
 import logging
 import warnings
@@ -18,6 +19,8 @@ from bert_tf.serving.detect_task import task_in
 from bert_tf.serving.graphs import create_served_model
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training import loop
+from bert_tf.training.fine_tuning import describe_model
+from bert_tf.training.settings import FineTuningSettings
 from bert_tf.weights.tensor_files import open_safetensors, write_safetensors
 
 POOLER = ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
@@ -193,6 +196,21 @@ def test_keys_and_layers_that_a_configuration_has_wrong(tmp_path, caplog):
     file.write_text(json.dumps({**values, "hiden_dropout_prob": dropout}))
     assert task_models.BertModel.from_pretrained(str(tmp_path / "theirs")).config.hidden_dropout_prob == 0.1
     assert "hiden_dropout_prob is no key of a BERT; did you mean hidden_dropout_prob?" in caplog.text
+
+
+def test_a_run_takes_no_layers_that_are_not_there_and_no_head_that_was_saved_untrained(tmp_path):
+    with pytest.warns(PartialLoadWarning):
+        model = task_models.BertForSequenceClassification.from_pretrained(save(tmp_path / "encoder"), labels=["a", "b"])
+    model.save_pretrained(str(tmp_path / "saved"))
+    run = FineTuningSettings(output_dir="out", do_eval=True, init_checkpoint=str(tmp_path / "saved"), max_seq_length=16)
+    with pytest.raises(ValueError, match=r"--init_checkpoint: the output layer \(output_weights\) was saved untrained"):
+        describe_model(run, None, "output_weights")
+    run = dataclasses.replace(run, do_train=True)
+    assert describe_model(run, None, "output_weights")[0].head.untrained == ()
+    file = tmp_path / "saved" / "bert_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "num_hidden_layers": 2}))
+    with pytest.raises(ValueError, match="--init_checkpoint: .*num_hidden_layers is 2, but they have 1 layers"):
+        describe_model(run, None, "output_weights")
 
 
 def test_a_run_that_only_evaluates_refuses_random_weights(tmp_path, caplog):
