@@ -98,8 +98,9 @@ def test_records_are_those_of_the_plain_encoder(letters, tmp_path):
     tokenizer = FullTokenizer(vocab)
     store = store_of([corpus], tokenizer, tmp_path / "store")
     for length, predictions in ((16, 3), (5, 1), (300, 60)):
-        settings = InstanceSettings(length, predictions, dupe_factor=3)
+        settings = InstanceSettings(length, predictions, dupe_factor=20)
         instances = create_instances(store, settings, VocabularyIds.of(tokenizer), random.Random(2), str(tmp_path))
+        assert len(instances) > record_writer._ROWS_AT_ONCE
         blocks = record_writer.blocks_of(instances, instances.order, np.arange(1, len(instances) + 1), 1)
         record_writer.write_blocks(str(tmp_path / "out"), blocks)
         records = [record.numpy() for record in record_writer.tf.data.TFRecordDataset(str(tmp_path / "out"))]

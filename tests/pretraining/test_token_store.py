@@ -91,6 +91,9 @@ def test_a_vocabulary_without_unknown(tmp_path):
     (tmp_path / "vocab.txt").write_text("a\nb\n##b\n")
     tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
     assert sentences_of(["a ab b"], tokenizer, tmp_path / "store") == [[0, 0, 2, 1]]
+    # A line of an ideographic space is blank, and so ends a document.
+    store = token_store.tokenize(["a\nb\n\u3000\na\n"], tokenizer, str(tmp_path / "store"))
+    assert store.document_ends.tolist() == [2, 3]
     with pytest.raises(KeyError, match="UNK"):
         sentences_of(["a c"], tokenizer, tmp_path / "store")
 
