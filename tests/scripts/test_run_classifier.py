@@ -131,7 +131,7 @@ def cases_of(folder) -> tuple[dict, dict]:
         "no dev for patience": ({**rte, "early_stopping_patience": 1}, "--early_stopping_patience*dev set"),
         "no training set": ({**rte, "task_name": "ax", "data_dir": folder}, "--do_train*ax has no train set"),
         "seeds without training": ({**predict, "num_seeds": 2, "output_dir": out / "patience"},
-                                   "--num_seeds=2*--do_train"),
+                                   "--num_seeds is for training: give --do_train"),
         "unknown label": ({**train, "dev_file": folder / "unknown.tsv", "do_eval": True},
                           "unknown.tsv, line 4*'x'*'a', 'b'"),
         "other labels": ({**train, "labels": "b,a", "output_dir": out / "patience"}, "--output_dir*labels"),

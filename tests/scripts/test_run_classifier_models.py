@@ -49,7 +49,7 @@ def cases_of(folder) -> tuple[dict, dict, dict]:
         "cut after all": ({**used, "long_texts": "cut"},
                           "--long_texts=cut contradicts *windows/best_model, which was trained on windows, pooled"),
         "not trained so": ({**predict, "init_checkpoint": folder / "lstm", "long_texts": "windows"},
-                           "--long_texts=windows contradicts *lstm, which was trained on texts that are cut."),
+                           "--init_checkpoint: the output layer (output_weights) was saved untrained"),
         "lstm": ({**windows, "init_checkpoint": folder / "lstm"},
                  "--long_texts=windows combines pooled outputs; *lstm has a BiLSTM on top instead."),
         "stride of none": ({**short, "window_stride": 3}, "--window_stride=3 is for --long_texts=windows."),
