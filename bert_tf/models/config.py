@@ -8,6 +8,7 @@ import copy
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
@@ -209,6 +210,23 @@ class BertConfig:
     def keys(cls) -> tuple[str, ...]:
         """The keys of a configuration file: the constructor's arguments."""
         return tuple(field.name for field in dataclasses.fields(cls))
+
+    @classmethod
+    def from_size(cls, size: str, vocab_size: int | None = None) -> "BertConfig":
+        """The configuration of one of the family's `sizes`; `families.config_of_size` knows those of all families.
+
+        Args:
+          size: a name; of BERT, L-<layers>_H-<hidden size> may have its usual _A-<heads>.
+          vocab_size: None: that of the released models.
+
+        Raises:
+          ValueError: no such size; lists the known ones.
+        """
+        hidden = re.search(r"_H-(\d+)", size)  # usually a head for 64 units of width
+        name = size.removesuffix(f"_A-{int(hidden[1]) // 64}") if hidden else size
+        if name not in cls.sizes:
+            raise ValueError(f"{size!r} is not one of the sizes of {cls.title}: {', '.join(cls.sizes)}.")
+        return cls(vocab_size or cls.released_vocab_size, **cls.sizes[name])
 
     @classmethod
     def from_dict(cls, values: Mapping, allow_unknown: bool = False, source: str = "BertConfig") -> "BertConfig":

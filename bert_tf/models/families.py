@@ -4,6 +4,7 @@ To add one, write its configuration and a `Family` here, and its names in Huggin
 huggingface_layouts.py. Neither TensorFlow nor Keras is imported here.
 """
 
+import contextlib
 import dataclasses
 import posixpath
 import re
@@ -384,14 +385,12 @@ def config_of_size(size: str, vocab_size: int | None = None) -> BertConfig:
     Raises:
       ValueError: no such size; lists the known ones.
     """
-    hidden = re.search(r"_H-(\d+)", size)  # usually a head for 64 units of width
-    name = size.removesuffix(f"_A-{int(hidden[1]) // 64}") if hidden else size
     classes = sorted(
         (family.config_class for family in FAMILIES), key=lambda kind: (kind is not BertConfig, kind.title)
     )
     for kind in classes:
-        if name in kind.sizes:
-            return kind(vocab_size or kind.released_vocab_size, **kind.sizes[name])
+        with contextlib.suppress(ValueError):
+            return kind.from_size(size, vocab_size)
     files = ", ".join(f"{kind.file_name} ({kind.title})" for kind in classes)
     raise ValueError(
         f"--bert_size={size} is not one of {', '.join(name for kind in classes for name in kind.sizes)}. For any other "
