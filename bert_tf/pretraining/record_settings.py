@@ -251,6 +251,11 @@ def settings_of_records(**values) -> tuple[RecordSettings, InstanceSettings]:
         values.setdefault("dupe_factor", 1)
     settings = InstanceSettings(**values)
     _check(records, settings)
+    if values.get("max_predictions_per_seq", 0) > settings.max_seq_length:
+        logging.warning(
+            "--max_predictions_per_seq=%d is more than a record has tokens (--max_seq_length=%d).",
+            settings.max_predictions_per_seq, settings.max_seq_length,
+        )  # fmt: skip
     return records, settings
 
 
@@ -297,11 +302,6 @@ def _check(records: RecordSettings, settings: InstanceSettings) -> None:
     ):
         if is_wrong:
             raise ValueError(problem)
-    if predictions > settings.max_seq_length and given(settings, ("max_predictions_per_seq",)):
-        logging.warning(
-            "--max_predictions_per_seq=%d is more than a record has tokens (--max_seq_length=%d).",
-            predictions, settings.max_seq_length,
-        )  # fmt: skip
     if segmenter:
         check_segmenter(segmenter)
     if words and not is_dynamic and not settings.do_whole_word_mask:

@@ -307,7 +307,7 @@ def test_the_output_layer_of_another_task_is_not_taken(folder):
     number = save_classifier(folder / "number", ("score",), problem_type="regression")
     choices = save_classifier(folder / "choices", ("score",), kind=task_models.BertForMultipleChoice)
     (folder / "train.conll").write_text("good\tB-X\nw1\tO\n\nbad\tB-X\n")
-    (folder / "choice.csv").write_text("text,question,choice0,choice1,label\nw1,w2,good,bad,0\n")
+    (folder / "choice.csv").write_text("text,question,choice0,choice1,label\n" + "w1,w2,good,bad,0\n" * 8)
     tagger = NerTask(NerSettings(train_file=str(folder / "train.conll")))
     chooser = ChoiceTask(ChoiceSettings(
         train_file=str(folder / "choice.csv"), context="text", choices=["choice"], question="question",
