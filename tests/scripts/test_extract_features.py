@@ -83,7 +83,7 @@ def test_script(tmp_path):
         "layer": r"--layers=-1,-3: there is no layer -3, the model has 2",
         "no number": "--layers=last: give numbers",
         "long": "--max_seq_length=\\d+ is more than max_position_embeddings",
-        "short": "--max_seq_length: the maximum sequence length is 2",
+        "short": "--max_seq_length=2 must be at least 3",
         "folder": "--output_file=.*: there is no directory .*none",
         "is folder": "--output_file=.*hf is a directory",
         "same": "--output_file=.* is --input_file",
