@@ -101,13 +101,14 @@ def damage_at(name: str, offset: int, size: int) -> tuple[int | None, str]:
     """Where reading can resume after the bad record at `offset` (None: nowhere), and a description of the damage."""
     with open_binary(name) as stream:
         stream.seek(offset)
-        header = stream.read(12)
+        beginning = stream.read(64)
+    header = beginning[:12]
+    if offset == 0 and (kind := foreign_kind(beginning)):
+        return None, f"not a TFRecord file: it is {kind}"
     if offset == 0 and header[:1] == b"{":
         return None, "not a TFRecord file: it looks like JSON (name only the record files, for example by *.tfrecord*)"
     if offset == 0 and len(header) == 12 and min(header) >= 0x09:  # a record has zeros in its length
         return None, "not a TFRecord file: it looks like text, of which create_pretraining_data.py makes records"
-    if offset == 0 and (kind := foreign_kind(header)):
-        return None, f"not a TFRecord file: it is {kind}"
     if len(header) == 12:
         if not is_frame_head(header):
             return None, "corrupt: its length field does not match its checksum, so the rest of the file can't be read"

@@ -337,7 +337,7 @@ _FOREIGN = {
 
 def foreign_kind(beginning: bytes) -> str | None:
     """What a file is that begins so, if it is of a known kind that is not text; else None."""
-    return next((kind for magic, kind in _FOREIGN.items() if beginning.startswith(magic[:12])), None)
+    return next((kind for magic, kind in _FOREIGN.items() if beginning.startswith(magic)), None)
 
 
 def _plain(path: str, begin: int, end: int | None, progress: Progress | None) -> Iterator[bytes]:

@@ -108,6 +108,11 @@ def test_what_is_no_table(tmp_path, content, message):
         list(read_rows(str(tmp_path / "train.csv"), TableSettings(), NAMES))
 
 
+def test_text_that_begins_like_a_pointer_is_text(tmp_path):
+    (tmp_path / "train.csv").write_text("version https://example.org,label\na,b\n")
+    assert len(list(read_rows(str(tmp_path / "train.csv"), TableSettings(), None))) == 2
+
+
 def test_a_quotation_mark_that_is_not_closed(tmp_path):
     content = 'text,label\n"two\nlines",a\nx,"y\nz,a\n"q"",b\n'
     for cut, line in ((content, 4), (content[: content.index("z")], 4), ('text,label\n"a\nb","c\n', 3)):
