@@ -244,7 +244,7 @@ class BertEncoder(NamedInputs, keras.Model):
         bias = attention_bias(input_mask, self.config.is_causal) + wrong[:, None, None, :]
         pooled_positions = self._pooled_positions(inputs.get("pooled_positions"), input_mask)
         few = None
-        if read_positions is not None and not return_all_layers and not return_attention:
+        if read_positions is not None and not (return_all_layers or return_attention):
             few = _if_few([pooled_positions, read_positions], input_ids.shape[1])
         with place(self.name):
             x = self.embeddings(input_ids, segment_ids, position_ids=inputs.get("position_ids"), training=training)
@@ -258,8 +258,8 @@ class BertEncoder(NamedInputs, keras.Model):
             first, sequence = layers[-1][:, :count], layers[-1][:, count:]
         # Always tanh, whatever hidden_act says.
         pooled = self.pooler(first, activation="tanh", training=training) if self.pooler else first  # [B, M, H]
-        pooled = pooled if "pooled_positions" in inputs else pooled[:, 0]
-        outputs = {"sequence_output": sequence, "pooled_output": pooled}
+        several = "pooled_positions" in inputs
+        outputs = {"sequence_output": sequence, "pooled_output": pooled if several else pooled[:, 0]}
         if return_all_layers:
             outputs |= {"embedding_output": embedding_output, "encoder_layers": layers}
         if return_attention:

@@ -53,8 +53,7 @@ def create_served_model(
         check_trained(model)  # the pooler may be missing, which is warned of: only `pooled_output` depends on it
         sentences = read_settings(folder)
         length = sentences.length_for(model.config) if max_seq_length is None else max_seq_length
-        length = detect_task.choose_max_seq_length(files, length)
-        return graph_models.ServedEncoder(model, tokenizer, length, sentences)
+        return graph_models.ServedEncoder(model, tokenizer, detect_task.choose_max_seq_length(files, length), sentences)
     if task == "squad":
         model = question_heads.from_pretrained(model_dir, **options)
         given = {"max_seq_length": max_seq_length} if max_seq_length else {}
@@ -74,9 +73,9 @@ def create_served_model(
     if task == "regression":
         options["problem_type"] = "regression"
     model = task_models.BertForSequenceClassification.from_pretrained(model_dir, **options)
-    labels = task_of(model).labels or ()
+    given = (model, tokenizer, length, task_of(model).labels or (), model.problem_type)
     if not model.head_config.window_pooling:
-        return graph_models.ServedClassifier(model, tokenizer, length, labels, model.problem_type, text_pairs)
+        return graph_models.ServedClassifier(*given, text_pairs)
     if text_pairs:
         raise ValueError(f"--text_pairs: {model_dir} reads windows of single texts.")
-    return graph_models.ServedWindowClassifier(model, tokenizer, length, labels, model.problem_type)
+    return graph_models.ServedWindowClassifier(*given)

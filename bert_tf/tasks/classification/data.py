@@ -8,7 +8,7 @@ import dataclasses
 import math
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from absl import logging
 
@@ -453,22 +453,26 @@ def tfds_task(
     task = Task(
         name=name, labels=known, train=None, metrics=("accuracy", "macro_f1") if classes else ("pearson", "spearman")
     )
-    examples = {}
-    for split, dataset in datasets.items():
-        set_name = split.replace("validation", "dev")
-        rows, unlabeled = [], 0
-        for number, row in enumerate(tfds.as_numpy(dataset)):
-            first, *second = (row[key].decode("utf-8") for key in chosen)
-            value = float(row[label])
-            value = value if not classes else known[int(value)] if value >= 0 else None
-            if value is None and not set_name.startswith("test"):
-                unlabeled += 1
-                continue
-            rows.append(InputExample(f"{set_name}-{number}", first, second[0] if second else None, value))
-        if unlabeled:
-            logging.warning("%s: left out examples of %s without label: %d.", name, split, unlabeled)
-        examples[set_name] = rows
-    return task, examples
+    return task, {
+        split.replace("validation", "dev"): _tfds_examples(task, split, tfds.as_numpy(dataset), chosen, label)
+        for split, dataset in datasets.items()
+    }
+
+
+def _tfds_examples(task: Task, split: str, rows: Iterable[dict], texts: Sequence[str], label: str) -> list:
+    set_name = split.replace("validation", "dev")
+    examples, unlabeled = [], 0
+    for number, row in enumerate(rows):
+        first, *second = (row[key].decode("utf-8") for key in texts)
+        value = float(row[label])
+        value = value if task.is_regression else task.labels[int(value)] if value >= 0 else None
+        if value is None and not set_name.startswith("test"):
+            unlabeled += 1
+            continue
+        examples.append(InputExample(f"{set_name}-{number}", first, second[0] if second else None, value))
+    if unlabeled:
+        logging.warning("%s: left out examples of %s without label: %d.", task.name, split, unlabeled)
+    return examples
 
 
 def task_of(model) -> Task:

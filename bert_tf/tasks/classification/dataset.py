@@ -28,10 +28,8 @@ def as_dataset(
 ) -> tf.data.Dataset:
     """A tf.data.Dataset of texts for a model's `fit`, `evaluate` and `predict`.
 
-    A CSV file with the columns text and label, fine-tuned in ten lines:
+    A CSV file with the columns text and label, fine-tuned in ten lines (`import pandas, bert_tf`):
 
-        import pandas
-        import bert_tf
         table = pandas.read_csv("reviews.csv")
         folder = bert_tf.download("uncased_L-4_H-256_A-4")
         tokenizer = bert_tf.FullTokenizer.from_pretrained(folder)
@@ -64,18 +62,12 @@ def as_dataset(
       ValueError: no texts, another number of labels or pairs than of texts, a label that is none of label_names, or
         max_length or batch_size out of range; names place and value.
     """
-    texts = _strings(texts, "texts")
-    pairs = [None] * len(texts) if pairs is None else _strings(pairs, "pairs")
-    if not texts:
-        raise ValueError("there are no texts")
-    if len(pairs) != len(texts):
-        raise ValueError(f"{len(texts)} texts and {len(pairs)} pairs: there must be as many of both")
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} must be at least 1")
+    examples = _examples(texts, pairs)
     y = None if labels is None else _label_array(list(labels), label_names)
-    if y is not None and len(y) != len(texts):
-        raise ValueError(f"{len(texts)} texts and {len(y)} labels: there must be as many of both")
-    examples = [InputExample(str(number), *parts) for number, parts in enumerate(zip(texts, pairs, strict=True))]
+    if y is not None and len(y) != len(examples):
+        raise ValueError(f"{len(examples)} texts and {len(y)} labels: there must be as many of both")
     encoded = encode_examples(examples, Task("", (), None), tokenizer, max_length)
     widths, epochs = token_rows.padded_lengths(max_length), itertools.count()
 
@@ -88,8 +80,18 @@ def as_dataset(
     if y is not None:
         specs = (specs, tf.TensorSpec([None, *y.shape[1:]], tf.as_dtype(y.dtype)))
     dataset = tf.data.Dataset.from_generator(batches, output_signature=specs)
-    count = -(-len(texts) // batch_size)
+    count = -(-len(examples) // batch_size)
     return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(4)
+
+
+def _examples(texts: Sequence[str], pairs: Sequence[str] | None) -> list[InputExample]:
+    texts = _strings(texts, "texts")
+    pairs = [None] * len(texts) if pairs is None else _strings(pairs, "pairs")
+    if not texts:
+        raise ValueError("there are no texts")
+    if len(pairs) != len(texts):
+        raise ValueError(f"{len(texts)} texts and {len(pairs)} pairs: there must be as many of both")
+    return [InputExample(str(number), *parts) for number, parts in enumerate(zip(texts, pairs, strict=True))]
 
 
 def _order(

@@ -11,6 +11,7 @@ import array
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -290,7 +291,7 @@ def compute_rows(
     return values
 
 
-def _windows(offsets: np.ndarray, batch_size: int, most_tokens: int) -> Iterator[range]:
+def _line_ranges(offsets: np.ndarray, batch_size: int, most_tokens: int) -> Iterator[range]:
     """Lines cut into windows of whole batches with no more tokens than `most_tokens`, except for a single batch."""
     first, count = 0, len(offsets) - 1
     while first < count:
@@ -338,6 +339,24 @@ def pool_lines(
     return np.asarray(normalized(vectors)) if sentences.normalize else vectors
 
 
+def _pooled(
+    lines: range,
+    values: np.ndarray,
+    text: EncodedText,
+    pooling: str,
+    sentences: SentenceSettings | None,
+    tokenizer: Tokenizer,
+) -> np.ndarray:
+    """The rows of some lines, of the values of their tokens."""
+    if pooling == SENTENCE:
+        offsets = text.rows.offsets[lines.start : lines.stop + 1]
+        return pool_lines(values, offsets - offsets[0], sentences, tokenizer)
+    if text.words is None:
+        return values
+    starts = text.word_starts[text.word_offsets[lines.start] : text.word_offsets[lines.stop] + 1]
+    return pool(values, starts - starts[0], pooling)
+
+
 # --- all together ----------------------------------------------------------------------------------------------------
 
 
@@ -380,46 +399,56 @@ def extract_features(
       tf.errors.OpError, OSError: output_file can't be written.
     """
     text = text or read_input(input_file, tokenizer, max_seq_length, pooling, sentences, encoding)
-    rows, entries = text.rows, text.entries(pooling, tokenizer)
-    layers, hidden_size = tuple(layers), model.config.hidden_size
+    layers, entries = tuple(layers), text.entries(pooling, tokenizer)
+    windows = _windows(model, text.rows, layers, batch_size, max_seq_length, static_padding, strategy, window_bytes)
+    with (
+        open_writer(output_file, output_format, layers, model.config.hidden_size, entries) as write,
+        concurrent.futures.ThreadPoolExecutor(1) as writing,
+    ):
+        written = writing.submit(lambda: None)
+        for lines, values in windows:
+            written.result()
+            pooled = functools.partial(_pooled, lines, values, text, pooling, sentences, tokenizer)
+            written = writing.submit(lambda lines, pooled: write(lines, pooled()), lines, pooled)
+            del values, pooled  # so that only two windows are in memory: the one being written and the one computed
+        written.result()
+    return text
+
+
+def _windows(
+    model: BertModel,
+    rows: TokenRows,
+    layers: tuple[int, ...],
+    batch_size: int,
+    max_seq_length: int,
+    static_padding: bool,
+    strategy: tf.distribute.Strategy | None,
+    window_bytes: int,
+) -> Iterator[tuple[range, np.ndarray]]:
+    """Lines and the values of their tokens, window by window; see `extract_features`."""
     fused = kernels.fused_enabled() and len(rows) >= batch_size * _BATCHES_FOR_FUSED
     replicas = strategy.num_replicas_in_sync if strategy else 1
     shape = (batch_size, max_seq_length) if static_padding else (None, None)
     compute = make_layers_function(model, layers, strategy, shape=shape, fused=fused)
     lengths = token_rows.padded_lengths(max_seq_length) if fused else range(1, max_seq_length + 1)
     lengths = [max_seq_length] if static_padding else lengths
-
-    def write_lines(lines: range, values: np.ndarray) -> None:
-        if pooling == SENTENCE:
-            offsets = rows.offsets[lines.start : lines.stop + 1]
-            values = pool_lines(values, offsets - offsets[0], sentences, tokenizer)
-        elif text.words is not None:
-            starts = text.word_starts[text.word_offsets[lines.start] : text.word_offsets[lines.stop] + 1]
-            values = pool(values, starts - starts[0], pooling)
-        write(lines, values)
-
-    with (
-        progress_bar(total=len(rows), desc="extract", unit="line") as bar,
-        open_writer(output_file, output_format, layers, hidden_size, entries) as write,
-        concurrent.futures.ThreadPoolExecutor(1) as writing,
-    ):
-        written = writing.submit(lambda: None)
-        for lines in _windows(rows.offsets, batch_size, window_bytes // (4 * len(layers) * hidden_size)):
-            values = compute_rows(
-                rows,
+    fill, at_once = fused or static_padding or replicas > 1, batches_at_once(replicas)
+    most_tokens = window_bytes // (4 * len(layers) * model.config.hidden_size)
+    with progress_bar(total=len(rows), desc="extract", unit="line") as bar:
+        for lines in _line_ranges(rows.offsets, batch_size, most_tokens):
+            yield (
                 lines,
-                compute,
-                batch_size=batch_size,
-                lengths=lengths,
-                fill=fused or static_padding or replicas > 1,
-                at_once=batches_at_once(replicas),
-                on_progress=bar.update,
+                compute_rows(
+                    rows,
+                    lines,
+                    compute,
+                    batch_size=batch_size,
+                    lengths=lengths,
+                    fill=fill,
+                    at_once=at_once,
+                    on_progress=bar.update,
+                ),
             )
-            written.result()
-            written = writing.submit(write_lines, lines, values)
-            del values  # so that only two windows are in memory: the one being written and the one being computed
-        written.result()
-    return text
 
 
 def run(settings: FeatureSettings) -> None:
