@@ -427,18 +427,6 @@ def _inner_values(value: dict, prefix: str) -> Iterator[tuple[str, object]]:
             yield prefix + name, inner
 
 
-def check_different(columns: Mapping[str, str | None]) -> None:
-    """Refuses two flags that name one column. columns: flag -> column; None: not given.
-
-    Raises:
-      ValueError: names the flags.
-    """
-    flags: dict[str, str] = {}
-    for flag, column in columns.items():
-        if column is not None and (first := flags.setdefault(column, flag)) != flag:
-            raise ValueError(f"{first} and {flag} are both {column!r}: give each its own column.")
-
-
 def quoted(names) -> str:
     """Names as listed in error messages."""
     return ", ".join(map(repr, names))

@@ -495,12 +495,3 @@ class PretrainingObjective(SumObjective):
 
 # With ALBERT's names of metrics: next_sentence_labels is 1 where A and B are swapped.
 SentenceOrderObjective = renamed(PretrainingObjective, "next_sentence", "sentence_order")
-
-
-def pretraining_objective(objective: str, nsp: bool) -> type[SumObjective]:
-    """The objective that run_pretraining.py's flags --objective ("mlm" or "ltr") and --nsp select.
-
-    For "ltr" the labels are those of `mask_rules.left_to_right`.
-    """
-    chosen = PretrainingObjective if nsp else LanguageModelObjective
-    return chosen if objective == "mlm" else renamed(chosen, "masked_lm", "next_token")

@@ -104,3 +104,18 @@ class Recipe(OptimizerSettings):
         for name, declared in declared_in(OptimizerSettings).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, declared.default)  # the class is frozen
+
+
+def number_of_steps(num_examples: int, batch_size: int, num_train_epochs: float) -> int:
+    """Steps of a run, as the original counts them.
+
+    Raises:
+      ValueError: there would be none.
+    """
+    steps = int(num_examples / batch_size * num_train_epochs)
+    if steps < 1:
+        raise ValueError(
+            f"{num_examples} training examples, --train_batch_size={batch_size} and --num_train_epochs="
+            f"{num_train_epochs} give less than one step: lower the batch size, or train longer."
+        )
+    return steps

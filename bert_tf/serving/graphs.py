@@ -12,7 +12,7 @@ from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.tasks.classification.data import task_of
 from bert_tf.tasks.ner import outputs as ner_outputs
-from bert_tf.tasks.ner.notation import standard_tags
+from bert_tf.tasks.ner.tags import standard_tags
 from bert_tf.tasks.squad.outputs import settings_of
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer_files import directory_of

@@ -11,7 +11,8 @@ from bert_tf.serving.predictor import Answerer, list_of
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import outputs as ner_outputs
-from bert_tf.tasks.ner.notation import standard_tags
+from bert_tf.tasks.ner import tags as ner_tags
+from bert_tf.tasks.ner.tags import standard_tags
 from bert_tf.text import tokenizer_files
 from bert_tf.text.characters import split_words
 
@@ -131,7 +132,7 @@ class Tagger(Answerer):
         return found
 
     def _describe(self, words: _Words, tags: list[str], scores: np.ndarray) -> dict:
-        entities = [] if self.scheme == "plain" else ner_data.entities_of(tags, self.scheme)
+        entities = [] if self.scheme == "plain" else ner_tags.entities_of(tags, self.scheme)
         described = []
         for entity in entities:
             start, end = words.starts[entity.start], words.ends[entity.end - 1]

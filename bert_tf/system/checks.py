@@ -5,6 +5,7 @@ Only local paths are checked. Those of other file systems (gs://...) fail when t
 
 import os
 import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 
 from bert_tf.system.messages import unheard
 from bert_tf.system.text_files import list_files
@@ -95,3 +96,26 @@ def check_output_file(path: str, flag: str) -> None:
 def is_remote(path: str) -> bool:
     """Whether a path is on a file system that only TensorFlow can open."""
     return "://" in path
+
+
+def check_different(columns: Mapping[str, str | None]) -> None:
+    """Refuses two flags that name one column. columns: flag -> column; None: not given.
+
+    Raises:
+      ValueError: names the flags.
+    """
+    flags: dict[str, str] = {}
+    for flag, column in columns.items():
+        if column is not None and (first := flags.setdefault(column, flag)) != flag:
+            raise ValueError(f"{first} and {flag} are both {column!r}: give each its own column.")
+
+
+def strings_of(texts: str | Sequence[str], name: str) -> list[str | bytes]:
+    """`texts` as a list; TypeError, with name and place, for entries that are not strings."""
+    if not isinstance(texts, Iterable):
+        raise TypeError(f"{name} must be a string or a list of strings, not {texts!r:.80}")
+    texts = [texts] if isinstance(texts, str | bytes) else list(texts)
+    for number, text in enumerate(texts):
+        if not isinstance(text, str | bytes):
+            raise TypeError(f"{name}[{number}] is {text!r} ({type(text).__name__}), not a string")
+    return texts

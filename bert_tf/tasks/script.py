@@ -33,6 +33,7 @@ from bert_tf.models.card import CardFacts
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.distillation import DistillationObjective, TaughtModel
 from bert_tf.models.heads import with_class_weights
+from bert_tf.models.recipe import number_of_steps
 from bert_tf.system.atomic import write_text_file
 from bert_tf.tasks import outcome
 from bert_tf.tasks.outcome import Tried
@@ -50,7 +51,7 @@ from bert_tf.training import (
     search,
 )
 from bert_tf.training.loop import LOG_FILE
-from bert_tf.training.settings import FineTuningSettings, number_of_steps
+from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.step import Trainer, make_predict_function
 from bert_tf.training.teacher import Teacher, check_resumed, with_labels_of
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from bert_tf.system.atomic import write_file
+from bert_tf.system.checks import strings_of
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.text import tokenizer_files
 from bert_tf.text.added_tokens import (
@@ -467,8 +468,8 @@ class Tokenizer(abc.ABC):
             )
         if is_pair and isinstance(texts, str | bytes) != isinstance(pairs, str | bytes):
             raise ValueError("texts and pairs must both be lists of strings, or both a string")
-        first = self.encode_batch(_strings(texts, "texts"))
-        second = self.encode_batch(_strings(pairs, "pairs")) if is_pair else [None] * len(first)
+        first = self.encode_batch(strings_of(texts, "texts"))
+        second = self.encode_batch(strings_of(pairs, "pairs")) if is_pair else [None] * len(first)
         if len(first) != len(second):
             raise ValueError(f"{len(first)} texts and {len(second)} pairs: there must be one pair per text")
         rows = [self.build_inputs(a, b, max_length) for a, b in zip(first, second, strict=True)]
@@ -494,14 +495,3 @@ def lengths_that_fit(first: int, second: int, room: int) -> tuple[int, int]:
     half = (room + 1) // 2
     kept = min(first, max(room - second, half))
     return kept, min(second, room - kept)
-
-
-def _strings(texts: str | Sequence[str], name: str) -> list[str | bytes]:
-    """`texts` as a list; TypeError, with name and place, for entries that are not strings."""
-    if not isinstance(texts, Iterable):
-        raise TypeError(f"{name} must be a string or a list of strings, not {texts!r:.80}")
-    texts = [texts] if isinstance(texts, str | bytes) else list(texts)
-    for number, text in enumerate(texts):
-        if not isinstance(text, str | bytes):
-            raise TypeError(f"{name}[{number}] is {text!r} ({type(text).__name__}), not a string")
-    return texts

@@ -185,7 +185,7 @@ class PretrainingTask:
             return objectives.MeanMaskedLanguageModelObjective
         if self.settings.nsp and self.config.model_type == AlbertConfig.model_type:
             return objectives.SentenceOrderObjective
-        return objectives.pretraining_objective(self.settings.objective, self.settings.nsp)
+        return pretraining_objective(self.settings.objective, self.settings.nsp)
 
     @property
     def evaluation_objective(self):
@@ -369,3 +369,12 @@ class LeftToRightTask(PretrainingTask):
 
     def advice(self, folder: str) -> str:
         return f"  python run_classifier.py --init_checkpoint={folder} --task_name=... --do_train --output_dir=..."
+
+
+def pretraining_objective(objective: str, nsp: bool) -> type[objectives.SumObjective]:
+    """The objective that run_pretraining.py's flags --objective ("mlm" or "ltr") and --nsp select.
+
+    For "ltr" the labels are those of `mask_rules.left_to_right`.
+    """
+    chosen = objectives.PretrainingObjective if nsp else objectives.LanguageModelObjective
+    return chosen if objective == "mlm" else objectives.renamed(chosen, "masked_lm", "next_token")

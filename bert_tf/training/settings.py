@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from bert_tf.data.tables import FileSettings
 from bert_tf.models.directory import check_model
-from bert_tf.models.recipe import OPTIMIZER, OptimizerSettings, Recipe
+from bert_tf.models.recipe import OPTIMIZER, OptimizerSettings, Recipe, number_of_steps
 from bert_tf.models.students import DISTILLATION, TeacherSettings
 from bert_tf.system.checks import check_file, check_output_dir, is_remote
 from bert_tf.system.declare import (
@@ -491,18 +491,3 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
                         examples, are_all = check_beginning(name, file)
                     if self.do_train and name == "train_file" and are_all:
                         self.check_steps(len(examples))
-
-
-def number_of_steps(num_examples: int, batch_size: int, num_train_epochs: float) -> int:
-    """Steps of a run, as the original counts them.
-
-    Raises:
-      ValueError: there would be none.
-    """
-    steps = int(num_examples / batch_size * num_train_epochs)
-    if steps < 1:
-        raise ValueError(
-            f"{num_examples} training examples, --train_batch_size={batch_size} and --num_train_epochs="
-            f"{num_train_epochs} give less than one step: lower the batch size, or train longer."
-        )
-    return steps

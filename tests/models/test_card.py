@@ -10,7 +10,7 @@ from helpers.paths import ROOT
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf.conversion import convert
-from bert_tf.models import card, open_weights, pretrained, saving
+from bert_tf.models import card, initialize, open_weights, pretrained, saving
 from bert_tf.models.card import CardFacts, card_text
 from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
@@ -235,7 +235,7 @@ def test_a_users_readme_stays_and_ours_is_replaced(tmp_path):
 
 
 def test_a_conversion_carries_our_card_over(tmp_path):
-    weights = pretrained.initialize.model_weights(save(tmp_path / "base"))
+    weights = initialize.model_weights(save(tmp_path / "base"))
     files = dataclasses.replace(pretrained.ModelFiles(""), config=CONFIG, card=FACTS)
     saving.write_model(str(tmp_path / "ours"), weights, files, format="bert_tf")
     before = (tmp_path / "ours" / "README.md").read_text()

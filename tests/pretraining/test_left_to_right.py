@@ -10,7 +10,7 @@ import tensorflow as tf
 from helpers.masking import CLS, SEP, rows_of
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf.models import kernels, objectives, open_weights, pretrained, task_models
+from bert_tf.models import kernels, open_weights, pretrained, task_models
 from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.task_models import BertForQuestionAnswering, BertForSequenceClassification, BertModel
@@ -18,7 +18,7 @@ from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.mask_rules import left_to_right as predict_next_tokens
 from bert_tf.pretraining.masking import Masking
 from bert_tf.training.pretraining_settings import PretrainingSettings, check_settings
-from bert_tf.training.pretraining_tasks import PretrainingTask
+from bert_tf.training.pretraining_tasks import PretrainingTask, pretraining_objective
 
 LENGTH = 12
 CONFIG = {**TINY_CONFIG, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "attention": "causal"}
@@ -207,7 +207,7 @@ def test_loss_is_that_of_plain_numpy():
     features = predict_next_tokens(rows)
     model = model_of(task_models.BertForPreTraining)
     outputs = model(features)
-    objective = objectives.pretraining_objective("ltr", nsp=False)
+    objective = pretraining_objective("ltr", nsp=False)
     sums = objective.sums(outputs, features)
     assert set(sums) == set(objective.sum_names)
     # Each prefix alone: the logits of its last token predict the token that follows.
@@ -225,7 +225,7 @@ def test_loss_is_that_of_plain_numpy():
     metrics = objective.metrics(sums)
     np.testing.assert_allclose(metrics["next_token_loss"], np.mean(losses), rtol=1e-5)
     np.testing.assert_allclose(metrics["next_token_accuracy"], np.mean(right), rtol=1e-5)
-    both = objectives.pretraining_objective("ltr", nsp=True)
+    both = pretraining_objective("ltr", nsp=True)
     sums = both.sums(outputs, features)
     np.testing.assert_allclose(both.loss(sums, sums) - sums["next_sentence_loss"] / 2, np.mean(losses), rtol=1e-5)
     assert set(both.metrics(sums)) == {

@@ -12,6 +12,7 @@ from bert_tf import BertForTokenClassification, FullTokenizer
 from bert_tf.models.config import BertConfig
 from bert_tf.serving.tagger import Tagger
 from bert_tf.tasks.ner import data as ner_data
+from bert_tf.tasks.ner import tags as ner_tags
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"name{n}" for n in range(4)), "town", "of", "##x"]
 PIECES += [f"w{number}" for number in range(100 - len(PIECES))]
@@ -26,10 +27,10 @@ def sentences_of(count, seed, longest=20):
         for _ in range(generator.integers(1, longest)):
             kind = generator.random()
             if kind < 0.15:
-                entities.append(ner_data.Entity("PER", len(words), len(words) + 1))
+                entities.append(ner_tags.Entity("PER", len(words), len(words) + 1))
                 words.append(f"name{generator.integers(4)}")
             elif kind < 0.25:
-                entities.append(ner_data.Entity("LOC", len(words), len(words) + 2))
+                entities.append(ner_tags.Entity("LOC", len(words), len(words) + 2))
                 words += ["town", "of"]
             else:
                 words.append(CONTROL if kind > 0.98 else f"w{generator.integers(80)}" + "x" * (kind > 0.9))
@@ -42,7 +43,7 @@ def write_sentences(path, count, seed, scheme="iob2", separator="\t", columns="{
     for number, (words, entities) in enumerate(sentences_of(count, seed, longest)):
         if number % every == 0:
             lines += ["-DOCSTART-", ""]
-        tags = ner_data.tags_of(entities, len(words), scheme)
+        tags = ner_tags.tags_of(entities, len(words), scheme)
         lines += [
             columns.format(word=word, tag=tag, s=separator) for word, tag in zip(words, tags, strict=True)
         ]  # fmt: skip
@@ -224,7 +225,7 @@ def test_other_batches_give_the_same_tags(ran):
 def test_words_without_tags(ran, folder):
     out, *_ = ran
     lines = (out / "words" / "predictions.conll").read_text().splitlines()
-    gold = [tag for words, entities in sentences_of(12, 3) for tag in ner_data.tags_of(entities, len(words), "iob2")]
+    gold = [tag for words, entities in sentences_of(12, 3) for tag in ner_tags.tags_of(entities, len(words), "iob2")]
     found = [line.split(" ")[-1] for line in lines if line and not line.startswith("-DOC")]
     assert len(found) == len(gold) and np.mean([one == other for one, other in zip(found, gold, strict=True)]) > 0.95
     assert not (out / "words" / "test_results.txt").exists()
@@ -251,13 +252,13 @@ def test_characters_are_learned_and_used(ran):
     assert {line.split("\t")[-1] for line in file.lines if "PS_B" in line} == {"PS_B"}
     text = "".join(record["words"])
     found = Tagger(str(best))(text)
-    assert (found["words"], found["tags"]) == (list(text), ner_tags(record["tags"]))
+    assert (found["words"], found["tags"]) == (list(text), spelled_tags(record["tags"]))
     assert found["starts"] == list(range(len(text)))
     places = [[(e["start"], e["end"], e["text"]) for e in one["entities"]] for one in (found, record)]
     assert places[0] == places[1]
 
 
-def ner_tags(written):
+def spelled_tags(written):
     return ["O" if tag == "-" else "-".join(reversed(tag.split("_"))) for tag in written]
 
 

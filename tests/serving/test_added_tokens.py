@@ -13,8 +13,8 @@ from bert_tf.models.task_models import BertForSequenceClassification, BertForTok
 from bert_tf.serving.export import export_saved_model
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.tagger import Tagger
-from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import outputs as ner_outputs
+from bert_tf.tasks.ner import tags as ner_tags
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "삼성", "전자", "은", "##은", "[", "]", "/", "e1", "a", "b"]
 CONFIG = {"vocab_size": 17, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -72,7 +72,7 @@ def test_other_arguments(directory, texts, message):
 @pytest.mark.slow  # in small: the classifier above, and text/test_graph_tokenizer.py
 def test_a_tagger_keeps_markers_whole(tmp_path):
     """In strings and in words, as its export does; a RoBERTa's, whose markers are numbered in a file of their own."""
-    labels = ner_data.tag_set("iob2", ["PER", "LOC"])
+    labels = ner_tags.tag_set("iob2", ["PER", "LOC"])
     shutil.copytree(GOLDEN / "tokenization" / "roberta", tmp_path / "files")
     vocab_file = tmp_path / "files" / "vocab.json"
     (tmp_path / "files" / "tokenizer.json").unlink()

@@ -16,8 +16,8 @@ from bert_tf.serving import compare_export, detect_task, export
 from bert_tf.serving.fill_mask import fill_mask
 from bert_tf.serving.onnx_model import OnnxModel
 from bert_tf.serving.other_runtimes import export_onnx
-from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import outputs as ner_outputs
+from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.squad.answers import PredictionSettings
 from bert_tf.tasks.squad.outputs import SETTINGS_FILE, QuestionAnsweringSettings
 from bert_tf.tasks.squad.windows import WindowSettings
@@ -34,7 +34,7 @@ CONTEXTS = [*TEXTS, "Her teacher met Ada Brown (1801-1852)  in London,\nwhere sh
 WORDS = [["Ada", "Lovelace", "lived", "in", "London", "."], ["It", "'s", "9,000", "km", "\u200b\u0007"]]
 CHOICES = [(a, ["walks in.", "it rains", "日本"], b) for a, b in PAIRS] + [("She opens.", ["walks in.", "9,"], "")]
 LABELS = ["no", "perhaps", "yes"]
-TAGS = ner_data.tag_set("iob2", ["LOC", "PER"])
+TAGS = ner_tags.tag_set("iob2", ["LOC", "PER"])
 SETTINGS = QuestionAnsweringSettings(
     WindowSettings(max_seq_length=48, doc_stride=16, max_query_length=10),
     PredictionSettings(n_best_size=5, max_answer_length=8, version_2_with_negative=True),

@@ -14,9 +14,9 @@ from bert_tf.models.baselines import BertFeatureTagger
 from bert_tf.serving import export
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.tagger import Tagger
-from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import outputs as ner_outputs
+from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.text.wordpiece import FullTokenizer
 
 TEXTS = [
@@ -71,7 +71,7 @@ def test_words_get_the_scripts_tags(exported, loaded, scheme):
         np.testing.assert_allclose([score for row in found for score in row["scores"]], scores, atol=1e-5)
         for words, row, own in zip(SENTENCES, found, tags, strict=True):
             check_places(" ".join(words), row)
-            expected = [] if scheme == "plain" else ner_data.entities_of(own, scheme)
+            expected = [] if scheme == "plain" else ner_tags.entities_of(own, scheme)
             assert [entity["type"] for entity in row["entities"]] == [entity.type for entity in expected]
             assert [entity["text"] for entity in row["entities"]] == [
                 " ".join(words[entity.start : entity.end]) for entity in expected
@@ -177,7 +177,7 @@ def test_models_of_other_tasks(tmp_path):
 @pytest.mark.slow  # in small: models/test_feature_based.py
 def test_a_tagger_on_features_of_a_frozen_bert(tmp_path):
     """Its directory and its export use the BiLSTMs, whose sizes are stored beside the weights."""
-    labels = ner_data.tag_set("iob2", ["LOC", "PER"])
+    labels = ner_tags.tag_set("iob2", ["LOC", "PER"])
     sizes = {"features": "second_to_last", "lstm_size": 6, "lstm_layers": 1}
     path = save(tmp_path / "model", BertFeatureTagger, num_labels=len(labels), labels=labels, **sizes)
     (tmp_path / "model" / ner_outputs.SETTINGS_FILE).write_text(ner_outputs.TaggingSettings(**sizes).to_json())

@@ -122,7 +122,7 @@ def test_max_length_and_padding(wordpiece):
         ((["a"],), {"padding": "max_length"}, ValueError, 'padding="max_length" needs a max_length'),
         ((["a"],), {"max_length": 2}, ValueError, "max_length=2 has no room for a text: 2 special .* are 3"),
         ((["a"], ["b"]), {"max_length": 4}, ValueError, "max_length=4 has no room for a pair of texts: 3 .* are 5"),
-        ((3,), {}, TypeError, "not iterable"),
+        ((3,), {}, TypeError, "must be a string or a list of strings, not "),
     ],
 )
 def test_bad_input(wordpiece, arguments, settings, error, message):

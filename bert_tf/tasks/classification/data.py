@@ -18,7 +18,6 @@ from bert_tf.data.tables import (
     JoinedColumns,
     TableSettings,
     beginning,
-    check_different,
     field_of,
     maybe_header,
     other_delimiter,
@@ -360,7 +359,7 @@ def declared_task(
     Raises:
       ValueError: settings that contradict each other.
     """
-    check_different({"--text_a": text_a, "--text_b": text_b, "--label": label})
+    checks.check_different({"--text_a": text_a, "--text_b": text_b, "--label": label})
     if regression and (multi_label or labels):
         raise ValueError("--regression has no classes: leave --multi_label and --labels out.")
     train, dev, test = (

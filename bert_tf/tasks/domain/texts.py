@@ -13,8 +13,8 @@ from bert_tf.system.atomic import write_text_file, written_together
 from bert_tf.system.text_files import list_files, read_json_if_there
 from bert_tf.tasks.domain.new_words import NewWord, find_new_words, pieces_per_word
 from bert_tf.tasks.domain.settings import DomainSettings
-from bert_tf.text.learn_vocabulary import count_words
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.word_counts import count_words
 from bert_tf.text.wordpiece import FullTokenizer
 
 HELD_OUT_EVERY = 20

@@ -18,6 +18,7 @@ from bert_tf.tasks.classification.label_checks import warn_of_spellings
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import metrics as ner_metrics
+from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.ner.data import ConllFile, Layout, Sentence
 from bert_tf.tasks.ner.encode import WordRows
 from bert_tf.tasks.table import TASKS
@@ -80,8 +81,8 @@ class TaggingSettings:
 
 def scheme_of(labels: Sequence[str]) -> str:
     """The scheme that a model learned, inferred from its tags."""
-    letters = {label.partition("-")[0] for label in labels if label != ner_data.OUTSIDE and "-" in label[1:]}
-    if ner_data.OUTSIDE not in labels or not letters <= set("BIES"):
+    letters = {label.partition("-")[0] for label in labels if label != ner_tags.OUTSIDE and "-" in label[1:]}
+    if ner_tags.OUTSIDE not in labels or not letters <= set("BIES"):
         return "plain"
     return "bioes" if letters & set("ES") else "iob2"
 
@@ -102,9 +103,9 @@ def labels_of(sentences: Sequence[Sentence], scheme: str) -> list[str]:
             raise ValueError(f"--tag_column: each of the {len(every)} words has a tag of its own, as {every[0]!r}.")
         warn_of_spellings("--train_file", tags, "tags", "")
         return sorted(tags)
-    types = ner_data.types_of(tags)
+    types = ner_tags.types_of(tags)
     warn_of_spellings("--train_file", types, "types of entities", "")
-    return ner_data.tag_set(scheme, types)
+    return ner_tags.tag_set(scheme, types)
 
 
 def create_model(config: BertConfig, labels: Sequence[str], settings: TaggingSettings, dtype: str) -> keras.Model:
@@ -182,7 +183,7 @@ def predicted_tags(
     """The most probable tag of each word, by sentence, as valid tags of `scheme`; incomplete entities are read as
     conlleval reads them."""
     raw = tags_by_sentence(sentences, [labels[number] for number in logits.argmax(-1)])
-    return [ner_data.valid_tags(tags, scheme) for tags in raw]
+    return [ner_tags.valid_tags(tags, scheme) for tags in raw]
 
 
 def score(
@@ -218,8 +219,8 @@ def _klue_scores(sentences: Sequence[Sentence], predicted: Sequence, labels: Seq
     for sentence, tags in zip(sentences, predicted, strict=True):
         for found, own in zip(of_characters, (sentence.tags, tags), strict=True):
             kept = [tag for word, tag in zip(sentence.words, own, strict=True) if not word.isspace()]
-            found.append(ner_data.valid_tags(kept, "iob2"))
-    return ner_metrics.klue(*of_characters, ner_data.tag_set("iob2", ner_data.types_of(labels)))
+            found.append(ner_tags.valid_tags(kept, "iob2"))
+    return ner_metrics.klue(*of_characters, ner_tags.tag_set("iob2", ner_tags.types_of(labels)))
 
 
 def write_confusion_matrix(
@@ -240,7 +241,7 @@ def write_confusion_matrix(
         return [tag if plain else tag.partition("-")[2] or tag for tags in tags_of_sentences for tag in tags]
 
     gold, found = kinds([sentence.tags for sentence in sentences]), kinds(predicted)
-    names = sorted({*gold, *found}, key=lambda name: (name == ner_data.OUTSIDE, name))
+    names = sorted({*gold, *found}, key=lambda name: (name == ner_tags.OUTSIDE, name))
     number = {name: index for index, name in enumerate(names)}
     accuracy = float(np.mean([one == other for one, other in zip(gold, found, strict=True)]))
     plots.plot_confusion_matrix(
@@ -275,7 +276,7 @@ def write_predictions(
                     "text": between.join(sentence.words[entity.start : entity.end]),
                     "score": round(float(np.mean(probabilities[entity.start : entity.end])), 4),
                 }
-                for entity in ner_data.entities_of(of_words, layout.tag_scheme)
+                for entity in ner_tags.entities_of(of_words, layout.tag_scheme)
             ]
         lines.append(json.dumps(record, ensure_ascii=False) + "\n")
     write_text_file(paths[1], "".join(lines))

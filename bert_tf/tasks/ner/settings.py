@@ -13,10 +13,9 @@ from bert_tf.tasks.ner.data import (
     check_several_tags,
     check_tags,
     kinds_of,
-    learned_scheme,
-    tag_set,
     unknown_tags,
 )
+from bert_tf.tasks.ner.tags import learned_scheme, tag_set
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.class_weights import check_class_weights, check_labels_of, class_weights_setting
 from bert_tf.training.settings import FineTuningSettings, features_setting

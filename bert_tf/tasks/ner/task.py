@@ -11,7 +11,7 @@ from bert_tf.system.atomic import write_text_file
 from bert_tf.system.messages import named_by, some
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.ner import data, encode, outputs
-from bert_tf.tasks.ner.notation import standard_tags
+from bert_tf.tasks.ner.tags import OUTSIDE, learned_scheme, standard_tags
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text import tokenizer_files
@@ -167,7 +167,7 @@ class NerTask(FineTuningTask):
         unknown = sorted(tags - set(self.labels))
         if unknown and run.do_train:
             raise data.unknown_tags(flag, unknown)
-        if unknown and not run.do_train and not tags & set(self.labels) - {data.OUTSIDE}:
+        if unknown and not run.do_train and not tags & set(self.labels) - {OUTSIDE}:
             raise ValueError(
                 f"{flag} has other tags than {self.source}: {difference(self.labels, sorted(tags))}. --do_train with "
                 "--new_head trains a new output layer."
@@ -238,7 +238,7 @@ def choose_tagging(settings, stored: outputs.TaggingSettings | None, source: str
     Raises:
       ValueError: a setting contradicts the model.
     """
-    scheme = data.learned_scheme(settings.tag_scheme)
+    scheme = learned_scheme(settings.tag_scheme)
     given = {
         name: getattr(settings, name)
         for name in ("document_context", "features", "lstm_size", "lstm_layers")

@@ -4,8 +4,9 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from bert_tf.data.tables import FileSettings, TableSettings, check_different
+from bert_tf.data.tables import FileSettings, TableSettings
 from bert_tf.models.head_config import HeadConfig
+from bert_tf.system.checks import check_different
 from bert_tf.system.declare import setting
 from bert_tf.tasks.similarity.data import Columns, check_examples
 from bert_tf.text.characters import plain_name

@@ -12,6 +12,7 @@ from bert_tf.models import question_heads
 from bert_tf.models.directory import ModelFiles, read_head
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.open_weights import open_weights
+from bert_tf.models.recipe import number_of_steps
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import named_by
@@ -21,7 +22,6 @@ from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text import tokenizer_files
 from bert_tf.training import run_directory
 from bert_tf.training.beginning import put_lstm_on_top
-from bert_tf.training.settings import number_of_steps
 
 
 class SquadTask(FineTuningTask):

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from bert_tf.tasks.ner import data as ner_data
-from bert_tf.tasks.ner.data import Entity, Layout, read_conll, write_conll
-from bert_tf.tasks.ner.notation import Notation
+from bert_tf.tasks.ner import tags as ner_tags
+from bert_tf.tasks.ner.data import Layout, read_conll, write_conll
 from bert_tf.tasks.ner.outputs import labels_of
+from bert_tf.tasks.ner.tags import Entity, Notation
 
 # Written for this test, in the published layout of CoNLL-2003: four columns, IOB1, documents.
 NEWS = """-DOCSTART- -X- O O
@@ -81,10 +82,10 @@ def test_the_layout_of_conll_2003(write):
 @pytest.mark.parametrize("scheme", TAGS)
 def test_every_scheme_means_the_same(scheme):
     for tags, entities, length in zip(TAGS[scheme], ENTITIES, LENGTHS, strict=True):
-        assert ner_data.entities_of(tags.split(), scheme) == entities
-        assert ner_data.tags_of(entities, length, scheme) == tags.split()
-        learned = ner_data.tags_of(entities, length, ner_data.learned_scheme(scheme))
-        assert ner_data.valid_tags(learned, scheme) == tags.split()
+        assert ner_tags.entities_of(tags.split(), scheme) == entities
+        assert ner_tags.tags_of(entities, length, scheme) == tags.split()
+        learned = ner_tags.tags_of(entities, length, ner_tags.learned_scheme(scheme))
+        assert ner_tags.valid_tags(learned, scheme) == tags.split()
 
 
 @pytest.mark.parametrize("scheme", TAGS)
@@ -94,9 +95,9 @@ def test_entities_to_tags_and_back(scheme):
     for _ in range(300):
         length = int(generator.integers(1, 14))
         entities = random_entities(generator, length)
-        tags = ner_data.tags_of(entities, length, scheme)
-        assert ner_data.entities_of(tags, scheme) == entities, tags
-        assert ner_data.lenient_entities(tags) == entities, tags
+        tags = ner_tags.tags_of(entities, length, scheme)
+        assert ner_tags.entities_of(tags, scheme) == entities, tags
+        assert ner_tags.lenient_entities(tags) == entities, tags
         several += len(entities) > 1
     assert several > 100
 
@@ -110,7 +111,7 @@ def test_lenient_reading_is_that_of_conlleval():
     for _ in range(2000):
         sentence = [tags[number] for number in generator.integers(0, len(tags), generator.integers(1, 9))]
         expected = [Entity(kind, first, last + 1) for kind, first, last in get_entities(sentence)]
-        assert ner_data.lenient_entities(sentence) == expected, sentence
+        assert ner_tags.lenient_entities(sentence) == expected, sentence
 
 
 @pytest.mark.parametrize(
@@ -137,8 +138,8 @@ def test_lenient_reading_is_that_of_conlleval():
     ],
 )
 def test_broken_schemes(write, scheme, tags, place, words):
-    with pytest.raises(ner_data.BrokenTags, match=re.escape(words)) as caught:
-        ner_data.entities_of(tags.split(), scheme)
+    with pytest.raises(ner_tags.BrokenTags, match=re.escape(words)) as caught:
+        ner_tags.entities_of(tags.split(), scheme)
     assert caught.value.place == place
     text = "fine O\n\n" + "".join(f"word {tag}\n" for tag in tags.split())
     with pytest.raises(ValueError, match=rf"file\.conll, line {3 + place}: .*{re.escape(words)}"):
@@ -327,8 +328,8 @@ def test_predictions_keep_every_line(write, tmp_path):
 
 
 def test_tag_sets():
-    assert ner_data.tag_set("iob2", {"b", "a"}) == ["O", "B-a", "I-a", "B-b", "I-b"]
-    assert ner_data.tag_set("bioes", {"x-y"}) == ["O", "B-x-y", "I-x-y", "E-x-y", "S-x-y"]
+    assert ner_tags.tag_set("iob2", {"b", "a"}) == ["O", "B-a", "I-a", "B-b", "I-b"]
+    assert ner_tags.tag_set("bioes", {"x-y"}) == ["O", "B-x-y", "I-x-y", "E-x-y", "S-x-y"]
 
 
 @pytest.mark.parametrize(
@@ -344,7 +345,7 @@ def test_wnut_17(shared, name, sentences, words, entities):
     file = read_conll(str(shared / "data" / "ner" / "wnut17" / name), Layout())
     assert len(file.sentences) == sentences
     assert sum(len(sentence.words) for sentence in file.sentences) == words
-    assert sum(len(ner_data.entities_of(sentence.tags, "iob2")) for sentence in file.sentences) == entities
+    assert sum(len(ner_tags.entities_of(sentence.tags, "iob2")) for sentence in file.sentences) == entities
 
 
 def test_wnut_17_with_several_tags_a_word_is_refused(shared):

@@ -1,0 +1,211 @@
+"""Tags of named entities: how a file spells them, and what they mean.
+
+A file has B-PER, or PER_B, b-per and so on, and what is outside of entities as O, o, - or _. Everywhere else tags are
+as CoNLL-2003 has them: a capital letter, a hyphen, the type; O outside.
+
+Source: Ramshaw & Marcus 1995 (IOB1).
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+OUTSIDE = "O"
+LETTERS = "BIESLU"  # of all schemes
+# Scheme -> the letters of its tags. plain: tags that do not form entities (parts of speech).
+SCHEMES = {"iob2": "BI", "iob1": "BI", "bioes": "BIES", "bilou": "BILU", "plain": ""}
+# What BILOU calls last and unit is end and single in BIOES.
+_FROM_BILOU = str.maketrans("LU", "ES")
+_TO_BILOU = str.maketrans("ES", "LU")
+_OUTSIDE = ("O", "o", "-", "_")
+
+
+@dataclasses.dataclass(frozen=True)
+class Notation:
+    """The spelling of one file.
+
+    Attributes:
+      letter_last: PER-B instead of B-PER. separator: "-" or "_". lower: the letters are b, i and so on.
+      outside: the tag of words outside of entities.
+    """
+
+    letter_last: bool = False
+    separator: str = "-"
+    lower: bool = False
+    outside: str = OUTSIDE
+
+    def parse(self, tag: str) -> tuple[str, str] | None:
+        """The letter, as it is spelled, and the type of a tag; None if it has no such form."""
+        letter, separator, type_ = tag.partition(self.separator)
+        if self.letter_last:
+            type_, separator, letter = tag.rpartition(self.separator)
+        fits = separator and type_ and len(letter) == 1 and letter.upper() in LETTERS
+        return (letter, type_) if fits else None
+
+    def read(self, tag: str) -> str:
+        """A tag of the file, as CoNLL-2003 has it; one of no such form as it is."""
+        if tag in _OUTSIDE:
+            return OUTSIDE
+        parts = self.parse(tag)
+        return f"{parts[0].upper()}-{parts[1]}" if parts else tag
+
+    def write(self, tag: str) -> str:
+        """The opposite of `read`."""
+        if tag == OUTSIDE:
+            return self.outside
+        letter, _, type_ = tag.partition("-")
+        letter = letter.lower() if self.lower else letter
+        return self.separator.join((type_, letter) if self.letter_last else (letter, type_))
+
+
+STANDARD = Notation()
+
+
+def notation_of(tags: Iterable[str]) -> Notation:
+    """The notation that all tags of a file fit; STANDARD, if they fit none."""
+    tags = dict.fromkeys(tags)
+    outside = next((tag for tag in tags if tag in _OUTSIDE), OUTSIDE)
+    entities = [tag for tag in tags if tag not in _OUTSIDE]
+    for letter_last in (False, True):
+        for separator in "-_":
+            notation = Notation(letter_last, separator, outside=outside)
+            parts = [notation.parse(tag) for tag in entities]
+            if all(parts):
+                lower = bool(parts) and all(letter.islower() for letter, _ in parts)
+                return dataclasses.replace(notation, lower=lower)
+    return STANDARD
+
+
+def standard_tags(tags: Sequence[str]) -> list[str]:
+    """A model's tags as CoNLL-2003 has them; tags of no such form, such as parts of speech, as they are."""
+    notation = notation_of(tags)
+    fits = [tag in _OUTSIDE or notation.parse(tag) is not None for tag in tags]
+    return [notation.read(tag) for tag in tags] if all(fits) else list(tags)
+
+
+# --- schemes ---------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Entity:
+    """Consecutive words: the first, and the one after the last."""
+
+    type: str
+    start: int
+    end: int
+
+
+class BrokenTags(ValueError):
+    """A tag that is not allowed where it is; `place` is its number in the sentence."""
+
+    def __init__(self, place: int, message: str):
+        super().__init__(message)
+        self.place = place
+
+
+def learned_scheme(scheme: str) -> str:
+    """The scheme whose tags a model learns from a file in `scheme`: iob2, bioes or plain."""
+    return {"iob1": "iob2", "bilou": "bioes"}.get(scheme, scheme)
+
+
+def tag_set(scheme: str, types: Iterable[str]) -> list[str]:
+    """All tags of a learned scheme for some types of entities, "O" first, then by type."""
+    return [OUTSIDE, *(f"{letter}-{type_}" for type_ in sorted(types) for letter in SCHEMES[scheme])]
+
+
+def types_of(tags: Iterable[str]) -> set[str]:
+    """The types of entities in some tags."""
+    return {tag.partition("-")[2] for tag in tags if tag != OUTSIDE}
+
+
+def entities_of(tags: Sequence[str], scheme: str) -> list[Entity]:
+    """The entities that tags mean.
+
+    Raises:
+      BrokenTags: a tag is not part of the scheme, or can't follow the one before it.
+    """
+    letters = SCHEMES[scheme]
+    entities, open_type, start = [], None, 0  # open_type: of the entity that continues
+
+    def broken(place: int, what: str) -> BrokenTags:
+        before = f"after {tags[place - 1]!r}" if place else "at the start of the sentence"
+        return BrokenTags(place, f"the tag {tags[place]!r} {before} breaks the scheme {scheme}: {what}")
+
+    for place, tag in enumerate([*tags, OUTSIDE]):
+        letter, hyphen, type_ = tag.partition("-")
+        if tag == OUTSIDE:
+            letter, type_ = OUTSIDE, None
+        elif not hyphen or not type_ or len(letter) != 1 or letter not in letters:
+            known = ", ".join(f"{letter}-TYPE" for letter in letters)
+            raise BrokenTags(place, f"the tag {tag!r} is not part of the scheme {scheme} (O, {known})")
+        same = open_type is not None and type_ == open_type
+        if letters == "BI":
+            if letter == "I" and not same and scheme == "iob2":
+                raise broken(place, f"an entity begins with B-{type_}")
+            if letter == "B" and not same and scheme == "iob1":
+                raise broken(place, f"B-{type_} only separates an entity from one of the same type right before it")
+            if open_type is not None and not (letter == "I" and same):
+                entities.append(Entity(open_type, start, place))
+                open_type = None
+            if letter != OUTSIDE and open_type is None:
+                open_type, start = type_, place
+            continue
+        continues = letter in ("I", letters[2])
+        if continues != (open_type is not None) or (continues and not same):
+            if place == len(tags):
+                place -= 1
+                raise BrokenTags(
+                    place, f"the sentence ends with the tag {tags[place]!r}, inside an entity: it breaks {scheme}"
+                )
+            if continues:
+                raise broken(place, f"no entity of type {type_} is open")
+            raise broken(place, f"the {open_type} before it does not end ({letters[2]}-{open_type})")
+        if letter == "B":
+            open_type, start = type_, place
+        elif letter == letters[2]:
+            entities.append(Entity(type_, start, place + 1))
+            open_type = None
+        elif letter == letters[3]:
+            entities.append(Entity(type_, place, place + 1))
+    return entities
+
+
+def lenient_entities(tags: Sequence[str]) -> list[Entity]:
+    """The entities that tags of any scheme mean, where they may break it, by the rules of conlleval.
+
+    An entity continues while its type stays the same and no letter marks an end or a new beginning.
+    """
+    entities, open_type, start, ended = [], None, 0, True
+    for place, tag in enumerate([*tags, OUTSIDE]):
+        letter, _, type_ = tag.partition("-")
+        letter = letter.translate(_FROM_BILOU)
+        type_ = None if letter == OUTSIDE else type_
+        if open_type is not None and (ended or type_ != open_type or letter in "BS"):
+            entities.append(Entity(open_type, start, place))
+            open_type = None
+        if type_ is not None and open_type is None:
+            open_type, start = type_, place
+        ended = letter in "ES"
+    return entities
+
+
+def tags_of(entities: Iterable[Entity], length: int, scheme: str) -> list[str]:
+    """The tags of a sentence of `length` words in a scheme."""
+    tags = [OUTSIDE] * length
+    previous = None
+    for entity in sorted(entities, key=lambda entity: entity.start):
+        size = entity.end - entity.start
+        letters = "B" + "I" * (size - 1)
+        if learned_scheme(scheme) == "bioes":
+            letters = "S" if size == 1 else "B" + "I" * (size - 2) + "E"
+            letters = letters.translate(_TO_BILOU) if scheme == "bilou" else letters
+        elif scheme == "iob1":
+            touches = previous is not None and previous.end == entity.start and previous.type == entity.type
+            letters = ("B" if touches else "I") + "I" * (size - 1)
+        tags[entity.start : entity.end] = [f"{letter}-{entity.type}" for letter in letters]
+        previous = entity
+    return tags
+
+
+def valid_tags(tags: Sequence[str], scheme: str) -> list[str]:
+    """Predicted tags of the learned scheme as valid ones of `scheme`; plain ones as they are."""
+    return list(tags) if scheme == "plain" else tags_of(lenient_entities(tags), len(tags), scheme)
