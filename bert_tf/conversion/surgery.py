@@ -81,45 +81,27 @@ def add_tokens(
         the tables; names tokens and numbers.
     """
     name = word_table(family_of_variables(weights.shapes).scope)
-    table_rows = _rows_of(weights, name)
-    for other, count in (
-        (OUTPUT_BIAS, weights.shapes.get(OUTPUT_BIAS, (table_rows,))[0]),
-        ("the vocabulary", len(vocabulary)),
-    ):
-        if count > table_rows or (other == OUTPUT_BIAS and count != table_rows):
-            raise ValueError(
-                f"{weights.path}: the word table has {table_rows} rows, but {other} has {count}: they are not of one "
-                "model."
-            )
+    table_rows = _fitting_rows(weights, name, vocabulary)
     ids = {token.strip(): number for number, token in enumerate(vocabulary)}
     new = [token for token in tokens if token not in ids]
     report = [f"Token {token!r} is in the vocabulary already, row {ids[token]}." for token in tokens if token in ids]
     if not new:
         return weights, list(vocabulary), report
     basic = BasicTokenizer(do_lower_case, strip_accents)
-    if not tokenize:
-        words = [token for token in new if not is_cut_out(token)]
-        cutter = WordpieceTokenizer({**dict.fromkeys(words, -1), **ids, _WORD_START: -1})
-        for word in words:
-            _check_reachable(word, basic, cutter)
-    rows = range(len(vocabulary), len(vocabulary) + len(new))
-    if use_unused:
-        rows = [number for number, token in enumerate(vocabulary) if _UNUSED.fullmatch(token.strip())]
-        if len(rows) < len(new):
-            raise ValueError(
-                f"{len(new)} tokens, but the vocabulary has only {len(rows)} [unused...] slots: append rows instead "
-                "(without --use_unused_slots), or add fewer."
-            )
+    words = [] if tokenize else [token for token in new if not is_cut_out(token)]
+    cutter = WordpieceTokenizer({**dict.fromkeys(words, -1), **ids, _WORD_START: -1})
+    for word in words:
+        _check_reachable(word, basic, cutter)
+    rows = _unused_rows(vocabulary, len(new)) if use_unused else range(len(vocabulary), len(vocabulary) + len(new))
     places = dict(zip(new, rows, strict=False))
     pieces = {}
     for token in new:
         cut = [] if initialization != "pieces" else tokenize(token) if tokenize else _pieces_of(token, ids, basic)
         pieces[token] = [piece for piece in cut if piece in ids]
-        row, start = places[token], "random" if initialization == "random" else "mean of the table"
-        place = "appended" if row >= table_rows else "an unused row of the table"
-        place = f"instead of {vocabulary[row].strip()}" if row < len(vocabulary) else place
+        start = "random" if initialization == "random" else "mean of the table"
         start = "mean of " + " ".join(pieces[token]) if pieces[token] else start
-        report.append(f"Token {token!r}: row {row}, {place}; starts as {start}.")
+        place = _place_of_row(places[token], vocabulary, table_rows)
+        report.append(f"Token {token!r}: row {places[token]}, {place}; starts as {start}.")
     size = max(table_rows, *(row + 1 for row in places.values()))
     changed = [*vocabulary, *[""] * (max(places.values()) + 1 - len(vocabulary))]
     for token, row in places.items():
@@ -128,6 +110,37 @@ def add_tokens(
     own = {places[token]: [ids[piece] for piece in pieces[token]] for token in new}
     change = _table_changer(own, size, ordinary if ordinary.any() else ~ordinary, initialization == "random")
     return _with_changes(weights, (name, OUTPUT_BIAS), change, size), changed, report
+
+
+def _fitting_rows(weights: Weights, name: str, vocabulary: list[str]) -> int:
+    """The rows of the word table, which bias and vocabulary must fit."""
+    rows = _rows_of(weights, name)
+    bias = weights.shapes.get(OUTPUT_BIAS, (rows,))[0]
+    for other, count, fits in (
+        (OUTPUT_BIAS, bias, bias == rows),
+        ("the vocabulary", len(vocabulary), len(vocabulary) <= rows),
+    ):
+        if not fits:
+            raise ValueError(
+                f"{weights.path}: the word table has {rows} rows, but {other} has {count}: they are not of one model."
+            )
+    return rows
+
+
+def _unused_rows(vocabulary: list[str], needed: int) -> list[int]:
+    rows = [number for number, token in enumerate(vocabulary) if _UNUSED.fullmatch(token.strip())]
+    if len(rows) < needed:
+        raise ValueError(
+            f"{needed} tokens, but the vocabulary has only {len(rows)} [unused...] slots: append rows instead (without "
+            "--use_unused_slots), or add fewer."
+        )
+    return rows
+
+
+def _place_of_row(row: int, vocabulary: list[str], table_rows: int) -> str:
+    if row < len(vocabulary):
+        return f"instead of {vocabulary[row].strip()}"
+    return "appended" if row >= table_rows else "an unused row of the table"
 
 
 def _table_changer(own: Mapping[int, list[int]], size: int, ordinary: np.ndarray, is_random: bool) -> Callable:

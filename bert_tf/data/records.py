@@ -13,8 +13,9 @@ Shape legend: B batch.
 """
 
 import contextlib
+import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -349,21 +350,13 @@ def training_batches(
         raise ValueError(f"{batch_size=} and {shuffle_window=} must be at least 1, {start_step=} at least 0")
 
     read_share = WHOLE if prepares_whole_batches else share
-    rows_read = read_share.rows(batch_size)
     part_size, parts = read_share.part_size(batch_size), read_share.count
-
-    def windows():
-        row = 0  # of the window's first record, in its batch
-        for *blocks, order in shuffled_windows(index, seed, shuffle_window, start_step * batch_size):
-            in_batch = (row + np.arange(len(order))) % batch_size
-            wanted = (in_batch >= rows_read.start) & (in_batch < rows_read.stop)
-            if wanted.any():
-                yield *blocks, order[wanted]
-            row = (row + len(order)) % batch_size
-
     rows = tf.TensorSpec([None], tf.int64)
     read = window_reader(index)
-    dataset = tf.data.Dataset.from_generator(windows, output_signature=(rows,) * 4)
+    windows = functools.partial(shuffled_windows, index, seed, shuffle_window, start_step * batch_size)
+    dataset = tf.data.Dataset.from_generator(
+        lambda: _rows_of_windows(windows(), batch_size, read_share.rows(batch_size)), output_signature=(rows,) * 4
+    )
     dataset = dataset.map(_plain(lambda *window: tf.gather(read(*window[:3]), window[3])))
     dataset = dataset.prefetch(1).rebatch(part_size, drop_remainder=True)
 
@@ -376,6 +369,17 @@ def training_batches(
     if read_share != share:
         dataset = parts_of_batches(dataset, share)
     return _finished(dataset, tf.data.INFINITE_CARDINALITY, _PREFETCHED * share.count)
+
+
+def _rows_of_windows(windows: Iterator[tuple], batch_size: int, rows: range) -> Iterator[tuple]:
+    """The windows with only those places in their order that are in some rows of each batch."""
+    row = 0  # of the window's first record, in its batch
+    for *blocks, order in windows:
+        in_batch = (row + np.arange(len(order))) % batch_size
+        wanted = (in_batch >= rows.start) & (in_batch < rows.stop)
+        if wanted.any():
+            yield *blocks, order[wanted]
+        row = (row + len(order)) % batch_size
 
 
 def evaluation_batches(

@@ -243,9 +243,8 @@ class BertEncoder(NamedInputs, keras.Model):
         input_mask = self._mask(inputs)
         bias = attention_bias(input_mask, self.config.is_causal) + wrong[:, None, None, :]
         pooled_positions = self._pooled_positions(inputs.get("pooled_positions"), input_mask)
-        few = None
-        if read_positions is not None and not (return_all_layers or return_attention):
-            few = _if_few([pooled_positions, read_positions], input_ids.shape[1])
+        may_leave_out = read_positions is not None and not (return_all_layers or return_attention)
+        few = _if_few([pooled_positions, read_positions], input_ids.shape[1]) if may_leave_out else None
         with place(self.name):
             x = self.embeddings(input_ids, segment_ids, position_ids=inputs.get("position_ids"), training=training)
             embedding_output = self.project(x) if self.project else x

@@ -175,12 +175,7 @@ def write_model(
     if not with_optimizer:
         left_out = {name: "optimizer state" for name in weights if not is_model_variable(name)}
         weights = dataclasses.replace(weights, shapes={n: s for n, s in weights.shapes.items() if n not in left_out})
-    directory, name = target, kind.file_name
-    if kind.takes_prefix and re.search(r"\.ckpt(-[^/]*)?$", target) and not tf.io.gfile.isdir(target):
-        directory, name = posixpath.dirname(target) or ".", posixpath.basename(target)
-    elif kind.takes_prefix and with_optimizer:
-        # A run of the original resumes from the newest model.ckpt-<step> that the state file names.
-        name = f"model.ckpt-{int(weights['global_step'])}"
+    directory, name = _place_of(target, kind, weights if with_optimizer else None)
     old = _check_target(directory, name, weights.path, overwrite)  # before the work, not after it
     temporary = f"{directory.rstrip('/')}.{os.getpid()}.writing"
     try:
@@ -198,6 +193,16 @@ def write_model(
         raise OSError(f"{target} could not be written: {error.message}") from error
     left_out |= {name: f"the {format} format can't store it" for name in weights if name not in names}
     return Written(posixpath.join(directory, name), names, left_out, written)
+
+
+def _place_of(target: str, kind: Format, resumed: Weights | None) -> tuple[str, str]:
+    """Directory and name of the weights. resumed: weights with an optimizer, from which a run goes on."""
+    if kind.takes_prefix and re.search(r"\.ckpt(-[^/]*)?$", target) and not tf.io.gfile.isdir(target):
+        return posixpath.dirname(target) or ".", posixpath.basename(target)
+    if kind.takes_prefix and resumed:
+        # A run of the original resumes from the newest model.ckpt-<step> that the state file names.
+        return target, f"model.ckpt-{int(resumed['global_step'])}"
+    return target, kind.file_name
 
 
 def _check_format(format: str, config: BertConfig, variant: str | None) -> None:

@@ -184,20 +184,12 @@ def plan_instances(
             while place[PLACE_SENTENCE] < last:
                 if made == len(spans):
                     return made
-                start = place[PLACE_SENTENCE]
-                begin, _, end = _sentences_from(sentence_ends, start, last, target_length)
                 span = spans[made]
-                if pairs:
-                    end, label = _put_pair(
-                        sentence_ends, document_ends, order, number, begin, start, end, target_length, in_order, state,
-                        span,
-                    )  # fmt: skip
-                else:
-                    label = np.int64(0)
-                    span[A_BEGIN], span[A_LENGTH] = begin, sentence_ends[end - 1] - begin
-                    span[B_BEGIN], span[B_LENGTH] = NO_B, 0
+                place[PLACE_SENTENCE] = _put_span(
+                    sentence_ends, document_ends, order, number, place[PLACE_SENTENCE], last, target_length, pairs,
+                    in_order, state, span,
+                )  # fmt: skip
                 _truncate(span, max_num_tokens, state)
-                span[LABEL] = label
                 span[NUM_MASKED] = 0
                 if max_predictions:
                     row_length = gather(tokens, span, cls_id, sep_id, row)
@@ -210,12 +202,28 @@ def plan_instances(
                         mask_id, all_ids, continues, state, numpy_state, scratch, positions[made], replacements[made],
                     )  # fmt: skip
                 made += 1
-                place[PLACE_SENTENCE] = end
             place[PLACE_DOCUMENT] += 1
             place[PLACE_TARGET] = -1
         place[PLACE_PASS] += 1
         place[PLACE_DOCUMENT] = 0
     return made
+
+
+@inner
+def _put_span(
+    sentence_ends, document_ends, order, number, start, last, target_length, pairs, in_order, state, span,
+):  # fmt: skip
+    """Puts texts and label of the instance that begins with the sentence `start`; returns the sentence after it."""
+    begin, _, end = _sentences_from(sentence_ends, start, last, target_length)
+    if pairs:
+        end, span[LABEL] = _put_pair(
+            sentence_ends, document_ends, order, number, begin, start, end, target_length, in_order, state, span
+        )
+    else:
+        span[A_BEGIN], span[A_LENGTH] = begin, sentence_ends[end - 1] - begin
+        span[B_BEGIN], span[B_LENGTH] = NO_B, 0
+        span[LABEL] = 0
+    return end
 
 
 @inner

@@ -125,14 +125,7 @@ def _find(
     from_teacher: bool,
 ) -> ModelFiles | None:
     """See `find_vocabulary`; tokenizer_class: of the model's family."""
-    sources = [source for flag, files in record_files.items() for source in _sources_of(files)]
-    for source in sources[1:]:
-        if source.vocab_sha256 != sources[0].vocab_sha256:
-            raise ValueError(
-                f"{' and '.join(record_files)}: the records were made with different vocabularies, "
-                f"{sources[0].vocab_file} ({sources[0].summary}) and {source.vocab_file} ({source.summary})."
-            )
-    made_with = sources[0] if sources else None
+    made_with = _source_of(record_files)
     if vocab_file:
         if made_with and vocabulary_sha256(vocab_file) != made_with.vocab_sha256:
             raise ValueError(
@@ -184,6 +177,18 @@ def _find(
         known,
     )
     return None
+
+
+def _source_of(record_files: Mapping[str, Sequence[str]]) -> _Source | None:
+    """What all records were made with; None if nothing says it."""
+    sources = [source for files in record_files.values() for source in _sources_of(files)]
+    for source in sources[1:]:
+        if source.vocab_sha256 != sources[0].vocab_sha256:
+            raise ValueError(
+                f"{' and '.join(record_files)}: the records were made with different vocabularies, "
+                f"{sources[0].vocab_file} ({sources[0].summary}) and {source.vocab_file} ({source.summary})."
+            )
+    return sources[0] if sources else None
 
 
 def _same_tokens(vocab_file: str, made_with: _Source, tokenizer_class: type[Tokenizer]) -> bool:

@@ -46,12 +46,11 @@ def create_served_model(
         files = detect_task.check_task(model_dir, task)
     except ValueError as error:
         raise ValueError(f"--task={task}: {error}") from None
-    folder = directory_of(model_dir)
     options = {"dtype": dtype, "trained": True}
     if task == "encoder":
         model = task_models.BertModel.from_pretrained(model_dir, dtype=dtype)
         check_trained(model)  # the pooler may be missing, which is warned of: only `pooled_output` depends on it
-        sentences = read_settings(folder)
+        sentences = read_settings(directory_of(model_dir))
         length = sentences.length_for(model.config) if max_seq_length is None else max_seq_length
         return graph_models.ServedEncoder(model, tokenizer, detect_task.choose_max_seq_length(files, length), sentences)
     if task == "squad":
@@ -61,7 +60,7 @@ def create_served_model(
     length = detect_task.choose_max_seq_length(files, max_seq_length)
     if task == "ner":
         labels = standard_tags(files.head.labels)
-        settings = ner_outputs.TaggingSettings.of_model(folder, labels)
+        settings = ner_outputs.TaggingSettings.of_model(directory_of(model_dir), labels)
         model = ner_outputs.load_model(model_dir, settings, dtype)
         return ServedTagger(model, tokenizer, length, labels, settings.learned_scheme, settings.split)
     if task == "multiple_choice":

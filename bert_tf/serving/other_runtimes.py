@@ -154,16 +154,7 @@ def export_onnx(
         raise ValueError(f"--format=onnx: the weights take {size:.1f} GB, but an ONNX file holds less than 2 GB")
     function = _function(served)
     content = _converted(function, task)
-    description = {
-        "task": task,
-        "format": "onnx",
-        "dtype": "int8" if int8 else "float32",
-        "opset": OPSET,
-        "max_seq_length": served.max_seq_length,
-        "labels": list(served.labels),
-        "problem_type": served.problem_type,
-        "signatures": export.describe({"serve_ids": function}),
-    }
+    description = _description(served, task, int8, function)
     with export.written_version(export_dir, version) as (temporary, target):
         tf.io.gfile.makedirs(temporary)
         _write_files_of_model(temporary, model_dir, task, served)
@@ -185,6 +176,19 @@ def export_onnx(
         logging.info("In Python: from bert_tf import %s; %s", entry.answerer, entry.answers.format(path=target))
     logging.info('With ONNX Runtime alone: onnxruntime.InferenceSession("%s")', name)
     return target
+
+
+def _description(served: graph_models.ServedModel, task: str, int8: bool, function) -> dict:
+    return {
+        "task": task,
+        "format": "onnx",
+        "dtype": "int8" if int8 else "float32",
+        "opset": OPSET,
+        "max_seq_length": served.max_seq_length,
+        "labels": list(served.labels),
+        "problem_type": served.problem_type,
+        "signatures": export.describe({"serve_ids": function}),
+    }
 
 
 def _function(served: graph_models.ServedModel) -> tf.types.experimental.ConcreteFunction:

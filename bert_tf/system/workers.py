@@ -84,15 +84,8 @@ def run_tasks(
       RuntimeError: processes keep dying. An error of `function` is raised here, too; tasks that have not started are
         dropped.
     """
-    global _report
     if num_workers == 1:
-        for number, task in enumerate(tasks):
-            _report = on_progress
-            try:
-                result = function(*task, *shared)
-            finally:
-                _report = None
-            yield number, result
+        yield from _run_here(function, tasks, on_progress, shared)
         return
     context = _start_context(function.__module__)
     counter, shown = context.Value("d", 0.0), 0.0
@@ -126,6 +119,19 @@ def run_tasks(
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
+
+
+def _run_here(
+    function: Callable, tasks: Sequence[tuple], on_progress: Callable[[float], None], shared: tuple
+) -> Iterator[tuple[int, object]]:
+    global _report
+    for number, task in enumerate(tasks):
+        _report = on_progress
+        try:
+            result = function(*task, *shared)
+        finally:
+            _report = None
+        yield number, result
 
 
 def _start_context(module: str):

@@ -15,7 +15,7 @@ import posixpath
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import keras
 import numpy as np
@@ -110,33 +110,17 @@ def train(
         return step
     newest, saved_step = checkpoints.latest_checkpoint(output_dir), step
     trainer.read_loss_scale(newest)
-    period = log_period(settings.log_every_steps, num_train_steps)
-    average, seconds_per_step = _make_average(trainer.strategy), math.inf  # unknown: the first call runs one step
-    around_call, costs = _announced(), (settings.train_batch_size, tokens_per_example, flops_per_example)
+    period, costs = log_period(settings.log_every_steps, num_train_steps), (tokens_per_example, flops_per_example)
+    periods = (num_train_steps, period, settings.save_checkpoints_steps, eval_every_steps)
     with (
         _stop_signals() as received,
-        TrainingLog(output_dir, step, num_train_steps, *costs, active=chief) as log,
+        TrainingLog(output_dir, step, num_train_steps, settings.train_batch_size, *costs, active=chief) as log,
         checkpoints.Writer(output_dir, settings.checkpoints_while_training, chief) as writer,
     ):
         iterator = iter(distribute(trainer.strategy, functools.partial(batches_from, step)))
         if save_first and newest is None:
             writer.save(step, trainer.tensors)
-        while step < num_train_steps:
-            periods = (num_train_steps, period, settings.save_checkpoints_steps, eval_every_steps)
-            count = min(settings.iterations_per_loop, *(period - step % period for period in periods if period))
-            count = min(count, max(1, int(_SECONDS_PER_CALL / seconds_per_step)))
-            started = time.monotonic()
-            with around_call:
-                result = trainer.steps(iterator, tf.constant(count))
-            around_call = contextlib.nullcontext()
-            result = {name: float(value) for name, value in result.items()}
-            done = int(result["steps"] + result["skipped"])
-            # Workers synchronize in every step, and TensorFlow matches their messages by position within the call: all
-            # must make calls of the same length, and agree on the time and on the end.
-            seconds_per_step, *stops = average(
-                (time.monotonic() - started) / max(done, 1), *(float(number in received) for number in _STOPS)
-            )
-            step += done
+        for step, result, stops in _calls(trainer, iterator, trainer.step, periods, received):
             if result.pop("failed"):
                 raise _not_finite(step - 1, output_dir, writer)
             log.add(step, result)
@@ -152,10 +136,41 @@ def train(
                 log.write_evaluation(step, evaluate(step))
                 if should_stop():
                     logging.info("Stopping early at step %d of %d.", step, num_train_steps)
-                    num_train_steps = step
+                    break
         if saved_step != step:
             writer.save(step, trainer.tensors)
     return step
+
+
+def _calls(
+    trainer: Trainer, iterator: Iterator, step: int, periods: Sequence[int], received: Collection[int]
+) -> Iterator[tuple[int, dict[str, float], list[float]]]:
+    """Runs steps from `step` to the first of `periods`, as many in a call as none of these and no five seconds forbid.
+
+    Args:
+      periods: a call ends at each multiple of one; 0: none. received: the signals that came.
+
+    Yields:
+      After each call the step reached, its sums (`Trainer.steps`), and for each of _STOPS whether a worker received it.
+    """
+    average, seconds_per_step = _make_average(trainer.strategy), math.inf  # unknown: the first call runs one step
+    around_call = _announced()
+    while step < periods[0]:
+        count = min(trainer.settings.iterations_per_loop, *(period - step % period for period in periods if period))
+        count = min(count, max(1, int(_SECONDS_PER_CALL / seconds_per_step)))
+        started = time.monotonic()
+        with around_call:
+            result = trainer.steps(iterator, tf.constant(count))
+        around_call = contextlib.nullcontext()
+        result = {name: float(value) for name, value in result.items()}
+        done = int(result["steps"] + result["skipped"])
+        # Workers synchronize in every step, and TensorFlow matches their messages by position within the call: all must
+        # make calls of the same length, and agree on the time and on the end.
+        seconds_per_step, *stops = average(
+            (time.monotonic() - started) / max(done, 1), *(float(number in received) for number in _STOPS)
+        )
+        step += done
+        yield step, result, stops
 
 
 def log_period(log_every_steps: int, num_train_steps: int) -> int:

@@ -87,7 +87,7 @@ def test_script(tmp_path):
         "folder": "--output_file=.*: there is no directory .*none",
         "is folder": "--output_file=.*hf is a directory",
         "same": "--output_file=.* is --input_file",
-        "config": r"large.json does not fit the weights .*layer_2",
+        "config": r"large.json does not fit the weights .*num_hidden_layers is 3",
         "no weights": "--init_checkpoint=.*none.ckpt",
         "workers": "--distribution_strategy=multi_worker_mirrored: ",
     }

@@ -69,7 +69,7 @@ def test_a_fine_tuned_directory_is_complete(tmp_path, family, script):
 def test_unfit_files_of_byte_bpe(tmp_path):
     """One line that names file or flag; nothing is written."""
     source = save_model(tmp_path / "model", "roberta", task_models.BertModel)
-    (tmp_path / "train.csv").write_text("text,verdict\na,up\nb,down\n")
+    (tmp_path / "train.csv").write_text("text,verdict\n" + "a,up\nb,down\n" * 16)
 
     def directory(name: str, **changes: str | None) -> str:
         folder = shutil.copytree(source, tmp_path / name)

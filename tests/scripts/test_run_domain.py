@@ -131,7 +131,7 @@ def test_refused_in_one_line(tmp_path):
     flags["max_seq_length"] = 32
     cases = {
         "--dev_file=dev.csv": "--dev_file is for a fine-tuning, which needs --train_file, too",
-        "--pretraining_flag=--nosuch=1": "--pretraining_flag: run_pretraining.py: error: Unknown command line flag",
+        "--pretraining_flag=--nosuch=1": "--pretraining_flag: run_pretraining.py: error: there is no flag --nosuch",
         "--pretraining_flag=--optimizer=sgd": "--pretraining_flag: run_pretraining.py: error: flag --optimizer=sgd",
         "--max_seq_length=4": "--max_seq_length=4 must be at least 5",
         "--new_words=0": "1 documents can't be split into training and held-out ones. Give --heldout_file.",

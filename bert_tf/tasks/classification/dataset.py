@@ -28,8 +28,10 @@ def as_dataset(
 ) -> tf.data.Dataset:
     """A tf.data.Dataset of texts for a model's `fit`, `evaluate` and `predict`.
 
-    A CSV file with the columns text and label, fine-tuned in ten lines (`import pandas, bert_tf`):
+    A CSV file with the columns text and label, fine-tuned in ten lines:
 
+        import pandas
+        import bert_tf
         table = pandas.read_csv("reviews.csv")
         folder = bert_tf.download("uncased_L-4_H-256_A-4")
         tokenizer = bert_tf.FullTokenizer.from_pretrained(folder)
@@ -69,7 +71,13 @@ def as_dataset(
     if y is not None and len(y) != len(examples):
         raise ValueError(f"{len(examples)} texts and {len(y)} labels: there must be as many of both")
     encoded = encode_examples(examples, Task("", (), None), tokenizer, max_length)
-    widths, epochs = token_rows.padded_lengths(max_length), itertools.count()
+    return _dataset(encoded, y, batch_size, token_rows.padded_lengths(max_length), seed)
+
+
+def _dataset(
+    encoded: EncodedExamples, y: np.ndarray | None, batch_size: int, widths: Sequence[int], seed: int | None
+) -> tf.data.Dataset:
+    epochs = itertools.count()
 
     def batches() -> Iterator:
         for rows in _order(encoded, batch_size, widths, seed, next(epochs)):
@@ -80,7 +88,7 @@ def as_dataset(
     if y is not None:
         specs = (specs, tf.TensorSpec([None, *y.shape[1:]], tf.as_dtype(y.dtype)))
     dataset = tf.data.Dataset.from_generator(batches, output_signature=specs)
-    count = -(-len(examples) // batch_size)
+    count = -(-len(encoded) // batch_size)
     return dataset.apply(tf.data.experimental.assert_cardinality(count)).prefetch(4)
 
 

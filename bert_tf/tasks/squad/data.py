@@ -232,10 +232,7 @@ def read_squad_examples(
                     if qas_id in seen:
                         repeated.append(qas_id)
                         if not is_training and seen[qas_id] != asked:
-                            raise ValueError(
-                                f"{path}: the id {qas_id!r} is used for two different questions "
-                                f"({seen[qas_id][0]!r} and {asked[0]!r}); one of their answers would be lost."
-                            )
+                            raise ValueError(f"{path}: the id {qas_id!r} {_two_questions(seen[qas_id], asked)}")
                     seen[qas_id] = asked
                     if not is_training:
                         examples.append(SquadExample(qas_id, question["question"], paragraph))
@@ -247,6 +244,20 @@ def read_squad_examples(
                         skipped.append({"file": path, "id": qas_id, "answer": answer, "found": found[:200]})
                     except ValueError as error:
                         raise ValueError(f"{path}: question {qas_id!r} {error}") from None
+    _warn_of_questions(total, repeated, empty, without_text, is_training)
+    if is_training:
+        _tell_of_answers(articles, skipped, total)
+    if answer_from == "words":
+        _warn_of_parts_of_words(articles)
+    missing = f"{len(unanswered)} questions have no answers ({_some(unanswered)})" if unanswered else ""
+    return SquadData(examples, skipped, articles, missing)
+
+
+def _two_questions(one: tuple[str, str], other: tuple[str, str]) -> str:
+    return f"is used for two different questions ({one[0]!r} and {other[0]!r}); one of their answers would be lost."
+
+
+def _warn_of_questions(total: int, repeated: list, empty: list, without_text: list, is_training: bool) -> None:
     for ids, what in (
         (repeated, "an id that came before" + ("" if is_training else "; their answers share one id")),
         (empty, "no text: what is predicted for them comes from the context alone"),
@@ -254,23 +265,20 @@ def read_squad_examples(
     ):
         if ids:
             logging.warning("Of %d questions %d have %s (%s).", total, len(ids), what, _some(ids))
-    several = sum("guid" in q and len(q.get("answers", ())) > 1 for q in _questions(articles)) if is_training else 0
+
+
+def _tell_of_answers(articles: list[dict], skipped: list[dict], total: int) -> None:
+    """Says which training questions have several answers, and which are left out."""
+    several = sum("guid" in question and len(question.get("answers", ())) > 1 for question in _questions(articles))
     if several:
         logging.info("Of %d questions %d have several answers: the first one of each is trained on.", total, several)
-    if answer_from == "words":
-        _warn_of_parts_of_words(articles)
     if skipped:
         listed = "".join(f"\n  {s['id']}: {s['answer']!r} vs. {s['found'][:100]!r}" for s in skipped[:_LISTED])
         more = f"\n  and {len(skipped) - _LISTED} more" if len(skipped) > _LISTED else ""
         logging.warning(
             "%d of %d questions are left out, as their answer is not in the context where it should be:%s%s",
-            len(skipped),
-            len(skipped) + len(examples),
-            listed,
-            more,
-        )
-    missing = f"{len(unanswered)} questions have no answers ({_some(unanswered)})" if unanswered else ""
-    return SquadData(examples, skipped, articles, missing)
+            len(skipped), total, listed, more,
+        )  # fmt: skip
 
 
 def _warn_of_parts_of_words(articles: list[dict]) -> None:
