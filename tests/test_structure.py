@@ -252,13 +252,13 @@ def test_only_main_reads_flags():
 # What there is at most, so that weight does not come back: lower a number when the house gets lighter. The aims are
 # 27,500 and 18,500 lines, 26,000 of tests, 65 and 50 modules, 500 and 60 lines.
 AT_MOST = {
-    "lines of bert_tf/ and the scripts": 47_500,
-    "of these code": 30_700,
-    "lines of tests/": 42_300,
-    "modules that a fine-tuning run loads": 106,
-    "modules that Predictor loads": 84,
-    "lines of a file": 600,
-    "lines of a function": 85,
+    "lines of bert_tf/ and the scripts": 47_100,
+    "of these code": 30_400,
+    "lines of tests/": 41_500,
+    "modules that a fine-tuning run loads": 102,
+    "modules that Predictor loads": 76,
+    "lines of a file": 500,
+    "lines of a function": 60,
 }
 
 

@@ -133,22 +133,20 @@ def convert(
     files.config = config = config_of_dict({**files.config.to_dict(), **changes})
     text = _card(source, original, weights, files, format, part)
     written = saving.write_model(
-        target,
-        weights,
-        files,
-        format=format,
-        with_optimizer=with_optimizer,
-        vocabulary=vocabulary,
-        added=added,
-        overwrite=overwrite,
-        check=lambda path: notes.append(_compare_tensors(weights, path, with_optimizer)),
+        target, weights, files, format=format, with_optimizer=with_optimizer, vocabulary=vocabulary, added=added,
+        overwrite=overwrite, check=lambda path: notes.append(_compare_tensors(weights, path, with_optimizer)),
         card_text=card.converted(text, format, files.sentences, _changes(add_tokens, changes)),
-    )
+    )  # fmt: skip
     notes += _notes_on_activation(config, format)
+    return Report(weights, format, written, _missing(weights, config), notes)
+
+
+def _missing(weights: Weights, config: BertConfig) -> list[str]:
+    """The variables of the configuration's model that the weights lack."""
     wanted = expected_shapes(config)
     if family_of(config).parts:  # the other part's head is not missing
         wanted = filter(is_encoder_variable, wanted)
-    return Report(weights, format, written, [name for name in wanted if name not in weights], notes)
+    return [name for name in wanted if name not in weights]
 
 
 def _describe(

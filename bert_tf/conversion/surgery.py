@@ -7,6 +7,7 @@ New rows must be trained: continue pre-training on text that needs them.
 """
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Mapping
 
@@ -92,14 +93,13 @@ def add_tokens(
     cutter = WordpieceTokenizer({**dict.fromkeys(words, -1), **ids, _WORD_START: -1})
     for word in words:
         _check_reachable(word, basic, cutter)
-    rows = _unused_rows(vocabulary, len(new)) if use_unused else range(len(vocabulary), len(vocabulary) + len(new))
+    rows = _unused_rows(vocabulary, len(new)) if use_unused else itertools.count(len(vocabulary))
     places = dict(zip(new, rows, strict=False))
     pieces = {}
     for token in new:
         cut = [] if initialization != "pieces" else tokenize(token) if tokenize else _pieces_of(token, ids, basic)
         pieces[token] = [piece for piece in cut if piece in ids]
-        start = "random" if initialization == "random" else "mean of the table"
-        start = "mean of " + " ".join(pieces[token]) if pieces[token] else start
+        start = "random" if initialization == "random" else "mean of " + (" ".join(pieces[token]) or "the table")
         place = _place_of_row(places[token], vocabulary, table_rows)
         report.append(f"Token {token!r}: row {places[token]}, {place}; starts as {start}.")
     size = max(table_rows, *(row + 1 for row in places.values()))

@@ -161,45 +161,35 @@ def plan_instances(
     Returns:
       The number of instances made; less than n only at the end.
     """
-    max_seq_length, dupe_factor, max_predictions, whole_words, pairs, in_order, cls_id, sep_id, mask_id = settings
-    short_seq_prob, masked_lm_prob, mask_rate, keep_share = probabilities
+    max_seq_length, dupe_factor, _, _, pairs, in_order, _, _, _ = settings
     max_num_tokens = max_seq_length - 3 if pairs else max_seq_length - 2
-    documents = len(order)
     row = np.empty(max_seq_length, np.int32)
     continues = np.empty(max_seq_length, np.int32)
     scratch = np.empty((_SCRATCH_ROWS, max_seq_length + 1), np.int64)
     made = 0
     while place[PLACE_PASS] < dupe_factor:
-        while place[PLACE_DOCUMENT] < documents:
+        while place[PLACE_DOCUMENT] < len(order):
             number = place[PLACE_DOCUMENT]
-            document = order[number]
-            first = begin_of(document_ends, document)
-            last = document_ends[document]
+            first, last = begin_of(document_ends, order[number]), document_ends[order[number]]
             if place[PLACE_TARGET] < 0:
                 place[PLACE_TARGET] = max_num_tokens
-                if random_float(state) < short_seq_prob:
+                if random_float(state) < probabilities[0]:
                     place[PLACE_TARGET] = 2 + below(state, max_num_tokens - 1)
                 place[PLACE_SENTENCE] = first
-            target_length = place[PLACE_TARGET]
             while place[PLACE_SENTENCE] < last:
                 if made == len(spans):
                     return made
                 span = spans[made]
                 place[PLACE_SENTENCE] = _put_span(
-                    sentence_ends, document_ends, order, number, place[PLACE_SENTENCE], last, target_length, pairs,
-                    in_order, state, span,
+                    sentence_ends, document_ends, order, number, place[PLACE_SENTENCE], last, place[PLACE_TARGET],
+                    pairs, in_order, state, span,
                 )  # fmt: skip
                 _truncate(span, max_num_tokens, state)
                 span[NUM_MASKED] = 0
-                if max_predictions:
-                    row_length = gather(tokens, span, cls_id, sep_id, row)
-                    if whole_words:
-                        _gather_continuations(continuations, is_continuation, span, row, row_length, continues)
-                    # Half to even, as Python rounds.
-                    to_predict = min(max_predictions, max(1, np.int64(np.rint(row_length * masked_lm_prob))))
-                    span[NUM_MASKED] = _mask(
-                        row, row_length, to_predict, whole_words, ngram_shares, mask_rate, keep_share, cls_id, sep_id,
-                        mask_id, all_ids, continues, state, numpy_state, scratch, positions[made], replacements[made],
+                if settings[2]:
+                    span[NUM_MASKED] = _mask_span(
+                        tokens, continuations, is_continuation, span, settings, probabilities, ngram_shares, all_ids,
+                        state, numpy_state, row, continues, scratch, positions[made], replacements[made],
                     )  # fmt: skip
                 made += 1
             place[PLACE_DOCUMENT] += 1
@@ -207,6 +197,25 @@ def plan_instances(
         place[PLACE_PASS] += 1
         place[PLACE_DOCUMENT] = 0
     return made
+
+
+@inner
+def _mask_span(
+    tokens, continuations, is_continuation, span, settings, probabilities, ngram_shares, all_ids, state, numpy_state,
+    row, continues, scratch, positions, replacements,
+):  # fmt: skip
+    """Masks an instance; returns the number of masks. See `plan_instances` and `_mask`."""
+    _, _, max_predictions, whole_words, _, _, cls_id, sep_id, mask_id = settings
+    _, masked_lm_prob, mask_rate, keep_share = probabilities
+    row_length = gather(tokens, span, cls_id, sep_id, row)
+    if whole_words:
+        _gather_continuations(continuations, is_continuation, span, row, row_length, continues)
+    # Half to even, as Python rounds.
+    to_predict = min(max_predictions, max(1, np.int64(np.rint(row_length * masked_lm_prob))))
+    return _mask(
+        row, row_length, to_predict, whole_words, ngram_shares, mask_rate, keep_share, cls_id, sep_id, mask_id, all_ids,
+        continues, state, numpy_state, scratch, positions, replacements,
+    )  # fmt: skip
 
 
 @inner

@@ -72,19 +72,11 @@ def set_seed(seed: int, deterministic: bool) -> None:
 
 
 def train(
-    trainer: Trainer,
-    num_train_steps: int,
-    batches_from: Callable[[int, Share], tf.data.Dataset],
-    output_dir: str,
-    *,
-    evaluate: Callable[[int], dict] | None = None,
-    eval_every_steps: int = 0,
-    evaluate_last: bool = False,
-    should_stop: Callable[[], bool] = lambda: False,
-    save_first: bool = True,
-    tokens_per_example: float = 0.0,
-    flops_per_example: float = 0.0,
-) -> int:
+    trainer: Trainer, num_train_steps: int, batches_from: Callable[[int, Share], tf.data.Dataset], output_dir: str, *,
+    evaluate: Callable[[int], dict] | None = None, eval_every_steps: int = 0, evaluate_last: bool = False,
+    should_stop: Callable[[], bool] = lambda: False, save_first: bool = True,
+    tokens_per_example: float = 0.0, flops_per_example: float = 0.0,
+) -> int:  # fmt: skip
     """Trains until step `num_train_steps`, from the step that was restored; checkpoints are saved in output_dir.
 
     Args:
@@ -104,9 +96,7 @@ def train(
       KeyboardInterrupt: after Ctrl-C, likewise; after a second Ctrl-C at once.
     """
     settings, step, chief = trainer.settings, trainer.step, is_chief(trainer.strategy)
-    if step >= num_train_steps or should_stop():
-        end = f"the run ends at step {num_train_steps}" if step >= num_train_steps else "the run was stopped early"
-        logging.info("Nothing to train: step %d is reached, and %s.", step, end)
+    if _is_done(step, num_train_steps, should_stop):
         return step
     newest, saved_step = checkpoints.latest_checkpoint(output_dir), step
     trainer.read_loss_scale(newest)
@@ -140,6 +130,14 @@ def train(
         if saved_step != step:
             writer.save(step, trainer.tensors)
     return step
+
+
+def _is_done(step: int, num_train_steps: int, should_stop: Callable[[], bool]) -> bool:
+    if step < num_train_steps and not should_stop():
+        return False
+    end = f"the run ends at step {num_train_steps}" if step >= num_train_steps else "the run was stopped early"
+    logging.info("Nothing to train: step %d is reached, and %s.", step, end)
+    return True
 
 
 def _calls(

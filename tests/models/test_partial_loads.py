@@ -19,7 +19,7 @@ from bert_tf.serving.detect_task import task_in
 from bert_tf.serving.graphs import create_served_model
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training import loop
-from bert_tf.training.fine_tuning import describe_model
+from bert_tf.training.beginning import describe_model
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.weights.tensor_files import open_safetensors, write_safetensors
 

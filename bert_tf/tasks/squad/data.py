@@ -187,13 +187,9 @@ def check_beginning(path: str, is_training: bool, version_2_with_negative: bool,
 
 
 def read_squad_examples(
-    paths: Sequence[str],
-    is_training: bool,
-    version_2_with_negative: bool = False,
-    answer_from: str = "words",
-    encoding: str = UTF_8,
-    whole: bool = True,
-) -> SquadData:
+    paths: Sequence[str], is_training: bool, version_2_with_negative: bool = False, answer_from: str = "words",
+    encoding: str = UTF_8, whole: bool = True,
+) -> SquadData:  # fmt: skip
     """Reads SQuAD files.
 
     Args:
@@ -225,8 +221,7 @@ def read_squad_examples(
                         empty.append(qas_id)
                     if not paragraph.words:
                         without_text.append(qas_id)
-                    is_marked = version_2_with_negative and "is_impossible" in question
-                    if not is_marked and not question.get("answers"):
+                    if not ((version_2_with_negative and "is_impossible" in question) or question.get("answers")):
                         unanswered.append(qas_id)
                     asked = (question["question"], entry["context"])
                     if qas_id in seen:

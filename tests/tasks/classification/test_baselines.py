@@ -223,7 +223,7 @@ def test_a_trained_one_is_known_by_its_directory(ran):
     [
         ("size", "--hidden_size=24 contradicts *best_model, which was trained with 12"),
         ("cnn from a bilstm", "--model=cnn contradicts *which is a bilstm"),
-        ("bert from a bilstm", "--model=bert contradicts *which is a bilstm"),
+        ("bert from a bilstm", "--model=bert contradicts *which is a model without BERT"),
         ("bilstm from a bert", "which is a bert. A bilstm starts from random weights: give --vocab_file, and no"),
         ("cnn in a bilstm's directory", "--model=cnn contradicts *model.ckpt-96, which is a bilstm"),
         ("no vocabulary", "--model=cnn needs --vocab_file"),

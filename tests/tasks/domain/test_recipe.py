@@ -71,7 +71,7 @@ def starts(folder) -> list[str]:
 def job(folder, model, **changes) -> DomainSettings:
     text = "".join(f"The glorfindel of {number} was here. It sang.\n" for number in range(300))
     (folder / "text.txt").write_text(text)
-    (folder / "task.csv").write_text("text,verdict\nyes,up\nno,down\n")
+    (folder / "task.csv").write_text("text,verdict\n" + "yes,up\nno,down\n" * 16)
     values = {
         "init_checkpoint": model, "input_file": str(folder / "text.txt"), "output_dir": str(folder / "out"),
         "heldout_file": str(folder / "text.txt"), "max_seq_length": 32, "train_batch_size": 8, **changes,

@@ -3,18 +3,23 @@
 import dataclasses
 
 import pytest
+from helpers.descendants import save_model
 
+from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.tasks.domain.settings import DomainSettings
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    return save_model(tmp_path_factory.mktemp("model"), "bert", BertForPreTraining, max_length=128)
+
+
 @pytest.fixture
-def right(tmp_path) -> DomainSettings:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "bert_model.safetensors").write_text("")
+def right(tmp_path, model) -> DomainSettings:
     (tmp_path / "text.txt").write_text("A sentence.\n")
-    (tmp_path / "train.csv").write_text("text,verdict\nyes,up\nno,down\n")
+    (tmp_path / "train.csv").write_text("text,verdict\n" + "yes,up\nno,down\n" * 16)
     settings = DomainSettings(
-        init_checkpoint=str(tmp_path / "model"), input_file=str(tmp_path / "t*.txt"), output_dir=str(tmp_path / "out"),
+        init_checkpoint=model, input_file=str(tmp_path / "t*.txt"), output_dir=str(tmp_path / "out"),
         train_file=str(tmp_path / "train.csv"), dev_file=str(tmp_path / "train.csv"), text_a="text", label="verdict",
     )  # fmt: skip
     settings.check()
