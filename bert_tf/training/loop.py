@@ -15,7 +15,7 @@ import posixpath
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import keras
 import numpy as np
@@ -101,7 +101,6 @@ def train(
     newest, saved_step = checkpoints.latest_checkpoint(output_dir), step
     trainer.read_loss_scale(newest)
     period, costs = log_period(settings.log_every_steps, num_train_steps), (tokens_per_example, flops_per_example)
-    periods = (num_train_steps, period, settings.save_checkpoints_steps, eval_every_steps)
     with (
         _stop_signals() as received,
         TrainingLog(output_dir, step, num_train_steps, settings.train_batch_size, *costs, active=chief) as log,
@@ -110,7 +109,11 @@ def train(
         iterator = iter(distribute(trainer.strategy, functools.partial(batches_from, step)))
         if save_first and newest is None:
             writer.save(step, trainer.tensors)
-        for step, result, stops in _calls(trainer, iterator, trainer.step, periods, received):
+        pace = _Pace(trainer, (num_train_steps, period, settings.save_checkpoints_steps, eval_every_steps), received)
+        while step < num_train_steps:
+            with pace:
+                result = trainer.steps(iterator, pace.count(step))
+            step, result, stops = pace.after(step, result)
             if result.pop("failed"):
                 raise _not_finite(step - 1, output_dir, writer)
             log.add(step, result)
@@ -120,13 +123,10 @@ def train(
             if step % settings.save_checkpoints_steps == 0 or at_end or any(stops):
                 writer.save(step, trainer.tensors)
                 saved_step = step
-            if any(stops):
-                _end(stops, step, writer)
-            if evaluate and eval_every_steps and (step % eval_every_steps == 0 or (evaluate_last and at_end)):
-                log.write_evaluation(step, evaluate(step))
-                if should_stop():
-                    logging.info("Stopping early at step %d of %d.", step, num_train_steps)
-                    break
+            _end_if_asked(stops, step, writer)
+            due = eval_every_steps and (step % eval_every_steps == 0 or (evaluate_last and at_end))
+            if evaluate and due and _stops_early(log, step, evaluate, should_stop, num_train_steps):
+                break
         if saved_step != step:
             writer.save(step, trainer.tensors)
     return step
@@ -140,35 +140,57 @@ def _is_done(step: int, num_train_steps: int, should_stop: Callable[[], bool]) -
     return True
 
 
-def _calls(
-    trainer: Trainer, iterator: Iterator, step: int, periods: Sequence[int], received: Collection[int]
-) -> Iterator[tuple[int, dict[str, float], list[float]]]:
-    """Runs steps from `step` to the first of `periods`, as many in a call as none of these and no five seconds forbid.
+def _stops_early(
+    log: "TrainingLog",
+    step: int,
+    evaluate: Callable[[int], dict],
+    should_stop: Callable[[], bool],
+    num_train_steps: int,
+) -> bool:
+    """Evaluates; whether the run ends with it."""
+    log.write_evaluation(step, evaluate(step))
+    stops = should_stop()
+    if stops:
+        logging.info("Stopping early at step %d of %d.", step, num_train_steps)
+    return stops
+
+
+class _Pace:
+    """How many steps each call of `Trainer.steps`, which is made in this context, runs: none takes long.
 
     Args:
       periods: a call ends at each multiple of one; 0: none. received: the signals that came.
-
-    Yields:
-      After each call the step reached, its sums (`Trainer.steps`), and for each of _STOPS whether a worker received it.
     """
-    average, seconds_per_step = _make_average(trainer.strategy), math.inf  # unknown: the first call runs one step
-    around_call = _announced()
-    while step < periods[0]:
-        count = min(trainer.settings.iterations_per_loop, *(period - step % period for period in periods if period))
-        count = min(count, max(1, int(_SECONDS_PER_CALL / seconds_per_step)))
-        started = time.monotonic()
-        with around_call:
-            result = trainer.steps(iterator, tf.constant(count))
-        around_call = contextlib.nullcontext()
+
+    def __init__(self, trainer: Trainer, periods: Sequence[int], received: Collection[int]):
+        self._most, self._periods, self._received = trainer.settings.iterations_per_loop, periods, received
+        self._average = _make_average(trainer.strategy)
+        self._seconds = math.inf  # a step; unknown: the first call runs one
+        self._around_call, self._started = _announced(), 0.0
+
+    def __enter__(self):
+        self._started = time.monotonic()
+        self._around_call.__enter__()
+
+    def __exit__(self, *error):
+        self._around_call.__exit__(*error)
+        self._around_call = contextlib.nullcontext()
+
+    def count(self, step: int) -> tf.Tensor:
+        """The number of steps from this one on."""
+        count = min(self._most, *(period - step % period for period in self._periods if period))
+        return tf.constant(min(count, max(1, int(_SECONDS_PER_CALL / self._seconds))))
+
+    def after(self, step: int, result: dict) -> tuple[int, dict[str, float], list[float]]:
+        """The step reached, the sums of the call as numbers, and for each of _STOPS whether a worker received it."""
         result = {name: float(value) for name, value in result.items()}
         done = int(result["steps"] + result["skipped"])
         # Workers synchronize in every step, and TensorFlow matches their messages by position within the call: all must
         # make calls of the same length, and agree on the time and on the end.
-        seconds_per_step, *stops = average(
-            (time.monotonic() - started) / max(done, 1), *(float(number in received) for number in _STOPS)
+        self._seconds, *stops = self._average(
+            (time.monotonic() - self._started) / max(done, 1), *(float(number in self._received) for number in _STOPS)
         )
-        step += done
-        yield step, result, stops
+        return step + done, result, stops
 
 
 def log_period(log_every_steps: int, num_train_steps: int) -> int:
@@ -193,8 +215,10 @@ def _not_finite(step: int, output_dir: str, writer: checkpoints.Writer) -> NonFi
     )
 
 
-def _end(stops: list[float], step: int, writer: checkpoints.Writer) -> None:
+def _end_if_asked(stops: list[float], step: int, writer: checkpoints.Writer) -> None:
     """Ends a run that was asked to, once its checkpoint is written. stops: whether each of _STOPS was received."""
+    if not any(stops):
+        return
     writer.join()
     if stops[_STOPS.index(signal.SIGTERM)]:
         logging.warning("SIGTERM: saved step %d, leaving with exit code %d.", step, EXIT_CODE_TERMINATED)
