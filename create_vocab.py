@@ -187,6 +187,8 @@ def main(_):
 
         tf.io.gfile.makedirs(directory or ".")  # now, rather than fail after the work; local ones are checked above
     files = text_files.list_files(settings.input_file, flag="--input_file")
+    if os.path.realpath(settings.output_file) in map(os.path.realpath, files):
+        raise ValueError(f"--output_file={settings.output_file} is one of --input_file: it would be replaced.")
     logging.info("Reading %d files, the first is %s", len(files), files[0])
 
     arguments = {name: getattr(settings, name) for name in (*kind.flags, "encoding")}

@@ -104,7 +104,9 @@ def require_zero_or_one(name: str, labels, weights):
 def _prediction_weights(features: dict):
     """`masked_lm_weights`, [B, P] float32; they must not be negative."""
     weights = ops.cast(features["masked_lm_weights"], "float32")
-    require("masked_lm_weights", weights, ops.logical_not(ops.less(weights, 0)), "0 or more")
+    # TensorFlow's graph optimizer makes "at least 0" of "not below 0", which NaN is not: the step says what that means.
+    allowed = ops.logical_or(ops.greater_equal(weights, 0), ops.isnan(weights))
+    require("masked_lm_weights", weights, allowed, "0 or more")
     return weights
 
 

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import os
 import posixpath
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ from bert_tf.models.directory import ModelFiles, needed_config
 from bert_tf.models.families import ElectraConfig, family_of, family_of_variables, is_encoder_variable
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.models.variable_names import HIDDEN_LAYER
-from bert_tf.system.checks import check_path
+from bert_tf.system.checks import path_of
 from bert_tf.system.text_files import exists
 from bert_tf.text import tokenizer_files
 from bert_tf.text.added_tokens import read_added_tokens
@@ -101,7 +102,7 @@ def read_tokenizer(path: str) -> Tokenizer:
     Raises:
       FileNotFoundError, ValueError: there is no model, or no vocabulary that fits it.
     """
-    check_path(path, "read_tokenizer")
+    path = path_of(path, "read_tokenizer")
     files, names = model_directory.read_model_files(path), {}
     if not files.config:
         with contextlib.suppress(FileNotFoundError):
@@ -212,7 +213,7 @@ def from_pretrained(
     """
     from bert_tf.models import initialize
 
-    check_path(path, f"{model_class.__name__}.from_pretrained")
+    path = path_of(path, f"{model_class.__name__}.from_pretrained")
     weights = open_weights.open_weights(path)
     if model_class.part in family_of_variables(weights.shapes).parts:
         weights = open_weights.choose_part(weights, model_class.part)
@@ -293,6 +294,7 @@ def save_pretrained(
     """
     from bert_tf.models import initialize, saving
 
+    directory = os.fspath(directory)
     if not model.built:
         model.build()
     files = getattr(model, _FILES_ATTRIBUTE, None) or ModelFiles(directory)

@@ -188,6 +188,9 @@ def _check_files(job: ShardJob) -> None:
         if tf.io.gfile.exists(path) and tf.io.gfile.isdir(path):
             raise ValueError(f"{flag}: {path} is a directory; name a file in it")
         written.add(key(path))
+    for path in job.output_files:
+        if re.search(r"\.(csv|tsv|jsonl?|txt)$", path) and tf.io.gfile.exists(path):
+            raise ValueError(f"{flag}: {path} is there, and by its name no file of records: choose another name")
     if job.scratch_dir:
         if is_remote(job.scratch_dir):
             raise ValueError(f"--scratch_dir={job.scratch_dir} must be a local directory.")

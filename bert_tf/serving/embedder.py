@@ -15,6 +15,7 @@ from bert_tf.data.token_rows import rows_of_texts
 from bert_tf.models import pooling, sentence_settings
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving.predictor import Answerer, list_of_texts
+from bert_tf.system.checks import path_of
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.settings import DTYPE_POLICIES
 
@@ -73,6 +74,7 @@ class Embedder(Answerer):
         if dtype not in (None, *DTYPE_POLICIES):
             raise ValueError(f"dtype={dtype!r} is not one of {', '.join(DTYPE_POLICIES)}")
         self._dtype = DTYPE_POLICIES[dtype or "float32"]
+        path = path_of(path, "Embedder")
         self.settings = sentence_settings.read_settings(directory_of(path))
         super().__init__(self.settings.directory if self.settings.described else path, batch_size, trust)
         is_onnx = self.model is not None and not isinstance(self.model, keras.Model)

@@ -17,7 +17,7 @@ from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.serving import loaded_export
 from bert_tf.serving.detect_task import check_task, choose_max_seq_length
-from bert_tf.system.checks import check_path
+from bert_tf.system.checks import path_of
 from bert_tf.system.cores import batches_at_once, mapped_in_order
 from bert_tf.system.messages import warn_once
 from bert_tf.system.progress import progress_bar
@@ -57,7 +57,7 @@ class Answerer:
     action: str
 
     def __init__(self, path: str, batch_size: int, trust: bool = False):
-        check_path(path, type(self).__name__)
+        path = path_of(path, type(self).__name__)
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size} must be at least 1")
         self.batch_size = batch_size

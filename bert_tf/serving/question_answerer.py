@@ -5,6 +5,7 @@ from scipy.special import expit
 from bert_tf.models import question_heads
 from bert_tf.serving import loaded_export
 from bert_tf.serving.predictor import Answerer, list_of
+from bert_tf.system.checks import path_of
 from bert_tf.tasks.squad.answers import Prediction, predict_answers
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.outputs import settings_of
@@ -33,6 +34,7 @@ class QuestionAnswerer(Answerer):
     action = "answer"
 
     def __init__(self, path: str, *, batch_size: int = 32, trust: bool = False, **settings):
+        path = path_of(path, "QuestionAnswerer")
         found = loaded_export.find_export(path) if settings else None
         if found and not loaded_export.onnx_file(found):
             raise ValueError(f"{path} is an export, whose settings are fixed: {', '.join(sorted(settings))}")

@@ -39,8 +39,8 @@ def check_input_files(patterns: str | None, flag: str) -> list[str]:
         return list_files(",".join(local), flag) if local else []
 
 
-def check_path(path, reader: str) -> None:
-    """Refuses what is no path, such as a model.
+def path_of(path, reader: str) -> str:
+    """A path, also a `pathlib.Path`, as a string; refuses what is no path, such as a model.
 
     Raises:
       TypeError: says what reader, a class or function, takes.
@@ -49,6 +49,7 @@ def check_path(path, reader: str) -> None:
         raise TypeError(
             f"{reader} takes the path of a model, not {path!r:.80}: give the directory that save_pretrained wrote."
         )
+    return os.fspath(path)
 
 
 def check_not_empty(files: list[str], flag: str) -> None:
@@ -78,6 +79,18 @@ def check_output_dir(path: str, flag: str) -> None:
         tempfile.TemporaryFile(dir=there).close()
     except OSError as error:
         raise PermissionError(f"{flag}={path}: {there} can't be written into: {error.strerror}.") from None
+
+
+def check_other_folder(output_dir: str, model_dir: str) -> None:
+    """Refuses to train into the folder of the model that training begins with, unless a run has begun in it.
+
+    Raises:
+      ValueError: it is that folder, whose files would be replaced.
+    """
+    folder = os.path.realpath(output_dir)
+    is_run = os.path.exists(f"{folder}/run.json") or os.path.exists(f"{folder}/checkpoint")
+    if not is_run and folder == os.path.realpath(model_dir):
+        raise ValueError(f"--output_dir={output_dir} is the folder of --init_checkpoint: choose another one.")
 
 
 def check_output_file(path: str, flag: str) -> None:

@@ -12,6 +12,7 @@ import abc
 import functools
 import importlib
 import json
+import os
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -297,7 +298,7 @@ class Tokenizer(abc.ABC):
         """
         import tensorflow as tf
 
-        contents = self.files()
+        directory, contents = os.fspath(directory), self.files()
         there = set(tf.io.gfile.listdir(directory)) if tf.io.gfile.isdir(directory) else set()
         if others := sorted(there & _VOCABULARY_FILES - contents.keys()):
             raise FileExistsError(

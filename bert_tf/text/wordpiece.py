@@ -8,6 +8,7 @@ pieces of each word are cached, so that prose is tokenized at the speed of dicti
 
 import functools
 import itertools
+import os
 import posixpath
 import re
 import unicodedata
@@ -320,6 +321,7 @@ class WordPieces(Tokenizer):
     vocab_name = VOCAB
 
     def __init__(self, vocab_file: str):
+        vocab_file = os.fspath(vocab_file)
         if is_folder(vocab_file):
             name = type(self).__name__
             raise ValueError(f"{vocab_file} is a directory: open it with {name}.from_pretrained, or name its {VOCAB}.")
@@ -399,6 +401,7 @@ class FullTokenizer(WordPieces):
         **rules: bool,
     ):
         super().__init__(vocab_file)
+        vocab_file = self.vocab_file
         never_split = frozenset(never_split) - {*special_tokens_of(self)}
         self.basic_tokenizer = BasicTokenizer(
             do_lower_case, strip_accents, self.drop_unassigned, never_split=never_split, **rules

@@ -11,7 +11,7 @@ from bert_tf.data.tables import FileSettings
 from bert_tf.models.directory import check_model
 from bert_tf.models.recipe import OPTIMIZER, OptimizerSettings, Recipe, number_of_steps
 from bert_tf.models.students import DISTILLATION, TeacherSettings
-from bert_tf.system.checks import check_file, check_output_dir, is_remote
+from bert_tf.system.checks import check_file, check_other_folder, check_output_dir, is_remote
 from bert_tf.system.declare import (
     ORIGINAL,
     REQUIRED,
@@ -23,6 +23,7 @@ from bert_tf.system.declare import (
     value_of,
 )
 from bert_tf.system.messages import named_by, unheard
+from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.search import SEARCHED, Values, combinations_of, parse_search
 
 DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
@@ -410,6 +411,8 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
             if len(given(self, pair)) == 2:
                 raise ValueError(f"--{pair[0]} and --{pair[1]}: {reason}; give one.")
         self.check_model_files(self.allow_unknown_config_keys)
+        if self.do_train and self.init_checkpoint:
+            check_other_folder(self.output_dir, directory_of(self.init_checkpoint))
         self.check_teacher()
         if self.search is not None:
             self.check_given_once(given(self, SEARCHED))

@@ -203,11 +203,13 @@ def test_strip_accents_reaches_the_tokenizer(tmp_path):
         ({"output_file": "{folder}/./letters.txt"}, "--output_file=.*letters.txt would overwrite a file that is read"),
         ({"output_file": "{folder}/letters_vocab.txt"}, "--output_file=.*vocab.txt would overwrite"),
         ({"output_file": "{folder}/o1,{folder}/../{name}/o1"}, "--output_file=.*o1 is named twice"),
+        ({"output_file": "{folder}/mine.csv"}, "--output_file=.*mine.csv is there, and by its name no file of records"),
         ({"vocab_file": "{folder}/no_mask.txt"}, "no_mask.txt lacks \\[MASK\\]"),
     ],
 )
 def test_bad_input_is_named_and_nothing_is_written(letters, tmp_path, flags, message):
     (tmp_path / "blank.txt").write_text("\n \n\u200b\n\n", encoding="utf-8")
+    (tmp_path / "mine.csv").touch()
     (tmp_path / "broken.txt").write_bytes(b"abc\r\n\nabc de \xff\n")
     (tmp_path / "no_mask.txt").write_text("\n".join(t for t in LETTERS if t != "[MASK]"))
     (tmp_path / "out.tfrecord").write_text("of an earlier run")

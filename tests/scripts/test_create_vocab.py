@@ -97,6 +97,7 @@ def test_bad_input_names_what_is_wrong_and_writes_nothing(tmp_path):
             )
         ),
         ({"output_file": f"{output}.json"}, "must not end in .json or .model for .*wordpiece"),
+        ({"output_file": good}, "--output_file=.* is one of --input_file: it would be replaced"),
         ({"kind": "byte_bpe"}, "--output_file=.* must end in /vocab.json for --kind=byte_bpe.$"),
         ({"kind": "sentencepiece"}, "must end in .model for --kind=sentencepiece.$"),
         *(

@@ -1,6 +1,7 @@
 """How predictors compute: in one graph, for batches of any size and length, by several threads."""
 
 import concurrent.futures
+import pathlib
 
 import keras
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from helpers.small_data import PIECES
 from helpers.tiny import write_encoder
 
-from bert_tf import BertForSequenceClassification, Predictor
+from bert_tf import BertForSequenceClassification, FullTokenizer, Predictor
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +22,16 @@ def predictor(tmp_path_factory):
         variable.assign(variable + 1)
     model.save_pretrained(str(folder / "model"))
     return Predictor(str(folder / "model"), batch_size=4)
+
+
+def test_paths_are_paths(predictor, tmp_path):
+    path = pathlib.Path(predictor.path)
+    np.testing.assert_allclose(Predictor(path).logits(TEXTS), predictor.logits(TEXTS), atol=1e-5)
+    model, tokenizer = BertForSequenceClassification.from_pretrained(path), FullTokenizer(path / "vocab.txt")
+    assert tokenizer.vocab == FullTokenizer.from_pretrained(path).vocab
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    assert (tmp_path / "model" / "bert_config.json").exists() and (tmp_path / "tokenizer" / "vocab.txt").exists()
 
 
 TEXTS = [" ".join(["good", "w1", "bad", "w2"][: 1 + number % 4] * (1 + number % 3)) for number in range(11)]

@@ -41,6 +41,14 @@ def _denied(dir):
     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), dir)
 
 
+def test_a_run_has_a_folder_of_its_own(tmp_path):
+    (tmp_path / "model").mkdir()
+    with pytest.raises(ValueError, match=r"--output_dir=.*model/ is the folder of --init_checkpoint: choose another"):
+        checks.check_other_folder(str(tmp_path / "model") + "/", str(tmp_path / "model"))
+    (tmp_path / "model" / "run.json").touch()
+    checks.check_other_folder(str(tmp_path / "model"), str(tmp_path / "model"))
+
+
 def test_what_can_be_written_and_what_can_not(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("x")
     checks.check_output_dir(str(tmp_path / "new" / "run"), "--output_dir")

@@ -432,7 +432,7 @@ def tfds_task(
 
     try:
         datasets, info = tfds.load(name, with_info=True)
-    except tfds.core.DatasetNotFoundError as error:
+    except (tfds.core.DatasetNotFoundError, ValueError) as error:
         raise ValueError(f"--tfds_name={name} is not a dataset that tensorflow-datasets knows.") from error
     features = info.features
     texts = [key for key, feature in features.items() if isinstance(feature, tfds.features.Text)]

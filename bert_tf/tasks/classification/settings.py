@@ -142,7 +142,7 @@ class ClassificationSettings(TableSettings, FileSettings):
             self.check_no_windows()
         self.check_predictions(run.do_predict)
         if self.tfds_name:
-            for name in ("encoding", "id_column", "copy_columns"):
+            for name in ("train_file", "dev_file", "test_file", "encoding", "id_column", "copy_columns"):
                 if (value := getattr(self, name)) and value != UTF_8:
                     raise ValueError(f"--{name} is for files of your own, not for --tfds_name={self.tfds_name}.")
             return None

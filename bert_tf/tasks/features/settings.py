@@ -14,11 +14,12 @@ from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import encoding_setting
 from bert_tf.system.text_files import TextFile, compression_of, whole_lines
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.beginning import make_tokenizer
 from bert_tf.training.settings import ComputationSettings, DeviceSettings, ModelSettings
 from bert_tf.weights.mapping import Weights
 
-_FORMAT_BY_ENDING = {".npz": "npz", ".tfrecord": "tfrecord"}
+_FORMAT_BY_ENDING = {".json": "json", ".jsonl": "json", ".npz": "npz", ".tfrecord": "tfrecord"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,6 +103,12 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
         self.check_devices(self.dtype)
         if self.output_file == self.input_file:
             raise ValueError(f"--output_file={self.output_file} is --input_file.")
+        beside = os.path.realpath(directory_of(self.init_checkpoint)) == os.path.dirname(
+            os.path.realpath(self.output_file)
+        )
+        given = map(os.path.realpath, filter(None, (self.vocab_file, self.bert_config_file)))
+        if os.path.isfile(self.output_file) and (beside or os.path.realpath(self.output_file) in given):
+            raise ValueError(f"--output_file={self.output_file} is a file of the model that is read.")
         if self.strategy == "multi_worker_mirrored":
             raise ValueError(
                 "--distribution_strategy=multi_worker_mirrored: this script writes one file on one machine; cut the "

@@ -99,6 +99,8 @@ class SquadSettings:
         if self.lstm_on_top and self.question_head == "joint":
             raise ValueError("--lstm_on_top is for --question_head=independent.")
         check_room(run.max_seq_length, self.max_query_length)
+        if self.null_score_diff_threshold and not self.version_2_with_negative:
+            raise ValueError("--null_score_diff_threshold is for --version_2_with_negative.")
         if run.do_eval and not (self.dev_file or self.predict_file):
             raise ValueError("--do_eval needs --dev_file (or --predict_file).")
         run.check_files(
