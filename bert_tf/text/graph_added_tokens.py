@@ -6,6 +6,7 @@ and rstrip, as in `added_tokens.py`.
 Shape legend: B texts, R parts of texts, N characters of all parts, K tokens found, P pieces.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -67,6 +68,7 @@ class TokenizerGraph(tf.Module):
       ValueError: there are too many added tokens for one regular expression.
     """
 
+    _pieces: Callable[[Parts, bool], Pieces]  # of parts, with offsets or without
     resources = ()
     _trims = False  # whether offsets leave the whitespace out that an added token takes
 
@@ -75,9 +77,6 @@ class TokenizerGraph(tf.Module):
         with tf.device("CPU:0"):
             self._added = _GraphAddedTokens(tokenizer.added_tokens) if tokenizer.added_tokens else None
             self._marks = CodePointTable(values_of(is_mark))
-
-    def _pieces(self, parts: Parts, with_offsets: bool) -> Pieces:
-        raise NotImplementedError
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")], autograph=False)
     def encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
