@@ -11,7 +11,6 @@ processor and by the variables that change how XLA compiles. Programs for GPUs a
 
 import atexit
 import contextlib
-import functools
 import hashlib
 import importlib.metadata
 import os
@@ -26,6 +25,7 @@ from collections.abc import Iterator
 from absl import logging
 
 from bert_tf.system.atomic import write_files
+from bert_tf.system.example_bytes import fields
 from bert_tf.system.local_files import private_folder, remove_left_behind
 
 VARIABLE = "BERT_TF_COMPILED"
@@ -178,35 +178,18 @@ def _as_text(content: bytes) -> bytes | None:
 
     Without the program's source, which is up to a hundred times as large. None if the content is not complete.
     """
-    from google.protobuf import message, text_format
-
-    try:
-        entry = _entry_class().FromString(content)
-    except message.DecodeError:
+    try:  # XlaSerializedCacheEntry of TensorFlow's xla_compilation_cache.proto
+        entry = dict(fields(content))
+        key, executable = dict(fields(entry[1])), entry[3]
+    except (LookupError, TypeError, ValueError):
         return None
-    if not entry.executable or not entry.HasField("key"):
-        return None
-    entry.DiscardUnknownFields()
-    return text_format.MessageToString(entry).encode()
+    names = ("signature_fingerprint", "cluster_fingerprint", "device_type", "prefix")
+    values = [f"{name}: {_literal(key[number])}\n" for number, name in enumerate(names, 1) if number in key]
+    return f"key {{\n{''.join(values)}}}\nexecutable: {_literal(executable)}\n".encode() if executable else None
 
 
-@functools.cache
-def _entry_class():
-    """The message of TensorFlow's xla_compilation_cache.proto, which its package does not contain."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+def _literal(value: int | bytes) -> str:
+    """A value in the text form of protocol buffers."""
+    from google.protobuf import text_encoding
 
-    kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name="bert_tf/compiled_programs.proto", package="bert_tf", syntax="proto3"
-    )
-    key = file.message_type.add(name="Key")
-    fields = {"signature_fingerprint": kinds.TYPE_UINT64, "cluster_fingerprint": kinds.TYPE_UINT64,
-              "device_type": kinds.TYPE_STRING, "prefix": kinds.TYPE_STRING}  # fmt: skip
-    for number, (name, kind) in enumerate(fields.items(), start=1):
-        key.field.add(name=name, number=number, type=kind, label=kinds.LABEL_OPTIONAL)
-    entry = file.message_type.add(name="Entry")
-    entry.field.add(name="key", number=1, type=kinds.TYPE_MESSAGE, type_name=".bert_tf.Key", label=kinds.LABEL_OPTIONAL)
-    entry.field.add(name="executable", number=3, type=kinds.TYPE_BYTES, label=kinds.LABEL_OPTIONAL)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("bert_tf.Entry"))
+    return str(value) if isinstance(value, int) else f'"{text_encoding.CEscape(value, as_utf8=False)}"'

@@ -6,22 +6,21 @@ itself. TensorFlow's own readers of checkpoints match such patterns too; they ar
 """
 
 import contextlib
-import hashlib
+import fcntl
 import os
-import pathlib
 import posixpath
-import re
 import shutil
-import socket
 import stat
 import tempfile
-import uuid
+import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 
 from bert_tf.system.checks import is_remote
 
 _SPECIAL = frozenset("[]*?\\")
-_PRIVATE = re.compile(r"bert_tf_([0-9a-f]{8})_(\d+)_(\d+)_\w+")
+_PRIVATE = "bert_tf_private_"
+_SECONDS_TO_LOCK = 10.0
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -81,72 +80,44 @@ def check_text(arguments: Sequence[str]) -> None:
             raise ValueError(f"{ascii(argument)[1:-1]}: this is not UTF-8; choose another name.") from None
 
 
-# --- processes of this machine ----------------------------------------------------------------------------------------
-
-
-def machine() -> str:
-    """What is the same for two processes if, and only if, each can see whether the other lives."""
-    try:
-        boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # containers have their own process numbers
-    except OSError:
-        return f"{socket.gethostname()} {uuid.getnode()}"
-
-
-def start_of(pid: int) -> int | None:
-    """When a process started, in ticks since the machine did; None if there is none, or the system doesn't say."""
-    return _state_and_start(pid)[1]
-
-
-def is_alive(pid: int, start: int | None) -> bool:
-    """Whether the process with this number that started then lives. start: None if it is unknown."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # another user's
-    state, found = _state_and_start(pid)
-    return state not in ("Z", "X") and (None in (found, start) or found == start)
-
-
-def _state_and_start(pid: int) -> tuple[str | None, int | None]:
-    try:
-        text = pathlib.Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None, None
-    fields = re.split(r"\s+", text.rpartition(")")[2].strip())  # a program's name may contain anything
-    return fields[0], int(fields[19])
-
-
 # --- private folders and stand-ins ------------------------------------------------------------------------------------
 
 
 def private_folder() -> tempfile.TemporaryDirectory:
     """A new folder that only this user can read; it is removed with the object, or at the end of the context.
 
-    Its name says which process made it, see `remove_left_behind`.
+    The system holds a lock of it while the process lives, see `remove_left_behind`.
     """
-    pid = os.getpid()
-    return tempfile.TemporaryDirectory(prefix=f"bert_tf_{_machine()}_{pid}_{start_of(pid) or 0}_")
+    folder = tempfile.TemporaryDirectory(prefix=_PRIVATE)
+    descriptor = os.open(folder.name, os.O_RDONLY)
+    weakref.finalize(folder, os.close, descriptor)
+    with contextlib.suppress(OSError):  # a file system without locks
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return folder
 
 
 def remove_left_behind() -> None:
     """Removes the private folders of this user's killed processes: real folders, without following links."""
     place = tempfile.gettempdir()
-    with contextlib.suppress(OSError):
-        for name in os.listdir(place):
-            made = _PRIVATE.fullmatch(name)
-            if not made or made[1] != _machine() or is_alive(int(made[2]), int(made[3]) or None):
-                continue
-            path = os.path.join(place, name)
+    for name in names_in(place):
+        path = os.path.join(place, name)
+        with contextlib.suppress(OSError):
             status = os.lstat(path)
-            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+            # A new one is not locked yet.
+            is_old = name.startswith(_PRIVATE) and time.time() - status.st_mtime > _SECONDS_TO_LOCK
+            if is_old and stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and _is_unlocked(path):
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _machine() -> str:
-    return hashlib.sha256(machine().encode()).hexdigest()[:8]
+def _is_unlocked(folder: str) -> bool:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails also on a network's disk, where it can't be seen
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 @contextlib.contextmanager

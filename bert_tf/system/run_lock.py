@@ -1,23 +1,23 @@
 """One run at a time: a lock file beside what a run writes, which says whose it is.
 
-A run that finds the lock of a living process is refused; the lock of a dead one is taken over. On one machine the
-system says which it is: by process number and start time, since numbers are used again. The owner on another machine
-renews its lock every few seconds, and is dead when it has not for `LEASE_SECONDS` by the clock of the one that waits.
-The owner, and its worker processes, read the lock before each write: a run that was stopped, and whose lock was taken
-over meanwhile, ends.
+On a local path the system holds the lock (flock) while the run lives: another run is refused at once, and a killed one
+leaves it free. A remote file (gs://...) can't be locked: its owner renews it every few seconds, and is taken for dead
+when it has not for `LEASE_SECONDS` by the clock of the one that waits.
 
-This holds on any file system of TensorFlow (gs://...), none of which has an operation that compares and replaces a
-file. So it does not exclude a write that had begun when the lock was taken over, and of two runs that start within the
-same moment one may end only at its first write.
+The owner, and its worker processes, read the file before each write: a run whose lock is gone, or was taken over while
+it was stopped, ends. A write that had begun by then may still be completed; and of two runs that begin a lease within
+the same moment one may end only at its first write.
 """
 
 import contextlib
 import dataclasses
+import errno
+import fcntl
 import json
 import os
 import posixpath
-import re
 import socket
+import stat
 import threading
 import time
 import uuid
@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 
 from absl import logging
 
-from bert_tf.system import atomic, local_files
+from bert_tf.system import atomic
 from bert_tf.system.checks import is_remote
 from bert_tf.system.messages import visible
 from bert_tf.system.text_files import parse_json
@@ -33,35 +33,12 @@ from bert_tf.system.text_files import parse_json
 LEASE_SECONDS = 60.0
 _RENEW_SECONDS = 15.0
 _POLL_SECONDS = 1.0
-_MOST_BYTES = 2**16  # of a lock file, which is damaged if it has more
 _SETTLE_SECONDS = 0.05  # of two that start at once, the later one's lock is there after this time
+_MOST_BYTES = 2**16  # that are read of a lock file
 
 
 class LockedError(OSError):
     """Another run owns the place, or has taken it over; the message names both."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Owner:
-    """Content of a lock file.
-
-    Attributes:
-      token: 32 hexadecimal digits, drawn for this run; empty for a damaged lock.
-      machine: whose processes can be seen from each other. process_start: of the process, in units of the system; None:
-        unknown.
-      started: date and time for messages. renewals: how often it was renewed.
-    """
-
-    token: str
-    host: str = "an unknown host"
-    machine: str = ""
-    pid: int = 0
-    process_start: int | None = None
-    started: str = "at an unknown time"
-    renewals: int = 0
-
-    def __str__(self) -> str:
-        return visible(f"process {self.pid} on {self.host:.100} (started {self.started:.100})")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,18 +47,17 @@ class _Claim:
 
     Attributes:
       path: of the lock file. named: the flag and its value. writes: beginnings of paths that the owner alone may write.
-      token: the owner's.
+      token: drawn for this run.
     """
 
     path: str
     named: str
     writes: tuple[str, ...]
-    token: str
+    token: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
 
     def holds(self) -> bool:
         """Whether the lock is still the owner's."""
-        found = read_owner(self.path)
-        return found is not None and found.token == self.token
+        return _read(self.path).get("token") == self.token
 
     def check(self, path: str) -> None:
         """Checks before a file is written that the run still owns its place.
@@ -89,72 +65,27 @@ class _Claim:
         Raises:
           LockedError: another run has taken it over.
         """
-        if not _absolute(path).startswith(self.writes) or self.holds():
-            return
-        other = read_owner(self.path)
-        raise LockedError(
-            f"{self.named}: this run has lost {self.path}, {f'taken over by {other}' if other else 'which is gone'}: "
-            "it ends here and writes nothing more."
+        if _absolute(path).startswith(self.writes) and not self.holds():
+            lost = f"taken over by {_owner(self.path)}" if _read(self.path) else "which is gone"
+            raise LockedError(
+                f"{self.named}: this run has lost {self.path}, {lost}: it ends here and writes nothing more."
+            )
+
+    def content(self, renewals: int = 0) -> str:
+        """The content of the lock file."""
+        started = time.strftime("%Y-%m-%d %H:%M:%S %z")
+        owner = {"token": self.token, "pid": os.getpid(), "host": socket.gethostname(), "started": started}
+        return json.dumps({**owner, "renewals": renewals}) + "\n"
+
+    def in_use(self) -> LockedError:
+        return LockedError(
+            f"{self.named} is in use by {_owner(self.path)}, as {self.path} says: wait for the end of that run, end "
+            "it, or choose another place."
         )
 
 
-class Lock:
-    """A lock that this process owns.
-
-    Attributes:
-      owner: this run. predecessor: the dead run that had it before; None if it was free.
-    """
-
-    def __init__(self, path: str, named: str, writes: Sequence[str]):
-        self.owner, self.predecessor = _this_process(), None
-        self._claim = _Claim(path, named, tuple(map(_absolute, writes)), self.owner.token)
-        self._ended = threading.Event()
-        self._renewing = threading.Thread(target=self._renew, daemon=True)
-
-    def acquire(self) -> None:
-        """Takes the lock.
-
-        Raises:
-          LockedError: a living run has it. tf.errors.OpError: it can't be written.
-        """
-        claim = self._claim
-        self.predecessor = _dead_owner(claim.path, claim.named)
-        self._write()
-        time.sleep(_SETTLE_SECONDS)
-        claim.check(claim.path)
-        if self.predecessor:
-            logging.info("%s: taken over from %s, which has ended.", claim.named, self.predecessor)
-        atomic.guards.append(claim.check)
-        self._renewing.start()
-
-    def release(self) -> None:
-        """Gives the lock back, unless another run has taken it over."""
-        self._ended.set()
-        self._renewing.join()
-        atomic.guards.remove(self._claim.check)
-        if self._claim.holds():
-            import tensorflow as tf
-
-            tf.io.gfile.remove(self._claim.path)
-
-    def _write(self) -> None:
-        atomic.write_text_file(self._claim.path, json.dumps(dataclasses.asdict(self.owner)) + "\n")
-
-    def _renew(self) -> None:
-        import tensorflow as tf
-
-        while not self._ended.wait(_RENEW_SECONDS):
-            try:
-                if not self._claim.holds():
-                    return
-                self.owner = dataclasses.replace(self.owner, renewals=self.owner.renewals + 1)
-                self._write()
-            except (OSError, tf.errors.OpError) as error:
-                logging.warning("%s could not be renewed: %s", self._claim.path, error)
-
-
 @contextlib.contextmanager
-def held(path: str, named: str, writes: Sequence[str]) -> Iterator[Lock]:
+def held(path: str, named: str, writes: Sequence[str]) -> Iterator[None]:
     """Owns a lock file for the duration of the context; its folder is made, and removed if it is left empty.
 
     Args:
@@ -162,106 +93,140 @@ def held(path: str, named: str, writes: Sequence[str]) -> Iterator[Lock]:
       writes: what the paths begin with that the owner alone may write; `atomic.check_may_write` checks them.
 
     Raises:
-      LockedError: a living run has it. tf.errors.OpError: it can't be written.
+      LockedError: a living run has it. OSError, tf.errors.OpError: it can't be written, or is no file.
     """
     import tensorflow as tf
 
     folder = posixpath.dirname(path) or "."
     is_new = not tf.io.gfile.isdir(folder)
     tf.io.gfile.makedirs(folder)
+    claim = _Claim(path, named, tuple(map(_absolute, (path, *writes))))
     try:
-        lock = Lock(path, named, [path, *writes])
-        lock.acquire()
-        try:
-            yield lock
-        finally:
-            lock.release()
+        with _leased(claim) if is_remote(path) else _locked(claim):
+            atomic.guards.append(claim.check)
+            try:
+                yield
+            finally:
+                atomic.guards.remove(claim.check)
+                if claim.holds():
+                    tf.io.gfile.remove(path)
     finally:
         if is_new and tf.io.gfile.isdir(folder) and not tf.io.gfile.listdir(folder):
             tf.io.gfile.rmtree(folder)
 
 
 def check_free(path: str, named: str) -> None:
-    """Refuses at once a place that a living process of this machine owns; `held` does it for good.
+    """Refuses at once a local place that another process owns; `held` does it for good.
 
     Raises:
-      LockedError: names the process.
+      LockedError: names the process. OSError: it is no file.
     """
-    owner = read_owner(path)
-    if owner and _is_alive(owner):
-        raise _in_use(named, path, owner)
+    if not is_remote(path) and os.path.lexists(path):
+        os.close(_lock(_Claim(path, named, ())))
 
 
-def read_owner(path: str) -> Owner | None:
-    """Whose lock it is; None if there is none. A damaged file, or one of another program, has an unknown owner.
+@contextlib.contextmanager
+def _locked(claim: _Claim) -> Iterator[None]:
+    descriptor = _lock(claim)
+    try:
+        os.write(descriptor, claim.content().encode())
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(claim: _Claim) -> int:
+    """The descriptor of an empty file, locked; that of a killed run is replaced, not written: it may be linked."""
+    path = claim.path
+    while True:
+        if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+            raise OSError(f"{path} is not a file, so it can't be the lock of a run: move it away.")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                os.close(descriptor)
+                raise claim.in_use() from None
+            logging.warning("%s: this file system has no locks: see to it that no other run uses it.", claim.named)
+        status = os.fstat(descriptor)
+        is_there = os.path.exists(path) and os.path.samestat(status, os.stat(path))
+        if is_there and not status.st_size:
+            return descriptor
+        if is_there:
+            os.remove(path)
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _leased(claim: _Claim) -> Iterator[None]:
+    _wait_for_death(claim)
+    atomic.write_text_file(claim.path, claim.content())
+    time.sleep(_SETTLE_SECONDS)
+    claim.check(claim.path)
+    ended = threading.Event()
+    renewing = threading.Thread(target=_renew, args=(claim, ended), daemon=True)
+    renewing.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        renewing.join()
+
+
+def _wait_for_death(claim: _Claim) -> None:
+    """Waits until the owner of a lease, if there is one, has given no sign of life for the time of a lease.
 
     Raises:
-      OSError: it is no file. tf.errors.OpError: it can't be read.
+      LockedError: it lives.
     """
+    owner, end = _read(claim.path), time.monotonic() + LEASE_SECONDS
+    if owner:
+        logging.warning(
+            "%s: %s says %s; waiting %.0f s for a sign of life.",
+            claim.named,
+            claim.path,
+            _owner(claim.path),
+            LEASE_SECONDS,
+        )
+    while owner and time.monotonic() < end:
+        time.sleep(_POLL_SECONDS)
+        if (found := _read(claim.path)) != owner:
+            if found:
+                raise claim.in_use()
+            return
+
+
+def _renew(claim: _Claim, ended: threading.Event) -> None:
     import tensorflow as tf
 
-    if not is_remote(path) and os.path.exists(path) and not os.path.isfile(path):
-        raise OSError(f"{path} is not a file, so it can't be the lock of a run: move it away.")
+    renewals = 0
+    while not ended.wait(_RENEW_SECONDS):
+        try:
+            if not claim.holds():
+                return
+            renewals += 1
+            atomic.write_text_file(claim.path, claim.content(renewals))
+        except (OSError, tf.errors.OpError) as error:
+            logging.warning("%s could not be renewed: %s", claim.path, error)
+
+
+def _read(path: str) -> dict:
+    """What a lock file says; empty if there is none, or it is damaged."""
+    import tensorflow as tf
+
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
-            content = file.read(_MOST_BYTES)
-    except tf.errors.NotFoundError:
-        return None
-    try:
-        values = parse_json(content.decode(), path)
-        values.pop("scratch", None)  # of earlier versions
-        owner = Owner(**values)
-    except (AttributeError, ValueError, TypeError):
-        return Owner(token="")
-    return owner if _is_sound(owner) else Owner(token="")
+            content = parse_json(file.read(_MOST_BYTES).decode(), path)
+    except (tf.errors.NotFoundError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
-def _is_sound(owner: Owner) -> bool:
-    """Whether the values from a lock file are of the right kinds, and such as a run has."""
-    kinds = {field.name: field.type for field in dataclasses.fields(Owner)}
-    fits = all(isinstance(value, kinds[name]) and value is not True for name, value in vars(owner).items())
-    # As process numbers 0 and -1 stand for many processes.
-    return fits and re.fullmatch(r"[0-9a-f]{32}", owner.token) is not None and 0 < owner.pid < 2**31
-
-
-def _dead_owner(path: str, named: str) -> Owner | None:
-    """The dead owner of a lock, or None if it is free; waits where only time can show it.
-
-    Raises:
-      LockedError: the owner lives.
-    """
-    owner = read_owner(path)
-    if owner is None:
-        return None
-    alive = _is_alive(owner)
-    if alive is None:
-        logging.warning("%s: %s says %s; waiting %.0f s for a sign of life.", named, path, owner, LEASE_SECONDS)
-        end = time.monotonic() + LEASE_SECONDS
-        while (found := read_owner(path)) == owner and time.monotonic() < end:
-            time.sleep(_POLL_SECONDS)
-        if found is None:
-            return None
-        alive, owner = found != owner, found
-    if alive:
-        raise _in_use(named, path, owner)
-    return owner
-
-
-def _in_use(named: str, path: str, owner: Owner) -> LockedError:
-    return LockedError(
-        f"{named} is in use by {owner}, as {path} says: wait for the end of that run, end it, or choose another place."
-    )
-
-
-def _this_process() -> Owner:
-    started = time.strftime("%Y-%m-%d %H:%M:%S %z")
-    pid = os.getpid()
-    return Owner(uuid.uuid4().hex, socket.gethostname(), local_files.machine(), pid, local_files.start_of(pid), started)
-
-
-def _is_alive(owner: Owner) -> bool | None:
-    """Whether the owner's process lives; None where that can't be seen: on another machine."""
-    return local_files.is_alive(owner.pid, owner.process_start) if owner.machine == local_files.machine() else None
+def _owner(path: str) -> str:
+    """The owner of a lock file, by what that says, for messages."""
+    pid, host, started = (str(_read(path).get(name, "unknown"))[:100] for name in ("pid", "host", "started"))
+    return visible(f"process {pid} on {host} (started {started})")
 
 
 def _absolute(path: str) -> str:

@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers.locks import leave_lock
+from helpers.locks import leave_lock, living
 from helpers.scenarios import fine_tuning_flags
 from helpers.script_cases import results_of, run_cases, weights_of
 
@@ -101,7 +101,9 @@ def ran(tmp_path_factory):
     outcomes, logs, contents = {}, {}, []
     for cases in (first, second):
         cases = {name: {"output_dir": out / name, **values} for name, values in cases.items()}
-        for all_of_it, more in zip((outcomes, logs), run_cases("run_classifier", cases), strict=True):
+        with living(out / "in use" / "run.lock"):
+            ended = run_cases("run_classifier", cases)
+        for all_of_it, more in zip((outcomes, logs), ended, strict=True):
             all_of_it |= more
         contents.append({name: contents_of(out / name) for name in ("whole", "seeds", "foreign")})
         if cases.keys() == first.keys():  # as if a kill had come before the evaluation of the last step

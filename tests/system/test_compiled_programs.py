@@ -33,9 +33,9 @@ def at_exit(monkeypatch):
 
 def entry(executable=b"code") -> bytes:
     """A program as TensorFlow writes it, with its source (field 2)."""
-    made = compiled_programs._entry_class()(key={"signature_fingerprint": 7, "device_type": "XLA_CPU_JIT"})
-    made.executable = executable
-    return made.SerializeToString() + b"\x12\x06source"
+    key = b"\x08\x07\x1a\x0bXLA_CPU_JIT"  # signature_fingerprint, device_type
+    parts = {b"\x0a": key, b"\x1a": executable, b"\x12": b"source"}
+    return b"".join(tag + bytes([len(part)]) + part for tag, part in parts.items())
 
 
 def own_folder() -> str:
@@ -55,7 +55,8 @@ def one_process(at_exit, new: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def test_programs_go_from_process_to_process(folder, at_exit):
-    assert one_process(at_exit, {"a.pb": entry(), "incomplete.pb": entry()[:-9], "without code.pb": entry(b"")}) == {}
+    broken = {"incomplete.pb": entry()[:-9], "of nothing.pb": b"", "without code.pb": entry(b"")}
+    assert one_process(at_exit, {"a.pb": entry(), **broken}) == {}
     (place,) = folder.iterdir()
     assert compiled_programs.said() == f"later runs take them from {place}"
     assert oct(place.stat().st_mode & 0o777) == oct(folder.stat().st_mode & 0o777) == "0o700"

@@ -34,13 +34,16 @@ def left_behind(place) -> str:
         "os._exit(9)\n"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    return result.stdout.strip()
+    path = result.stdout.strip()
+    os.utime(path, (0, 0))
+    return path
 
 
 def test_folders_of_killed_processes_are_removed(place):
     path = left_behind(place)
     assert os.listdir(path) == ["file"]
     with local_files.private_folder() as own:
+        os.utime(own, (0, 0))
         local_files.remove_left_behind()
         assert os.listdir(place) == [os.path.basename(own)]
         assert oct(os.stat(own).st_mode & 0o777) == "0o700"
@@ -51,14 +54,14 @@ def test_links_and_others_folders_stay(place, monkeypatch):
     (place / "precious").mkdir()
     os.rename(path, place / "precious" / "kept")
     os.symlink(place / "precious", path)  # under the name of the killed process's folder
-    other = os.path.basename(path).replace(local_files._machine(), "0" * 8)
-    (place / other).mkdir()  # of a machine, or container, whose processes can't be seen
+    (place / f"{os.path.basename(path)}new").mkdir()  # its process is about to lock it
     (place / "bert_tf_of_something_else").mkdir()
     before = sorted(os.listdir(place))
     local_files.remove_left_behind()
     assert sorted(os.listdir(place)) == before and (place / "precious" / "kept" / "file").exists()
     os.unlink(path)
     os.rename(place / "precious" / "kept", path)
+    os.utime(path, (0, 0))
     monkeypatch.setattr(os, "geteuid", lambda: os.stat(path).st_uid + 1)  # another user's
     local_files.remove_left_behind()
     assert os.path.exists(path)
