@@ -12,14 +12,16 @@ The files beside the weights are converted, too: configuration, vocabulary, casi
 """
 
 import dataclasses
+import functools
 import os
 import signal
 import sys
 
 from absl import flags, logging
 
+from bert_tf.conversion import convert
 from bert_tf.models.directory import check_model
-from bert_tf.models.open_weights import FORMATS, check_readable
+from bert_tf.models.open_weights import FORMATS, is_light
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, gone, setting, settings_of
 
@@ -109,17 +111,16 @@ def main(_):
     check_model(settings.from_, "--from", settings.bert_config_file, settings.vocab_file)
     if os.path.realpath(settings.to) == os.path.realpath(settings.from_):
         raise ValueError(f"--to={settings.to} is --from: give another directory.")
-    check_readable(settings.from_, "--from")
+    arguments = vars(settings).copy()
+    source, target, report_file = (arguments.pop(name) for name in ("from_", "to", "report_file"))
+    del arguments["verify"]
+    prepare = functools.partial(convert.prepare, source, target, **arguments)
+    conversion = prepare() if is_light(source) else None
     # On SIGTERM, temporary files are still removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # TensorFlow is imported here, so that --help and flag errors appear at once.
     script.start_tensorflow()
-    from bert_tf.conversion import convert
-
-    arguments = vars(settings).copy()
-    source, target, report_file = (arguments.pop(name) for name in ("from_", "to", "report_file"))
-    del arguments["verify"]
-    report = convert.convert(source, target, **arguments)
+    report = (conversion or prepare()).carry_out()
     print(report.text())
     if report_file:
         report.write(report_file)

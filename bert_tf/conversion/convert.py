@@ -1,15 +1,14 @@
 """Conversion of weights from one format to another, with a report and a check.
 
-The output is read back and compared with the source, tensor by tensor and bit by bit.
+The output is read back and compared with the source, tensor by tensor and bit by bit. What is asked for is checked
+before, by names and shapes, without TensorFlow.
 """
 
 import dataclasses
 import hashlib
 import math
 import posixpath
-from collections.abc import Mapping
-
-import tensorflow as tf
+from collections.abc import Mapping, Sequence
 
 from bert_tf.conversion import surgery
 from bert_tf.models import card, open_weights, pretrained, saving
@@ -20,7 +19,7 @@ from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.sentence_settings import read_settings
 from bert_tf.models.variable_names import expected_shapes, word_table
 from bert_tf.system.atomic import write_text_file
-from bert_tf.system.messages import some
+from bert_tf.system.messages import named_by, some
 from bert_tf.system.progress import progress_bar
 from bert_tf.text import tokenizer_files
 from bert_tf.text.added_tokens import AddedToken, read_added_tokens
@@ -76,12 +75,64 @@ class Report:
 
     def write(self, path: str) -> None:
         """Writes the report as a text file."""
+        import tensorflow as tf
+
         if directory := posixpath.dirname(path):
             tf.io.gfile.makedirs(directory)
         write_text_file(path, self.text() + "\n")
 
 
-def convert(
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """A conversion that has been checked.
+
+    Attributes:
+      source, part: see `prepare`. original: the source's weights. weights: with the changes that were asked for.
+      files: for beside them. added: further added tokens. writing: further arguments of `saving.write_model`.
+      changes: sentences for the card on what differs. notes: for the report.
+    """
+
+    source: str
+    part: str | None
+    original: Weights
+    weights: Weights
+    files: ModelFiles
+    added: Sequence[AddedToken]
+    writing: Mapping[str, object]
+    changes: list[str]
+    notes: list[str]
+
+    def carry_out(self) -> Report:
+        """Converts the weights.
+
+        Raises:
+          ValueError, OSError: nothing has been written to the target.
+        """
+        weights, files, format, compared = self.weights, self.files, self.writing["format"], []
+        text = _card(self.source, self.original, weights, files, format, self.part)
+        text = card.converted(text, format, files.sentences, self.changes)
+        with_optimizer = self.writing["with_optimizer"]
+        written = saving.write_model(
+            weights=weights, files=files, added=self.added, **self.writing, card_text=text,
+            check=lambda path: compared.append(_compare_tensors(weights, path, with_optimizer)),
+        )  # fmt: skip
+        notes = [*self.notes, *compared, *_notes_on_activation(files.config, format)]
+        return Report(weights, format, written, _missing(weights, files.config), notes)
+
+
+def convert(source: str, target: str, format: str, **options) -> Report:
+    """Converts weights and the files beside them.
+
+    Args:
+      options: these and the others: see `prepare`.
+
+    Raises:
+      FileNotFoundError, FileExistsError, ValueError, OSError: nothing has been written to the target.
+    """
+    return prepare(source, target, format, **options).carry_out()
+
+
+def prepare(
     source: str,
     target: str,
     format: str,
@@ -98,8 +149,8 @@ def convert(
     hidden_act: str | None = None,
     part: str | None = None,
     overwrite: bool = False,
-) -> Report:
-    """Converts weights and the files beside them.
+) -> Conversion:
+    """Checks a conversion of weights and the files beside them; TensorFlow may be needed, see `open_weights.is_light`.
 
     Args:
       source: a path of any of the formats (see `open_weights.find_weights`).
@@ -114,11 +165,15 @@ def convert(
       overwrite: replace existing files.
 
     Raises:
-      FileNotFoundError, FileExistsError, ValueError, OSError: nothing has been written to the target.
+      FileNotFoundError, FileExistsError, ValueError, OSError: it is impossible; names the flag.
     """
     if (use_unused_slots or new_rows != "pieces") and not add_tokens:
         raise ValueError("--use_unused_slots and --new_rows say how to add tokens: give --add_tokens, too.")
-    original, files = pretrained.read_model(source, bert_config_file, part)
+    with named_by("--bert_config_file" if bert_config_file else "--from"):
+        original, files = pretrained.read_model(source, bert_config_file, part)
+        needed_config(files)
+    with named_by("--vocab_file" if vocab_file else "--from"):
+        saving.check_vocabulary(dataclasses.replace(files, vocab_file=vocab_file or files.vocab_file))
     files, notes = _describe(files, vocab_file, do_lower_case, strip_accents)
     notes += _notes_on_source(original, files, with_optimizer)
     weights, changes, vocabulary, added = original, {"hidden_act": hidden_act} if hidden_act else {}, None, []
@@ -130,15 +185,13 @@ def convert(
         weights, lines = surgery.extend_positions(weights, max_position_embeddings)
         changes["max_position_embeddings"] = files.max_seq_length = max_position_embeddings
         notes += lines
-    files.config = config = config_of_dict({**files.config.to_dict(), **changes})
-    text = _card(source, original, weights, files, format, part)
-    written = saving.write_model(
-        target, weights, files, format=format, with_optimizer=with_optimizer, vocabulary=vocabulary, added=added,
-        overwrite=overwrite, check=lambda path: notes.append(_compare_tensors(weights, path, with_optimizer)),
-        card_text=card.converted(text, format, files.sentences, _changes(add_tokens, changes)),
+    files.config = config_of_dict({**files.config.to_dict(), **changes})
+    writing = {"target": target, "format": format, "with_optimizer": with_optimizer, "overwrite": overwrite}
+    saving.check_writable(weights=weights, files=files, **writing)
+    return Conversion(
+        source=source, part=part, original=original, weights=weights, files=files, added=added,
+        writing={**writing, "vocabulary": vocabulary}, changes=_changes(add_tokens, changes), notes=notes,
     )  # fmt: skip
-    notes += _notes_on_activation(config, format)
-    return Report(weights, format, written, _missing(weights, config), notes)
 
 
 def _missing(weights: Weights, config: BertConfig) -> list[str]:
@@ -220,19 +273,20 @@ def _add_tokens(
     has_pieces = isinstance(tokenizer, FullTokenizer)
     if use_unused and not has_pieces:
         raise ValueError(f"--use_unused_slots: {files.vocab_file} has no lines such as [unused1].")
-    tokens = surgery.read_new_tokens(path)
     known = tokenizer_files.vocabulary_lines(files.vocab_file) if has_pieces else []
     known = [*known, *(tokenizer.inv_vocab.get(index, "") for index in range(len(known), tokenizer.vocab_size))]
-    weights, known, notes = surgery.add_tokens(
-        weights,
-        known,
-        tokens,
-        do_lower_case=bool(files.casing.do_lower_case),
-        strip_accents=files.casing.strip_accents,
-        tokenize=None if has_pieces else tokenizer.tokenize,
-        use_unused=use_unused,
-        initialization=new_rows,
-    )
+    with named_by("--add_tokens"):
+        tokens = surgery.read_new_tokens(path)
+        weights, known, notes = surgery.add_tokens(
+            weights,
+            known,
+            tokens,
+            do_lower_case=bool(files.casing.do_lower_case),
+            strip_accents=files.casing.strip_accents,
+            tokenize=None if has_pieces else tokenizer.tokenize,
+            use_unused=use_unused,
+            initialization=new_rows,
+        )
     ids = {token: index for index, token in enumerate(known)}
     cut_out = [token for token in tokens if not has_pieces or surgery.is_cut_out(token)]
     added = [AddedToken(ids[token], token) for token in cut_out if token not in special_tokens_of(tokenizer)]

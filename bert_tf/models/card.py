@@ -2,8 +2,6 @@
 
 The form is that of Hugging Face's hub (https://huggingface.co/docs/hub/model-cards): YAML, which the hub reads, then
 Markdown. A card has only facts that are known, and neither date nor host: the same run always leaves the same bytes.
-
-TensorFlow is imported inside the functions.
 """
 
 import dataclasses
@@ -19,6 +17,7 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import WITHOUT_BERT, HeadConfig
 from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
+from bert_tf.system.text_files import exists, is_folder, open_binary
 from bert_tf.text.tokenizer_files import Casing, directory_of
 from bert_tf.weights.mapping import Weights, is_model_variable
 
@@ -125,9 +124,7 @@ def read_ours(directory: str) -> str | None:
 
 def is_others(directory: str) -> bool:
     """Whether the directory has a README.md that is not ours, and so stays as it is."""
-    import tensorflow as tf
-
-    return tf.io.gfile.exists(posixpath.join(directory, CARD)) and read_ours(directory) is None
+    return exists(posixpath.join(directory, CARD)) and read_ours(directory) is None
 
 
 def front_matter(text: str | None, path: str) -> dict:
@@ -147,11 +144,9 @@ def front_matter(text: str | None, path: str) -> dict:
 
 def _read_if_there(path: str) -> str | None:
     """The beginning of a text file; None if there is no such file. Bytes that are not UTF-8 become U+FFFD."""
-    import tensorflow as tf
-
-    if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
+    if not exists(path) or is_folder(path):
         return None
-    with tf.io.gfile.GFile(path, "rb") as file:
+    with open_binary(path) as file:
         return file.read(_MOST_BYTES).decode("utf-8-sig", "replace").replace("\r\n", "\n")
 
 

@@ -274,6 +274,28 @@ def save(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> d
 
     Returns:
       the original's name -> theirs, of all that was written.
+
+    Raises:
+      ValueError: see `names_there`.
+    """
+    layout = dataclasses.replace(LAYOUTS[config.model_type], inner_group_num=config.inner_group_num)
+    scope, written = layout.scope + ".", names_there(weights, config, head)
+    bare = all(name.startswith(f"{layout.scope}/") for name in written)
+    transposed = [theirs for name, theirs in written.items() if name.endswith("/kernel")]
+    tensors = renamed(weights, {theirs: name for name, theirs in written.items()}, {}, transposed)
+    if layout.always_projects and config.embedding_size == config.hidden_size:
+        size, project = config.hidden_size, layout.renamed(f"{scope}embeddings_project.").removeprefix(scope * bare)
+        layer = {project + "weight": np.eye(size, dtype=np.float32), project + "bias": np.zeros(size, np.float32)}
+        tensors = with_tensors(tensors, layer)
+    write_safetensors(path, tensors, {"format": "pt"})
+    return written
+
+
+def names_there(weights: Weights, config: BertConfig, head: HeadConfig) -> dict[str, str]:
+    """The original's name -> theirs, of all that `save` writes.
+
+    Raises:
+      ValueError: transformers has no such model; says what to do.
     """
     layout = dataclasses.replace(LAYOUTS[config.model_type], inner_group_num=config.inner_group_num)
     scope = layout.scope + "."
@@ -299,12 +321,4 @@ def save(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> d
             "use bert_tf."
         )
     bare = all(name.startswith(f"{layout.scope}/") for name in names)
-    written = {name: layout.name_of(name, architecture).removeprefix(scope * bare) for name in names}
-    transposed = [theirs for name, theirs in written.items() if name.endswith("/kernel")]
-    tensors = renamed(weights, {theirs: name for name, theirs in written.items()}, {}, transposed)
-    if layout.always_projects and config.embedding_size == config.hidden_size:
-        size, project = config.hidden_size, layout.renamed(f"{scope}embeddings_project.").removeprefix(scope * bare)
-        layer = {project + "weight": np.eye(size, dtype=np.float32), project + "bias": np.zeros(size, np.float32)}
-        tensors = with_tensors(tensors, layer)
-    write_safetensors(path, tensors, {"format": "pt"})
-    return written
+    return {name: layout.name_of(name, architecture).removeprefix(scope * bare) for name in names}

@@ -1,4 +1,7 @@
-"""Writes models: weights in each format, and the files beside them, complete or not at all."""
+"""Writes models: weights in each format, and the files beside them, complete or not at all.
+
+What can't be written is refused without TensorFlow.
+"""
 
 import dataclasses
 import json
@@ -7,7 +10,6 @@ import posixpath
 import re
 from collections.abc import Callable, Sequence
 
-import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import card, huggingface, variable_names
@@ -18,7 +20,9 @@ from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format
 from bert_tf.models.sentence_settings import settings_files
 from bert_tf.system.atomic import temporary_folder, write_file, write_text_file
+from bert_tf.system.local_files import names_in
 from bert_tf.system.messages import some
+from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text import tokenizer_choice, tokenizer_files
 from bert_tf.text.added_tokens import AddedToken
 from bert_tf.text.tokenizer import ROLES
@@ -70,7 +74,10 @@ def write_description(
     Raises:
       ValueError: the vocabulary does not fit the configuration; names the file.
     """
+    check_vocabulary(files, vocabulary)
     if files.sentences:
+        import tensorflow as tf
+
         for name, content in settings_files(files.sentences, files.config.hidden_size).items():
             file = posixpath.join(directory, name)
             tf.io.gfile.makedirs(posixpath.dirname(file))
@@ -85,12 +92,6 @@ def write_description(
     else:
         kind = tokenizer_choice.tokenizer_class_of(files.vocab_file, default)
         if issubclass(kind, FullTokenizer):
-            lines = tokenizer_files.vocabulary_lines(files.vocab_file) if vocabulary is None else vocabulary
-            if len(lines) > files.config.vocab_size:
-                raise ValueError(
-                    f"{files.vocab_file} has {len(lines)} lines, but vocab_size is {files.config.vocab_size}: it "
-                    "belongs to another model."
-                )
             if casing.do_lower_case is None:
                 casing = tokenizer_files.casing_of_vocabulary(files.vocab_file)
                 logging.warning(
@@ -164,23 +165,19 @@ def write_model(
       FileExistsError: a file to be written exists.
       OSError: disk full or no permission; nothing is left behind.
     """
-    config = needed_config(files)
-    _check_format(format, config, files.head.variant)
-    kind = FORMATS[format]
-    if with_optimizer and not kind.holds_optimizer:
-        raise ValueError(f"--with_optimizer: the {format} format can't store Adam moments and the step; use tf1.")
-    if with_optimizer and "global_step" not in weights.shapes:
-        raise ValueError(f"--with_optimizer: {weights.path} has no optimizer state (no global_step).")
-    left_out = {}
+    import tensorflow as tf
+
+    directory, name, old = check_writable(
+        target, weights, files, format=format, with_optimizer=with_optimizer, overwrite=overwrite
+    )  # before the work, not after it
+    kind, left_out = FORMATS[format], {}
     if not with_optimizer:
         left_out = {name: "optimizer state" for name in weights if not is_model_variable(name)}
         weights = dataclasses.replace(weights, shapes={n: s for n, s in weights.shapes.items() if n not in left_out})
-    directory, name = _place_of(target, kind, weights if with_optimizer else None)
-    old = _check_target(directory, name, weights.path, overwrite)  # before the work, not after it
     temporary = f"{directory.rstrip('/')}.{os.getpid()}.writing"
     try:
         with temporary_folder(temporary):
-            names = write_weights(posixpath.join(temporary, name), kind, weights, config, files.head)
+            names = write_weights(posixpath.join(temporary, name), kind, weights, files.config, files.head)
             if name.startswith("model.ckpt-"):
                 write_text_file(posixpath.join(temporary, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
             write_description(temporary, files, vocabulary, added)
@@ -195,9 +192,58 @@ def write_model(
     return Written(posixpath.join(directory, name), names, left_out, written)
 
 
+def check_writable(
+    target: str,
+    weights: Weights,
+    files: ModelFiles,
+    *,
+    format: str,
+    with_optimizer: bool,
+    overwrite: bool,
+) -> tuple[str, str, list[str]]:
+    """Refuses what `write_model` can't write, before any tensor is read.
+
+    Returns:
+      directory and name of the weights, and the files of an old model to remove.
+
+    Raises:
+      FileExistsError, ValueError: see `write_model`.
+    """
+    _check_format(format, needed_config(files), files.head.variant)
+    kind = FORMATS[format]
+    if with_optimizer and not kind.holds_optimizer:
+        raise ValueError(f"--with_optimizer: the {format} format can't store Adam moments and the step; use tf1.")
+    if with_optimizer and "global_step" not in weights.shapes:
+        raise ValueError(f"--with_optimizer: {weights.path} has no optimizer state (no global_step).")
+    if kind is HUGGINGFACE:
+        huggingface.names_there(weights, files.config, files.head)
+    directory, name = _place_of(target, kind, weights if with_optimizer else None)
+    return directory, name, _check_target(directory, name, weights.path, overwrite)
+
+
+def check_vocabulary(files: ModelFiles, vocabulary: list[str] | None = None) -> None:
+    """Refuses a vocabulary of word pieces with more lines than the model has rows.
+
+    Args:
+      vocabulary: its lines, instead of those of files.vocab_file.
+
+    Raises:
+      ValueError: names the file.
+    """
+    file, default = files.vocab_file, family_of(files.config).tokenizer_class
+    if not file or not issubclass(tokenizer_choice.tokenizer_class_of(file, default), FullTokenizer):
+        return
+    lines = tokenizer_files.vocabulary_lines(files.vocab_file) if vocabulary is None else vocabulary
+    if len(lines) > files.config.vocab_size:
+        raise ValueError(
+            f"{files.vocab_file} has {len(lines)} lines, but vocab_size is {files.config.vocab_size}: it belongs to "
+            "another model."
+        )
+
+
 def _place_of(target: str, kind: Format, resumed: Weights | None) -> tuple[str, str]:
     """Directory and name of the weights. resumed: weights with an optimizer, from which a run goes on."""
-    if kind.takes_prefix and re.search(r"\.ckpt(-[^/]*)?$", target) and not tf.io.gfile.isdir(target):
+    if kind.takes_prefix and re.search(r"\.ckpt(-[^/]*)?$", target) and not is_folder(target):
         return posixpath.dirname(target) or ".", posixpath.basename(target)
     if kind.takes_prefix and resumed:
         # A run of the original resumes from the newest model.ckpt-<step> that the state file names.
@@ -248,9 +294,9 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
     """
     if not directory:
         raise ValueError("The target names no directory.")
-    if not tf.io.gfile.exists(directory):
+    if not exists(directory):
         return []
-    if not tf.io.gfile.isdir(directory):
+    if not is_folder(directory):
         raise FileExistsError(f"{directory} is a file; a directory is needed.")
     old = sorted(file for file in _files_in(directory) if _MODEL_FILE.fullmatch(file))
     old += [card.CARD] * (card.read_ours(directory) is not None)
@@ -259,7 +305,7 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
             f"{directory} already has files of a model ({some(old)}): give another target, or replace them all with "
             "--overwrite (overwrite=True)."
         )
-    from_file = tf.io.gfile.exists(source) or tf.io.gfile.exists(source + bundle.INDEX_SUFFIX)
+    from_file = exists(source) or exists(source + bundle.INDEX_SUFFIX)
     if old and from_file and posixpath.normpath(tokenizer_files.directory_of(source)) == posixpath.normpath(directory):
         raise ValueError(f"{directory} would replace the source {source}: give another target.")
     run = [file for file in old if file.startswith("model.ckpt-") and not file.startswith(name + ".")]
@@ -271,15 +317,16 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
 def _files_in(directory: str) -> list[str]:
     """The names of the files in a directory and, with the folder's, in its folders."""
     names = []
-    for name in sorted(entry.rstrip("/") for entry in tf.io.gfile.listdir(directory)):
+    for name in names_in(directory):
         path = posixpath.join(directory, name)
-        inner = tf.io.gfile.listdir(path) if tf.io.gfile.isdir(path) else None
-        names += [name] if inner is None else [posixpath.join(name, entry.rstrip("/")) for entry in sorted(inner)]
+        names += [posixpath.join(name, entry) for entry in names_in(path)] if is_folder(path) else [name]
     return names
 
 
 def _move(temporary: str, directory: str, old: list[str]) -> list[str]:
     """Moves the written files to their final place and removes the `old` model's files; returns the names."""
+    import tensorflow as tf
+
     names = _files_in(temporary)
     if not tf.io.gfile.exists(directory):
         tf.io.gfile.rename(temporary, directory)

@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Mapping
 
 from bert_tf.models.config import BertConfig
-from bert_tf.system.text_files import read_json
+from bert_tf.system.text_files import exists, read_json
 
 POOLINGS = ("mean", "cls", "max")
 
@@ -95,10 +95,8 @@ def read_settings(directory: str) -> SentenceSettings:
     Raises:
       ValueError: a file is damaged, or asks for more than an encoder, a pooling and a normalization; names it.
     """
-    import tensorflow as tf
-
     path, folders = posixpath.join(directory, _MODULES), {}
-    if not tf.io.gfile.exists(path):
+    if not exists(path):
         return SentenceSettings(directory)
     for step in read_json(path, list):
         kind, folder = (step.get(key) if isinstance(step, dict) else None for key in ("type", "path"))
@@ -116,7 +114,7 @@ def read_settings(directory: str) -> SentenceSettings:
 
     def read(folder: str, name: str, must_exist: bool = False) -> tuple[str, dict]:
         file = posixpath.join(folder, name)
-        return file, read_json(file) if must_exist or tf.io.gfile.exists(file) else {}
+        return file, read_json(file) if must_exist or exists(file) else {}
 
     path, values = read(folders[_ENCODER], _ENCODER_SETTINGS)
     length, lower = values.get("max_seq_length"), values.get("do_lower_case", False)

@@ -1,11 +1,19 @@
 """Runs a script's main with wrong flags, to see what it says and whether TensorFlow was imported before."""
 
 import json
+import re
+import struct
 import subprocess
 import sys
 from collections.abc import Sequence
 
-from helpers.paths import ROOT
+import numpy as np
+from safetensors.numpy import save
+
+from bert_tf.data.record_files import masked_crc32c
+from bert_tf.models.families import family_named
+from bert_tf.models.variable_names import expected_shapes
+from helpers.paths import GOLDEN, ROOT
 
 # Each main runs in a fork, since flags and messages that are told once stay.
 _PROGRAM = """
@@ -32,3 +40,112 @@ def outcomes(script: str, commands: Sequence[Sequence[str]]) -> list[tuple[str, 
     command = [sys.executable, "-c", _PROGRAM, script, str(ROOT)]
     result = subprocess.run(command, input=json.dumps(commands), capture_output=True, text=True, check=True)
     return [tuple(json.loads(line)) for line in result.stdout.splitlines()]
+
+
+# --- small files and flags -------------------------------------------------------------------------------------------
+
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
+DATA, LFS = ".data-00000-of-00001", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+CONFIG = {"vocab_size": len(TOKENS), "hidden_size": 4, "num_hidden_layers": 2, "num_attention_heads": 1,
+          "intermediate_size": 8, "max_position_embeddings": 128, "type_vocab_size": 2}  # fmt: skip
+
+
+def model(
+    outputs: int = 0, head: dict | None = None, name: str = "whole", family: str = "bert", **config
+) -> dict[str, str | bytes]:
+    """The files of a whole model, with an output layer of a classifier or without one."""
+    kind = family_named(family).config_class
+    shapes = expected_shapes(kind.from_dict(CONFIG))
+    shapes |= {"output_weights": (outputs, 4), "output_bias": (outputs,)} if outputs else {}
+    files = {kind.file_name: json.dumps(CONFIG | config), "vocab.txt": "\n".join(TOKENS),
+             "bert_model.safetensors": save({key: np.zeros(shape, np.float32) for key, shape in shapes.items()}),
+             }  # fmt: skip
+    files |= {"head_config.json": json.dumps(head)} if head else {}
+    return {f"{name}/{file}": content for file, content in files.items()}
+
+
+def checkpoint(name: str, prefix: str, **changed) -> dict[str, bytes]:
+    """A checkpoint of the original's, and its configuration; changed: index or data -> what is done to that file."""
+    there = GOLDEN / "model" / "config1"
+    files = {f"{prefix}{suffix}": (there / f"squad.ckpt{suffix}").read_bytes() for suffix in (".index", DATA)}
+    files["bert_config.json"] = (there / "bert_config.json").read_bytes()
+    return {
+        f"{name}/{file}": changed.get(file.split(".")[-1].partition("-")[0], bytes)(content)
+        for file, content in files.items()
+    }
+
+
+def record(payload: bytes) -> bytes:
+    """A payload in its frame."""
+    length = struct.pack("<Q", len(payload))
+    return b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in (length, payload))
+
+
+def models(flag: str, given: dict, with_tokenizer: bool = True) -> list[tuple[str, dict, dict]]:
+    """Cases of what can be wrong in the directory of a model that a flag names."""
+    config = {"vocab_size": len(TOKENS), "hidden_size": 4, "num_attention_heads": 1, "hidden_act": "swoosh"}
+    ours, theirs, weights = "odd/bert_config.json", "odd/config.json", {"odd/bert_model.safetensors": "x"}
+    contents = {
+        "odd has no weights: none of bert_model.safetensors, ": {theirs: "{}"},
+        "odd/bert_config.json: hidden_act must be one of gelu, *, not 'swoosh'": {**weights, ours: json.dumps(config)},
+        "odd/config.json: hidden_act='swoosh' is not one of gelu": {
+            **weights, theirs: json.dumps(config | {"model_type": "bert"})
+        },
+        "odd/bert_config.json: vocab_size is missing": {**weights, ours: "{}"},
+        "odd/config.json is not a JSON object but list": {**weights, theirs: "[]"},
+    }  # fmt: skip
+    if with_tokenizer:
+        sizes = json.dumps(config | {"vocab_size": 9, "hidden_act": "gelu"})
+        contents["odd/vocab.txt lacks [MASK]"] = {**weights, "odd/vocab.txt": "\n".join(TOKENS[:4])}
+        contents["odd/vocab.txt has 6 lines but *odd/bert_config.json has vocab_size 9"] = {
+            **weights, ours: sizes, "odd/vocab.txt": "\n".join(TOKENS)
+        }  # fmt: skip
+    return [(f"--{flag}: *{message}", files, given | {flag: "odd"}) for message, files in contents.items()]
+
+
+def without(files: dict, name: str) -> dict:
+    """The files but those of a name."""
+    return {path: content for path, content in files.items() if not path.endswith(name)}
+
+
+GIVEN = {"init_checkpoint": "model", "output_dir": "out"}
+FILES = ("_file", "_dir", "_checkpoint", "teacher", "from", "to", "add_tokens")
+WITH_A_MODEL = ("run_classifier", "run_swag", "run_similarity", "run_ner", "run_squad", "run_domain", "run_pretraining")
+
+
+def usual_flags(script: str, given: dict, folder) -> list[str]:
+    """Flags on a command line, with a model and paths in a folder."""
+    usual = GIVEN if script in WITH_A_MODEL else {"init_checkpoint": "model"} if script == "extract_features" else {}
+    values = {
+        name: folder / value if value and name.endswith(FILES) else value for name, value in {**usual, **given}.items()
+    }
+    return [f"--{name}={value}" for name, value in values.items() if value is not None]
+
+
+KINDS = r"(ValueError|ServingError|LockedError|\w*(NotFound|Exists)Error|OSError|NotADirectoryError|PermissionError): "
+
+
+def check_cases(script: str, cases: Sequence[tuple[str, dict, dict]], tmp_path) -> None:
+    """Checks that a script says what is wrong before TensorFlow is imported, and writes nothing.
+
+    Args:
+      cases: what it says, with * for any text; the files that are written; and the flags that are given beside or
+        instead of the usual ones.
+    """
+    commands = []
+    for number, (_, files, given) in enumerate(cases):
+        folder = tmp_path / str(number)
+        (folder / "model").mkdir(parents=True)
+        (folder / "model" / "vocab.txt").write_text("\n".join(TOKENS))
+        (folder / "model" / "bert_model.safetensors").write_text("x")
+        for name, content in files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        commands.append(usual_flags(script, given, folder))
+    found = outcomes(script, commands)
+    assert len(found) == len(cases)
+    for number, ((message, files, _), (outcome, heavy)) in enumerate(zip(cases, found, strict=True)):
+        pattern = KINDS + ".*".join(map(re.escape, message.split("*")))
+        assert re.match(pattern, outcome) and not heavy, (message, outcome, heavy)
+        there = {path.name for path in (tmp_path / str(number)).iterdir()}
+        assert there == {"model", *(name.split("/")[0] for name in files)}

@@ -1,19 +1,22 @@
 """What is wrong with files, columns, folders and flags is said before TensorFlow is imported, and names the flag."""
 
 import json
-import re
-import struct
 
-import numpy as np
 import pytest
 from absl import logging
-from helpers.early_mistakes import outcomes
-from helpers.paths import GOLDEN
-from safetensors.numpy import save
+from helpers.early_mistakes import (
+    LFS,
+    TOKENS,
+    check_cases,
+    checkpoint,
+    model,
+    models,
+    outcomes,
+    record,
+    usual_flags,
+    without,
+)
 
-from bert_tf.data.record_files import masked_crc32c
-from bert_tf.models.config import BertConfig
-from bert_tf.models.variable_names import expected_shapes
 from bert_tf.system import example_bytes, messages
 
 MEGABYTE = 1 << 20
@@ -28,13 +31,11 @@ COMPARE = {"train_file": "pairs.csv", "text_a": "one", "text_b": "two", "score":
            "train_batch_size": 2}  # fmt: skip
 QUESTION = '{"data": [{"paragraphs": [{"context": "a b", "qas": [%s]}]}]}'
 ANSWERED = '{"id": "1", "question": "?", "answers": [{"text": "a", "answer_start": 0}]}'
-GIVEN = {"init_checkpoint": "model", "output_dir": "out"}
 ANSWER = {"train_file": "a.json", "do_train": True, "train_batch_size": 1, "init_checkpoint": "whole",
           "max_seq_length": 128, "max_query_length": 9}  # fmt: skip
 CREATE = {"input_file": "text.txt", "output_file": "out/a.tfrecord", "vocab_file": "model/vocab.txt"}
 EXTRACT = {"input_file": "text.txt", "output_file": "f.jsonl", "init_checkpoint": "whole"}
 PRETRAIN = {"input_file": "a.tfrecord", "do_train": True, "max_seq_length": 1}
-TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
 NUMBERS = {
     name: example_bytes.int64_feature(name.encode(), b"\1") for name in ("input_ids", "input_mask", "segment_ids")
 }
@@ -59,67 +60,7 @@ def many_paragraphs(*questions: str) -> str:
     return f'{{"version": "1", "data": [{{"paragraphs": [{",".join(paragraphs)}]}}]}}'
 
 
-def record(payload: bytes) -> bytes:
-    """A payload in its frame."""
-    length = struct.pack("<Q", len(payload))
-    return b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in (length, payload))
-
-
-CONFIG = {"vocab_size": len(TOKENS), "hidden_size": 4, "num_hidden_layers": 2, "num_attention_heads": 1,
-          "intermediate_size": 8, "max_position_embeddings": 128, "type_vocab_size": 2}  # fmt: skip
-
-
-def model(outputs: int = 0, head: dict | None = None, name: str = "whole", **config) -> dict[str, str | bytes]:
-    """The files of a whole model, with an output layer of a classifier or without one."""
-    shapes = expected_shapes(BertConfig.from_dict(CONFIG))
-    shapes |= {"output_weights": (outputs, 4), "output_bias": (outputs,)} if outputs else {}
-    files = {"bert_config.json": json.dumps(CONFIG | config), "vocab.txt": "\n".join(TOKENS),
-             "bert_model.safetensors": save({key: np.zeros(shape, np.float32) for key, shape in shapes.items()}),
-             }  # fmt: skip
-    files |= {"head_config.json": json.dumps(head)} if head else {}
-    return {f"{name}/{file}": content for file, content in files.items()}
-
-
-def checkpoint(name: str, prefix: str, **changed) -> dict[str, bytes]:
-    """A checkpoint of the original's, and its configuration; changed: index or data -> what is done to that file."""
-    there = GOLDEN / "model" / "config1"
-    files = {f"{prefix}{suffix}": (there / f"squad.ckpt{suffix}").read_bytes() for suffix in (".index", DATA)}
-    files["bert_config.json"] = (there / "bert_config.json").read_bytes()
-    return {
-        f"{name}/{file}": changed.get(file.split(".")[-1].partition("-")[0], bytes)(content)
-        for file, content in files.items()
-    }
-
-
-DATA, LFS = ".data-00000-of-00001", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 ELECTRA = record(example_bytes.example(NUMBERS.values()))
-
-
-def models(flag: str, given: dict, with_tokenizer: bool = True) -> list[tuple[str, dict, dict]]:
-    """Cases of what can be wrong in the directory of a model that a flag names."""
-    config = {"vocab_size": len(TOKENS), "hidden_size": 4, "num_attention_heads": 1, "hidden_act": "swoosh"}
-    ours, theirs, weights = "odd/bert_config.json", "odd/config.json", {"odd/bert_model.safetensors": "x"}
-    contents = {
-        "odd has no weights: none of bert_model.safetensors, ": {theirs: "{}"},
-        "odd/bert_config.json: hidden_act must be one of gelu, *, not 'swoosh'": {**weights, ours: json.dumps(config)},
-        "odd/config.json: hidden_act='swoosh' is not one of gelu": {
-            **weights, theirs: json.dumps(config | {"model_type": "bert"})
-        },
-        "odd/bert_config.json: vocab_size is missing": {**weights, ours: "{}"},
-        "odd/config.json is not a JSON object but list": {**weights, theirs: "[]"},
-    }  # fmt: skip
-    if with_tokenizer:
-        sizes = json.dumps(config | {"vocab_size": 9, "hidden_act": "gelu"})
-        contents["odd/vocab.txt lacks [MASK]"] = {**weights, "odd/vocab.txt": "\n".join(TOKENS[:4])}
-        contents["odd/vocab.txt has 6 lines but *odd/bert_config.json has vocab_size 9"] = {
-            **weights, ours: sizes, "odd/vocab.txt": "\n".join(TOKENS)
-        }  # fmt: skip
-    return [(f"--{flag}: *{message}", files, given | {flag: "odd"}) for message, files in contents.items()]
-
-
-def without(files: dict, name: str) -> dict:
-    """The files but those of a name."""
-    return {path: content for path, content in files.items() if not path.endswith(name)}
 
 
 # script -> what it says, the files that are written, and the flags that are given beside or instead of the usual ones.
@@ -368,16 +309,6 @@ CASES = {
         ("--max_seq_length=129 is more than max_position_embeddings=128", {"text.txt": "a\n", **model()},
          EXTRACT | {"max_seq_length": 129}),
     ],
-    "convert_checkpoint": [
-        *models("from", {"to": "out", "format": "tf1"}, with_tokenizer=False),
-        ("--from=*nowhere: there is no such", {}, {"from": "nowhere", "to": "out", "format": "tf1"}),
-        ("--from: *whole/bert_model.safetensors is not a complete safetensors file",
-         {**model(), "whole/bert_model.safetensors": LFS}, {"from": "whole", "to": "out", "format": "tf1"}),
-        ("--to=*/model is --from: give another directory", {}, {"from": "model", "to": "model", "format": "tf1"}),
-        ("--to=*is a file", {"file": "x"}, {"from": "model", "to": "file", "format": "tf1"}),
-        ("--vocab_file=*nowhere", {}, {"from": "model", "to": "out", "format": "tf1", "vocab_file": "nowhere"}),
-        ("--add_tokens=*nowhere", {}, {"from": "model", "to": "out", "format": "tf1", "add_tokens": "nowhere"}),
-    ],
     "export_saved_model": [
         *models("model_dir", {"export_dir": "out"}, with_tokenizer=False),
         ("--model_dir=*nowhere: there is no such", {}, {"model_dir": "nowhere", "export_dir": "out"}),
@@ -396,42 +327,11 @@ CASES = {
         ("*rows.jsonl, line 1, column 2: not JSON", {"rows.jsonl": "{x"}, {"model": "m", "input_file": "rows.jsonl"}),
     ],
 }  # fmt: skip
-KINDS = r"ValueError|ServingError|\w*NotFoundError|OSError|NotADirectoryError|PermissionError"
-FILES = ("_file", "_dir", "_checkpoint", "teacher", "from", "to", "add_tokens")
-WITH_A_MODEL = ("run_classifier", "run_swag", "run_similarity", "run_ner", "run_squad", "run_domain", "run_pretraining")
-
-
-def usual_flags(script: str, given: dict, folder) -> list[str]:
-    """Flags on a command line, with a model and paths in a folder."""
-    usual = GIVEN if script in WITH_A_MODEL else {"init_checkpoint": "model"} if script == "extract_features" else {}
-    values = {
-        name: folder / value if value and name.endswith(FILES) else value for name, value in {**usual, **given}.items()
-    }
-    return [f"--{name}={value}" for name, value in values.items() if value is not None]
 
 
 @pytest.mark.parametrize("script", CASES)
 def test_mistakes_in_files_are_named_before_tensorflow_is_imported(script, tmp_path):
-    commands = []
-    for number, (_, files, given) in enumerate(CASES[script]):
-        folder = tmp_path / str(number)
-        (folder / "model").mkdir(parents=True)
-        (folder / "model" / "vocab.txt").write_text("\n".join(TOKENS))
-        (folder / "model" / "bert_model.safetensors").write_text("x")
-        for name, content in files.items():
-            (folder / name).parent.mkdir(exist_ok=True)
-            (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-        commands.append(usual_flags(script, given, folder))
-    found = outcomes(script, commands)
-    assert len(found) == len(CASES[script])
-    for number, ((message, files, _), (outcome, heavy)) in enumerate(zip(CASES[script], found, strict=True)):
-        pattern = (
-            r"(ValueError|ServingError|\w*NotFoundError|OSError|NotADirectoryError|PermissionError): "
-            + ".*".join(map(re.escape, message.split("*")))
-        )
-        assert re.match(pattern, outcome) and not heavy, (message, outcome, heavy)
-        there = {path.name for path in (tmp_path / str(number)).iterdir()}
-        assert there == {"model", *(name.split("/")[0] for name in files)}
+    check_cases(script, CASES[script], tmp_path)
 
 
 # script -> a file in CP949, the flags beside the usual ones, and what is said of it with --encoding.
