@@ -36,17 +36,14 @@ def run_padded(model, tokenizer, path: str, layers, output: str | None) -> list:
     """The values [tokens, L, H] of each line; output: also write JSON there, as the original does."""
     from bert_tf.tasks.features import extract
 
-    shape = (FLAGS.batch_size, FLAGS.max_seq_length)
-    compute = extract.make_layers_function(model, layers, shape=shape)
     text = extract.read_input(path, tokenizer, FLAGS.max_seq_length)
-    results, count = [], len(text.rows)
+    results = []
     with open(output or os.devnull, "w") as file:
-        for first in range(0, count, FLAGS.batch_size):
-            lines = range(first, min(first + FLAGS.batch_size, count))
-            values = extract.compute_rows(
-                text.rows, lines, compute, batch_size=FLAGS.batch_size, lengths=[FLAGS.max_seq_length], fill=True
-            )
-            offsets = text.rows.offsets[first : lines.stop + 1].tolist()
+        for lines, values in extract.layer_values(
+            model, text.rows, layers, batch_size=FLAGS.batch_size, max_seq_length=FLAGS.max_seq_length,
+            static_padding=True, window_bytes=0,
+        ):  # fmt: skip
+            offsets = text.rows.offsets[lines.start : lines.stop + 1].tolist()
             for number, (begin, end) in zip(lines, itertools.pairwise(offsets), strict=True):
                 results.append(values[begin - offsets[0] : end - offsets[0]])
                 if output:

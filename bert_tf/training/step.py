@@ -6,6 +6,7 @@ replicas before clipping. Every replica gets its rows of a batch; the counts tha
 all of them. AutoGraph is off: nothing here needs it, and it doubles the tracing time.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -261,6 +262,8 @@ def _rows(tensor, start, count):
 
 def _replica_rows(batch: dict, context: tf.distribute.ReplicaContext) -> dict:
     """A replica's share of a batch's rows."""
+    if context.num_replicas_in_sync == 1:
+        return batch
     count = next(iter(batch.values())).shape[0] // context.num_replicas_in_sync
     return {name: _rows(tensor, context.replica_id_in_sync_group * count, count) for name, tensor in batch.items()}
 
@@ -307,26 +310,29 @@ def make_evaluate_function(model, objective, strategy) -> Callable[[Iterable], d
     return evaluate
 
 
-def _traced_once(function, batches: Iterable) -> Callable:
-    """A tf.function of a batch for all batches of a dataset, whatever their lengths.
+def _traced_once(function, batches: Iterable, spec: dict | None = None) -> Callable:
+    """A tf.function of a batch for all batches of a dataset, or of this spec, whatever their lengths.
 
     Called with the batches themselves, it would be traced for each length again, two seconds or so.
     """
-    if not isinstance(batches, tf.data.Dataset):
-        return function
-    return function.get_concrete_function(batches.element_spec)
+    if isinstance(batches, tf.data.Dataset):
+        spec = batches.element_spec
+    return function.get_concrete_function(spec) if spec else function
 
 
-def make_predict_function(model, strategy) -> Callable[[Iterable], Iterator]:
-    """Builds predict(batches) -> iterator over the model's outputs for each batch, as NumPy arrays.
+def make_predict_function(model, strategy, fused: bool = True) -> Callable[..., Iterator]:
+    """Builds predict(batches, spec) -> iterator over the model's outputs for each batch, as NumPy arrays.
 
     The rows of a batch stay in order for any number of replicas, which must divide the batch size. On a CPU several
-    are computed at a time.
+    are computed at a time. Batches that are no dataset may have a spec, a dict of tf.TensorSpec.
+
+    Args:
+      fused: see `kernels.fused_inference`.
     """
     replicas = strategy.num_replicas_in_sync
 
     def replica_outputs(batch):
-        with kernels.fused_inference():
+        with kernels.fused_inference() if fused else contextlib.nullcontext():
             return model(_replica_rows(batch, tf.distribute.get_replica_context()), training=False)
 
     @tf.function(autograph=False)
@@ -334,8 +340,8 @@ def make_predict_function(model, strategy) -> Callable[[Iterable], Iterator]:
         outputs = strategy.run(replica_outputs, args=(batch,))
         return tf.nest.map_structure(lambda value: strategy.gather(value, axis=0), outputs) if replicas > 1 else outputs
 
-    def predict(batches: Iterable) -> Iterator:
-        outputs_of = _traced_once(batch_outputs, batches)
+    def predict(batches: Iterable, spec: dict | None = None) -> Iterator:
+        outputs_of = _traced_once(batch_outputs, batches, spec)
 
         def arrays_of(batch):
             return tf.nest.map_structure(lambda value: value.numpy(), outputs_of(batch))

@@ -4,16 +4,15 @@ All lines are tokenized first, and only their token ids are held. Then lines of 
 within a window of some thousand tokens; a window is written, in the order of the lines, while the next one is computed.
 So the memory for values is that of two windows, however long the file.
 
-Shape legend: B batch, S sequence length, L layers asked for, H hidden size, T tokens or words.
+Shape legend: B batch, S sequence length, L layers asked for, H hidden size, T tokens, words or lines.
 """
 
 import array
 import concurrent.futures
-import contextlib
 import dataclasses
-import functools
+import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -25,9 +24,7 @@ from bert_tf.models import initialize, kernels, random_weights
 from bert_tf.models.pooling import normalized
 from bert_tf.models.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.task_models import BertModel
-from bert_tf.system.cores import batches_at_once, mapped_in_order
 from bert_tf.system.messages import named_by
-from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import TextFile, compression_of, whole_lines
 from bert_tf.tasks.features.files import Entries, open_writer
@@ -37,6 +34,7 @@ from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.text.unknown_tokens import watch_unknown
 from bert_tf.training import distribution
 from bert_tf.training.settings import DTYPE_POLICIES
+from bert_tf.training.step import make_predict_function
 
 WORD_POOLINGS = ("first", "mean", "max")
 SENTENCE = "sentence"  # the pooling, and the name of a line's only entry
@@ -59,14 +57,14 @@ class EncodedLine:
 
     Attributes:
       ids: of the tokens. second_start: position of b; the number of tokens where there is none.
-      words, sizes: names of [CLS], the words and [SEP], and of how many tokens each consists; None without a pooling of
-        words.
+      words, sizes: names of [CLS], the words and [SEP], and of how many tokens each consists; empty without a pooling
+        of words.
     """
 
     ids: list[int]
     second_start: int
-    words: list[str] | None
-    sizes: list[int] | None
+    words: list[str]
+    sizes: list[int]
     truncated: bool
 
 
@@ -91,89 +89,76 @@ def encode_line(line: str, tokenizer: Tokenizer, max_seq_length: int, pooling: s
     With a pooling of words also these, which are separated by spaces. A word without any token (control characters
     only) becomes [UNK], so that every word has features.
     """
-    texts = line.strip().rpartition(_PAIR_SEPARATOR)
-    texts = (texts[0], texts[2]) if texts[1] else (texts[2],)
-    words = [[word for word in _SPACES.split(text) if word] for text in texts] if pooling in WORD_POOLINGS else None
-    if words is None:
-        encoded = [tokenizer.encode(text) for text in texts]
-        sizes = None
-    else:
+    first, separator, last = line.strip().rpartition(_PAIR_SEPARATOR)
+    texts = (first, last) if separator else (last,)
+    words, pieces = [], []  # of each text
+    if pooling in WORD_POOLINGS:
         unknown = (tokenizer.unk_id,)
+        words = [[word for word in _SPACES.split(text) if word] for text in texts]
         pieces = [[own or unknown for own in tokenizer.encode_words(part)] for part in words]
-        sizes = [[len(own) for own in part] for part in pieces]
-        encoded = [[index for own in part for index in own] for part in pieces]
-    a, b = encoded[0], encoded[1] if len(encoded) > 1 else []
+        encoded = [list(itertools.chain.from_iterable(part)) for part in pieces]
+    else:
+        encoded = [tokenizer.encode(text) for text in texts]
+    a, b = encoded if separator else (encoded[0], [])
     room = max_seq_length - tokenizer.num_special_tokens(pair=bool(b))
-    truncated = len(a) + len(b) > room
     kept = lengths_that_fit(len(a), len(b), room)
     ids, segments = tokenizer.build_inputs(a[: kept[0]], b[: kept[1]])
-    second_start = segments.count(0)
-    if words is None:
-        return EncodedLine(ids, second_start, None, None, truncated)
-    all_words = list(tokenizer.begin_tokens)
-    all_sizes = [1] * len(all_words)
+    names = list(tokenizer.begin_tokens) if words else []
+    sizes = [1] * len(names)
     parts = 2 if kept[1] else 1
-    for number in range(parts):
-        ends = np.minimum(np.cumsum(sizes[number], dtype=np.int64), kept[number])
+    for number, (own_words, own_pieces) in enumerate(zip(words[:parts], pieces[:parts], strict=True)):
+        ends = np.minimum(np.cumsum([*map(len, own_pieces)], dtype=np.int64), kept[number])
         kept_sizes = [size for size in np.diff(ends, prepend=0).tolist() if size]
         special = tokenizer.end_tokens if number == parts - 1 else tokenizer.between_tokens
-        all_words += [*words[number][: len(kept_sizes)], *special]
-        all_sizes += [*kept_sizes, *[1] * len(special)]
-    return EncodedLine(ids, second_start, all_words, all_sizes, truncated)
+        names += [*own_words[: len(kept_sizes)], *special]
+        sizes += [*kept_sizes, *[1] * len(special)]
+    return EncodedLine(ids, segments.count(0), names, sizes, len(a) + len(b) > room)
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodedText:
-    """The tokens of all lines of a file.
+    """The tokens of all lines of a file, and what the features are of: tokens, words, or lines.
 
     Attributes:
       rows: the tokens of each line. truncated: lines that were cut.
-      words: of all lines, [CLS] and [SEP] among them. word_starts: int64 [T + 1], their first tokens in `rows.ids`.
-      word_offsets: int64 [n + 1], the words of each line. All three are None without a pooling of words.
+      entries: what the rows of features are of. starts: int64 [T + 1], the first token of each in `rows.ids`.
     """
 
     rows: TokenRows
     truncated: int
-    words: list[str] | None
-    word_starts: np.ndarray | None
-    word_offsets: np.ndarray | None
+    entries: Entries
+    starts: np.ndarray
 
     @classmethod
-    def of_lines(cls, lines: Iterable[EncodedLine], tokenizer: Tokenizer) -> "EncodedText":
+    def of_lines(cls, lines: Iterable[EncodedLine], tokenizer: Tokenizer, pooling: str = "none") -> "EncodedText":
         """All of these lines, which are read once."""
-        ids, lengths, starts = array.array("i"), array.array("q", [0]), array.array("i")
+        ids, lengths, seconds = array.array("i"), array.array("q", [0]), array.array("i")
         words, sizes, counts = [], array.array("q", [0]), array.array("q", [0])
-        truncated, has_words = 0, False
+        truncated = 0
         for line in lines:
             ids.extend(line.ids)
             lengths.append(len(line.ids))
-            starts.append(line.second_start)
+            seconds.append(line.second_start)
             truncated += line.truncated
-            if has_words := line.words is not None:
-                words += line.words
-                sizes.extend(line.sizes)
-                counts.append(len(line.words))
-        ids = np.array(ids, np.int32)
+            words += line.words
+            sizes.extend(line.sizes)
+            counts.append(len(line.words))
+        ids, offsets = np.array(ids, np.int32), np.cumsum(lengths)
         watch_unknown(tokenizer, ids)
-        rows = TokenRows(ids, np.cumsum(lengths), np.array(starts, np.int32), {}, pad_id=tokenizer.pad_id)
-        if not has_words:
-            return cls(rows, truncated, None, None, None)
-        return cls(rows, truncated, words, np.cumsum(sizes), np.cumsum(counts))
-
-    def entries(self, pooling: str, tokenizer: Tokenizer) -> Entries:
-        """What the rows of values are of."""
+        rows = TokenRows(ids, offsets, np.array(seconds, np.int32), {}, pad_id=tokenizer.pad_id)
         if pooling == SENTENCE:
-            offsets = np.arange(len(self.rows) + 1)
-            return Entries(offsets, lambda begin, end: [SENTENCE] * (end - begin), len(SENTENCE), None)
-        if self.words is not None:
-            longest = max(map(len, self.words), default=1)
-            return Entries(self.word_offsets, lambda begin, end: self.words[begin:end], longest, None)
-        ids = self.rows.ids
+            of_lines = Entries(np.arange(len(rows) + 1), lambda begin, end: [SENTENCE] * (end - begin), len(SENTENCE))
+            return cls(rows, truncated, of_lines, offsets)
+        if pooling in WORD_POOLINGS:
+            longest = max(map(len, words), default=1)
+            of_words = Entries(np.cumsum(counts), lambda begin, end: words[begin:end], longest)
+            return cls(rows, truncated, of_words, np.cumsum(sizes))
 
         def pieces(begin: int, end: int) -> list[str]:
             return tokenizer.convert_ids_to_tokens(ids[begin:end].tolist())
 
-        return Entries(self.rows.offsets, pieces, max(map(len, tokenizer.vocab)), ids)
+        of_pieces = Entries(offsets, pieces, max(map(len, tokenizer.vocab)), ids)
+        return cls(rows, truncated, of_pieces, np.arange(len(ids) + 1))
 
 
 def read_input(
@@ -196,7 +181,7 @@ def read_input(
     lower, prompt = (sentences.lower, sentences.prompt()) if sentences else (False, "")
     lines = (prompt + line for line in read_lines(input_file, encoding))
     encoded = (encode_line(line.lower() if lower else line, tokenizer, max_seq_length, pooling) for line in lines)
-    text = EncodedText.of_lines(encoded, tokenizer)
+    text = EncodedText.of_lines(encoded, tokenizer, pooling)
     if not len(text.rows):
         raise ValueError(f"{input_file} is empty: it should hold one text per line.")
     logging.info("%s: %d lines, %d tokens.", input_file, len(text.rows), len(text.rows.ids))
@@ -211,84 +196,53 @@ def read_input(
 # --- tokens to values ------------------------------------------------------------------------------------------------
 
 
-def make_layers_function(
+def layer_values(
     model: BertModel,
-    layers: Sequence[int],
-    strategy: tf.distribute.Strategy | None = None,
-    *,
-    shape: tuple[int | None, int | None] = (None, None),
-    fused: bool = False,
-) -> Callable[[dict], np.ndarray]:
-    """Builds a function from a batch (see `TokenRows.batch`) to the values of some layers, float32 [B, S, L, H].
-
-    Args:
-      layers: numbers of encoder layers, negative ones from the end.
-      strategy: the batch is divided among its replicas, whose number must divide B.
-      shape: B and S where they never change, which a TPU needs.
-      fused: see `kernels.fused_inference`.
-    """
-    strategy = strategy or tf.distribute.get_strategy()
-    replicas = strategy.num_replicas_in_sync
-    spec = tf.TensorSpec(shape, tf.int32)
-
-    def replica_values(batch):
-        if replicas > 1:
-            number = tf.distribute.get_replica_context().replica_id_in_sync_group
-            part = tf.shape(batch["input_ids"])[0] // replicas
-            batch = {name: values[number * part : (number + 1) * part] for name, values in batch.items()}
-        with kernels.fused_inference() if fused else contextlib.nullcontext():
-            outputs = model(batch, training=False, return_all_layers=True)["encoder_layers"]
-        return tf.stack([tf.cast(outputs[layer], tf.float32) for layer in layers], axis=2)
-
-    @tf.function(input_signature=[dict.fromkeys(("input_ids", "input_mask", "segment_ids"), spec)], autograph=False)
-    def all_values(batch):
-        values = strategy.run(replica_values, args=(batch,))
-        return strategy.gather(values, axis=0) if replicas > 1 else values
-
-    return lambda batch: all_values(batch).numpy()
-
-
-def compute_rows(
     rows: TokenRows,
-    lines: range,
-    compute: Callable[[dict], np.ndarray],
+    layers: Sequence[int],
     *,
     batch_size: int,
-    lengths: Sequence[int],
-    fill: bool = False,
-    at_once: int = 1,
-    on_progress: Callable[[int], object] = lambda lines: None,
-) -> np.ndarray:
-    """Values float32 [T, L, H] of the tokens of some lines, in their order.
+    max_seq_length: int,
+    static_padding: bool = False,
+    strategy: tf.distribute.Strategy | None = None,
+    window_bytes: int = _WINDOW_BYTES,
+) -> Iterator[tuple[range, np.ndarray]]:
+    """Window by window, its lines and the values float32 [tokens, L, H] of their tokens; see `extract_features`."""
+    strategy = strategy or tf.distribute.get_strategy()
+    fused = kernels.fused_enabled() and len(rows) >= batch_size * _BATCHES_FOR_FUSED
+    lengths = token_rows.padded_lengths(max_seq_length) if fused else range(1, max_seq_length + 1)
+    lengths = [max_seq_length] if static_padding else lengths
+    # A batch whose size never changes: the last, smaller one gets copies of its last line.
+    full_size = batch_size if fused or static_padding or strategy.num_replicas_in_sync > 1 else None
+    spec = tf.TensorSpec((full_size, max_seq_length if static_padding else None), tf.int32)
+    windows = list(_line_ranges(rows.offsets, batch_size, window_bytes // (4 * len(layers) * model.config.hidden_size)))
 
-    Args:
-      compute: from `make_layers_function`.
-      lengths: what batches may be padded to, ascending. If there is only one, lines are computed in their order.
-      fill: make a last, smaller batch as large as the others by copies of its last line.
-      at_once: how many batches are computed at the same time.
-      on_progress: called with the number of lines after each batch.
-    """
-    offsets = rows.offsets
-    own = np.arange(lines.start, lines.stop)
-    if len(lengths) > 1:
-        own = own[np.argsort(-rows.lengths[own], kind="stable")]
-    batches = [own[start : start + batch_size] for start in range(0, len(own), batch_size)]
-    first, end = int(offsets[lines.start]), int(offsets[lines.stop])
-    values = None
+    def batches_of(lines: range) -> list[np.ndarray]:
+        own = np.arange(lines.start, lines.stop)
+        if len(lengths) > 1:
+            own = own[np.argsort(-rows.lengths[own], kind="stable")]
+        return [own[start : start + batch_size] for start in range(0, len(own), batch_size)]
 
-    def output_of(chosen):
+    def padded(chosen: np.ndarray) -> dict[str, np.ndarray]:
         length = token_rows.padded_length(int(rows.lengths[chosen].max()), lengths)
-        full = np.concatenate([chosen, np.repeat(chosen[-1:], batch_size - len(chosen))]) if fill else chosen
-        return chosen, compute(rows.batch(full, length))
+        return rows.batch(np.pad(chosen, (0, (full_size or len(chosen)) - len(chosen)), mode="edge"), length)
 
-    for chosen, output in mapped_in_order(output_of, batches, at_once):
-        if values is None:
-            values = np.empty((end - first, *output.shape[2:]), np.float32)
-        for place, row in enumerate(chosen.tolist()):
-            start, size = int(offsets[row]), int(offsets[row + 1] - offsets[row])
-            values[start - first : start - first + size] = output[place, :size]
-        on_progress(len(chosen))
-    return values
+    def values_of(batch, training):
+        outputs = model(batch, training=training, return_all_layers=True)["encoder_layers"]
+        return tf.stack([tf.cast(outputs[layer], tf.float32) for layer in layers], axis=2)  # [B, S, L, H]
+
+    predict = make_predict_function(values_of, strategy, fused)
+    batches = (padded(chosen) for lines in windows for chosen in batches_of(lines))
+    found = predict(batches, dict.fromkeys(("input_ids", "input_mask", "segment_ids"), spec))
+    for lines in windows:
+        first, end = int(rows.offsets[lines.start]), int(rows.offsets[lines.stop])
+        values = np.empty((end - first, len(layers), model.config.hidden_size), np.float32)
+        for chosen in batches_of(lines):
+            for row, output in zip(chosen.tolist(), next(found), strict=False):
+                start, size = int(rows.offsets[row]) - first, int(rows.lengths[row])
+                values[start : start + size] = output[:size]
+        yield lines, values
+        del values  # so that only two windows are in memory: the one being written and the one computed
 
 
 def _line_ranges(offsets: np.ndarray, batch_size: int, most_tokens: int) -> Iterator[range]:
@@ -306,11 +260,13 @@ def pool(values: np.ndarray, starts: np.ndarray, pooling: str) -> np.ndarray:
 
     Args:
       values: [tokens, L, H]. starts: [T + 1], the first token of each word, and the number of tokens.
-      pooling: "first", "mean" or "max".
+      pooling: "first", "mean" or "max"; "none": each token is a word.
 
     Returns:
       [T, L, H]
     """
+    if pooling == "none":
+        return values
     if pooling == "first":
         return values[starts[:-1]]
     if pooling == "max":
@@ -339,24 +295,6 @@ def pool_lines(
     return np.asarray(normalized(vectors)) if sentences.normalize else vectors
 
 
-def _pooled(
-    lines: range,
-    values: np.ndarray,
-    text: EncodedText,
-    pooling: str,
-    sentences: SentenceSettings | None,
-    tokenizer: Tokenizer,
-) -> np.ndarray:
-    """The rows of some lines, of the values of their tokens."""
-    if pooling == SENTENCE:
-        offsets = text.rows.offsets[lines.start : lines.stop + 1]
-        return pool_lines(values, offsets - offsets[0], sentences, tokenizer)
-    if text.words is None:
-        return values
-    starts = text.word_starts[text.word_offsets[lines.start] : text.word_offsets[lines.stop] + 1]
-    return pool(values, starts - starts[0], pooling)
-
-
 # --- all together ----------------------------------------------------------------------------------------------------
 
 
@@ -383,11 +321,11 @@ def extract_features(
     Args:
       input_file: one text or `first ||| second` a line. encoding: of the file, see `text_files.TextFile`.
       output_file: replaced when all is done. output_format: json, npz or tfrecord.
-      layers: numbers of encoder layers; see `parse_layers`.
-      batch_size: lines computed together.
+      layers: numbers of encoder layers, negative ones from the end; see `parse_layers`.
+      batch_size: lines computed together, which the strategy divides among its replicas.
       pooling: "none", or how tokens become words: "first", "mean", "max"; or "sentence", one row for a line, with
         sentences: how that is made.
-      static_padding: pad all lines to max_seq_length, as the original did.
+      static_padding: pad all lines to max_seq_length, as the original did and a TPU needs.
       text: the result of `read_input`, if it has been called before.
       window_bytes: most values held at a time, in bytes (twice: computed and written), except for a single batch.
 
@@ -399,8 +337,18 @@ def extract_features(
       tf.errors.OpError, OSError: output_file can't be written.
     """
     text = text or read_input(input_file, tokenizer, max_seq_length, pooling, sentences, encoding)
-    layers, entries = tuple(layers), text.entries(pooling, tokenizer)
-    windows = _windows(model, text.rows, layers, batch_size, max_seq_length, static_padding, strategy, window_bytes)
+    layers, entries = tuple(layers), text.entries
+    windows = layer_values(
+        model, text.rows, layers, batch_size=batch_size, max_seq_length=max_seq_length, static_padding=static_padding,
+        strategy=strategy, window_bytes=window_bytes,
+    )  # fmt: skip
+
+    def write_pooled(lines: range, values: np.ndarray) -> None:
+        starts = text.starts[entries.offsets[lines.start] : entries.offsets[lines.stop] + 1]
+        starts = starts - starts[0]
+        of_lines = pooling == SENTENCE
+        write(lines, pool_lines(values, starts, sentences, tokenizer) if of_lines else pool(values, starts, pooling))
+
     with (
         open_writer(output_file, output_format, layers, model.config.hidden_size, entries) as write,
         concurrent.futures.ThreadPoolExecutor(1) as writing,
@@ -408,47 +356,10 @@ def extract_features(
         written = writing.submit(lambda: None)
         for lines, values in windows:
             written.result()
-            pooled = functools.partial(_pooled, lines, values, text, pooling, sentences, tokenizer)
-            written = writing.submit(lambda lines, pooled: write(lines, pooled()), lines, pooled)
-            del values, pooled  # so that only two windows are in memory: the one being written and the one computed
+            written = writing.submit(write_pooled, lines, values)
+            del values
         written.result()
     return text
-
-
-def _windows(
-    model: BertModel,
-    rows: TokenRows,
-    layers: tuple[int, ...],
-    batch_size: int,
-    max_seq_length: int,
-    static_padding: bool,
-    strategy: tf.distribute.Strategy | None,
-    window_bytes: int,
-) -> Iterator[tuple[range, np.ndarray]]:
-    """Lines and the values of their tokens, window by window; see `extract_features`."""
-    fused = kernels.fused_enabled() and len(rows) >= batch_size * _BATCHES_FOR_FUSED
-    replicas = strategy.num_replicas_in_sync if strategy else 1
-    shape = (batch_size, max_seq_length) if static_padding else (None, None)
-    compute = make_layers_function(model, layers, strategy, shape=shape, fused=fused)
-    lengths = token_rows.padded_lengths(max_seq_length) if fused else range(1, max_seq_length + 1)
-    lengths = [max_seq_length] if static_padding else lengths
-    fill, at_once = fused or static_padding or replicas > 1, batches_at_once(replicas)
-    most_tokens = window_bytes // (4 * len(layers) * model.config.hidden_size)
-    with progress_bar(total=len(rows), desc="extract", unit="line") as bar:
-        for lines in _line_ranges(rows.offsets, batch_size, most_tokens):
-            yield (
-                lines,
-                compute_rows(
-                    rows,
-                    lines,
-                    compute,
-                    batch_size=batch_size,
-                    lengths=lengths,
-                    fill=fill,
-                    at_once=at_once,
-                    on_progress=bar.update,
-                ),
-            )
 
 
 def run(settings: FeatureSettings) -> None:
@@ -488,6 +399,5 @@ def run(settings: FeatureSettings) -> None:
         pooling=settings.pooling, sentences=sentences, strategy=strategy, text=text,
         static_padding=settings.static_padding or settings.strategy == "tpu",
     )  # fmt: skip
-    entries = text.entries(settings.pooling, tokenizer)
     rows = {"none": "tokens", SENTENCE: "vectors"}.get(settings.pooling, "words")
-    logging.info("Wrote %d %s of %d lines to %s.", entries.count, rows, len(text.rows), settings.output_file)
+    logging.info("Wrote %d %s of %d lines to %s.", text.entries.count, rows, len(text.rows), settings.output_file)

@@ -40,7 +40,7 @@ class Entries:
     offsets: np.ndarray
     names: Callable[[int, int], list[str]]
     longest_name: int
-    ids: np.ndarray | None
+    ids: np.ndarray | None = None
 
     @property
     def count(self) -> int:
