@@ -22,7 +22,8 @@ from absl import logging
 from bert_tf.conversion.surgery import OUTPUT_BIAS
 from bert_tf.models import directory as model_directory
 from bert_tf.models import open_weights, pretrained
-from bert_tf.models.directory import ModelFiles, tokenizer_of
+from bert_tf.models.config import BertConfig
+from bert_tf.models.directory import tokenizer_of
 from bert_tf.models.families import AlbertConfig, Family, family_of
 from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
 from bert_tf.pretraining.shard import summary_path
@@ -34,7 +35,7 @@ from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import read_json, read_json_if_there
 from bert_tf.tasks.domain import report
 from bert_tf.tasks.domain.settings import DomainSettings
-from bert_tf.tasks.domain.texts import files_of, make_texts, make_words, text_path, words_path
+from bert_tf.tasks.domain.texts import WORDS, files_of, make_texts, make_words, text_path
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_choice import find_vocabulary
 from bert_tf.text.tokenizer_files import casing_of_vocabulary, resolve_casing
@@ -43,7 +44,10 @@ from bert_tf.training import run_directory
 _NEXT_SENTENCE_BIAS = "cls/seq_relationship/output_bias"
 _MASKED_SHARE, _WARMUP_SHARE = 0.15, 0.1
 _EVAL_BATCH_SIZE = 32
-_LOCK = "run.lock"
+_LOCK, _SETTINGS = "run.lock", "settings.json"
+_OF_PRETRAINING = (
+    "max_seq_length", "num_train_steps", "train_batch_size", "learning_rate", "dtype", "pretraining_flag",
+)  # fmt: skip
 
 
 def adapt(settings: DomainSettings) -> dict:
@@ -55,29 +59,21 @@ def adapt(settings: DomainSettings) -> dict:
     """
     settings.check()
     _check_further_flags(settings)
-    start = _open_start(settings.init_checkpoint)
-    if settings.max_seq_length > start.files.config.max_length:
-        raise ValueError(
-            f"--max_seq_length={settings.max_seq_length} is more than the {start.files.config.max_length} tokens of "
-            f"--init_checkpoint={settings.init_checkpoint}."
-        )
-    folder = settings.output_dir
-    is_new = not tf.io.gfile.exists(_settings_path(settings))
-    with run_lock.held(posixpath.join(folder, _LOCK), f"--output_dir={folder}", [folder.rstrip("/") + "/"]):
-        _claim(settings)
+    job, folder = _Job(settings, _open_start(settings)), settings.output_dir
+    is_new = not tf.io.gfile.exists(job.path(_SETTINGS))
+    with run_lock.held(job.path(_LOCK), f"--output_dir={folder}", [folder.rstrip("/") + "/"]):
+        job.claim()
         try:
             texts = make_texts(settings)
-            vocabulary = make_words(settings, start.tokenizer, start.files.config.title)
+            vocabulary = make_words(settings, job.start.tokenizer, job.start.config.title)
         except Exception:
             if is_new:  # the corrected command is another job
-                _remove_preparations(settings)
+                job.remove_preparations()
             raise
-        do_runs([_conversion(settings, bool(vocabulary.words))], folder)
-        vocab_file = find_vocabulary(posixpath.join(folder, "start"), start.family.tokenizer_class)
-        rows = do_runs(_record_runs(settings, start, vocab_file, texts), folder)["records-train"]["results"]["rows"]
-        model = posixpath.join(_pretrained(settings), "discriminator") if start.detects else _pretrained(settings)
-        results = do_runs(_training_runs(settings, start, model, texts, rows), folder)
-        content = report.create_content(settings, start.notes, model, texts, vocabulary, rows, results)
+        do_runs([job.conversion(bool(vocabulary.words))], folder)
+        rows = do_runs(map(job.records, texts), folder)["records-train"]["results"]["rows"]
+        results = do_runs(job.trainings(texts, rows), folder)
+        content = report.create_content(settings, job.start.notes, job.model, texts, vocabulary, rows, results)
         report.write(folder, content)
     return content
 
@@ -89,13 +85,13 @@ def _check_further_flags(settings: DomainSettings) -> None:
       ValueError: names the flag of run_domain.py.
     """
     scripts = {
-        "pretraining_flag": Run("pretraining", "run_pretraining.py", {"input_file": "records", "output_dir": "run"}),
-        "fine_tuning_flag": Run("fine_tuning", "run_classifier.py", {"output_dir": "run"}),
+        "pretraining_flag": ("run_pretraining.py", {"input_file": "records", "output_dir": "run"}),
+        "fine_tuning_flag": ("run_classifier.py", {"output_dir": "run"}),
     }
-    for name, run in scripts.items():
+    for name, (script, flags) in scripts.items():
         if further := tuple(getattr(settings, name)):
             try:
-                check_flags(dataclasses.replace(run, extra=further))
+                check_flags(Run(name, script, flags, extra=further))
             except ValueError as error:
                 raise ValueError(f"--{name}: {error}") from None
 
@@ -104,7 +100,7 @@ def _check_further_flags(settings: DomainSettings) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Start:
+class _Start:
     """The released weights.
 
     Attributes:
@@ -112,7 +108,7 @@ class Start:
       predicts_order: whether they have learned which segment follows another. notes: what a reader of losses must know.
     """
 
-    files: ModelFiles
+    config: BertConfig
     family: Family
     tokenizer: Tokenizer
     has_head: bool
@@ -121,15 +117,17 @@ class Start:
 
     @property
     def detects(self) -> bool:
-        return self.files.config.detects_replaced_tokens
+        return self.config.detects_replaced_tokens
 
 
-def _open_start(path: str) -> Start:
+def _open_start(settings: DomainSettings) -> _Start:
     """Reads what is beside the weights, and which heads they have.
 
     Raises:
-      FileNotFoundError, ValueError: there are no weights, configuration or vocabulary, or it is a generator.
+      FileNotFoundError, ValueError: there are no weights, configuration or vocabulary, it is a generator, or it takes
+        no rows of --max_seq_length.
     """
+    path = settings.init_checkpoint
     weights, files = pretrained.read_model(path)
     config = model_directory.needed_config(files)
     family = family_of(config)
@@ -139,17 +137,20 @@ def _open_start(path: str) -> Start:
         raise ValueError(
             f"--init_checkpoint={path} has no {family.tokenizer_class.vocab_name} beside it: put it there."
         )
+    if settings.max_seq_length > config.max_length:
+        raise ValueError(
+            f"--max_seq_length={settings.max_seq_length} is more than the {config.max_length} tokens of "
+            f"--init_checkpoint={path}."
+        )
     casing = resolve_casing(None, None, files.casing)
     if casing.source == "the default" and family.has_word_pieces:  # as convert_checkpoint.py does it
         casing = casing_of_vocabulary(files.vocab_file)
-    files = dataclasses.replace(files, casing=casing)
     order = config.has_pooler and _NEXT_SENTENCE_BIAS in weights.shapes
     head, title = OUTPUT_BIAS, "masked-LM head"
     if config.detects_replaced_tokens:
         head, title = REPLACED_TOKEN_HEAD, "head for replaced tokens"
-    has_head = head in weights.shapes
     notes = []
-    if not has_head:
+    if head not in weights.shapes:
         notes.append(
             f"The weights have no {title}, so that it starts from random weights: there is nothing to evaluate before "
             "the training, and the losses after include what the head has learned."
@@ -163,184 +164,164 @@ def _open_start(path: str) -> Start:
         notes.append("The weights have no head for the order of sentences, so that is not trained.")
     for note in notes:
         logging.info("%s", note)
-    return Start(files, family, tokenizer_of(files), has_head, order, tuple(notes))
+    tokenizer = tokenizer_of(dataclasses.replace(files, casing=casing))
+    return _Start(config, family, tokenizer, head in weights.shapes, order, tuple(notes))
 
 
-# --- output_dir -------------------------------------------------------------------------------------------------------
+# --- the job ----------------------------------------------------------------------------------------------------------
 
 
-def _claim(settings: DomainSettings) -> None:
-    """Notes in settings.json whose output_dir this is.
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """What is done with the weights in output_dir: its files, and the runs of the scripts."""
 
-    Raises:
-      ValueError: it belongs to something else, or to a job with other texts; or the pre-training in it has begun with
-        other flags. Names the flags.
-    """
-    path = _settings_path(settings)
-    now = {
-        "texts": {"init_checkpoint": settings.init_checkpoint, "new_words": settings.new_words, **files_of(settings)},
-        "pretraining": {
-            name: getattr(settings, name)
-            for name in ("max_seq_length", "num_train_steps", "train_batch_size", "learning_rate", "dtype",
-                         "pretraining_flag")
-        },
-    }  # fmt: skip
-    now = json.loads(json.dumps(now))
-    then = read_json_if_there(path)
-    if then is None or not all(isinstance(then.get(part), dict) for part in now):
-        if others := [name for name in names_in(settings.output_dir) if name != _LOCK]:
-            raise ValueError(
-                f"--output_dir={settings.output_dir} has files that are not of run_domain.py ({others[0]}): choose "
-                "another directory."
-            )
-    else:
-        parts = ["texts"]
-        if run_directory.read_settings(_pretrained(settings)):
-            parts.append("pretraining")
-        changed = [
-            f"--{name}"
-            for part in parts
-            for name in sorted({*now[part], *then[part]})
-            if now[part].get(name) != then[part].get(name)
-        ]
-        if changed:
+    settings: DomainSettings
+    start: _Start
+
+    def path(self, *names: str) -> str:
+        """A path in output_dir."""
+        return posixpath.join(self.settings.output_dir, *names)
+
+    @property
+    def pretrained(self) -> str:
+        """The folder of the pre-training."""
+        return self.path("pretrained")
+
+    @property
+    def model(self) -> str:
+        """The directory to use at the end."""
+        return posixpath.join(self.pretrained, "discriminator") if self.start.detects else self.pretrained
+
+    def claim(self) -> None:
+        """Notes in settings.json whose output_dir this is.
+
+        Raises:
+          ValueError: it belongs to something else, or to a job with other texts; or the pre-training in it has begun
+            with other flags. Names the flags.
+        """
+        settings, path = self.settings, self.path(_SETTINGS)
+        now = {
+            "texts": {name: getattr(settings, name) for name in ("init_checkpoint", "new_words")} | files_of(settings),
+            "pretraining": {name: getattr(settings, name) for name in _OF_PRETRAINING},
+        }
+        now = json.loads(json.dumps(now))
+        then = read_json_if_there(path)
+        if then is None or not all(isinstance(then.get(part), dict) for part in now):
+            if others := [name for name in names_in(settings.output_dir) if name != _LOCK]:
+                raise ValueError(
+                    f"--output_dir={settings.output_dir} has files that are not of run_domain.py ({others[0]}): choose "
+                    "another directory."
+                )
+            then = now
+        compared = ("texts", "pretraining") if run_directory.read_settings(self.pretrained) else ("texts",)
+        pairs = ((name, now[part], then[part]) for part in compared for name in sorted({*now[part], *then[part]}))
+        if changed := [f"--{name}" for name, new, old in pairs if new.get(name) != old.get(name)]:
             raise ValueError(
                 f"--output_dir={settings.output_dir} holds a job with another {' and '.join(changed)}: choose another "
                 "directory, or give what it was made with."
             )
-    write_text_file(path, json.dumps(now, indent=2) + "\n")
+        write_text_file(path, json.dumps(now, indent=2) + "\n")
 
+    def remove_preparations(self) -> None:
+        """Removes what is there before the first script runs."""
+        remove_folder(self.path("text"))
+        for name in (WORDS, "words.json", _SETTINGS):
+            if tf.io.gfile.exists(self.path(name)):
+                tf.io.gfile.remove(self.path(name))
 
-def _settings_path(settings: DomainSettings) -> str:
-    return posixpath.join(settings.output_dir, "settings.json")
+    # --- runs
 
+    def conversion(self, has_words: bool) -> Run:
+        """The released weights, with rows for the new words, as a directory of this project's form."""
+        flags = {
+            "from": self.settings.init_checkpoint, "to": self.path("start"), "format": "bert_tf",
+            "add_tokens": self.path(WORDS) if has_words else None, "report_file": self.path("start.txt"),
+            "overwrite": True,  # one that was killed at its end
+        }  # fmt: skip
+        return Run("start", "convert_checkpoint.py", flags)
 
-def _remove_preparations(settings: DomainSettings) -> None:
-    """Removes what is there before the first script runs."""
-    remove_folder(posixpath.join(settings.output_dir, "text"))
-    for name in ("words.txt", "words.json", "settings.json"):
-        if tf.io.gfile.exists(path := posixpath.join(settings.output_dir, name)):
-            tf.io.gfile.remove(path)
+    def records(self, name: str) -> Run:
+        """Records of a text, unmasked: the training draws new masks in each pass, evaluation always the same."""
+        start, output_file = self.start, self._records_file(name)
+        tf.io.gfile.makedirs(posixpath.dirname(output_file))
+        if start.detects:
+            kind = {"rows": "electra"}
+        elif not start.family.has_word_pieces and not start.config.has_pooler:
+            kind = {"rows": "full_sentences"}
+        elif not start.predicts_order:
+            kind = {"masking": "dynamic", "nsp": False}
+        else:
+            is_albert = start.config.model_type == AlbertConfig.model_type
+            kind = {"masking": "dynamic", "next_sentence": "order" if is_albert else "random"}
+        flags = {
+            "input_file": text_path(self.settings, name), "output_file": output_file,
+            "vocab_file": find_vocabulary(self.path("start"), start.family.tokenizer_class),
+            "max_seq_length": self.settings.max_seq_length, **kind,
+        }  # fmt: skip
 
+        def rows() -> dict:
+            return {"rows": read_json(summary_path(output_file))["rows"]}
 
-def _pretrained(settings: DomainSettings) -> str:
-    return posixpath.join(settings.output_dir, "pretrained")
+        return Run(f"records-{name}", "create_pretraining_data.py", flags, rows)
 
+    def trainings(self, texts: Iterable[str], rows: int) -> list[Run]:
+        """All but the preparations; what needs no training first, so that a mistake in the task's data shows early.
 
-# --- runs -------------------------------------------------------------------------------------------------------------
+        Args:
+          rows: the number of records of the training text.
+        """
+        held_out = [name for name in texts if name != "train"]
+        before = [self._evaluation(name, "before", self.path("start")) for name in held_out if self.start.has_head]
+        after = [self._evaluation(name, "after", self.pretrained) for name in held_out]
+        if self.settings.train_file:
+            before.append(self._fine_tuning("released", self.settings.init_checkpoint))
+            after.append(self._fine_tuning("domain", self.model))
+        return [*before, self._pretraining(rows), *after]
 
+    def _records_file(self, name: str) -> str:
+        return self.path("records", f"{name}.tfrecord")
 
-def _training_runs(settings: DomainSettings, start: Start, model: str, texts: Iterable[str], rows: int) -> list[Run]:
-    """All but the preparations. What needs no training comes first, so that a mistake in the task's data shows early.
+    def _model_flags(self, text: str, model: str, output_dir: str) -> dict:
+        """The flags of run_pretraining.py that training and evaluation share. text: the one to evaluate on."""
+        settings, start = self.settings, self.start
+        own_number = start.detects or start.config.mask_rule == "roberta"
+        return {
+            "input_file": self._records_file("train"), "max_seq_length": settings.max_seq_length,
+            "max_predictions_per_seq": None if own_number else math.ceil(_MASKED_SHARE * settings.max_seq_length),
+            "objective": "electra" if start.detects else None,
+            "nsp": False if start.config.has_pooler and not start.predicts_order else None,
+            "eval_batch_size": _EVAL_BATCH_SIZE, "dtype": settings.dtype,
+            "eval_input_file": self._records_file(text), "init_checkpoint": model, "output_dir": output_dir,
+        }  # fmt: skip
 
-    Args:
-      model: the directory to use at the end. rows: the number of records of the training text.
-    """
-    held_out = [name for name in texts if name != "train"]
-    before = [_evaluation(settings, start, name, "before") for name in held_out if start.has_head]
-    after = [_evaluation(settings, start, name, "after") for name in held_out]
-    if settings.train_file:
-        before.append(_fine_tuning(settings, "released", settings.init_checkpoint))
-        after.append(_fine_tuning(settings, "domain", model))
-    return [*before, _pretraining(settings, start, rows), *after]
+    def _pretraining(self, rows: int) -> Run:
+        settings = self.settings
+        steps = settings.num_train_steps or math.ceil(rows / settings.train_batch_size)
+        flags = {
+            **self._model_flags("heldout", self.path("start"), self.pretrained),
+            "do_train": True, "num_train_steps": steps, "num_warmup_steps": math.ceil(_WARMUP_SHARE * steps),
+            "train_batch_size": settings.train_batch_size, "learning_rate": settings.learning_rate,
+            "optimizer": "adamw",  # LAMB, with which ALBERT was pre-trained, is for batches of thousands
+            "log_every_steps": max(1, min(100, steps // 20)), "keep_checkpoint_max": 1,
+        }  # fmt: skip
+        further = tuple(settings.pretraining_flag)
+        return Run("pretraining", "run_pretraining.py", flags, lambda: {"steps": steps}, further)
 
+    def _evaluation(self, name: str, when: str, model: str) -> Run:
+        """A held-out text, by the model "before" or "after" the training."""
+        output_dir, further = self.path("evaluation", f"{name}-{when}"), tuple(self.settings.pretraining_flag)
+        flags = {**self._model_flags(name, model, output_dir), "do_eval": True}
+        return Run(f"evaluation-{name}-{when}", "run_pretraining.py", flags, lambda: results_in(output_dir), further)
 
-def _conversion(settings: DomainSettings, has_words: bool) -> Run:
-    """The released weights, with rows for the new words, as a directory of this project's form."""
-    flags = {
-        "from": settings.init_checkpoint,
-        "to": posixpath.join(settings.output_dir, "start"),
-        "format": "bert_tf",
-        "add_tokens": words_path(settings.output_dir) if has_words else None,
-        "report_file": posixpath.join(settings.output_dir, "start.txt"),
-        "overwrite": True,  # one that was killed at its end
-    }
-    return Run("start", "convert_checkpoint.py", flags)
-
-
-def _records_path(settings: DomainSettings, name: str) -> str:
-    return posixpath.join(settings.output_dir, "records", f"{name}.tfrecord")
-
-
-def _record_runs(settings: DomainSettings, start: Start, vocab_file: str, names: Iterable[str]) -> list[Run]:
-    """Records of each text, unmasked: the training draws new masks in each pass, evaluation always the same."""
-    tf.io.gfile.makedirs(posixpath.join(settings.output_dir, "records"))
-    if start.detects:
-        kind = {"rows": "electra"}
-    elif not start.family.has_word_pieces and not start.files.config.has_pooler:
-        kind = {"rows": "full_sentences"}
-    elif not start.predicts_order:
-        kind = {"masking": "dynamic", "nsp": False}
-    else:
-        is_albert = start.files.config.model_type == AlbertConfig.model_type
-        kind = {"masking": "dynamic", "next_sentence": "order" if is_albert else "random"}
-    return [_record_run(settings, name, vocab_file, kind) for name in names]
-
-
-def _record_run(settings: DomainSettings, name: str, vocab_file: str, kind: dict) -> Run:
-    output_file = _records_path(settings, name)
-    flags = {
-        "input_file": text_path(settings.output_dir, name), "output_file": output_file, "vocab_file": vocab_file,
-        "max_seq_length": settings.max_seq_length, **kind,
-    }  # fmt: skip
-
-    return Run(
-        f"records-{name}",
-        "create_pretraining_data.py",
-        flags,
-        lambda: {"rows": read_json(summary_path(output_file))["rows"]},
-    )
-
-
-def _model_flags(settings: DomainSettings, start: Start) -> dict:
-    """The flags of run_pretraining.py that training and evaluation share."""
-    own_number = start.detects or start.files.config.mask_rule == "roberta"
-    return {
-        "input_file": _records_path(settings, "train"),
-        "max_seq_length": settings.max_seq_length,
-        "max_predictions_per_seq": None if own_number else math.ceil(_MASKED_SHARE * settings.max_seq_length),
-        "objective": "electra" if start.detects else None,
-        "nsp": False if start.files.config.has_pooler and not start.predicts_order else None,
-        "eval_batch_size": _EVAL_BATCH_SIZE,
-        "dtype": settings.dtype,
-    }
-
-
-def _pretraining(settings: DomainSettings, start: Start, rows: int) -> Run:
-    """The training from start/ on. rows: the number of records."""
-    steps = settings.num_train_steps or math.ceil(rows / settings.train_batch_size)
-    flags = {
-        **_model_flags(settings, start), "eval_input_file": _records_path(settings, "heldout"),
-        "init_checkpoint": posixpath.join(settings.output_dir, "start"), "output_dir": _pretrained(settings),
-        "do_train": True, "num_train_steps": steps, "num_warmup_steps": math.ceil(_WARMUP_SHARE * steps),
-        "train_batch_size": settings.train_batch_size, "learning_rate": settings.learning_rate,
-        "optimizer": "adamw",  # LAMB, with which ALBERT was pre-trained, is for batches of thousands
-        "log_every_steps": max(1, min(100, steps // 20)), "keep_checkpoint_max": 1,
-    }  # fmt: skip
-    return Run("pretraining", "run_pretraining.py", flags, lambda: {"steps": steps}, tuple(settings.pretraining_flag))
-
-
-def _evaluation(settings: DomainSettings, start: Start, name: str, when: str) -> Run:
-    """A held-out text, by the model "before" or "after" the training."""
-    output_dir = posixpath.join(settings.output_dir, "evaluation", f"{name}-{when}")
-    model = {"before": posixpath.join(settings.output_dir, "start"), "after": _pretrained(settings)}[when]
-    flags = {
-        **_model_flags(settings, start), "eval_input_file": _records_path(settings, name), "init_checkpoint": model,
-        "output_dir": output_dir, "do_eval": True,
-    }  # fmt: skip
-    further = tuple(settings.pretraining_flag)
-    return Run(f"evaluation-{name}-{when}", "run_pretraining.py", flags, lambda: results_in(output_dir), further)
-
-
-def _fine_tuning(settings: DomainSettings, name: str, model: str) -> Run:
-    """The user's task, from the model of this name."""
-    output_dir = posixpath.join(settings.output_dir, "fine_tuning", name)
-    flags = {
-        "task_name": "custom", "train_file": settings.train_file, "dev_file": settings.dev_file,
-        "text_a": settings.text_a, "label": settings.label, "init_checkpoint": model, "output_dir": output_dir,
-        "do_train": True, "do_eval": True, "max_seq_length": settings.max_seq_length, "dtype": settings.dtype,
-        "num_seeds": settings.seeds, "eval_batch_size": _EVAL_BATCH_SIZE,
-    }  # fmt: skip
-    flags |= {} if settings.encoding == UTF_8 else {"encoding": settings.encoding}
-    further = tuple(settings.fine_tuning_flag)
-    return Run(f"fine_tuning-{name}", "run_classifier.py", flags, lambda: scores_in(output_dir), further)
+    def _fine_tuning(self, name: str, model: str) -> Run:
+        """The user's task, from the model of this name."""
+        settings, output_dir = self.settings, self.path("fine_tuning", name)
+        flags = {
+            "task_name": "custom", "train_file": settings.train_file, "dev_file": settings.dev_file,
+            "text_a": settings.text_a, "label": settings.label, "init_checkpoint": model, "output_dir": output_dir,
+            "do_train": True, "do_eval": True, "max_seq_length": settings.max_seq_length, "dtype": settings.dtype,
+            "num_seeds": settings.seeds, "eval_batch_size": _EVAL_BATCH_SIZE,
+            "encoding": None if settings.encoding == UTF_8 else settings.encoding,
+        }  # fmt: skip
+        further = tuple(settings.fine_tuning_flag)
+        return Run(f"fine_tuning-{name}", "run_classifier.py", flags, lambda: scores_in(output_dir), further)

@@ -2,7 +2,7 @@
 
 import json
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from bert_tf.system.atomic import write_text_file
 from bert_tf.tasks.domain.settings import DomainSettings
@@ -12,7 +12,7 @@ from bert_tf.training.loop import LOG_FILE
 
 _WORDS_SHOWN = 20
 _TEXTS = {"heldout": "the domain", "other": "the other text"}
-_NOT_SHOWN = ("global_step", "loss", "eval_loss")
+_STARTS = {"released": "the released weights", "domain": "the domain's model"}
 # Of the results of an evaluation, the one that the picture shows: the first that is there.
 _LOSSES = {"disc_loss": "Replaced tokens: loss (nats)", "masked_lm_loss": "Masked LM loss (nats)"}
 
@@ -38,7 +38,10 @@ def create_content(
       last start); `losses`: text -> `before`, unless the weights lacked the head, and `after` -> results;
       `fine_tuning`: start -> metric -> a value for each seed, empty without a task.
     """
-    training = results["pretraining"]
+
+    def found(form: str, names: Iterable[str]) -> dict:
+        return {name: results[form % name]["results"] for name in names if form % name in results}
+
     return {
         "init_checkpoint": settings.init_checkpoint,
         "model": model,
@@ -47,97 +50,87 @@ def create_content(
         "new_words": [{"word": new.word, "count": new.count, "pieces": list(new.pieces)} for new in vocabulary.words],
         "pieces_per_word": {"before": vocabulary.pieces_before, "after": vocabulary.pieces_after},
         "training": {
-            "records": rows, "steps": training["results"]["steps"], "train_batch_size": settings.train_batch_size,
-            "learning_rate": settings.learning_rate, "seconds": training["seconds"],
+            "records": rows, "steps": results["pretraining"]["results"]["steps"],
+            "train_batch_size": settings.train_batch_size, "learning_rate": settings.learning_rate,
+            "seconds": results["pretraining"]["seconds"],
         },
-        "losses": {
-            name: {
-                when: results[run]["results"]
-                for when in ("before", "after") if (run := f"evaluation-{name}-{when}") in results
-            }
-            for name in _TEXTS if name in texts
-        },
-        "fine_tuning": {
-            start: results[f"fine_tuning-{start}"]["results"]
-            for start in ("released", "domain") if f"fine_tuning-{start}" in results
-        },
+        "losses": {name: found(f"evaluation-{name}-%s", ("before", "after")) for name in _TEXTS if name in texts},
+        "fine_tuning": found("fine_tuning-%s", _STARTS),
     }  # fmt: skip
 
 
 def write(output_dir: str, content: dict) -> None:
     """Writes domain.json, domain.md and domain.png."""
     write_text_file(posixpath.join(output_dir, "domain.json"), json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-    name, title = next(
-        (name, title) for name, title in _LOSSES.items() if name in content["losses"]["heldout"]["after"]
-    )
-    plots.plot_before_and_after(
-        {
-            _TEXTS[text]: {when: scores[name] for when, scores in found.items()}
-            for text, found in content["losses"].items()
-        },
-        posixpath.join(output_dir, "pretrained", LOG_FILE),
-        name,
-        posixpath.join(output_dir, "domain.png"),
-        title=title,
-    )
+    name = next(name for name in _LOSSES if name in content["losses"]["heldout"]["after"])
+    losses = {
+        _TEXTS[text]: {when: scores[name] for when, scores in found.items()}
+        for text, found in content["losses"].items()
+    }
+    log, png = (posixpath.join(output_dir, *names) for names in (("pretrained", LOG_FILE), ("domain.png",)))
+    plots.plot_before_and_after(losses, log, name, png, title=_LOSSES[name])
     write_text_file(posixpath.join(output_dir, "domain.md"), create_page(content))
 
 
 def create_page(content: dict) -> str:
     """domain.json as Markdown."""
-    training, texts = content["training"], content["texts"]
+    training = content["training"]
     passes = training["steps"] * training["train_batch_size"] / training["records"]
-    parts = [
+    counts = content["texts"].items()
+    lines = [
         "# A domain's model\n",
         f"From `{content['init_checkpoint']}`, trained for {training['steps']:,} steps of "
         f"{training['train_batch_size']} rows ({passes:.2g} passes over {training['records']:,} records), with a "
         f"learning rate of {training['learning_rate']:g}.\n",
-        "| text | documents | sentences | MB |\n|---|---|---|---|",
-        *(
-            f"| {name} | {counts['documents']:,} | {counts['sentences']:,} | {counts['bytes'] / 1e6:.2f} |"
-            for name, counts in texts.items()
+        *_table(
+            ["text", "documents", "sentences", "MB"],
+            ([name, f"{of['documents']:,}", f"{of['sentences']:,}", f"{of['bytes'] / 1e6:.2f}"] for name, of in counts),
         ),
-        _words_part(content),
-        _losses_part(content),
-        _fine_tuning_part(content["fine_tuning"]) if content["fine_tuning"] else "",
-        f"{_heading('What lies where')}\n{_places(content)}",
+        *_words(content["new_words"], content["pieces_per_word"]),
+        *_losses(content["losses"], content["notes"]),
+        *(_fine_tuning(content["fine_tuning"]) if content["fine_tuning"] else ()),
+        *_places(content["model"], bool(content["new_words"])),
     ]
-    return "\n".join(filter(None, parts)) + "\n"
+    return "\n".join(lines) + "\n"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = ["".join(f" {cell} |" if cell else " |" for cell in cells) for cells in (header, *rows)]
+    return [f"|{lines[0]}", f"|{'---|' * len(header)}", *(f"|{line}" for line in lines[1:])]
 
 
 def _heading(title: str) -> str:
     return f"\n{'#' * 2} {title}"
 
 
-def _words_part(content: dict) -> str:
-    words, pieces = content["new_words"], content["pieces_per_word"]
+def _metrics(results: Mapping[str, object]) -> list[str]:
+    """The names of the results that are shown."""
+    return [name for name in results if name not in ("global_step", "loss", "eval_loss")]
+
+
+def _words(words: Sequence[Mapping], pieces: Mapping[str, float]) -> list[str]:
     if not words:
-        return f"{_heading('New words')}\nNone."
-    rows = [f"| {new['word']} | {new['count']:,} | {' '.join(new['pieces'])} |" for new in words[:_WORDS_SHOWN]]
-    return "\n".join(
-        [
-            _heading("New words"),
-            f"{len(words)} words that were cut into several pieces now are one each: {pieces['after']:.3f} pieces per "
-            f"word of the training text instead of {pieces['before']:.3f}. The first, by what they save:\n",
-            "| word | times | was |\n|---|---|---|",
-            *rows,
-        ]
-    )
-
-
-def _losses_part(content: dict) -> str:
-    losses = content["losses"]
-    header = "".join(f" {_TEXTS[name]}, {' | '.join(found)} |" for name, found in losses.items())
-    metrics = [name for name in losses["heldout"]["after"] if name not in _NOT_SHOWN]
-    rows = [
-        f"| {metric} |" + "".join(f" {scores[metric]:.3f} |" for found in losses.values() for scores in found.values())
-        for metric in metrics
+        return [_heading("New words"), "None."]
+    rows = ([new["word"], f"{new['count']:,}", " ".join(new["pieces"])] for new in words[:_WORDS_SHOWN])
+    return [
+        _heading("New words"),
+        f"{len(words)} words that were cut into several pieces now are one each: {pieces['after']:.3f} pieces per "
+        f"word of the training text instead of {pieces['before']:.3f}. The first, by what they save:\n",
+        *_table(["word", "times", "was"], rows),
     ]
-    has_before = "before" in losses["heldout"]
+
+
+def _losses(losses: Mapping[str, Mapping[str, Mapping]], notes: Sequence[str]) -> list[str]:
+    has_before, columns = "before" in losses["heldout"], [one for found in losses.values() for one in found.values()]
+    header = [
+        when if number else f"{_TEXTS[name]}, {when}"
+        for name, found in losses.items()
+        for number, when in enumerate(found)
+    ]
+    rows = ([name, *(f"{scores[name]:.3f}" for scores in columns)] for name in _metrics(losses["heldout"]["after"]))
     lines = [
         _heading(f"{'Before and after' if has_before else 'After'}, on text that it was not trained on"),
-        f"| |{header}\n|---|{'---|' * sum(map(len, losses.values()))}",
-        *rows,
+        *_table(["", *header], rows),
         "\n![Losses](domain.png)\n",
     ]
     if has_before:
@@ -145,30 +138,22 @@ def _losses_part(content: dict) -> str:
             "Both models have the same vocabulary, new words included, so their losses can be compared. Those of a "
             "model with another vocabulary can't: it predicts other tokens."
         )
-    lines += content["notes"]
-    if "other" in losses and has_before:
-        lines.append("An increase of the losses of the other text measures what was forgotten.")
-    return "\n".join(lines)
+    forgotten = "An increase of the losses of the other text measures what was forgotten."
+    return [*lines, *notes, *([forgotten] if "other" in losses and has_before else ())]
 
 
-def _fine_tuning_part(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
-    names = {"released": "the released weights", "domain": "the domain's model"}
-    metrics = [name for name in scores["released"] if name not in _NOT_SHOWN]
-    rows = [
-        f"| {names[start]} |" + "".join(f" {_spread(found[metric])} |" for metric in metrics)
-        for start, found in scores.items()
-    ]
+def _fine_tuning(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> list[str]:
+    metrics = _metrics(scores["released"])
     count = len(scores["released"][metrics[0]])
-    return "\n".join(
-        [
-            _heading("Fine-tuning, from both starts"),
-            f"| |{''.join(f' {metric} |' for metric in metrics)}\n|---|{'---|' * len(metrics)}",
-            *rows,
-            f"\nMean over {count} seeds, lowest to highest: what differs less may be chance."
-            if count > 1
-            else "\nOne seed: what differs little may be chance.",
-        ]
-    )
+    return [
+        _heading("Fine-tuning, from both starts"),
+        *_table(
+            ["", *metrics], ([_STARTS[start], *(_spread(of[name]) for name in metrics)] for start, of in scores.items())
+        ),
+        f"\nMean over {count} seeds, lowest to highest: what differs less may be chance."
+        if count > 1
+        else "\nOne seed: what differs little may be chance.",
+    ]
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -176,38 +161,30 @@ def _spread(values: Sequence[float]) -> str:
     return f"{mean} ({min(values):.4f} to {max(values):.4f})" if len(values) > 1 else mean
 
 
-def _places(content: dict) -> str:
-    model = content["model"]
-    start = ["- `start/`: the released weights"]
-    if content["new_words"]:
-        start = [
-            "- `start/`: the released weights with the new words, untrained; `start.txt`: each row",
-            "- `words.txt`: the new words; `words.json`: their counts and pieces",
-        ]
-    results = "- `evaluation/`, `fine_tuning/`: of each model" if content["fine_tuning"] else "- `evaluation/`: results"
-    lines = [
+def _places(model: str, has_words: bool) -> list[str]:
+    words = ["- `words.txt`: the new words; `words.json`: their counts and pieces"]
+    return [
+        _heading("What lies where"),
         f"- `{model}`: the model, with its vocabulary",
-        *start,
+        "- `start/`: the released weights with the new words, untrained; `start.txt`: each row",
+        *(words if has_words else ()),
         "- `text/`, `records/`: the texts as sentences in documents, and their records",
-        results,
+        "- `evaluation/`, `fine_tuning/`: results of each model",
         "- `logs/`, `results/`: of each script that ran",
         f"\nTo use it: `python run_classifier.py --init_checkpoint={model} ...`, or any other script that takes "
         f'`--init_checkpoint`; in Python `from_pretrained("{model}")`.',
     ]
-    return "\n".join(lines)
 
 
 def closing_lines(output_dir: str, content: dict) -> str:
     """What the script prints at its end."""
     lines = []
     for name, found in content["losses"].items():
-        for metric in (metric for metric in found["after"] if metric not in _NOT_SHOWN):
+        for metric in _metrics(found["after"]):
             values = " -> ".join(f"{scores[metric]:.3f}" for scores in found.values())
             lines.append(f"{_TEXTS[name]}, {metric}: {values}")
     for start, scores in content["fine_tuning"].items():
-        shown = ", ".join(
-            f"{metric} {_spread(values)}" for metric, values in scores.items() if metric not in _NOT_SHOWN
-        )
+        shown = ", ".join(f"{metric} {_spread(scores[metric])}" for metric in _metrics(scores))
         lines.append(f"fine-tuned from {start}: {shown}")
     lines += [
         *content["notes"],

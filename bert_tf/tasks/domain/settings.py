@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import re
+from collections.abc import Collection
 
 from bert_tf.models.directory import check_model
 from bert_tf.models.open_weights import check_readable
@@ -11,23 +12,21 @@ from bert_tf.pretraining.corpus import check_beginning
 from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.record_settings import MIN_SEQ_LENGTH
 from bert_tf.system import checks
-from bert_tf.system.declare import REQUIRED, check_values, like, setting, value_of
+from bert_tf.system.declare import REQUIRED, check_values, declared_in, like, setting, value_of
 from bert_tf.system.text_encodings import encoding_setting
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.training.settings import FineTuningSettings, TrainingSettings
 
-# What the recipe gives to the scripts, and where a user gives it instead: a flag of run_domain.py, or nowhere.
-_OF_BOTH = {"init_checkpoint": True, "output_dir": False, "do_train": False, "do_eval": False, "max_seq_length": True,
-            "dtype": True}  # fmt: skip
-_OF_PRETRAINING = {
-    **_OF_BOTH, "input_file": True, "eval_input_file": False, "vocab_file": False, "bert_config_file": False,
-    "bert_size": False, "objective": False, "nsp": False, "num_train_steps": True, "train_batch_size": True,
-    "learning_rate": True,
-}  # fmt: skip
-_OF_FINE_TUNING = {
-    **_OF_BOTH, "task_name": False, "data_dir": False, "train_file": True, "dev_file": True, "text_a": True,
-    "label": True, "num_seeds": True, "do_predict": False, "overwrite_output_dir": False, "encoding": True,
-}  # fmt: skip
+# The flags that the recipe gives to the scripts.
+_OF_BOTH = ("init_checkpoint", "output_dir", "do_train", "do_eval", "max_seq_length", "dtype")
+_OF_PRETRAINING = (
+    *_OF_BOTH, "input_file", "eval_input_file", "vocab_file", "bert_config_file", "bert_size", "objective", "nsp",
+    "num_train_steps", "train_batch_size", "learning_rate",
+)  # fmt: skip
+_OF_FINE_TUNING = (
+    *_OF_BOTH, "task_name", "data_dir", "train_file", "dev_file", "text_a", "label", "num_seeds", "do_predict",
+    "overwrite_output_dir", "encoding",
+)  # fmt: skip
 _FLAG = re.compile(r"--(no)?(\w+)(=.*)?", re.DOTALL)
 
 
@@ -141,17 +140,14 @@ class DomainSettings:
             task.check(FineTuningSettings(output_dir=self.output_dir, do_train=True, do_eval=True, **steps))
 
 
-def _check_further(name: str, values: tuple[str, ...], own: dict[str, bool]) -> None:
-    """Refuses what is no flag, and flags that the recipe gives itself.
-
-    Args:
-      own: names of the latter -> whether run_domain.py has a flag of this name.
-    """
+def _check_further(name: str, values: Collection[str], own: Collection[str]) -> None:
+    """Refuses what is no flag, and flags that the recipe gives itself, the names of which are `own`."""
     for value in values:
         match = _FLAG.fullmatch(value)
         if not match:
             raise ValueError(f"--{name}={value} must be a flag with two dashes, as --{name}=--seed=7.")
         flag = match[2] if match[2] in own or not match[1] else match[1] + match[2]
         if flag in own:
-            advice = f"give --{flag} without --{name}" if own[flag] else "run_domain.py sets it"
+            is_given = flag != "output_dir" and flag in declared_in(DomainSettings)
+            advice = f"give --{flag} without --{name}" if is_given else "run_domain.py sets it"
             raise ValueError(f"--{name}={value}: {advice}.")

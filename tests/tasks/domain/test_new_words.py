@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_tf.tasks.domain.new_words import NewWord, find_new_words, pieces_per_word
+from bert_tf.tasks.domain.texts import NewWord, find_new_words, pieces_per_word
 from bert_tf.text.wordpiece import FullTokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "##b", "##c", "1", "##9", "##s"]
