@@ -160,6 +160,11 @@ class EncodedText:
         of_pieces = Entries(offsets, pieces, max(map(len, tokenizer.vocab)), ids)
         return cls(rows, truncated, of_pieces, np.arange(len(ids) + 1))
 
+    def starts_in(self, lines: range) -> np.ndarray:
+        """`starts` of the entries of some lines, and their end, counted from the lines' first token."""
+        starts = self.starts[self.entries.offsets[lines.start] : self.entries.offsets[lines.stop] + 1]
+        return starts - starts[0]
+
 
 def read_input(
     input_file: str,
@@ -337,24 +342,22 @@ def extract_features(
       tf.errors.OpError, OSError: output_file can't be written.
     """
     text = text or read_input(input_file, tokenizer, max_seq_length, pooling, sentences, encoding)
-    layers, entries = tuple(layers), text.entries
-    windows = layer_values(
-        model, text.rows, layers, batch_size=batch_size, max_seq_length=max_seq_length, static_padding=static_padding,
-        strategy=strategy, window_bytes=window_bytes,
-    )  # fmt: skip
+    layers, given = tuple(layers), {"strategy": strategy, "window_bytes": window_bytes}
+    given |= {"batch_size": batch_size, "max_seq_length": max_seq_length, "static_padding": static_padding}
 
     def write_pooled(lines: range, values: np.ndarray) -> None:
-        starts = text.starts[entries.offsets[lines.start] : entries.offsets[lines.stop] + 1]
-        starts = starts - starts[0]
-        of_lines = pooling == SENTENCE
-        write(lines, pool_lines(values, starts, sentences, tokenizer) if of_lines else pool(values, starts, pooling))
+        starts = text.starts_in(lines)
+        rows = (
+            pool_lines(values, starts, sentences, tokenizer) if pooling == SENTENCE else pool(values, starts, pooling)
+        )
+        write(lines, rows)
 
     with (
-        open_writer(output_file, output_format, layers, model.config.hidden_size, entries) as write,
+        open_writer(output_file, output_format, layers, model.config.hidden_size, text.entries) as write,
         concurrent.futures.ThreadPoolExecutor(1) as writing,
     ):
         written = writing.submit(lambda: None)
-        for lines, values in windows:
+        for lines, values in layer_values(model, text.rows, layers, **given):
             written.result()
             written = writing.submit(write_pooled, lines, values)
             del values
