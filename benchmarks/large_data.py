@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
-from bert_tf.data import record_index, records
+from bert_tf.data import record_files, record_index, records
 from bert_tf.data.record_files import RECORDS_PER_BLOCK
 from bert_tf.data.record_index import index_path, written_index
 
@@ -86,7 +86,7 @@ def main(_):
 
         def start():
             index = records.index_records(names, None, cache_file=kept)
-            records.features_of(index, FLAGS.max_seq_length, 20)
+            record_files.features_of(index.first_payloads(), FLAGS.max_seq_length, 20)
             return index
 
         index = measured("first start", start)

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
-from bert_tf.data import records
+from bert_tf.data import record_files, records
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("max_seq_length", 128, "Tokens per record.")
@@ -75,7 +75,7 @@ def main(_) -> None:
     if FLAGS.deterministic:
         tf.config.experimental.enable_op_determinism()
         tf.random.set_seed(0)
-    features = records.pretraining_features(FLAGS.max_seq_length, FLAGS.max_predictions_per_seq)
+    features = record_files.pretraining_features(FLAGS.max_seq_length, FLAGS.max_predictions_per_seq)
     with tempfile.TemporaryDirectory() as directory:
         files = write_files(directory)
         size = sum(os.path.getsize(name) for name in files)

@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags, logging
 
-from bert_tf.data import records
+from bert_tf.data import record_files, records
 from bert_tf.data.order import Share
 from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.masking import Masking
@@ -64,7 +64,9 @@ def write_records(path: str) -> None:
 def batches_of(path: str, parsed: list[int]):
     """A function of a share that makes its batches; the number of records is added to `parsed` when they are masked."""
     index = records.index_records([path], None)
-    features, _ = records.features_of(index, FLAGS.max_seq_length, MASKING.max_predictions_per_seq)
+    features, _ = record_files.features_of(
+        index.first_payloads(), FLAGS.max_seq_length, MASKING.max_predictions_per_seq
+    )
 
     def prepare(rows, step, first_row):
         counted = tf.py_function(lambda: parsed.append(rows["input_ids"].shape[0]), [], [])

@@ -1,4 +1,4 @@
-"""TFRecord files byte by byte, without TensorFlow: frames, blocks of gzip files, damage, and the first record.
+"""TFRecord files byte by byte, without TensorFlow: their records, what is damaged, and what a record has to hold.
 
 A record's frame is its length (8 bytes), the length's checksum (4), the payload, and the payload's checksum (4). A gzip
 file, as create_pretraining_data.py --compression=gzip writes it, has a member of its own for each block of up to 1,024
@@ -8,15 +8,18 @@ theirs, all before it would have to be decompressed.
 
 import struct
 import zlib
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
 
 import google_crc32c
 
-from bert_tf.system.example_bytes import features_of
+from bert_tf.system import example_bytes
 from bert_tf.system.text_files import foreign_kind, open_binary, size_of
 
 RECORDS_PER_BLOCK = 1024
 FRAME_BYTES = 16  # around each payload
 MAGIC = b"\x1f\x8b\x08"
+OTHER_ROW = "is not a text of one or two segments, then padding, by its input_mask and segment_ids"
 _LARGEST_MEMBER = 1 << 28  # bytes of a decompressed block, which is in memory
 _CHUNK_BYTES = 64 * 1024
 
@@ -27,10 +30,51 @@ MASKED = (
 )  # fmt: skip
 UNMASKED = ("input_ids", "segment_lengths", "next_sentence_labels")
 ELECTRA = MASKED[:3]
+_ELECTRA_KIND = "ELECTRA's unmasked rows"
+_LENGTH_FLAGS = dict.fromkeys(MASKED[:3], "max_seq_length") | dict.fromkeys(MASKED[3:6], "max_predictions_per_seq")
 
 
 class RecordError(ValueError):
     """A record file can't be used as it is; the message names file, record, byte offset and flag."""
+
+
+class Feature(NamedTuple):
+    """A feature of every record.
+
+    Attributes:
+      length: the number of its values; of a padded one the most. None: not known yet.
+      dtype: "int64" or "float32".
+      is_padded: whether there may be fewer values, which are padded with 0 in a batch.
+      limit: int64 values are from 0 to limit - 1, float32 ones from 0 to limit; None: any.
+      reason: where the limit comes from, for messages.
+    """
+
+    length: int | None
+    dtype: str = "int64"
+    is_padded: bool = False
+    limit: int | None = None
+    reason: str = ""
+
+
+Features = Mapping[str, Feature]
+
+
+class Stretch(NamedTuple):
+    """A part of a file: a block of records, of a gzip file a member, or what is damaged.
+
+    Attributes:
+      number: of its first record in the file, from 0. begin, end: its first byte, and the one after the last.
+      payloads: of its records. damage: a sentence that names the file and the byte; "" where it is sound.
+    """
+
+    number: int
+    begin: int
+    end: int
+    payloads: Collection[bytes]
+    damage: str = ""
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def masked_crc32c(data: bytes) -> int:
@@ -52,7 +96,7 @@ def is_gzip(name: str) -> bool:
     return head[:2] == MAGIC[:2] and not is_frame_head(head)
 
 
-def gzip_block(name: str, begin: int) -> tuple[list[bytes], int]:
+def _gzip_block(name: str, begin: int) -> tuple[list[bytes], int]:
     """The payloads of a member of a gzip file, and where it ends.
 
     Args:
@@ -97,100 +141,255 @@ def gzip_block(name: str, begin: int) -> tuple[list[bytes], int]:
     return payloads, end
 
 
-def damage_at(name: str, offset: int, size: int) -> tuple[int | None, str]:
-    """Where reading can resume after the bad record at `offset` (None: nowhere), and a description of the damage."""
-    with open_binary(name) as stream:
-        stream.seek(offset)
-        beginning = stream.read(64)
-    header = beginning[:12]
-    if offset == 0 and (kind := foreign_kind(beginning)):
-        return None, f"not a TFRecord file: it is {kind}"
-    if offset == 0 and header[:1] == b"{":
-        return None, "not a TFRecord file: it looks like JSON (name only the record files, for example by *.tfrecord*)"
-    if offset == 0 and len(header) == 12 and min(header) >= 0x09:  # a record has zeros in its length
-        return None, "not a TFRecord file: it looks like text, of which create_pretraining_data.py makes records"
-    if len(header) == 12:
-        if not is_frame_head(header):
-            return None, "corrupt: its length field does not match its checksum, so the rest of the file can't be read"
-        following = offset + FRAME_BYTES + struct.unpack("<Q", header[:8])[0]
-        if following <= size:
-            return following, "corrupt: its bytes do not match their checksum"
-    return None, f"truncated: the file ends inside it, at byte {size}"
-
-
-def with_advice(message: str) -> str:
-    """A message about a damaged record, with what to do about it; of what is no record file it says so itself."""
-    skipped = "; write the file again, or skip such records with --skip_corrupt_records"
-    return message if "not a TFRecord file" in message else message + skipped
-
-
-def payload_at(name: str, offset: int, size: int, compressed: bool = False) -> bytes | None:
-    """The record at a place, of a compressed file the first of a member; None if that has none.
+def read_records(name: str, size: int, begin: int = 0, most: int | None = None) -> Iterator[Stretch]:
+    """The records of a file, with all checksums verified; after damage, reading goes on where a record may begin.
 
     Args:
-      size: of the file, bytes.
+      size: of the file, bytes. begin: the byte where a record, of a gzip file a member, begins.
+      most: records of a stretch, of a plain file; None: those of a block.
+    """
+    if size > begin and is_gzip(name):
+        yield from _gzip_records(name, size, begin)
+    elif size > begin:
+        yield from _plain_records(name, size, begin, most or RECORDS_PER_BLOCK)
+
+
+def _plain_records(name: str, size: int, begin: int, most: int) -> Iterator[Stretch]:
+    number, content, place = 0, b"", 0  # where `begin` is in `content`
+    with open_binary(name) as file:
+        file.seek(begin)
+        while begin < size:
+            first, payloads, is_sound = begin, [], True
+            while is_sound and begin < size and len(payloads) < most:
+                if len(content) < place + 12:
+                    content, place = content[place:] + file.read(_CHUNK_BYTES + 12), 0
+                head = content[place : place + 12]
+                length = int.from_bytes(head[:8], "little") if is_frame_head(head) else size
+                end = place + length + FRAME_BYTES
+                if len(content) < end <= place + size - begin:
+                    content, place = content[place:] + file.read(max(end - len(content), _CHUNK_BYTES)), 0
+                    end = length + FRAME_BYTES
+                payload, checksum = content[place + 12 : end - 4], content[end - 4 : end]
+                is_sound = len(payload) == length and masked_crc32c(payload) == int.from_bytes(checksum, "little")
+                if is_sound:
+                    payloads.append(payload)
+                    begin, place = begin + length + FRAME_BYTES, end
+            if payloads:
+                yield Stretch(number, first, begin, payloads)
+            number += len(payloads)
+            if not is_sound:
+                following, damage = _damage(name, begin, size, number)
+                yield Stretch(number, begin, following or size, (), damage)
+                place += (following or size) - begin
+                number, begin = number + 1, following or size
+
+
+def _gzip_records(name: str, size: int, begin: int) -> Iterator[Stretch]:
+    """By members: nothing in a damaged one can be trusted, nor what follows."""
+    number = 0
+    while begin < size:
+        try:
+            payloads, end = _gzip_block(name, begin)
+        except RecordError as error:
+            yield Stretch(number, begin, size, (), f"{error}, after {number} records")
+            return
+        yield Stretch(number, begin, end, payloads)
+        number, begin = number + len(payloads), end
+
+
+def _damage(name: str, begin: int, size: int, number: int) -> tuple[int | None, str]:
+    """Where reading can go on after a bad record (None: nowhere), and what is wrong with it."""
+    with open_binary(name) as stream:
+        stream.seek(begin)
+        beginning = stream.read(64)
+    header, following = beginning[:12], None
+    if begin == 0 and (kind := foreign_kind(beginning)):
+        return None, f"{name} is not a TFRecord file: it is {kind}"
+    if begin == 0 and header[:1] == b"{":
+        advice = "name only the record files, for example by *.tfrecord*"
+        return None, f"{name} is not a TFRecord file: it looks like JSON ({advice})"
+    if begin == 0 and len(header) == 12 and min(header) >= 0x09:  # a record has zeros in its length
+        maker = "create_pretraining_data.py makes records"
+        return None, f"{name} is not a TFRecord file: it looks like text, of which {maker}"
+    damage = f"truncated: the file ends inside it, at byte {size}"
+    if len(header) == 12 and not is_frame_head(header):
+        damage = "corrupt: its length field does not match its checksum, so the rest of the file can't be read"
+    elif len(header) == 12:
+        end = begin + FRAME_BYTES + struct.unpack("<Q", header[:8])[0]
+        if end <= size:
+            following, damage = end, "corrupt: its bytes do not match their checksum"
+    return following, f"{name}: record {number} at byte {begin} is {damage}"
+
+
+def with_advice(damage: str) -> str:
+    """What is damaged, with what to do about it; of what is no record file it says so itself."""
+    skipped = "; write the file again, or skip what is damaged with --skip_corrupt_records"
+    return damage if "not a TFRecord file" in damage else damage + skipped
+
+
+def first_payload(name: str, size: int, begin: int = 0) -> bytes | None:
+    """The first record from a place on; None if there is none.
 
     Raises:
       RecordError: it is damaged; names the file and the byte.
     """
-    if compressed:
-        return next(iter(gzip_block(name, offset)[0]), None)
-    with open_binary(name) as stream:
-        stream.seek(offset)
-        head = stream.read(12)
-        length = struct.unpack("<Q", head[:8])[0] if is_frame_head(head) else size
-        content = stream.read(length + 4) if length < size else b""
-    payload, checksum = content[:-4], content[-4:]
-    if len(payload) != length or masked_crc32c(payload) != int.from_bytes(checksum, "little"):
-        damage = damage_at(name, offset, size)[1]
-        raise RecordError(f"{name}{' is' if 'not a' in damage else f': the record at byte {offset} is'} {damage}")
-    return payload
+    for stretch in read_records(name, size, begin, most=1):
+        if stretch.damage:
+            raise RecordError(with_advice(stretch.damage))
+        if stretch.payloads:
+            return stretch.payloads[0]
+    return None
 
 
-def check_first_record(
-    path: str,
+# --- what a record has to hold ----------------------------------------------------------------------------------------
+
+
+def pretraining_features(max_seq_length: int, max_predictions_per_seq: int | None) -> dict[str, Feature]:
+    """The seven features that create_pretraining_data.py writes (run_pretraining.py of the original reads the same)."""
+    lengths = [max_seq_length] * 3 + [max_predictions_per_seq] * 3 + [1]
+    kinds = ["float32" if name == "masked_lm_weights" else "int64" for name in MASKED]
+    return {name: Feature(length, kind) for name, length, kind in zip(MASKED, lengths, kinds, strict=True)}
+
+
+def features_of(
+    first_payloads: Mapping[str, tuple[int, bytes]],
     max_seq_length: int,
-    max_predictions_per_seq: int | None = None,
+    max_predictions_per_seq: int | None,
+    *,
     vocab_size: int | None = None,
-    model_name: str = "",
-) -> None:
-    """Refuses a file whose first record is damaged, or none to pre-train on; one without any is passed.
+    segments: int | None = 2,
+    model_name: str = "the model",
+    no_masked: str = "",
+) -> tuple[Features, int | None]:
+    """The features of the records of some files, detected from the first record of each, with their limits.
 
     Args:
-      max_seq_length, max_predictions_per_seq: what the flags say of its length. vocab_size: of the model that
-        model_name names. None: not known.
+      first_payloads: file name -> byte offset and payload of its first record.
+      vocab_size: the number of token ids; None: any are read. segments: that of segment ids; None: any.
+      model_name: where messages say that these two come from.
+      no_masked: why masked examples can't be used, if so; begins the message.
+
+    Returns:
+      The features, and the pairs per row (M) of unmasked records, as create_pretraining_data.py --masking=dynamic or
+      ELECTRA's build_pretraining_dataset.py make them; None for masked ones. ELECTRA's are read as unmasked ones of one
+      pair, without `next_sentence_labels`.
+
+    Raises:
+      RecordError: two files are of different kinds (names both), or a record does not match the two lengths, or
+        `no_masked`.
+    """
+    kinds = {name: _kind_of(payload) for name, (_, payload) in first_payloads.items()}
+    first_name, (first_kind, pairs, has_words) = next(iter(kinds.items()))
+    for name, (kind, *_) in kinds.items():
+        if kind != first_kind:
+            raise RecordError(
+                f"{first_name} has {first_kind}, {name} has {kind}: a run can't use both; give files of one kind"
+            )
+    if pairs:
+        ids = Feature(max_seq_length, is_padded=True)
+        features = {"word_continuations": ids} if has_words else {}
+        features |= dict(zip(UNMASKED, (ids, Feature(2 * pairs), Feature(pairs)), strict=True))
+    elif first_kind == _ELECTRA_KIND:
+        features, pairs = dict.fromkeys(ELECTRA, Feature(max_seq_length)), 1
+    elif no_masked:
+        raise RecordError(f"{no_masked}: make them with create_pretraining_data.py --masking=dynamic.")
+    else:
+        features = pretraining_features(max_seq_length, max_predictions_per_seq)
+    tokens = vocab_size, f"vocab_size={vocab_size} in {model_name}: was the data made with another vocabulary?"
+    limits = {
+        **({"input_ids": tokens, "masked_lm_ids": tokens} if vocab_size else {}),
+        "input_mask": (2, ""),
+        "segment_ids": (segments, f"type_vocab_size in {model_name}"),
+        "masked_lm_positions": (max_seq_length, f"--max_seq_length={max_seq_length}"),
+        "masked_lm_weights": (1, ""),
+        "next_sentence_labels": (2, ""),
+        "segment_lengths": (max_seq_length + 1, f"--max_seq_length={max_seq_length}"),
+        "word_continuations": (2, ""),
+    }
+    for name in features.keys() & limits.keys():
+        limit, reason = limits[name]
+        features[name] = features[name]._replace(limit=limit, reason=reason)
+    check_first_records(first_payloads, features)
+    return features, pairs
+
+
+def _kind_of(payload: bytes) -> tuple[str, int | None, bool]:
+    """What a record holds, in words; the pairs of an unmasked one; and whether it says what a word is."""
+    try:
+        values = example_bytes.features_of(payload)
+    except ValueError:
+        values = {}
+    if "segment_lengths" not in values:
+        return _ELECTRA_KIND if {*values} == {*ELECTRA} else "masked examples", None, False
+    pairs, has_words = max(1, len(values["segment_lengths"][1]) // 2), "word_continuations" in values
+    words = " that say what a word is (--word_boundaries, --segmenter)" if has_words else ""
+    return f"unmasked rows of up to {pairs} pairs{words}", pairs, has_words
+
+
+def check_first_records(first_payloads: Mapping[str, tuple[int, bytes]], features: Features) -> None:
+    """Compares the first record of each file with the features that it should have.
+
+    Raises:
+      RecordError: one differs; names the file and the feature.
+    """
+    for name, (offset, payload) in first_payloads.items():
+        if problem := record_problem(payload, features):
+            raise RecordError(f"{name}: the first record (byte {offset}) {problem}")
+
+
+def record_problem(payload: bytes, features: Features) -> str | None:
+    """How a serialized tf.train.Example differs from `features`, as the end of a sentence; None if it matches."""
+    try:
+        found = example_bytes.features_of(payload)
+    except ValueError as error:
+        return str(error)
+    for name, feature in features.items():
+        if name not in found:
+            return f"has no feature {name!r}; it has {', '.join(found) or 'nothing'}"
+        if problem := _feature_problem(name, feature, *found[name]):
+            return problem
+    numbers = {name: values for name, (_, values) in found.items()}
+    total, tokens = sum(numbers.get("segment_lengths", ())), len(numbers.get("input_ids", ()))
+    if "segment_lengths" in features and total != tokens:
+        return f"has {tokens} input_ids, but its segment_lengths add up to {total}"
+    if {*features} == {*ELECTRA}:
+        mask, segments = numbers["input_mask"], numbers["segment_ids"]
+        tokens, second = sum(mask), sum(segments)
+        row = [1] * tokens + [0] * (len(mask) - tokens), [0] * (tokens - second) + [1] * second
+        if mask != row[0] or segments[:tokens] != row[1] or any(segments[tokens:]):
+            return OTHER_ROW
+    return None
+
+
+def _feature_problem(name: str, feature: Feature, found_kind: str | None, numbers: list) -> str | None:
+    kind = {"int64": "int64_list", "float32": "float_list"}[feature.dtype]
+    if found_kind not in (kind, None):
+        return f"has feature {name!r} as {found_kind}, expected {kind}"
+    found, expected, at_most, found_flag = len(numbers), feature.length, "", len(numbers)
+    if feature.is_padded:
+        at_most = "at most "
+        found_flag = "the value they were written with (see pretraining_data.*.json beside them)"
+    if expected is not None and (found > expected or (found < expected and not feature.is_padded)):
+        flag = _LENGTH_FLAGS.get(name)
+        advice = f"; give --{flag}={found_flag} or write the records again with --{flag}={expected}" if flag else ""
+        return f"has {found} values in feature {name!r}, expected {at_most}{expected}{advice}"
+    last = None if feature.limit is None else feature.limit - (feature.dtype == "int64")
+    wrong = [] if last is None else [number for number in numbers if not 0 <= number <= last]
+    if wrong:
+        reason = f" ({feature.reason})" if feature.reason else ""
+        return f"has {wrong[0]} in feature {name!r}, expected 0 to {last}{reason}"
+    return None
+
+
+def check_files(paths: Collection[str], *lengths: int | None, **limits) -> None:
+    """Refuses files whose first records are damaged, or none to pre-train on; files without any are passed.
+
+    Args:
+      lengths, limits: as for `features_of`.
 
     Raises:
       RecordError: names the file, and what the record lacks.
     """
-    if not (size := size_of(path)):
-        return
-    try:
-        payload = payload_at(path, 0, size, is_gzip(path))
-    except RecordError as error:
-        raise RecordError(with_advice(str(error))) from None
-    if payload is None:
-        return
-    try:
-        features = features_of(payload)
-    except ValueError as error:
-        raise RecordError(f"{path}: the first record (byte 0) {error}") from None
-    needed = UNMASKED if "segment_lengths" in features else ELECTRA if {*features} == {*ELECTRA} else MASKED
-    for name in needed:
-        if name not in features:
-            held = ", ".join(features) or "nothing"
-            raise RecordError(f"{path}: the first record (byte 0) has no feature {name!r}; it has {held}")
-    lengths = {"input_ids": ("max_seq_length", max_seq_length)}
-    lengths |= {"masked_lm_positions": ("max_predictions_per_seq", max_predictions_per_seq)} if needed is MASKED else {}
-    for name, (flag, wanted) in lengths.items():
-        found = len(features[name])
-        if wanted is not None and (found > wanted or (needed is not UNMASKED and found != wanted)):
-            raise RecordError(
-                f"{path}: the first record (byte 0) has {found} values in feature {name!r}, expected {wanted}; give "
-                f"--{flag}={found} or write the records again with --{flag}={wanted}"
-            )
-    if vocab_size is not None and (largest := max(features["input_ids"], default=0)) >= vocab_size:
-        raise RecordError(
-            f"{path}: the first record (byte 0) has {largest} in feature 'input_ids', expected 0 to {vocab_size - 1} "
-            f"(vocab_size={vocab_size} in {model_name}: was the data made with another vocabulary?)"
-        )
+    found = {path: (0, first_payload(path, size_of(path))) for path in paths}
+    if found := {path: pair for path, pair in found.items() if pair[1] is not None}:
+        features_of(found, *lengths, **limits)

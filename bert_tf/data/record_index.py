@@ -6,7 +6,6 @@ file: the size, and where the last block begins. Other files are read once, with
 files is cached for the next start.
 """
 
-import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -25,18 +24,17 @@ from bert_tf.data.record_files import (
     MAGIC,
     RECORDS_PER_BLOCK,
     RecordError,
-    damage_at,
-    gzip_block,
+    first_payload,
     is_frame_head,
     is_gzip,
-    payload_at,
+    read_records,
     with_advice,
 )
 from bert_tf.system.atomic import arrays_as_bytes, load_arrays, save_arrays
 from bert_tf.system.cores import in_threads
 from bert_tf.system.progress import progress_bar
+from bert_tf.system.text_files import size_of
 
-_BATCHES_AT_ONCE = 64  # of a file that is scanned
 _READ_BUFFER_BYTES = 256 * 1024
 _SCANNING_THREADS = 8
 _CACHE_VERSION = 4
@@ -98,8 +96,8 @@ class RecordIndex:
         """
 
         def read(number: int, offset: int) -> tuple[str, tuple[int, bytes]]:
-            name, size, compressed = self.files[number], self.file_sizes[number], self.compressed[number]
-            return name, (offset, payload_at(name, offset, size, compressed))
+            name = self.files[number]
+            return name, (offset, first_payload(name, self.file_sizes[number], offset))
 
         first = np.unique(self.file_number, return_index=True)[1]
         return dict(in_threads(read, self.file_number[first].tolist(), self.byte_offset[first].tolist()))
@@ -235,105 +233,17 @@ def _scan_files(
 
 
 def _scan_file(name: str, size: int, skip_corrupt_records: bool, progress: Callable[[int], object]) -> _FileBlocks:
-    compressed = size > 0 and is_gzip(name)
-    scan = _scan_gzip if compressed else _scan_plain
-    blocks, skipped = scan(name, size, skip_corrupt_records, progress)
+    compressed, blocks, skipped = size > 0 and is_gzip(name), [], 0
+    for stretch in read_records(name, size, most=RECORDS_PER_BLOCK):
+        if stretch.damage and not skip_corrupt_records:
+            raise RecordError(with_advice(stretch.damage))
+        if stretch.damage:
+            logging.warning("%s; skipped %d of %d bytes", stretch.damage, stretch.end - stretch.begin, size)
+            skipped += 1
+        if stretch.payloads:
+            blocks.append((stretch.begin, len(stretch.payloads)))
+        progress(stretch.end - stretch.begin)
     return np.array(blocks, np.int64).reshape(-1, 2), skipped, compressed
-
-
-def _scan_plain(name, size, skip_corrupt_records, progress) -> tuple[list[tuple[int, int]], int]:
-    blocks: list[tuple[int, int]] = []
-    offset = records = skipped = 0
-    while offset < size:
-        with contextlib.suppress(tf.errors.DataLossError):
-            for count, payload_bytes in _payload_sizes(name, offset, RECORDS_PER_BLOCK):
-                blocks.append((offset, count))
-                records += count
-                offset += payload_bytes + FRAME_BYTES * count
-                progress(payload_bytes + FRAME_BYTES * count)
-            if offset >= size:
-                break
-        # Either reading the damaged block failed: read it record by record to find the place. Or less than a record's
-        # header is left, which TensorFlow takes for a regular end.
-        start, count = offset, 0
-        with contextlib.suppress(tf.errors.DataLossError):
-            for _, payload_bytes in _payload_sizes(name, offset, 1):
-                count += 1
-                offset += payload_bytes + FRAME_BYTES
-        following, damage = damage_at(name, offset, size)
-        if not skip_corrupt_records:
-            raise RecordError(
-                with_advice(f"{name}: record {records + skipped + count} (counted from 0) at byte {offset} is {damage}")
-            )
-        if count:
-            blocks.append((start, count))
-            records += count
-        skipped += 1
-        lost = (following or size) - offset
-        logging.warning("%s: skipped %d of %d bytes; the record at byte %d is %s", name, lost, size, offset, damage)
-        if following is None:
-            break
-        progress(following - start)
-        offset = following
-    return blocks, skipped
-
-
-def _scan_gzip(name, size, skip_corrupt_records, progress) -> tuple[list[tuple[int, int]], int]:
-    """Verifies gzip's checksum of each member, and the checksums of the records' lengths.
-
-    Nothing in a damaged member can be trusted, so it is skipped, with all that follows.
-    """
-    blocks: list[tuple[int, int]] = []
-    begin = records = 0
-    while begin < size:
-        try:
-            payloads, end = gzip_block(name, begin)
-        except RecordError as error:
-            if not skip_corrupt_records:
-                raise RecordError(
-                    f"{error}, after {records} records; write the file again, or skip what follows with "
-                    "--skip_corrupt_records"
-                ) from error
-            logging.warning("%s, after %d records; what follows is skipped", error, records)
-            return blocks, 1
-        if payloads:
-            blocks.append((begin, len(payloads)))
-        records += len(payloads)
-        progress(end - begin)
-        begin = end
-    return blocks, 0
-
-
-def _payload_sizes(name: str, offset: int, batch: int) -> Iterator[tuple[int, int]]:
-    """Yields (records, bytes of their payloads) for each batch of consecutive records, starting at `offset`."""
-    batches = _BATCHES_AT_ONCE
-    while True:
-        try:
-            sizes = _measure(name, offset, batch, batches).numpy().tolist()
-        except tf.errors.DataLossError:
-            if batches == 1:
-                raise
-            batches = 1  # so that those before the damage are yielded
-            continue
-        for count, payload_bytes in sizes:
-            offset += payload_bytes + FRAME_BYTES * count
-            yield count, payload_bytes
-        if len(sizes) < batches:
-            return
-
-
-# Traced once, since tracing takes longer than reading most files.
-@tf.function(input_signature=[tf.TensorSpec([], tf.string), *[tf.TensorSpec([], tf.int64)] * 3])
-def _measure(name, offset, batch, batches):
-    """The records, and bytes of their payloads, of each of the next `batches` batches, int64 [at most batches, 2]."""
-
-    def sizes(payloads):
-        lengths = tf.cast(tf.strings.length(payloads), tf.int64)
-        return tf.stack([tf.size(lengths, tf.int64), tf.reduce_sum(lengths)])
-
-    records = tf.data.Dataset.from_tensors(offset).flat_map(lambda start: open_at(name, start))
-    rows = records.batch(batch).map(sizes).take(batches).batch(batches)
-    return rows.reduce(tf.zeros([0, 2], tf.int64), lambda _, chunk: chunk)
 
 
 # --- reading from a place on ------------------------------------------------------------------------------------------
@@ -362,7 +272,11 @@ def window_reader(index: RecordIndex):
 
     def read_gzip(name, member):
         # A last value that is no bytes, so that NumPy treats them as bytes of any length.
-        return np.array([*gzip_block(name.decode(), int(member))[0], None], object)[:-1]
+        name = name.decode()
+        (stretch,) = itertools.islice(read_records(name, size_of(name), int(member)), 1)
+        if stretch.damage:
+            raise RecordError(stretch.damage)
+        return np.array([*stretch.payloads, None], object)[:-1]
 
     def block(name, offset, count, compressed):
         plain = tf.logical_not(compressed)[None]

@@ -15,16 +15,24 @@ Shape legend: B batch.
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from bert_tf.data.order import WHOLE, Share, parts_of_batches
-from bert_tf.data.record_files import ELECTRA, FRAME_BYTES, MASKED, UNMASKED, RecordError, damage_at, gzip_block
-from bert_tf.data.record_index import RecordIndex, find_records, open_at, shuffled_windows, window_reader
+from bert_tf.data.record_files import (
+    ELECTRA,
+    FRAME_BYTES,
+    OTHER_ROW,
+    Features,
+    RecordError,
+    check_first_records,
+    read_records,
+    record_problem,
+)
+from bert_tf.data.record_index import RecordIndex, find_records, shuffled_windows, window_reader
 from bert_tf.system.progress import progress_bar
 
 SHUFFLE_WINDOW = 20_000  # records; about 15 MB of serialized examples at sequence length 128
@@ -32,114 +40,13 @@ SHUFFLE_WINDOW = 20_000  # records; about 15 MB of serialized examples at sequen
 _PARSERS = max(2, min(8, os.cpu_count() or 2))
 _PREFETCHED = 8  # batches
 _plain = tf.autograph.experimental.do_not_convert  # AutoGraph is not needed and takes longer than everything else
-_LENGTH_FLAGS = dict.fromkeys(MASKED[:3], "max_seq_length") | dict.fromkeys(MASKED[3:6], "max_predictions_per_seq")
-_ELECTRA_KIND = "ELECTRA's unmasked rows"
-_OTHER_ROW = "is not a text of one or two segments, then padding, by its input_mask and segment_ids"
 _TOO_LONG = "a record has more values than it may have in feature"
 _OUT_OF_RANGE = "a record has a value out of range in feature"
 _OTHER_TOTAL = "the segment_lengths of a record do not add up to its tokens"
 
 
-class Feature(NamedTuple):
-    """A feature of every record.
-
-    Attributes:
-      length: the number of its values; of a padded one the most.
-      is_padded: whether there may be fewer values, which are padded with 0 in a batch.
-      limit: int64 values are from 0 to limit - 1, float32 ones from 0 to limit; None: any.
-      reason: where the limit comes from, for messages.
-    """
-
-    length: int
-    dtype: tf.DType = tf.int64
-    is_padded: bool = False
-    limit: int | None = None
-    reason: str = ""
-
-
-Features = Mapping[str, Feature]
 # (rows of a batch as they were read, number of the batch, number in it of the first of them) -> the model's inputs.
 Preparation = Callable[[dict[str, tf.Tensor], tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
-
-
-def pretraining_features(max_seq_length: int, max_predictions_per_seq: int) -> dict[str, Feature]:
-    """The seven features that create_pretraining_data.py writes (run_pretraining.py of the original reads the same)."""
-    lengths = [max_seq_length] * 3 + [max_predictions_per_seq] * 3 + [1]
-    kinds = [tf.float32 if name == "masked_lm_weights" else tf.int64 for name in MASKED]
-    return {name: Feature(length, kind) for name, length, kind in zip(MASKED, lengths, kinds, strict=True)}
-
-
-def features_of(
-    index: RecordIndex,
-    max_seq_length: int,
-    max_predictions_per_seq: int,
-    *,
-    vocab_size: int | None = None,
-    segments: int = 2,
-    model_name: str = "the model",
-    no_masked: str = "",
-) -> tuple[Features, int | None]:
-    """The features in the records of an index, detected from the first record of each file, with their limits.
-
-    Args:
-      vocab_size: the number of token ids; None: any are read. segments: that of segment ids.
-      model_name: where messages say that these two come from.
-      no_masked: why masked examples can't be used, if so; begins the message.
-
-    Returns:
-      The features, and the pairs per row (M) of unmasked records, as create_pretraining_data.py --masking=dynamic or
-      ELECTRA's build_pretraining_dataset.py make them; None for masked ones. ELECTRA's are read as unmasked ones of one
-      pair, without `next_sentence_labels`.
-
-    Raises:
-      RecordError: two files are of different kinds (names both), or a record does not match the two lengths, or
-        `no_masked`.
-    """
-    first_payloads = index.first_payloads()
-    kinds = {name: _kind_of(payload) for name, (_, payload) in first_payloads.items()}
-    first_name, (first_kind, pairs, has_words) = next(iter(kinds.items()))
-    for name, (kind, *_) in kinds.items():
-        if kind != first_kind:
-            raise RecordError(
-                f"{first_name} has {first_kind}, {name} has {kind}: a run can't use both; give files of one kind"
-            )
-    if pairs:
-        ids = Feature(max_seq_length, is_padded=True)
-        features = {"word_continuations": ids} if has_words else {}
-        features |= dict(zip(UNMASKED, (ids, Feature(2 * pairs), Feature(pairs)), strict=True))
-    elif first_kind == _ELECTRA_KIND:
-        features, pairs = dict.fromkeys(ELECTRA, Feature(max_seq_length)), 1
-    elif no_masked:
-        raise RecordError(f"{no_masked}: make them with create_pretraining_data.py --masking=dynamic.")
-    else:
-        features = pretraining_features(max_seq_length, max_predictions_per_seq)
-    tokens = vocab_size, f"vocab_size={vocab_size} in {model_name}: was the data made with another vocabulary?"
-    limits = {
-        **({"input_ids": tokens, "masked_lm_ids": tokens} if vocab_size else {}),
-        "input_mask": (2, ""),
-        "segment_ids": (segments, f"type_vocab_size in {model_name}"),
-        "masked_lm_positions": (max_seq_length, f"--max_seq_length={max_seq_length}"),
-        "masked_lm_weights": (1, ""),
-        "next_sentence_labels": (2, ""),
-        "segment_lengths": (max_seq_length + 1, f"--max_seq_length={max_seq_length}"),
-        "word_continuations": (2, ""),
-    }
-    for name in features.keys() & limits.keys():
-        limit, reason = limits[name]
-        features[name] = features[name]._replace(limit=limit, reason=reason)
-    _check_first_records(first_payloads, features)
-    return features, pairs
-
-
-def _kind_of(payload: bytes) -> tuple[str, int | None, bool]:
-    """What a record holds, in words; the pairs of an unmasked one; and whether it says what a word is."""
-    example = _parsed(payload)
-    values = example.features.feature if isinstance(example, tf.train.Example) else {}
-    if "segment_lengths" not in values:
-        return _ELECTRA_KIND if {*values} == {*ELECTRA} else "masked examples", None, False
-    pairs, has_words = max(1, len(values["segment_lengths"].int64_list.value) // 2), "word_continuations" in values
-    words = " that say what a word is (--word_boundaries, --segmenter)" if has_words else ""
-    return f"unmasked rows of up to {pairs} pairs{words}", pairs, has_words
 
 
 # --- Indexing ---------------------------------------------------------------------------------------------------------
@@ -160,7 +67,7 @@ def index_records(
 
     Args:
       files: TFRecord files, uncompressed or gzip-compressed, whatever their names.
-      features: name -> feature that each record must have; None: not known yet, see `features_of`.
+      features: name -> feature that each record must have; None: not known yet, see `record_files.features_of`.
       skip_corrupt_records: skip and count unreadable records, instead of stopping. After a damaged payload, reading
         resumes at the next record; after a damaged length or a truncation, the rest of the file is lost, and so
         is all from a damaged member of a gzip file on.
@@ -183,69 +90,9 @@ def index_records(
     if empty := sorted(set(range(len(files))) - set(index.file_number.tolist())):
         logging.warning("%d of %d files have no records, the first of them %s", len(empty), len(files), files[empty[0]])
     if features is not None:
-        _check_first_records(index.first_payloads(), features)
+        check_first_records(index.first_payloads(), features)
     logging.info("%d records in %d files, %.1f MB", index.total_records, len(files), sum(index.file_sizes) / 1e6)
     return index
-
-
-# --- Comparing a record with the flags --------------------------------------------------------------------------------
-
-
-def _check_first_records(first_payloads: Mapping[str, tuple[int, bytes]], features: Features) -> None:
-    for name, (offset, payload) in first_payloads.items():
-        if problem := record_problem(payload, features):
-            raise RecordError(f"{name}: the first record (byte {offset}) {problem}")
-
-
-def _parsed(payload: bytes) -> tf.train.Example | Exception:
-    example = tf.train.Example()
-    try:
-        example.ParseFromString(payload)
-    except Exception as error:  # protobuf's DecodeError is not part of its public Python interface
-        return error
-    return example
-
-
-def record_problem(payload: bytes, features: Features) -> str | None:
-    """How a serialized tf.train.Example differs from `features`, as the end of a sentence; None if it matches."""
-    example = _parsed(payload)
-    if isinstance(example, Exception):
-        return f"is not a tf.train.Example ({example})"
-    for name, feature in features.items():
-        if name not in example.features.feature:
-            held = ", ".join(sorted(example.features.feature)) or "nothing"
-            return f"has no feature {name!r}; it has {held}"
-        value = example.features.feature[name]
-        kind = {tf.int64: "int64_list", tf.float32: "float_list"}[feature.dtype]
-        found_kind = value.WhichOneof("kind")
-        if found_kind not in (kind, None):
-            return f"has feature {name!r} as {found_kind}, expected {kind}"
-        numbers, expected = getattr(value, kind).value, feature.length
-        found, at_most, found_flag = len(numbers), "", len(numbers)
-        if feature.is_padded:
-            at_most = "at most "
-            found_flag = "the value they were written with (see pretraining_data.*.json beside them)"
-        if found > expected or (found < expected and not feature.is_padded):
-            flag = _LENGTH_FLAGS.get(name)
-            advice = f"; give --{flag}={found_flag} or write the records again with --{flag}={expected}" if flag else ""
-            return f"has {found} values in feature {name!r}, expected {at_most}{expected}{advice}"
-        if feature.limit is not None:
-            last = feature.limit - (feature.dtype == tf.int64)
-            wrong = [number for number in numbers if not 0 <= number <= last]
-            if wrong:
-                reason = f" ({feature.reason})" if feature.reason else ""
-                return f"has {wrong[0]} in feature {name!r}, expected 0 to {last}{reason}"
-    if "segment_lengths" in features:
-        values = {name: example.features.feature[name].int64_list.value for name in ("segment_lengths", "input_ids")}
-        if (total := sum(values["segment_lengths"])) != (tokens := len(values["input_ids"])):
-            return f"has {tokens} input_ids, but its segment_lengths add up to {total}"
-    if {*features} == {*ELECTRA}:
-        mask, segments = (list(example.features.feature[name].int64_list.value) for name in ELECTRA[1:])
-        tokens, second = sum(mask), sum(segments)
-        row = [1] * tokens + [0] * (len(mask) - tokens), [0] * (tokens - second) + [1] * second
-        if mask != row[0] or segments[:tokens] != row[1] or any(segments[tokens:]):
-            return _OTHER_ROW
-    return None
 
 
 def explain_record_error(error: Exception, index: RecordIndex, features: Features) -> str | None:
@@ -263,36 +110,24 @@ def explain_record_error(error: Exception, index: RecordIndex, features: Feature
             return f"{name} no longer exists; it existed when it was indexed"
         if (stat.length, stat.mtime_nsec) != (size, time):
             return f"{name} has changed since it was indexed ({size} bytes then, {stat.length} now)"
-    of_records = ("ParseExample", "RecordError", _TOO_LONG, _OTHER_ROW, _OUT_OF_RANGE, _OTHER_TOTAL)
+    of_records = ("ParseExample", "RecordError", _TOO_LONG, OTHER_ROW, _OUT_OF_RANGE, _OTHER_TOTAL)
     if not isinstance(error, tf.errors.DataLossError) and not any(mark in str(error) for mark in of_records):
         return None
     logging.info("a batch could not be read; looking for the record in %d files", len(index.files))
-    record_number = np.zeros(len(index.files), np.int64)  # of the next intact record, in each file
-    rows = np.stack(index.blocks(), axis=1).tolist()
-    for number, offset, count in progress_bar(rows, desc="looking for the record", unit="block", delay=2):
-        name, compressed = index.files[number], index.compressed[number]
-        try:
-            for payload in _payloads(name, offset, count, compressed):
-                problem = record_problem(payload, features)
-                if problem:
-                    place = f"gzip member at byte {offset}" if compressed else f"byte {offset}"
-                    return f"{name}: record {record_number[number]} ({place}) {problem}"
-                offset += 0 if compressed else len(payload) + FRAME_BYTES
-                record_number[number] += 1
-        except tf.errors.DataLossError:
-            words = damage_at(name, offset, index.file_sizes[number])[1]
-            return f"{name}: record {record_number[number]} (byte {offset}) is {words}; it was intact when indexed"
-        except RecordError as damage:
-            return f"{damage}; it was intact when indexed"
+    with progress_bar(total=sum(index.file_sizes), desc="looking for the record", unit="B", delay=2) as progress:
+        files = zip(index.files, index.file_sizes, index.skipped, index.compressed, strict=True)
+        for name, size, skipped, compressed in files:
+            for stretch in read_records(name, size):
+                skipped -= bool(stretch.damage)
+                if skipped < 0:
+                    return f"{stretch.damage}; it was intact when indexed"
+                place = stretch.begin
+                for number, payload in enumerate(stretch.payloads, stretch.number):
+                    if problem := record_problem(payload, features):
+                        return f"{name}: record {number} (at byte {place}) {problem}"
+                    place += 0 if compressed else len(payload) + FRAME_BYTES
+                progress.update(stretch.end - stretch.begin)
     return None
-
-
-def _payloads(name: str, offset: int, count: int, compressed: bool) -> Iterable[bytes]:
-    """The payloads of a block."""
-    if compressed:
-        return gzip_block(name, offset)[0]
-    records = tf.data.Dataset.from_tensors(np.int64(offset)).flat_map(lambda at: open_at(name, at))
-    return records.take(count).as_numpy_iterator()
 
 
 @contextlib.contextmanager
@@ -448,9 +283,9 @@ def _finished(dataset: tf.data.Dataset, steps: int, prefetched: int) -> tf.data.
 
 def _parse(serialized: tf.Tensor, features: Features) -> dict[str, tf.Tensor]:
     batch = tf.io.parse_example(serialized, {
-        name: tf.io.RaggedFeature(feature.dtype)
+        name: tf.io.RaggedFeature(tf.as_dtype(feature.dtype))
         if feature.is_padded
-        else tf.io.FixedLenFeature([feature.length], feature.dtype)
+        else tf.io.FixedLenFeature([feature.length], tf.as_dtype(feature.dtype))
         for name, feature in features.items()
     })  # fmt: skip
     checks = []
@@ -465,7 +300,7 @@ def _parse(serialized: tf.Tensor, features: Features) -> dict[str, tf.Tensor]:
             checks.append(tf.debugging.Assert(longest <= feature.length, [f"{_TOO_LONG} {name}", longest]))
         if feature.limit is not None:
             numbers = value.flat_values if feature.is_padded else value
-            if feature.dtype == tf.int64:  # without a sign, a negative integer is a large one
+            if feature.dtype == "int64":  # without a sign, a negative integer is a large one
                 fits = tf.bitcast(numbers, tf.uint64) < feature.limit
             else:
                 fits = (numbers >= 0) & (numbers <= feature.limit)
@@ -487,5 +322,5 @@ def _with_lengths(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     size = mask.shape[1]
     row = tf.sequence_mask(length, size), tf.sequence_mask(length, size) & ~tf.sequence_mask(first, size)
     fits = tf.reduce_all((mask == tf.cast(row[0], tf.int32)) & (segments == tf.cast(row[1], tf.int32)))
-    with tf.control_dependencies([tf.debugging.Assert(fits, [_OTHER_ROW])]):
+    with tf.control_dependencies([tf.debugging.Assert(fits, [OTHER_ROW])]):
         return {"input_ids": batch["input_ids"], "segment_lengths": tf.stack([first, length - first], axis=1)}

@@ -61,8 +61,8 @@ def example(features: Iterable[bytes]) -> bytes:
     return _field(b"\x0a", b"".join(features))
 
 
-def features_of(serialized: bytes) -> dict[str, list[int] | int]:
-    """The features of a tf.train.Example by their names, sorted: lists of integers, of others the number of bytes.
+def features_of(serialized: bytes) -> dict[str, tuple[str | None, list]]:
+    """The features of a tf.train.Example by their names, sorted: the kind (int64_list, ...; None: of none), and values.
 
     Raises:
       ValueError: it is not one; the end of a sentence.
@@ -72,26 +72,36 @@ def features_of(serialized: bytes) -> dict[str, list[int] | int]:
         for _, features in _messages(serialized):
             for _, entry in _messages(features):
                 (_, name), (_, feature) = _messages(entry)
-                for kind, values in _messages(feature):
-                    found[name.decode()] = _integers(values) if kind == _INT64_LIST[0] >> 3 else len(values)
-                found.setdefault(name.decode(), 0)
-    except (IndexError, KeyError, ValueError):
+                lists = [(_LISTS[kind], values) for kind, values in _messages(feature)]
+                (kind, read), values = lists[-1] if lists else ((None, list), b"")
+                found[name.decode()] = kind, read([value for _, value in fields(values)])
+    except (LookupError, TypeError, ValueError, struct.error):
         raise ValueError("is not a tf.train.Example") from None
     return dict(sorted(found.items()))
 
 
-def _integers(values: bytes) -> list[int]:
+def _integers(values: list[int | bytes]) -> list[int]:
     """The numbers of an int64 list, packed or not."""
     numbers = []
-    for _, value in fields(values):
+    for value in values:
         if not isinstance(value, bytes):
             numbers.append(value)
-            continue
-        at = 0
-        while at < len(value):
-            number, at = varint(value, at)
-            numbers.append(number)
+        elif value.isascii():  # numbers of one byte
+            numbers += value
+        else:
+            at = 0
+            while at < len(value):
+                number, at = varint(value, at)
+                numbers.append(number)
     return [number - (1 << 64) if number >> 63 else number for number in numbers]
+
+
+def _floats(values: list[bytes]) -> list[float]:
+    packed = b"".join(values)
+    return list(struct.unpack(f"<{len(packed) // 4}f", packed))
+
+
+_LISTS = {1: ("bytes_list", list), 2: ("float_list", _floats), 3: ("int64_list", _integers)}
 
 
 def _messages(message: bytes) -> Iterator[tuple[int, bytes]]:

@@ -6,7 +6,7 @@ The script creates them first, so that a wrong flag fails at once.
 import dataclasses
 import os
 
-from bert_tf.data.record_files import check_first_record
+from bert_tf.data import record_files
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import check_model, read_config, read_model_files
 from bert_tf.models.families import config_of_size
@@ -249,11 +249,11 @@ def check_settings(settings: PretrainingSettings) -> None:
     for name in ("input_file", *(["eval_input_file"] if settings.eval_input_file else ())):
         flag = f"--{name}"
         checks.check_not_empty(files := checks.check_input_files(getattr(settings, name), flag), flag)
-        for path in files if not settings.skip_corrupt_records else ():
-            with named_by(flag):
-                check_first_record(
-                    path, settings.max_seq_length, settings.max_predictions_per_seq, config and config.vocab_size, model
-                )
+        lengths = settings.max_seq_length, settings.max_predictions_per_seq
+        limits = {"vocab_size": config.vocab_size, "segments": max(2, config.type_vocab_size)} if config else {}
+        with named_by(flag):
+            if not settings.skip_corrupt_records:
+                record_files.check_files(files, *lengths, **{"segments": None, **limits}, model_name=model)
     if start:
         check_readable(start, "--init_checkpoint")
 

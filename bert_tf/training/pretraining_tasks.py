@@ -16,6 +16,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import records
+from bert_tf.data.record_files import features_of
 from bert_tf.models import flops, objectives, pretrained, task_models
 from bert_tf.models.card import CardFacts
 from bert_tf.models.config import BertConfig
@@ -90,9 +91,9 @@ def open_all_records(
             cache_file=cache_folder and posixpath.join(cache_folder, f"{flag}.index.npz"),
         )
         no_masked = f"--{flag} holds masked records, but ELECTRA masks its texts during training"
-        features = records.features_of(
-            index, settings.max_seq_length, settings.max_predictions_per_seq, vocab_size=config.vocab_size,
-            segments=max(2, config.type_vocab_size), model_name=config_name,
+        features = features_of(
+            index.first_payloads(), settings.max_seq_length, settings.max_predictions_per_seq,
+            vocab_size=config.vocab_size, segments=max(2, config.type_vocab_size), model_name=config_name,
             no_masked=no_masked if settings.objective == "electra" else "",
         )  # fmt: skip
         return OpenedRecords(flag, index, *features, cache_folder)

@@ -10,7 +10,7 @@ from helpers.tiny import write_pretraining_records
 
 from bert_tf.data import record_files, record_index, records
 
-FEATURES = records.pretraining_features(16, 3)
+FEATURES = record_files.pretraining_features(16, 3)
 BITS = [(3, 2), *exhaustive((2, 55))]
 
 
@@ -60,7 +60,7 @@ def test_of_a_record_file(whole, seed, count, indexed):
             index_file.unlink()
         try:
             found = read(path, index_file)
-        except records.RecordError as error:
+        except record_files.RecordError as error:
             assert str(path) in str(error) and "\n" not in str(error)
             noticed += 1
         else:

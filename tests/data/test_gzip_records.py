@@ -10,7 +10,7 @@ from helpers.record_files import example_of, write_records
 
 from bert_tf.data import record_files, records
 
-FEATURES = {"number": records.Feature(1)}
+FEATURES = {"number": record_files.Feature(1)}
 COUNT = 61
 
 
@@ -108,7 +108,7 @@ def test_damaged_member(plain, tmp_path, kind, place):
         content[(offsets[5] if place > 0 else offsets[6]) + place] ^= 0x10
     path.write_bytes(content)
     message = rf"{path}: the gzip member at byte {offsets[5]} is {kind}.*after 40 records.*--skip_corrupt_"
-    with pytest.raises(records.RecordError, match=message):
+    with pytest.raises(record_files.RecordError, match=message):
         records.index_records([str(path)], FEATURES)
     write_blocks(plain, tmp_path / "sound")
     files = [str(path), str(tmp_path / "sound")]
@@ -127,10 +127,10 @@ def test_files_without_blocks_are_refused(plain, tmp_path, monkeypatch):
         "cut": "at byte 0 is not a TFRecord file: it ends inside a record",
     }
     for name, message in messages.items():
-        with pytest.raises(records.RecordError, match=f"{name}: the gzip member {message}"):
+        with pytest.raises(record_files.RecordError, match=f"{name}: the gzip member {message}"):
             records.index_records([str(tmp_path / name)], FEATURES)
     monkeypatch.setattr(record_files, "_LARGEST_MEMBER", 1000)
-    with pytest.raises(records.RecordError, match="is no block of up to 8 records"):
+    with pytest.raises(record_files.RecordError, match="is no block of up to 8 records"):
         records.index_records([str(tmp_path / "one")], FEATURES)
 
 
@@ -157,6 +157,4 @@ def test_errors_after_indexing_name_the_record(plain, tmp_path):
     path.write_bytes(b"".join(gzip.compress(frames[places[k] : places[k + 8]]) for k in (0, 8, 16)))
     index = records.index_records([str(path)], FEATURES)
     place = index.byte_offset[2]
-    assert failure(index).startswith(
-        f"{path}: record 21 (gzip member at byte {place}) has 2 values in feature 'number'"
-    )
+    assert failure(index).startswith(f"{path}: record 21 (at byte {place}) has 2 values in feature 'number'")

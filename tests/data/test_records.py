@@ -11,7 +11,7 @@ from helpers.record_files import example_of, write_records
 from bert_tf.data import order, record_files, record_index, records
 from bert_tf.data.order import Share
 
-FEATURES = {"number": records.Feature(2), "weight": records.Feature(1, tf.float32)}
+FEATURES = {"number": record_files.Feature(2), "weight": record_files.Feature(1, "float32")}
 
 
 def example(number: int, values: int = 2) -> bytes:
@@ -115,7 +115,7 @@ def test_batches_are_static_and_int32(three_files):
     batches = records.training_batches(index, FEATURES, batch_size=16, seed=0)
     assert batches.element_spec == {
         "number": tf.TensorSpec([16, 2], tf.int32),
-        "weight": tf.TensorSpec([16, 1], tf.float32),
+        "weight": tf.TensorSpec([16, 1], "float32"),
     }
     assert batches.cardinality() == tf.data.INFINITE_CARDINALITY
     batch = next(iter(batches))
@@ -236,7 +236,7 @@ def test_damaged_payload(one_file, record):
     path, offsets, files = one_file
     damage(path, offsets[record] + 14)
     with pytest.raises(
-        records.RecordError, match=rf"{path}: record {record} .*byte {offsets[record]} is corrupt.*--skip_corrupt_"
+        record_files.RecordError, match=rf"{path}: record {record} .*byte {offsets[record]} is corrupt.*--skip_corrupt_"
     ):
         records.index_records(files, FEATURES)
     expected = [0, 1, 2, 3, 4] + [100 + number for number in range(30) if number != record]
@@ -248,7 +248,7 @@ def test_two_damaged_payloads_and_a_damaged_length(one_file):
     path, offsets, files = one_file
     for place in (offsets[3] + 20, offsets[4] - 1 + 16, offsets[20] + 2):
         damage(path, place)
-    with pytest.raises(records.RecordError, match=rf"record 3 .*byte {offsets[3]} "):
+    with pytest.raises(record_files.RecordError, match=rf"record 3 .*byte {offsets[3]} "):
         records.index_records(files, FEATURES)
     assert kept(files) == [0, 1, 2, 3, 4] + [100 + number for number in range(20) if number not in (3, 4)]
     assert records.index_records(files, FEATURES, skip_corrupt_records=True).skipped == (0, 3)
@@ -259,7 +259,8 @@ def test_truncated_file(one_file, left):
     path, offsets, files = one_file
     os.truncate(path, offsets[22] + left)
     with pytest.raises(
-        records.RecordError, match=rf"{path}: record 22 .*byte {offsets[22]} is truncated.*at byte {offsets[22] + left}"
+        record_files.RecordError,
+        match=rf"{path}: record 22 .*byte {offsets[22]} is truncated.*at byte {offsets[22] + left}",
     ):
         records.index_records(files, FEATURES)
     assert kept(files) == [0, 1, 2, 3, 4] + [100 + number for number in range(22)]
@@ -268,14 +269,14 @@ def test_truncated_file(one_file, left):
 def test_file_that_is_no_tfrecord(one_file):
     path, _, files = one_file
     path.write_bytes(b"[CLS] the cat sat on the mat [SEP]\n" * 40)
-    with pytest.raises(records.RecordError, match=rf"{path}: record 0 .*byte 0 is not a TFRecord file: it looks like"):
+    with pytest.raises(record_files.RecordError, match=rf"{path} is not a TFRecord file: it looks like"):
         records.index_records(files, FEATURES)
     path.write_bytes(b"\x1f\x8b\x08" + bytes(60))
-    with pytest.raises(records.RecordError, match="gzip member at byte 0 is corrupt"):
+    with pytest.raises(record_files.RecordError, match="gzip member at byte 0 is corrupt"):
         records.index_records(files, FEATURES)
     path.unlink()
     path.mkdir()
-    with pytest.raises(records.RecordError, match=f"{path} is a directory"):
+    with pytest.raises(record_files.RecordError, match=f"{path} is a directory"):
         records.index_records(files, FEATURES)
 
 
@@ -283,7 +284,7 @@ def test_empty_files(one_file, tmp_path):
     path, _, files = one_file
     path.write_bytes(b"")
     assert records.index_records(files, FEATURES).total_records == 5
-    with pytest.raises(records.RecordError, match=f"no records in {path}"):
+    with pytest.raises(record_files.RecordError, match=f"no records in {path}"):
         records.index_records([str(path)], FEATURES)
 
 
@@ -308,7 +309,9 @@ def test_record_in_the_middle_differs_from_the_flags(tmp_path, small_blocks):
     offsets = write_records(tmp_path / "a", [example(number, values=3 if number == 21 else 2) for number in range(40)])
     index = records.index_records([str(tmp_path / "a")], FEATURES)
     text = records.explain_record_error(failure(index), index, FEATURES)
-    assert text.startswith(f"{tmp_path}/a: record 21 (byte {offsets[21]}) has 3 values in feature 'number', expected 2")
+    assert text.startswith(
+        f"{tmp_path}/a: record 21 (at byte {offsets[21]}) has 3 values in feature 'number', expected 2"
+    )
 
 
 @pytest.mark.parametrize("same_length", [True, False])
@@ -334,7 +337,7 @@ def test_file_that_decays_after_indexing(tmp_path, small_blocks):
     damage(path, offsets[19] + 15)
     os.utime(path, ns=(index.file_times[0], index.file_times[0]))
     text = records.explain_record_error(failure(index), index, FEATURES)
-    assert text.startswith(f"{path}: record 19 (byte {offsets[19]}) is corrupt: its bytes do not")
+    assert text.startswith(f"{path}: record 19 at byte {offsets[19]} is corrupt: its bytes do not")
 
 
 def test_other_errors_are_not_explained(three_files):
@@ -371,8 +374,8 @@ def test_index_is_kept(three_files, tmp_path, scans):
     np.testing.assert_array_equal(*batches)
     assert not [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
     # The flags are still compared with the records.
-    with pytest.raises(records.RecordError, match="expected 3"):
-        records.index_records(three_files, {"number": records.Feature(3)}, cache_file=cache)
+    with pytest.raises(record_files.RecordError, match="expected 3"):
+        records.index_records(three_files, {"number": record_files.Feature(3)}, cache_file=cache)
 
 
 def test_kept_index_is_made_anew_when_anything_differs(three_files, tmp_path, scans):

@@ -9,7 +9,7 @@ import pytest
 from helpers.record_files import write_records
 from helpers.tiny import TINY_CONFIG, write_pretraining_records
 
-from bert_tf.data import record_index, records
+from bert_tf.data import record_files, record_index, records
 from bert_tf.data.record_files import RECORDS_PER_BLOCK
 from bert_tf.data.record_index import index_path
 from bert_tf.models.config import BertConfig
@@ -17,7 +17,7 @@ from bert_tf.pretraining import record_writer
 from bert_tf.training import pretraining_tasks
 from bert_tf.training.pretraining_settings import PretrainingSettings
 
-FEATURES = records.pretraining_features(16, 3)
+FEATURES = record_files.pretraining_features(16, 3)
 FRAMES = 2 * RECORDS_PER_BLOCK + 77  # in three blocks
 
 

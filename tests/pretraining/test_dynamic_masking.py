@@ -12,7 +12,7 @@ from helpers.record_files import example_of, write_records
 from helpers.script_cases import run_cases
 from helpers.tiny import ONE_LAYER, write_pretraining_records
 
-from bert_tf.data import records
+from bert_tf.data import record_files, records
 from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.masking import Masking, random_bits
 
@@ -184,7 +184,7 @@ def test_masks_of_some_rows_are_those_of_the_whole_batch(rule):
 
 def test_evaluation_masks_are_fixed_and_filling_counts_nothing(tmp_path):
     index = records.index_records([write(tmp_path / "a", packed_rows(11), 4)], None)
-    features, _ = records.features_of(index, 64, 20)
+    features, _ = record_files.features_of(index.first_payloads(), 64, 20)
     settings = masking()
 
     def batches():
@@ -215,22 +215,24 @@ def test_records_that_do_not_fit(tmp_path):
     index = records.index_records([four], None)
     longest = len([token for pair in packed_rows(5)[0] for part in pair for token in part])
     with pytest.raises(
-        records.RecordError, match=rf"{four}: the first record .* at most {longest - 1}; give --max_seq_l"
+        record_files.RecordError, match=rf"{four}: the first record .* at most {longest - 1}; give --max_seq_l"
     ):
-        records.features_of(index, longest - 1, 20)
+        record_files.features_of(index.first_payloads(), longest - 1, 20)
     wrong = {"input_ids": [CLS, 9, SEP, 9, SEP], "segment_lengths": [3, 3], "next_sentence_labels": [0]}
     write_records(tmp_path / "wrong", [example_of(wrong)])
-    with pytest.raises(records.RecordError, match="has 5 input_ids, but its segment_lengths add up to 6"):
-        records.features_of(records.index_records([str(tmp_path / "wrong")], None), 64, 20)
+    with pytest.raises(record_files.RecordError, match="has 5 input_ids, but its segment_lengths add up to 6"):
+        record_files.features_of(records.index_records([str(tmp_path / "wrong")], None).first_payloads(), 64, 20)
 
 
 def test_a_later_record_that_is_too_long_is_named(tmp_path):
     packed = [random_pairs(1, (size, size + 1)) for size in (8, 9, 30, 8)]
     index = records.index_records([write(tmp_path / "a", packed, 1)], None)
-    features, _ = records.features_of(index, 16, 4)
+    features, _ = record_files.features_of(index.first_payloads(), 16, 4)
     batches = records.training_batches(index, features, batch_size=4, seed=0)
     with (
-        pytest.raises(records.RecordError, match=rf"{tmp_path}/a: record 2 .*30 values.*--max_seq_length=the value"),
+        pytest.raises(
+            record_files.RecordError, match=rf"{tmp_path}/a: record 2 .*30 values.*--max_seq_length=the value"
+        ),
         records.explained_errors(index, features),
     ):
         next(iter(batches))

@@ -246,7 +246,7 @@ CASES = {
     "run_pretraining": [
         ("--input_file: *a.tfrecord is empty", {"a.tfrecord": ""}, {"input_file": "a.tfrecord", "do_train": True}),
         ("--eval_input_file: no file matches *", {"a.tfrecord": ELECTRA}, PRETRAIN | {"eval_input_file": "nowhere"}),
-        ("--input_file: *a.tfrecord: the record at byte 0 is truncated: *; *--skip_corrupt_records",
+        ("--input_file: *a.tfrecord: record 0 at byte 0 is truncated: *; *--skip_corrupt_records",
          {"a.tfrecord": "x"}, PRETRAIN),
         ("--input_file: *a.tfrecord is not a TFRecord file: it looks like JSON",
          {"a.tfrecord": '{"rows": 7}'}, PRETRAIN),
