@@ -107,14 +107,13 @@ def run_plain(text: str, vocab_file: str, arguments: dict) -> dict:
     from helpers import plain_pretraining
     from helpers.plain_tokenization import PlainTokenizer
 
-    from bert_tf.pretraining.instances import VocabularyIds
     from bert_tf.system.text_files import list_files
     from bert_tf.text.tokenizer_files import load_vocab
 
     vocab = load_vocab(vocab_file)
     # Strings instead of ids.
     continuations = frozenset(token for token in vocab if token.startswith("##"))
-    vocabulary = VocabularyIds("[CLS]", "[SEP]", "[MASK]", list(vocab), continuations)
+    vocabulary = plain_pretraining.VocabularyIds("[CLS]", "[SEP]", "[MASK]", list(vocab), continuations)
     start = time.perf_counter()
     documents = plain_pretraining.read_documents(list_files(text), PlainTokenizer(vocab).tokenize)
     tokenized = time.perf_counter()

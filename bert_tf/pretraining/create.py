@@ -112,11 +112,11 @@ def _job_of(
     records: RecordSettings, instances: InstanceSettings, text: TextSettings, tokenizer: Tokenizer, vocab_sha256: str
 ) -> tuple[ShardJob, dict]:
     """The job of these settings, and the flags that the summary shows."""
+    casing = {"do_lower_case": not tokenizer.cased, "strip_accents": tokenizer.settings().get("strip_accents")}
     # Everything that determines the output: runs with equal values are the same job.
     flags = dict(
         input_file=records.input_file, output_file=records.output_file, vocab_file=records.vocab_file,
-        do_lower_case=not tokenizer.cased, strip_accents=tokenizer.settings().get("strip_accents"),
-        random_seed=records.random_seed, masking=records.masking, pack_sequences=records.pack_sequences,
+        **casing, random_seed=records.random_seed, masking=records.masking, pack_sequences=records.pack_sequences,
         compression=records.compression, num_shards=records.num_shards, **vars(instances), **vars(text),
         word_boundaries=records.word_boundaries, segmenter=records.segmenter,
     )  # fmt: skip
@@ -129,11 +129,8 @@ def _job_of(
         input_files=tuple(input_files),
         output_files=tuple(filter(None, map(str.strip, records.output_file.split(",")))),
         text=text,
-        records=records,
+        records=dataclasses.replace(records, **casing),
         instances=instances,
-        do_lower_case=flags["do_lower_case"],
-        strip_accents=flags["strip_accents"],
-        scratch_dir=records.scratch_dir,
         fingerprint=_fingerprint(flags, input_files, vocab_sha256),
     )
     return job, flags
@@ -191,11 +188,11 @@ def _check_files(job: ShardJob) -> None:
     for path in job.output_files:
         if re.search(r"\.(csv|tsv|jsonl?|txt)$", path) and tf.io.gfile.exists(path):
             raise ValueError(f"{flag}: {path} is there, and by its name no file of records: choose another name")
-    if job.scratch_dir:
-        if is_remote(job.scratch_dir):
-            raise ValueError(f"--scratch_dir={job.scratch_dir} must be a local directory.")
-        check_output_dir(job.scratch_dir, "--scratch_dir")
-        os.makedirs(job.scratch_dir, exist_ok=True)
+    if scratch := job.records.scratch_dir:
+        if is_remote(scratch):
+            raise ValueError(f"--scratch_dir={scratch} must be a local directory.")
+        check_output_dir(scratch, "--scratch_dir")
+        os.makedirs(scratch, exist_ok=True)
     found = {name for path in job.output_files for name in paths_beginning_with(f"{path}-")}
     own = {path for shard in range(job.num_shards) for path in job.outputs(shard)}
     if stale := sorted(name for name in found - own if re.search(r"-\d{5,}-of-\d{5,}$", name)):
@@ -222,11 +219,11 @@ def _alone(job: ShardJob) -> Iterator[ShardJob]:
             # A run of the same output has the same name for it, so that the next one finds what a killed one left.
             owner = f"{socket.gethostname()} {os.path.abspath(job.output_files[0])}"
             name = f"bert_tf_{os.geteuid()}_{hashlib.sha256(owner.encode()).hexdigest()[:16]}"
-            scratch = os.path.join(os.path.abspath(job.scratch_dir or tempfile.gettempdir()), name)
+            scratch = os.path.join(os.path.abspath(job.records.scratch_dir or tempfile.gettempdir()), name)
             atomic.remove_folder(scratch)
             os.mkdir(scratch, 0o700)
             stack.callback(atomic.remove_folder, scratch)
-            job = dataclasses.replace(job, scratch_dir=scratch)
+            job = dataclasses.replace(job, records=dataclasses.replace(job.records, scratch_dir=scratch))
         yield job
 
 

@@ -5,18 +5,20 @@ an instance two ranges of tokens and a few masked positions. `tests/helpers/plai
 in plain Python.
 
 Every draw comes from CPython's Mersenne Twister, in the order in which the original draws (its
-create_pretraining_data.py), so that the same seed gives the same instances. The generator's state is an array of
-uint32: the 624 words of MT19937 and the number of words used up, as in `random.Random.getstate()`, followed by the 624
-outputs of these words. The `random_sample` of NumPy's older generator is `random` of the same Mersenne Twister.
+create_pretraining_data.py), so that the same seed gives the same instances. Numba has the same generators as `random`
+and NumPy's older one, and `drawing_from` hands their states over.
 
 Shape legend: S max_seq_length, P max_predictions_per_seq.
 """
 
+import contextlib
 import random
+from collections.abc import Iterator
 
 import numpy as np
+from numba import _helperlib
 
-from bert_tf.system.numba_compile import compiled, inner
+from bert_tf.system.numba_compile import compiled, inner, is_interpreting
 
 # The state of `plan_instances` between two calls, as an int64 array.
 PLACE_PASS, PLACE_DOCUMENT, PLACE_SENTENCE, PLACE_TARGET = range(4)
@@ -24,94 +26,57 @@ PLACE_PASS, PLACE_DOCUMENT, PLACE_SENTENCE, PLACE_TARGET = range(4)
 A_BEGIN, A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NUM_MASKED = range(6)
 NO_B = -1  # as B_BEGIN: the instance is not a pair but [CLS] A [SEP]
 _SCRATCH_ROWS = 6
-_STATE_WORDS = 624
-_OUTPUTS = _STATE_WORDS + 1  # where the outputs begin in a state
 
 
 # ---- random numbers --------------------------------------------------------------------------------------------------
 
 
-def generator_state(rng: random.Random | np.random.RandomState) -> np.ndarray:
-    """The state of Python's generator, or of NumPy's older one, which is the same: uint32 [1249]."""
-    state = np.empty(_OUTPUTS + _STATE_WORDS, np.uint32)
-    if isinstance(rng, random.Random):
-        state[:_OUTPUTS] = rng.getstate()[1]
-    else:
-        _, state[:_STATE_WORDS], state[_STATE_WORDS], *_ = rng.get_state(legacy=True)
-    _fill_outputs(state)
-    return state
-
-
-def restore(rng: random.Random | np.random.RandomState, state: np.ndarray) -> None:
-    """Sets a generator to the state that compiled code left."""
-    if isinstance(rng, random.Random):
-        rng.setstate((3, tuple(state[:_OUTPUTS].tolist()), None))
-    else:
-        rng.set_state(("MT19937", state[:_STATE_WORDS], int(state[_STATE_WORDS])))
-
-
-@inner
-def _twist(word, following, far):
-    mixed = (word & np.uint32(0x80000000)) | (following & np.uint32(0x7FFFFFFF))
-    return far ^ (mixed >> np.uint32(1)) ^ ((mixed & np.uint32(1)) * np.uint32(0x9908B0DF))
-
-
-@inner
-def _next_words(state):
-    """The next 624 words (Matsumoto and Nishimura 1998). The loops are simple, so that they can be vectorized."""
-    for k in range(_STATE_WORDS - 397):
-        state[k] = _twist(state[k], state[k + 1], state[k + 397])
-    for k in range(_STATE_WORDS - 397, _STATE_WORDS - 1):
-        state[k] = _twist(state[k], state[k + 1], state[k + 397 - _STATE_WORDS])
-    state[_STATE_WORDS - 1] = _twist(state[_STATE_WORDS - 1], state[0], state[396])
-    _fill_outputs(state)
+@contextlib.contextmanager
+def drawing_from(rng: random.Random, numpy_rng: np.random.RandomState | None = None) -> Iterator[None]:
+    """In this context `random` and `np.random` in compiled functions are these generators, which are left where they
+    are then. Of this thread alone, as Numba has generators for each."""
+    numpy_rng = numpy_rng or np.random.RandomState(0)
+    if is_interpreting():
+        before = random.getstate(), np.random.get_state()  # noqa: NPY002
+        random.setstate(rng.getstate())
+        np.random.set_state(numpy_rng.get_state())  # noqa: NPY002
+        try:
+            yield
+        finally:
+            rng.setstate(random.getstate())
+            numpy_rng.set_state(np.random.get_state())  # noqa: NPY002
+            random.setstate(before[0])
+            np.random.set_state(before[1])  # noqa: NPY002
+        return
+    python, numpy = _helperlib.rnd_get_py_state_ptr(), _helperlib.rnd_get_np_state_ptr()
+    *words, used = rng.getstate()[1]
+    _helperlib.rnd_set_state(python, (used, words))
+    _, words, used, *_ = numpy_rng.get_state()
+    _helperlib.rnd_set_state(numpy, (used, words.tolist()))
+    try:
+        yield
+    finally:
+        used, words = _helperlib.rnd_get_state(python)
+        rng.setstate((3, (*words, used), None))
+        used, words = _helperlib.rnd_get_state(numpy)
+        numpy_rng.set_state(("MT19937", words, used))
 
 
 @inner
-def _fill_outputs(state):
-    for k in range(_STATE_WORDS):
-        word = state[k]
-        word ^= word >> np.uint32(11)
-        word ^= (word << np.uint32(7)) & np.uint32(0x9D2C5680)
-        word ^= (word << np.uint32(15)) & np.uint32(0xEFC60000)
-        state[_OUTPUTS + k] = word ^ (word >> np.uint32(18))
-
-
-@inner
-def _next_word(state):
-    """The next 32 bits."""
-    used = np.int64(state[_STATE_WORDS])
-    if used >= _STATE_WORDS:
-        _next_words(state)
-        used = 0
-    state[_STATE_WORDS] = used + 1
-    return state[_OUTPUTS + used]
-
-
-@inner
-def random_float(state):
-    """`rng.random()`: 53 bits, from 0 to below 1."""
-    high = np.int64(_next_word(state) >> np.uint32(5))
-    low = np.int64(_next_word(state) >> np.uint32(6))
-    return (high * 67108864.0 + low) * (1.0 / 9007199254740992.0)
-
-
-@inner
-def below(state, count):
+def below(count):
     """`rng.randrange(count)`; count from 1 to 2^32 - 1."""
     bits, rest = 0, count
     while rest:
         bits += 1
         rest >>= 1
-    shift = np.uint32(32 - bits)
-    number = np.int64(_next_word(state) >> shift)
+    number = np.int64(random.getrandbits(32)) >> (32 - bits)
     while number >= count:
-        number = np.int64(_next_word(state) >> shift)
+        number = np.int64(random.getrandbits(32)) >> (32 - bits)
     return number
 
 
 @compiled
-def shuffle(state, items, length):
+def shuffle(items, length):
     """`rng.shuffle` of the first `length` items of an array, in place."""
     bits = 0
     while (length >> bits) > 0:
@@ -120,10 +85,9 @@ def shuffle(state, items, length):
         count = last + 1
         if count < (1 << (bits - 1)):
             bits -= 1
-        shift = np.uint32(32 - bits)
-        number = np.int64(_next_word(state) >> shift)
+        number = np.int64(random.getrandbits(32)) >> (32 - bits)
         while number >= count:
-            number = np.int64(_next_word(state) >> shift)
+            number = np.int64(random.getrandbits(32)) >> (32 - bits)
         items[last], items[number] = items[number], items[last]
 
 
@@ -138,7 +102,7 @@ def begin_of(ends, number):
 
 @compiled
 def plan_instances(
-    tokens, continuations, sentence_ends, document_ends, order, state, numpy_state, place, settings, probabilities,
+    tokens, continuations, sentence_ends, document_ends, order, place, settings, probabilities,
     ngram_shares, all_ids, is_continuation, spans, positions, replacements,
 ):  # fmt: skip
     """Makes more instances until `spans` is full or all passes are done.
@@ -147,7 +111,6 @@ def plan_instances(
       tokens: uint16 or int32, the whole text. continuations: uint8, whether each token continues a word, or empty:
         is_continuation says it. sentence_ends: int64, where each sentence ends in tokens.
       document_ends: int64, where each document ends in sentences. order: int64, the documents in shuffled order.
-      state: of the generator. numpy_state: of NumPy's, see `_mask`.
       place: int64 [4], where to continue; at first zeros, with PLACE_TARGET -1.
       settings: int64 (S, dupe_factor, P, whether whole words are masked, whether instances are pairs, whether the
         order of pairs is the question, ids of [CLS], [SEP], [MASK]); P 0: no masks. What is not a pair is
@@ -173,8 +136,8 @@ def plan_instances(
             first, last = begin_of(document_ends, order[number]), document_ends[order[number]]
             if place[PLACE_TARGET] < 0:
                 place[PLACE_TARGET] = max_num_tokens
-                if random_float(state) < probabilities[0]:
-                    place[PLACE_TARGET] = 2 + below(state, max_num_tokens - 1)
+                if random.random() < probabilities[0]:
+                    place[PLACE_TARGET] = 2 + below(max_num_tokens - 1)
                 place[PLACE_SENTENCE] = first
             while place[PLACE_SENTENCE] < last:
                 if made == len(spans):
@@ -182,14 +145,14 @@ def plan_instances(
                 span = spans[made]
                 place[PLACE_SENTENCE] = _put_span(
                     sentence_ends, document_ends, order, number, place[PLACE_SENTENCE], last, place[PLACE_TARGET],
-                    pairs, in_order, state, span,
+                    pairs, in_order, span,
                 )  # fmt: skip
-                _truncate(span, max_num_tokens, state)
+                _truncate(span, max_num_tokens)
                 span[NUM_MASKED] = 0
                 if settings[2]:
                     span[NUM_MASKED] = _mask_span(
                         tokens, continuations, is_continuation, span, settings, probabilities, ngram_shares, all_ids,
-                        state, numpy_state, row, continues, scratch, positions[made], replacements[made],
+                        row, continues, scratch, positions[made], replacements[made],
                     )  # fmt: skip
                 made += 1
             place[PLACE_DOCUMENT] += 1
@@ -201,8 +164,8 @@ def plan_instances(
 
 @inner
 def _mask_span(
-    tokens, continuations, is_continuation, span, settings, probabilities, ngram_shares, all_ids, state, numpy_state,
-    row, continues, scratch, positions, replacements,
+    tokens, continuations, is_continuation, span, settings, probabilities, ngram_shares, all_ids, row,
+    continues, scratch, positions, replacements,
 ):  # fmt: skip
     """Masks an instance; returns the number of masks. See `plan_instances` and `_mask`."""
     _, _, max_predictions, whole_words, _, _, cls_id, sep_id, mask_id = settings
@@ -214,19 +177,19 @@ def _mask_span(
     to_predict = min(max_predictions, max(1, np.int64(np.rint(row_length * masked_lm_prob))))
     return _mask(
         row, row_length, to_predict, whole_words, ngram_shares, mask_rate, keep_share, cls_id, sep_id, mask_id, all_ids,
-        continues, state, numpy_state, scratch, positions, replacements,
+        continues, scratch, positions, replacements,
     )  # fmt: skip
 
 
 @inner
 def _put_span(
-    sentence_ends, document_ends, order, number, start, last, target_length, pairs, in_order, state, span,
+    sentence_ends, document_ends, order, number, start, last, target_length, pairs, in_order, span,
 ):  # fmt: skip
     """Puts texts and label of the instance that begins with the sentence `start`; returns the sentence after it."""
     begin, _, end = _sentences_from(sentence_ends, start, last, target_length)
     if pairs:
         end, span[LABEL] = _put_pair(
-            sentence_ends, document_ends, order, number, begin, start, end, target_length, in_order, state, span
+            sentence_ends, document_ends, order, number, begin, start, end, target_length, in_order, span
         )
     else:
         span[A_BEGIN], span[A_LENGTH] = begin, sentence_ends[end - 1] - begin
@@ -237,7 +200,7 @@ def _put_span(
 
 @inner
 def _put_pair(
-    sentence_ends, document_ends, order, number, begin, start, end, target_length, in_order, state, span
+    sentence_ends, document_ends, order, number, begin, start, end, target_length, in_order, span
 ):  # fmt: skip
     """Divides sentences, from `start` on, into A and B, or finds another B, and writes both to span.
 
@@ -245,16 +208,16 @@ def _put_pair(
       The sentence after those that were used, and the label.
     """
     num_sentences = end - start
-    a_end = start + 1 if num_sentences == 1 else start + 1 + below(state, num_sentences - 1)
+    a_end = start + 1 if num_sentences == 1 else start + 1 + below(num_sentences - 1)
     span[A_BEGIN], span[A_LENGTH] = begin, sentence_ends[a_end - 1] - begin
-    if num_sentences == 1 or (not in_order and random_float(state) < 0.5):
+    if num_sentences == 1 or (not in_order and random.random() < 0.5):
         span[B_BEGIN], span[B_LENGTH] = _random_next(
-            sentence_ends, document_ends, order, number, target_length - span[A_LENGTH], state
+            sentence_ends, document_ends, order, number, target_length - span[A_LENGTH]
         )
         return a_end, np.int64(1)
     span[B_BEGIN] = sentence_ends[a_end - 1]
     span[B_LENGTH] = sentence_ends[end - 1] - span[B_BEGIN]
-    swapped = np.int64(in_order != 0 and random_float(state) < 0.5)
+    swapped = np.int64(in_order != 0 and random.random() < 0.5)
     if swapped:
         span[A_BEGIN], span[B_BEGIN] = span[B_BEGIN], span[A_BEGIN]
         span[A_LENGTH], span[B_LENGTH] = span[B_LENGTH], span[A_LENGTH]
@@ -262,17 +225,17 @@ def _put_pair(
 
 
 @inner
-def _random_next(sentence_ends, document_ends, order, number, target_length, state):
+def _random_next(sentence_ends, document_ends, order, number, target_length):
     """Sentences of a random place of, if ten draws find one, another document: (first token, number of tokens)."""
     other = 0
     for _ in range(10):
-        other = below(state, len(order))
+        other = below(len(order))
         if other != number:
             break
     document = order[other]
     first = begin_of(document_ends, document)
     last = document_ends[document]
-    begin, length, _ = _sentences_from(sentence_ends, first + below(state, last - first), last, target_length)
+    begin, length, _ = _sentences_from(sentence_ends, first + below(last - first), last, target_length)
     return begin, length
 
 
@@ -289,15 +252,15 @@ def _sentences_from(sentence_ends, start, last, target_length):
 
 
 @inner
-def _truncate(span, max_num_tokens, state):
+def _truncate(span, max_num_tokens):
     """Takes tokens off the longer of A and B, at one end or the other, until both fit."""
     while span[A_LENGTH] + span[B_LENGTH] > max_num_tokens:
         if span[A_LENGTH] > span[B_LENGTH]:
             span[A_LENGTH] -= 1
-            span[A_BEGIN] += random_float(state) < 0.5
+            span[A_BEGIN] += random.random() < 0.5
         else:
             span[B_LENGTH] -= 1
-            span[B_BEGIN] += random_float(state) < 0.5
+            span[B_BEGIN] += random.random() < 0.5
 
 
 @inner
@@ -332,7 +295,7 @@ def _gather_continuations(continuations, is_continuation, span, row, length, con
 @inner
 def _mask(
     row, length, to_predict, whole_words, ngram_shares, mask_rate, keep_share, cls_id, sep_id, mask_id, all_ids,
-    continues, state, numpy_state, scratch, positions, replacements,
+    continues, scratch, positions, replacements,
 ):  # fmt: skip
     """Chooses positions of one instance and the tokens to put there; returns their number.
 
@@ -340,7 +303,6 @@ def _mask(
       row: int32 [S], the first `length` are the instance. to_predict: most positions.
       ngram_shares: float64 [N], the share of n-grams of up to 1, 2, ... N words, the last 1; or empty: single words.
       continues: int32 [S], whether each token continues a word; used if whole_words.
-      state, numpy_state: of Python's generator, and of NumPy's, which draws the lengths of n-grams.
       scratch: int64 [_SCRATCH_ROWS, S + 1]. positions, replacements: int32 [P], filled in, by increasing position.
     """
     words, order, chosen = scratch[0], scratch[1], scratch[2]  # words: the word that each candidate belongs to
@@ -358,15 +320,13 @@ def _mask(
         candidates[num_candidates] = position
         num_candidates += 1
     begins[num_words] = num_candidates
-    shuffle(state, order, num_words)
-    count = _choose(
-        order, words, begins, candidates, num_words, to_predict, ngram_shares, numpy_state, scratch[5], chosen
-    )
+    shuffle(order, num_words)
+    count = _choose(order, words, begins, candidates, num_words, to_predict, ngram_shares, scratch[5], chosen)
     for k in range(count):
         position = chosen[k]
         token = mask_id
-        if random_float(state) >= mask_rate:
-            token = row[position] if random_float(state) < keep_share else all_ids[below(state, len(all_ids))]
+        if random.random() >= mask_rate:
+            token = row[position] if random.random() < keep_share else all_ids[below(len(all_ids))]
         # Inserted in order: there are few.
         place = k
         while place and positions[place - 1] > position:
@@ -376,12 +336,12 @@ def _mask(
         positions[place] = position
         replacements[place] = token
     if len(ngram_shares):
-        shuffle(state, order, num_words)  # as the original does, for a permutation that it rarely makes
+        shuffle(order, num_words)  # as the original does, for a permutation that it rarely makes
     return count
 
 
 @inner
-def _choose(order, words, begins, candidates, num_words, to_predict, ngram_shares, numpy_state, covered, chosen):
+def _choose(order, words, begins, candidates, num_words, to_predict, ngram_shares, covered, chosen):
     """Positions of words, or n-grams that begin with each word, in the order given, as long as they fit.
 
     The length of an n-gram is drawn for every word, also for one that is then left out: because not even it alone fits,
@@ -397,7 +357,7 @@ def _choose(order, words, begins, candidates, num_words, to_predict, ngram_share
             break
         size = 1
         if len(ngram_shares):
-            draw = random_float(numpy_state)
+            draw = np.random.random()  # noqa: NPY002
             while ngram_shares[size - 1] <= draw:
                 size += 1
         begin = order[k]

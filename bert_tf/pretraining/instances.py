@@ -26,34 +26,6 @@ from bert_tf.text.tokenizer import Tokenizer
 _INSTANCES_PER_CALL = 1 << 15
 
 
-@dataclasses.dataclass(frozen=True)
-class VocabularyIds:
-    """What instances need to know about a vocabulary.
-
-    Attributes:
-      cls_id, sep_id, mask_id: ids of [CLS], [SEP] and [MASK], whatever they are called.
-      all_ids: every id, in the order of the vocabulary file; random replacements are drawn from all of them, special
-        and unused tokens included.
-      continuations: ids of tokens that continue a word.
-      pad_id: pads shorter rows. unk_id: of the unknown token.
-    """
-
-    cls_id: int
-    sep_id: int
-    mask_id: int
-    all_ids: Sequence[int]
-    continuations: frozenset[int]
-    pad_id: int = 0
-    unk_id: int = -1
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer) -> "VocabularyIds":
-        """Those of a tokenizer. ValueError if a special token is missing."""
-        continuations = frozenset(np.flatnonzero(tokenizer.continuations).tolist())
-        special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
-        return cls(*special, list(tokenizer.vocab.values()), continuations, tokenizer.pad_id, tokenizer.unk_id)
-
-
 @dataclasses.dataclass(slots=True)
 class TrainingInstance:
     """One pair of sentence runs (original: TrainingInstance, which holds tokens where this holds ids).
@@ -82,14 +54,14 @@ class Instances(Sequence[TrainingInstance]):
     """The instances of a text, in their final, shuffled order; read from disk when asked for.
 
     Attributes:
-      store: the text. settings, vocabulary: what they were made with.
+      store: the text. settings, tokenizer: what they were made with.
       spans: int64 [n, 6], see `instance_kernels`. positions, replacements: int32 [n, P]. All in the order of making.
       order: int64 [n], the final order.
       left_out: how many more there would be if none were too short, or too much of it unknown.
     """
 
-    def __init__(self, store, settings, vocabulary, spans, positions, replacements, order, left_out=0):
-        self.store, self.settings, self.vocabulary, self.left_out = store, settings, vocabulary, left_out
+    def __init__(self, store, settings, tokenizer, spans, positions, replacements, order, left_out=0):
+        self.store, self.settings, self.tokenizer, self.left_out = store, settings, tokenizer, left_out
         self.spans, self.positions, self.replacements, self.order = spans, positions, replacements, order
 
     def __len__(self) -> int:
@@ -99,9 +71,9 @@ class Instances(Sequence[TrainingInstance]):
         if isinstance(place, slice):
             return [self[k] for k in range(*place.indices(len(self)))]
         number = self.order[place]
-        span, vocabulary = self.spans[number], self.vocabulary
+        span, tokenizer = self.spans[number], self.tokenizer
         row = np.empty(self.settings.max_seq_length, np.int32)
-        length = instance_kernels.gather(self.store.tokens, span, vocabulary.cls_id, vocabulary.sep_id, row)
+        length = instance_kernels.gather(self.store.tokens, span, tokenizer.cls_id, tokenizer.sep_id, row)
         positions = self.positions[number, : span[instance_kernels.NUM_MASKED]]
         labels = row[positions].tolist()
         row[positions] = self.replacements[number, : len(positions)]
@@ -114,7 +86,7 @@ class Instances(Sequence[TrainingInstance]):
 def create_instances(
     store: TokenStore,
     settings: InstanceSettings,
-    vocabulary: VocabularyIds,
+    tokenizer: Tokenizer,
     rng: random.Random,
     directory: str,
     bar: Callable = progress_bar,
@@ -133,44 +105,37 @@ def create_instances(
 
     Args:
       store: the text; with separators for the kinds in WITH_SEPARATORS.
-      vocabulary: of the tokenizer.
+      tokenizer: of the text. Random replacements are drawn from all of its ids, special and unused ones included.
       rng: the only source of randomness but for numpy_rng; left where the original would leave it.
       directory: local; instances are kept in files there.
       bar: makes the progress bar.
       numpy_rng: draws the lengths of n-grams, as in ALBERT's original; needed with settings.ngram.
     """
-    state = instance_kernels.generator_state(rng)
-    numpy_state = instance_kernels.generator_state(numpy_rng or np.random.RandomState(0))
     total, unit = len(store.sentence_ends), "lines"
-    if settings.rows == "pairs":
-        total, unit = settings.dupe_factor * len(store.document_ends), "documents"
-        plan = _plan_of_pairs(store, settings, vocabulary, state, numpy_state)
-    elif settings.rows == "electra":
-        total, unit = store.num_tokens, "tokens"
-        plan = row_kinds.electra_plan(store, settings.max_seq_length, state, os.path.join(directory, "rows"))
-    else:
-        plan = row_kinds.lines_plan(store, settings, vocabulary.unk_id)
-    with bar(total=total, desc="building instances", unit=unit, unit_scale=True) as progress:
-        width = settings.max_predictions_per_seq if settings.rows == "pairs" else 0
-        arrays = _write_planned(plan, width, directory, progress.update)
-    order = np.arange(len(arrays[0]), dtype=np.int64)
-    if settings.rows == "electra":
-        store = dataclasses.replace(store, tokens=map_file(os.path.join(directory, "rows"), store.tokens.dtype.type))
-    else:
-        instance_kernels.shuffle(state, order, len(order))
-    instance_kernels.restore(rng, state)
-    if numpy_rng:
-        instance_kernels.restore(numpy_rng, numpy_state)
-    return Instances(store, settings, vocabulary, *arrays, order, plan.left_out())
+    width = settings.max_predictions_per_seq if settings.rows == "pairs" else 0
+    with instance_kernels.drawing_from(rng, numpy_rng):
+        if settings.rows == "pairs":
+            total, unit = settings.dupe_factor * len(store.document_ends), "documents"
+            plan = _plan_of_pairs(store, settings, tokenizer)
+        elif settings.rows == "electra":
+            total, unit = store.num_tokens, "tokens"
+            plan = row_kinds.electra_plan(store, settings.max_seq_length, os.path.join(directory, "rows"))
+        else:
+            plan = row_kinds.lines_plan(store, settings, tokenizer.unk_id)
+        with bar(total=total, desc="building instances", unit=unit, unit_scale=True) as progress:
+            arrays = _write_planned(plan, width, directory, progress.update)
+        order = np.arange(len(arrays[0]), dtype=np.int64)
+        if settings.rows == "electra":
+            rows = map_file(os.path.join(directory, "rows"), store.tokens.dtype.type)
+            store = dataclasses.replace(store, tokens=rows)
+        else:
+            instance_kernels.shuffle(order, len(order))
+    return Instances(store, settings, tokenizer, *arrays, order, plan.left_out())
 
 
-def _plan_of_pairs(
-    store: TokenStore, settings: InstanceSettings, vocabulary: VocabularyIds, state: np.ndarray, numpy_state: np.ndarray
-) -> Plan:
+def _plan_of_pairs(store: TokenStore, settings: InstanceSettings, tokenizer: Tokenizer) -> Plan:
     order = np.arange(len(store.document_ends), dtype=np.int64)
-    instance_kernels.shuffle(state, order, len(order))
-    is_continuation = np.zeros(max(vocabulary.all_ids) + 1, np.bool_)
-    is_continuation[list(vocabulary.continuations)] = True
+    instance_kernels.shuffle(order, len(order))
     place = np.array([0, 0, 0, -1], np.int64)
     # By the original's two draws: one whether the token becomes [MASK], and if not, one whether it stays.
     not_masked = settings.random_rate + settings.keep_rate
@@ -178,15 +143,15 @@ def _plan_of_pairs(
     numbers = (
         settings.max_seq_length, settings.dupe_factor, settings.max_predictions_per_seq,
         int(settings.do_whole_word_mask), int(settings.nsp), int(settings.next_sentence == "order"),
-        vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id,
+        tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id,
     )  # fmt: skip
     probabilities = (settings.short_seq_prob, settings.masked_lm_prob, settings.mask_rate, keep_share)
-    shares, all_ids = ngram_shares(settings), np.array(vocabulary.all_ids, np.int32)
+    shares, all_ids = ngram_shares(settings), np.array([*tokenizer.vocab.values()], np.int32)
 
     def fill(*chunk: np.ndarray) -> int:
         return instance_kernels.plan_instances(
-            store.tokens, store.continuations, store.sentence_ends, store.document_ends, order, state, numpy_state,
-            place, numbers, probabilities, shares, all_ids, is_continuation, *chunk,
+            store.tokens, store.continuations, store.sentence_ends, store.document_ends, order, place, numbers,
+            probabilities, shares, all_ids, tokenizer.continuations, *chunk,
         )  # fmt: skip
 
     def done() -> int:

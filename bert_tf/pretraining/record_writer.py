@@ -230,15 +230,15 @@ def blocks_of(
 
     Record k holds the instances members[row_ends[k - 1]:row_ends[k]]; masked records and ELECTRA's hold one each.
     """
-    settings, vocabulary, store = instances.settings, instances.vocabulary, instances.store
+    settings, tokenizer, store = instances.settings, instances.tokenizer, instances.store
     length, predictions = settings.max_seq_length, settings.max_predictions_per_seq
-    special = vocabulary.cls_id, vocabulary.sep_id
+    special = tokenizer.cls_id, tokenizer.sep_id
     is_electra = settings.rows == "electra"
     if is_electra or predictions:
         widths = dict.fromkeys(MASKED[:3], length)
         if predictions:
             widths |= {**dict.fromkeys(MASKED[3:6], predictions), MASKED[6]: 1}
-        pad_id = 0 if is_electra else vocabulary.pad_id
+        pad_id = 0 if is_electra else tokenizer.pad_id
     else:
         widths = {"input_ids": length, "segment_lengths": 2 * max_pairs, "next_sentence_labels": max_pairs}
         widths |= {"word_continuations": length} if len(store.continuations) else {}

@@ -27,9 +27,7 @@ from bert_tf.pretraining.instance_kernels import (
     NUM_MASKED,
     begin_of,
     below,
-    generator_state,
-    random_float,
-    restore,
+    drawing_from,
     shuffle,
 )
 from bert_tf.pretraining.record_settings import InstanceSettings
@@ -74,12 +72,11 @@ def lines_plan(store: TokenStore, settings: InstanceSettings, unknown_id: int) -
     return Plan(fill, lambda: int(place[0]), lambda: int(place[2]) if settings.rows == "lines" else 0)
 
 
-def electra_plan(store: TokenStore, max_seq_length: int, state: np.ndarray, path: str) -> Plan:
+def electra_plan(store: TokenStore, max_seq_length: int, path: str) -> Plan:
     """The plan of ELECTRA's rows, in the order of the text, with every draw of the original's.
 
     Args:
-      state: of the generator. path: a local file for the rows' tokens, end to end, since a row takes sentences out of
-        their order.
+      path: a local file for the rows' tokens, end to end, since a row takes sentences out of their order.
     """
     place = np.array([0, 0, 0, 0, max_seq_length], np.int64)
     tokens = np.empty(max(_ROW_TOKENS, max_seq_length), store.tokens.dtype)
@@ -93,7 +90,7 @@ def electra_plan(store: TokenStore, max_seq_length: int, state: np.ndarray, path
         with open(path, "ab") as file:
             while new and made < len(spans):
                 new, filled = plan_electra(
-                    store.tokens, store.sentence_ends, store.document_ends, max_seq_length, state, place,
+                    store.tokens, store.sentence_ends, store.document_ends, max_seq_length, place,
                     file.tell() // tokens.itemsize, spans[made:], tokens,
                 )  # fmt: skip
                 file.write(tokens[:filled].data)
@@ -116,17 +113,12 @@ def pack(lengths: np.ndarray, row_length: int, max_items: int, rng: random.Rando
     """
     order = np.argsort(-lengths, kind="stable")
     row_of, num_rows = _best_fit(lengths[order].astype(np.int64), row_length, max_items)
-    row_of = _shuffled(num_rows, rng)[row_of]
+    rows = np.arange(num_rows, dtype=np.int64)
+    with drawing_from(rng):
+        shuffle(rows, num_rows)
+    row_of = rows[row_of]
     members = order[np.argsort(row_of, kind="stable")]
     return members.astype(np.int64), np.cumsum(np.bincount(row_of, minlength=num_rows)).astype(np.int64)
-
-
-def _shuffled(count: int, rng: random.Random) -> np.ndarray:
-    """int64 [count]: a range, as `rng.shuffle` leaves it."""
-    order, state = np.arange(count, dtype=np.int64), generator_state(rng)
-    shuffle(state, order, count)
-    restore(rng, state)
-    return order
 
 
 # ---- compiled loops --------------------------------------------------------------------------------------------------
@@ -144,11 +136,11 @@ def _put_span(span, a_begin, a_length, b_begin, b_length):
 
 
 @compiled
-def plan_electra(tokens, sentence_ends, document_ends, max_seq_length, state, place, used, spans, rows):
+def plan_electra(tokens, sentence_ends, document_ends, max_seq_length, place, used, spans, rows):
     """Makes more rows until `spans` or `rows` is full or the text ends (original: build_pretraining_dataset.py).
 
     Args:
-      tokens, sentence_ends, document_ends: see `instance_kernels.plan_instances`. state: of the generator.
+      tokens, sentence_ends, document_ends: see `instance_kernels.plan_instances`.
       place: int64 [5], where to continue; at first zeros, with TARGET max_seq_length.
       used: tokens in the rows of earlier calls.
       spans: int64 [n, 6], filled in. They point into all rows end to end, since a row takes sentences out of their
@@ -172,7 +164,7 @@ def plan_electra(tokens, sentence_ends, document_ends, max_seq_length, state, pl
                 return made, filled
             ends = sentence_ends[place[FIRST] : place[SENTENCE]]
             begin = begin_of(sentence_ends, place[FIRST])
-            _divide(begin, ends, place[TARGET], state, in_a)
+            _divide(begin, ends, place[TARGET], in_a)
             row = rows[filled:]
             a_length = _copy(tokens, begin, ends, in_a, True, max_seq_length - 2, row)
             b_length = _copy(tokens, begin, ends, in_a, False, max(0, max_seq_length - a_length - 3), row[a_length:])
@@ -181,17 +173,17 @@ def plan_electra(tokens, sentence_ends, document_ends, max_seq_length, state, pl
             made += 1
             filled += a_length + b_length
             place[TARGET] = max_seq_length
-            if random_float(state) < _SHORT_SHARE:
-                place[TARGET] = _SHORTEST + below(state, max_seq_length - _SHORTEST + 1)
+            if random.random() < _SHORT_SHARE:
+                place[TARGET] = _SHORTEST + below(max_seq_length - _SHORTEST + 1)
             place[FIRST], place[GATHERED] = place[SENTENCE], 0
         place[DOCUMENT] += 1
     return made, filled
 
 
 @inner
-def _divide(begin, ends, target, state, in_a):
+def _divide(begin, ends, target, in_a):
     """Whether each of the sentences, which follow each other from `begin`, is in A."""
-    a_target = _NO_LIMIT if random_float(state) < _SINGLE_SHARE else (target - 3) // 2
+    a_target = _NO_LIMIT if random.random() < _SINGLE_SHARE else (target - 3) // 2
     a_length = b_length = 0
     for number in range(len(ends)):
         length = ends[number] - begin
@@ -199,7 +191,7 @@ def _divide(begin, ends, target, state, in_a):
         in_a[number] = (
             a_length == 0
             or a_length + length < a_target
-            or (b_length == 0 and a_length < a_target and random_float(state) < 0.5)
+            or (b_length == 0 and a_length < a_target and random.random() < 0.5)
         )
         if in_a[number]:
             a_length += length

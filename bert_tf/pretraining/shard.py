@@ -23,7 +23,7 @@ from bert_tf.pretraining import record_writer
 from bert_tf.pretraining.corpus import Corpus
 from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.instance_kernels import A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NO_B, NUM_MASKED
-from bert_tf.pretraining.instances import Instances, VocabularyIds, create_instances, log_instances
+from bert_tf.pretraining.instances import Instances, create_instances, log_instances
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings
 from bert_tf.pretraining.row_kinds import WITH_SEPARATORS, pack
 from bert_tf.pretraining.token_store import TokenStore, merge_stores, tokenize
@@ -43,7 +43,7 @@ _PACKED_PAIRS = 8  # most pairs per row with --pack_sequences
 _INSTANCES_LOGGED = 3
 _STAGES = 3  # of a shard, which take about the same time: tokenizing, building, writing
 _BYTES_A_TASK = 16 << 20  # of text, where one shard is tokenized by several processes
-_ROWS_AT_ONCE = 1 << 20
+_TOKENS_AT_ONCE = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +53,8 @@ class ShardJob:
     Attributes:
       input_files: the text, see `corpus.Corpus`; text: how to read it.
       output_files: names of the files, which `shard_name` completes where there are several shards.
-      records, instances: the settings; of unmasked records instances.max_predictions_per_seq is 0.
-      do_lower_case, strip_accents: of the tokenizer.
-      scratch_dir: local directory for what does not fit in memory; None: the system's.
+      records, instances: the settings, with the tokenizer's do_lower_case and strip_accents; of unmasked records
+        instances.max_predictions_per_seq is 0.
       fingerprint: of everything the output depends on.
     """
 
@@ -64,9 +63,6 @@ class ShardJob:
     text: TextSettings
     records: RecordSettings
     instances: InstanceSettings
-    do_lower_case: bool
-    strip_accents: bool | None
-    scratch_dir: str | None
     fingerprint: str
 
     @property
@@ -95,8 +91,8 @@ class ShardJob:
         return int.from_bytes(hashlib.sha256(f"{seed}/{shard}".encode()).digest()[:8], "big")
 
     def tokenizer(self) -> Tokenizer:
-        electra = self.instances.rows == "electra"
-        return read_tokenizer(self.records.vocab_file, self.do_lower_case, self.strip_accents, electra)
+        records, electra = self.records, self.instances.rows == "electra"
+        return read_tokenizer(records.vocab_file, records.do_lower_case, records.strip_accents, electra)
 
     def store_arguments(self, tokenizer: Tokenizer) -> dict:
         """What `token_store.tokenize` needs to know beside the text, by the names of its arguments."""
@@ -154,7 +150,7 @@ def make_shard(
     # Opened before the long work, so that an output that can't be written fails at once.
     with (
         written_together(job.files(shard)) as temporary,
-        tempfile.TemporaryDirectory(prefix=f"bert_tf_{shard}_", dir=job.scratch_dir) as scratch,
+        tempfile.TemporaryDirectory(prefix=f"bert_tf_{shard}_", dir=job.records.scratch_dir) as scratch,
         _explained_full_disk(scratch),
         interpreted(corpus.total_bytes * job.instances.dupe_factor <= BYTES_INTERPRETED),
     ):
@@ -165,8 +161,7 @@ def make_shard(
         rng = random.Random(job.seed(shard))
         # ALBERT's original leaves NumPy's generator unseeded.
         numpy_rng = np.random.RandomState(job.seed(shard) % 2**32)
-        vocabulary = VocabularyIds.of(tokenizer)
-        instances = create_instances(store, job.instances, vocabulary, rng, scratch, bar, numpy_rng)
+        instances = create_instances(store, job.instances, tokenizer, rng, scratch, bar, numpy_rng)
         if log:
             log_instances(instances[:_INSTANCES_LOGGED], tokenizer.inv_vocab, job.instances.next_sentence)
         if not len(instances) and job.num_shards == 1:
@@ -297,11 +292,8 @@ def _write(
 def _count_text(store: TokenStore, unknown_id: int, separated: bool) -> dict:
     """Counts of a store's text, without its separators, if it has any."""
     documents, sentences = len(store.document_ends), len(store.sentence_ends)
-    tokens = store.tokens
-    unknown = sum(
-        int(np.count_nonzero(tokens[begin : begin + _ROWS_AT_ONCE] == unknown_id))
-        for begin in range(0, len(tokens), _ROWS_AT_ONCE)
-    )
+    parts = (store.tokens[k : k + _TOKENS_AT_ONCE] for k in range(0, len(store.tokens), _TOKENS_AT_ONCE))
+    unknown = sum(int(np.count_nonzero(part == unknown_id)) for part in parts)
     return {
         "documents": documents,
         "sentences": sentences - documents * separated,
@@ -311,11 +303,7 @@ def _count_text(store: TokenStore, unknown_id: int, separated: bool) -> dict:
 
 
 def _count_instances(instances: Instances, rows: int) -> dict:
-    totals, singles = np.zeros(instances.spans.shape[1], np.int64), 0
-    for begin in range(0, len(instances), _ROWS_AT_ONCE):
-        spans = instances.spans[begin : begin + _ROWS_AT_ONCE]
-        totals += spans.sum(axis=0)
-        singles += int(np.count_nonzero(spans[:, B_BEGIN] == NO_B))
+    totals, singles = instances.spans.sum(axis=0), int(np.count_nonzero(instances.spans[:, B_BEGIN] == NO_B))
     in_order = instances.settings.next_sentence == "order"
     return {
         "instances": len(instances),

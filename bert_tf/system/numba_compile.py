@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from numba.core import event, types
+from numba.core import types
 from numba.core.registry import CPUDispatcher
 
 from bert_tf.system import progress
@@ -36,16 +36,15 @@ def is_interpreting() -> bool:
     return _interpreting.get()
 
 
-def compiled(function: Callable) -> "_Loop":
+def compiled(function: Callable) -> "_CachedLoop":
     """Compiles a function on its first call, and again after any of the compiled modules of its folder has changed.
 
     Numba itself looks only at the function's own file, although what it calls is compiled into it.
     """
-    loop = _Loop(function)
+    loop = _CachedLoop(function)
     loop.enable_caching()
     file = loop._cache._cache_file
     file._source_stamp = (file._source_stamp, _checksum(pathlib.Path(function.__code__.co_filename).parent))
-    _announcer.dispatchers.add(loop)
     return loop
 
 
@@ -72,6 +71,22 @@ class _Loop(CPUDispatcher):
         )
 
 
+class _CachedLoop(_Loop):
+    is_told = False  # that compilation takes long
+
+    def compile(self, signature):
+        """Compiles for types, or takes it from the disk; it is logged, once in a process, if that takes long."""
+        package, begun = self.py_func.__module__, time.monotonic()
+        message = (
+            f"Compiling the loops of {package.rpartition('.')[0] or package} for this processor, which is done once: "
+            f"later runs take them from {self._cache.cache_path}."
+        )
+        with contextlib.nullcontext() if _CachedLoop.is_told else progress.announced(message):
+            entry = super().compile(signature)
+        _CachedLoop.is_told |= time.monotonic() - begun > progress.SLOW_SECONDS
+        return entry
+
+
 class _InnerLoop(_Loop):
     def __call__(self, *arguments):
         return self.py_func(*arguments)
@@ -83,33 +98,3 @@ def _checksum(folder: pathlib.Path) -> str:
     sources = [(path.name, path.read_bytes()) for path in sorted(folder.glob("*.py"))]
     name = __name__.encode()
     return hashlib.sha256(repr([source for source in sources if name in source[1]]).encode()).hexdigest()
-
-
-class _Announcer(event.Listener):
-    """Has it logged, once in a process, that functions are being compiled, if all of that together takes long."""
-
-    def __init__(self):
-        self.dispatchers, self._depth, self._seconds, self._context = set(), 0, 0.0, None
-
-    def on_start(self, event):
-        self._depth += 1
-        dispatcher = event.data["dispatcher"]
-        left = progress.SLOW_SECONDS - self._seconds
-        if self._depth == 1 and dispatcher in self.dispatchers and left > 0:
-            module = dispatcher.py_func.__module__
-            self._context, self._begun = contextlib.ExitStack(), time.monotonic()
-            self._context.enter_context(progress.announced(
-                f"Compiling the loops of {module.rpartition('.')[0] or module} for this processor, which is done once: "
-                f"later runs take them from {dispatcher._cache.cache_path}.", left,
-            ))  # fmt: skip
-
-    def on_end(self, event):
-        self._depth -= 1
-        if self._depth == 0 and self._context:
-            self._context.close()
-            self._context = None
-            self._seconds += time.monotonic() - self._begun
-
-
-_announcer = _Announcer()
-event.register("numba:compile", _announcer)

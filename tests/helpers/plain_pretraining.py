@@ -8,17 +8,39 @@ original does; nothing here depends on it.
 Shape legend: S max_seq_length, P max_predictions_per_seq.
 """
 
+import dataclasses
 import random
 from collections.abc import Callable, Sequence
 
-from bert_tf.pretraining.instances import TrainingInstance, VocabularyIds
+import numpy as np
+
+from bert_tf.pretraining.instances import TrainingInstance
 from bert_tf.system.example_bytes import example, float_feature, int64_feature, pack
 from bert_tf.system.text_files import read_text_lines
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import FullTokenizer
 
 Token = int | str
 Sentence = list[Token]
 Document = list[Sentence]
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabularyIds:
+    """The ids of [CLS], [SEP] and [MASK], every id in the order of the file, and those that continue a word."""
+
+    cls_id: Token
+    sep_id: Token
+    mask_id: Token
+    all_ids: Sequence[Token]
+    continuations: frozenset[Token]
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "VocabularyIds":
+        special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
+        return cls(
+            *special, list(tokenizer.vocab.values()), frozenset(np.flatnonzero(tokenizer.continuations).tolist())
+        )
 
 
 def read_documents(input_files: Sequence[str], tokenize: Callable[[str], Sentence]) -> list[Document]:

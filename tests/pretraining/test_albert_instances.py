@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 
+import numba
 import numpy as np
 import pytest
 from helpers.instances import store_of
@@ -12,8 +13,9 @@ from helpers.pretraining_records_read import read_records
 
 from bert_tf.pretraining import instance_kernels
 from bert_tf.pretraining.create import create_pretraining_data
-from bert_tf.pretraining.instances import InstanceSettings, VocabularyIds, create_instances, ngram_shares
+from bert_tf.pretraining.instances import InstanceSettings, create_instances, ngram_shares
 from bert_tf.pretraining.vocabulary_files import read_tokenizer
+from bert_tf.system.numba_compile import interpreted
 
 FOLDER = GOLDEN / "pretraining" / "albert"
 MODEL = GOLDEN / "tokenization" / "albert" / "tiny.model"
@@ -40,9 +42,7 @@ def check_setting(folder, vocabularies, number, scratch) -> None:
         scratch,
         mark_words=described["tokenizer"] == "tiny.model",
     )
-    instances = create_instances(
-        store, InstanceSettings(**flags), VocabularyIds.of(tokenizer), rng, str(scratch), numpy_rng=numpy_rng
-    )
+    instances = create_instances(store, InstanceSettings(**flags), tokenizer, rng, str(scratch), numpy_rng=numpy_rng)
     assert len(instances) == described["instances"] == len(records)
     for instance, record in zip(instances, records, strict=True):
         length, predicted = sum(record["input_mask"]), int(sum(record["masked_lm_weights"]))
@@ -103,9 +103,14 @@ def test_shares_of_ngrams():
     assert ngram_shares(InstanceSettings()).size == 0
 
 
-def test_numpys_draws_are_the_same_in_compiled_code():
-    compiled, plain = np.random.RandomState(7), np.random.RandomState(7)
-    state = instance_kernels.generator_state(compiled)
-    assert [instance_kernels.random_float(state) for _ in range(700)] == plain.random_sample(700).tolist()
-    instance_kernels.restore(compiled, state)
-    assert compiled.random_sample() == plain.random_sample()
+@numba.njit
+def _draw(count):
+    return np.array([np.random.random() for _ in range(count)])  # noqa: NPY002
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_numpys_draws_are_the_same_in_compiled_code(compiled):
+    rng, plain = np.random.RandomState(7), np.random.RandomState(7)
+    with interpreted(not compiled), instance_kernels.drawing_from(random.Random(0), rng):
+        assert (_draw if compiled else _draw.py_func)(700).tolist() == plain.random_sample(700).tolist()
+    assert rng.random_sample() == plain.random_sample()

@@ -3,6 +3,7 @@
 import random
 import tempfile
 
+import numba
 import numpy as np
 import pytest
 from helpers import plain_pretraining as plain
@@ -10,7 +11,8 @@ from helpers.instances import store_of
 from helpers.pretraining_records_read import LETTERS
 
 from bert_tf.pretraining import instance_kernels, record_writer
-from bert_tf.pretraining.instances import InstanceSettings, TrainingInstance, VocabularyIds, create_instances
+from bert_tf.pretraining.instances import InstanceSettings, TrainingInstance, create_instances
+from bert_tf.system.numba_compile import interpreted
 from bert_tf.text.wordpiece import FullTokenizer
 
 
@@ -31,29 +33,37 @@ def compiled_instances(
     )
     with tempfile.TemporaryDirectory() as folder:
         store = store_of(input_files, tokenizer, folder)
-        return create_instances(store, settings, VocabularyIds.of(tokenizer), rng, folder)[:]
+        return create_instances(store, settings, tokenizer, rng, folder)[:]
 
 
-def test_compiled_draws_are_those_of_random():
-    """Words, `random`, `randrange` and `shuffle` from the same state, over several blocks of the generator."""
-    rng = random.Random(3)
-    state = instance_kernels.generator_state(rng)
-    for turn in range(1500):
-        assert instance_kernels._next_word(state) == rng.getrandbits(32)
-        assert instance_kernels.random_float(state) == rng.random()
-        count = 1 + turn * turn % 70_001
-        assert instance_kernels.below(state, count) == rng.randrange(count)
-    assert instance_kernels.below(state, (1 << 32) - 1) == rng.randrange((1 << 32) - 1)
-    for length in (0, 1, 2, 3, 4, 7, 8, 9, 125, 128, 1000):
-        items, reference = np.arange(length), list(range(length))
-        instance_kernels.shuffle(state, items, length)
-        rng.shuffle(reference)
-        assert items.tolist() == reference
-    restored = random.Random()
-    instance_kernels.restore(restored, state)
-    assert restored.getstate() == rng.getstate()
+@numba.njit
+def _draw(counts):
+    floats, numbers = np.empty(len(counts)), np.empty(len(counts), np.int64)
+    for k in range(len(counts)):
+        floats[k], numbers[k] = random.random(), instance_kernels.below(counts[k])
+    return floats, numbers
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_draws_are_those_of_random(compiled):
+    """`random`, `randrange` and `shuffle` from the same state, over several blocks of the generator."""
+    rng, plain = random.Random(3), random.Random(3)
     rng.random()  # in the middle of a block
-    assert instance_kernels._next_word(instance_kernels.generator_state(rng)) == rng.getrandbits(32)
+    plain.random()
+    counts = np.array([1 + turn * turn % 70_001 for turn in range(1500)] + [(1 << 32) - 1])
+    before = random.getstate()
+    with interpreted(not compiled), instance_kernels.drawing_from(rng):
+        floats, numbers = (_draw if compiled else _draw.py_func)(counts)
+        for length in (0, 1, 2, 3, 4, 7, 8, 9, 125, 128, 1000):
+            items = np.arange(length)
+            instance_kernels.shuffle(items, length)
+            if not length:
+                for number, (count, value) in enumerate(zip(counts.tolist(), floats, strict=True)):
+                    assert (value, numbers[number]) == (plain.random(), plain.randrange(count))
+            reference = list(range(length))
+            plain.shuffle(reference)
+            assert items.tolist() == reference
+    assert rng.getstate() == plain.getstate() and random.getstate() == before
 
 
 # max_seq_length, max_predictions_per_seq, short_seq_prob, masked_lm_prob
@@ -99,7 +109,7 @@ def test_records_are_those_of_the_plain_encoder(letters, tmp_path):
     store = store_of([corpus], tokenizer, tmp_path / "store")
     for length, predictions in ((16, 3), (5, 1), (300, 60)):
         settings = InstanceSettings(length, predictions, dupe_factor=20)
-        instances = create_instances(store, settings, VocabularyIds.of(tokenizer), random.Random(2), str(tmp_path))
+        instances = create_instances(store, settings, tokenizer, random.Random(2), str(tmp_path))
         assert len(instances) > record_writer._ROWS_AT_ONCE
         blocks = record_writer.blocks_of(instances, instances.order, np.arange(1, len(instances) + 1), 1)
         record_writer.write_blocks(str(tmp_path / "out"), blocks)

@@ -10,7 +10,7 @@ from helpers.paths import TESTS
 from helpers.pretraining_records_read import UNMASKED_FEATURES, read_records
 
 from bert_tf.pretraining.create import create_pretraining_data
-from bert_tf.pretraining.instances import InstanceSettings, VocabularyIds, create_instances
+from bert_tf.pretraining.instances import InstanceSettings, create_instances
 from bert_tf.text.wordpiece import FullTokenizer
 
 MASK = "[MASK]"
@@ -28,8 +28,7 @@ def corpus(tmp_path_factory, request):
 def instances_of(corpus, folder, seed=1, **changes):
     tokenizer, store = corpus
     settings = InstanceSettings(**{"max_seq_length": 64, "max_predictions_per_seq": 20, "dupe_factor": 20} | changes)
-    vocabulary = VocabularyIds.of(tokenizer)
-    return create_instances(store, settings, vocabulary, random.Random(seed), str(folder))[:]
+    return create_instances(store, settings, tokenizer, random.Random(seed), str(folder))[:]
 
 
 def shares(instances, tokenizer) -> tuple[float, float, float, int]:

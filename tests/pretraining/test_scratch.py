@@ -34,7 +34,7 @@ def test_scratch_is_private_and_removed_also_after_a_kill(make, tmp_path, monkey
     seen, tokenize = [], shard._tokenize
 
     def look(job, *arguments):
-        own = pathlib.Path(job.scratch_dir)
+        own = pathlib.Path(job.records.scratch_dir)
         seen.append((own, stat.S_IMODE(own.stat().st_mode), own.stat().st_uid))
         assert len(list((tmp_path / "scratch").iterdir())) == 1
         return tokenize(job, *arguments)
@@ -67,7 +67,7 @@ def test_two_runs_of_one_job_do_not_disturb_each_other(make, tmp_path, monkeypat
         with pytest.raises(run_lock.LockedError, match=r"^--output_file=\S+ is in use by process \d+ on") as error:
             make()
         refused.append(error)
-        assert sorted(os.listdir(tmp_path / "scratch")) == before and os.path.isdir(job.scratch_dir)
+        assert sorted(os.listdir(tmp_path / "scratch")) == before and os.path.isdir(job.records.scratch_dir)
         return tokenize(job, *arguments)
 
     monkeypatch.setattr(shard, "_tokenize", second)

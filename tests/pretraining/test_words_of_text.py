@@ -12,7 +12,7 @@ from helpers.pretraining_records_read import UNMASKED_FEATURES, read_records
 from bert_tf.data import record_files, records
 from bert_tf.models.config import BertConfig
 from bert_tf.pretraining.create import create_pretraining_data
-from bert_tf.pretraining.instances import TrainingInstance, VocabularyIds
+from bert_tf.pretraining.instances import TrainingInstance
 from bert_tf.pretraining.record_settings import settings_of_records
 from bert_tf.text import word_boundaries
 from bert_tf.text.word_boundaries import WordBoundaries
@@ -62,7 +62,7 @@ def plain_records(corpus, segmenter) -> list[bytes]:
         flags = boundaries.continuations(line)
         return [index + CONTINUES * flag for index, flag in zip(tokenizer.encode(line), flags, strict=True)]
 
-    vocabulary = VocabularyIds.of(tokenizer)
+    vocabulary = plain.VocabularyIds.of(tokenizer)
     marked = dataclasses.replace(vocabulary, continuations=frozenset(range(CONTINUES, CONTINUES + len(VOCAB))))
     instances = plain.create_instances_from_documents(
         plain.read_documents([str(corpus / "text.txt")], tokenize),

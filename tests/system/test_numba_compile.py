@@ -62,26 +62,26 @@ def advance_twice(step):
 
 
 def test_constants_and_variables_share_what_is_compiled_and_that_it_takes_long_is_said_once(monkeypatch, tmp_path):
-    told = []
+    told, times = [], iter((0, 3, 3, 9))
 
     @contextlib.contextmanager
-    def announced(message, seconds):
-        told.append((message, seconds))
+    def announced(message):
+        told.append(message)
         yield
 
     monkeypatch.setattr(progress, "announced", announced)
-    monkeypatch.setattr(numba_compile._announcer, "_seconds", 0.5)  # of earlier functions
+    monkeypatch.setattr(numba_compile._CachedLoop, "is_told", False)
     (tmp_path / "loop.py").write_text(LOOP)
     monkeypatch.syspath_prepend(tmp_path)
     loop = importlib.import_module("loop")
     assert loop.advance_twice(3) == 7
     assert len(loop.advance.signatures) == 1
-    ((message, seconds),) = told
-    assert message.startswith("Compiling the loops of loop ") and seconds == progress.SLOW_SECONDS - 0.5
-    assert message.endswith(f"which is done once: later runs take them from {tmp_path / '__pycache__'}.")
-    assert numba_compile._announcer._seconds > 0.5
-    monkeypatch.setattr(numba_compile._announcer, "_seconds", progress.SLOW_SECONDS + 1)  # it has been said
-    assert loop.advance_twice(3.5) == 8.0 and len(told) == 1
+    assert all(message.startswith("Compiling the loops of loop ") for message in told)
+    assert told[0].endswith(f"which is done once: later runs take them from {tmp_path / '__pycache__'}.")
+    monkeypatch.setattr(numba_compile.time, "monotonic", lambda: next(times))
+    told.clear()
+    assert loop.advance(3.5, 1) == 4.5 and loop.advance(3, 1.5) == 4.5
+    assert len(told) == 1 and numba_compile._CachedLoop.is_told  # it has been said
 
 
 INNER = """
