@@ -30,14 +30,14 @@ def frequency_baselines(
     """
     import numpy as np
 
-    from bert_tf.data import records
+    from bert_tf.data import record_files, records
 
     size = max(tokenizer.vocab.values()) + 1
     special = [tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id]
 
     def target_counts(path):
         index = records.index_records([path], None)
-        features, pairs = records.features_of(index, max_seq_length, max_predictions)
+        features, pairs = record_files.features_of(index.first_payloads(), max_seq_length, max_predictions)
         counts, next_counts = np.zeros(size), np.zeros(2)
         for batch in records.evaluation_batches(index, features, batch_size=1024, repeat=False, max_steps=None):
             real = batch["example_weights"].numpy() > 0

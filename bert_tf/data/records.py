@@ -32,6 +32,8 @@ from bert_tf.data.record_files import (
     read_records,
     record_problem,
 )
+from bert_tf.data.record_files import Feature as Feature  # for users, to whom this module is `bert_tf.records`
+from bert_tf.data.record_files import pretraining_features as pretraining_features
 from bert_tf.data.record_index import RecordIndex, find_records, shuffled_windows, window_reader
 from bert_tf.system.progress import progress_bar
 
