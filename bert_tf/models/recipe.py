@@ -25,7 +25,7 @@ class OptimizerSettings:
         "RoBERTa 1e-5, ELECTRA 1e-4, Large 5e-5.",
         heading=ORIGINAL,
         unset=True,
-        least=0,
+        above=0,
         most=1,
     )
     warmup_proportion: float | None = setting(

@@ -14,6 +14,8 @@ import re
 import types
 from collections.abc import Callable, Iterable, Mapping
 
+from absl import logging
+
 from bert_tf.models.config import BertConfig
 from bert_tf.system.messages import some
 from bert_tf.weights.mapping import Weights, base_name, is_model_variable, renamed
@@ -144,7 +146,7 @@ def all_names(config_class: type[BertConfig], is_there: Callable[[str], bool]) -
 
 
 def check_depth(weights: Weights, config: BertConfig, config_name: str) -> None:
-    """Refuses a configuration of more layers than the weights have: these would stay random.
+    """Refuses a configuration of more layers than the weights have, which would stay random; warns of one of fewer.
 
     Raises:
       ValueError: says how many there are.
@@ -155,6 +157,11 @@ def check_depth(weights: Weights, config: BertConfig, config_name: str) -> None:
             f"{config_name} does not fit the weights of {weights.path}: num_hidden_layers is {wanted}, but they have "
             f"{there} layers."
         )
+    if there > wanted == config.num_hidden_layers:
+        logging.warning(
+            "%s: num_hidden_layers is %d, but the weights of %s have %d layers: the last %d are left out.",
+            config_name, wanted, weights.path, there, there - wanted,
+        )  # fmt: skip
 
 
 def check_shapes(weights: Weights, config: BertConfig, config_name: str) -> None:

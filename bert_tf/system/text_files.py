@@ -222,8 +222,14 @@ class TextFile:
         except UnicodeDecodeError as error:
             kept = [place for place, byte in enumerate(block) if byte != 0x0D]
             raise self._not_utf_8(offset, block, kept[error.start], error.reason) from None
-        if not offset and text_encodings.wide_ascii(block[: text_encodings.BEGINNING]):
-            raise self._not_utf_8(offset, block, block.find(b"\0"), "a zero byte")
+        if b"\0" in block:
+            place = block.find(b"\0")
+            if not offset and text_encodings.wide_ascii(block[: text_encodings.BEGINNING]):
+                raise self._not_utf_8(offset, block, place, "a zero byte")
+            raise ValueError(
+                f"{self.path}, line {self.line_number(offset + place)}: a zero byte at byte offset {offset + place}, "
+                "which no text has: is the file damaged? To go on without such bytes: tr -d '\\000' < FILE > NEW_FILE"
+            )
         return text
 
     def _not_utf_8(self, offset: int, block: bytes, place: int, reason: str) -> ValueError:

@@ -177,6 +177,10 @@ def _load(
     task.adjust = beginning.adjustment_of(run, newest, task.output_layer, task.files.head, task.other_labels)
     if run.do_train:
         run.check_dev_set(bool(task.dev_sets), ", and the task has no dev set")
+        for examples in filter(task.is_trained_on, task.dev_sets):
+            logging.warning(
+                "The set %s is the training set: results on it say nothing about other texts.", examples.name
+            )
     return teacher
 
 

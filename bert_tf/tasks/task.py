@@ -108,6 +108,11 @@ class FineTuningTask(abc.ABC):
     def load(self, run: FineTuningSettings, files: ModelFiles, tokenizer: Tokenizer, newest: str | None) -> None:
         """Reads, checks and encodes all data, and sets the attributes."""
 
+    def is_trained_on(self, examples: ExampleSet) -> bool:
+        """Whether a dev set has the texts of the training set, and no others."""
+        one, other = self.train_rows, examples.rows
+        return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("ids", "offsets"))
+
     @abc.abstractmethod
     def create_model(self, dtype: str) -> keras.Model:
         """The model, not built yet."""

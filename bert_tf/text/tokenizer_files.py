@@ -101,11 +101,18 @@ def named_class(directory: str) -> tuple[str, str]:
 
 
 def read_casing(directory: str) -> Casing:
-    """A model's casing by tokenizer_config.json, else tokenizer.json, else the directory's name."""
+    """A model's casing by tokenizer_config.json, else tokenizer.json, else the directory's name.
+
+    Raises:
+      ValueError: a file can't be understood; names it.
+    """
     path = posixpath.join(directory, TOKENIZER_CONFIG)
     if exists(path):
         values = read_json(path)
-        if isinstance(values.get("do_lower_case"), bool):
+        for key in ("do_lower_case", "strip_accents"):
+            if not isinstance(values.get(key), bool | None):
+                raise ValueError(f"{path}: {key} is {values[key]!r}, but must be true or false, without quotes.")
+        if values.get("do_lower_case") is not None:
             return Casing(values["do_lower_case"], values.get("strip_accents"), path)
     name, source = named_class(directory)
     if name in _CASED_TOKENIZERS:

@@ -21,8 +21,9 @@ from bert_tf.models.recipe import Recipe
 from bert_tf.system import run_lock
 from bert_tf.system.atomic import is_temporary_name, remove_folder, write_text_file
 from bert_tf.system.local_files import names_in
-from bert_tf.system.messages import some
+from bert_tf.system.messages import is_first, some
 from bert_tf.system.text_files import exists, is_folder, read_json, read_json_if_there
+from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.weights.bundle import latest_checkpoint
 
 
@@ -241,8 +242,15 @@ def read_settings(output_dir: str) -> dict:
             raise ValueError(f"{path}: {FINISHED} is not a number")
         return settings
     except ValueError as error:
-        logging.warning("%s: damaged, so the settings of the earlier run are unknown.", error)
+        if is_first("damaged", path):
+            logging.warning("%s: damaged, so the settings of the earlier run are unknown.", error)
         return {}
+
+
+def settings_of_model(path: str) -> dict:
+    """`read_settings` of the run that left the weights at a path, in its directory or in best_model/ there."""
+    folder = directory_of(path).rstrip("/")
+    return read_settings(posixpath.dirname(folder) if posixpath.basename(folder) == "best_model" else folder)
 
 
 def _with_versions(settings: dict) -> dict:

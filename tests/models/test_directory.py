@@ -75,6 +75,10 @@ def test_casing_is_read_from_tokenizer_config_then_tokenizer_then_the_name(tmp_p
     casing = tokenizer_files.read_casing(str(folder))
     assert (casing.do_lower_case, casing.strip_accents) == (False, None)
     assert casing.source.endswith("tokenizer_config.json")
+    for key in ("do_lower_case", "strip_accents"):
+        write_json(folder / "tokenizer_config.json", {key: "false"})
+        with pytest.raises(ValueError, match=rf"tokenizer_config\.json: {key} is 'false', but must be true or false"):
+            tokenizer_files.read_casing(str(folder))
 
 
 def test_a_flag_may_repeat_the_directory_but_not_contradict_it():

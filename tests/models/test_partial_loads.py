@@ -198,7 +198,7 @@ def test_keys_and_layers_that_a_configuration_has_wrong(tmp_path, caplog):
     assert "hiden_dropout_prob is no key of a BERT; did you mean hidden_dropout_prob?" in caplog.text
 
 
-def test_a_run_takes_no_layers_that_are_not_there_and_no_head_that_was_saved_untrained(tmp_path):
+def test_a_run_takes_no_layers_that_are_not_there_and_no_head_that_was_saved_untrained(tmp_path, caplog):
     with pytest.warns(PartialLoadWarning):
         model = task_models.BertForSequenceClassification.from_pretrained(save(tmp_path / "encoder"), labels=["a", "b"])
     model.save_pretrained(str(tmp_path / "saved"))
@@ -211,6 +211,10 @@ def test_a_run_takes_no_layers_that_are_not_there_and_no_head_that_was_saved_unt
     file.write_text(json.dumps({**json.loads(file.read_text()), "num_hidden_layers": 2}))
     with pytest.raises(ValueError, match="--init_checkpoint: .*num_hidden_layers is 2, but they have 1 layers"):
         describe_model(run, None, "output_weights")
+    deep = save(tmp_path / "deep", config={**ONE_LAYER, "num_hidden_layers": 3})
+    BertConfig.from_dict(ONE_LAYER).save(f"{deep}/bert_config.json")
+    describe_model(dataclasses.replace(run, init_checkpoint=deep), None, "output_weights")
+    assert f"num_hidden_layers is 1, but the weights of {deep}/bert_model.safetensors have 3 layers" in caplog.text
 
 
 def test_a_run_that_only_evaluates_refuses_random_weights(tmp_path, caplog):

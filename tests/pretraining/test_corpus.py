@@ -81,7 +81,7 @@ def placed_text_documents(contents):
     return found
 
 
-TOKENS = [*"aé博 \u3000\xa0\x85\u2028\0\x1c\ufeff", "b ", "\n", "\n", "\n\n", "\r", "\r\n"]
+TOKENS = [*"aé博 \u3000\xa0\x85\u2028\x1c\ufeff", "b ", "\n", "\n", "\n\n", "\r", "\r\n"]
 # Carriage returns alone at the end of a file are not a line.
 ODD_ENDS = [[b"a\n\n\r", b"b"], [b"a\n\r", b"b"], [b"\r", b"b"], [b"a\n\n\r", b"\r", b"\r\n\rb\n \n\rc\r"]]
 

@@ -30,8 +30,8 @@ def cases_of(folder) -> tuple[dict, dict]:
     same = {"student_family": "same", "vocab_transform": True, "restrict_ce_to_mask": True, "alpha_mse": 0.01}
     ran = {
         "whole": smoothed,
-        "beginning": {**student, "learning_rate": 0, "num_train_steps": 1},
-        "same": {**student, **same, "do_eval": True, "max_eval_steps": 2, "learning_rate": 0, "num_train_steps": 1},
+        "beginning": {**student, "learning_rate": 1e-30, "num_train_steps": 1},
+        "same": {**student, **same, "do_eval": True, "max_eval_steps": 2, "learning_rate": 1e-30, "num_train_steps": 1},
         "unnamed": {**own, "vocab_file": None, "input_file": f"{folder}/bare/rows.tfrecord", "num_train_steps": 1},
         "roberta": {**flags, "teacher": folder / "roberta", "student_layers": "0,1", "num_train_steps": 1,
                     "input_file": f"{folder}/roberta.tfrecord", "dtype": "bfloat16", "use_xla": True},

@@ -46,7 +46,7 @@ def cases_of(script, folder) -> tuple[dict, dict]:
     teacher = save_teacher(folder / "teacher", script)
     training = fine_tuning_flags(script, folder, lstm_on_top=None, keep_checkpoint_max=2, output_dir=None)
     taught, out = {**training, "teacher": teacher}, folder / "out"
-    layers = {**taught, "init_checkpoint": None, "student_layers": "2,0", "learning_rate": 0}
+    layers = {**taught, "init_checkpoint": None, "student_layers": "2,0", "learning_rate": 1e-30}
     done = {
         "whole": {**taught, "num_train_epochs": 3},
         "without": training,

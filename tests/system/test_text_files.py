@@ -64,6 +64,13 @@ def test_a_file_too_large_to_be_read_whole_is_named(tmp_path):
         text_files.read_json(str(path))
 
 
+def test_a_zero_byte_is_named(tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_bytes(b"one line\r\nand\0 another\n")
+    with pytest.raises(ValueError, match=r"x\.txt, line 2: a zero byte at byte offset 13, which no text has: .* tr -d"):
+        list(text_files.read_text_lines(str(path)))
+
+
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("longest", [None, 1 << 19])
 def test_a_line_without_an_end_is_named(tmp_path, monkeypatch, compressed, longest):

@@ -7,12 +7,21 @@ import traceback
 import keras
 import pytest
 from helpers.paths import ROOT
+from helpers.small_data import WORLDS, texts_of
 from helpers.tiny import ONE_LAYER, write_encoder, write_pretraining_records
 
 import bert_tf
 from bert_tf.tasks import script
+from bert_tf.tasks.choice.settings import ChoiceSettings
+from bert_tf.tasks.choice.task import ChoiceTask
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.ner.settings import NerSettings
+from bert_tf.tasks.ner.task import NerTask
+from bert_tf.tasks.similarity.settings import SimilaritySettings
+from bert_tf.tasks.similarity.task import SimilarityTask
+from bert_tf.tasks.squad.settings import SquadSettings
+from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.table import TASKS
 from bert_tf.training.pretraining_run import pretrain
 from bert_tf.training.pretraining_settings import PretrainingSettings
@@ -65,6 +74,53 @@ def test_a_notebook_trains_and_a_step_is_evaluated_once(folder):
     with pytest.raises(ValueError, match=r"finished run with other settings \(the training data: 16 examples, checksum "
                        r"\w+ there, 17 examples, checksum \w+ now\)\. .* --overwrite_output_dir"):  # fmt: skip
         script.fine_tune(task, run)
+
+
+TASK_OF = {
+    "run_classifier": (ClassificationTask, ClassificationSettings), "run_squad": (SquadTask, SquadSettings),
+    "run_ner": (NerTask, NerSettings), "run_similarity": (SimilarityTask, SimilaritySettings),
+    "run_swag": (ChoiceTask, ChoiceSettings),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_dev_set_that_is_the_training_set_is_told(name, folder, tmp_path, monkeypatch, caplog):
+    write, suffix, own = WORLDS[name]
+    own = {flag: value.split(",") if flag == "choices" else value for flag, value in own.items()}
+    for number, kind in enumerate(("train", "dev", "same")):
+        write(tmp_path / f"{kind}.{suffix}", texts_of(8, number % 2))
+
+    def stop(*_):
+        raise InterruptedError
+
+    monkeypatch.setattr(script, "_Run", stop)
+    for kind in ("dev", "same"):
+        assert "is the training set" not in caplog.text
+        run = FineTuningSettings(
+            output_dir=str(tmp_path / "run"), init_checkpoint=str(folder / "encoder"), do_train=True, do_eval=True,
+            max_seq_length=16, train_batch_size=4,
+        )  # fmt: skip
+        task, settings = TASK_OF[name]
+        files = {"train_file": str(tmp_path / f"train.{suffix}"), "dev_file": str(tmp_path / f"{kind}.{suffix}")}
+        with pytest.raises(InterruptedError):
+            script.fine_tune(task(settings(**files, **own)), run)
+    assert "is the training set: results on it say nothing about other texts" in caplog.text
+
+
+def test_a_model_is_used_with_texts_like_those_it_was_trained_on(folder, tmp_path, caplog):
+    (tmp_path / "run.json").write_text('{"task_name": "custom", "text_a": "text", "text_b": "b", "label": "verdict"}')
+    run = FineTuningSettings(output_dir="out", do_predict=True)
+    usual = {"task_name": "custom", "test_file": str(folder / "dev.csv"), "text_a": "review"}
+    ClassificationSettings(**usual, text_b="further").check_texts(f"{tmp_path}/best_model/bert_model.safetensors")
+    assert not caplog.text
+    for task in ("custom", "MRPC"):
+        caplog.clear()
+        (tmp_path / "run.json").write_text(json.dumps({"task_name": task, "text_b": "b", "label": "verdict"}))
+        ClassificationSettings(**usual).check_texts(f"{tmp_path}/model.ckpt-6")
+        assert "was trained on two texts an example, and this run gives it one (--text_b)" in caplog.text
+    with pytest.raises(ValueError, match="--text_b=verdict is no column of texts: in the training of .* the labels"):
+        settings = ClassificationSettings(**usual, text_b="verdict")
+        settings.check_model(run, None, ("output_weights",), str(tmp_path))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import dataclasses
 
 from bert_tf.data.tables import FileSettings, TableSettings
 from bert_tf.models.head_config import HeadConfig
+from bert_tf.system.checks import check_different
 from bert_tf.system.declare import setting
 from bert_tf.tasks.choice.data import Columns, check_examples
 from bert_tf.tasks.table import TASKS
@@ -57,6 +58,11 @@ class ChoiceSettings(TableSettings, FileSettings):
         self.check_predictions(run.do_predict)
         if bool(self.context) != bool(self.choices):
             raise ValueError("--context and --choices: name both, or neither for SWAG's columns.")
+        if columns := self.columns:
+            own = {"--context": columns.context, "--question": columns.question, "--label": columns.label}
+            check_different(
+                own | {f"--choices ({number})": name for number, name in enumerate(columns.choices, start=1)}
+            )
         for name in ("question", "label"):
             if getattr(self, name) and not self.context:
                 raise ValueError(f"--{name} needs --context and --choices beside it.")

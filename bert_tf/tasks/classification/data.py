@@ -164,7 +164,8 @@ def _find_columns(task: Task, split: Split, row: list | dict, path: str, line: i
     header = row if split.has_header and not named else None
     if header is not None:
         _check_header(split, header, path, task.name)
-        if split.label is None and (names := _LABEL_NAMES.intersection(header)):
+        names = _LABEL_NAMES.intersection(header) - {split.text_a, split.text_b}
+        if split.label is None and names:
             advice = "; as --dev_file with --do_eval the file is scored" if task.name == "custom" else ""
             logging.warning("%s, line 1: a test set has no labels; %s is not used%s.", path, quoted(names), advice)
     if named and any(isinstance(column, int) for column in (split.text_a, split.text_b, split.label)):

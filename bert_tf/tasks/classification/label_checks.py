@@ -15,6 +15,7 @@ _MANY_NUMBERS = 20  # more numbers than this are hardly classes
 _SHOWN = 5
 _ALIKE = 0.8  # as `difflib` measures it: one letter of five
 _MOST_COMPARED = 100
+_MISSING = {"nan", "NaN", "<NA>", "None", "null", "NULL"}  # what programs write where there is no value
 
 
 def check_found_labels(path: str, examples: Sequence, by_number: bool) -> None:
@@ -40,6 +41,10 @@ def check_found_labels(path: str, examples: Sequence, by_number: bool) -> None:
     _check_numbers(path, counts)
     warn_of_spellings(path, counts)
     _warn_of_slips(path, counts)
+    for label in _MISSING.intersection(counts):
+        logging.warning(
+            "%s: %d rows have the class %r: if their label is missing, leave them out.", path, counts[label], label
+        )
     if len(counts) > max(len(labels) / 2, _MANY_NUMBERS):
         logging.warning("%s: %d classes in %d rows: is --label the column of the classes?", path, len(counts),
                         len(labels))  # fmt: skip

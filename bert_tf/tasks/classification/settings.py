@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Collection, Mapping
 
+from absl import logging
+
 from bert_tf.data.tables import FileSettings, TableSettings
 from bert_tf.models.directory import ModelFiles, read_head
 from bert_tf.models.head_config import MAX_WINDOWS, NO_HEAD, TOKEN_READERS, HeadConfig
@@ -15,6 +17,7 @@ from bert_tf.tasks.classification.data import Split, Task, check_examples, custo
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.class_weights import check_class_weights, check_labels_of, class_weights_setting
+from bert_tf.training.run_directory import settings_of_model
 from bert_tf.training.settings import FineTuningSettings, features_setting, lstm_setting
 
 _CUSTOM = (
@@ -142,7 +145,9 @@ class ClassificationSettings(TableSettings, FileSettings):
             self.check_no_windows()
         self.check_predictions(run.do_predict)
         if self.tfds_name:
-            for name in ("train_file", "dev_file", "test_file", "encoding", "id_column", "copy_columns"):
+            if self.text_b and not self.text_a:
+                raise ValueError(f"--text_b={self.text_b} is the second text: give --text_a, too.")
+            for name in (*{*_CUSTOM} - {"text_a", "text_b", "label", "labels"}, "data_dir", "language"):
                 if (value := getattr(self, name)) and value != UTF_8:
                     raise ValueError(f"--{name} is for files of your own, not for --tfds_name={self.tfds_name}.")
             return None
@@ -187,8 +192,34 @@ class ClassificationSettings(TableSettings, FileSettings):
             raise other_model(self.model, source, stored, is_new=source == run.init_checkpoint)
         if not is_baseline:
             self.check_sizes(bool(self.features or stored.features))
+        if source and not run.do_train:
+            self.check_texts(source)
         if not (self.long_texts == "windows" or (self.long_texts is None and stored.window_pooling)):
             self.check_no_windows()
+
+    def check_texts(self, source: str) -> None:
+        """Compares the columns with those that a model was trained on, where its run.json tells them.
+
+        Args:
+          source: the weights that are used.
+
+        Raises:
+          ValueError: a column of texts is that of the labels; names the flag. One text instead of two is a warning.
+        """
+        earlier = settings_of_model(source)
+        for name in ("text_a", "text_b"):
+            if (column := getattr(self, name)) and column == earlier.get("label"):
+                raise ValueError(
+                    f"--{name}={column} is no column of texts: in the training of {source} it had the labels."
+                )
+        if self.is_custom and earlier.get("task_name"):
+            is_own = earlier["task_name"] == self.task_name
+            pairs = earlier.get("text_b") if is_own else glue.find_task(earlier["task_name"]).train.text_b is not None
+            if bool(pairs) != bool(self.text_b):
+                was, now = ("two texts", "one") if pairs else ("one text", "two")
+                logging.warning(
+                    "%s was trained on %s an example, and this run gives it %s (--text_b).", source, was, now
+                )
 
     def check_sizes(self, has_features: bool) -> None:
         """Refuses sizes of other models with a BERT.
@@ -232,10 +263,11 @@ class ClassificationSettings(TableSettings, FileSettings):
     def _check_own_files(self, run: FineTuningSettings) -> Task:
         if not self.text_a:
             raise ValueError("--task_name=custom needs --text_a, the column of the text, by name or number.")
-        if self.data_dir:
-            raise ValueError(
-                "--data_dir is for GLUE's tasks; --task_name=custom has --train_file, --dev_file, --test_file."
-            )
+        for name in ("data_dir", "language"):
+            if getattr(self, name):
+                raise ValueError(
+                    f"--{name} is for GLUE's tasks; --task_name=custom has --train_file, --dev_file, --test_file."
+                )
         if (run.do_train or run.do_eval) and not self.label:
             raise ValueError("--task_name=custom needs --label, the column of the label, to train or evaluate.")
         run.check_files(train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)

@@ -36,6 +36,8 @@ class ClassificationTask(FineTuningTask):
         model = model_choice.chosen_model(self.settings, run, newest)
         self.settings = dataclasses.replace(self.settings, model=model)
         self._check_earlier_task(run, newest)
+        if not run.do_train and (source := newest or run.init_checkpoint):
+            self.settings.check_texts(source)
         if model == "bert":
             self.settings = model_choice.choose_features(self.settings, run, newest)
             self.settings = model_choice.choose_windows(self.settings, run, newest)
@@ -71,7 +73,7 @@ class ClassificationTask(FineTuningTask):
     def _check_earlier_task(self, run, newest: str | None) -> None:
         earlier = run_directory.read_settings(run.output_dir) if newest else {}
         for name in ("task_name", "tfds_name") if earlier else ():
-            then, now = (value or "none" for value in (earlier.get(name), getattr(self.settings, name)))
+            then, now = (str(value or "none") for value in (earlier.get(name), getattr(self.settings, name)))
             if then.lower() != now.lower():
                 raise ValueError(
                     f"--output_dir={run.output_dir} holds a run of --{name}={then}, this one is {now}. Choose another "

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from absl import logging
 
 from bert_tf.system.atomic import write_text_file
-from bert_tf.system.messages import some
+from bert_tf.system.messages import is_first, some
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import lines_at_beginning, read_text_lines
 from bert_tf.tasks.ner.tags import (
@@ -310,7 +310,15 @@ class _Reader:
     def finish(self) -> None:
         """Reads the tags of all sentences, now that it is known how the file spells them."""
         self._check_words()
-        if not self.has_tags or self.layout.tag_scheme == "plain":
+        if not self.has_tags:
+            return
+        if self.layout.tag_scheme == "plain":
+            tags = {tag for sentence in self.sentences for tag in sentence.tags}
+            if tags > {OUTSIDE} and all(map(_is_tag, tags)) and is_first("plain"):
+                shown = (self.path, min(tags - {OUTSIDE}))
+                logging.warning(
+                    "%s: its tags, such as %s, mark entities, which --tag_scheme=plain does not score.", *shown
+                )
             return
         self.notation = notation_of(tag for sentence in self.sentences for tag in sentence.tags)
         self.sentences = [dataclasses.replace(one, tags=self._learned_tags(one)) for one in self.sentences]

@@ -173,6 +173,9 @@ class SquadTask(FineTuningTask):
                 logging.info("Window %d: %s; answer: %s", window["doc_span_index"], " ".join(window["tokens"]), shown)
         return cut
 
+    def is_trained_on(self, examples):
+        return self.train_data.articles == examples.examples.articles  # of which other windows are cut
+
     def num_training_examples(self):
         return len(self.train_rows) if self.settings.steps_from_windows else len(self.train_data.examples)
 

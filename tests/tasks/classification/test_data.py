@@ -532,6 +532,15 @@ def test_a_header_in_other_files_without_one_is_named(tmp_path, caplog):
         data.read_examples(scores, scores.train)
 
 
+def test_classes_that_look_like_missing_values_are_named(tmp_path, caplog):
+    own_task(tmp_path, "text,label\na,up\nb,down\nc,nan\nd,nan\ne,None\nf,up\n")
+    assert "train.csv: 2 rows have the class 'nan': if their label is missing, leave them out." in caplog.text
+    assert "1 rows have the class 'None'" in caplog.text
+    caplog.clear()
+    own_task(tmp_path, "text,label\na,up\nb,none\nc,up\n")
+    assert "missing" not in caplog.text
+
+
 def test_labels_that_differ_in_case_are_named(tmp_path, caplog):
     content = "text,label\na,Positive\nb,positive\nc,negative\nd,NEGATIVE\ne,negative\n"
     assert len(own_task(tmp_path, content).labels) == 4

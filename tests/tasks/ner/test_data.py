@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from bert_tf.system import messages
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.ner.data import Layout, read_conll, write_conll
@@ -290,6 +291,14 @@ def test_separators_columns_and_comments(write):
 def test_bad_files(write, text, layout, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         read_conll(write(text), layout)
+
+
+def test_tags_of_entities_are_not_plain(write, caplog, monkeypatch):
+    monkeypatch.setattr(messages, "_told", set())
+    read_conll(write("a NN\nb O\n"), Layout(tag_scheme="plain"))
+    assert not caplog.text
+    read_conll(write("a B-PER\nb O\n"), Layout(tag_scheme="plain"))
+    assert "file.conll: its tags, such as B-PER, mark entities, which --tag_scheme=plain does not score" in caplog.text
 
 
 def test_bad_bytes_and_flags(tmp_path):
