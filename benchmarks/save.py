@@ -16,6 +16,7 @@ import time
 
 from absl import app, flags
 
+from bert_tf.models import initialize
 from bert_tf.models.families import config_of_size
 from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training import checkpoints
@@ -32,7 +33,7 @@ def main(_):
     model.build()
     optimizer = create_optimizer("adamw", 1e-4, 1000, 10)
     optimizer.build(model.trainable_variables)
-    tensors = checkpoints.training_variables(model, optimizer)
+    tensors = initialize.training_variables(model, optimizer)
     times = {"written at once": [], "in a thread": [], "until it is written": []}
     with tempfile.TemporaryDirectory(dir=FLAGS.output_dir) as folder:
         for number in range(FLAGS.rounds + 1):  # the first is not counted

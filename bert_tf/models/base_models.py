@@ -12,6 +12,7 @@ from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.families import config_of_dict
 from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.inputs import ENCODER_INPUTS, NamedInputs, features_with_labels, select
+from bert_tf.models.layers import Rebuilt
 from bert_tf.models.objectives import OF_ONE_CLASS
 from bert_tf.weights.mapping import Weights
 
@@ -133,7 +134,7 @@ class Pretrained:
         super().export(filepath, format, input_signature=input_signature, **arguments)
 
 
-class TaskModel(NamedInputs, Pretrained, keras.Model):
+class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
     """The base class of models with heads: the encoder, and an objective.
 
     A subclass creates its head in __init__, builds it in `build_head`, and defines `call`. Besides the encoder's inputs
@@ -246,6 +247,3 @@ class TaskModel(NamedInputs, Pretrained, keras.Model):
     def _sums(self, x, y, y_pred, sample_weight):
         features = features_with_labels(self.objective, x, y, sample_weight)
         return self.objective.sums(y_pred, features)
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "config": self.config.to_dict(), "seed": self.seed}

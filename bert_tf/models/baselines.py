@@ -10,6 +10,7 @@ or of all convolutions, C classes.
 """
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 import keras
 from keras import ops
@@ -20,6 +21,7 @@ from bert_tf.models.dropout import dropout, in_scope
 from bert_tf.models.head_config import TOKEN_READERS, HeadConfig, head_in
 from bert_tf.models.heads import ClassifierModel, LinearHead, classification_objective
 from bert_tf.models.inputs import ROW_INPUTS, NamedInputs, require_inputs
+from bert_tf.models.layers import Rebuilt
 from bert_tf.models.objectives import TokenClassificationObjective
 from bert_tf.models.random_weights import add_random_weight
 
@@ -212,6 +214,8 @@ class BertFeatureTagger(ClassifierModel):
         ]
         self.head = LinearHead(num_labels, name="tagger", dtype=self.dtype_policy)
 
+    kept_as = MappingProxyType({"features": "features"})  # not in its head_config
+
     def build_head(self):
         size = self.feature_size
         for layer in self.recurrent:
@@ -230,10 +234,6 @@ class BertFeatureTagger(ClassifierModel):
     def call(self, inputs, training=False):
         """inputs: as for `BertModel`. Returns float32 logits [B, S, C]."""
         return self.classify(inputs, training)
-
-    def get_config(self) -> dict:
-        own = {name: getattr(self, name) for name in ("features", "lstm_size", "lstm_layers")}
-        return {**super().get_config(), **own}
 
 
 # --- without BERT -----------------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ def create_config(
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class BaselineClassifier(NamedInputs, keras.Model):
+class BaselineClassifier(NamedInputs, Rebuilt, keras.Model):
     """A classifier of token rows: a BiLSTM or convolutions, then the maximum of each output over the tokens.
 
     Compiled with a loss (logits in, e.g. SparseCategoricalCrossentropy(from_logits=True)) it is a plain Keras model.
@@ -361,8 +361,3 @@ class BaselineClassifier(NamedInputs, keras.Model):
     def flops_per_example(self, length: float) -> float:
         """Floating-point operations of the matrix products, forward, for a row of `length` tokens."""
         return length * reader_flops(self.kind, self.config.hidden_size, self.config.intermediate_size)
-
-    def get_config(self) -> dict:
-        values = {name: getattr(self, name) for name in ("num_labels", "kind", "dropout_rate", "seed")}
-        values |= {name: getattr(self.head_config, name) for name in ("labels", "problem_type")}
-        return {**super().get_config(), **values, "config": self.config.to_dict()}

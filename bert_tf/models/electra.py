@@ -308,6 +308,7 @@ class ElectraPretrainer(TaskModel):
         self.untied_generator_embeddings = untied_generator_embeddings
         self.disallow_correct = disallow_correct
         self.temperature = temperature
+        self.generator_weight, self.discriminator_weight = generator_weight, discriminator_weight
         shared = None
         if not untied_generator_embeddings:
             check_shared_sizes(self.config, self.generator_config)
@@ -381,8 +382,3 @@ class ElectraPretrainer(TaskModel):
         if "sampling_uniform" in inputs:
             return kernels.gumbel_argmax(logits, inputs["sampling_uniform"])
         return kernels.sample(logits, inputs["sampling_seeds"])
-
-    def get_config(self) -> dict:
-        own = {name: getattr(self, name) for name in ("untied_generator_embeddings", "disallow_correct", "temperature")}
-        own |= {"generator_config": self.generator_config.to_dict()}
-        return {**super().get_config(), **own, **dataclasses.asdict(self.objective)}

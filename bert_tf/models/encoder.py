@@ -15,6 +15,7 @@ from bert_tf.models.inputs import NamedInputs, require, require_inputs
 from bert_tf.models.layers import (
     ConfiguredLayer,
     Projection,
+    Rebuilt,
     TransformerBlock,
     attention_bias,
     gather_positions,
@@ -86,9 +87,6 @@ class Embeddings(ConfiguredLayer):
                 f"{self.config.max_position_embeddings} of {file_name}: lower max_seq_length."
             )
 
-    def get_config(self) -> dict:
-        return {**super().get_config(), "dense_gradient": self.dense_gradient}
-
 
 def _if_few(positions: list, length: int | None):
     """int32 [B, P], all the positions; None if these are not clearly fewer than length, as far as that is known."""
@@ -98,7 +96,7 @@ def _if_few(positions: list, length: int | None):
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
-class BertEncoder(NamedInputs, keras.Model):
+class BertEncoder(NamedInputs, Rebuilt, keras.Model):
     """The encoder of BERT or of a descendant as a part of other models; on its own, use `BertModel`.
 
     Args:
@@ -319,11 +317,3 @@ class BertEncoder(NamedInputs, keras.Model):
     def get_embedding_table(self):
         """The word-embedding table, [V, E]."""
         return self.embeddings.word_embeddings
-
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "config": self.config.to_dict(),
-            "dense_embedding_gradient": self.dense_embedding_gradient,
-            "seed": self.seed,
-        }

@@ -14,7 +14,7 @@ from keras import ops
 from bert_tf.models.base_models import TaskModel
 from bert_tf.models.dropout import dropout, in_scope
 from bert_tf.models.head_config import HeadConfig
-from bert_tf.models.layers import ConfiguredLayer, Projection, gather_positions
+from bert_tf.models.layers import ConfiguredLayer, Projection, Rebuilt, gather_positions
 from bert_tf.models.objectives import ClassificationObjective, MultiLabelObjective, RegressionObjective
 from bert_tf.models.random_weights import add_random_weight
 
@@ -22,7 +22,7 @@ _PACKAGE = "bert_tf"
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
-class LinearHead(keras.layers.Layer):
+class LinearHead(Rebuilt, keras.layers.Layer):
     """x Wᵀ + b with W stored [C, H], as the original stores output layers (`output_weights`, `output_bias`)."""
 
     def __init__(self, num_outputs: int, initializer_range: float | None = 0.02, **kwargs):
@@ -41,13 +41,6 @@ class LinearHead(keras.layers.Layer):
         """x: [..., H]. Returns float32 logits [..., C]."""
         logits = ops.add(ops.matmul(x, ops.transpose(self.output_weights)), self.output_bias)
         return ops.cast(logits, "float32")
-
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "num_outputs": self.num_outputs,
-            "initializer_range": self.initializer_range,
-        }
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -210,7 +203,3 @@ class ClassifierModel(TaskModel):
                 x = dropout(x, self.dropout_rate, "hidden", training)
             x = self.hidden(x, activation=self.hidden_act, training=training)
         return self.head(dropout(x, self.dropout_rate, "head", training))
-
-    def get_config(self) -> dict:
-        values = {name: getattr(self, name) for name in ("num_labels", "labels", "dropout_rate")}
-        return {**super().get_config(), **values}

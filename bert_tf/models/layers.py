@@ -9,7 +9,10 @@ Shape legend: B batch, S sequence length, H hidden size, N attention heads, D = 
 of a row that are read, Q queries: S, or P in a layer that is computed only there, R rows of a matrix.
 """
 
+import inspect
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import keras
 from keras import ops
@@ -33,7 +36,30 @@ def gather_positions(sequence, positions):
     return ops.reshape(rows, (batch, ops.shape(positions)[1], size))
 
 
-class ConfiguredLayer(keras.layers.Layer):
+class Rebuilt:
+    """A mixin for layers and models: Keras makes them again from the arguments of the class.
+
+    An argument's value is that of the attribute of its name: of the `head_config` of a model, or else of the object.
+
+    Attributes:
+      kept_as: argument -> attribute of the object, where that is another one.
+    """
+
+    kept_as: Mapping[str, str] = MappingProxyType({})
+
+    def get_config(self) -> dict:
+        head, values = vars(self.head_config) if hasattr(self, "head_config") else {}, super().get_config()
+        parameters = inspect.signature(type(self).__init__).parameters.values()
+        for name in (one.name for one in parameters if one.kind != one.VAR_KEYWORD and one.name != "self"):
+            of_head = name in head and name not in self.kept_as
+            value = head[name] if of_head else getattr(self, self.kept_as.get(name, name))
+            value = value.to_dict() if isinstance(value, BertConfig) else value
+            if not isinstance(value, keras.Layer):  # one that is shared is made again by its owner
+                values[name] = list(value) if isinstance(value, tuple) else value
+        return values
+
+
+class ConfiguredLayer(Rebuilt, keras.layers.Layer):
     """A layer whose only argument is a configuration of any family (or its dict, as stored in a saved model)."""
 
     def __init__(self, config: BertConfig | dict, **kwargs):
@@ -48,12 +74,9 @@ class ConfiguredLayer(keras.layers.Layer):
         """A layer norm with the epsilon and the dtype of this layer."""
         return LayerNorm(self.config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
 
-    def get_config(self) -> dict:
-        return {**super().get_config(), "config": self.config.to_dict()}
-
 
 @keras.saving.register_keras_serializable(_PACKAGE)
-class LayerNorm(keras.layers.Layer):
+class LayerNorm(Rebuilt, keras.layers.Layer):
     """Layer norm over the last axis, of `residual + dropout(x)` if those are given.
 
     Statistics and both variables (`gamma`, `beta`, [H]) stay in float32 under every dtype policy, and so does a float32
@@ -75,12 +98,9 @@ class LayerNorm(keras.layers.Layer):
         gamma, beta = (value if value.trainable else ops.stop_gradient(value) for value in (self.gamma, self.beta))
         return kernels.residual_norm(x, residual, gamma, beta, drop, self.epsilon, self.compute_dtype, training)
 
-    def get_config(self) -> dict:
-        return {**super().get_config(), "epsilon": self.epsilon}
-
 
 @keras.saving.register_keras_serializable(_PACKAGE)
-class Projection(keras.layers.Layer):
+class Projection(Rebuilt, keras.layers.Layer):
     """activation(x W + b) over the last axis, with W stored [in, out].
 
     Attributes:
@@ -125,9 +145,6 @@ class Projection(keras.layers.Layer):
             return ops.matmul(rows, ops.cast(kernel, self.compute_dtype))
         kernel, a, b = (ops.cast(x, self.compute_dtype) for x in (kernel, self.lora_a, self.lora_b))
         return ops.matmul(rows, kernel) + ops.matmul(ops.matmul(rows, a), b) * self.lora.scale
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "units": self.units, "initializer_range": self.initializer_range}
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)

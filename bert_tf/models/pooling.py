@@ -8,6 +8,8 @@ Shape legend: B batch, S sequence length or windows of a text, H hidden size.
 import keras
 from keras import ops
 
+from bert_tf.models.layers import Rebuilt
+
 _LOWEST = -1e30
 
 
@@ -46,7 +48,7 @@ def normalized(vectors):
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class WindowPooling(keras.layers.Layer):
+class WindowPooling(Rebuilt, keras.layers.Layer):
     """Mean or maximum over the windows of a text, or a mean with weights that are learned.
 
     The weights of "attention" are a softmax over the windows of their vectors' products with one learned vector. It
@@ -87,6 +89,3 @@ class WindowPooling(keras.layers.Layer):
         else:
             values = pooled(values, mask, self.kind)
         return ops.cast(values, x.dtype)
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "kind": self.kind}

@@ -208,7 +208,7 @@ def from_pretrained(
       arguments: for the class. Those that describe the head have the values in the file as defaults.
 
     Raises:
-      FileNotFoundError, ValueError: see `read_model` and `checkpoints.initialize`; the output layer is that of other
+      FileNotFoundError, ValueError: see `read_model` and `initialize.initialize`; the output layer is that of other
         labels, or of another task; or with `trained` a variable is missing.
     """
     from bert_tf.models import initialize

@@ -132,9 +132,6 @@ class JointSpanModel(TaskModel, abc.ABC):
         beam = {"start_top_log_probs": start_scores, "start_top_index": starts}
         return {**outputs, **beam, "end_top_log_probs": end_scores, "end_top_index": ends}
 
-    def get_config(self) -> dict:
-        return {**super().get_config(), "starts": self.starts, "ends": self.ends}
-
     def _end_logits(self, x, starts, outside, training: bool):
         """float32 [B, K, S]: the score of each token as the end, for each start [B, K]."""
         scores = self.end_scores(x[:, None], gather_positions(x, starts)[:, :, None], training)
@@ -285,9 +282,6 @@ class AlbertForQuestionAnswering(JointSpanModel):
             ops.concatenate([summary, first], axis=-1), activation="tanh", training=training
         )
         return self.answerable(dropout(hidden, self.dropout_rate, "head", training))
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "dropout_rate": self.dropout_rate}
 
 
 # Family -> the class with the joint head of its authors.

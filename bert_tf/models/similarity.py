@@ -150,6 +150,7 @@ class BertForSimilarity(TaskModel):
     exported_inputs = MappingProxyType(dict.fromkeys(Pretrained.exported_inputs, 3))
     encoder_inputs = ROW_INPUTS
     reads_pooler = False
+    kept_as = MappingProxyType({"loss": "loss_name"})  # Keras's own `loss` is that of `compile`
     further_inputs = ("text_ids", "scores")  # a dev set may have other labels than the training set
 
     def __init__(
@@ -189,7 +190,3 @@ class BertForSimilarity(TaskModel):
         with several_rows(texts):
             vectors = sentence_vectors(self.bert, rows, self.pooling, training=training)
         return ops.reshape(vectors, (-1, texts, vectors.shape[-1]))
-
-    def get_config(self) -> dict:
-        own = {"loss": self.loss_name, "pooling": self.pooling, "scale": self.scale, "margin": self.margin}
-        return {**super().get_config(), **own}

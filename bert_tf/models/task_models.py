@@ -256,11 +256,6 @@ class BertForSequenceClassification(ClassifierModel):
         """
         return self.classify(inputs, training)
 
-    def get_config(self) -> dict:
-        names = ("problem_type", "lstm_on_top", "hidden_act", "window_pooling", "window_stride", "max_windows")
-        names += ("features", "model_on_top", "size_on_top") if self.reader else ()
-        return {**super().get_config(), **{name: getattr(self.head_config, name) for name in names}}
-
 
 BertClassifier = BertForSequenceClassification
 
@@ -344,10 +339,6 @@ class BertForMultipleChoice(ClassifierModel):
         with several_rows(choices):
             return ops.reshape(self.classify(rows, training), (-1, choices))
 
-    def get_config(self) -> dict:
-        config = super().get_config()
-        return {name: value for name, value in config.items() if name not in ("num_labels", "labels")}
-
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class BertForQuestionAnswering(TaskModel):
@@ -385,9 +376,6 @@ class BertForQuestionAnswering(TaskModel):
             x = apply_bilstm(self.recurrent, x, inputs.get("input_mask"), training)
         logits = self.head(dropout(x, self.config.span_dropout, "head", training))  # [B, S, 2]
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "lstm_on_top": self.head_config.lstm_on_top}
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)

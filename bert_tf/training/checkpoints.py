@@ -17,16 +17,6 @@ from typing import TypeVar
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models.initialize import (
-    Initialization,
-    checkpoint_name,
-    initialize,
-    load_weights,
-    log_initialization,
-    model_variables,
-    model_weights,
-    training_variables,
-)
 from bert_tf.models.open_weights import open_weights
 from bert_tf.system.atomic import check_may_write, sync, temporary_folder, write_text_file
 from bert_tf.system.local_files import names_in
@@ -42,21 +32,6 @@ from bert_tf.weights.bundle import (
     value_of,
     write_bundle,
 )
-
-__all__ = [
-    "Initialization",
-    "checkpoint_name",
-    "initialize",
-    "latest_checkpoint",
-    "load_weights",
-    "log_initialization",
-    "model_variables",
-    "model_weights",
-    "read_global_step",
-    "save",
-    "training_variables",
-    "write_bundle",
-]
 
 _STATE_FILE = "checkpoint"
 _SET_ASIDE = "damaged."  # before the names of a damaged checkpoint's files

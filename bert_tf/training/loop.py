@@ -300,11 +300,11 @@ def restore(
       unread: of a model that is not trained, see `initialize.check_complete`.
 
     Raises:
-      FileNotFoundError, ValueError: see `checkpoints.initialize` and `checkpoints.use_newest`; without an optimizer
+      FileNotFoundError, ValueError: see `initialize.initialize` and `checkpoints.use_newest`; without an optimizer
         also `initialize.check_complete`.
     """
     model_only = initialize.model_variables(model)
-    everything = checkpoints.training_variables(model, optimizer) if optimizer else model_only
+    everything = initialize.training_variables(model, optimizer) if optimizer else model_only
 
     def resume(newest: str) -> tuple[str, int]:
         merge = optimizer is None or not lora.has_adapters(model)

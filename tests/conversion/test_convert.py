@@ -18,7 +18,7 @@ from helpers.paths import TESTS
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf.conversion import convert
-from bert_tf.models import open_weights, pretrained, saving
+from bert_tf.models import initialize, open_weights, pretrained, saving
 from bert_tf.models.config import BertConfig
 from bert_tf.models.task_models import (
     BertForMaskedLM,
@@ -26,7 +26,6 @@ from bert_tf.models.task_models import (
     BertModel,
 )
 from bert_tf.text.wordpiece import FullTokenizer
-from bert_tf.training import checkpoints
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
 from bert_tf.weights.mapping import is_model_variable
@@ -59,9 +58,9 @@ def source(tmp_path_factory):
     optimizer = create_optimizer("adamw", 1e-3, 20, 5)
     optimizer.build(model.trainable_variables)
     generator = np.random.default_rng(0)
-    for name, variable in checkpoints.training_variables(model, optimizer).items():
+    for name, variable in initialize.training_variables(model, optimizer).items():
         variable.assign(7 if name == "global_step" else generator.normal(0, 0.2, variable.shape))
-    bundle.write_bundle(str(folder / "bert_model.ckpt"), checkpoints.training_variables(model, optimizer))
+    bundle.write_bundle(str(folder / "bert_model.ckpt"), initialize.training_variables(model, optimizer))
     config.save(str(folder / "bert_config.json"))
     (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
     return folder

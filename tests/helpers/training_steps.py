@@ -7,10 +7,10 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.data.order import parts_of_batches
+from bert_tf.models import initialize
 from bert_tf.models.config import BertConfig
 from bert_tf.models.objectives import PretrainingObjective
 from bert_tf.models.task_models import BertForPreTraining
-from bert_tf.training import checkpoints
 from bert_tf.training.distribution import distribute
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.training.settings import TrainingSettings
@@ -101,7 +101,7 @@ def run(strategy, batches, *, parts=1, scale=None, calls=1, **options):
         result = trainer.steps(iterator, tf.constant(steps // calls))
         state = {"loss_scale": trainer.loss_scale, "good_steps": trainer.good_steps}
         results.append({name: float(value) for name, value in {**result, **state}.items()})
-    variables = checkpoints.training_variables(model, optimizer)
+    variables = initialize.training_variables(model, optimizer)
     return {name: v.numpy() for name, v in variables.items()}, results
 
 

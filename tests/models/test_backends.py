@@ -20,7 +20,7 @@ from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training.optimization import create_optimizer
 
 loaded = "tensorflow" in sys.modules  # of the backend's own need
-from bert_tf.training.checkpoints import initialize, model_variables
+from bert_tf.models.initialize import initialize, model_variables
 
 folder = sys.argv[1]
 model = BertForPreTraining(BertConfig.from_json_file(folder + "/bert_config.json"))
@@ -42,7 +42,7 @@ from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.training.optimization import create_optimizer
 
 loaded = "tensorflow" in sys.modules  # of the backend's own need
-from bert_tf.training.checkpoints import initialize, model_variables
+from bert_tf.models.initialize import initialize, model_variables
 from bert_tf.weights import bundle
 
 config = ElectraConfig(260, 32, 2, 2, 128, "gelu_erf", 0.0, 0.0, 40, embedding_size=24)

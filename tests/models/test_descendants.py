@@ -14,11 +14,10 @@ from helpers.dropped import in_training
 from helpers.outputs import TOLERANCE, assert_close
 
 from bert_tf.conversion import convert
-from bert_tf.models import open_weights, pretrained, task_models
+from bert_tf.models import initialize, open_weights, pretrained, task_models
 from bert_tf.models.config import BertConfig
 from bert_tf.models.electra import ElectraDiscriminator
 from bert_tf.models.families import FAMILIES, family_named
-from bert_tf.training import checkpoints
 
 CLASSES = {
     "masked_lm": task_models.BertForMaskedLM,
@@ -149,7 +148,7 @@ def test_bare_encoders_are_known_by_config_json(directory, tmp_path, family):
     names = safetensors.numpy.load_file(tmp_path / "bare" / "model.safetensors")
     assert not any(name.startswith(family) for name in names)
     weights = open_weights.open_weights(str(tmp_path / "bare"))
-    assert set(weights) == set(checkpoints.model_variables(model))
+    assert set(weights) == set(initialize.model_variables(model))
 
 
 def test_dropout_of_the_classifier(directory, expected, family, tmp_path):

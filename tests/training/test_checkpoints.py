@@ -28,7 +28,7 @@ def test_written_files_are_the_originals_format(golden, tmp_path):
     model.build()
     optimizer = create_optimizer("adamw", 1e-3, 20, 5)
     optimizer.build(model.trainable_variables)
-    variables = checkpoints.training_variables(model, optimizer)
+    variables = initialize.training_variables(model, optimizer)
     initialize.initialize(variables, str(folder / "pretraining.ckpt-6"), must_have_all=True)
     assert int(optimizer.iterations.numpy()) == 6
     prefix = checkpoints.save(str(tmp_path), 6, variables)
@@ -60,7 +60,7 @@ def test_a_checkpoint_of_the_original_program(shared):
     model.build()
     optimizer = create_optimizer("adamw", 1e-3, 20, 5)
     optimizer.build(model.trainable_variables)
-    result = initialize.initialize(checkpoints.training_variables(model, optimizer), prefix, must_have_all=True)
+    result = initialize.initialize(initialize.training_variables(model, optimizer), prefix, must_have_all=True)
     assert not result.missing
     assert checkpoints.read_global_step(prefix) == int(optimizer.iterations.numpy()) > 0
 

@@ -95,7 +95,7 @@ def test_each_replica_is_given_only_its_rows(parts):
 def three_steps(replicas, parts, use_xla, dtype):
     """How three steps change the weights, as one vector, and the sums of the metrics."""
     batches, strategy = make_batches(batch_size=8, steps=3), one_device() if replicas == 1 else mirrored(replicas)
-    before = checkpoints.model_variables(build(strategy, dtype=dtype)[0])
+    before = initialize.model_variables(build(strategy, dtype=dtype)[0])
     options = {"dtype": dtype, "rate": 1e-3, "dropout": 0.1}
     after, (result,) = run(strategy, batches, parts=parts, use_xla=use_xla, **options)
     return np.concatenate([(after[name] - value.numpy()).ravel() for name, value in before.items()]), result
@@ -136,7 +136,7 @@ def test_the_whole_train_evaluate_and_predict_step_compiles(golden):
             batch = {name: tf.constant(value[number]) for name, value in batches.items()}
             _, _, finite = strategy.run(compiled, args=(batch, tf.constant(1.0)))
             assert bool(finite)
-        variables = checkpoints.training_variables(model, optimizer)
+        variables = initialize.training_variables(model, optimizer)
         assert_same(expected, {name: v.numpy() for name, v in variables.items()}, 2e-5)
     finally:
         kernels.set_fused(True)
@@ -168,7 +168,7 @@ def classified(strategy) -> dict:
     train = trainer_of(model, optimizer, strategy=strategy, batch_size=4, seed=3).steps
     data = feed(strategy, tf.data.Dataset.from_generator(batches, output_signature=specs))
     train(data, 3)
-    return {name: v.numpy() for name, v in checkpoints.model_variables(model).items()}
+    return {name: v.numpy() for name, v in initialize.model_variables(model).items()}
 
 
 @pytest.mark.slow  # in small: the runs of test_fine_tuning_runs.py on one device

@@ -33,7 +33,7 @@ def pretraining_at_step(golden, step):
     model.build()
     optimizer = create_optimizer("adamw", 0.001, num_train_steps=20, num_warmup_steps=5)
     optimizer.build(model.trainable_variables)
-    variables = checkpoints.training_variables(model, optimizer)
+    variables = initialize.training_variables(model, optimizer)
     initialize.initialize(variables, str(folder / f"pretraining.ckpt-{step}"), must_have_all=True)
     return model, optimizer, batch_for(model, folder)
 
@@ -72,7 +72,7 @@ def test_twelve_pretraining_steps_equal_the_original(golden, fused, accumulation
             np.testing.assert_allclose(float(result["loss"]), expected["loss"], atol=2e-4)
             np.testing.assert_allclose(float(result["gradient_norm"]), expected["global_norm"], rtol=2e-4)
             if number + 1 in (6, 12):
-                variables = checkpoints.training_variables(model, optimizer)
+                variables = initialize.training_variables(model, optimizer)
                 assert_equals_checkpoint(variables, golden / "optimizer" / f"pretraining.ckpt-{number + 1}")
         assert len(steps) == 12
     finally:
@@ -85,7 +85,7 @@ def test_going_on_from_the_originals_own_checkpoint(golden):
     run = trainer_of(model, optimizer, PretrainingObjective, batch_size=4).steps
     result = run(iter(tf.data.Dataset.from_tensors(batch).repeat()), tf.constant(6))
     assert int(result["steps"]) == 6
-    variables = checkpoints.training_variables(model, optimizer)
+    variables = initialize.training_variables(model, optimizer)
     assert_equals_checkpoint(variables, golden / "optimizer" / "pretraining.ckpt-12")
 
 
@@ -131,7 +131,7 @@ def test_eight_squad_steps_equal_the_original(golden, replicas, parts, use_xla):
         np.testing.assert_allclose(float(result["gradient_norm"]), expected["global_norm"], rtol=2e-4)
         assert expected["global_norm"] > 1
     assert len(steps) == 8
-    saved = checkpoints.training_variables(model, optimizer)
+    saved = initialize.training_variables(model, optimizer)
     moments = [name for name in saved if name.startswith("bert/pooler") and name.endswith(("adam_m", "adam_v"))]
     assert len(moments) == 4
     for name in moments:  # the original has none: they stay zero here
@@ -148,7 +148,7 @@ def test_a_run_resumes_from_the_originals_squad_checkpoint(golden, tmp_path, cap
     model.build()
     optimizer = create_optimizer("adamw", 0.001, num_train_steps=10, num_warmup_steps=2)
     optimizer.build(model.trainable_variables)
-    variables = checkpoints.training_variables(model, optimizer)
+    variables = initialize.training_variables(model, optimizer)
     variables["bert/pooler/dense/kernel/adam_m"].assign(np.ones(variables["bert/pooler/dense/kernel/adam_m"].shape))
     with caplog.at_level("INFO"):
         assert loop.restore(model, optimizer, str(tmp_path), None) == 8
