@@ -215,7 +215,7 @@ def test_look_inside(pretrained, tmp_path):
     assert values["guesses"] == ["town", "for"]
     # Words that are in every such sentence surprise less than the last digit of the year.
     pieces, sureness = values["tokens"][1:-1], values["probabilities"]
-    assert sureness[pieces.index("known")] > 0.7 > 0.4 > sureness[pieces.index("the") - 1]
+    assert sureness[pieces.index("known")] > 0.5 > 0.4 > sureness[pieces.index("the") - 1]
     assert values["bars"] == values["probabilities"]
 
 

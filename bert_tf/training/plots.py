@@ -1,11 +1,9 @@
-"""Plots of a training run (from train_log.jsonl), several settings, a confusion matrix, attention, masked-word guesses.
+"""Plots of a training run (from train_log.jsonl), of several settings, and of predictions.
 
 Each returns a matplotlib Figure, which a notebook shows (after `%matplotlib inline`), and writes a PNG if asked to.
 Names in a script for which no font is installed are numbers there; a confusion matrix is then also written as SVG, with
 the names as text, for which a browser has fonts.
 They use Figure directly, not pyplot, which would need a window system and affect a notebook's own figures.
-
-Shape legend: S sequence length, N attention heads.
 """
 
 import contextlib
@@ -20,7 +18,6 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.system.atomic import write_file
-from bert_tf.text.tokenizer_files import MASK
 
 # Pre-training: the title of each panel, and the value it shows.
 _PRETRAINING_PANELS = {
@@ -262,7 +259,7 @@ def plot_search(names: Sequence[str], scores: Sequence[Sequence[float]], png: st
     return figure
 
 
-# --- predictions and a model's inside ---------------------------------------------------------------------------------
+# --- predictions ------------------------------------------------------------------------------------------------------
 
 
 def plot_confusion_matrix(
@@ -314,93 +311,4 @@ def plot_cosines(scores, cosines, png: str | None = None, *, title: str | None =
         axes.scatter(scores, cosines, s=6, alpha=0.4, linewidths=0)
         axes.set(xlabel="score", ylabel="cosine of the vectors")
         axes.set_title(title or "", wrap=True)
-    return figure
-
-
-def plot_attention(probabilities, tokens: Sequence[str], png: str | None = None, *, title: str | None = None):
-    """Draws what each token attends to: a panel for each head, a row for each query token, dark where it attends.
-
-        tokens = ["[CLS]", *tokenizer.tokenize("The lighthouse was sold."), "[SEP]"]
-        ids = tokenizer.convert_tokens_to_ids(tokens)
-        outputs = model.bert({"input_ids": np.array([ids])}, return_attention=True)
-        plot_attention(outputs["attention_probabilities"][0][0], tokens, title="First layer")
-
-    Every panel has the same scale, from 0 (white) to 1.
-
-    Args:
-      probabilities: [N, S, S] of one layer and one example, or [S, S] of one head: queries by keys.
-      tokens: S of them. png: the file to write; None for none.
-      title: above all panels.
-
-    Returns:
-      The matplotlib Figure.
-
-    Raises:
-      ValueError: shapes don't match, or the values are not probabilities.
-    """
-    heads = np.asarray(probabilities, np.float32)
-    heads = heads[None] if heads.ndim == 2 else heads
-    length = len(tokens)
-    if heads.ndim != 3 or not heads.shape[0] or not length or heads.shape[1:] != (length, length):
-        raise ValueError(
-            f"probabilities of {length} tokens must be [heads, {length}, {length}] or [{length}, {length}], not "
-            f"{list(np.shape(probabilities))}. Give one layer of one example."
-        )
-    if not (heads >= 0).all() or not (heads <= 1.01).all():  # bfloat16 may round up; NaN fails both
-        raise ValueError(f"probabilities must be between 0 and 1; these are between {heads.min()} and {heads.max()}.")
-    columns = min(4, len(heads))
-    rows = -(-len(heads) // columns)
-    side = min(10.0, 1.2 + 0.2 * length)
-    size = 8 if length <= 40 else 5
-    fonts, names = _fonts_for(tokens)
-    with _drawn(png, side * columns, side * rows, title=title, fonts=fonts) as figure:
-        panels = list(figure.subplots(rows, columns, squeeze=False).flat)
-        for number, (axes, head) in enumerate(zip(panels, heads, strict=False)):
-            axes.imshow(head, vmin=0, vmax=1, cmap="Blues")
-            axes.set_xticks(range(length), names, rotation="vertical", fontsize=size)
-            axes.set_yticks(range(length), names, fontsize=size)
-            axes.set_title(f"head {number}", fontsize=9)
-        for axes in panels[len(heads) :]:
-            axes.remove()
-    return figure
-
-
-def plot_masked_words(text: str, guesses: Sequence[Sequence[tuple[str, float]]], png: str | None = None):
-    """Draws a model's guesses for each [MASK]: a panel for each mask, a bar for each guess.
-
-        text = "The [MASK] was sold in [MASK]."
-        plot_masked_words(text, fill_mask(model, tokenizer, [text])[0])
-
-    Args:
-      text: with one or more literal "[MASK]".
-      guesses: what `fill_mask` returns for this text: for each mask, pairs (token, probability), the best first.
-      png: the file to write; None for none.
-
-    Returns:
-      The matplotlib Figure.
-
-    Raises:
-      ValueError: the numbers of lists and masks differ, or a list is empty.
-    """
-    masks = text.count(MASK)
-    if not masks or len(guesses) != masks or not all(guesses):
-        raise ValueError(
-            f"{text!r:.80} has {masks} {MASK}, but there are guesses for {len(guesses)} "
-            f"({[len(mask) for mask in guesses]}): give what fill_mask returns for this one text."
-        )
-    fonts, names = _fonts_for([text, *(token for mask in guesses for token, _ in mask)])
-    title, *names = names
-    longest = max(map(len, guesses))
-    with _drawn(png, max(6.0, 3.2 * masks), 1.2 + 0.3 * longest, fonts=fonts) as figure:
-        figure.suptitle(title, fontsize=10, wrap=True)
-        for number, (axes, mask) in enumerate(zip(figure.subplots(1, masks, squeeze=False)[0], guesses, strict=True)):
-            shown, names = names[: len(mask)], names[len(mask) :]
-            bars = axes.barh(range(len(mask)), [probability for _, probability in mask], color="tab:blue")
-            axes.bar_label(bars, [f"{probability:.0%}" for _, probability in mask], padding=2, fontsize=8)
-            axes.set_yticks(range(len(mask)), shown)
-            axes.set_ylim(longest - 0.5, -0.5)  # the best on top
-            axes.set_xlim(0, 1.15)
-            axes.set_xticks([0, 0.5, 1], ["0%", "50%", "100%"])
-            if masks > 1:
-                axes.set_title(f"{MASK} {number + 1}", fontsize=9)
     return figure
