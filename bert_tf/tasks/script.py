@@ -316,7 +316,7 @@ class _Run:
         if step >= self.num_train_steps:
             run_directory.warn_of_changes(self.output_dir, self.recorded_settings())
         elif self.chief:
-            task, begun = self.task, run_directory.recorded_beginning(self.files.card)
+            task, begun = self.task, {run_directory.BEGINNING: self.files.card.beginning}
             run_directory.claim_output_dir(self.output_dir, task.files.config, task.files.head)
             saving.write_description(self.output_dir, task.files)
             settings = {**self.recorded_settings(), **begun, run_directory.FINISHED: None}

@@ -92,7 +92,7 @@ def _run(
         task.claim_output_dir()
         if vocabulary:
             saving.write_description(settings.output_dir, vocabulary)
-        recorded = _recorded(task, data) | run_directory.recorded_beginning(facts)
+        recorded = _recorded(task, data) | {run_directory.BEGINNING: facts.beginning}
         run_directory.record_settings(settings.output_dir, recorded, resumed=step > 0)
     evaluate = _make_evaluate(trained, task, strategy, data)
     if settings.do_train:

@@ -134,6 +134,10 @@ class PretrainingTask:
         if self.masking and (power := self.masking.mask_smoothing):
             counts = token_counts(data["input_file"], config.vocab_size)
             self.token_weights = mask_rules.token_weights(counts, self.masking.special_ids, power)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Opens what a kind of task has besides; called once, at its end by __init__."""
 
     @staticmethod
     def configure(settings: PretrainingSettings, config: BertConfig, config_name: str) -> None:

@@ -26,7 +26,7 @@ from bert_tf.models.task_models import BertForMaskedLM
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.training import checkpoints, run_directory
 from bert_tf.training.pretraining_settings import FIXED_MASK_FLAGS, PretrainingSettings
-from bert_tf.training.pretraining_tasks import OpenedRecords, PretrainingTask
+from bert_tf.training.pretraining_tasks import PretrainingTask
 from bert_tf.training.teacher import open_teacher
 from bert_tf.weights.mapping import Weights
 
@@ -46,12 +46,6 @@ class ElectraTask(PretrainingTask):
         "keep_rate": 1 - mask_rules.ELECTRA_MASK_RATE,
     }  # fmt: skip
 
-    def __init__(
-        self, settings: PretrainingSettings, config: BertConfig, config_name: str, data: Mapping[str, OpenedRecords]
-    ):
-        super().__init__(settings, config, config_name, data)
-        self.generator_config = self._configure_generator()
-
     @staticmethod
     def configure(settings: PretrainingSettings, config: BertConfig, config_name: str) -> None:
         if config.model_type != ElectraConfig.model_type:
@@ -64,8 +58,8 @@ class ElectraTask(PretrainingTask):
     def default_predictions(settings: PretrainingSettings, config: BertConfig) -> int:
         return mask_rules.electra_predictions(settings.masked_lm_prob, settings.max_seq_length)
 
-    def _configure_generator(self) -> ElectraConfig:
-        """The generator's configuration.
+    def prepare(self) -> None:
+        """Reads or makes the generator's configuration.
 
         Raises:
           ValueError: it is not an ELECTRA's, does not fit the discriminator, or is not that of the run in output_dir.
@@ -83,7 +77,7 @@ class ElectraTask(PretrainingTask):
         if not settings.untied_generator_embeddings:
             check_shared_sizes(config, generator_config)
         run_directory.check_output_dir(settings.output_dir, generator_config, part="generator")
-        return generator_config
+        self.generator_config = generator_config
 
     def _generator_of_size(self, size: float) -> ElectraConfig:
         generator_config = self.config.generator(size)
@@ -194,12 +188,9 @@ class DistillationTask(PretrainingTask):
 
     model_class = BertForMaskedLM
 
-    def __init__(
-        self, settings: PretrainingSettings, config: BertConfig, config_name: str, data: Mapping[str, OpenedRecords]
-    ):
-        super().__init__(settings, config, config_name, data)
-        found = self.vocabulary
-        tokenizer = found and model_vocabulary.tokenizer_of_model(found.vocab_file, config, found.casing)
+    def prepare(self) -> None:
+        found, settings = self.vocabulary, self.settings
+        tokenizer = found and model_vocabulary.tokenizer_of_model(found.vocab_file, self.config, found.casing)
         generator = posixpath.join(settings.teacher, "generator")
         needed = "a teacher of a pre-training run needs a masked-LM head"
         if tf.io.gfile.isdir(generator):
@@ -207,7 +198,7 @@ class DistillationTask(PretrainingTask):
         self.teacher = open_teacher(
             settings.teacher, tokenizer, settings.max_seq_length, (_OUTPUT_LAYER,), needed=needed
         )
-        self.objective.check(config, self.teacher.files.config)
+        self.objective.check(self.config, self.teacher.files.config)
 
     @staticmethod
     def recipe(config: BertConfig) -> Recipe:

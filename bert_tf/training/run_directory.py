@@ -12,7 +12,6 @@ import numpy as np
 from absl import logging
 
 from bert_tf.models import card, open_weights
-from bert_tf.models.card import CardFacts
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import config_files, find_config, read_head
 from bert_tf.models.head_config import HEAD_CONFIG, KEYS_IN_CONFIG, NO_HEAD, HeadConfig
@@ -357,11 +356,6 @@ def beginning_of_run(output_dir: str, init_checkpoint: str | None) -> dict | Non
         recorded = read_settings(output_dir).get(BEGINNING)
         return recorded if isinstance(recorded, dict) else None
     return card.beginning_of(init_checkpoint, open_weights.open_weights(init_checkpoint) if init_checkpoint else None)
-
-
-def recorded_beginning(facts: CardFacts) -> dict[str, object]:
-    """What run.json notes of the weights that a run began from."""
-    return {BEGINNING: facts.beginning}
 
 
 def settings_shown(recorded: Mapping[str, object], *settings) -> dict[str, object]:
