@@ -26,7 +26,6 @@ from bert_tf.models.recipe import Recipe
 from bert_tf.models.students import DISTILLATION_FLAGS
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.pretraining.masking import Masking
-from bert_tf.system.atomic import load_arrays, save_arrays
 from bert_tf.system.declare import given
 from bert_tf.system.text_files import list_files, warn_of_missing_shards
 from bert_tf.training import run_directory
@@ -44,29 +43,21 @@ class OpenedRecords:
     Attributes:
       flag: the flag that named them, without dashes. index, features: see `records`.
       pairs: unmasked pairs per row; None for masked records.
-      cache_folder: for what is found in them, by the chief of several workers; elsewhere None.
     """
 
     flag: str
     index: records.RecordIndex
     features: dict
     pairs: int | None
-    cache_folder: str | None = None
 
 
 def token_counts(opened: OpenedRecords, vocab_size: int) -> np.ndarray:
-    """How often each token is in unmasked records: int64 [vocab_size]; padding counts, too. Kept for the next start."""
-    cache_file = opened.cache_folder and posixpath.join(opened.cache_folder, f"{opened.flag}.tokens.npz")
-    stored = load_arrays(cache_file, ("counts", "fingerprint")) if cache_file else None
-    if stored and str(stored["fingerprint"]) == opened.index.fingerprint and len(stored["counts"]) == vocab_size:
-        return stored["counts"]
+    """How often each token is in unmasked records: int64 [vocab_size]; padding counts, too."""
     counts = np.zeros(vocab_size, np.int64)
     batches = records.evaluation_batches(opened.index, opened.features, batch_size=256, repeat=False, max_steps=None)
     with records.explained_errors(opened.index, opened.features):
         for batch in batches:
             counts += np.bincount(np.reshape(batch["input_ids"], -1), minlength=vocab_size)[:vocab_size]
-    if cache_file:
-        save_arrays(cache_file, {"counts": counts, "fingerprint": np.array(opened.index.fingerprint)})
     return counts
 
 
@@ -78,7 +69,6 @@ def open_all_records(
     Args:
       config: of the model, which limits their ids. config_name: the configuration in messages.
     """
-    cache_folder = settings.output_dir if chief else None
 
     def open_records(flag: str, patterns: str | None) -> OpenedRecords:
         files = list_files(patterns, f"--{flag}")
@@ -88,7 +78,7 @@ def open_all_records(
             None,
             skip_corrupt_records=settings.skip_corrupt_records,
             verify=settings.verify_records,
-            cache_file=cache_folder and posixpath.join(cache_folder, f"{flag}.index.npz"),
+            cache_file=posixpath.join(settings.output_dir, f"{flag}.index.npz") if chief else None,
         )
         no_masked = f"--{flag} holds masked records, but ELECTRA masks its texts during training"
         features = features_of(
@@ -96,7 +86,7 @@ def open_all_records(
             vocab_size=config.vocab_size, segments=max(2, config.type_vocab_size), model_name=config_name,
             no_masked=no_masked if settings.objective == "electra" else "",
         )  # fmt: skip
-        return OpenedRecords(flag, index, *features, cache_folder)
+        return OpenedRecords(flag, index, *features)
 
     data = {}
     # Smoothed masks depend on the tokens of the training data, in evaluation, too.
