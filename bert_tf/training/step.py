@@ -324,7 +324,7 @@ def make_predict_function(model, strategy, fused: bool = True) -> Callable[..., 
     """Builds predict(batches, spec) -> iterator over the model's outputs for each batch, as NumPy arrays.
 
     The rows of a batch stay in order for any number of replicas, which must divide the batch size. On a CPU several
-    are computed at a time. Batches that are no dataset may have a spec, a dict of tf.TensorSpec.
+    are computed at a time. Batches that are no dataset may have a spec, a dict of tf.TensorSpec, and then no bar.
 
     Args:
       fused: see `kernels.fused_inference`.
@@ -346,6 +346,7 @@ def make_predict_function(model, strategy, fused: bool = True) -> Callable[..., 
         def arrays_of(batch):
             return tf.nest.map_structure(lambda value: value.numpy(), outputs_of(batch))
 
-        return mapped_in_order(arrays_of, batches_with_progress(batches, "predict"), batches_at_once(replicas))
+        shown = batches if spec else batches_with_progress(batches, "predict")
+        return mapped_in_order(arrays_of, shown, batches_at_once(replicas))
 
     return predict

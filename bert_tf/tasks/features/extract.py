@@ -25,6 +25,7 @@ from bert_tf.models.pooling import normalized
 from bert_tf.models.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.task_models import BertModel
 from bert_tf.system.messages import named_by
+from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import TextFile, compression_of, whole_lines
 from bert_tf.tasks.features.files import Entries, open_writer
@@ -214,7 +215,7 @@ def layer_values(
 ) -> Iterator[tuple[range, np.ndarray]]:
     """Window by window, its lines and the values float32 [tokens, L, H] of their tokens; see `extract_features`."""
     strategy = strategy or tf.distribute.get_strategy()
-    fused = kernels.fused_enabled() and len(rows) >= batch_size * _BATCHES_FOR_FUSED
+    fused, sizes = kernels.fused_enabled() and len(rows) >= batch_size * _BATCHES_FOR_FUSED, rows.lengths
     lengths = token_rows.padded_lengths(max_seq_length) if fused else range(1, max_seq_length + 1)
     lengths = [max_seq_length] if static_padding else lengths
     # A batch whose size never changes: the last, smaller one gets copies of its last line.
@@ -225,11 +226,11 @@ def layer_values(
     def batches_of(lines: range) -> list[np.ndarray]:
         own = np.arange(lines.start, lines.stop)
         if len(lengths) > 1:
-            own = own[np.argsort(-rows.lengths[own], kind="stable")]
+            own = own[np.argsort(-sizes[own], kind="stable")]
         return [own[start : start + batch_size] for start in range(0, len(own), batch_size)]
 
     def padded(chosen: np.ndarray) -> dict[str, np.ndarray]:
-        length = token_rows.padded_length(int(rows.lengths[chosen].max()), lengths)
+        length = token_rows.padded_length(int(sizes[chosen].max()), lengths)
         return rows.batch(np.pad(chosen, (0, (full_size or len(chosen)) - len(chosen)), mode="edge"), length)
 
     def values_of(batch, training):
@@ -239,15 +240,17 @@ def layer_values(
     predict = make_predict_function(values_of, strategy, fused)
     batches = (padded(chosen) for lines in windows for chosen in batches_of(lines))
     found = predict(batches, dict.fromkeys(("input_ids", "input_mask", "segment_ids"), spec))
-    for lines in windows:
-        first, end = int(rows.offsets[lines.start]), int(rows.offsets[lines.stop])
-        values = np.empty((end - first, len(layers), model.config.hidden_size), np.float32)
-        for chosen in batches_of(lines):
-            for row, output in zip(chosen.tolist(), next(found), strict=False):
-                start, size = int(rows.offsets[row]) - first, int(rows.lengths[row])
-                values[start : start + size] = output[:size]
-        yield lines, values
-        del values  # so that only two windows are in memory: the one being written and the one computed
+    with progress_bar(total=len(rows), desc="extract", unit="line") as bar:
+        for lines in windows:
+            first, end = int(rows.offsets[lines.start]), int(rows.offsets[lines.stop])
+            values = np.empty((end - first, len(layers), model.config.hidden_size), np.float32)
+            for chosen in batches_of(lines):
+                for row, output in zip(chosen.tolist(), next(found), strict=False):
+                    start, size = int(rows.offsets[row]) - first, int(sizes[row])
+                    values[start : start + size] = output[:size]
+                bar.update(len(chosen))
+            yield lines, values
+            del values  # so that only two windows are in memory: the one being written and the one computed
 
 
 def _line_ranges(offsets: np.ndarray, batch_size: int, most_tokens: int) -> Iterator[range]:
