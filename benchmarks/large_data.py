@@ -85,7 +85,7 @@ def main(_):
         kept = os.path.join(folder, "kept.npz")
 
         def start():
-            index = records.index_records(names, None, cache_file=kept)
+            index = record_index.index_records(names, None, cache_file=kept)
             record_files.features_of(index.first_payloads(), FLAGS.max_seq_length, 20)
             return index
 

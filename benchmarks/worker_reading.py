@@ -10,6 +10,7 @@ time of reading alone, for shares that become smaller.
 
 import json
 import os
+import pathlib
 import socket
 import subprocess
 import sys
@@ -22,11 +23,12 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags, logging
 
-from bert_tf.data import record_files, records
+from bert_tf.data import record_files, record_index, records
 from bert_tf.data.order import Share
 from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.masking import Masking
 from bert_tf.system.example_bytes import example, int64_feature, pack
+from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training.distribution import distribute, set_up_devices
 from bert_tf.training.settings import DeviceSettings
 
@@ -38,11 +40,10 @@ flags.DEFINE_multi_integer("workers", [1, 2, 4], "Numbers of workers.", lower_bo
 flags.DEFINE_multi_integer("parts", [1, 2, 4, 64], "Numbers of workers, for the CPU time of one.", lower_bound=1)
 flags.DEFINE_string("records_of_worker", None, "For the processes that this script starts: its file.")
 
+VOCABULARY = pathlib.Path(__file__).resolve().parents[1] / "tests" / "golden" / "vocab.txt"
 VOCAB_SIZE = 30522
 WINDOW = 2048  # of the shuffle; far smaller than usual, since whole windows are read ahead
-MASKING = Masking(
-    2, 3, 4, np.arange(VOCAB_SIZE, dtype=np.int32), np.zeros(VOCAB_SIZE, bool), max_predictions_per_seq=77
-)
+MASKING = Masking(FullTokenizer(str(VOCABULARY)), max_predictions_per_seq=77)
 
 
 def write_records(path: str) -> None:
@@ -63,7 +64,7 @@ def write_records(path: str) -> None:
 
 def batches_of(path: str, parsed: list[int]):
     """A function of a share that makes its batches; the number of records is added to `parsed` when they are masked."""
-    index = records.index_records([path], None)
+    index = record_index.index_records([path], None)
     features, _ = record_files.features_of(
         index.first_payloads(), FLAGS.max_seq_length, MASKING.max_predictions_per_seq
     )

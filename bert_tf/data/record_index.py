@@ -23,7 +23,9 @@ from bert_tf.data.record_files import (
     FRAME_BYTES,
     MAGIC,
     RECORDS_PER_BLOCK,
+    Features,
     RecordError,
+    check_first_records,
     first_payload,
     is_frame_head,
     is_gzip,
@@ -37,7 +39,7 @@ from bert_tf.system.text_files import size_of
 
 _READ_BUFFER_BYTES = 256 * 1024
 _SCANNING_THREADS = 8
-_CACHE_VERSION = 4
+_CACHE_VERSION = 5
 _WRITTEN_VERSIONS = (1, 2)  # the first had checksums, too
 
 # Blocks of a file (byte offset, records) int64 [blocks, 2], the number of records skipped, whether it is compressed.
@@ -164,58 +166,86 @@ def _head_at(name: str, offset: int) -> bytes:
 # --- finding the records ----------------------------------------------------------------------------------------------
 
 
-def find_records(
-    files: Sequence[str], skip_corrupt_records: bool, cache_file: str | None, verify: bool = False
+def index_records(
+    files: Sequence[str],
+    features: Features | None,
+    *,
+    skip_corrupt_records: bool = False,
+    verify: bool = False,
+    cache_file: str | None = None,
 ) -> RecordIndex:
-    """The index of TFRecord files, from `cache_file` if that was made from exactly these files.
+    """Finds every record of `files`, and compares the first of each file with `features`.
+
+    Files that have an index beside them, as create_pretraining_data.py writes it, are not read for it; their checksums
+    are verified when their records are used.
 
     Args:
-      verify: read all records now, also those of files with an index beside them.
+      files: TFRecord files, uncompressed or gzip-compressed, whatever their names.
+      features: name -> feature that each record must have; None: not known yet, see `record_files.features_of`.
+      skip_corrupt_records: skip and count unreadable records, instead of stopping. After a damaged payload, reading
+        resumes at the next record; after a damaged length or a truncation, the rest of the file is lost, and so
+        is all from a damaged member of a gzip file on.
+      verify: read all records of all files now, and verify all checksums.
+      cache_file: where to cache the index for the next start; it is rebuilt if a file's name, size or modification time
+        differs.
 
     Raises:
-      RecordError: a record that is read is corrupt or truncated (without `skip_corrupt_records`), or a file is a
-        directory.
+      RecordError: a record is corrupt or truncated (without `skip_corrupt_records`), there is no record at all, a first
+        record lacks some of `features`, or a file is a directory.
     """
+    files = [os.fspath(name) for name in files]
     stats = in_threads(tf.io.gfile.stat, files)
     for name, stat in zip(files, stats, strict=True):
         if stat.is_directory:
             raise RecordError(f"{name} is a directory, not a TFRecord file")
     sizes, times = [int(stat.length) for stat in stats], [int(stat.mtime_nsec) for stat in stats]
-    verify = bool(verify or skip_corrupt_records)  # only reading shows which are corrupt
-    state = [*zip(files, sizes, times, strict=True)]
-    key = json.dumps([_CACHE_VERSION, RECORDS_PER_BLOCK, bool(skip_corrupt_records), verify, state])
-    stored = load_arrays(cache_file, ("key", "skipped", "blocks", "compressed")) if cache_file else None
-    if stored and stored["key"].item() != key:
+    state = [skip_corrupt_records, verify, [*zip(files, sizes, times, strict=True)]]
+    key = json.dumps([_CACHE_VERSION, RECORDS_PER_BLOCK, *state])
+    found = load_arrays(cache_file, ("key", "per_file", "blocks")) if cache_file else None
+    if found and found["key"].item() != key:
         logging.info("%s was made from other files or an older state of these; indexing again", cache_file)
-    elif stored:
-        per_file = tuple(stored["skipped"].tolist()), tuple(stored["compressed"].tolist())
-        return RecordIndex(tuple(files), tuple(sizes), tuple(times), *per_file, *stored["blocks"])
-    index = _scan_files(files, sizes, times, skip_corrupt_records, verify)
-    if cache_file:
-        arrays = {
-            "key": np.array(key), "skipped": np.array(index.skipped, np.int64), "blocks": np.stack(index.blocks()),
-            "compressed": np.array(index.compressed, bool),
-        }  # fmt: skip
-        # Several workers may write it at the same time: each uses its own temporary name, and the last rename wins.
-        try:
-            save_arrays(cache_file, arrays)
-        except tf.errors.OpError as error:
-            logging.warning("cannot save the index of the records in %s (%s); continuing without it", cache_file, error)
+        found = None
+    if found is None:
+        found = {"key": np.array(key), **_scan_files(files, sizes, skip_corrupt_records, verify)}
+        if cache_file:
+            # Several workers may write it at the same time: each uses its own temporary name, the last rename wins.
+            try:
+                save_arrays(cache_file, found)
+            except tf.errors.OpError as error:
+                logging.warning("cannot save the index of the records in %s (%s)", cache_file, error)
+    skipped, compressed = map(tuple, found["per_file"].T.tolist())
+    files, sizes, times = tuple(files), tuple(sizes), tuple(times)
+    index = RecordIndex(files, sizes, times, skipped, tuple(map(bool, compressed)), *found["blocks"].T)
+    _check_found(index)
+    if features is not None:
+        check_first_records(index.first_payloads(), features)
     return index
 
 
+def _check_found(index: RecordIndex) -> None:
+    """Says what was found; RecordError if that is nothing."""
+    files = index.files
+    for name, skipped in zip(files, index.skipped, strict=True):
+        if skipped:
+            logging.warning("%s: skipped %d corrupt or truncated records (--skip_corrupt_records)", name, skipped)
+    if not index.total_records:
+        shown = ", ".join(files[:5]) + (f" and {len(files) - 5} more" if len(files) > 5 else "")
+        raise RecordError(f"no records in {shown}")
+    if empty := sorted(set(range(len(files))) - set(index.file_number.tolist())):
+        logging.warning("%d of %d files have no records, the first of them %s", len(empty), len(files), files[empty[0]])
+    logging.info("%d records in %d files, %.1f MB", index.total_records, len(files), sum(index.file_sizes) / 1e6)
+
+
 def _scan_files(
-    files: Sequence[str], sizes: Sequence[int], times: Sequence[int], skip_corrupt_records: bool, verify: bool
-) -> RecordIndex:
-    """The index of all files; those without an index beside them are read."""
-    found = [None] * len(files) if verify else in_threads(_written_blocks, files, sizes)
+    files: Sequence[str], sizes: Sequence[int], skip_corrupt_records: bool, verify: bool
+) -> dict[str, np.ndarray]:
+    """Of each file how many records were skipped, and whether it is compressed; of each block file, offset, records."""
+    reads_all = verify or skip_corrupt_records  # only reading shows which are corrupt
+    found = [None] * len(files) if reads_all else in_threads(_written_blocks, files, sizes)
     missing = [number for number, blocks in enumerate(found) if blocks is None]
     if len(missing) < len(files):
-        logging.info(
-            "%d of %d record files have an index beside them; --verify_records reads them nevertheless",
-            len(files) - len(missing),
-            len(files),
-        )
+        count = f"{len(files) - len(missing)} of {len(files)} record files"
+        logging.info(f"{count} have an index beside them; --verify_records reads them nevertheless")
     # The bar appears after two seconds.
     total = sum(sizes[number] for number in missing)
     with progress_bar(total=total, desc="indexing records", unit="B", unit_scale=True, delay=2) as progress:
@@ -225,11 +255,8 @@ def _scan_files(
 
         for number, blocks in zip(missing, in_threads(scan, missing, threads=_SCANNING_THREADS), strict=True):
             found[number] = blocks
-    blocks, skipped, compressed = zip(*found, strict=True)
-    numbers = np.repeat(np.arange(len(files)), [len(part) for part in blocks])
-    return RecordIndex(
-        tuple(files), tuple(sizes), tuple(times), skipped, compressed, numbers, *np.concatenate(blocks).T
-    )
+    blocks = [np.insert(own, 0, number, axis=1) for number, (own, *_) in enumerate(found)]
+    return {"per_file": np.array([per_file for _, *per_file in found], np.int64), "blocks": np.concatenate(blocks)}
 
 
 def _scan_file(name: str, size: int, skip_corrupt_records: bool, progress: Callable[[int], object]) -> _FileBlocks:

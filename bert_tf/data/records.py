@@ -3,11 +3,10 @@
 A killed run must resume with exactly the batches it would have had, so no reading position is stored:
 `training_batches(..., start_step=k)` computes from k alone where step k begins and reads only from there.
 
-The order: `index_records` reads the files once (verifying every checksum) and divides them into blocks of up to 1024
-consecutive records (record_index.py). Each epoch permutes the blocks, joins neighbours into windows of about
-`shuffle_window` records, and permutes the records inside each window. The permutations are sorts of the raw output of
-a counter-based generator keyed by (seed, epoch, window); raw Philox words and stable sorts are the same in every NumPy
-version, which `Generator.permutation` does not promise.
+The order: `record_index.index_records` divides the files into blocks of up to 1024 consecutive records. Each epoch
+permutes the blocks, joins neighbours into windows of about `shuffle_window` records, and permutes the records inside
+each window. The permutations are sorts of the raw output of a counter-based generator keyed by (seed, epoch, window);
+raw Philox words and stable sorts are the same in every NumPy version, which `Generator.permutation` does not promise.
 
 Shape legend: B batch.
 """
@@ -15,7 +14,7 @@ Shape legend: B batch.
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -28,13 +27,13 @@ from bert_tf.data.record_files import (
     OTHER_ROW,
     Features,
     RecordError,
-    check_first_records,
     read_records,
     record_problem,
 )
 from bert_tf.data.record_files import Feature as Feature  # for users, to whom this module is `bert_tf.records`
 from bert_tf.data.record_files import pretraining_features as pretraining_features
-from bert_tf.data.record_index import RecordIndex, find_records, shuffled_windows, window_reader
+from bert_tf.data.record_index import RecordIndex, shuffled_windows, window_reader
+from bert_tf.data.record_index import index_records as index_records
 from bert_tf.system.progress import progress_bar
 
 SHUFFLE_WINDOW = 20_000  # records; about 15 MB of serialized examples at sequence length 128
@@ -51,50 +50,7 @@ _OTHER_TOTAL = "the segment_lengths of a record do not add up to its tokens"
 Preparation = Callable[[dict[str, tf.Tensor], tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
 
 
-# --- Indexing ---------------------------------------------------------------------------------------------------------
-
-
-def index_records(
-    files: Sequence[str],
-    features: Features | None,
-    *,
-    skip_corrupt_records: bool = False,
-    verify: bool = False,
-    cache_file: str | None = None,
-) -> RecordIndex:
-    """Finds every record of `files`, and compares the first of each file with `features`.
-
-    Files that have an index beside them, as create_pretraining_data.py writes it, are not read for it; their checksums
-    are verified when their records are used.
-
-    Args:
-      files: TFRecord files, uncompressed or gzip-compressed, whatever their names.
-      features: name -> feature that each record must have; None: not known yet, see `record_files.features_of`.
-      skip_corrupt_records: skip and count unreadable records, instead of stopping. After a damaged payload, reading
-        resumes at the next record; after a damaged length or a truncation, the rest of the file is lost, and so
-        is all from a damaged member of a gzip file on.
-      verify: read all records of all files now, and verify all checksums.
-      cache_file: where to cache the index for the next start; it is rebuilt if a file's name, size or modification time
-        differs.
-
-    Raises:
-      RecordError: a record is corrupt or truncated (without `skip_corrupt_records`), there is no record at all, or a
-        first record lacks some of `features`.
-    """
-    files = [os.fspath(name) for name in files]
-    index = find_records(files, skip_corrupt_records, cache_file, verify)
-    for name, skipped in zip(files, index.skipped, strict=True):
-        if skipped:
-            logging.warning("%s: skipped %d corrupt or truncated records (--skip_corrupt_records)", name, skipped)
-    if not index.total_records:
-        shown = ", ".join(files[:5]) + (f" and {len(files) - 5} more" if len(files) > 5 else "")
-        raise RecordError(f"no records in {shown}")
-    if empty := sorted(set(range(len(files))) - set(index.file_number.tolist())):
-        logging.warning("%d of %d files have no records, the first of them %s", len(empty), len(files), files[empty[0]])
-    if features is not None:
-        check_first_records(index.first_payloads(), features)
-    logging.info("%d records in %d files, %.1f MB", index.total_records, len(files), sum(index.file_sizes) / 1e6)
-    return index
+# --- What is wrong with a batch ---------------------------------------------------------------------------------------
 
 
 def explain_record_error(error: Exception, index: RecordIndex, features: Features) -> str | None:
@@ -164,7 +120,7 @@ def training_batches(
     Every epoch has each record once, and batches span epoch boundaries, so nothing is dropped.
 
     Args:
-      index: from `index_records`.
+      index: from `record_index.index_records`.
       features: of every record; int64 ones come out as int32.
       batch_size: records per step, over all replicas.
       seed: any integer; a different one gives a different order.
@@ -231,7 +187,7 @@ def evaluation_batches(
     """Batches in the files' order.
 
     Args:
-      index: from `index_records`.
+      index: from `record_index.index_records`.
       features: of every record; int64 ones come out as int32.
       batch_size: records per step, over all replicas.
       repeat: True: start over at the end and give exactly `max_steps` batches (as in the original's evaluation: small

@@ -208,10 +208,8 @@ def _look(path: str, settings: TextSettings) -> tuple[TextFile, str, int]:
             return file, "jsonl", size
         if record:
             logging.warning(
-                "%s looks like JSONL, but without the key %r (it has %s), so it is read as plain text; see --text_key",
-                path,
-                settings.text_key,
-                shortened(", ".join(record)),
+                f"{path} looks like JSONL, but without the key {settings.text_key!r} (it has "
+                f"{shortened(', '.join(record))}), so it is read as plain text; see --text_key"
             )
     return file, "text", size
 

@@ -306,13 +306,8 @@ def _make_shards(job: ShardJob, missing: Sequence[int], num_workers: int, show_p
         for number, summary in done:
             atomic.check_may_write(job.output_files[0])
             summaries[missing[number]] = summary
-            logging.info(
-                "shard %d: %d instances (%d of %d)",
-                missing[number],
-                summary["instances"],
-                len(summaries) + job.num_shards - len(missing),
-                job.num_shards,
-            )
+            done_shards = f"{len(summaries) + job.num_shards - len(missing)} of {job.num_shards}"
+            logging.info(f"shard {missing[number]}: {summary['instances']} instances ({done_shards})")
     return summaries
 
 
@@ -366,16 +361,9 @@ def _log_summary(summary: dict, path: str) -> None:
         kind = f"{summary['not_in_order'] / summary['instances']:.1%} not in order"
     else:
         kind = f"{summary['random_next'] / summary['instances']:.1%} random next"
-    logging.info(
-        "%d instances of %d documents (%.1f%% padding, %s, %s), %.1f MB; see %s",
-        summary["instances"],
-        summary["documents"],
-        100 * summary["padding_share"],
-        masks,
-        kind,
-        sum(summary["output_bytes"].values()) / 1e6,
-        path,
-    )
+    counts = f"{summary['instances']} instances of {summary['documents']} documents"
+    size = f"{sum(summary['output_bytes'].values()) / 1e6:.1f} MB"
+    logging.info(f"{counts} ({summary['padding_share']:.1%} padding, {masks}, {kind}), {size}; see {path}")
 
 
 def _log_size(job: ShardJob, num_workers: int) -> None:
@@ -385,9 +373,9 @@ def _log_size(job: ShardJob, num_workers: int) -> None:
     )
     if job.num_shards == 1 and total_bytes > _LARGE_TEXT and num_workers > 1:
         logging.info(
-            "All of it is one shard, whose instances are drawn on one core, as in the original; --num_shards=%d would "
-            "use %d cores for that, too.", 4 * num_workers, num_workers
-        )  # fmt: skip
+            "All of it is one shard, whose instances are drawn on one core, as in the original; "
+            f"--num_shards={4 * num_workers} would use {num_workers} cores for that, too."
+        )
 
 
 # ---- what looks wrong ------------------------------------------------------------------------------------------------
@@ -399,11 +387,10 @@ def _warn_of_replaced(job: ShardJob, missing: Sequence[int], before: dict, flags
     if not replaced:
         return
     changed = [f"--{name} was {before[name]}" for name in flags if name in before and before[name] != flags[name]]
+    count, first = len(replaced) * len(job.output_files), job.outputs(replaced[0])[0]
     logging.warning(
-        "%d finished files of an earlier run with other flags or another text are replaced, the first is %s%s",
-        len(replaced) * len(job.output_files),
-        job.outputs(replaced[0])[0],
-        f" ({', '.join(changed)})" if changed else "",
+        f"{count} finished files of an earlier run with other flags or another text are replaced, the first is {first}"
+        + (f" ({', '.join(changed)})" if changed else "")
     )
 
 

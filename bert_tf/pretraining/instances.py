@@ -216,12 +216,11 @@ def log_instances(
     for number, instance in enumerate(instances):
         follows = ", second part follows" if instance.second_start < len(instance.token_ids) else ""
         masked = zip(instance.masked_lm_positions, instance.masked_lm_ids, strict=True)
-        logging.info(
-            "Instance %d%s\n  tokens: %s\n  masked: %s\n  input_ids: %s\n  segment_ids: %s",
-            number,
-            other if instance.is_random_next else follows,
-            " ".join(inv_vocab[index] for index in instance.token_ids),
-            " ".join(f"{position}={inv_vocab[index]}" for position, index in masked),
-            " ".join(map(str, instance.token_ids)),
-            " ".join(map(str, instance.segment_ids)),
-        )
+        lines = {
+            "tokens": (inv_vocab[index] for index in instance.token_ids),
+            "masked": (f"{position}={inv_vocab[index]}" for position, index in masked),
+            "input_ids": map(str, instance.token_ids),
+            "segment_ids": map(str, instance.segment_ids),
+        }
+        shown = "".join(f"\n  {name}: {' '.join(values)}" for name, values in lines.items())
+        logging.info(f"Instance {number}{other if instance.is_random_next else follows}{shown}")

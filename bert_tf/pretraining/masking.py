@@ -8,16 +8,17 @@ Shape legend: B batch, S sequence length, P predictions per row, M pairs per row
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
-from bert_tf.text.wordpiece import FullTokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,24 +26,19 @@ class Masking:
     """What is masked, and how.
 
     Attributes:
-      cls_id, sep_id, mask_id: ids of [CLS], [SEP] and [MASK].
-      all_ids: every id of the vocabulary, for RoBERTa's rule less special ones; replacements are drawn from them.
-      continuations: bool [largest id + 1], True for the tokens that continue a word.
+      tokenizer: of the records.
       max_predictions_per_seq: P.
       masked_lm_prob: share of a pair's tokens to predict.
       do_whole_word_mask: mask all pieces of a word or none.
       mask_rate, random_rate, keep_rate: shares of the chosen tokens that become [MASK], become any token, stay.
       mask_smoothing: exponent of the tokens' counts by which they are chosen, see `mask_rules.smoothed`; 0: all alike.
-      tokenizer_class: the tokenizer or its class, which names the special tokens.
-      pad_id: the id of padding. special_ids: of all special tokens.
       mask_rule: one of MASK_RULES, or "electra": how many tokens are predicted, and which may be.
+
+    Raises:
+      ValueError: a special token is missing, or two settings contradict each other; names the flags.
     """
 
-    cls_id: int
-    sep_id: int
-    mask_id: int
-    all_ids: np.ndarray
-    continuations: np.ndarray
+    tokenizer: Tokenizer
     max_predictions_per_seq: int
     masked_lm_prob: float = 0.15
     do_whole_word_mask: bool = False
@@ -50,49 +46,45 @@ class Masking:
     random_rate: float = 0.1
     keep_rate: float = 0.1
     mask_smoothing: float = 0.0
-    tokenizer_class: Tokenizer | type[Tokenizer] = FullTokenizer
-    pad_id: int = 0
-    special_ids: tuple[int, ...] = ()
     mask_rule: str = "bert"
 
-    @classmethod
-    def from_vocab(
-        cls,
-        vocab: Mapping[str, int],
-        vocab_file: str,
-        tokenizer_class: Tokenizer | type[Tokenizer] = FullTokenizer,
-        mask_rule: str = "bert",
-        **settings,
-    ) -> "Masking":
-        """From a vocabulary (`tokenization.load_vocab`) and the other attributes.
-
-        Raises:
-          ValueError: a special token is missing, or two settings contradict each other; names the flags.
-        """
-        special = (tokenizer_class.cls_token, tokenizer_class.sep_token, tokenizer_class.mask_token)
-        missing = [token for token in special if token not in vocab]
-        if missing:
+    def __post_init__(self):
+        tokenizer = self.tokenizer
+        special = (tokenizer.cls_token, tokenizer.sep_token, tokenizer.mask_token)
+        if missing := [token for token in special if token not in tokenizer.vocab]:
             raise ValueError(
-                f"--vocab_file={vocab_file} has no {', '.join(missing)}: it is not a vocabulary of this model's kind."
+                f"--vocab_file={tokenizer.vocab_file} has no {', '.join(missing)}: it is not a vocabulary of this "
+                "model's kind."
             )
-        never_drawn = ()
-        if mask_rule == "roberta":
-            never_drawn = (tokenizer_class.pad_token, tokenizer_class.unk_token, *special[:2])
-        all_ids = np.array([index for token, index in vocab.items() if token not in never_drawn], np.int32)
-        continuations = tokenizer_class.continuations_of(vocab)
-        masking = cls(
-            *(vocab[token] for token in special),
-            all_ids,
-            continuations,
-            tokenizer_class=tokenizer_class,
-            pad_id=vocab.get(tokenizer_class.pad_token, 0),
-            special_ids=tuple(vocab[token] for token in special_tokens_of(tokenizer_class) if token in vocab),
-            mask_rule=mask_rule,
-            **settings,
-        )
-        if masking.mask_smoothing and masking.do_whole_word_mask:
+        if self.mask_smoothing and self.do_whole_word_mask:
             raise ValueError("--mask_smoothing chooses single pieces: give it or --do_whole_word_mask.")
-        return masking
+
+    cls_id, sep_id, mask_id = (
+        property(operator.attrgetter(f"tokenizer.{name}")) for name in ("cls_id", "sep_id", "mask_id")
+    )
+
+    @property
+    def pad_id(self) -> int:
+        """The id of padding."""
+        return self.tokenizer.vocab.get(self.tokenizer.pad_token, 0)
+
+    @functools.cached_property
+    def all_ids(self) -> np.ndarray:
+        """Every id of the vocabulary, for RoBERTa's rule less special ones; replacements are drawn from them."""
+        own = self.tokenizer
+        never = (own.pad_token, own.unk_token, own.cls_token, own.sep_token) if self.mask_rule == "roberta" else ()
+        return np.array([index for token, index in own.vocab.items() if token not in never], np.int32)
+
+    @functools.cached_property
+    def continuations(self) -> np.ndarray:
+        """bool [largest id + 1], True for the tokens that continue a word."""
+        return self.tokenizer.continuations_of(self.tokenizer.vocab)
+
+    @property
+    def special_ids(self) -> list[int]:
+        """The ids of all special tokens."""
+        vocab = self.tokenizer.vocab
+        return [vocab[token] for token in special_tokens_of(self.tokenizer) if token in vocab]
 
     @property
     def fingerprint(self) -> str:
@@ -114,8 +106,8 @@ class Masking:
         row, segment = np.nonzero(lengths)
         is_first = segment % 2 == 0
         for name, row_numbers, place, known in (
-            (self.tokenizer_class.cls_token, row[is_first], (ends - lengths)[row, segment][is_first], self.cls_id),
-            (self.tokenizer_class.sep_token, row, (ends - 1)[row, segment], self.sep_id),
+            (self.tokenizer.cls_token, row[is_first], (ends - lengths)[row, segment][is_first], self.cls_id),
+            (self.tokenizer.sep_token, row, (ends - 1)[row, segment], self.sep_id),
         ):
             found = ids[row_numbers, place]
             if (found != known).any():

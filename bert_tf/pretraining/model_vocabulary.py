@@ -135,11 +135,8 @@ def _find(
         casing = made_with.casing if made_with else read_casing(directory_of(vocab_file))
         if casing.do_lower_case is None and issubclass(tokenizer_class_of(vocab_file, tokenizer_class), FullTokenizer):
             casing = casing_of_vocabulary(vocab_file)
-            logging.warning(
-                "No file says whether the text is lower-cased; do_lower_case=%s is %s.",
-                casing.do_lower_case,
-                casing.source,
-            )
+            known = f"do_lower_case={casing.do_lower_case} is {casing.source}"
+            logging.warning(f"No file says whether the text is lower-cased; {known}.")
         return ModelFiles("", vocab_file=vocab_file, casing=casing)
     if init_checkpoint:
         weights = open_weights.open_weights(init_checkpoint)
@@ -155,11 +152,8 @@ def _find(
                         "as --vocab_file."
                     )
                 logging.warning(
-                    "%s, beside --init_checkpoint, is not the file that the records were made with, %s (%s). If their "
-                    "tokens differ, the model learns nonsense.",
-                    files.vocab_file,
-                    made_with.vocab_file,
-                    made_with.summary,
+                    f"{files.vocab_file}, beside --init_checkpoint, is not the file that the records were made with, "
+                    f"{made_with.vocab_file} ({made_with.summary}). If their tokens differ, the model learns nonsense."
                 )
             return files
     if made_with:
@@ -171,11 +165,8 @@ def _find(
         known = f"that of the records, {made_with.vocab_file} ({made_with.summary}), is no longer there"
     else:
         known = "nothing beside the records says which one they were made with"
-    logging.warning(
-        "The model will have no %s beside it, as %s: give --vocab_file to have it there.",
-        tokenizer_class.vocab_name,
-        known,
-    )
+    name = tokenizer_class.vocab_name
+    logging.warning(f"The model will have no {name} beside it, as {known}: give --vocab_file to have it there.")
     return None
 
 

@@ -33,7 +33,6 @@ from bert_tf.text.wordpiece import CONTINUATION, BasicTokenizer, FullTokenizer
 
 _NAMES = ("tokens", "sentence_ends", "document_ends")
 _CONTINUATIONS = "continuations"
-_COPY_BYTES = 1 << 24
 _CONTINUES = 1 << 30  # added to the id of a piece that continues a word
 _HASH_SLOTS = 1 << 20  # twice the words held at once
 _ARENA_BYTES = 1 << 24  # for these words
@@ -151,20 +150,15 @@ def _opened(directory: str, is_marked: bool) -> Iterator[list]:
 
 def merge_stores(sources: Sequence[str], directory: str) -> TokenStore:
     """The stores of several directories, in their order, as one; the sources are removed as they are copied."""
-    ends = [0, 0]  # tokens, sentences before this source
-    is_marked = os.path.exists(os.path.join(sources[0], _CONTINUATIONS))
-    with _opened(directory, is_marked) as files:
+    tokens = sentences = 0  # before this source
+    with _opened(directory, os.path.exists(os.path.join(sources[0], _CONTINUATIONS))) as files:
         for source in sources:
-            for number in (0, 3) if is_marked else (0,):
-                with open(os.path.join(source, (*_NAMES, _CONTINUATIONS)[number]), "rb") as file:
-                    shutil.copyfileobj(file, files[number], _COPY_BYTES)
             store = TokenStore.open(source)
-            for number, values in ((1, store.sentence_ends), (2, store.document_ends)):
-                for begin in range(0, len(values), _COPY_BYTES // 8):
-                    files[number].write((values[begin : begin + _COPY_BYTES // 8] + ends[number - 1]).data)
-            ends[0] += store.num_tokens
-            ends[1] += len(store.sentence_ends)
-            del store
+            arrays = store.tokens, store.sentence_ends + tokens, store.document_ends + sentences, store.continuations
+            for file, values in zip(files, arrays, strict=False):
+                file.write(values.data)
+            tokens, sentences = tokens + store.num_tokens, sentences + len(store.sentence_ends)
+            del store, arrays, values
             shutil.rmtree(source)
     return TokenStore.open(directory)
 

@@ -49,11 +49,13 @@ def kept() -> Iterator[None]:
         yield
         return
     try:
-        folder = os.path.join(_root(), _circumstances())
-        _make_private(folder)
+        folder = _folder()
         remove_left_behind()  # a killed process leaves up to a few hundred million bytes
         own = private_folder()
-        _check_room(own.name)
+        if shutil.disk_usage(own.name).free < _LEAST_ROOM:
+            raise OSError(f"{os.path.dirname(own.name)} has less than {_LEAST_ROOM >> 20} MiB of room.")
+        if resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY:
+            raise OSError("the size of files is limited (ulimit -f).")
         known = _copy_sound(folder, own.name)
     except OSError as error:
         logging.info("Compiled programs are not kept for the next start: %s", error)
@@ -87,18 +89,25 @@ def said() -> str:
     return f"later runs take them from {_place}" if _place else "they are not kept for later runs"
 
 
-def _root() -> str:
-    """The folder of all programs.
+def _folder() -> str:
+    """The folder of programs that fit this machine, made for this user only.
 
     Raises:
-      OSError: this user has no home.
+      OSError: there is no such place, it can't be written, or another user could put programs there.
     """
-    if os.environ.get(VARIABLE):
-        return os.environ[VARIABLE]
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    if not os.path.isabs(cache):
-        raise FileNotFoundError(f"the user's cache folder would be {cache}, which is not an absolute path.")
-    return os.path.join(cache, "bert_tf", "compiled")
+    root = os.environ.get(VARIABLE)
+    if not root:
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        if not os.path.isabs(cache):
+            raise FileNotFoundError(f"the user's cache folder would be {cache}, which is not an absolute path.")
+        root = os.path.join(cache, "bert_tf", "compiled")
+    folder = os.path.join(root, _circumstances())
+    for path in (root, folder):
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        status = os.stat(path)
+        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022 or not os.access(path, os.W_OK):
+            raise PermissionError(f"{path} belongs to another user, others may write into it, or this one may not.")
+    return folder
 
 
 def _circumstances() -> str:
@@ -115,34 +124,6 @@ def _circumstances() -> str:
     version = importlib.metadata.version("tensorflow")
     parts = [version, platform.platform(), str(os.cpu_count()), *processor, *variables]
     return f"tensorflow-{version}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
-
-
-def _make_private(folder: str) -> None:
-    """Creates a folder for this user only.
-
-    Raises:
-      OSError: it can't be created or written, or another user could put programs there.
-    """
-    os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    for path in (os.path.dirname(folder), folder):
-        status = os.stat(path)
-        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
-            raise PermissionError(f"{path} belongs to another user, or others may write into it.")
-        if not os.access(path, os.W_OK):
-            raise PermissionError(f"there is no permission to write into {path}.")
-
-
-def _check_room(folder: str) -> None:
-    """Checks that TensorFlow can write programs, with their sources, into a folder.
-
-    Raises:
-      OSError: it may come to have too little room, or the size of files is limited.
-    """
-    if shutil.disk_usage(folder).free < _LEAST_ROOM:
-        raise OSError(f"{os.path.dirname(folder)} has less than {_LEAST_ROOM >> 20} MiB of room.")
-    if resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY:
-        raise OSError("the size of files is limited (ulimit -f).")
 
 
 def _copy_sound(folder: str, own: str) -> set[str]:

@@ -182,13 +182,8 @@ def _wait_for_death(claim: _Claim) -> None:
     """
     owner, end = _read(claim.path), time.monotonic() + LEASE_SECONDS
     if owner:
-        logging.warning(
-            "%s: %s says %s; waiting %.0f s for a sign of life.",
-            claim.named,
-            claim.path,
-            _owner(claim.path),
-            LEASE_SECONDS,
-        )
+        said = f"{claim.path} says {_owner(claim.path)}"
+        logging.warning(f"{claim.named}: {said}; waiting {LEASE_SECONDS:.0f} s for a sign of life.")
     while owner and time.monotonic() < end:
         time.sleep(_POLL_SECONDS)
         if (found := _read(claim.path)) != owner:

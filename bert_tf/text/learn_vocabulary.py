@@ -58,11 +58,8 @@ def _warn_of_fewer(tokens: int, vocab_size: int, advice: str) -> None:
     """Warns if the text gave fewer tokens than asked for; advice: what gives more."""
     if tokens < vocab_size:
         logging.warning(
-            "The text gives only %d of the %d tokens requested: set vocab_size in the model's configuration to %d. %s",
-            tokens,
-            vocab_size,
-            tokens,
-            advice,
+            f"The text gives only {tokens} of the {vocab_size} tokens requested: set vocab_size in the model's "
+            f"configuration to {tokens}. {advice}"
         )
 
 
@@ -152,9 +149,8 @@ def _check_room(characters: Iterable[str], reserved: int, vocab_size: int, at_le
         )
     if single > (vocab_size - reserved) / 2 and not at_least:
         logging.warning(
-            "Single characters take %d of %d places. --max_characters drops rare ones to make room for longer pieces.",
-            single,
-            vocab_size,
+            f"Single characters take {single} of {vocab_size} places. --max_characters drops rare ones to make room "
+            "for longer pieces."
         )
 
 
@@ -197,12 +193,10 @@ def _keep_frequent(characters: Mapping[str, int], max_characters: int | None) ->
     if not max_characters or len(characters) <= max_characters:
         return set(characters)
     ordered = sorted(characters, key=lambda char: (-characters[char], char))
-    lost = sum(characters[char] for char in ordered[max_characters:])
+    share = sum(characters[char] for char in ordered[max_characters:]) / sum(characters.values())
     logging.info(
-        "--max_characters=%d leaves out %d characters, %.4f%% of the text: words with them become [UNK].",
-        max_characters,
-        len(ordered) - max_characters,
-        100 * lost / sum(characters.values()),
+        f"--max_characters={max_characters} leaves out {len(ordered) - max_characters} characters, {share:.4%} of the "
+        "text: words with them become [UNK]."
     )
     return set(ordered[:max_characters])
 
@@ -212,11 +206,9 @@ def _warn_about_stripping(characters: Mapping[str, int]) -> None:
         seen = sum(count for char, count in characters.items() if first <= ord(char) <= last)
         if seen:
             logging.warning(
-                "Stripping accents changes %s: %d characters of this text. If this language matters to you, use "
-                "--strip_accents=false (for the tokenizer FullTokenizer(..., strip_accents=False)), or "
-                "--do_lower_case=false.",
-                name,
-                seen,
+                f"Stripping accents changes {name}: {seen} characters of this text. If this language matters to you, "
+                "use --strip_accents=false (for the tokenizer FullTokenizer(..., strip_accents=False)), or "
+                "--do_lower_case=false."
             )
 
 
@@ -400,10 +392,8 @@ def _warn_about_marks(characters: Mapping[str, int]) -> None:
     if lost:
         examples = " ".join(sorted(lost, key=lambda char: (-lost[char], char))[:5])
         logging.warning(
-            "ALBERT's preparation of text drops combining marks: %d characters of this text lose them (%s). If that "
-            "changes words, --kind=byte_bpe keeps them.",
-            sum(lost.values()),
-            examples,
+            f"ALBERT's preparation of text drops combining marks: {sum(lost.values())} characters of this text lose "
+            f"them ({examples}). If that changes words, --kind=byte_bpe keeps them."
         )
 
 

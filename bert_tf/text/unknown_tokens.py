@@ -29,12 +29,9 @@ def watch_unknown(tokenizer: Tokenizer, ids: np.ndarray) -> None:
     if share > _MANY and (unknown >= _FEWEST or unknown == found["tokens"]):
         found["is_warned"] = True
         logging.warning(
-            "%.0f %% of the tokens of the texts are %s: %s does not fit them%s. The multilingual models know 104 "
-            "languages, for example multi_cased_L-12_H-768_A-12.",
-            100 * share,
-            tokenizer.unk_token,
-            tokenizer.vocab_file or "the vocabulary",
-            _reason(tokenizer),
+            f"{100 * share:.0f} % of the tokens of the texts are {tokenizer.unk_token}: "
+            f"{tokenizer.vocab_file or 'the vocabulary'} does not fit them{_reason(tokenizer)}. The multilingual "
+            "models know 104 languages, for example multi_cased_L-12_H-768_A-12."
         )
 
 

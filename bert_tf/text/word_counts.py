@@ -37,24 +37,17 @@ class WordCounts:
         return self._characters_of_dropped + characters_of(self.counts)
 
     def _drop_rare(self) -> None:
-        words_per_count, limit = collections.Counter(self.counts.values()), 0
-        before = kept = len(self.counts)
+        before = len(self.counts)
         # Down to half the limit, so that this is not needed again right away.
-        while kept > self.max_words // 2:
-            limit += 1
-            kept -= words_per_count[limit]
+        limit = sorted(self.counts.values(), reverse=True)[self.max_words // 2]
         rare = {word: count for word, count in self.counts.items() if count <= limit}
         for word in rare:
             del self.counts[word]
         self.dropped += sum(rare.values())
         self._characters_of_dropped += characters_of(rare)
         logging.info(
-            "More than %d different words: dropped the %d of %d seen at most %d times so far. Their characters stay in "
-            "the vocabulary.",
-            self.max_words,
-            len(rare),
-            before,
-            limit,
+            f"More than {self.max_words} different words: dropped the {len(rare)} of {before} seen at most {limit} "
+            "times so far. Their characters stay in the vocabulary."
         )
 
 
@@ -93,12 +86,8 @@ def count_words(
             check(words)
     if not words.counts:
         raise ValueError(f"The input files contain no words: {', '.join(files)}")
-    logging.info(
-        "Counted %d words, %d different, in %.1f s",
-        words.counts.total() + words.dropped,
-        len(words.counts),
-        time.monotonic() - start,
-    )
+    total, seconds = words.counts.total() + words.dropped, time.monotonic() - start
+    logging.info("Counted %d words, %d different, in %.1f s", total, len(words.counts), seconds)
     return words
 
 

@@ -350,13 +350,8 @@ class WordPieces(Tokenizer):
         check_vocab(self.vocab, self.vocab_file, special_tokens_of(self))
         if (index := self.vocab[self.pad_token]) != self.pad_id:
             # Only a warning: padding is masked out, so such a model works, and renumbering would break its weights.
-            logging.warning(
-                "%s: %s has id %d, but sequences are padded with id %d as in the original",
-                self.vocab_file,
-                self.pad_token,
-                index,
-                self.pad_id,
-            )
+            known = f"{self.vocab_file}: {self.pad_token} has id {index}"
+            logging.warning(f"{known}, but sequences are padded with id {self.pad_id} as in the original")
 
 
 class FullTokenizer(WordPieces):
@@ -414,11 +409,9 @@ class FullTokenizer(WordPieces):
         self._ids_of_word = WordCache(self._encode_word)
         if self.basic_tokenizer.strip_accents and _COMPOSED_HANGUL.search("".join(self.vocab)):
             logging.warning(
-                "%s has composed Hangul syllables, but stripping accents decomposes them, so Korean words become "
-                "%s. If this vocabulary was made without stripping, use strip_accents=False, or "
-                "do_lower_case=False for a cased one.",
-                vocab_file,
-                self.unk_token,
+                f"{vocab_file} has composed Hangul syllables, but stripping accents decomposes them, so Korean words "
+                f"become {self.unk_token}. If this vocabulary was made without stripping, use strip_accents=False, or "
+                "do_lower_case=False for a cased one."
             )
 
     @classmethod

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data import records
+from bert_tf.data import record_index, records
 from bert_tf.data.record_files import features_of
 from bert_tf.models import flops, objectives, pretrained, task_models
 from bert_tf.models.card import CardFacts
@@ -73,7 +73,7 @@ def open_all_records(
     def open_records(flag: str, patterns: str | None) -> OpenedRecords:
         files = list_files(patterns, f"--{flag}")
         warn_of_missing_shards(files, f"--{flag}")
-        index = records.index_records(
+        index = record_index.index_records(
             files,
             None,
             skip_corrupt_records=settings.skip_corrupt_records,
@@ -282,7 +282,7 @@ class PretrainingTask:
         values = {name: getattr(settings, name) for name in ("max_predictions_per_seq", *MASK_FLAGS)}
         values |= {"mask_rule": mask_rule_of(settings, self.config), **self.own_masks}
         tokenizer = model_vocabulary.tokenizer_of_model(vocab_file, self.config)
-        masking = Masking.from_vocab(tokenizer.vocab, vocab_file, tokenizer, **values)
+        masking = Masking(tokenizer, **values)
         if (largest := masking.all_ids.max()) >= self.config.vocab_size:
             raise ValueError(
                 f"--vocab_file={vocab_file} has token id {largest}, but the model's vocab_size is "

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.record_files import example_of, write_records
 
-from bert_tf.data import record_files, records
+from bert_tf.data import record_files, record_index, records
 
 LENGTH = 8
 # Tokens of the first and of the second segment.
@@ -25,7 +25,7 @@ def write(path, payloads) -> str:
 
 
 def test_rows(tmp_path):
-    index = records.index_records([write(tmp_path / "a.tfrecord", [record_of(*row) for row in ROWS])], None)
+    index = record_index.index_records([write(tmp_path / "a.tfrecord", [record_of(*row) for row in ROWS])], None)
     features, pairs = record_files.features_of(index.first_payloads(), LENGTH, 20)
     assert pairs == 1 and set(features) == {"input_ids", "input_mask", "segment_ids"}
     (batch,) = records.evaluation_batches(index, features, batch_size=4, repeat=False, max_steps=None)
@@ -41,9 +41,9 @@ ODD = {"input_mask": [1, 0, 1, 0, 0, 0, 0, 0]}, {"segment_ids": [1, 1, 0, 0, 0, 
 def test_other_rows_are_named(tmp_path, changes):
     first = write(tmp_path / "first.tfrecord", [record_of(*ROWS[0], **changes)])
     with pytest.raises(record_files.RecordError, match=r"first.tfrecord: the first record \(byte 0\) is not a text of"):
-        record_files.features_of(records.index_records([first], None).first_payloads(), LENGTH, 20)
+        record_files.features_of(record_index.index_records([first], None).first_payloads(), LENGTH, 20)
     later = write(tmp_path / "later.tfrecord", [record_of(*ROWS[0]), record_of(*ROWS[0], **changes)])
-    index = records.index_records([later], None)
+    index = record_index.index_records([later], None)
     features, _ = record_files.features_of(index.first_payloads(), LENGTH, 20)
     expected = pytest.raises(record_files.RecordError, match="later.tfrecord: record 1 .* is not a text of one")
     with expected, records.explained_errors(index, features):
@@ -55,7 +55,7 @@ def test_another_length_and_another_kind(tmp_path):
     with pytest.raises(
         record_files.RecordError, match="has 8 values in feature 'input_ids', .* give --max_seq_length=8"
     ):
-        record_files.features_of(records.index_records([rows], None).first_payloads(), 16, 20)
+        record_files.features_of(record_index.index_records([rows], None).first_payloads(), 16, 20)
     masked = write(tmp_path / "masked.tfrecord", [record_of(*ROWS[0], masked_lm_ids=[1])])
     with pytest.raises(record_files.RecordError, match="has ELECTRA's unmasked rows, .* has masked examples: a run"):
-        record_files.features_of(records.index_records([rows, masked], None).first_payloads(), LENGTH, 20)
+        record_files.features_of(record_index.index_records([rows, masked], None).first_payloads(), LENGTH, 20)

@@ -29,7 +29,7 @@ def flipped(content: bytes, bit: int) -> bytes:
 
 def read(path, index_file, *, skip=False) -> list[dict]:
     """All records, twice: in order, and in the order of training."""
-    index = records.index_records([str(path)], FEATURES, skip_corrupt_records=skip, cache_file=str(index_file))
+    index = record_index.index_records([str(path)], FEATURES, skip_corrupt_records=skip, cache_file=str(index_file))
     with records.explained_errors(index, FEATURES):
         batches = [*records.evaluation_batches(index, FEATURES, batch_size=4, repeat=False, max_steps=None)]
         trained = records.training_batches(index, FEATURES, batch_size=4, seed=0, shuffle_window=8)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from helpers.record_files import example_of, write_records
 
-from bert_tf.data import record_files, records
+from bert_tf.data import record_files, record_index, records
 
 FEATURES = {"number": record_files.Feature(1)}
 COUNT = 61
@@ -50,7 +50,7 @@ def numbers(dataset) -> list[list[int]]:
 
 
 def in_order(files, **options) -> list[int]:
-    index = records.index_records([str(name) for name in files], FEATURES, **options)
+    index = record_index.index_records([str(name) for name in files], FEATURES, **options)
     batches = records.evaluation_batches(index, FEATURES, batch_size=1, repeat=False, max_steps=None)
     drawn = [batch[0] for batch in numbers(batches)]
     epoch = records.training_batches(index, FEATURES, batch_size=index.total_records, seed=0, shuffle_window=20)
@@ -62,11 +62,11 @@ def in_order(files, **options) -> list[int]:
 def test_blocks_give_the_batches_of_the_plain_file(plain, tmp_path, monkeypatch, chunk):
     monkeypatch.setattr(record_files, "_CHUNK_BYTES", chunk)
     offsets = write_blocks(plain, tmp_path / "many")
-    index = records.index_records([str(tmp_path / "many")], FEATURES)
+    index = record_index.index_records([str(tmp_path / "many")], FEATURES)
     assert index.compressed == (True,)
     assert index.byte_offset.tolist() == offsets[:-1]
     assert index.num_records.tolist() == [8] * 7 + [5]
-    reference = records.index_records([str(plain)], FEATURES)
+    reference = record_index.index_records([str(plain)], FEATURES)
     for start in (0, 17):
         one, other = (
             numbers(
@@ -109,11 +109,11 @@ def test_damaged_member(plain, tmp_path, kind, place):
     path.write_bytes(content)
     message = rf"{path}: the gzip member at byte {offsets[5]} is {kind}.*after 40 records.*--skip_corrupt_"
     with pytest.raises(record_files.RecordError, match=message):
-        records.index_records([str(path)], FEATURES)
+        record_index.index_records([str(path)], FEATURES)
     write_blocks(plain, tmp_path / "sound")
     files = [str(path), str(tmp_path / "sound")]
     assert in_order(files, skip_corrupt_records=True) == [*range(40), *range(COUNT)]
-    assert records.index_records(files, FEATURES, skip_corrupt_records=True).skipped == (1, 0)
+    assert record_index.index_records(files, FEATURES, skip_corrupt_records=True).skipped == (1, 0)
 
 
 def test_files_without_blocks_are_refused(plain, tmp_path, monkeypatch):
@@ -128,10 +128,10 @@ def test_files_without_blocks_are_refused(plain, tmp_path, monkeypatch):
     }
     for name, message in messages.items():
         with pytest.raises(record_files.RecordError, match=f"{name}: the gzip member {message}"):
-            records.index_records([str(tmp_path / name)], FEATURES)
+            record_index.index_records([str(tmp_path / name)], FEATURES)
     monkeypatch.setattr(record_files, "_LARGEST_MEMBER", 1000)
     with pytest.raises(record_files.RecordError, match="is no block of up to 8 records"):
-        records.index_records([str(tmp_path / "one")], FEATURES)
+        record_index.index_records([str(tmp_path / "one")], FEATURES)
 
 
 def failure(index, features=FEATURES) -> str | None:
@@ -144,7 +144,7 @@ def failure(index, features=FEATURES) -> str | None:
 def test_errors_after_indexing_name_the_record(plain, tmp_path):
     path = tmp_path / "many"
     offsets = write_blocks(plain, path)
-    index = records.index_records([str(path)], FEATURES)
+    index = record_index.index_records([str(path)], FEATURES)
     content = bytearray(path.read_bytes())
     content[offsets[4] - 6] ^= 1  # in a checksum, so that every record of the member still looks intact
     path.write_bytes(content)
@@ -155,6 +155,6 @@ def test_errors_after_indexing_name_the_record(plain, tmp_path):
     places = write_records(plain, [example_of({"number": [n] * (1 + (n == 21))}) for n in range(24)])
     frames = plain.read_bytes()
     path.write_bytes(b"".join(gzip.compress(frames[places[k] : places[k + 8]]) for k in (0, 8, 16)))
-    index = records.index_records([str(path)], FEATURES)
+    index = record_index.index_records([str(path)], FEATURES)
     place = index.byte_offset[2]
     assert failure(index).startswith(f"{path}: record 21 (at byte {place}) has 2 values in feature 'number'")

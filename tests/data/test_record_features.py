@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from helpers.record_files import example_of, write_records
 
-from bert_tf.data import record_files, records
+from bert_tf.data import record_files, record_index, records
 
 
 def pretraining_example(length: int, predictions: int, **changed) -> bytes:
@@ -37,15 +37,15 @@ def test_first_record_of_every_file_is_compared_with_the_flags(tmp_path, payload
     features = record_files.pretraining_features(128, 20)
     write_records(tmp_path / "a", [pretraining_example(128, 20)])
     write_records(tmp_path / "b", [payload])
-    assert records.index_records([str(tmp_path / "a")], features).total_records == 1
+    assert record_index.index_records([str(tmp_path / "a")], features).total_records == 1
     with pytest.raises(record_files.RecordError, match=rf"{tmp_path}/b: the first record .*{message}"):
-        records.index_records([str(tmp_path / "a"), str(tmp_path / "b")], features)
+        record_index.index_records([str(tmp_path / "a"), str(tmp_path / "b")], features)
 
 
 def test_pretraining_features_are_read(tmp_path):
     features = record_files.pretraining_features(16, 4)
     write_records(tmp_path / "a", [pretraining_example(16, 4)])
-    index = records.index_records([str(tmp_path / "a")], features)
+    index = record_index.index_records([str(tmp_path / "a")], features)
     batch = next(iter(records.training_batches(index, features, batch_size=2, seed=0)))
     assert {name: (value.dtype, tuple(value.shape)) for name, value in batch.items()} == {
         "input_ids": (tf.int32, (2, 16)),
@@ -103,7 +103,7 @@ def electra_example(**changed) -> bytes:
 def test_values_out_of_range_are_named(tmp_path, kind, name, values, message, place):
     payloads = [kind(), kind(), kind(**{name: values}), kind()]
     offsets = write_records(tmp_path / "a", payloads[2:] if place == "first" else payloads)
-    index = records.index_records([str(tmp_path / "a")], None)
+    index = record_index.index_records([str(tmp_path / "a")], None)
     record = "the first record (byte 0)" if place == "first" else f"record 2 (at byte {offsets[2]})"
     with pytest.raises(record_files.RecordError, match=re.escape(f"{tmp_path}/a: {record} {message}")):
         features, _ = record_files.features_of(index.first_payloads(), 8, 2, vocab_size=100)

@@ -46,7 +46,7 @@ def numbers(dataset, steps: int | None = None) -> np.ndarray:
 
 
 def test_index_has_every_block(three_files):
-    index = records.index_records(three_files, FEATURES)
+    index = record_index.index_records(three_files, FEATURES)
     assert index.total_records == 100
     assert index.num_records.tolist() == [8] * 6 + [2, 1] + [8] * 6 + [1]
     assert index.file_number.tolist() == [0] * 7 + [1] + [2] * 7
@@ -58,7 +58,7 @@ def test_index_has_every_block(three_files):
 @pytest.mark.parametrize(("window", "batch_size"), [(20, 7), (1000, 250)])
 def test_resumed_run_gets_the_same_batches(three_files, window, batch_size):
     """Starts inside a window, at its border, several epochs later; batches span or contain several epochs."""
-    index = records.index_records(three_files, FEATURES)
+    index = record_index.index_records(three_files, FEATURES)
 
     def batches(start_step):
         return records.training_batches(
@@ -73,7 +73,7 @@ def test_resumed_run_gets_the_same_batches(three_files, window, batch_size):
 
 def test_order_is_fixed_for_all_time(three_files):
     """A new NumPy or TensorFlow must not change it: runs are resumed after an upgrade. Numbers of NumPy 2.4."""
-    index = records.index_records(three_files, FEATURES)
+    index = record_index.index_records(three_files, FEATURES)
     batches = records.training_batches(index, FEATURES, batch_size=10, seed=1234, shuffle_window=40)
     assert numbers(batches, 1)[0].tolist() == [89, 93, 62, 66, 61, 96, 56, 76, 98, 52]
     assert order.permutation(8, seed=-1, epoch=2, stream=3).tolist() == [4, 6, 0, 2, 3, 7, 5, 1]
@@ -82,7 +82,7 @@ def test_order_is_fixed_for_all_time(three_files):
 
 def test_order_matches_a_plain_computation(three_files):
     """The pipeline against lists: blocks permuted, joined into windows, permuted inside."""
-    index = records.index_records(three_files, FEATURES)
+    index = record_index.index_records(three_files, FEATURES)
     starts = np.cumsum(index.num_records) - index.num_records
     expected = []
     for epoch in range(2):
@@ -100,7 +100,7 @@ def test_order_matches_a_plain_computation(three_files):
 
 def test_step_far_away(three_files):
     """Step 10 billion (epoch 2 billion) is found by arithmetic, and its epoch still has each record once."""
-    index = records.index_records(three_files, FEATURES)
+    index = record_index.index_records(three_files, FEATURES)
     batches = records.training_batches(
         index, FEATURES, batch_size=20, seed=9, shuffle_window=30, start_step=10_000_000_000
     )
@@ -111,7 +111,7 @@ def test_step_far_away(three_files):
 
 
 def test_batches_are_static_and_int32(three_files):
-    index = records.index_records(three_files, FEATURES)
+    index = record_index.index_records(three_files, FEATURES)
     batches = records.training_batches(index, FEATURES, batch_size=16, seed=0)
     assert batches.element_spec == {
         "number": tf.TensorSpec([16, 2], tf.int32),
@@ -136,7 +136,7 @@ def test_a_share_has_its_rows_of_each_batch(three_files, share, start, window):
     def prepare(rows, step, first):
         return {**rows, "step": step, "first": first}
 
-    index = records.index_records(three_files, FEATURES)
+    index = record_index.index_records(three_files, FEATURES)
     settings = {"batch_size": 12, "seed": 5, "start_step": start, "shuffle_window": window, "prepare": prepare}
     whole = numbers(records.training_batches(index, FEATURES, **settings), 20)
     batches = records.training_batches(index, FEATURES, share=share, **settings)
@@ -153,7 +153,7 @@ def test_a_share_has_its_rows_of_each_batch(three_files, share, start, window):
 
 def test_only_the_records_of_a_share_are_parsed(three_files):
     """Those of the other workers are no examples here."""
-    index = records.index_records(three_files, FEATURES)
+    index = record_index.index_records(three_files, FEATURES)
     settings = {"batch_size": 10, "seed": 5, "shuffle_window": 40}
     epoch = numbers(records.training_batches(index, FEATURES, **settings), 10)
     own = {*epoch[:, 5:].ravel().tolist()}
@@ -171,7 +171,7 @@ def test_a_preparation_of_whole_batches_gets_them_whatever_the_share(three_files
         everything = tf.reduce_sum(rows["number"])
         return {**rows, "sum": tf.fill([rows["number"].shape[0]], everything), "first": tf.fill([12], first)}
 
-    index = records.index_records(three_files, FEATURES)
+    index = record_index.index_records(three_files, FEATURES)
     settings = {"batch_size": 12, "seed": 5, "prepare": prepare, "prepares_whole_batches": True}
     whole = list(records.training_batches(index, FEATURES, **settings).take(20))
     batches = records.training_batches(index, FEATURES, share=Share(4, 1, 2), **settings)
@@ -187,7 +187,7 @@ def test_a_preparation_of_whole_batches_gets_them_whatever_the_share(three_files
 
 
 def test_evaluation_fills_the_last_batch_with_zeros(three_files):
-    index = records.index_records(three_files, FEATURES)
+    index = record_index.index_records(three_files, FEATURES)
     batches = records.evaluation_batches(index, FEATURES, batch_size=32, repeat=False, max_steps=None)
     assert batches.element_spec["number"].shape == [32, 2]
     assert len(batches) == 4
@@ -204,7 +204,7 @@ def test_evaluation_fills_the_last_batch_with_zeros(three_files):
 
 @pytest.mark.parametrize("batch_size", [8, 230])
 def test_evaluation_repeated_as_the_original(three_files, batch_size):
-    index = records.index_records(three_files, FEATURES)
+    index = record_index.index_records(three_files, FEATURES)
     batches = records.evaluation_batches(index, FEATURES, batch_size=batch_size, repeat=True, max_steps=20)
     assert len(batches) == 20
     np.testing.assert_array_equal(numbers(batches).ravel(), np.arange(20 * batch_size) % 100)
@@ -223,7 +223,7 @@ def one_file(tmp_path, small_blocks):
 
 
 def kept(files) -> list[int]:
-    index = records.index_records(files, FEATURES, skip_corrupt_records=True)
+    index = record_index.index_records(files, FEATURES, skip_corrupt_records=True)
     batches = records.evaluation_batches(index, FEATURES, batch_size=1, repeat=False, max_steps=None)
     drawn = numbers(batches).ravel().tolist()
     epoch = records.training_batches(index, FEATURES, batch_size=index.total_records, seed=0, shuffle_window=10)
@@ -238,10 +238,10 @@ def test_damaged_payload(one_file, record):
     with pytest.raises(
         record_files.RecordError, match=rf"{path}: record {record} .*byte {offsets[record]} is corrupt.*--skip_corrupt_"
     ):
-        records.index_records(files, FEATURES)
+        record_index.index_records(files, FEATURES)
     expected = [0, 1, 2, 3, 4] + [100 + number for number in range(30) if number != record]
     assert kept(files) == expected
-    assert records.index_records(files, FEATURES, skip_corrupt_records=True).skipped == (0, 1)
+    assert record_index.index_records(files, FEATURES, skip_corrupt_records=True).skipped == (0, 1)
 
 
 def test_two_damaged_payloads_and_a_damaged_length(one_file):
@@ -249,9 +249,9 @@ def test_two_damaged_payloads_and_a_damaged_length(one_file):
     for place in (offsets[3] + 20, offsets[4] - 1 + 16, offsets[20] + 2):
         damage(path, place)
     with pytest.raises(record_files.RecordError, match=rf"record 3 .*byte {offsets[3]} "):
-        records.index_records(files, FEATURES)
+        record_index.index_records(files, FEATURES)
     assert kept(files) == [0, 1, 2, 3, 4] + [100 + number for number in range(20) if number not in (3, 4)]
-    assert records.index_records(files, FEATURES, skip_corrupt_records=True).skipped == (0, 3)
+    assert record_index.index_records(files, FEATURES, skip_corrupt_records=True).skipped == (0, 3)
 
 
 @pytest.mark.parametrize("left", [11, 30])
@@ -262,7 +262,7 @@ def test_truncated_file(one_file, left):
         record_files.RecordError,
         match=rf"{path}: record 22 .*byte {offsets[22]} is truncated.*at byte {offsets[22] + left}",
     ):
-        records.index_records(files, FEATURES)
+        record_index.index_records(files, FEATURES)
     assert kept(files) == [0, 1, 2, 3, 4] + [100 + number for number in range(22)]
 
 
@@ -270,22 +270,22 @@ def test_file_that_is_no_tfrecord(one_file):
     path, _, files = one_file
     path.write_bytes(b"[CLS] the cat sat on the mat [SEP]\n" * 40)
     with pytest.raises(record_files.RecordError, match=rf"{path} is not a TFRecord file: it looks like"):
-        records.index_records(files, FEATURES)
+        record_index.index_records(files, FEATURES)
     path.write_bytes(b"\x1f\x8b\x08" + bytes(60))
     with pytest.raises(record_files.RecordError, match="gzip member at byte 0 is corrupt"):
-        records.index_records(files, FEATURES)
+        record_index.index_records(files, FEATURES)
     path.unlink()
     path.mkdir()
     with pytest.raises(record_files.RecordError, match=f"{path} is a directory"):
-        records.index_records(files, FEATURES)
+        record_index.index_records(files, FEATURES)
 
 
 def test_empty_files(one_file, tmp_path):
     path, _, files = one_file
     path.write_bytes(b"")
-    assert records.index_records(files, FEATURES).total_records == 5
+    assert record_index.index_records(files, FEATURES).total_records == 5
     with pytest.raises(record_files.RecordError, match=f"no records in {path}"):
-        records.index_records([str(path)], FEATURES)
+        record_index.index_records([str(path)], FEATURES)
 
 
 def test_checksum_of_a_length_field(tmp_path):
@@ -307,7 +307,7 @@ def failure(index) -> tf.errors.OpError:
 
 def test_record_in_the_middle_differs_from_the_flags(tmp_path, small_blocks):
     offsets = write_records(tmp_path / "a", [example(number, values=3 if number == 21 else 2) for number in range(40)])
-    index = records.index_records([str(tmp_path / "a")], FEATURES)
+    index = record_index.index_records([str(tmp_path / "a")], FEATURES)
     text = records.explain_record_error(failure(index), index, FEATURES)
     assert text.startswith(
         f"{tmp_path}/a: record 21 (at byte {offsets[21]}) has 3 values in feature 'number', expected 2"
@@ -318,7 +318,7 @@ def test_record_in_the_middle_differs_from_the_flags(tmp_path, small_blocks):
 def test_file_that_changes_after_indexing(tmp_path, small_blocks, same_length):
     path = tmp_path / "a"
     write_records(path, [example(number) for number in range(40)])
-    index = records.index_records([str(path)], FEATURES)
+    index = record_index.index_records([str(path)], FEATURES)
     if same_length:
         content = path.read_bytes()
         path.write_bytes(content[:200] + bytes(200) + content[400:])
@@ -333,7 +333,7 @@ def test_file_that_changes_after_indexing(tmp_path, small_blocks, same_length):
 def test_file_that_decays_after_indexing(tmp_path, small_blocks):
     path = tmp_path / "a"
     offsets = write_records(path, [example(number) for number in range(40)])
-    index = records.index_records([str(path)], FEATURES)
+    index = record_index.index_records([str(path)], FEATURES)
     damage(path, offsets[19] + 15)
     os.utime(path, ns=(index.file_times[0], index.file_times[0]))
     text = records.explain_record_error(failure(index), index, FEATURES)
@@ -341,7 +341,7 @@ def test_file_that_decays_after_indexing(tmp_path, small_blocks):
 
 
 def test_other_errors_are_not_explained(three_files):
-    index = records.index_records(three_files, FEATURES)
+    index = record_index.index_records(three_files, FEATURES)
     assert records.explain_record_error(ValueError("ParseExample"), index, FEATURES) is None
     assert records.explain_record_error(tf.errors.InvalidArgumentError(None, None, "shapes"), index, FEATURES) is None
 
@@ -360,9 +360,9 @@ def scans(monkeypatch):
 
 def test_index_is_kept(three_files, tmp_path, scans):
     cache = str(tmp_path / "index.npz")
-    first = records.index_records(three_files, FEATURES, cache_file=cache)
+    first = record_index.index_records(three_files, FEATURES, cache_file=cache)
     assert len(scans) == 3
-    again = records.index_records(three_files, FEATURES, cache_file=cache)
+    again = record_index.index_records(three_files, FEATURES, cache_file=cache)
     assert len(scans) == 3
     for field in ("file_number", "byte_offset", "num_records"):
         np.testing.assert_array_equal(getattr(first, field), getattr(again, field))
@@ -375,22 +375,22 @@ def test_index_is_kept(three_files, tmp_path, scans):
     assert not [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
     # The flags are still compared with the records.
     with pytest.raises(record_files.RecordError, match="expected 3"):
-        records.index_records(three_files, {"number": record_files.Feature(3)}, cache_file=cache)
+        record_index.index_records(three_files, {"number": record_files.Feature(3)}, cache_file=cache)
 
 
 def test_kept_index_is_made_anew_when_anything_differs(three_files, tmp_path, scans):
     cache = str(tmp_path / "index.npz")
-    first = records.index_records(three_files, FEATURES, cache_file=cache)
+    first = record_index.index_records(three_files, FEATURES, cache_file=cache)
     assert len(scans) == 3
-    records.index_records(three_files, FEATURES, cache_file=cache, skip_corrupt_records=True)
+    record_index.index_records(three_files, FEATURES, cache_file=cache, skip_corrupt_records=True)
     assert len(scans) == 6
-    records.index_records(three_files[:2], FEATURES, cache_file=cache)
+    record_index.index_records(three_files[:2], FEATURES, cache_file=cache)
     assert len(scans) == 8
     os.utime(three_files[0], ns=(5, 5))
-    records.index_records(three_files[:2], FEATURES, cache_file=cache)
+    record_index.index_records(three_files[:2], FEATURES, cache_file=cache)
     assert len(scans) == 10
     write_records(three_files[0], [example(number) for number in range(20)])
-    second = records.index_records(three_files, FEATURES, cache_file=cache)
+    second = record_index.index_records(three_files, FEATURES, cache_file=cache)
     assert len(scans) == 13
     assert second.total_records == 70
     assert second.fingerprint != first.fingerprint
@@ -400,7 +400,7 @@ def test_kept_index_says_again_what_was_left_out(one_file, tmp_path, scans):
     path, offsets, files = one_file
     damage(path, offsets[2] + 14)
     for _ in range(2):
-        index = records.index_records(
+        index = record_index.index_records(
             files, FEATURES, skip_corrupt_records=True, cache_file=str(tmp_path / "index.npz")
         )
         assert index.skipped == (0, 1)

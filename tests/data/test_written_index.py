@@ -63,9 +63,9 @@ def test_as_if_the_files_had_been_read(tmp_path, scanned, frames, compression, c
     files = [str(tmp_path / f"{number}.tfrecord") for number in range(len(counts))]
     for name, count in zip(files, counts, strict=True):
         write(name, frames[:count], compression)
-    found = records.index_records(files, FEATURES)
+    found = record_index.index_records(files, FEATURES)
     assert scanned == []
-    read = records.index_records(files, FEATURES, verify=True)
+    read = record_index.index_records(files, FEATURES, verify=True)
     assert sorted(scanned) == sorted(map(os.path.basename, files))
     assert found.fingerprint == read.fingerprint
     assert (found.compressed, found.skipped, found.file_sizes) == (read.compressed, read.skipped, read.file_sizes)
@@ -84,7 +84,7 @@ def test_some_files_with_an_index_and_some_without(tmp_path, scanned, frames):
     for number, name in enumerate(files):
         write(name, frames[: 10 + number])
     os.remove(index_path(files[1]))
-    index = records.index_records(files, FEATURES)
+    index = record_index.index_records(files, FEATURES)
     assert scanned == ["1.tfrecord"]
     np.testing.assert_array_equal(index.num_records, [10, 11, 12])
     np.testing.assert_array_equal(index.file_number, [0, 1, 2])
@@ -130,7 +130,7 @@ def test_an_index_that_does_not_fit_is_not_believed(tmp_path, scanned, frames, c
     path = tmp_path / "a.tfrecord"
     write(path, frames)
     change(path, frames)
-    index = records.index_records([str(path)], None)
+    index = record_index.index_records([str(path)], None)
     assert scanned == ["a.tfrecord"]
     assert index.total_records == {other_records: 1, cut: FRAMES - 1}.get(change, FRAMES)
     assert re.search(message, caplog.text)
@@ -146,7 +146,7 @@ def test_damaged_records_are_only_skipped_after_reading(tmp_path, scanned, frame
     path = tmp_path / "a.tfrecord"
     write(path, frames)
     flip(path, 8 * 20)
-    index = records.index_records([str(path)], FEATURES, skip_corrupt_records=True)
+    index = record_index.index_records([str(path)], FEATURES, skip_corrupt_records=True)
     assert scanned == ["a.tfrecord"]
     assert (index.skipped, index.total_records) == ((1,), FRAMES - 1)
 

@@ -5,14 +5,22 @@ import tensorflow as tf
 
 from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.masking import Masking
+from bert_tf.text.wordpiece import FullTokenizer
 
 CLS, SEP, MASK = 2, 3, 4
 VOCAB = {"[PAD]": 0, "[UNK]": 1, "[CLS]": CLS, "[SEP]": SEP, "[MASK]": MASK}
 VOCAB |= {f"##{number}" if number % 3 == 0 else f"w{number}": number for number in range(5, 100)}
 
 
+def tokenizer_of(vocab, kind=FullTokenizer):
+    """A tokenizer with this vocabulary, for what reads no text."""
+    tokenizer = kind.__new__(kind)
+    tokenizer.vocab, tokenizer.vocab_file = vocab, "v.txt"
+    return tokenizer
+
+
 def masking(**settings):
-    return Masking.from_vocab(VOCAB, "vocab.txt", **{"max_predictions_per_seq": 20, **settings})
+    return Masking(tokenizer_of(VOCAB), **{"max_predictions_per_seq": 20, **settings})
 
 
 def random_pairs(count, lengths, seed=0) -> list[tuple[list[int], list[int]]]:

@@ -6,13 +6,13 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.masking import CLS, MASK, SEP, VOCAB, mask, masking, packed_rows, random_pairs, rows_of
+from helpers.masking import CLS, MASK, SEP, VOCAB, mask, masking, packed_rows, random_pairs, rows_of, tokenizer_of
 from helpers.pretraining_runs import flags_of
 from helpers.record_files import example_of, write_records
 from helpers.script_cases import run_cases
 from helpers.tiny import ONE_LAYER, write_pretraining_records
 
-from bert_tf.data import record_files, records
+from bert_tf.data import record_files, record_index, records
 from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.masking import Masking, random_bits
 
@@ -183,7 +183,7 @@ def test_masks_of_some_rows_are_those_of_the_whole_batch(rule):
 
 
 def test_evaluation_masks_are_fixed_and_filling_counts_nothing(tmp_path):
-    index = records.index_records([write(tmp_path / "a", packed_rows(11), 4)], None)
+    index = record_index.index_records([write(tmp_path / "a", packed_rows(11), 4)], None)
     features, _ = record_files.features_of(index.first_payloads(), 64, 20)
     settings = masking()
 
@@ -212,7 +212,7 @@ def test_evaluation_masks_are_fixed_and_filling_counts_nothing(tmp_path):
 
 def test_records_that_do_not_fit(tmp_path):
     four = write(tmp_path / "four", packed_rows(5), 4)
-    index = records.index_records([four], None)
+    index = record_index.index_records([four], None)
     longest = len([token for pair in packed_rows(5)[0] for part in pair for token in part])
     with pytest.raises(
         record_files.RecordError, match=rf"{four}: the first record .* at most {longest - 1}; give --max_seq_l"
@@ -221,12 +221,12 @@ def test_records_that_do_not_fit(tmp_path):
     wrong = {"input_ids": [CLS, 9, SEP, 9, SEP], "segment_lengths": [3, 3], "next_sentence_labels": [0]}
     write_records(tmp_path / "wrong", [example_of(wrong)])
     with pytest.raises(record_files.RecordError, match="has 5 input_ids, but its segment_lengths add up to 6"):
-        record_files.features_of(records.index_records([str(tmp_path / "wrong")], None).first_payloads(), 64, 20)
+        record_files.features_of(record_index.index_records([str(tmp_path / "wrong")], None).first_payloads(), 64, 20)
 
 
 def test_a_later_record_that_is_too_long_is_named(tmp_path):
     packed = [random_pairs(1, (size, size + 1)) for size in (8, 9, 30, 8)]
-    index = records.index_records([write(tmp_path / "a", packed, 1)], None)
+    index = record_index.index_records([write(tmp_path / "a", packed, 1)], None)
     features, _ = record_files.features_of(index.first_payloads(), 16, 4)
     batches = records.training_batches(index, features, batch_size=4, seed=0)
     with (
@@ -240,17 +240,17 @@ def test_a_later_record_that_is_too_long_is_named(tmp_path):
 
 def test_vocabulary_that_does_not_fit():
     with pytest.raises(ValueError, match=r"--vocab_file=v.txt has no \[MASK\]"):
-        Masking.from_vocab({"[CLS]": 0, "[SEP]": 1}, "v.txt", max_predictions_per_seq=3)
+        Masking(tokenizer_of({"[CLS]": 0, "[SEP]": 1}), max_predictions_per_seq=3)
     # Records hold ids, so that a vocabulary which differs in one of them only must not pass.
     rows = rows_of(packed_rows(10), 64, 4)
     assert masking().problem(rows) is None
     for token, known in (("[CLS]", CLS), ("[SEP]", SEP)):
         other = {name: {known: 99, 99: known}.get(number, number) for name, number in VOCAB.items()}
-        settings = Masking.from_vocab(other, "v.txt", max_predictions_per_seq=3)
+        settings = Masking(tokenizer_of(other), max_predictions_per_seq=3)
         assert settings.problem(rows) == f"has token id {known} where the vocabulary's {token} is 99"
         assert settings.fingerprint != masking().fingerprint == masking(masked_lm_prob=0.3).fingerprint
     small = {token: number for token, number in VOCAB.items() if number < 90}
-    settings = Masking.from_vocab(small, "v.txt", max_predictions_per_seq=3)
+    settings = Masking(tokenizer_of(small), max_predictions_per_seq=3)
     assert settings.problem(rows) == "has token id 99, the vocabulary none above 89"
 
 

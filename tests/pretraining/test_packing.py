@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.dropped import in_training
+from helpers.masking import tokenizer_of
 from helpers.training_steps import build as build_for_training
 from helpers.training_steps import mirrored, one_device
 
@@ -40,7 +41,7 @@ ROWS = [
 def masking():
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [f"w{number}" for number in range(VOCAB_SIZE - 5)]
     vocab = {token: number for number, token in enumerate(tokens)}
-    return Masking.from_vocab(vocab, "vocab.txt", max_predictions_per_seq=PREDICTIONS)
+    return Masking(tokenizer_of(vocab), max_predictions_per_seq=PREDICTIONS)
 
 
 def packed_batch(rows=ROWS, step=0) -> dict[str, np.ndarray]:

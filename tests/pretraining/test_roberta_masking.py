@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.masking import rows_of as rows_of_pairs
+from helpers.masking import tokenizer_of
 from helpers.paths import GOLDEN
 
 from bert_tf.pretraining import mask_rules
@@ -22,7 +23,7 @@ BOS, PAD, EOS, MASK = 0, 1, 2, 600
 
 def masking(**settings) -> Masking:
     values = {"max_predictions_per_seq": 128, "mask_rule": "roberta", **settings}
-    return Masking.from_vocab(VOCABULARY, "vocab.json", ByteBpeTokenizer, **values)
+    return Masking(tokenizer_of(VOCABULARY, ByteBpeTokenizer), **values)
 
 
 def rows_of(packed, length=128, most=1) -> dict[str, tf.Tensor]:

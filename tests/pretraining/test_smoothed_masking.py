@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers.masking import tokenizer_of
 
 from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.masking import Masking
@@ -19,8 +20,9 @@ def oracle(golden):
 
 
 def masking(predictions=24, **settings):
-    every = {"all_ids": np.arange(300, dtype=np.int32), "continuations": np.zeros(300, bool)}
-    return Masking(2, 3, 4, **every, max_predictions_per_seq=predictions, **settings)
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(5, 300))]
+    tokenizer = tokenizer_of({token: index for index, token in enumerate(tokens)})
+    return Masking(tokenizer, max_predictions_per_seq=predictions, **settings)
 
 
 @pytest.fixture

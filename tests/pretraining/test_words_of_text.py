@@ -9,7 +9,7 @@ import tensorflow as tf
 from helpers import plain_pretraining as plain
 from helpers.pretraining_records_read import UNMASKED_FEATURES, read_records
 
-from bert_tf.data import record_files, records
+from bert_tf.data import record_files, record_index
 from bert_tf.models.config import BertConfig
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.instances import TrainingInstance
@@ -116,7 +116,7 @@ def test_unmasked_records_say_what_a_word_is(corpus, pack):
             part = slice(begin + (number % 2 == 0), begin + size - 1)  # without [CLS] and [SEP]
             assert not size or marked(record["input_ids"][part], record["word_continuations"][part]) in text
             begin += size
-    index = records.index_records([str(path)], None)
+    index = record_index.index_records([str(path)], None)
     features, pairs = record_files.features_of(index.first_payloads(), 64, 12)
     assert pairs == (8 if pack else 1) and set(features) == set(NAMES)
 
@@ -127,7 +127,7 @@ def test_records_with_and_without_words_do_not_mix(corpus):
     with pytest.raises(
         record_files.RecordError, match=rf"{files[0]} has .* that say what a word is .*, {files[1]} has .* pairs: a run"
     ):
-        record_files.features_of(records.index_records(files, None).first_payloads(), 32, 6)
+        record_files.features_of(record_index.index_records(files, None).first_payloads(), 32, 6)
 
 
 def test_a_run_says_whether_it_takes_the_words_of_its_records(corpus, caplog):
