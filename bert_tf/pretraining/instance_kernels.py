@@ -12,6 +12,8 @@ Shape legend: S max_seq_length, P max_predictions_per_seq.
 """
 
 import contextlib
+import contextvars
+import functools
 import random
 from collections.abc import Iterator
 
@@ -31,35 +33,50 @@ _SCRATCH_ROWS = 6
 # ---- random numbers --------------------------------------------------------------------------------------------------
 
 
+_generators = contextvars.ContextVar("generators")  # where functions run as Python
+
+
 @contextlib.contextmanager
 def drawing_from(rng: random.Random, numpy_rng: np.random.RandomState | None = None) -> Iterator[None]:
-    """In this context `random` and `np.random` in compiled functions are these generators, which are left where they
-    are then. Of this thread alone, as Numba has generators for each."""
+    """In this context the functions of this module draw from these generators, and leave them where they are then.
+
+    Numba has generators for each thread.
+    """
     numpy_rng = numpy_rng or np.random.RandomState(0)
-    if is_interpreting():
-        before = random.getstate(), np.random.get_state()  # noqa: NPY002
-        random.setstate(rng.getstate())
-        np.random.set_state(numpy_rng.get_state())  # noqa: NPY002
-        try:
-            yield
-        finally:
-            rng.setstate(random.getstate())
-            numpy_rng.set_state(np.random.get_state())  # noqa: NPY002
-            random.setstate(before[0])
-            np.random.set_state(before[1])  # noqa: NPY002
-        return
+    token = _generators.set((rng, numpy_rng))
     python, numpy = _helperlib.rnd_get_py_state_ptr(), _helperlib.rnd_get_np_state_ptr()
-    *words, used = rng.getstate()[1]
-    _helperlib.rnd_set_state(python, (used, words))
-    _, words, used, *_ = numpy_rng.get_state()
-    _helperlib.rnd_set_state(numpy, (used, words.tolist()))
     try:
+        if is_interpreting():
+            yield
+            return
+        *words, used = rng.getstate()[1]
+        _helperlib.rnd_set_state(python, (used, words))
+        _, words, used, *_ = numpy_rng.get_state()
+        _helperlib.rnd_set_state(numpy, (used, words.tolist()))
         yield
-    finally:
         used, words = _helperlib.rnd_get_state(python)
         rng.setstate((3, (*words, used), None))
         used, words = _helperlib.rnd_get_state(numpy)
         numpy_rng.set_state(("MT19937", words, used))
+    finally:
+        _generators.reset(token)
+
+
+@functools.partial(inner, in_python=lambda: _generators.get()[0].random())
+def uniform():
+    """`rng.random()`."""
+    return random.random()
+
+
+@functools.partial(inner, in_python=lambda: _generators.get()[1].random_sample())
+def uniform_of_numpy():
+    """`numpy_rng.random_sample()`."""
+    return np.random.random()  # noqa: NPY002
+
+
+@functools.partial(inner, in_python=lambda: np.int64(_generators.get()[0].getrandbits(32)))
+def _bits():
+    return np.int64(random.getrandbits(32))
 
 
 @inner
@@ -69,9 +86,9 @@ def below(count):
     while rest:
         bits += 1
         rest >>= 1
-    number = np.int64(random.getrandbits(32)) >> (32 - bits)
+    number = _bits() >> (32 - bits)
     while number >= count:
-        number = np.int64(random.getrandbits(32)) >> (32 - bits)
+        number = _bits() >> (32 - bits)
     return number
 
 
@@ -85,9 +102,9 @@ def shuffle(items, length):
         count = last + 1
         if count < (1 << (bits - 1)):
             bits -= 1
-        number = np.int64(random.getrandbits(32)) >> (32 - bits)
+        number = _bits() >> (32 - bits)
         while number >= count:
-            number = np.int64(random.getrandbits(32)) >> (32 - bits)
+            number = _bits() >> (32 - bits)
         items[last], items[number] = items[number], items[last]
 
 
@@ -136,7 +153,7 @@ def plan_instances(
             first, last = begin_of(document_ends, order[number]), document_ends[order[number]]
             if place[PLACE_TARGET] < 0:
                 place[PLACE_TARGET] = max_num_tokens
-                if random.random() < probabilities[0]:
+                if uniform() < probabilities[0]:
                     place[PLACE_TARGET] = 2 + below(max_num_tokens - 1)
                 place[PLACE_SENTENCE] = first
             while place[PLACE_SENTENCE] < last:
@@ -210,14 +227,14 @@ def _put_pair(
     num_sentences = end - start
     a_end = start + 1 if num_sentences == 1 else start + 1 + below(num_sentences - 1)
     span[A_BEGIN], span[A_LENGTH] = begin, sentence_ends[a_end - 1] - begin
-    if num_sentences == 1 or (not in_order and random.random() < 0.5):
+    if num_sentences == 1 or (not in_order and uniform() < 0.5):
         span[B_BEGIN], span[B_LENGTH] = _random_next(
             sentence_ends, document_ends, order, number, target_length - span[A_LENGTH]
         )
         return a_end, np.int64(1)
     span[B_BEGIN] = sentence_ends[a_end - 1]
     span[B_LENGTH] = sentence_ends[end - 1] - span[B_BEGIN]
-    swapped = np.int64(in_order != 0 and random.random() < 0.5)
+    swapped = np.int64(in_order != 0 and uniform() < 0.5)
     if swapped:
         span[A_BEGIN], span[B_BEGIN] = span[B_BEGIN], span[A_BEGIN]
         span[A_LENGTH], span[B_LENGTH] = span[B_LENGTH], span[A_LENGTH]
@@ -257,10 +274,10 @@ def _truncate(span, max_num_tokens):
     while span[A_LENGTH] + span[B_LENGTH] > max_num_tokens:
         if span[A_LENGTH] > span[B_LENGTH]:
             span[A_LENGTH] -= 1
-            span[A_BEGIN] += random.random() < 0.5
+            span[A_BEGIN] += uniform() < 0.5
         else:
             span[B_LENGTH] -= 1
-            span[B_BEGIN] += random.random() < 0.5
+            span[B_BEGIN] += uniform() < 0.5
 
 
 @inner
@@ -325,8 +342,8 @@ def _mask(
     for k in range(count):
         position = chosen[k]
         token = mask_id
-        if random.random() >= mask_rate:
-            token = row[position] if random.random() < keep_share else all_ids[below(len(all_ids))]
+        if uniform() >= mask_rate:
+            token = row[position] if uniform() < keep_share else all_ids[below(len(all_ids))]
         # Inserted in order: there are few.
         place = k
         while place and positions[place - 1] > position:
@@ -357,7 +374,7 @@ def _choose(order, words, begins, candidates, num_words, to_predict, ngram_share
             break
         size = 1
         if len(ngram_shares):
-            draw = np.random.random()  # noqa: NPY002
+            draw = uniform_of_numpy()
             while ngram_shares[size - 1] <= draw:
                 size += 1
         begin = order[k]

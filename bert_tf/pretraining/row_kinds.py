@@ -29,6 +29,7 @@ from bert_tf.pretraining.instance_kernels import (
     below,
     drawing_from,
     shuffle,
+    uniform,
 )
 from bert_tf.pretraining.record_settings import InstanceSettings
 from bert_tf.pretraining.token_store import TokenStore
@@ -173,7 +174,7 @@ def plan_electra(tokens, sentence_ends, document_ends, max_seq_length, place, us
             made += 1
             filled += a_length + b_length
             place[TARGET] = max_seq_length
-            if random.random() < _SHORT_SHARE:
+            if uniform() < _SHORT_SHARE:
                 place[TARGET] = _SHORTEST + below(max_seq_length - _SHORTEST + 1)
             place[FIRST], place[GATHERED] = place[SENTENCE], 0
         place[DOCUMENT] += 1
@@ -183,15 +184,13 @@ def plan_electra(tokens, sentence_ends, document_ends, max_seq_length, place, us
 @inner
 def _divide(begin, ends, target, in_a):
     """Whether each of the sentences, which follow each other from `begin`, is in A."""
-    a_target = _NO_LIMIT if random.random() < _SINGLE_SHARE else (target - 3) // 2
+    a_target = _NO_LIMIT if uniform() < _SINGLE_SHARE else (target - 3) // 2
     a_length = b_length = 0
     for number in range(len(ends)):
         length = ends[number] - begin
         begin = ends[number]
         in_a[number] = (
-            a_length == 0
-            or a_length + length < a_target
-            or (b_length == 0 and a_length < a_target and random.random() < 0.5)
+            a_length == 0 or a_length + length < a_target or (b_length == 0 and a_length < a_target and uniform() < 0.5)
         )
         if in_a[number]:
             a_length += length

@@ -48,9 +48,15 @@ def compiled(function: Callable) -> "_CachedLoop":
     return loop
 
 
-def inner(function: Callable) -> "_InnerLoop":
-    """A function for compiled functions to call: compiled only as part of them. Called from Python it runs as such."""
-    return _InnerLoop(function, no_cpython_wrapper=True)
+def inner(function: Callable, in_python: Callable | None = None) -> "_InnerLoop":
+    """A function for compiled functions to call: compiled only as part of them. Called from Python it runs as such.
+
+    Args:
+      in_python: runs instead of it then.
+    """
+    loop = _InnerLoop(function, no_cpython_wrapper=True)
+    loop.in_python = in_python or function
+    return loop
 
 
 class _Loop(CPUDispatcher):
@@ -89,7 +95,7 @@ class _CachedLoop(_Loop):
 
 class _InnerLoop(_Loop):
     def __call__(self, *arguments):
-        return self.py_func(*arguments)
+        return self.in_python(*arguments)
 
 
 @functools.cache

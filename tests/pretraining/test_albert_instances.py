@@ -105,7 +105,7 @@ def test_shares_of_ngrams():
 
 @numba.njit
 def _draw(count):
-    return np.array([np.random.random() for _ in range(count)])  # noqa: NPY002
+    return np.array([instance_kernels.uniform_of_numpy() for _ in range(count)])
 
 
 @pytest.mark.parametrize("compiled", [True, False])

@@ -40,7 +40,7 @@ def compiled_instances(
 def _draw(counts):
     floats, numbers = np.empty(len(counts)), np.empty(len(counts), np.int64)
     for k in range(len(counts)):
-        floats[k], numbers[k] = random.random(), instance_kernels.below(counts[k])
+        floats[k], numbers[k] = instance_kernels.uniform(), instance_kernels.below(counts[k])
     return floats, numbers
 
 
