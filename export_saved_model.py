@@ -20,6 +20,7 @@ from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, setting, settings_of
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import encoding_setting
+from bert_tf.text.tokenizer_files import directory_of
 
 FLAGS = flags.FLAGS
 
@@ -89,6 +90,12 @@ _ARGUMENTS = {
 }
 
 
+def _check_task(settings: ExportSettings, task: str) -> None:
+    for name, tasks in (("text_pairs", ("classification", "regression")), ("top_k", ("masked_lm",))):
+        if task not in tasks and name in flags_given(FLAGS) and getattr(settings, name):
+            raise ValueError(f"--{name} is for {' and '.join(tasks)}; --model_dir={settings.model_dir} is for {task}.")
+
+
 def main(_):
     logging.set_verbosity(logging.INFO)
     settings = settings_of(ExportSettings, FLAGS)
@@ -100,6 +107,9 @@ def main(_):
         is_light = open_weights.is_light(settings.model_dir)
         task = settings.task or (detect_task.task_in(settings.model_dir) if is_light else None)
         files = detect_task.check_task(settings.model_dir, task) if is_light else None
+    if task:
+        _check_task(settings, task)
+    checks.check_outside(settings.export_dir, "--export_dir", directory_of(settings.model_dir), "--model_dir")
     if files:
         detect_task.choose_max_seq_length(files, settings.max_seq_length)
     # TensorFlow is imported here, so that --help and flag errors appear at once.
@@ -108,8 +118,9 @@ def main(_):
 
     if kind == "onnx":
         other_runtimes.check_installed(settings.format)
+    task = task or detect_task.task_in(settings.model_dir)
+    _check_task(settings, task)
     if settings.check_file:
-        task = settings.task or detect_task.task_in(settings.model_dir)
         compare_export.refuse_unfit(
             settings.check_file, settings.model_dir, task, settings.text_pairs, settings.encoding
         )

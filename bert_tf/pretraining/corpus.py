@@ -33,7 +33,7 @@ from bert_tf.pretraining.corpus_formats import (
 )
 from bert_tf.system.checks import check_input_files, check_not_empty, is_remote
 from bert_tf.system.messages import named_by, unheard
-from bert_tf.system.text_files import Progress, TextFile, compression_of, size_of, whole_lines
+from bert_tf.system.text_files import Progress, TextFile, compression_of, size_of, warn_of_tables, whole_lines
 
 PIECE_CHARACTERS = 1 << 20
 LONGEST_LINE = 2 << 20  # bytes; a longer line of plain text comes in several pieces
@@ -180,6 +180,7 @@ def check_beginning(patterns: str | None, flag: str, settings: TextSettings) -> 
         pieces = list(itertools.islice(corpus.blocks(), 2))
         if len(pieces) < 2 and not any(map(str.strip, pieces)):
             raise ValueError(f"no text in {', '.join(files[:5])}: every line is blank.")
+    warn_of_tables((source.file.path for source in corpus._sources if source.form == "text"), flag)
 
 
 # ---- what the files are ----------------------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def jsonl_texts(file: TextFile, lines: Iterable[_PlacedLine], reading: Reading) 
         except ValueError as error:
             raise _problem(file, line, f"not JSON ({error})") from None
         if not isinstance(record, dict):
-            raise _problem(file, line, f"not a JSON object but a {type(record).__name__}")
+            raise _problem(file, line, f"not a JSON object but a {type(record).__name__}; JSON lines have one a line")
         if key not in record:
             raise _problem(file, line, f"no key {key!r} (--text_key) but {shortened(', '.join(record)) or 'none'}")
         text = record[key]

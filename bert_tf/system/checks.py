@@ -93,6 +93,16 @@ def check_other_folder(output_dir: str, model_dir: str) -> None:
         raise ValueError(f"--output_dir={output_dir} is the folder of --init_checkpoint: choose another one.")
 
 
+def check_outside(path: str, flag: str, folder: str, folder_flag: str) -> None:
+    """Refuses to write into a folder, or one in it.
+
+    Raises:
+      ValueError: names both flags.
+    """
+    if not is_remote(path) and f"{os.path.realpath(path)}/".startswith(f"{os.path.realpath(folder)}/"):
+        raise ValueError(f"{flag}={path} is in the folder of {folder_flag}, {folder}: choose another one.")
+
+
 def check_output_file(path: str, flag: str) -> None:
     """Checks that a file can be written, or replaced; see `check_output_dir`.
 

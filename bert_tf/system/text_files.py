@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
 from bert_tf.system import text_encodings
+from bert_tf.system.messages import some, warn_once
 
 LONGEST_LINE = 1 << 26  # bytes; lines are read whole
 LARGEST_JSON = 1 << 30  # bytes; JSON files are read whole
@@ -134,6 +135,20 @@ def warn_of_missing_shards(files: Iterable[str], flag: str = "--input_file") -> 
         if missing := sorted(set(range(total)) - found):
             shown = (flag, total, name, len(found), missing[0])
             logging.warning("%s: of the %d shards of %s, only %d are given; the first missing one is %05d", *shown)
+
+
+_TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
+
+
+def warn_of_tables(paths: Iterable[str], flag: str = "--input_file") -> None:
+    """Warns of files that are read as plain text although their names say that they are tables or JSON."""
+    if found := [path for path in paths if compression_of(path)[1].lower().endswith(_TABLES)]:
+        warn_once(
+            flag,
+            "%s: read as plain text, with all that is in a line: %s. Write the texts alone into a file, one a line.",
+            flag,
+            some(found),
+        )
 
 
 def read_bytes(path: str) -> bytes:

@@ -129,6 +129,7 @@ def _check(task: FineTuningTask, run: FineTuningSettings) -> str | None:
         return None
     run_directory.check_script(run.output_dir, dataclasses.asdict(task.settings))
     if run.do_train:
+        run_directory.check_own(run.output_dir)
         checkpoints.check_newest(run.output_dir, run.resume_from_older)
     newest = checkpoints.latest_checkpoint(run.output_dir)
     if newest and run.search:
@@ -317,10 +318,11 @@ class _Run:
             run_directory.warn_of_changes(self.output_dir, self.recorded_settings())
         elif self.chief:
             task, begun = self.task, {run_directory.BEGINNING: self.files.card.beginning}
+            settings = {**self.recorded_settings(), **begun, run_directory.FINISHED: None}
+            # First, since it marks the directory as that of a run; see `run_directory.check_own`.
+            run_directory.record_settings(self.output_dir, settings, resumed=step > 0)
             run_directory.claim_output_dir(self.output_dir, task.files.config, task.files.head)
             saving.write_description(self.output_dir, task.files)
-            settings = {**self.recorded_settings(), **begun, run_directory.FINISHED: None}
-            run_directory.record_settings(self.output_dir, settings, resumed=step > 0)
             task.write_beside_training(self.output_dir)
             self.write_records("train", task.train_rows)
 

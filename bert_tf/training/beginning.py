@@ -54,6 +54,8 @@ def checked_settings(
     if not is_remote(run.output_dir):
         if not run.overwrite_output_dir:
             run_directory.check_script(run.output_dir, dataclasses.asdict(own))
+            if run.do_train:
+                run_directory.check_own(run.output_dir)
         with unheard():
             _check_model(run, own, layers, head)
     return run, own

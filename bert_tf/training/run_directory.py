@@ -120,6 +120,21 @@ def check_script(output_dir: str, settings: Collection[str]) -> None:
         raise ValueError(f"--output_dir={output_dir} holds a run of {others[0]}: choose another directory.")
 
 
+def check_own(output_dir: str) -> None:
+    """Refuses to train where files that a run writes are, and no run has begun.
+
+    Raises:
+      ValueError: names the files, which would be replaced.
+    """
+    names = names_in(output_dir)
+    written = [name for name in names if _WRITTEN.fullmatch(name) and not is_folder(posixpath.join(output_dir, name))]
+    if written and not ({_SETTINGS, SEEDS, SEARCH} & {*names} or latest_checkpoint(output_dir)):
+        raise ValueError(
+            f"--output_dir={output_dir} has files that a run would replace, but is not the directory of one (it has no "
+            f"{_SETTINGS}): {some(written)}. Choose another directory, or move these away."
+        )
+
+
 def claim_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD) -> None:
     """Keeps the configuration and head_config.json with the run; called once everything else has been checked."""
     import tensorflow as tf
@@ -324,8 +339,11 @@ def mark_as_finished(output_dir: str, step: int) -> None:
 
 def record_settings(output_dir: str, settings: dict, resumed: bool) -> None:
     """Keeps flags and versions in output_dir/run.json; on a resumed run, warns of what has changed."""
+    import tensorflow as tf
+
     if resumed:
         warn_of_changes(output_dir, settings)
+    tf.io.gfile.makedirs(output_dir)
     _write_settings(output_dir, _with_versions(settings))
 
 

@@ -15,9 +15,9 @@ import tensorflow as tf
 
 from bert_tf.pretraining import corpus as pretraining_corpus
 from bert_tf.pretraining import corpus_formats
-from bert_tf.pretraining.corpus import Corpus
+from bert_tf.pretraining.corpus import Corpus, check_beginning
 from bert_tf.pretraining.corpus_formats import TextSettings, sentence_splitter
-from bert_tf.system import text_files
+from bert_tf.system import messages, text_files
 
 zstandard = pytest.importorskip("zstandard")
 
@@ -295,6 +295,18 @@ def test_bad_records_are_named_by_file_and_line(tmp_path, monkeypatch, line, exp
     with pytest.raises(ValueError, match="f0.jsonl, line 5: "):
         list(corpus.blocks(33))
     assert documents(corpus, 0, 33) == [["one"], ["two"]]
+
+
+def test_tables_that_are_read_as_text_are_told(tmp_path, caplog, monkeypatch):
+    tables, lines = (written(tmp_path, [b'{"text": "a, b"}\n'], suffix=suffix) for suffix in (".tsv", ".jsonl"))
+    for paths, settings, is_told in ((lines, {}, False), (tables, {}, False), (lines, {"input_format": "text"}, True)):
+        monkeypatch.setattr(messages, "_told", set())
+        check_beginning(",".join(paths), "--input_file", TextSettings(**settings))
+        assert ("read as plain text, with all that is in a line" in caplog.text) == is_told
+    (tmp_path / "a.csv").write_text("text,label\na,b\n")
+    monkeypatch.setattr(messages, "_told", set())
+    check_beginning(f"{tmp_path}/a.csv", "--heldout_file", TextSettings())
+    assert f"--heldout_file: read as plain text, with all that is in a line: {tmp_path}/a.csv. Write" in caplog.text
 
 
 def test_bad_wikiextractor_files(tmp_path):

@@ -373,15 +373,22 @@ def test_a_file_that_does_not_fit_is_refused_before_the_export(
     [
         (["--text_pairs", "--check_file=dev.tsv"], "takes two"),
         (["--format=tflite", "--version=7"], "--version is for --format=saved_model, not for tflite"),
+        (["--top_k=3"], "--top_k is for masked_lm; --model_dir={model} is for classification."),
+        (
+            ["--export_dir={model}"],
+            "--export_dir={model} is in the folder of --model_dir, {model}: choose another one.",
+        ),
+        (["--export_dir={model}/serving"], "--export_dir={model}/serving is in the folder of --model_dir, "),
     ],
 )
 def test_the_script_publishes_nothing_if_flags_are_wrong(classifier, tmp_path, flags, message):
     (tmp_path / "dev.tsv").write_text("one text\tbad\n")
     script = [sys.executable, str(ROOT / "export_saved_model.py")]
-    command = [*script, f"--model_dir={classifier}", f"--export_dir={tmp_path}/out", *flags]
+    command = [*script, f"--model_dir={classifier}", f"--export_dir={tmp_path}/out"]
+    command += [flag.replace("{model}", classifier) for flag in flags]
     result = warm.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode != 0
-    assert message in result.stderr.splitlines()[-1]
+    assert message.replace("{model}", classifier) in result.stderr.splitlines()[-1]
     assert not (tmp_path / "out").exists()
 
 

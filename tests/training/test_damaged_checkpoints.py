@@ -152,6 +152,21 @@ def test_damaged_settings_are_unknown_ones(content, tmp_path, caplog):
     assert f"{tmp_path}/run.json" in caplog.text and "the settings of the earlier run are unknown" in caplog.text
 
 
+def test_a_run_begins_among_no_files_that_it_would_replace(tmp_path):
+    (tmp_path / "notes.md").write_text("mine")
+    (tmp_path / "seed-1").mkdir()
+    run_directory.check_own(str(tmp_path))
+    run_directory.check_own(str(tmp_path / "new"))
+    for name in ("eval_results.txt", "vocab.txt"):
+        (tmp_path / name).write_text("mine")
+    with pytest.raises(
+        ValueError, match=r"a run would replace, .* \(it has no run.json\): eval_results.txt, vocab.txt\."
+    ):
+        run_directory.check_own(str(tmp_path))
+    (tmp_path / "run.json").write_text("{}")
+    run_directory.check_own(str(tmp_path))
+
+
 # --- whole runs -------------------------------------------------------------------------------------------------------
 
 
@@ -172,7 +187,7 @@ def stopped(tmp_path_factory):
         ("model.ckpt-3.data-00000-of-00001", "flipped", "/model.ckpt-3 is damaged; going on from "),
         ("model.ckpt-3.index", "zeroed", "/model.ckpt-3 is damaged; going on from "),
         ("checkpoint", "zeroed", "/model.ckpt-3 is the newest one left"),
-        ("run.json", "zeroed", "run.json, line 1, column 1: not JSON"),
+        ("run.json", "zeroed", "run.json, line 1: a zero byte at byte offset 0"),
         ("bert_config.json", "zeroed", "bert_config.json, line 1, column 1: not JSON"),
         ("train_log.jsonl", "zeroed", ""),
     ),

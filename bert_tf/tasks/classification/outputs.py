@@ -11,6 +11,7 @@ from absl import logging
 
 from bert_tf.data.grouped_rows import WindowRows
 from bert_tf.system.atomic import write_text_file
+from bert_tf.system.messages import warn_once
 from bert_tf.tasks import predictions
 from bert_tf.tasks.classification.data import InputExample, Task
 from bert_tf.tasks.classification.encode import EncodedExamples
@@ -43,7 +44,8 @@ def _correlation(name: str):
         from scipy import stats
 
         if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
-            return 0.0  # not defined: nothing varies
+            warn_once(name, "%s is not defined, as all scores or all predictions are equal: 0.", name)
+            return 0.0
         return getattr(stats, name)(labels, predictions).statistic
 
     return score

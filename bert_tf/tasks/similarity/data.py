@@ -23,6 +23,7 @@ from bert_tf.data.tables import (
     warn_of_header,
 )
 
+_NARROW = 0.3  # of the range of scores; 0..1 for 0..5 is less
 _INTEGER = re.compile(r"-?[0-9]+")
 
 
@@ -96,7 +97,15 @@ def read_examples(
       ValueError: a row with another number of columns than the first, a column that is not there, a text without any
         letter, a score that is no number or not in score_range, no example at all; names file and line.
     """
-    return all_examples(path, _examples(path, columns, score_range, table))
+    examples = all_examples(path, _examples(path, columns, score_range, table))
+    scores = [example.score for example in examples if example.score is not None]
+    if len(scores) > 1 and max(scores) - min(scores) < _NARROW:
+        low, high = score_range
+        logging.warning(
+            "%s: all scores are from %g to %g, of --score_range=%g,%g: are these the lowest and the highest possible?",
+            path, *(low + (high - low) * one for one in (min(scores), max(scores))), low, high,
+        )  # fmt: skip
+    return examples
 
 
 def check_examples(

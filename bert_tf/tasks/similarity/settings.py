@@ -133,13 +133,16 @@ class SimilaritySettings(TableSettings, FileSettings):
         check_different({f"--{name}": getattr(self, name) for name in ("text_a", "text_b", "negative", "score")})
         if self.loss:
             self.check_loss(self.loss)
-        score_range = self.scores_between
+        score_range, scored = self.scores_between, []
 
         def check_beginning(name: str, file: str) -> tuple[list, bool]:
             found = check_examples(file, self.columns, score_range, self.of_set(name.removesuffix("_file")))
+            scored.append(not found[0] or found[0][0].score is not None)
             if self.loss and name == "train_file" and found[0]:
                 self.check_data(self.loss, len(found[0][0].texts), found[0][0].score is not None)
             return found
 
         run.check_tables(check_beginning, self)
+        if scored and not any(scored) and score_range != (0.0, 1.0):
+            raise ValueError("--score_range is for scores, and there are none: name their column by --score.")
         return None

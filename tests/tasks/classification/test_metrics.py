@@ -9,6 +9,7 @@ from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
 from bert_tf.models import objectives
+from bert_tf.system import messages
 from bert_tf.tasks import outcome
 from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification import outputs as classification_outputs
@@ -68,13 +69,15 @@ def test_correlations_equal_scipys():
     assert ranks != pytest.approx(results["eval_pearson"], abs=1e-4)
 
 
-def test_what_is_not_defined_is_0():
+def test_what_is_not_defined_is_0(caplog, monkeypatch):
+    monkeypatch.setattr(messages, "_told", set())
     labels = np.array([1, 1, 0])
     assert evaluate(glue.find_task("cola"), logits_for([1, 1, 1]), labels, 8)["eval_matthews"] == 0.0
     assert evaluate(glue.find_task("mrpc"), logits_for([0, 0, 0]), labels, 8)["eval_f1"] == 0.0
     for scores, given in (([[1.0], [1.0]], [1.0, 2.0]), ([[1.0], [2.0]], [3.0, 3.0]), ([[1.0]], [1.0])):
         results = evaluate(glue.find_task("sts-b"), np.array(scores), np.array(given, np.float32), 8)
         assert results["eval_pearson"] == results["eval_spearman"] == 0.0
+    assert caplog.text.count("spearmanr is not defined, as all scores or all predictions are equal: 0.") == 1
 
 
 @pytest.mark.parametrize("kind", ["classes", "numbers", "several"])

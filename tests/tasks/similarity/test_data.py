@@ -8,6 +8,8 @@ import pytest
 from bert_tf import FullTokenizer
 from bert_tf.tasks.similarity import encode, metrics
 from bert_tf.tasks.similarity.data import Columns, SimilarityExample, read_examples
+from bert_tf.tasks.similarity.settings import SimilaritySettings
+from bert_tf.training.settings import FineTuningSettings
 
 FILES = {
     "sts.tsv": 'index\tgenre\tsentence1\tsentence2\tscore\n0\tx\tA "man.\tA man.\t5.000\n1\tx\t개가 짖는다\tДа\t0.0\n',
@@ -108,6 +110,21 @@ def test_retrieval_beside_a_ranking_by_hand():
     assert results == {name: pytest.approx(float(np.mean(values)), abs=1e-6) for name, values in expected.items()}
     few = metrics.retrieval(vectors[:2, :2].astype(np.float32), ids[:2, :2])  # fewer texts than ranks
     assert few["eval_accuracy_5"] == few["eval_accuracy_10"] == 1.0
+
+
+def test_scores_of_a_small_part_of_the_range_are_told(tmp_path, caplog):
+    path = tmp_path / "a.csv"
+    path.write_text("sentence1,sentence2,score\na,b,0\nb,c,1\n")
+    read_examples(str(path))
+    assert not caplog.text
+    read_examples(str(path), score_range=(0, 5))
+    assert "a.csv: all scores are from 0 to 1, of --score_range=0,5: are these the lowest" in caplog.text
+    path.write_text("sentence1,sentence2\na,b\nb,c\n")
+    settings = SimilaritySettings(train_file=str(path), score_range=("0", "5"))
+    with pytest.raises(
+        ValueError, match="--score_range is for scores, and there are none: name their column by --score"
+    ):
+        settings.check(FineTuningSettings(output_dir="out", do_train=True, train_batch_size=2))
 
 
 def test_texts_and_scores_mean_what_they_look_like_and_a_header_is_named(tmp_path, caplog):
