@@ -25,7 +25,6 @@ CONFIG = BertConfig(
     max_position_embeddings=16,
     type_vocab_size=2,
 )
-HEADS = ("cls/predictions/", "cls/seq_relationship/")
 
 
 def randomise(model, seed=0):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.dropped import in_training
-from helpers.tiny import TINY_CONFIG
+from helpers.tiny import ONE_LAYER, TINY_CONFIG
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import Drop, drop_at, dropout, dropout_scope, keep_mask, place, random_bits, several_rows
@@ -117,7 +117,7 @@ def test_models_of_one_step_have_masks_of_their_own():
 
 def test_without_a_scope_a_model_draws_a_seed_for_each_call():
     """As in Keras `fit`: one seed for encoder and head, of the model's own generator."""
-    config = BertConfig.from_dict(TINY_CONFIG)
+    config = BertConfig.from_dict(ONE_LAYER)
     ids = np.full((2, 8), 7, "int32")
     calls = []
     for _ in range(2):

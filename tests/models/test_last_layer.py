@@ -190,7 +190,7 @@ WHOLE_SEQUENCES = {
 
 
 @pytest.mark.parametrize("few", [True, *slow(False)])
-@pytest.mark.parametrize("case", [*ALL, *WHOLE_SEQUENCES])
+@pytest.mark.parametrize("case", [*ALL, "tags", "windows", *slow("questions", "similarity")])
 def test_the_rows_of_a_part_have_their_masks_of_the_whole_batch(monkeypatch, case, few):
     monkeypatch.setitem(globals(), "CASES", {**CASES, **WHOLE_SEQUENCES})
     monkeypatch.setattr(encoder, "reads_few", lambda *sizes: few)
