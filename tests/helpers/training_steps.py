@@ -87,21 +87,37 @@ def trainer_of(model, optimizer, objective=None, strategy=None, *, batch_size, s
     return trainer
 
 
+@functools.cache
+def _traced(replicas, batch_size, parts, scale, options) -> tuple[Trainer, list]:
+    """A trainer that is traced once for all runs with these options, its variables, and their first values."""
+    options, strategy = dict(options), one_device() if replicas == 1 else mirrored(replicas)
+    own = {name: options.pop(name) for name in ("use_xla", "recompute", "skip_nonfinite_steps") if name in options}
+    trainer = trainer_of(
+        *build(strategy, **options), PretrainingObjective, strategy, batch_size=batch_size, scale=scale,
+        gradient_accumulation_steps=parts, seed=3, log_every_steps=2, **own,
+    )  # fmt: skip
+    variables = [*trainer.tensors.values(), trainer.loss_scale, trainer.good_steps]
+    return trainer, [(variable, variable.numpy()) for variable in variables]
+
+
+def fresh_trainer(strategy, batch_size, parts=1, scale=None, **options) -> Trainer:
+    """A trainer at its first step, which an earlier test may have used."""
+    trainer, start = _traced(strategy.num_replicas_in_sync, batch_size, parts, scale, tuple(sorted(options.items())))
+    for variable, value in start:
+        variable.assign(value)
+    return trainer
+
+
 def run(strategy, batches, *, parts=1, scale=None, calls=1, **options):
     """Trains on all batches; returns the values by name and the results of each call."""
-    own = {name: options.pop(name) for name in ("use_xla", "recompute", "skip_nonfinite_steps") if name in options}
-    model, optimizer = build(strategy, **options)
     steps, batch_size = batches["input_ids"].shape[:2]
-    trainer = trainer_of(
-        model, optimizer, PretrainingObjective, strategy, batch_size=batch_size, scale=scale,
-        gradient_accumulation_steps=parts, seed=3, **own,
-    )  # fmt: skip
-    iterator, results = feed(strategy, tf.data.Dataset.from_tensor_slices(batches).repeat()), []
+    trainer = fresh_trainer(strategy, batch_size, parts, scale, **options)
+    iterator, results = feed(trainer.strategy, tf.data.Dataset.from_tensor_slices(batches).repeat()), []
     for _ in range(calls):
         result = trainer.steps(iterator, tf.constant(steps // calls))
         state = {"loss_scale": trainer.loss_scale, "good_steps": trainer.good_steps}
         results.append({name: float(value) for name, value in {**result, **state}.items()})
-    variables = initialize.training_variables(model, optimizer)
+    variables = initialize.training_variables(trainer.model, trainer.optimizer)
     return {name: v.numpy() for name, v in variables.items()}, results
 
 

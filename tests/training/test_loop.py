@@ -1,6 +1,7 @@
 """The loop: replicas, micro-batches, precision, XLA, bad losses, evaluation. Resume is in test_run_pretraining.py."""
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import json
@@ -11,7 +12,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.slow import exhaustive, slow
-from helpers.training_steps import CONFIG, assert_same, build, feed, make_batches, mirrored, one_device, run, trainer_of
+from helpers.training_steps import (
+    CONFIG,
+    assert_same,
+    build,
+    feed,
+    fresh_trainer,
+    make_batches,
+    mirrored,
+    one_device,
+    run,
+    trainer_of,
+)
 
 from bert_tf.models import initialize, kernels
 from bert_tf.models.config import BertConfig
@@ -244,16 +256,17 @@ def test_a_nan_step_can_be_skipped_and_counted():
 
 
 def train_loop(tmp_path, batches, evaluate=None, save_first=True, should_stop=lambda: False, **settings):
-    strategy = one_device()
-    model, optimizer = build(strategy)
     steps, batch_size = batches["input_ids"].shape[:2]
-    trainer = trainer_of(
-        model, optimizer, PretrainingObjective, strategy, batch_size=batch_size, log_every_steps=2, **settings
-    )
+    trainer = fresh_trainer(one_device(), batch_size)
+    usual = trainer.settings
+    trainer.settings = dataclasses.replace(usual, **settings)
     dataset = tf.data.Dataset.from_tensor_slices(batches)
     options = {"evaluate": evaluate, "eval_every_steps": trainer.settings.eval_every_steps, "save_first": save_first}
     options["should_stop"] = should_stop
-    return loop.train(trainer, steps, lambda first, share: dataset.skip(first), str(tmp_path), **options)
+    try:
+        return loop.train(trainer, steps, lambda first, share: dataset.skip(first), str(tmp_path), **options)
+    finally:
+        trainer.settings = usual
 
 
 def test_the_loop_names_the_step_of_a_nan_and_keeps_the_last_checkpoint(tmp_path):
