@@ -1,35 +1,8 @@
 """Flags of the fine-tuning scripts: mistakes are answered before TensorFlow is imported."""
 
-import json
-import subprocess
-import sys
-
 import pytest
-from helpers.paths import ROOT
+from helpers import early_mistakes
 from helpers.script_cases import assert_in_order
-
-_PROGRAM = """
-import importlib, json, sys
-sys.path.insert(0, {root!r})
-module = importlib.import_module({script!r})
-{body}
-print(json.dumps([outcome, "tensorflow" in sys.modules or "keras" in sys.modules]))
-"""
-_MAIN = """
-module.FLAGS([{script!r}, *{arguments!r}])
-try:
-    module.main([])
-    outcome = "done"
-except Exception as error:
-    outcome = type(error).__name__ + ": " + str(error)
-"""
-
-
-def run(script: str, body: str, **values):
-    body = body.format(script=script, **values)
-    program = _PROGRAM.format(root=str(ROOT), script=script, body=body)
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return json.loads(result.stdout.splitlines()[-1])
 
 
 @pytest.fixture
@@ -45,82 +18,89 @@ def files(tmp_path):
 
 
 CUSTOM = ["--do_train", "--task_name=custom", "--text_a=text", "--label=verdict"]
-
-
-@pytest.mark.parametrize(
-    ("script", "flags", "message"),
-    [
-        ("run_classifier", ["--do_train"], "ValueError: Which task? Give --task_name or --tfds_name."),
-        ("run_classifier", ["--do_train", "--task_name=mprc"], "ValueError: --task_name=mprc is not one of *mrpc"),
-        ("run_classifier", ["--do_train", "--task_name=MRPC", "--data_dir=nowhere"],
+# Script -> (flags, error).
+MISTAKES = {
+    "run_classifier": [
+        (["--do_train"], "ValueError: Which task? Give --task_name or --tfds_name."),
+        (["--do_train", "--task_name=mprc"], "ValueError: --task_name=mprc is not one of *mrpc"),
+        (["--do_train", "--task_name=MRPC", "--data_dir=nowhere"],
          "FileNotFoundError: nowhere/train.tsv does not exist: --task_name=mrpc needs it"),
-        ("run_classifier", ["--do_train", "--task_name=MRPC", "--data_dir={}/MRPC"],
+        (["--do_train", "--task_name=MRPC", "--data_dir={}/MRPC"],
          "ValueError: *MRPC/train.tsv, line 1: column 3 should be '#1 String'"),
-        ("run_classifier", [*CUSTOM, "--train_file=none.csv"], "FileNotFoundError: --train_file=none.csv"),
-        ("run_classifier", [*CUSTOM, "--train_file={}/two.csv", "--label=stars"],
+        ([*CUSTOM, "--train_file=none.csv"], "FileNotFoundError: --train_file=none.csv"),
+        ([*CUSTOM, "--train_file={}/two.csv", "--label=stars"],
          "ValueError: *two.csv, line 1: no column 'stars'; the header has 'text', 'verdict'"),
-        ("run_classifier", [*CUSTOM, "--train_file={}/two.csv", "--dev_file=none.csv"],
-         "FileNotFoundError: --dev_file=none.csv"),
-        ("run_classifier", [*CUSTOM, "--train_file={}/two.jsonl"], "ValueError: *two.jsonl, line 1: no 'verdict'"),
-        ("run_classifier", [*CUSTOM, "--train_file={}/two.csv", "--vocab_file=none.txt"],
-         "FileNotFoundError: --vocab_file=none.txt"),
-        ("run_classifier", [*CUSTOM, "--model_on_top=cnn"], "ValueError: --model_on_top is for the feature-based way"),
-        ("run_classifier", [*CUSTOM, "--features=last", "--lstm_on_top"],
+        ([*CUSTOM, "--train_file={}/two.csv", "--dev_file=none.csv"], "FileNotFoundError: --dev_file=none.csv"),
+        ([*CUSTOM, "--train_file={}/two.jsonl"], "ValueError: *two.jsonl, line 1: no 'verdict'"),
+        ([*CUSTOM, "--train_file={}/two.csv", "--vocab_file=none.txt"], "FileNotFoundError: --vocab_file=none.txt"),
+        ([*CUSTOM, "--model_on_top=cnn"], "ValueError: --model_on_top is for the feature-based way"),
+        ([*CUSTOM, "--features=last", "--lstm_on_top"],
          "ValueError: --lstm_on_top trains all of BERT, --features freezes it: give one."),
-        ("run_classifier", [*CUSTOM, "--features=last", "--model=cnn"],
+        ([*CUSTOM, "--features=last", "--model=cnn"],
          "ValueError: --features=last needs a BERT: give --model_on_top=cnn, not --model."),
-        ("run_classifier", [*CUSTOM, "--long_texts=windows", "--text_b=text"],
+        ([*CUSTOM, "--long_texts=windows", "--text_b=text"],
          "ValueError: --long_texts=windows is for single texts; leave out --text_b=text."),
-        ("run_classifier", [*CUSTOM, "--long_texts=windows", "--features=last"],
+        ([*CUSTOM, "--long_texts=windows", "--features=last"],
          "ValueError: --long_texts=windows combines the pooled outputs of BERT; leave out --features."),
-        ("run_classifier", [*CUSTOM, "--long_texts=windows", "--lstm_on_top"],
+        ([*CUSTOM, "--long_texts=windows", "--lstm_on_top"],
          "ValueError: --long_texts=windows combines the pooled outputs of BERT; leave out --lstm_on_top."),
-        ("run_classifier", [*CUSTOM, "--long_texts=windows", "--model=cnn"],
+        ([*CUSTOM, "--long_texts=windows", "--model=cnn"],
          "ValueError: --long_texts=windows is for --model=bert; this is a cnn."),
-        ("run_classifier", [*CUSTOM, "--long_texts=windows", "--teacher={}/teacher.bin"],
+        ([*CUSTOM, "--long_texts=windows", "--teacher={}/teacher.bin"],
          "ValueError: --teacher reads a text as one row, so that --long_texts=windows can't learn from it."),
-        ("run_classifier", [*CUSTOM, "--long_texts=cut", "--max_windows=3"],
-         "ValueError: --max_windows=3 is for --long_texts=windows."),
-        ("run_swag", ["--do_train", "--train_file={}/choice.csv"], "ValueError: --train_file: *choice.csv: which col"),
-        ("run_swag", ["--do_train", "--train_file={}/two.csv", "--context=text", "--choices=a,b"],
-         "ValueError: --train_file: *two.csv, line *no 'a'"),
-        ("run_ner", ["--do_train", "--train_file={}/words.conll", "--tag_column=4"],
-         "ValueError: --train_file: *words.conll, line 2: no column --tag_column=4, there are 2"),
-        ("run_ner", ["--do_eval", "--dev_file=none.conll"], "ValueError: --dev_file: no file matches 'none"),
-        ("run_squad", ["--do_train", "--train_file=none.json"], "ValueError: --train_file: no file matches 'none"),
-        ("run_squad", ["--do_predict", "--predict_file={}/two.csv", "--num_seeds=3"],
-         "ValueError: --num_seeds is for training: give --do_train"),
-        ("run_squad", ["--do_eval", "--dev_file={}/two.csv", "--overwrite_output_dir"],
-         "ValueError: --overwrite_output_dir is for training: give --do_train"),
-        ("run_classifier", [*CUSTOM, "--learning_rate=-1"], "ValueError: --learning_rate=-1 must be more than 0, at"),
-        ("run_classifier", [*CUSTOM, "--learning_rate=0"], "ValueError: --learning_rate=0 must be more than 0, at"),
-        ("run_classifier", [*CUSTOM, "--train_file={}/two.csv", "--text_b=verdict"],
+        ([*CUSTOM, "--long_texts=cut", "--max_windows=3"], "ValueError: --max_windows=3 is for --long_texts=windows."),
+        ([*CUSTOM, "--learning_rate=-1"], "ValueError: --learning_rate=-1 must be more than 0, at"),
+        ([*CUSTOM, "--learning_rate=0"], "ValueError: --learning_rate=0 must be more than 0, at"),
+        ([*CUSTOM, "--train_file={}/two.csv", "--text_b=verdict"],
          "ValueError: --text_b and --label are both 'verdict'"),
-        ("run_classifier", [*CUSTOM, "--language=ko"], "ValueError: --language is for GLUE's tasks"),
-        ("run_classifier", ["--do_train", "--tfds_name=glue/mrpc", "--text_b=sentence2"],
+        ([*CUSTOM, "--language=ko"], "ValueError: --language is for GLUE's tasks"),
+        (["--do_train", "--tfds_name=glue/mrpc", "--text_b=sentence2"],
          "ValueError: --text_b=sentence2 is the second text: give --text_a, too."),
-        ("run_classifier", ["--do_train", "--tfds_name=glue/mrpc", "--regression"],
+        (["--do_train", "--tfds_name=glue/mrpc", "--regression"],
          "ValueError: --regression is for files of your own, not for --tfds_name=glue/mrpc."),
-        ("run_swag", ["--do_train", "--train_file={}/choice.csv", "--context=sent1", "--choices=ending0,sent1"],
-         "ValueError: --context and --choices (2) are both 'sent1': give each its own column."),
-        ("run_ner", ["--do_eval", "--warmup_proportion=1.5"], "ValueError: --warmup_proportion=1.5 must be from 0 to"),
-        ("run_ner", ["--do_train", "--train_file={}/words.conll", "--num_seeds=2"],
-         "ValueError: --num_seeds chooses by the results on a dev set: give --do_eval"),
-        ("run_ner", ["--do_train", "--train_file={}/words.conll", "--search=learning_rate=1e-5,2e-5"],
-         "ValueError: --search chooses by the results on a dev set: give --do_eval"),
-        ("run_swag", ["--do_train", "--search=max_seq_length=64,128"],
-         "ValueError: --search: 'max_seq_length' can't be searched; learning_rate, *"),
-        ("run_swag", ["--do_train", "--search=num_train_epochs=2,3", "--num_train_epochs=3"],
-         "ValueError: --num_train_epochs is also in --search: give it in one of the two."),
-        ("run_squad", ["--do_train", "--search=learning_rate=2e-5,x"],
-         "ValueError: --search: learning_rate=x is no number; write it as *"),
-        ("run_classifier", ["--do_predict", "--task_name=MRPC", "--search=learning_rate=2e-5,3e-5"],
+        (["--do_predict", "--task_name=MRPC", "--search=learning_rate=2e-5,3e-5"],
          "ValueError: --search is for training: give --do_train"),
     ],
-)  # fmt: skip
-def test_mistakes_are_answered_before_tensorflow_is_imported(files, script, flags, message):
-    arguments = [f"--output_dir={files}/out", *(flag.replace("{}", str(files)) for flag in flags)]
-    outcome, heavy = run(script, _MAIN, arguments=arguments)
-    assert_in_order(message, outcome)
-    assert outcome.startswith(message.split("*")[0]) and not heavy
+    "run_squad": [
+        (["--do_train", "--train_file=none.json"], "ValueError: --train_file: no file matches 'none"),
+        (["--do_predict", "--predict_file={}/two.csv", "--num_seeds=3"],
+         "ValueError: --num_seeds is for training: give --do_train"),
+        (["--do_eval", "--dev_file={}/two.csv", "--overwrite_output_dir"],
+         "ValueError: --overwrite_output_dir is for training: give --do_train"),
+        (["--do_train", "--search=learning_rate=2e-5,x"],
+         "ValueError: --search: learning_rate=x is no number; write it as *"),
+    ],
+    "run_ner": [
+        (["--do_train", "--train_file={}/words.conll", "--tag_column=4"],
+         "ValueError: --train_file: *words.conll, line 2: no column --tag_column=4, there are 2"),
+        (["--do_eval", "--dev_file=none.conll"], "ValueError: --dev_file: no file matches 'none"),
+        (["--do_eval", "--warmup_proportion=1.5"], "ValueError: --warmup_proportion=1.5 must be from 0 to"),
+        (["--do_train", "--train_file={}/words.conll", "--num_seeds=2"],
+         "ValueError: --num_seeds chooses by the results on a dev set: give --do_eval"),
+        (["--do_train", "--train_file={}/words.conll", "--search=learning_rate=1e-5,2e-5"],
+         "ValueError: --search chooses by the results on a dev set: give --do_eval"),
+    ],
+    "run_swag": [
+        (["--do_train", "--train_file={}/choice.csv"], "ValueError: --train_file: *choice.csv: which col"),
+        (["--do_train", "--train_file={}/two.csv", "--context=text", "--choices=a,b"],
+         "ValueError: --train_file: *two.csv, line *no 'a'"),
+        (["--do_train", "--train_file={}/choice.csv", "--context=sent1", "--choices=ending0,sent1"],
+         "ValueError: --context and --choices (2) are both 'sent1': give each its own column."),
+        (["--do_train", "--search=max_seq_length=64,128"],
+         "ValueError: --search: 'max_seq_length' can't be searched; learning_rate, *"),
+        (["--do_train", "--search=num_train_epochs=2,3", "--num_train_epochs=3"],
+         "ValueError: --num_train_epochs is also in --search: give it in one of the two."),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("script", MISTAKES)
+def test_mistakes_are_answered_before_tensorflow_is_imported(files, script):
+    cases = MISTAKES[script]
+    commands = [
+        [f"--output_dir={files}/out", *(flag.replace("{}", str(files)) for flag in flags)] for flags, _ in cases
+    ]
+    for (outcome, heavy), (_, message) in zip(early_mistakes.outcomes(script, commands), cases, strict=True):
+        assert_in_order(message, outcome)
+        assert outcome.startswith(message.split("*")[0]) and not heavy, outcome
     assert not (files / "out").exists()

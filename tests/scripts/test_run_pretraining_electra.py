@@ -216,10 +216,12 @@ def test_what_is_refused(runs):
         ({"generator_size": 0.0}, "--generator_size=0 must be more than 0, at most 1."),
     ],
 )
-def test_flags_that_make_no_sense(data, changes, message):
+def test_flags_that_make_no_sense(tmp_path, changes, message):
+    write_electra_records(tmp_path / "rows", [([CLS, 9, SEP], [])])
     settings = PretrainingSettings(
-        str(data / "packed.tfrecord"), str(data / "none"), bert_size="electra_small", do_train=True, objective="electra"
-    )
+        str(tmp_path / "rows"), str(tmp_path / "none"), bert_size="electra_small", do_train=True, objective="electra",
+        max_seq_length=32,
+    )  # fmt: skip
     check_settings(settings)
     with pytest.raises(ValueError if "no such" not in message else OSError) as error:
         check_settings(dataclasses.replace(settings, **changes))
