@@ -45,7 +45,7 @@ def directory(tmp_path_factory):
 def test_an_export_reads_markers_as_the_model_does(directory, tmp_path):
     predictor = Predictor(str(directory / "model"))
     assert predictor.tokenizer.encode(TEXTS[0]) == [15, 5, 16, 7, 6]
-    export_saved_model(str(directory / "model"), str(tmp_path / "export"))
+    export_saved_model(str(directory / "model"), str(tmp_path / "export"), warm_up=False)
     exported = Predictor(str(tmp_path / "export"))
     wanted, found = (np.array([[row["probabilities"][k] for k in ("yes", "no")] for row in one.predict(TEXTS)])
                      for one in (predictor, exported))  # fmt: skip
