@@ -9,7 +9,7 @@ count.
 
 `original way`: the ratio to the same work done as the original does it, on the same core in the same run: Python's own
 random numbers and lists of strings, the tokenizer pass by pass and one character at a time, a list and a set for each
-position that may be masked, protocol buffers (tests/helpers/plain_tokenization.py,
+position that may be masked, protocol buffers (benchmarks/plain_tokenization.py,
 tests/helpers/plain_pretraining.py). A part of the original's work is left out: checks, and lists of segment ids during
 the creation of instances. One record in 500 is compared to check that both give the same.
 `reference machine`: the ratio to the time of the original's own code on another machine (one of two cores of a Xeon
@@ -105,7 +105,7 @@ def run_plain(text: str, vocab_file: str, arguments: dict) -> dict:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
     import tensorflow as tf
     from helpers import plain_pretraining
-    from helpers.plain_tokenization import PlainTokenizer
+    from plain_tokenization import PlainTokenizer
 
     from bert_tf.system.text_files import list_files
     from bert_tf.text.tokenizer_files import load_vocab

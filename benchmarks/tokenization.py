@@ -18,7 +18,7 @@ from absl import app, flags
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from helpers.plain_tokenization import PlainTokenizer  # noqa: E402
+from plain_tokenization import PlainTokenizer  # noqa: E402
 
 from bert_tf.system import text_files  # noqa: E402
 from bert_tf.text import wordpiece as text_wordpiece  # noqa: E402
