@@ -125,11 +125,9 @@ def test_batches_are_static_and_int32(three_files):
 # --- Shares of several workers ----------------------------------------------------------------------------------------
 
 
-SHARES = [Share(2, 1, 1), Share(12, 5, 3)]
-
-
-@pytest.mark.parametrize("share", SHARES)
-@pytest.mark.parametrize(("start", "window"), [(0, 20), (17, 20), (17, 1)])
+@pytest.mark.parametrize(
+    ("share", "start", "window"), [(Share(2, 1, 1), 17, 20), (Share(12, 5, 3), 0, 20), (Share(12, 5, 3), 17, 1)]
+)
 def test_a_share_has_its_rows_of_each_batch(three_files, share, start, window):
     """Batches span windows and epochs, or windows have no row of a share; the preparation learns which rows it has."""
 

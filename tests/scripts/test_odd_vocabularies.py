@@ -34,7 +34,7 @@ def test_best_model_and_exports_have_the_same_ids(tmp_path):
     assert predictor.tokenizer.encode_batch(TEXTS) == tokenizer.encode_batch(TEXTS)
     predictor.model.save_pretrained(str(tmp_path / "again"), vocab_file=str(best / "vocab.txt"), do_lower_case=True)
     assert (tmp_path / "again" / "vocab.txt").read_bytes() == content
-    exported = Predictor(export.export_saved_model(str(best), str(tmp_path / "export")))
+    exported = Predictor(export.export_saved_model(str(best), str(tmp_path / "export"), warm_up=False))
     expected = [answer["probabilities"]["up"] for answer in predictor.predict(TEXTS)]
     assert len({round(value, 5) for value in expected}) == len(TEXTS)
     for other in (exported, Predictor(str(tmp_path / "again"))):

@@ -188,7 +188,24 @@ def test_equal_to_sentence_transformers(shared, tmp_path, monkeypatch, pooling):
 PROMPTS = {"query": "query: ", "passage": "A passage of text: ", "none": ""}
 
 
-@pytest.mark.parametrize(("pooling", "include"), [("mean", False), *slow(("mean", True), ("cls", False))])
+def test_prompts_by_hand(model_dir, tmp_path):
+    """Tokens of a prompt are read, but count in the mean only if they are included."""
+    for include in (True, False):
+        folder = described(tmp_path / str(include), model_dir, prompts=PROMPTS, default_prompt_name="query",
+                           include_prompt=include)  # fmt: skip
+        embedder, model = Embedder(folder), BertModel.from_pretrained(model_dir)
+        for name, prompt in PROMPTS.items():
+            first = 0 if include or not prompt else 1 + len(embedder.tokenizer.encode(prompt))
+            outputs = model(embedder.tokenizer([prompt + TEXTS[0]]))["sequence_output"]
+            expected = np.asarray(outputs)[0, first:].mean(0)
+            np.testing.assert_allclose(embedder.encode(TEXTS[:1], prompt_name=name)[0], expected, atol=1e-5)
+            if name == "query":
+                np.testing.assert_allclose(embedder(TEXTS[0]), expected, atol=1e-5)
+    with pytest.raises(ValueError, match="has no prompt 'document'; those of its .* are: query, passage, none"):
+        embedder.encode(TEXTS, prompt_name="document")
+
+
+@pytest.mark.parametrize(("pooling", "include"), slow(("mean", False), ("mean", True), ("cls", False)))
 def test_prompts_are_those_of_sentence_transformers(tmp_path, model_dir, monkeypatch, pooling, include):
     """By default, by name, in lines of a file, and in exports."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -208,8 +225,6 @@ def test_prompts_are_those_of_sentence_transformers(tmp_path, model_dir, monkeyp
         found, named = embedder.encode(texts, prompt_name=name), theirs.encode(texts, prompt_name=name)
         np.testing.assert_allclose(found, named, atol=1e-5)
         assert np.abs(named - expected).max() > 1e-4
-    with pytest.raises(ValueError, match="has no prompt 'document'; those of its .* are: query, passage, none"):
-        embedder.encode(texts, prompt_name="document")
     served = graphs.create_served_model(str(folder), "encoder")
     np.testing.assert_allclose(served.vectors(np.array(texts))["vector"], expected, atol=1e-5)
 

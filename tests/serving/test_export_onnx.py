@@ -13,7 +13,7 @@ from helpers.slow import slow
 
 from bert_tf.models import task_models
 from bert_tf.models.pretrained import read_tokenizer
-from bert_tf.serving import compare_export, export, graph_models, graphs, loaded_export, other_runtimes
+from bert_tf.serving import compare_export, graph_models, graphs, loaded_export, other_runtimes
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 from bert_tf.system.text_files import read_json
@@ -69,16 +69,14 @@ def test_the_files_of_a_version(classifier, exported):
     assert kinds.count("Tanh") == 1  # the pooler's
 
 
-def test_onnx_runtime_alone_computes_what_serve_ids_does(classifier, exported, tmp_path):
+def test_onnx_runtime_alone_computes_what_serve_ids_does(classifier, exported):
     _, path = exported
     session = onnxruntime.InferenceSession(f"{path}/model.onnx")
-    signature = tf.saved_model.load(
-        export.export_saved_model(classifier, str(tmp_path), freeze=False, warm_up=False)
-    ).signatures["serve_ids"]
+    served = graphs.create_served_model(classifier, "classification", ids_only=True)
     tokenizer = read_tokenizer(classifier)
     for texts in (TEXTS, TEXTS[:1], TEXTS[:2] * 3):
         features = {name: np.asarray(value, np.int32) for name, value in tokenizer(texts, max_length=64).items()}
-        expected = signature(**{name: tf.constant(value) for name, value in features.items()})
+        expected = served.outputs({name: tf.constant(value) for name, value in features.items()})
         names = [entry.name for entry in session.get_outputs()]
         assert set(names) == {*expected, "logits"}
         found = dict(zip(names, session.run(None, features), strict=True))

@@ -1,6 +1,7 @@
 """Exports whose graphs could do more than answer are not loaded, unless they are trusted."""
 
 import json
+import shutil
 
 import pytest
 import tensorflow as tf
@@ -115,9 +116,14 @@ def test_a_graph_of_tensorflow_1_or_none(tmp_path):
 # ---- graphs that hide what they do -----------------------------------------------------------------------------------
 
 
-def altered(folder, change):
-    """The path of an export of `Calls` whose graph, a MetaGraphDef, was changed."""
-    path = save(Calls(), folder)
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory):
+    return save(Calls(), tmp_path_factory.mktemp("calls") / "model")
+
+
+def altered(calls, folder, change):
+    """The path of a copy of an export of `Calls` whose graph, a MetaGraphDef, was changed."""
+    path = str(shutil.copytree(calls, folder))
     file = folder / "saved_model.pb"
     saved = saved_model_pb2.SavedModel.FromString(file.read_bytes())
     change(saved.meta_graphs[0])
@@ -168,14 +174,14 @@ def optimizer():
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": before})
 
 
-def test_a_function_that_the_optimizer_puts_in_place_of_another(optimizer, tmp_path):
+def test_a_function_that_the_optimizer_puts_in_place_of_another(optimizer, calls, tmp_path):
     def change(graph):
         add_function(graph, "twin", tmp_path / "file")
         for name, device in (("inner", b"GPU"), ("twin", b"CPU")):
             for one in functions(graph, name):
                 one.attr["api_implements"].s, one.attr["api_preferred_device"].s = b"length", device
 
-    path = altered(tmp_path / "model", change)
+    path = altered(calls, tmp_path / "model", change)
     message = r"has attributes and ops that no export has.*: api_implements, api_preferred_device, WriteFile\. If you"
     with pytest.raises(ValueError, match=message):
         Predictor(path)
@@ -268,19 +274,19 @@ ALTERED = {
 
 
 @pytest.mark.parametrize("case", ALTERED)
-def test_what_no_export_has(case, tmp_path):
+def test_what_no_export_has(case, calls, tmp_path):
     change, message = ALTERED[case]
-    path = altered(tmp_path / "model", change)
+    path = altered(calls, tmp_path / "model", change)
     with pytest.raises(ValueError, match=f"model/saved_model.pb has {message}"):
         Predictor(path)
 
 
-def test_settings_that_training_chose_are_no_danger(tmp_path):
-    path = altered(tmp_path / "model", lambda graph: set_config(graph, arithmetic_optimization=2))
+def test_settings_that_training_chose_are_no_danger(calls, tmp_path):
+    path = altered(calls, tmp_path / "model", lambda graph: set_config(graph, arithmetic_optimization=2))
     assert Predictor(path).logits(["ab"]).tolist() == [[2.0]]
 
 
-def test_a_name_in_a_message_cannot_steer_a_terminal(tmp_path):
-    path = altered(tmp_path / "model", lambda graph: graph.asset_file_def.add(filename="/a\x1b[2J\nb"))
+def test_a_name_in_a_message_cannot_steer_a_terminal(calls, tmp_path):
+    path = altered(calls, tmp_path / "model", lambda graph: graph.asset_file_def.add(filename="/a\x1b[2J\nb"))
     with pytest.raises(ValueError, match=r"assets that no export has.*: /a\\u001b\[2J\\u000ab\. If you trust"):
         Predictor(path)
