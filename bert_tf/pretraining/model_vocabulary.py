@@ -172,7 +172,12 @@ def _find(
 
 def _source_of(record_files: Mapping[str, Sequence[str]]) -> _Source | None:
     """What all records were made with; None if nothing says it."""
-    sources = [source for files in record_files.values() for source in _sources_of(files)]
+    sources = []
+    for path, summary in (pair for files in record_files.values() for pair in summaries_of(files).items()):
+        if "vocab_sha256" in summary:
+            flags = summary["flags"]
+            casing = Casing(flags["do_lower_case"], flags["strip_accents"], path)
+            sources.append(_Source(path, flags["vocab_file"], summary["vocab_sha256"], casing))
     for source in sources[1:]:
         if source.vocab_sha256 != sources[0].vocab_sha256:
             raise ValueError(
@@ -192,17 +197,6 @@ def _same_tokens(vocab_file: str, made_with: _Source, tokenizer_class: type[Toke
     except ValueError:  # of another kind
         return False
     return one.vocab == other.vocab
-
-
-def _sources_of(record_files: Sequence[str]) -> list[_Source]:
-    """What the summaries beside the records say of the vocabulary, in the order of the files."""
-    found = []
-    for path, summary in summaries_of(record_files).items():
-        if "vocab_sha256" in summary:
-            flags = summary["flags"]
-            casing = Casing(flags["do_lower_case"], flags["strip_accents"], path)
-            found.append(_Source(path, flags["vocab_file"], summary["vocab_sha256"], casing))
-    return found
 
 
 def summaries_of(record_files: Sequence[str]) -> dict[str, dict]:

@@ -64,10 +64,6 @@ def _other_file(vocab_file: str, kind: type[Tokenizer]) -> str | None:
     if kind is KoBertTokenizer and not vocab_file.endswith(".model"):
         return find_model(directory)
     merges_file = posixpath.join(directory, MERGES)
-    is_half = kind is ByteBpeTokenizer and not _is_complete(vocab_file)
+    # A tokenizer.json has the merges in it.
+    is_half = kind is ByteBpeTokenizer and not isinstance(read_json(vocab_file).get("model"), dict)
     return merges_file if is_half and is_there(merges_file) else None
-
-
-def _is_complete(vocab_file: str) -> bool:
-    """Whether a JSON file is a tokenizer.json, which has the merges in it."""
-    return isinstance(read_json(vocab_file).get("model"), dict)

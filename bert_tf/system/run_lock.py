@@ -139,9 +139,14 @@ def _lock(claim: _Claim) -> int:
     """The descriptor of an empty file, locked; that of a killed run is replaced, not written: it may be linked."""
     path = claim.path
     while True:
-        if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
-            raise OSError(f"{path} is not a file, so it can't be the lock of a run: move it away.")
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISREG(os.lstat(path).st_mode):
+                raise OSError(f"{path} is not a file, so it can't be the lock of a run: move it away.")
+        flags, is_writable = os.O_NOFOLLOW | os.O_NONBLOCK, True
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o666)
+        except PermissionError:
+            descriptor, is_writable = os.open(path, os.O_RDONLY | flags), False  # it is another user's
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -149,9 +154,10 @@ def _lock(claim: _Claim) -> int:
                 os.close(descriptor)
                 raise claim.in_use() from None
             logging.warning("%s: this file system has no locks: see to it that no other run uses it.", claim.named)
-        status = os.fstat(descriptor)
-        is_there = os.path.exists(path) and os.path.samestat(status, os.stat(path))
-        if is_there and not status.st_size:
+        status, is_there = os.fstat(descriptor), False
+        with contextlib.suppress(FileNotFoundError):
+            is_there = os.path.samestat(status, os.stat(path))
+        if is_there and is_writable and not status.st_size:
             return descriptor
         if is_there:
             os.remove(path)

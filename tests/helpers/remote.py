@@ -81,6 +81,7 @@ class _Here:
         with contextlib.redirect_stdout(None):
             run_main(pathlib.Path(command[1]).stem, command[2:])
         stdout.write(f"{command[1]} has run\n".encode())
+        stdout.flush()
         self.returncode = 0
 
     def poll(self) -> int:

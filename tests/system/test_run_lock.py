@@ -53,6 +53,20 @@ def test_a_killed_owner_loses_it_at_once(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_a_killed_run_of_another_user_loses_it(tmp_path, monkeypatch):
+    leave_lock(tmp_path / "run.lock", pid=7)
+    opened = os.open
+
+    def as_another_user(path, flags, *mode):
+        if flags & os.O_RDWR and os.path.exists(path):
+            raise PermissionError(13, "Permission denied")
+        return opened(path, flags, *mode)
+
+    monkeypatch.setattr(run_lock.os, "open", as_another_user)
+    with held(tmp_path):
+        assert content_of(tmp_path)["pid"] == os.getpid()
+
+
 DAMAGED = {
     "empty": b"",
     "list": b"[1]",
