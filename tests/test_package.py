@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers import warm
 from helpers.paths import ROOT
 
 import bert_tf
@@ -53,9 +54,13 @@ def test_help_has_a_line_for_every_name():
         assert not line.endswith(".") and len(line) < 80
 
 
+def run(script, *arguments):
+    return warm.run([sys.executable, str(ROOT / f"{script}.py"), *arguments], capture_output=True, text=True)
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_help_explains_every_flag(script):
-    result = subprocess.run([sys.executable, f"{script}.py", "--help"], capture_output=True, text=True, cwd=ROOT)
+    result = run(script, "--help")
     text = result.stdout + result.stderr
     assert "Traceback" not in text
     assert "--" in text
@@ -66,13 +71,13 @@ def test_help_explains_every_flag(script):
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_missing_and_unknown_flags(script):
-    result = subprocess.run([sys.executable, f"{script}.py"], capture_output=True, text=True, cwd=ROOT)
+    result = run(script)
     assert result.returncode == 1
     (line,) = result.stderr.strip().splitlines()
     assert line.startswith(f"{script}.py: error: give --") and line.endswith("; --help lists all flags.")
     trains = script.startswith("run_") and script != "run_domain"
     assert ("--output_dir" in line, "one or more of --do_train" in line) == (script.startswith("run_"), trains)
-    result = subprocess.run([sys.executable, f"{script}.py", "--inputfile=x"], capture_output=True, text=True, cwd=ROOT)
+    result = run(script, "--inputfile=x")
     assert result.returncode == 1
     assert "there is no flag --inputfile; " in result.stderr
 
