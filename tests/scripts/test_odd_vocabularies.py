@@ -1,12 +1,13 @@
 """A vocabulary as Google's Chinese one, with tokens that look blank or appear twice: trained with, written beside the
-best model, read again, exported, and answered with, all on disk."""
+best model, read again, in a graph, and answered with, all on disk."""
 
 import numpy as np
+import tensorflow as tf
+from helpers.op_by_op import op_by_op
 from helpers.script_cases import run_cases
 from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import Predictor
-from bert_tf.serving import export
 from bert_tf.text.wordpiece import FullTokenizer
 
 # The id of "good" is that of its last line, 9, and those after U+2028 would shift if it ended a line.
@@ -14,7 +15,7 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "\u2028", "good", "\u300
 TEXTS = ["good bads \u5317", "\u2028good\u3000bad", "\u5317\u5317 goods", ""]
 
 
-def test_best_model_and_exports_have_the_same_ids(tmp_path):
+def test_best_model_and_graph_have_the_same_ids(tmp_path):
     pieces = [*PIECES, *(f"w{number}" for number in range(ONE_LAYER["vocab_size"] - len(PIECES)))]
     write_encoder(tmp_path, pieces)
     content = (tmp_path / "vocab.txt").read_bytes()
@@ -34,10 +35,11 @@ def test_best_model_and_exports_have_the_same_ids(tmp_path):
     assert predictor.tokenizer.encode_batch(TEXTS) == tokenizer.encode_batch(TEXTS)
     predictor.model.save_pretrained(str(tmp_path / "again"), vocab_file=str(best / "vocab.txt"), do_lower_case=True)
     assert (tmp_path / "again" / "vocab.txt").read_bytes() == content
-    exported = Predictor(export.export_saved_model(str(best), str(tmp_path / "export"), warm_up=False))
-    expected = [answer["probabilities"]["up"] for answer in predictor.predict(TEXTS)]
+    with op_by_op():
+        assert predictor.tokenizer.to_graph().encode(tf.constant(TEXTS)).to_list() == tokenizer.encode_batch(TEXTS)
+    expected, found = (
+        [answer["probabilities"]["up"] for answer in one.predict(TEXTS)]
+        for one in (predictor, Predictor(str(tmp_path / "again")))
+    )
     assert len({round(value, 5) for value in expected}) == len(TEXTS)
-    for other in (exported, Predictor(str(tmp_path / "again"))):
-        np.testing.assert_allclose(
-            [answer["probabilities"]["up"] for answer in other.predict(TEXTS)], expected, atol=1e-6
-        )
+    np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -2,6 +2,7 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
 from absl import logging
@@ -9,6 +10,7 @@ from helpers.mains import run_main
 from helpers.other_tokenizers import texts_of, write_encoder, write_questions
 from helpers.pretraining_records_read import read_records
 from helpers.script_cases import arguments_of
+from helpers.slow import slow
 
 from bert_tf.models.initialize import PartialLoadWarning
 from bert_tf.models.pretrained import read_tokenizer
@@ -45,6 +47,7 @@ def world(request, tmp_path_factory):
 
 
 def saved(model_class, encoder, path, **arguments) -> str:
+    keras.utils.set_random_seed(0)
     with pytest.warns(PartialLoadWarning):
         model = model_class.from_pretrained(encoder, **arguments)
     encoders = {id(variable) for variable in model.bert.weights}
@@ -55,6 +58,7 @@ def saved(model_class, encoder, path, **arguments) -> str:
     return str(path)
 
 
+@pytest.mark.parametrize("world", ["japanese", *slow("kobert")], indirect=True)
 def test_classifier_learns_and_answers(world, caplog):
     kind, folder, encoder = world
     texts = texts_of(kind)
@@ -165,13 +169,17 @@ def test_pretraining_data(world):
 def test_vectors(world):
     kind, _, encoder = world
     texts = [text for text, *_ in texts_of(kind)[:3]]
-    rows = read_tokenizer(encoder)(texts)
+    tokenizer = read_tokenizer(encoder)
+    rows = tokenizer(texts)
     outputs = np.asarray(BertModel.from_pretrained(encoder)(rows)["sequence_output"])
     mask = rows["input_mask"][..., None]
     expected = (outputs * mask).sum(1) / mask.sum(1)
     np.testing.assert_allclose(Embedder(encoder, pooling="mean").encode(texts), expected, atol=1e-5)
+    with pytest.raises(ValueError, match=rf"the pieces of a .*(?i:{kind}).*--format=onnx or --format=tflite"):
+        tokenizer.to_graph()
 
 
+@pytest.mark.parametrize("world", ["japanese", *slow("kobert")], indirect=True)
 def test_exports(world):
     """A graph of texts is refused, and what the refusal names works."""
     kind, folder, encoder = world

@@ -32,7 +32,6 @@ from bert_tf.serving.server_ops import lowest_version
 from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
 
 MODES = {"uncased": (True, None), "cased": (False, None), "lower": (True, False), "stripped": (False, True)}
-modes = pytest.mark.parametrize("mode", MODES)
 variants = pytest.mark.parametrize(
     ("mode", "split_unknown"),
     [
