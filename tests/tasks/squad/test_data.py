@@ -59,14 +59,6 @@ def test_words_are_split_where_the_original_splits_them():
     assert Paragraph.from_context("").words == Paragraph.from_context(" \n").words == []
 
 
-def test_a_training_answer(file):
-    (example,) = read_squad_examples([write(file, question())], True).examples
-    assert (example.start_position, example.end_position, example.answer_start) == (5, 5, 27)
-    assert example.doc_tokens[5] == "(1801-1852)." and example.orig_answer_text == "1801"
-    (example,) = read_squad_examples([write(file, question(answers=[("Ada Brown", 16)]))], True).examples
-    assert (example.start_position, example.end_position) == (3, 4)
-
-
 def test_in_prediction_answers_are_not_read(file):
     data = read_squad_examples([write(file, question(answers=[("wrong", 5), ("1801", 0)]))], False)
     (example,) = data.examples
@@ -120,13 +112,6 @@ def test_how_exact_an_answer_must_stand_there(file):
     assert kept(("Brown", 4), "words", "Ada\u00a0Brown") and kept(("Brown", 4), "offsets", "Ada\u00a0Brown")
     assert kept(("京都", 2), "words", "私は京都に") is kept(("私は", 0), "offsets", "私は京都に") is True
     assert kept(("京", 0), "words", "私は京都に") and not kept(("京", 0), "offsets", "私は京都に")
-
-
-def test_impossible_questions_of_version_2(file):
-    path = write(file, question(answers=[], is_impossible=True), question("q2", is_impossible=False))
-    first, second = read_squad_examples([path], True, True).examples
-    assert (first.is_impossible, first.orig_answer_text, first.start_position, first.end_position) == (True, "", -1, -1)
-    assert (second.is_impossible, second.orig_answer_text, second.start_position) == (False, "1801", 5)
 
 
 def test_several_files_are_joined_in_their_order(tmp_path):
