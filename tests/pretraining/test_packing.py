@@ -175,7 +175,7 @@ def test_absent_pairs_count_nothing():
 def test_evaluation_leaves_filling_rows_out():
     batch = packed_batch()
     results = []
-    for strategy, rows in ((one_device(), 3), (mirrored(4), 4)):
+    for strategy, rows in ((one_device(), 3), (mirrored(2), 4)):
         model, _ = build_for_training(strategy)
         part = {name: value[:rows].copy() for name, value in batch.items()}
         # The weights of pairs are kept, to check that those of rows are enough.
