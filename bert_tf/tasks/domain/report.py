@@ -166,10 +166,10 @@ def _places(model: str, has_words: bool) -> list[str]:
     return [
         _heading("What lies where"),
         f"- `{model}`: the model, with its vocabulary",
-        "- `start/`: the released weights with the new words, untrained; `start.txt`: each row",
+        f"- `start/`: the released weights{', and rows for new words' if has_words else ''}; `start.txt`: each row",
         *(words if has_words else ()),
         "- `text/`, `records/`: the texts as sentences in documents, and their records",
-        "- `evaluation/`, `fine_tuning/`: results of each model",
+        "- `evaluation/`, and of a task `fine_tuning/`: results of each model",
         "- `logs/`, `results/`: of each script that ran",
         f"\nTo use it: `python run_classifier.py --init_checkpoint={model} ...`, or any other script that takes "
         f'`--init_checkpoint`; in Python `from_pretrained("{model}")`.',
