@@ -49,14 +49,8 @@ def model_variables(model: keras.Model) -> dict[str, keras.Variable]:
     return {name: variable for name, variable in all_variables(model).items() if not lora.is_adapter(name)}
 
 
-def model_weights(model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None) -> Weights:
-    """A model in memory as `Weights`, its kernels with the adapters of LoRA.
-
-    Args:
-      optimizer: with it, everything that a run saves: adapters and kernels as they are, moments and step.
-    """
-    if optimizer:
-        return variables_as_weights(model.name, training_variables(model, optimizer))
+def model_weights(model: keras.Model) -> Weights:
+    """A model in memory as `Weights`, its kernels with the adapters of LoRA."""
     return lora.merged(variables_as_weights(model.name, all_variables(model)))
 
 
