@@ -53,7 +53,7 @@ from bert_tf.training import (
 from bert_tf.training.loop import LOG_FILE
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.step import Trainer, make_predict_function
-from bert_tf.training.teacher import Teacher, check_resumed, with_labels_of
+from bert_tf.training.teacher import Teacher, with_labels_of
 
 _FEW_STEPS = 50
 
@@ -266,8 +266,7 @@ class _Run:
         run_directory.check_output_dir(self.output_dir, task.files.config, task.files.head, trains=run.do_train)
         if not run.do_train:
             return False
-        check_resumed(self.output_dir, self.recorded_settings())
-        fine_tuning.check_resumed_lora(run)
+        run_directory.check_fixed(self.output_dir, self.recorded_settings())
         return run_directory.is_finished(self.output_dir, self.recorded_settings(), self.num_train_steps)
 
     def recorded_settings(self) -> dict:

@@ -26,7 +26,7 @@ from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.recipe import OptimizerSettings, Recipe
 from bert_tf.system.declare import declared_in
 from bert_tf.system.messages import some
-from bert_tf.training import best_model, checkpoints, distribution, loop, optimization, run_directory
+from bert_tf.training import best_model, checkpoints, distribution, loop, optimization
 from bert_tf.training.beginning import Adjustment
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.weights.mapping import Weights
@@ -154,24 +154,6 @@ def _log_lora(model: keras.Model) -> None:
         rank, alpha, f"{trained:,}", 100 * trained / total, f"{total:,}",
         *(bytes_each * count / 1e6 for bytes_each in (4, 8) for count in (trained, total)),
     )  # fmt: skip
-
-
-def check_resumed_lora(run: FineTuningSettings) -> None:
-    """Refuses to resume a run with adapters of another rank or alpha, or without its own.
-
-    Raises:
-      ValueError: names --lora_rank.
-    """
-    output_dir = run.output_dir
-    earlier = run_directory.read_settings(output_dir) if checkpoints.latest_checkpoint(output_dir) else {}
-
-    def described(rank: int | None, alpha: float | None) -> str:
-        return "without --lora_rank" if rank is None else f"with --lora_rank={rank} --lora_alpha={alpha}"
-
-    was = described(earlier.get("lora_rank"), earlier.get("lora_alpha"))
-    now = described(run.lora_rank, run.lora_alpha)
-    if earlier and was != now:
-        raise ValueError(f"--output_dir={output_dir} holds a run {was}; this one is {now}. Choose another directory.")
 
 
 def cost_of_example(

@@ -33,7 +33,6 @@ from bert_tf.training.pretraining_settings import PretrainingSettings, check_len
 from bert_tf.training.pretraining_tasks import LeftToRightTask, OpenedRecords, PretrainingTask, open_all_records
 from bert_tf.training.pretraining_two_models import DistillationTask, ElectraTask, student_config
 from bert_tf.training.step import Trainer, make_evaluate_function
-from bert_tf.training.teacher import check_resumed
 
 TASKS: dict[str, type[PretrainingTask]] = {"mlm": PretrainingTask, "ltr": LeftToRightTask, "electra": ElectraTask}
 
@@ -81,7 +80,7 @@ def _run(
     data = open_all_records(settings, config, config_name, chief)
     task = _kind_of_task(settings)(settings, config, config_name, data)
     if settings.do_train:
-        check_resumed(settings.output_dir, task.recorded)
+        run_directory.check_fixed(settings.output_dir, task.recorded)
     _check_records(task, data)
     model, optimizer, trained, step = _build_and_restore(task, strategy)
     # A run that was killed after its last step has yet to write them; the weights it began from may be gone by now.

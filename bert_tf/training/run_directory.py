@@ -232,6 +232,9 @@ _VERSION = "version of "
 TRAINING_DATA = "training_data"  # in run.json: number and checksum of the training examples
 BEGINNING = "init_weights"  # in run.json: the weights that the run began from, for its card; see `card.beginning_of`
 FINISHED = "finished_step"  # in run.json: the step at which a fine-tuning run ended; null until then
+TEACHER_CHECKSUM = "teacher_checksum"  # in run.json: of the teacher's weights, which may have moved
+# What a resumed run must have had from its start: the name in run.json -> the flags that messages show.
+_FIXED = {TEACHER_CHECKSUM: ("teacher",), **dict.fromkeys(("lora_rank", "lora_alpha"), ("lora_rank", "lora_alpha"))}
 
 # Changing these between two starts of a run does not change its model, or is refused (generator_config_file).
 _WITHOUT_EFFECT = {
@@ -284,6 +287,27 @@ def _changes(output_dir: str, settings: dict) -> dict[str, tuple]:
     # An earlier version did not note what it did not have: the training data, and settings that are not in use.
     names = [name for name in names if name in old or (name != TRAINING_DATA and new[name])]
     return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
+
+
+def check_fixed(output_dir: str, settings: Mapping[str, object]) -> None:
+    """Refuses to resume a run with another teacher, or with adapters of another rank or alpha, or without its own.
+
+    Raises:
+      ValueError: names the flags.
+    """
+    earlier = read_settings(output_dir) if latest_checkpoint(output_dir) else {}
+    for name, flags in _FIXED.items():
+        if earlier and earlier.get(name) != settings.get(name):
+            was, now = (
+                "with " + " ".join(f"--{flag}={values[flag]}" for flag in flags)
+                if values.get(name) is not None
+                else f"without --{flags[0]}"
+                for values in (earlier, settings)
+            )
+            now += ", which has other weights" if was == now else ""
+            raise ValueError(
+                f"--output_dir={output_dir} holds a run {was}; this one is {now}. Choose another directory."
+            )
 
 
 def warn_of_changes(output_dir: str, settings: dict) -> None:

@@ -12,12 +12,8 @@ from bert_tf.models.directory import ModelFiles
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.system.messages import named_by
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import run_directory
-from bert_tf.weights.bundle import latest_checkpoint
+from bert_tf.training.run_directory import TEACHER_CHECKSUM
 from bert_tf.weights.mapping import Weights
-
-# In run.json: the checksum of the teacher's weights, which may have moved.
-CHECKSUM = "teacher_checksum"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +34,7 @@ class Teacher:
     @functools.cached_property
     def recorded(self) -> dict[str, str]:
         """What run.json notes besides the path; the first time reads all weights."""
-        return {CHECKSUM: self.weights.checksum}
+        return {TEACHER_CHECKSUM: self.weights.checksum}
 
 
 def open_teacher(
@@ -117,21 +113,3 @@ def with_labels_of(teacher: Teacher, student: HeadConfig, others: Sequence[str],
         return teacher
     order = output_layers.order_of(known, labels, start, "A teacher must know the labels of the data.", others)
     return dataclasses.replace(teacher, labels=tuple(known[number] for number in order) if order else None)
-
-
-def check_resumed(output_dir: str, recorded: dict) -> None:
-    """Refuses to resume a run with another teacher, or without its own.
-
-    Args:
-      recorded: the settings of the run to resume; without CHECKSUM there is no teacher.
-
-    Raises:
-      ValueError: names --teacher.
-    """
-    earlier = run_directory.read_settings(output_dir) if latest_checkpoint(output_dir) else {}
-    if earlier and earlier.get(CHECKSUM) != recorded.get(CHECKSUM):
-        was = f"with the teacher {earlier.get('teacher')}" if earlier.get(CHECKSUM) else "without a teacher"
-        now = f"--teacher={recorded['teacher']} has other weights" if recorded.get(CHECKSUM) else "there is none now"
-        if not earlier.get(CHECKSUM):
-            now = f"now there is --teacher={recorded['teacher']}"
-        raise ValueError(f"--output_dir={output_dir} holds a run {was}; {now}. Choose another directory.")

@@ -38,7 +38,7 @@ def cases_of(folder) -> tuple[dict, dict]:
     }  # fmt: skip
     refused = {
         "another teacher": ({**smoothed, "teacher": folder / "other", "output_dir": folder / "out" / "whole"},
-                            "out/whole holds a run with the teacher *bert; --teacher=*other has other weights."),
+                            "out/whole holds a run with --teacher=*bert; this one is with --teacher=*other."),
         "no head": ({**student, "teacher": folder / "headless"},
                     "--teacher: *headless has no output layer for this task (cls/predictions/output_bias): a teacher "
                     "of a pre-training run needs a masked-LM head."),

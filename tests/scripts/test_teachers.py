@@ -57,8 +57,8 @@ def cases_of(script, folder) -> tuple[dict, dict]:
     refused = {
         "another teacher": ({**taught, "teacher": save_teacher(folder / "other", script, seed=6),
                              "output_dir": out / "whole"},
-                            "out/whole holds a run with the teacher *teacher; --teacher=*other has other weights."),
-        "a teacher now": ({**taught, "output_dir": out / "without"}, "holds a run without a teacher; now there is --"),
+                            "out/whole holds a run with --teacher=*teacher; this one is with --teacher=*other."),
+        "a teacher now": ({**taught, "output_dir": out / "without"}, "a run without --teacher; this one is with --"),
         "no student": ({**taught, "init_checkpoint": None},
                        "--teacher: there is no student. Give --student_layers for one made of the teacher's layers"),
         "not trained": ({**taught, "teacher": folder / "encoder"}, "--teacher: *encoder has no output layer for this"),

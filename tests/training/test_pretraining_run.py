@@ -167,6 +167,35 @@ def test_a_run_that_is_recorded_keeps_its_folder(tmp_path):
     assert (tmp_path / "out" / "run.json").exists()
 
 
+TAUGHT, ADAPTED = {"teacher": "a", run_directory.TEACHER_CHECKSUM: "1"}, {"lora_rank": 4, "lora_alpha": 8.0}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "now", "message"),
+    [
+        (TAUGHT, {**TAUGHT, "teacher": "moved"}, None),
+        (ADAPTED, ADAPTED, None),
+        (TAUGHT, {"teacher": "b", "teacher_checksum": "2"}, "with --teacher=a; this one is with --teacher=b. Choose"),
+        (TAUGHT, {**TAUGHT, "teacher_checksum": "2"}, "this one is with --teacher=a, which has other weights. Choose"),
+        (TAUGHT, {}, "holds a run with --teacher=a; this one is without --teacher"),
+        ({"seed": 1}, TAUGHT, "holds a run without --teacher; this one is with --teacher=a"),
+        (
+            {"lora_rank": 4, "lora_alpha": 8.0},
+            {"lora_rank": 4, "lora_alpha": 9.0},
+            "--lora_rank=4 --lora_alpha=8.0; this",
+        ),
+    ],
+)
+def test_what_a_resumed_run_must_have_had_from_its_start(tmp_path, monkeypatch, earlier, now, message):
+    (tmp_path / "run.json").write_text(json.dumps(earlier))
+    run_directory.check_fixed(str(tmp_path), now)  # without a checkpoint there is nothing to resume
+    monkeypatch.setattr(run_directory, "latest_checkpoint", lambda folder: "model.ckpt-1")
+    if message is None:
+        return run_directory.check_fixed(str(tmp_path), now)
+    with pytest.raises(ValueError, match=message):
+        run_directory.check_fixed(str(tmp_path), now)
+
+
 def test_a_kill_between_vocabulary_and_casing_is_made_good(tmp_path):
     """Only a run.json, which comes after both, says that an earlier start has written them."""
     family = types.SimpleNamespace(tokenizer_class=FullTokenizer)
