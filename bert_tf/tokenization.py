@@ -4,12 +4,11 @@ from bert_tf.text.characters import convert_to_unicode
 from bert_tf.text.characters import is_control as _is_control
 from bert_tf.text.characters import is_punctuation as _is_punctuation
 from bert_tf.text.characters import is_whitespace as _is_whitespace
-from bert_tf.text.tokenizer_files import load_vocab, validate_case_matches_checkpoint
+from bert_tf.text.tokenizer_files import convert_by_vocab, load_vocab, validate_case_matches_checkpoint
 from bert_tf.text.wordpiece import (
     BasicTokenizer,
     FullTokenizer,
     WordpieceTokenizer,
-    convert_by_vocab,
     whitespace_tokenize,
 )
 

@@ -90,6 +90,16 @@ class TokenRows:
         return arrays | {name: values[rows] for name, values in self.labels.items()}
 
 
+def check_tokenizer(tokenizer) -> None:
+    """Refuses what is no tokenizer, such as a model or the path of one.
+
+    Raises:
+      TypeError: says what to write.
+    """
+    if not isinstance(tokenizer, Tokenizer):
+        raise TypeError(f"the tokenizer must be that of the model, bert_tf.read_tokenizer(path), not {tokenizer!r:.80}")
+
+
 def check_room(tokenizer: Tokenizer, max_seq_length: int) -> None:
     """Refuses rows that are too short for the special tokens of a pair.
 

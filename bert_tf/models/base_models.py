@@ -9,11 +9,11 @@ from keras import ops
 from keras.src.trainers.compile_utils import MetricsList
 
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.families import config_of_dict
+from bert_tf.models.families import as_config
 from bert_tf.models.head_config import NO_HEAD
-from bert_tf.models.inputs import ENCODER_INPUTS, NamedInputs, features_with_labels, select
+from bert_tf.models.inputs import ENCODER_INPUTS, features_with_labels, select
+from bert_tf.models.keras_calls import NamedInputs
 from bert_tf.models.layers import Rebuilt
-from bert_tf.models.objectives import OF_ONE_CLASS
 from bert_tf.weights.mapping import Weights
 
 
@@ -147,7 +147,7 @@ class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
 
     def __init__(self, objective, config, seed: int | None, dense_embedding_gradient: bool = False, **kwargs):
         super().__init__(**kwargs)
-        self.config = config_of_dict(config) if isinstance(config, dict) else config
+        self.config = as_config(config, type(self).__name__)
         self.seed = seed
         self.objective = objective
         self.bert = BertEncoder(
@@ -202,23 +202,6 @@ class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
             message = rf"Gradients do not exist for variables \[{pooler}(, {pooler})*\]"
             warnings.filterwarnings("ignore", message=message)
         return super().make_train_function(force)
-
-    def fit(self, *args, class_weight=None, **kwargs):
-        self._check_class_weight(class_weight)
-        return super().fit(*args, class_weight=class_weight, **kwargs)
-
-    def train_on_batch(self, *args, class_weight=None, **kwargs):
-        self._check_class_weight(class_weight)
-        return super().train_on_batch(*args, class_weight=class_weight, **kwargs)
-
-    def _check_class_weight(self, class_weight) -> None:
-        """Keras would take the largest label of a row for its class."""
-        if class_weight is not None and self._compile_loss is None and self.objective not in OF_ONE_CLASS:
-            raise ValueError(
-                f"class_weight is for one class an example, which {type(self).__name__} with "
-                f"{self.objective.__name__} does not have: give weights as sample_weight, "
-                "[batch], or [batch, sequence] for tokens."
-            )
 
     @property
     def metrics(self) -> list:

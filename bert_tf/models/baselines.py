@@ -18,9 +18,10 @@ from keras import ops
 from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import dropout, in_scope
-from bert_tf.models.head_config import TOKEN_READERS, HeadConfig, head_in
+from bert_tf.models.head_config import TOKEN_READERS, HeadConfig, head_in, labels_of
 from bert_tf.models.heads import ClassifierModel, LinearHead, classification_objective
-from bert_tf.models.inputs import ROW_INPUTS, NamedInputs, require_inputs
+from bert_tf.models.inputs import ROW_INPUTS, require_inputs
+from bert_tf.models.keras_calls import NamedInputs
 from bert_tf.models.layers import Rebuilt
 from bert_tf.models.objectives import TokenClassificationObjective
 from bert_tf.models.random_weights import add_random_weight
@@ -203,7 +204,7 @@ class BertFeatureTagger(ClassifierModel):
         **kwargs,
     ):
         objective = TokenClassificationObjective
-        head = HeadConfig("BertForTokenClassification", labels or head_in(config).labels)
+        head = HeadConfig("BertForTokenClassification", labels_of(labels, config))
         super().__init__(objective, config, num_labels, head, seed, dropout_rate, name=name, **kwargs)
         self.feature_size = feature_size(self.config, features)
         if lstm_size < 2 or lstm_size % 2:
@@ -315,7 +316,7 @@ class BaselineClassifier(NamedInputs, Rebuilt, keras.Model):
         problem_type = problem_type or stored.problem_type
         problem_type = problem_type or ("regression" if num_labels == 1 else "single_label_classification")
         self.objective = classification_objective(problem_type, num_labels)
-        self.head_config = HeadConfig(ARCHITECTURES[self.kind], labels or stored.labels, problem_type)
+        self.head_config = HeadConfig(ARCHITECTURES[self.kind], labels_of(labels, config), problem_type)
         self.head_config.check_num_labels(num_labels)
         self.num_labels, self.dropout_rate, self.seed = num_labels, dropout_rate, seed
         self.seed_generator = keras.random.SeedGenerator(seed)

@@ -18,7 +18,8 @@ from absl import logging
 from bert_tf.models.head_config import KEYS_IN_CONFIG
 from bert_tf.models.recipe import Recipe
 from bert_tf.system.atomic import write_text_file
-from bert_tf.system.text_files import read_json
+from bert_tf.system.checks import whole_number
+from bert_tf.system.text_files import exists, is_folder, read_json
 
 # Values of hidden_act, in upper or lower case. "gelu" is the tanh form, as in the original; "gelu_erf" the exact one.
 ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
@@ -222,7 +223,7 @@ class BertConfig:
         Raises:
           ValueError: no such size; lists the known ones.
         """
-        hidden = re.search(r"_H-(\d+)", size)  # usually a head for 64 units of width
+        hidden = re.search(r"_H-(\d+)", str(size))  # usually a head for 64 units of width
         name = size.removesuffix(f"_A-{int(hidden[1]) // 64}") if hidden else size
         if name not in cls.sizes:
             raise ValueError(f"{size!r} is not one of the sizes of {cls.title}: {', '.join(cls.sizes)}.")
@@ -242,8 +243,11 @@ class BertConfig:
           source: the config's name in errors, usually its path.
 
         Raises:
+          TypeError: values are no dict.
           ValueError: an unknown key, no vocab_size, or an invalid value; names source and key.
         """
+        if not isinstance(values, Mapping):
+            raise TypeError(f"{source}.from_dict takes a dict, not {values!r:.80}; a file has from_json_file(path)")
         values = copy.deepcopy(dict(values))
         if cls is not BertConfig and values.pop("model_type", cls.model_type) != cls.model_type:
             raise ValueError(f"{source}: the model_type of a {cls.__name__} is {cls.model_type!r}")
@@ -289,8 +293,11 @@ class BertConfig:
           allow_unknown: see `from_dict`.
 
         Raises:
+          FileNotFoundError: there is no such file.
           ValueError: not a JSON object in UTF-8, a key that appears twice, or as for `from_dict`; names file and key.
         """
+        if is_folder(json_file) or not exists(json_file):
+            raise FileNotFoundError(f"{json_file} is no file: name the {cls.file_name} of a model.")
 
         def unique(pairs):
             values = dict(pairs)
@@ -421,6 +428,7 @@ def check_frozen_layers(config: BertConfig, count: int | None) -> None:
     """
     if count is None:
         return
+    whole_number(count, "freeze_layers", 0)
     order = config.block_order
     if not 0 <= count <= len(order):
         raise ValueError(f"--freeze_layers={count}: the model has {len(order)} layers.")

@@ -16,7 +16,7 @@ from keras import ops
 from bert_tf.models import kernels, variable_names
 from bert_tf.models.base_models import TaskModel
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.families import config_of_dict
+from bert_tf.models.families import as_config
 from bert_tf.models.heads import MaskedLanguageModelHead
 from bert_tf.models.inputs import require_inputs, select
 from bert_tf.models.layers import ConfiguredLayer, Projection
@@ -303,8 +303,7 @@ class ElectraPretrainer(TaskModel):
         # The generator's output layer gives the gradient of shared tables all their rows.
         objective = ReplacedTokenPretraining(generator_weight, discriminator_weight)
         super().__init__(objective, config, seed, not untied_generator_embeddings, name=name, **kwargs)
-        is_dict = isinstance(generator_config, dict)
-        self.generator_config = config_of_dict(generator_config) if is_dict else generator_config
+        self.generator_config = as_config(generator_config, type(self).__name__)
         self.untied_generator_embeddings = untied_generator_embeddings
         self.disallow_correct = disallow_correct
         self.temperature = temperature

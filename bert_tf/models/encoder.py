@@ -9,9 +9,10 @@ from keras import ops
 from bert_tf.models import kernels, lora
 from bert_tf.models.config import check_frozen_layers
 from bert_tf.models.dropout import dropout, in_scope, place
-from bert_tf.models.families import config_of_dict
+from bert_tf.models.families import as_config
 from bert_tf.models.flops import reads_few
-from bert_tf.models.inputs import NamedInputs, require, require_inputs
+from bert_tf.models.inputs import require, require_inputs
+from bert_tf.models.keras_calls import NamedInputs
 from bert_tf.models.layers import (
     ConfiguredLayer,
     Projection,
@@ -21,6 +22,7 @@ from bert_tf.models.layers import (
     gather_positions,
 )
 from bert_tf.models.random_weights import add_random_weight
+from bert_tf.system import checks
 
 _PACKAGE = "bert_tf"
 
@@ -123,7 +125,7 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
         embeddings: Embeddings | None = None,
         **kwargs,
     ):
-        config = config_of_dict(config) if isinstance(config, dict) else config
+        config = as_config(config, type(self).__name__)
         super().__init__(name=name or config.model_type, **kwargs)
         self.config = config
         self.dense_embedding_gradient = dense_embedding_gradient
@@ -169,6 +171,7 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
           ValueError: see `lora.check_lora_rank`; or the encoder is built.
         """
         lora.check_lora_rank(self.config, rank)
+        checks.number(alpha, "alpha")
         if self.built:
             raise ValueError("LoRA is added to an encoder before it is built.")
         self.lora = lora.Lora(rank, alpha, train_pooler)

@@ -373,6 +373,22 @@ def config_of_dict(values: Mapping) -> BertConfig:
     return family.config_class.from_dict(values, allow_unknown=True)
 
 
+def as_config(config: BertConfig | Mapping, user: str) -> BertConfig:
+    """A model's argument of this name, which may be the dict of a saved model.
+
+    Raises:
+      TypeError: it is something else, such as a path; says what user, a class, is to be given.
+    """
+    if isinstance(config, Mapping):
+        return config_of_dict(config)
+    if not isinstance(config, BertConfig):
+        raise TypeError(
+            f"config must be a BertConfig, not {config!r:.80}: write {user}.from_pretrained(folder) for the model in a "
+            "folder, or BertConfig.from_json_file(path) for a new one"
+        )
+    return config
+
+
 def config_of_size(size: str, vocab_size: int | None = None) -> BertConfig:
     """The configuration of a named size of any family (--bert_size), of the family's class.
 

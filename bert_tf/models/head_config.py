@@ -7,8 +7,9 @@ this project kept them in bert_config.json, under Hugging Face's names.
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from bert_tf.system.checks import list_of_names
 from bert_tf.system.text_files import read_json
 from bert_tf.text.characters import plain_name
 
@@ -179,6 +180,15 @@ class HeadConfig:
 
 
 NO_HEAD = HeadConfig()  # nothing is known about the head
+
+
+def labels_of(labels: Sequence[str] | None, config) -> Sequence[str] | None:
+    """A model's argument of this name; without one those in `config`, see `head_in`.
+
+    Raises:
+      TypeError, ValueError: see `checks.list_of_names`.
+    """
+    return head_in(config).labels if labels is None else list_of_names(labels, "labels")
 
 
 def head_in(config) -> HeadConfig:

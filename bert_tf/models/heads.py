@@ -17,6 +17,7 @@ from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.layers import ConfiguredLayer, Projection, Rebuilt, gather_positions
 from bert_tf.models.objectives import ClassificationObjective, MultiLabelObjective, RegressionObjective
 from bert_tf.models.random_weights import add_random_weight
+from bert_tf.system.checks import whole_number
 
 _PACKAGE = "bert_tf"
 
@@ -26,6 +27,7 @@ class LinearHead(Rebuilt, keras.layers.Layer):
     """x Wᵀ + b with W stored [C, H], as the original stores output layers (`output_weights`, `output_bias`)."""
 
     def __init__(self, num_outputs: int, initializer_range: float | None = 0.02, **kwargs):
+        whole_number(num_outputs, "num_outputs")
         super().__init__(**kwargs)
         self.supports_masking = True  # otherwise Keras warns that it does not use a BiLSTM's mask
         self.num_outputs = num_outputs
@@ -157,7 +159,7 @@ class ClassifierModel(TaskModel):
         dropout_rate = getattr(self.config, self.usual_dropout) if dropout_rate is None else dropout_rate
         if not isinstance(num_labels, int) or num_labels < 1:
             raise ValueError(f"num_labels must be a positive integer, not {num_labels!r}")
-        if not 0 <= dropout_rate < 1:
+        if isinstance(dropout_rate, str) or not 0 <= dropout_rate < 1:
             raise ValueError(f"dropout_rate must be a probability, 0 <= p < 1, not {dropout_rate!r}")
         head.check_num_labels(num_labels)
         self.num_labels = num_labels

@@ -12,6 +12,7 @@ from absl import logging
 from bert_tf.models import lora, random_weights
 from bert_tf.models.families import FAMILIES, is_encoder_variable
 from bert_tf.models.open_weights import open_weights
+from bert_tf.system.checks import path_of
 from bert_tf.system.messages import some
 from bert_tf.weights.mapping import Weights, is_model_variable
 
@@ -207,9 +208,11 @@ def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
       checkpoint: a prefix such as `uncased_L-12_H-768_A-12/bert_model.ckpt`, a weight file, or a directory.
 
     Raises:
-      FileNotFoundError, ValueError: see `initialize`.
+      TypeError: they are no model, or no path. FileNotFoundError, ValueError: see `initialize`.
     """
-    return initialize_model(model, weights_for(model, checkpoint), depth=3)
+    if not isinstance(model, keras.layers.Layer):
+        raise TypeError(f"the first argument is a model, not {model!r:.80}: write load_weights(model, path)")
+    return initialize_model(model, weights_for(model, path_of(checkpoint, "load_weights")), depth=3)
 
 
 def _without_pooler(names: Iterable[str], unread: tuple[str, ...] = ()) -> list[str]:

@@ -13,13 +13,10 @@ last row of its table, and a label that is no class costs nothing.
 Shape legend: B batch, S sequence length, P positions of a row, N texts of an example.
 """
 
-import contextlib
-import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import keras
-import numpy as np
 from keras import ops
 
 # The encoder's inputs, see `BertModel.call`; the first three are those of every token row.
@@ -28,10 +25,6 @@ ENCODER_INPUTS = (*ROW_INPUTS, "sequence_ids", "position_ids", "pooled_positions
 
 # Hugging Face's names -> the original's.
 OTHER_NAMES = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
-
-_CALL = "model(tokenizer(texts))"
-_DATASET = "bert_tf.as_dataset(texts, labels, tokenizer=tokenizer, label_names=model.labels)"
-_TOKENIZER = "The tokenizer is bert_tf.read_tokenizer(the model's directory)."
 
 
 def named_inputs(inputs, known: Sequence[str], model_name: str = "the model") -> dict:
@@ -84,40 +77,6 @@ def flat_rows(inputs: Mapping, axis: str) -> tuple[dict, int]:
     return {name: ops.reshape(value, (-1, length)) for name, value in inputs.items()}, count
 
 
-class NamedInputs:
-    """A mixin for Keras models that take arrays by name; `known_inputs` lists the names.
-
-    Every call goes through it: direct calls, `fit` and `predict`, and calls within a functional model.
-    """
-
-    known_inputs: Sequence[str] = ENCODER_INPUTS
-
-    def __call__(self, inputs=None, *args, **kwargs):
-        if inputs is None:  # model(**tokenizer(texts))
-            inputs = {name: kwargs.pop(name) for name in (*self.known_inputs, *OTHER_NAMES) if name in kwargs}
-        _refuse_text(inputs, type(self).__name__, _CALL)
-        named = named_inputs(inputs, self.known_inputs, type(self).__name__)
-        return super().__call__({name: _as_array(value) for name, value in named.items()}, *args, **kwargs)
-
-    def fit(self, x=None, *args, **kwargs):
-        """See `keras.Model.fit`; `as_dataset` makes batches of strings."""
-        _refuse_text(x, "fit", f"model.fit({_DATASET})")
-        with _in_one_line():
-            return super().fit(x, *args, **kwargs)
-
-    def evaluate(self, x=None, *args, **kwargs):
-        """See `keras.Model.evaluate`; `as_dataset` makes batches of strings."""
-        _refuse_text(x, "evaluate", f"model.evaluate({_DATASET})")
-        with _in_one_line():
-            return super().evaluate(x, *args, **kwargs)
-
-    def predict(self, x, *args, **kwargs):
-        """See `keras.Model.predict`."""
-        _refuse_text(x, "predict", "model.predict(tokenizer(texts))")
-        with _in_one_line():
-            return super().predict(x, *args, **kwargs)
-
-
 def features_with_labels(objective, x, y=None, sample_weight=None) -> dict:
     """The features that an objective reads, from the arguments of Keras `fit`.
 
@@ -153,30 +112,30 @@ def features_with_labels(objective, x, y=None, sample_weight=None) -> dict:
     return features
 
 
-def _as_array(value):
-    """An input; Keras takes a list for several inputs, so that lists of ids become arrays."""
-    is_list = isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple | int)
-    return np.array(value, "int32") if is_list else value
+def known_shape(value) -> tuple[int | None, ...] | None:
+    """The shape of an array, as far as it is known; None: not even its rank is, or it is no array."""
+    shape = getattr(value, "shape", None)
+    return None if shape is None or getattr(shape, "rank", 0) is None else tuple(shape)
 
 
-def holds_text(inputs) -> bool:
-    """Whether inputs are strings: one, a list of them, or an array."""
-    if isinstance(inputs, str | bytes):
-        return True
-    if isinstance(inputs, Mapping):
-        return any(map(holds_text, inputs.values()))
-    if isinstance(inputs, list | tuple):
-        return bool(inputs) and holds_text(inputs[0])
-    dtype = getattr(inputs, "dtype", "")
-    name = str(getattr(dtype, "name", dtype))
-    if name == "object":
-        return isinstance(next(iter(inputs), None), str | bytes)
-    return name.startswith(("str", "bytes"))
+def shapes_agree(one: Sequence[int | None], other: Sequence[int | None]) -> bool:
+    """Whether two shapes, of which None is not known, may be the same."""
+    return len(one) == len(other) and all(None in pair or len({*pair}) == 1 for pair in zip(one, other, strict=True))
 
 
-def _refuse_text(inputs, who: str, instead: str) -> None:
-    if holds_text(inputs):
-        raise TypeError(f"{who} takes token ids, not strings: {instead}. {_TOKENIZER}")
+def require_shape(name: str, labels, *shape: int | None) -> None:
+    """Refuses labels that are not [batch, *shape], as far as shapes are known; [batch, 1] is a number for each row.
+
+    Raises:
+      ValueError: names the label and both shapes.
+    """
+    found, wanted = known_shape(labels), (None, *shape)
+    if found is None or (not shape and found[1:] == (1,)):
+        return
+    if not shapes_agree(found, wanted):
+        sizes = ", ".join(["batch", *("?" if size is None else str(size) for size in shape)])
+        advice = "; of one-hot labels give labels.argmax(-1)" if len(found) == 2 and not shape else ""
+        raise ValueError(f"{name} must be [{sizes}], not {found}{advice}.")
 
 
 # --- ranges ----------------------------------------------------------------------------------------------------------
@@ -288,18 +247,6 @@ def _asserted(name: str, values, allowed, expected: str, size, advice: str):
     check = tf.raw_ops.Assert(condition=tf.reduce_all(allowed), data=shown, summarize=1)
     with tf.control_dependencies([check]):
         return tf.identity(values)
-
-
-@contextlib.contextmanager
-def _in_one_line() -> Iterator[None]:
-    """Makes a ValueError of a check that failed in a graph: TensorFlow's error is sixty lines."""
-    try:
-        yield
-    except Exception as error:
-        found = re.search(r"assertion failed: \[(.* has the value\] .*)\]$", str(error), re.MULTILINE)
-        if not found:
-            raise
-        raise ValueError(found[1].replace("] [", " ").replace(" ;", ";") + ".") from None
 
 
 def _is_computed(tensor) -> bool:

@@ -20,7 +20,7 @@ from keras import ops
 from bert_tf.models import kernels, lora
 from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import drop_at, place
-from bert_tf.models.families import config_of_dict
+from bert_tf.models.families import as_config
 from bert_tf.models.kernels import leading_sizes
 from bert_tf.models.random_weights import add_random_weight
 
@@ -64,7 +64,7 @@ class ConfiguredLayer(Rebuilt, keras.layers.Layer):
 
     def __init__(self, config: BertConfig | dict, **kwargs):
         super().__init__(**kwargs)
-        self.config = config_of_dict(config) if isinstance(config, dict) else config
+        self.config = as_config(config, type(self).__name__)
 
     def projection(self, units: int, name: str = "dense") -> "Projection":
         """A projection with the initial values and the dtype of this layer."""

@@ -13,6 +13,7 @@ import dataclasses
 import numpy as np
 
 from bert_tf.models.config import BertConfig
+from bert_tf.system.checks import whole_number
 from bert_tf.weights.mapping import Weights, base_name
 
 A, B, ALPHA = "lora_a", "lora_b", "lora_alpha"
@@ -43,6 +44,8 @@ def check_lora_rank(config: BertConfig, rank: int | None) -> None:
     Raises:
       ValueError: names the flag and the largest rank.
     """
+    if rank is not None:
+        whole_number(rank, "lora_rank", 0)
     if rank is not None and not 1 <= rank <= config.hidden_size:
         raise ValueError(f"--lora_rank={rank}: from 1 to the hidden_size of this {config.title}, {config.hidden_size}.")
 

@@ -19,6 +19,7 @@ from bert_tf.models.directory import read_head
 from bert_tf.models.families import is_encoder_variable
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.variable_names import pooler
+from bert_tf.system.checks import path_of
 from bert_tf.system.messages import some
 from bert_tf.weights.mapping import Weights, with_tensors
 from bert_tf.weights.tensor_files import open_safetensors, write_safetensors
@@ -79,6 +80,7 @@ def load_lora(model: keras.Model, path: str) -> None:
 
     Source: Hu et al. 2021 (arXiv:2106.09685), section 4.1.
     """
+    path = path_of(path, "load_lora")
     path = posixpath.join(path, FILE) if tf.io.gfile.isdir(path) else path
     shapes, metadata, read = open_safetensors(path)
     kernels = [name.removesuffix(lora.A) + "kernel" for name in shapes if name.endswith("/" + lora.A)]

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from keras import ops
 
-from bert_tf.models.inputs import below, require
+from bert_tf.models.inputs import below, require, require_shape
 
 
 class Objective(Protocol):
@@ -229,6 +229,7 @@ class ClassificationObjective(SumObjective):
     @classmethod
     def of_classes(cls, logits, features: dict, name: str, kind=_CLASS) -> tuple:
         """The same for logits [B, C] and the labels of this name."""
+        require_shape(name, features[name])
         labels = ops.reshape(features[name], (-1,))
         losses, right = _known_classes(name, logits, labels, cls.weights(features), kind)
         return losses, {"accuracy": right}
@@ -288,6 +289,7 @@ class RegressionObjective(ClassificationObjective):
 
     @classmethod
     def values(cls, outputs, features: dict) -> tuple:
+        require_shape(cls.label_names[0], features[cls.label_names[0]])
         targets = ops.reshape(ops.cast(features[cls.label_names[0]], "float32"), (-1,))
         errors = ops.reshape(ops.cast(outputs, "float32"), (-1,)) - targets
         return errors * errors, {"mean_absolute_error": ops.abs(errors)}
@@ -311,10 +313,7 @@ class MultiLabelObjective(ClassificationObjective):
     def values(cls, outputs, features: dict) -> tuple:
         logits = ops.cast(outputs, "float32")
         labels = ops.cast(features[cls.label_names[0]], "float32")
-        if len(labels.shape) != 2:
-            raise ValueError(
-                f"label_ids of several labels must be [batch, {_size(logits)}], not {tuple(labels.shape)}."
-            )
+        require_shape(cls.label_names[0], labels, logits.shape[-1])
         labels = require_zero_or_one(cls.label_names[0], labels, cls.weights(features)[:, None])
         right = _equal(logits > 0, labels > 0.5)
         measures = {"accuracy": ops.mean(right, axis=-1), "exact_match": ops.min(right, axis=-1)}
@@ -374,6 +373,7 @@ class TokenClassificationObjective(ClassificationObjective):
     def values(cls, outputs, features: dict) -> tuple:
         name = cls.label_names[0]
         labels = ops.cast(features[name], "int32")
+        require_shape(name, labels, outputs.shape[1])
         losses, right = _known_classes(name, outputs, labels, cls.weights(features), cls.label_kind)
         return losses, {"accuracy": right}
 

@@ -133,8 +133,6 @@ def fitted(
     """
     kind, labels, layer = model_class.__name__, arguments.get("labels"), layer_in(weights)
     names = list(labels or ())
-    if len(set(names)) != len(names) or not all(isinstance(label, str) and label for label in names):
-        raise ValueError(f"labels={names} must be different names.")
     if labels is not None:
         given, head = head.labels, dataclasses.replace(head, labels=None)
     if new_head:

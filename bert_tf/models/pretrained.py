@@ -7,9 +7,8 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import os
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from absl import logging
@@ -21,7 +20,7 @@ from bert_tf.models.directory import ModelFiles, needed_config
 from bert_tf.models.families import ElectraConfig, family_of, family_of_variables, is_encoder_variable
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.models.variable_names import HIDDEN_LAYER
-from bert_tf.system.checks import path_of
+from bert_tf.system.checks import folder_of, list_of_names, path_of, true_or_false
 from bert_tf.system.text_files import exists
 from bert_tf.text import tokenizer_files
 from bert_tf.text.added_tokens import read_added_tokens
@@ -214,6 +213,7 @@ def from_pretrained(
     from bert_tf.models import initialize
 
     path = path_of(path, f"{model_class.__name__}.from_pretrained")
+    true_or_false(new_head=new_head)
     weights = open_weights.open_weights(path)
     if model_class.part in family_of_variables(weights.shapes).parts:
         weights = open_weights.choose_part(weights, model_class.part)
@@ -225,10 +225,7 @@ def from_pretrained(
     config = config or needed_config(files)
     taken = inspect.signature(model_class.__init__).parameters
     if labels is not None:
-        if isinstance(labels, str) or not isinstance(labels, Iterable):
-            number = f"; num_labels={labels} says how many" if isinstance(labels, int) else ""
-            raise TypeError(f"labels must be a list of names, not {labels!r:.80}{number}.")
-        labels = list(labels)
+        labels = list_of_names(labels, "labels")
         if "labels" not in taken:
             raise ValueError(f"labels={labels}: {model_class.__name__} has no classes.")
         arguments = {"num_labels": len(labels), **arguments, "labels": labels}
@@ -290,11 +287,14 @@ def save_pretrained(
       overwrite: replace existing files; a README.md that is not a card of ours stays in any case.
 
     Raises:
-      ValueError, FileExistsError: see `saving.write_model`.
+      TypeError, ValueError, OSError: see `checks.folder_of` and `saving.write_model`.
     """
     from bert_tf.models import initialize, saving
 
-    directory = os.fspath(directory)
+    directory = folder_of(directory)
+    true_or_false(do_lower_case=do_lower_case, strip_accents=strip_accents, overwrite=overwrite)
+    if isinstance(vocab_file, Tokenizer):
+        raise TypeError("vocab_file is a path: write tokenizer.save_pretrained(directory) after the model's own.")
     if not model.built:
         model.build()
     files = getattr(model, _FILES_ATTRIBUTE, None) or ModelFiles(directory)

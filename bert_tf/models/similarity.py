@@ -5,6 +5,7 @@ Source: Reimers and Gurevych 2019, "Sentence-BERT", section 3; negatives of the 
 Shape legend: B batch, N texts of an example, S sequence length, H hidden size, C candidates.
 """
 
+import math
 from types import MappingProxyType
 
 import keras
@@ -16,6 +17,7 @@ from bert_tf.models.inputs import ROW_INPUTS, flat_rows, require
 from bert_tf.models.objectives import ClassificationObjective, cross_entropy, means
 from bert_tf.models.pooling import normalized, sentence_vectors
 from bert_tf.models.sentence_settings import check_pooling
+from bert_tf.system import checks
 
 RANKING_SCALE, TRIPLET_MARGIN = 20.0, 1.0
 
@@ -122,6 +124,8 @@ def similarity_objective(loss: str, scale: float = RANKING_SCALE, margin: float 
     """
     if loss not in LOSSES:
         raise ValueError(f"loss={loss!r} is not one of {', '.join(LOSSES)}")
+    checks.number(scale, "scale", -math.inf)
+    checks.number(margin, "margin", -math.inf)
     if not scale > 0 or not margin > 0:
         raise ValueError(f"scale={scale:g} and margin={margin:g} must be positive.")
     return type(LOSSES[loss].__name__, (LOSSES[loss],), {"scale": scale, "margin": margin})

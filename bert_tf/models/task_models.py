@@ -18,7 +18,7 @@ from bert_tf.models.base_models import Pretrained, TaskModel
 from bert_tf.models.baselines import FeatureReader, apply_bilstm, bilstm
 from bert_tf.models.dropout import dropout, in_scope, several_rows
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.head_config import HeadConfig, head_in
+from bert_tf.models.head_config import HeadConfig, head_in, labels_of
 from bert_tf.models.heads import ClassifierModel, LinearHead, MaskedLanguageModelHead, classification_objective
 from bert_tf.models.inputs import ENCODER_INPUTS, ROW_INPUTS, flat_rows, select
 from bert_tf.models.pooling import WindowPooling
@@ -163,7 +163,7 @@ class BertForSequenceClassification(ClassifierModel):
         **kwargs,
     ):
         stored = head_in(config)
-        labels = labels or stored.labels
+        labels = labels_of(labels, config)
         num_labels = num_labels if num_labels is not None else len(labels) if labels else 2
         problem_type = problem_type or stored.problem_type or ("regression" if num_labels == 1 else None)
         top = (features, model_on_top, size_on_top) if features else ()
@@ -284,7 +284,7 @@ class BertForTokenClassification(ClassifierModel):
         labels: Sequence[str] | None = None,
         **kwargs,
     ):
-        head = HeadConfig("BertForTokenClassification", labels or head_in(config).labels)
+        head = HeadConfig("BertForTokenClassification", labels_of(labels, config))
         objective = objectives.TokenClassificationObjective
         super().__init__(objective, config, num_labels, head, seed, dropout_rate=dropout_rate, name=name, **kwargs)
 

@@ -6,7 +6,8 @@ import numpy as np
 from scipy.special import softmax
 
 from bert_tf.models.task_models import BertForMultipleChoice
-from bert_tf.serving.predictor import Answerer, list_of
+from bert_tf.serving.predictor import Answerer
+from bert_tf.system.checks import list_of
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.choice.encode import encode_examples
 

@@ -6,6 +6,7 @@ from bert_tf.models import directory as model_directory
 from bert_tf.models import open_weights, pretrained
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.head_config import WITHOUT_BERT
+from bert_tf.system.checks import whole_number
 from bert_tf.system.text_files import exists
 from bert_tf.tasks.table import TASKS
 from bert_tf.text import tokenizer_files
@@ -50,6 +51,11 @@ def check_task(model_dir: str, task: str) -> ModelFiles:
     weights, files = pretrained.read_model(model_dir)
     output_layer = entry.output_layer_in(weights)
     if output_layer and output_layer not in weights:
+        others = [other for other in TASKS.values() if other.output_layer_in(weights) in weights]
+        others = [other for other in others if architecture in (None, other.architecture)] or others
+        if others and others[0].name != "masked_lm":
+            answerers = " or ".join(dict.fromkeys(other.answerer for other in others))
+            raise ValueError(f"{model_dir} is a model for {others[0].name}, not for {task}: use {answerers}.")
         raise ValueError(
             f"{model_dir} has no output layer for {task} ({output_layer}): fine-tune it first ({entry.script})."
         )
@@ -72,6 +78,7 @@ def choose_max_seq_length(files: ModelFiles, given: int | None) -> int:
     """
     limit = model_directory.needed_config(files).max_length
     chosen = min(files.max_seq_length or limit, limit) if given is None else given
+    whole_number(chosen, "max_seq_length")
     if not 3 <= chosen <= limit:
         raise ValueError(f"max_seq_length={chosen}: the model takes 3 to {limit} (max_position_embeddings)")
     return chosen

@@ -14,8 +14,8 @@ from absl import logging
 from bert_tf.data.token_rows import rows_of_texts
 from bert_tf.models import pooling, sentence_settings
 from bert_tf.models.task_models import BertModel
-from bert_tf.serving.predictor import Answerer, list_of_texts
-from bert_tf.system.checks import path_of
+from bert_tf.serving.predictor import Answerer
+from bert_tf.system.checks import list_of_strings, path_of, true_or_false
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.settings import DTYPE_POLICIES
 
@@ -156,8 +156,9 @@ class Embedder(Answerer):
           TypeError: not a list of strings; names the place.
           ValueError: there is no such prompt.
         """
+        true_or_false(normalize=normalize)
         prompt = self._prompt(prompt_name)
-        texts = list_of_texts(texts, "embedder(text)")
+        texts = list_of_strings(texts, "texts", "embedder(text)")
         if not texts:
             return np.zeros((0, self.size), np.float32)
         if len(texts) >= _CONSTANTS_FROM:

@@ -9,10 +9,10 @@ import keras
 import numpy as np
 from scipy.special import softmax
 
-from bert_tf.data.token_rows import TokenRows, flatten
+from bert_tf.data.token_rows import TokenRows, check_tokenizer, flatten
 from bert_tf.models.initialize import check_trained
 from bert_tf.models.task_models import BertForMaskedLM, BertForPreTraining
-from bert_tf.serving.predictor import list_of_texts
+from bert_tf.system.checks import list_of_strings, whole_number
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.unknown_tokens import watch_unknown
 
@@ -41,15 +41,15 @@ def fill_mask(
       first.
 
     Raises:
-      TypeError: there is no tokenizer, `texts` is a single string, or an entry is none.
+      TypeError: there is no model, or no tokenizer; `texts` is a single string, or an entry is none.
       ValueError: the model has no masked-LM head, or a random one, as its weights lacked it; a text has no [MASK], or
         more word pieces than the model has positions; `top_k` is not between 1 and the size of the vocabulary;
         vocabulary and model don't match.
     """
-    if not isinstance(tokenizer, Tokenizer):
-        line = "fill_mask(model, bert_tf.read_tokenizer(path), texts)"
-        raise TypeError(f"the second argument is the model's tokenizer, not {tokenizer!r:.80}; write {line}")
-    texts = list_of_texts(texts, "fill_mask(model, tokenizer, [text])")
+    check_tokenizer(tokenizer)
+    texts = list_of_strings(texts, "texts", "fill_mask(model, tokenizer, [text])")
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"model must be BertForMaskedLM.from_pretrained(path) or the like, not {model!r:.80}")
     if "masked_lm_positions" not in getattr(model, "known_inputs", ()):
         raise ValueError(f"fill_mask needs a masked-LM head: {type(model).__name__} has none, BertForMaskedLM has one.")
     check_trained(model, unread=("cls/seq_relationship/",))
@@ -63,8 +63,9 @@ def fill_mask(
     missing = [token for token in needed if token not in tokenizer.vocab]
     if missing:
         raise ValueError(f"The vocabulary has no {', '.join(missing)}.")
-    if not 1 <= top_k <= vocab_size:
-        raise ValueError(f"top_k={top_k} must be between 1 and the size of the vocabulary, {vocab_size}.")
+    whole_number(top_k, "top_k")
+    if top_k > vocab_size:
+        raise ValueError(f"top_k={top_k} must be at most the size of the vocabulary, {vocab_size}.")
     ids, offsets = flatten([_ids_of(tokenizer, text, model.config.max_length) for text in texts])
     watch_unknown(tokenizer, ids)
     rows = TokenRows(ids, offsets, np.diff(offsets).astype(np.int32), {}, pad_id=tokenizer.pad_id)

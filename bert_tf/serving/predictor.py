@@ -4,7 +4,7 @@
 """
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import keras
 import numpy as np
@@ -17,7 +17,7 @@ from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.serving import loaded_export
 from bert_tf.serving.detect_task import check_task, choose_max_seq_length
-from bert_tf.system.checks import path_of
+from bert_tf.system.checks import list_of, path_of, true_or_false, whole_number
 from bert_tf.system.cores import batches_at_once, mapped_in_order
 from bert_tf.system.messages import warn_once
 from bert_tf.system.progress import progress_bar
@@ -50,6 +50,7 @@ class Answerer:
 
     Raises:
       FileNotFoundError, ValueError: no model there, or none for this task; an export is not trusted.
+      TypeError: path, batch_size or trust is no path, whole number or boolean.
     """
 
     tasks: tuple[str, ...]
@@ -58,8 +59,8 @@ class Answerer:
 
     def __init__(self, path: str, batch_size: int, trust: bool = False):
         path = path_of(path, type(self).__name__)
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size} must be at least 1")
+        whole_number(batch_size, "batch_size")
+        true_or_false(trust=trust)
         self.batch_size = batch_size
         self.warn = functools.partial(warn_once, object())
         self.export = self.tokenizer = self.files = self.model = self._graph = None
@@ -152,40 +153,6 @@ class Answerer:
             specs = {name: tf.TensorSpec([None] * value.ndim, value.dtype) for name, value in features.items()}
             found = self._graph.get_concrete_function(specs)(features)
         return keras.tree.map_structure(np.asarray, found)
-
-
-def list_of(items, name: str, what: str, line: str) -> list:
-    """`items`, any iterable but a table, as a list.
-
-    Args:
-      line: what to write for one item, to be completed with a string.
-
-    Raises:
-      TypeError: it is a single string, a table, or nothing that has items; says what to write.
-    """
-    problem = None
-    if isinstance(items, str | bytes):
-        problem = "a single string"
-    elif isinstance(items, Mapping) or hasattr(items, "columns"):
-        problem = f"a {type(items).__name__}: give one of its columns"
-    elif not isinstance(items, Iterable):
-        problem = f"{items!r:.80}"
-    if problem:
-        raise TypeError(f"{name} must be a list of {what}, not {problem}; for one write {line}")
-    return list(items)
-
-
-def list_of_texts(items, line: str) -> list[str]:
-    """`list_of` strings.
-
-    Raises:
-      TypeError: see there; or an item is no string, whose place is named.
-    """
-    texts = list_of(items, "texts", "strings", line)
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise TypeError(f"texts[{number}] must be a string, not {text!r:.80}")
-    return texts
 
 
 class Predictor(Answerer):

@@ -4,8 +4,8 @@ from scipy.special import expit
 
 from bert_tf.models import question_heads
 from bert_tf.serving import loaded_export
-from bert_tf.serving.predictor import Answerer, list_of
-from bert_tf.system.checks import path_of
+from bert_tf.serving.predictor import Answerer
+from bert_tf.system.checks import list_of, path_of
 from bert_tf.tasks.squad.answers import Prediction, predict_answers
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.outputs import settings_of

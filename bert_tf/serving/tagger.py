@@ -7,7 +7,8 @@ import keras
 import numpy as np
 from scipy.special import softmax
 
-from bert_tf.serving.predictor import Answerer, list_of
+from bert_tf.serving.predictor import Answerer
+from bert_tf.system.checks import list_of
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import outputs as ner_outputs

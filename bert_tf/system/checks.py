@@ -1,11 +1,13 @@
-"""Checks of the paths that flags name, before TensorFlow is imported: a mistyped path fails at once.
+"""Checks of the paths that flags name, before TensorFlow is imported, and of arguments: a mistake fails at once.
 
 Only local paths are checked. Those of other file systems (gs://...) fail when they are opened.
 """
 
+import math
+import numbers
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from bert_tf.system.messages import unheard
 from bert_tf.system.text_files import list_files
@@ -50,6 +52,20 @@ def path_of(path, reader: str) -> str:
             f"{reader} takes the path of a model, not {path!r:.80}: give the directory that save_pretrained wrote."
         )
     return os.fspath(path)
+
+
+def folder_of(directory) -> str:
+    """The directory, also a `pathlib.Path`, that save_pretrained is to write, as a string.
+
+    Raises:
+      TypeError, ValueError: it is no path, or names no directory. OSError: see `check_output_dir`.
+    """
+    if not isinstance(directory, str | os.PathLike):
+        raise TypeError(f"save_pretrained takes the path of a directory, not {directory!r:.80}.")
+    if not os.fspath(directory):
+        raise ValueError("The target names no directory.")
+    check_output_dir(os.fspath(directory), "directory")
+    return os.fspath(directory)
 
 
 def check_not_empty(files: list[str], flag: str) -> None:
@@ -133,12 +149,100 @@ def check_different(columns: Mapping[str, str | None]) -> None:
             raise ValueError(f"{first} and {flag} are both {column!r}: give each its own column.")
 
 
-def strings_of(texts: str | Sequence[str], name: str) -> list[str | bytes]:
-    """`texts` as a list; TypeError, with name and place, for entries that are not strings."""
-    if not isinstance(texts, Iterable):
-        raise TypeError(f"{name} must be a string or a list of strings, not {texts!r:.80}")
-    texts = [texts] if isinstance(texts, str | bytes) else list(texts)
-    for number, text in enumerate(texts):
-        if not isinstance(text, str | bytes):
-            raise TypeError(f"{name}[{number}] is {text!r} ({type(text).__name__}), not a string")
+# --- arguments of the Python API --------------------------------------------------------------------------------------
+
+
+def whole_number(value, name: str, least: int = 1) -> None:
+    """Refuses what is no whole number, or less than `least`.
+
+    Raises:
+      TypeError, ValueError: names it and the value.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be a whole number, not {value!r:.80}")
+    if value < least:
+        raise ValueError(f"{name}={value} must be at least {least}")
+
+
+def number(value, name: str, least: float = 0.0, most: float = math.inf) -> None:
+    """Refuses what is no number, or outside of least <= value < most.
+
+    Raises:
+      TypeError, ValueError: names it and the value.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a number, not {value!r:.80}")
+    if not least <= value < most:
+        limit = f"at least {least:g} and " if least > -math.inf else ""
+        raise ValueError(f"{name}={value} must be {limit}{'finite' if most == math.inf else f'less than {most:g}'}")
+
+
+def true_or_false(**values) -> None:
+    """Refuses values, by name, that are neither True, False nor None: a string such as "false" would count as true.
+
+    Raises:
+      TypeError: names the first one.
+    """
+    for name, value in values.items():
+        if value not in (True, False, None):
+            raise TypeError(f"{name} must be True or False, not {value!r:.80}")
+
+
+def list_of(items, name: str, what: str, line: str | None = None) -> list:
+    """`items`, any iterable but a table or a set, as a list.
+
+    Args:
+      what: the items, in the plural. line: what to write for one item, to be completed with a string.
+
+    Raises:
+      TypeError: it is a single string, a table, or nothing that has items in an order; says what to write.
+    """
+    problem = None
+    if isinstance(items, str | bytes):
+        problem = "a single string"
+    elif isinstance(items, Mapping) or hasattr(items, "columns"):
+        problem = f"a {type(items).__name__}: give one of its columns"
+    elif not isinstance(items, Iterable) or isinstance(items, set | frozenset):
+        problem = f"{items!r:.80}"
+    if problem:
+        raise TypeError(f"{name} must be a list of {what}, not {problem}{f'; for one write {line}' if line else ''}")
+    return list(items)
+
+
+def list_of_strings(items, name: str, line: str | None = None, kind: type = str) -> list:
+    """`list_of` strings.
+
+    Args:
+      kind: str, or str | bytes.
+
+    Raises:
+      TypeError: see there; or an item is no string, whose place is named.
+    """
+    texts = list_of(items, name, "strings", line)
+    for place, text in enumerate(texts):
+        if not isinstance(text, kind):
+            raise TypeError(f"{name}[{place}] is {text!r:.80} ({type(text).__name__}), not a string")
     return texts
+
+
+def strings_of(texts, name: str) -> list[str | bytes]:
+    """One string, or a list of strings, as a list; see `list_of_strings`."""
+    return [texts] if isinstance(texts, str | bytes) else list_of_strings(texts, name, kind=str | bytes)
+
+
+def list_of_names(names, name: str) -> list[str]:
+    """`list_of` different strings, at least one.
+
+    Raises:
+      TypeError, ValueError: they are none; says which one.
+    """
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        given = f": write {[part.strip() for part in names.split(',')]}" if isinstance(names, str) else ""
+        given = f"; num_labels={names} says how many" if isinstance(names, int) else given
+        raise TypeError(f"{name} must be a list of names, not {names!r:.80}{given}")
+    names = list_of(names, name, "names")
+    if any(not isinstance(one, str) or not one for one in names):
+        raise TypeError(f"{name} must be names, not {names!r:.80}: write {list(map(str, names))!r:.80}")
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"{name}={names!r:.200} must be different names, at least one")
+    return names

@@ -12,14 +12,13 @@ import abc
 import functools
 import importlib
 import json
-import os
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from bert_tf.system.atomic import write_file
-from bert_tf.system.checks import strings_of
+from bert_tf.system.checks import folder_of, list_of, path_of, strings_of, true_or_false, whole_number
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.text import tokenizer_files
 from bert_tf.text.added_tokens import (
@@ -34,7 +33,7 @@ from bert_tf.text.added_tokens import (
     decoder_of,
 )
 from bert_tf.text.characters import is_mark, text_of
-from bert_tf.text.tokenizer_files import Casing
+from bert_tf.text.tokenizer_files import Casing, convert_by_vocab
 from bert_tf.weights import released_models
 
 ROLES = ("cls", "sep", "unk", "mask", "pad")  # of special tokens
@@ -42,8 +41,7 @@ PADDINGS = ("longest", "max_length")
 WITHOUT_GRAPH = (
     "Use the model in Python (Predictor and so on), or export it with --format=onnx or --format=tflite, which take ids."
 )
-_VOCABULARY_FILES = {"vocab.txt", "vocab.json", "merges.txt", "spiece.model"}
-_VOCABULARY_FILES |= {TOKENIZER, ADDED_TOKENS, SPECIAL_TOKENS_MAP}
+_VOCABULARIES = {"vocab.txt", "vocab.json", "merges.txt", "spiece.model", TOKENIZER, ADDED_TOKENS, SPECIAL_TOKENS_MAP}
 
 
 def _id_of(role: str) -> property:
@@ -274,6 +272,8 @@ class Tokenizer(abc.ABC):
           FileNotFoundError: there is nothing at path.
           ValueError: they contradict the directory, it has no vocabulary, or see `from_file`.
         """
+        path = path_of(path, f"{cls.__name__}.from_pretrained")
+        true_or_false(do_lower_case=do_lower_case, strip_accents=strip_accents)
         choice = importlib.import_module("bert_tf.text.tokenizer_choice")  # by its name, as it imports all classes
         if not tokenizer_files.is_there(path):
             raise FileNotFoundError(f"{path} does not exist.{released_models.hint(path)}")
@@ -294,13 +294,13 @@ class Tokenizer(abc.ABC):
           directory: made if missing. Files of the same names are replaced.
 
         Raises:
-          FileExistsError: it has a vocabulary file of another kind, which would be read instead; names it.
+          TypeError, ValueError, OSError: see `checks.folder_of`; or it has another tokenizer's vocabulary, named.
         """
         import tensorflow as tf
 
-        directory, contents = os.fspath(directory), self.files()
+        directory, contents = folder_of(directory), self.files()
         there = set(tf.io.gfile.listdir(directory)) if tf.io.gfile.isdir(directory) else set()
-        if others := sorted(there & _VOCABULARY_FILES - contents.keys()):
+        if others := sorted(there & _VOCABULARIES - contents.keys()):
             raise FileExistsError(
                 f"{directory} has {', '.join(others)} of another tokenizer: remove it, or give another directory."
             )
@@ -363,18 +363,18 @@ class Tokenizer(abc.ABC):
         return max(self.inv_vocab, default=-1) + 1
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Ids of `tokens`. KeyError for a token that isn't in the vocabulary."""
-        return [self.vocab[token] for token in tokens]
+        """Ids of `tokens`; see `convert_by_vocab`."""
+        return convert_by_vocab(self.vocab, tokens)
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """Tokens of `ids`. KeyError for an id outside the vocabulary."""
-        return [self.inv_vocab[index] for index in ids]
+        """Tokens of `ids`; see `convert_by_vocab`."""
+        return convert_by_vocab(self.inv_vocab, ids)
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
     def encode_batch(self, texts: Iterable[str | bytes]) -> list[list[int]]:
         """`encode` of each text."""
-        return [self.encode(text) for text in texts]
+        return [self.encode(text) for text in list_of(texts, "texts", "strings", "encode(text)")]
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """The ids of each word of a text that is given as its words, as they are in the text; nothing stands for the
@@ -461,6 +461,8 @@ class Tokenizer(abc.ABC):
             raise ValueError('padding="max_length" needs a max_length')
         is_pair = pairs is not None
         least = self.num_special_tokens(is_pair) + 1 + is_pair
+        if max_length is not None:
+            whole_number(max_length, "max_length")
         if max_length is not None and max_length < least:
             kind = "a pair of texts" if is_pair else "a text"
             raise ValueError(

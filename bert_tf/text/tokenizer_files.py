@@ -6,7 +6,7 @@ In the terms of Hugging Face: tokenizer_config.json, tokenizer.json, config.json
 import dataclasses
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from absl import logging
 
@@ -212,6 +212,23 @@ def read_tokens(vocab_file: str) -> list[str]:
     """
     lines = vocabulary_lines(vocab_file)
     return lines if vocab_file.endswith(".json") else [line.strip() for line in lines]
+
+
+def convert_by_vocab(vocab: Mapping, items: Iterable) -> list:
+    """Looks up each item in `vocab`.
+
+    Raises:
+      KeyError: it lacks an item; names it.
+      TypeError: `items` is a single one (of a string the original took the letters), or holds lists.
+    """
+    if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+        raise TypeError(f"tokens or ids must be a list, not {items!r:.80}: write [{items!r:.80}]; a text has encode")
+    try:
+        return [vocab[item] for item in items]
+    except KeyError as error:
+        raise KeyError(f"{error.args[0]!r:.80} is none of the {len(vocab)} entries of the vocabulary") from None
+    except TypeError:
+        raise TypeError("tokens or ids must be a flat list: give one row after the other") from None
 
 
 def load_vocab(vocab_file: str) -> dict[str, int]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from absl import logging
 
+from bert_tf.system.checks import true_or_false, whole_number
 from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text.added_tokens import TOKENIZER, read_added_tokens
 from bert_tf.text.characters import (
@@ -32,6 +33,7 @@ from bert_tf.text.tokenizer_files import (
     VOCAB,
     Casing,
     check_vocab,
+    convert_by_vocab,
     read_tokens,
     vocabulary_bytes,
     word_rules,
@@ -66,11 +68,6 @@ _WITHOUT_ACCENTS = _CharacterTable(strip_accent)
 
 
 # ---- helpers with the original's names ------------------------------------------------------------------------------
-
-
-def convert_by_vocab(vocab: Mapping, items: Iterable) -> list:
-    """Looks up each item in `vocab`. KeyError for an item that it lacks."""
-    return [vocab[item] for item in items]
 
 
 def whitespace_tokenize(text: str) -> list[str]:
@@ -114,6 +111,14 @@ class BasicTokenizer:
         do_basic_tokenize: bool = True,
         never_split: Iterable[str] = (),
     ):
+        true_or_false(
+            do_lower_case=do_lower_case,
+            strip_accents=strip_accents,
+            tokenize_chinese_chars=tokenize_chinese_chars,
+            do_basic_tokenize=do_basic_tokenize,
+        )
+        if isinstance(never_split, str):
+            raise TypeError(f"never_split must be a list of words, not {never_split!r:.80}")
         self.do_lower_case = do_lower_case and do_basic_tokenize
         self.strip_accents = do_basic_tokenize and (do_lower_case if strip_accents is None else strip_accents)
         self.drop_unassigned = drop_unassigned
@@ -233,6 +238,9 @@ class WordpieceTokenizer:
         max_input_chars_per_word: int = _LONGEST_WORD,
         never_split: Collection[str] = (),
     ):
+        if isinstance(vocab, str):
+            raise TypeError(f"vocab must be that of a FullTokenizer, or load_vocab(path), not {vocab!r:.80}")
+        whole_number(max_input_chars_per_word, "max_input_chars_per_word")
         self.vocab = vocab
         self.unk_token = unk_token
         self.max_input_chars_per_word = max_input_chars_per_word

@@ -16,6 +16,7 @@ from keras import ops
 
 from bert_tf.models import kernels
 from bert_tf.models.recipe import EXCLUDE_FROM_WEIGHT_DECAY, WARMUPS, Recipe
+from bert_tf.system.checks import list_of_strings, number, true_or_false
 
 _PACKAGE = "bert_tf"
 _BERT = Recipe()
@@ -45,7 +46,9 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         poly_power).
 
     Raises:
-      ValueError: num_train_steps or power is not positive, or there is no such warm-up.
+      TypeError: what is to be a number is none.
+      ValueError: num_train_steps or power is not positive, a rate or num_warmup_steps is negative, or there is no such
+        warm-up.
     """
 
     def __init__(
@@ -57,6 +60,10 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         power: float = _BERT.lr_decay_power,
     ):
         super().__init__()
+        number(initial_learning_rate, "learning_rate")
+        number(num_train_steps, "num_train_steps", -math.inf)
+        number(num_warmup_steps or 0, "num_warmup_steps")
+        number(power, "power", -math.inf)
         if num_train_steps <= 0:
             raise ValueError(f"num_train_steps must be positive, got {num_train_steps}.")
         if warmup not in WARMUPS:
@@ -154,6 +161,16 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         epsilon_after_correction: bool = False,
         **kwargs,
     ):
+        number(weight_decay_rate, "weight_decay_rate")
+        number(beta_1, "beta_1", most=1)
+        number(beta_2, "beta_2", most=1)
+        number(epsilon, "epsilon")
+        number(layerwise_lr_decay, "layerwise_lr_decay", -math.inf)
+        number(global_clipnorm or 0, "global_clipnorm")
+        true_or_false(bias_correction=bias_correction, epsilon_after_correction=epsilon_after_correction)
+        if kwargs.get("weight_decay") is not None:
+            raise TypeError("weight_decay is Keras's own, which would be added: write weight_decay_rate")
+        list_of_strings(exclude_from_weight_decay or (), "exclude_from_weight_decay")
         super().__init__(learning_rate=learning_rate, global_clipnorm=global_clipnorm, name=name, **kwargs)
         self.weight_decay_rate = weight_decay_rate
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
@@ -290,9 +307,16 @@ def create_optimizer(
       recipe: of a family (`config.recipe`), BERT's by default; its learning_rate and warmup_proportion are not used.
 
     Raises:
-      ValueError: there is no such optimizer, or the recipe is impossible.
+      TypeError, ValueError: there is no such optimizer, the recipe is impossible, or see `WarmupLinearDecay`.
     """
-    if num_warmup_steps >= num_train_steps > 0:
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"recipe must be that of a model, model.config.recipe, not {recipe!r:.80}")
+    schedule = WarmupLinearDecay(learning_rate, num_train_steps, num_warmup_steps, recipe.warmup, recipe.lr_decay_power)
+    num_warmup_steps = num_warmup_steps or 0
+    if 0 < num_warmup_steps < min(1, num_train_steps / 100):
+        logging.warning("num_warmup_steps=%g is a number of steps, not a share: for that write %g * %d.",
+                        num_warmup_steps, num_warmup_steps, num_train_steps)  # fmt: skip
+    if num_warmup_steps >= num_train_steps:
         reached = min(num_train_steps / num_warmup_steps, 1.0) * learning_rate
         logging.warning(
             "The warm-up of %d steps is not shorter than the run of %d: the learning rate rises to %g at its very end "
@@ -303,9 +327,7 @@ def create_optimizer(
     if name not in optimizers:
         raise ValueError(f"optimizer={name} is not known; choose one of {', '.join(optimizers)}.")
     return optimizers[name](
-        learning_rate=WarmupLinearDecay(
-            learning_rate, num_train_steps, num_warmup_steps, recipe.warmup, recipe.lr_decay_power
-        ),
+        learning_rate=schedule,
         weight_decay_rate=recipe.weight_decay_rate,
         beta_2=recipe.adam_beta_2,
         exclude_from_weight_decay=recipe.exclude_from_weight_decay,

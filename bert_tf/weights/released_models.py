@@ -61,6 +61,10 @@ NAMES_ELSEWHERE = {
     "bert-large-cased": "cased_L-24_H-1024_A-16",
     "bert-base-multilingual-uncased": "multilingual_L-12_H-768_A-12",
     "bert-base-multilingual-cased": "multi_cased_L-12_H-768_A-12",
+    "bert-tiny": "uncased_L-2_H-128_A-2",
+    "bert-mini": "uncased_L-4_H-256_A-4",
+    "bert-small": "uncased_L-4_H-512_A-8",
+    "bert-medium": "uncased_L-8_H-512_A-8",
     "bert-base-chinese": "chinese_L-12_H-768_A-12",
     "bert-large-uncased-whole-word-masking": "wwm_uncased_L-24_H-1024_A-16",
     "bert-large-cased-whole-word-masking": "wwm_cased_L-24_H-1024_A-16",
@@ -125,9 +129,14 @@ def download(name: str, cache_dir: str | None = None) -> str:
       OSError: it could not be downloaded or written; the message has the address. cache_dir/name does not exist then.
     """
     if name not in MODELS:
-        if google_name := NAMES_ELSEWHERE.get(posixpath.basename(name)):
+        form = posixpath.basename(str(name))
+        if google_name := NAMES_ELSEWHERE.get(form):
             raise ValueError(f"{name!r} is the name of this model elsewhere; Google's is {google_name!r}.")
-        near = difflib.get_close_matches(name, MODELS, n=3, cutoff=0.3)
+        form, known = form.lower().replace("_", "-"), {**NAMES_ELSEWHERE, **{one: one for one in MODELS}}
+        known = {other.lower().replace("_", "-"): google_name for other, google_name in known.items()}
+        near = [other for other in known if form and other.startswith(form)]
+        near = [*near[:4], *difflib.get_close_matches(form, known, n=3, cutoff=0.3)]
+        near = list(dict.fromkeys(known[other] for other in near))[:4]
         names = f"Similar names: {', '.join(near)}." if near else f"The names are {', '.join(MODELS)}."
         raise ValueError(f"{name!r} is not the name of a released model. {names}")
     unpack = unpack_zip if MODELS[name].endswith(".zip") else unpack_tar

@@ -140,3 +140,35 @@ def test_strings_are_no_input():
             assert "\n" not in str(caught.value)
     for ids in (np.array([[5, 6]]), tf.constant([[5, 6]])):
         assert model(ids).shape == (1, 5)
+
+
+# --- shapes ----------------------------------------------------------------------------------------------------------
+
+IDS, ONES = np.array([[5, 6, 7], [5, 6, 0]]), np.ones((2, 3), int)
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    ({"input_ids": IDS, "input_mask": ONES[:, :2]}, r"^input_mask must have the shape .*, \(2, 3\), not \(2, 2\)"),
+    ({"input_ids": IDS, "input_mask": ONES[0]}, r"^input_mask must have the shape .*, \(2, 3\), not \(3,\)"),
+    ({"input_ids": IDS, "input_mask": np.ones((2, 3, 2))}, r"^input_mask must have the shape of input_ids"),
+    ({"input_ids": IDS, "segment_ids": 0 * ONES[0]}, r"^segment_ids must have the shape of input_ids"),
+    ({"input_ids": IDS, "position_ids": ONES[:, :1]}, r"^position_ids must have the shape of input_ids"),
+    ({"input_ids": IDS[0]}, r"^input_ids must be \[batch, sequence\]; got shape \(3,\)\.$"),
+    ({"input_ids": IDS[:, :0]}, r"^input_ids has no tokens: its shape is \(2, 0\)"),
+    ({"input_ids": IDS.astype("float32")}, "^input_ids must be whole numbers, not float32: give them as int32"),
+    ({"input_ids": [[5, 6], [5]]}, "^input_ids has rows of different lengths: pad them"),
+    ({"input_ids": 5}, "^input_ids must be an array of ids, not a int"),
+    ({"input_ids": [IDS, ONES]}, "^input_ids must be an array of ids, not a list; several inputs are a dict"),
+    ({"input_ids": IDS, "pooled_positions": [[0]]}, r"^pooled_positions must be \[batch, positions\], here \[2, pos"),
+    ({"input_ids": IDS + 100}, r"^input_ids\[0\]\[0\] is 105, but must be less than vocab_size"),
+])  # fmt: skip
+def test_arrays_that_are_no_rows(given, message):
+    for name in ("encoder", "classifier"):
+        with pytest.raises((TypeError, ValueError), match=message) as caught:
+            made(name)[0](given)
+        assert "\n" not in str(caught.value)
+    for arguments in ((IDS, ONES), (IDS,)):
+        with pytest.raises(TypeError, match="takes several inputs as a dict|training must be True or False"):
+            made("encoder")[0](*arguments, training="no")
+    causal = np.tril(np.ones((2, 3, 3)))
+    assert made("encoder")[0]({"input_ids": IDS, "input_mask": causal})["pooled_output"].shape[0] == 2

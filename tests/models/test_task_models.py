@@ -238,14 +238,17 @@ def test_sample_weights():
         ({"num_labels": 2.0}, "num_labels must be a positive integer, not 2.0"),
         ({"num_labels": 3, "problem_type": "ranking"}, "problem_type must be one of .*, not 'ranking'"),
         ({"num_labels": 3, "labels": ["a", "b"]}, "num_labels=3, but labels has 2 names"),
-        ({"labels": "ab"}, "labels must be a list of names, not 'ab'"),
+        ({"labels": "a, b"}, r"labels must be a list of names, not 'a, b': write \['a', 'b'\]"),
+        ({"labels": [0, 1]}, r"labels must be names, not \[0, 1\]: write \['0', '1'\]"),
+        ({"labels": []}, r"labels=\[\] must be different names, at least one"),
+        ({"labels": {"a", "b"}}, "labels must be a list of names, not {"),
         ({"num_labels": 3, "problem_type": "regression"}, "num_labels=3 does not fit problem_type='regression'"),
         ({"num_labels": 1, "problem_type": "single_label_classification"}, "num_labels=1 does not fit"),
         ({"dropout_rate": 1.0}, "dropout_rate must be a probability"),
     ],
 )
 def test_bad_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         BertForSequenceClassification(CONFIG, **arguments)
 
 

@@ -146,8 +146,10 @@ def test_arguments_that_are_refused(model_dir, tmp_path):
     embedder = Embedder(model_dir)
     with pytest.raises(TypeError, match="texts must be a list of strings, not a single string"):
         embedder.encode("A text.")
-    with pytest.raises(TypeError, match=r"texts\[1\] must be a string, not None"):
+    with pytest.raises(TypeError, match=r"texts\[1\] is None \(NoneType\), not a string"):
         embedder.encode(["a", None])
+    with pytest.raises(TypeError, match="normalize must be True or False, not 'no'"):
+        embedder.encode(["a"], normalize="no")
     with pytest.raises(TypeError, match="the text must be a string"):
         embedder(["a"])
     assert embedder.encode([]).shape == (0, 32)

@@ -97,8 +97,8 @@ def test_bad_input(tokenizer, tmp_path):
     classifier = BertForSequenceClassification(model.config, num_labels=2)
     with pytest.raises(ValueError, match="needs a masked-LM head: BertForSequenceClassification has none"):
         fill_mask(classifier, tokenizer, ["a [MASK]"])
-    for top_k in (0, len(TOKENS) + 1):
-        with pytest.raises(ValueError, match=f"top_k={top_k} must be between 1 and"):
+    for top_k, limit in (0, "least 1"), (len(TOKENS) + 1, "most the size of the vocabulary"), ("5", "whole number"):
+        with pytest.raises((TypeError, ValueError), match=f"top_k.* must be .*{limit}"):
             fill_mask(model, tokenizer, ["a [MASK]"], top_k=top_k)
     with pytest.raises(ValueError, match=f"has {len(TOKENS)} tokens, but the model has only 7"):
         fill_mask(make_model(vocab_size=7), tokenizer, ["a [MASK]"])

@@ -9,7 +9,18 @@ import pytest
 from helpers.small_data import PIECES
 from helpers.tiny import write_encoder
 
-from bert_tf import BertForSequenceClassification, FullTokenizer, Predictor
+from bert_tf import (
+    BertForMaskedLM,
+    BertForMultipleChoice,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    ChoicePredictor,
+    FullTokenizer,
+    Predictor,
+    QuestionAnswerer,
+    Tagger,
+)
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +82,37 @@ def test_what_is_lost_of_texts_is_told_once(predictor, caplog):
         "Longer than the maximum sequence length, 6 tokens, of which the last are lost: 1 of 3 examples.",
         "A text without any token",
     ]
+
+
+# --- mistakes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"max_seq_length": "128"}, "max_seq_length must be a whole number, not '128'"),
+    ({"batch_size": "8"}, "batch_size must be a whole number, not '8'"),
+    ({"batch_size": 0}, "batch_size=0 must be at least 1"),
+    ({"trust": "no"}, "trust must be True or False, not 'no'"),
+])  # fmt: skip
+def test_arguments_of_another_kind(predictor, arguments, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        Predictor(predictor.path, **arguments)
+
+
+def test_a_model_of_another_task_names_who_answers_with_it(predictor, tmp_path):
+    models = {"Predictor": predictor.path}
+    for model_class, answerer, arguments in [
+        (BertForQuestionAnswering, "QuestionAnswerer", {}),
+        (BertForTokenClassification, "Tagger", {"num_labels": 2, "labels": ["O", "B-PER"]}),
+        (BertForMultipleChoice, "ChoicePredictor", {}),
+        (BertForMaskedLM, None, {}),
+    ]:
+        model = model_class(predictor.model.config, **arguments)
+        models[answerer] = str(tmp_path / model_class.__name__)
+        model.save_pretrained(models[answerer], vocab_file=f"{predictor.path}/vocab.txt", do_lower_case=True)
+    for kind in (Predictor, QuestionAnswerer, Tagger, ChoicePredictor):
+        for answerer, path in models.items():
+            if answerer != kind.__name__:
+                with pytest.raises(
+                    ValueError, match=f": use {answerer}.$" if answerer else r"fine-tune it first \(run_"
+                ):
+                    kind(path)

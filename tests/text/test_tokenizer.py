@@ -120,9 +120,11 @@ def test_max_length_and_padding(wordpiece):
         (("a", ["b"]), {}, ValueError, "must both be lists of strings, or both a string"),
         ((["a"],), {"padding": "longer"}, ValueError, "padding='longer' is not one of 'longest', 'max_length'"),
         ((["a"],), {"padding": "max_length"}, ValueError, 'padding="max_length" needs a max_length'),
+        (({"text": ["a"]},), {}, TypeError, "texts must be a list of strings, not a dict: give one of its columns"),
+        ((["a"],), {"max_length": "8"}, TypeError, "max_length must be a whole number, not '8'"),
         ((["a"],), {"max_length": 2}, ValueError, "max_length=2 has no room for a text: 2 special .* are 3"),
         ((["a"], ["b"]), {"max_length": 4}, ValueError, "max_length=4 has no room for a pair of texts: 3 .* are 5"),
-        ((3,), {}, TypeError, "must be a string or a list of strings, not "),
+        ((3,), {}, TypeError, "texts must be a list of strings, not 3"),
     ],
 )
 def test_bad_input(wordpiece, arguments, settings, error, message):

@@ -3,6 +3,7 @@
 import gzip
 import json
 import logging as python_logging
+import re
 import unicodedata
 
 import pytest
@@ -262,3 +263,22 @@ def test_vocabularies_are_read_as_the_original_does(tmp_path):
     ):
         path.write_bytes(content.encode())
         assert list(tokenizer_files.load_vocab(str(path)).items()) == list(expected.items())
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda own: FullTokenizer(VOCAB_FILE, do_lower_case="false"), "^do_lower_case must be True or False, not 'false'"),
+    (lambda own: FullTokenizer(VOCAB_FILE, strip_accents="no"), "^strip_accents must be True or False, not 'no'"),
+    (lambda own: BasicTokenizer(tokenize_chinese_chars="no"), "^tokenize_chinese_chars must be True or False"),
+    (lambda own: BasicTokenizer(never_split="abc"), "^never_split must be a list of words, not 'abc'"),
+    (lambda own: FullTokenizer.from_pretrained("x", do_lower_case="true"), "^do_lower_case must be True or False"),
+    (lambda own: own.convert_tokens_to_ids("the"), r"must be a list, not 'the': write \['the'\]; a text has encode"),
+    (lambda own: own.convert_ids_to_tokens(5), r"must be a list, not 5: write \[5\]"),
+    (lambda own: own.convert_ids_to_tokens([[5, 6]]), "must be a flat list: give one row after the other"),
+    (lambda own: own.convert_tokens_to_ids(["nonesuch!"]), "'nonesuch!' is none of the [0-9]+ entries of the vocab"),
+    (lambda own: own.convert_ids_to_tokens([-1]), "-1 is none of the [0-9]+ entries of the vocab"),
+    (lambda own: own.decode([10**6]), "1000000 is none of the [0-9]+ entries of the vocab"),
+])  # fmt: skip
+def test_arguments_of_another_kind(tokenizers, call, message):
+    with pytest.raises((KeyError, TypeError)) as caught:
+        call(tokenizers[True])
+    assert re.search(message, caught.value.args[0]) and "\n" not in caught.value.args[0]

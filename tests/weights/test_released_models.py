@@ -229,6 +229,13 @@ def test_the_cache_folder(server, tmp_path, monkeypatch):
 def test_names_that_are_none(fetch):
     with pytest.raises(ValueError, match="'uncased_L-4_H-256' is not .* Similar names: uncased_L-4_H-256_A-4, "):
         fetch("uncased_L-4_H-256")
+    for name in ("bert-base", "BERT_Base"):
+        with pytest.raises(
+            ValueError, match=f"'{name}' is .* Similar names: uncased_L-12_H-768_A-12, cased_L-12_H-768"
+        ):
+            fetch(name)
+    with pytest.raises(ValueError, match="None is not the name of a released model"):
+        fetch(None)
     with pytest.raises(
         ValueError, match="'xyz' is not the name of a released model. The names are uncased_L-12_H-768_A-12"
     ):

@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from bert_tf.data import token_rows
 from bert_tf.data.order import permutation
+from bert_tf.data.token_rows import check_tokenizer
+from bert_tf.system.checks import list_of, list_of_names, list_of_strings, whole_number
 from bert_tf.tasks.classification.data import InputExample, Task
 from bert_tf.tasks.classification.encode import EncodedExamples, encode_examples
 from bert_tf.text.tokenizer import Tokenizer
@@ -64,14 +66,24 @@ def as_dataset(
       ValueError: no texts, another number of labels or pairs than of texts, a label that is none of label_names, or
         max_length or batch_size out of range; names place and value.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size} must be at least 1")
+    _check_settings(tokenizer, batch_size, max_length, seed)
     examples = _examples(texts, pairs)
-    y = None if labels is None else _label_array(list(labels), label_names)
+    names = None if label_names is None else list_of_names(label_names, "label_names")
+    y = None if labels is None else _label_array(list_of(labels, "labels", "labels"), names)
     if y is not None and len(y) != len(examples):
         raise ValueError(f"{len(examples)} texts and {len(y)} labels: there must be as many of both")
     encoded = encode_examples(examples, Task("", (), None), tokenizer, max_length)
-    return _dataset(encoded, y, batch_size, token_rows.padded_lengths(max_length), seed)
+    dataset = _dataset(encoded, y, batch_size, token_rows.padded_lengths(max_length), seed)
+    dataset.label_names = names  # `fit` compares them with the model's
+    return dataset
+
+
+def _check_settings(tokenizer: Tokenizer, batch_size: int, max_length: int, seed: int | None) -> None:
+    check_tokenizer(tokenizer)
+    whole_number(batch_size, "batch_size")
+    whole_number(max_length, "max_length")
+    if seed is not None:
+        whole_number(seed, "seed", 0)
 
 
 def _dataset(
@@ -93,8 +105,8 @@ def _dataset(
 
 
 def _examples(texts: Sequence[str], pairs: Sequence[str] | None) -> list[InputExample]:
-    texts = _strings(texts, "texts")
-    pairs = [None] * len(texts) if pairs is None else _strings(pairs, "pairs")
+    texts = list_of_strings(texts, "texts")
+    pairs = [None] * len(texts) if pairs is None else list_of_strings(pairs, "pairs")
     if not texts:
         raise ValueError("there are no texts")
     if len(pairs) != len(texts):
@@ -118,16 +130,6 @@ def _order(
         rows[start : start + window] = part[np.argsort(padded, kind="stable")]
     batches = [rows[start : start + batch_size] for start in range(0, count, batch_size)]
     return [batches[number] for number in permutation(len(batches), seed, epoch, 1)]
-
-
-def _strings(texts: Sequence[str], name: str) -> list[str]:
-    if isinstance(texts, str | bytes):
-        raise TypeError(f"{name} must be a list of strings, not a single string")
-    texts = list(texts)
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise TypeError(f"{name}[{number}] is {text!r} ({type(text).__name__}), not a string")
-    return texts
 
 
 def _label_array(labels: list, names: Sequence[str] | None) -> np.ndarray:

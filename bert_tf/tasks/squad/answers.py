@@ -14,6 +14,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.system.atomic import write_text_file
+from bert_tf.system.checks import true_or_false, whole_number
 from bert_tf.tasks.squad.data import SquadExample
 from bert_tf.tasks.squad.scores import BeamScores, SpanScores
 from bert_tf.tasks.squad.windows import Windows
@@ -77,8 +78,8 @@ class PredictionSettings:
 
     def __post_init__(self):
         for name in ("n_best_size", "max_answer_length"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1.")
+            whole_number(getattr(self, name), name)
+        true_or_false(version_2_with_negative=self.version_2_with_negative)
 
 
 def get_final_text(pred_text: str, orig_text: str, basic_tokenizer: BasicTokenizer) -> str:

@@ -10,6 +10,7 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.models.config import BertConfig
+from bert_tf.system.checks import whole_number
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.tasks.squad import metrics as squad_metrics
 from bert_tf.tasks.squad.answers import Prediction, PredictionSettings, predict_answers
@@ -163,6 +164,7 @@ def settings_of(path: str, config: BertConfig, **settings) -> QuestionAnsweringS
     unknown = set(settings) - set().union(*names.values())
     if unknown:
         raise ValueError(f"No such settings: {', '.join(sorted(unknown))}.")
+    whole_number(values["max_seq_length"], "max_seq_length")
     if values["max_seq_length"] > limit:
         raise ValueError(f"max_seq_length={values['max_seq_length']} is more than max_position_embeddings={limit}.")
     windows, predictions = (

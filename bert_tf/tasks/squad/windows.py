@@ -17,6 +17,7 @@ from absl import logging
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows, document_spans
 from bert_tf.system.atomic import load_arrays, save_arrays
+from bert_tf.system.checks import whole_number
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.workers import map_tasks
 from bert_tf.tasks.squad.data import Paragraph, SquadExample, check_room
@@ -108,8 +109,8 @@ class WindowSettings:
     answer_from: str = "words"
 
     def __post_init__(self):
-        if self.doc_stride < 1:
-            raise ValueError(f"doc_stride={self.doc_stride} must be at least 1.")
+        for name in ("max_seq_length", "doc_stride", "max_query_length"):
+            whole_number(getattr(self, name), name)
         if self.answer_from not in ("words", "offsets"):
             raise ValueError(f"answer_from={self.answer_from!r} is neither words nor offsets.")
 

@@ -104,12 +104,43 @@ def test_labels(english):
     ({"texts": ["a", float("nan")]}, TypeError, r"texts\[1\] is nan \(float\), not a string"),
     ({"texts": "a text"}, TypeError, "texts must be a list of strings, not a single string"),
     ({"texts": []}, ValueError, "there are no texts"),
+    ({"texts": pandas.DataFrame({"text": TEXTS})}, TypeError, "not a DataFrame: give one of its columns"),
+    ({"labels": "good"}, TypeError, "labels must be a list of labels, not a single string"),
+    ({"labels": ["good"] * 5, "label_names": "bad,good"}, TypeError, r"label_names .*: write \['bad', 'good'\]"),
+    ({"labels": [0] * 5, "label_names": [0, 1]}, TypeError, r"label_names must be names, not \[0, 1\]"),
+    ({"labels": ["good"] * 5, "label_names": ["good", "good"]}, ValueError, "label_names=.* must be different names"),
+    ({"tokenizer": "folder"}, TypeError, r"must be that of the model, bert_tf.read_tokenizer\(path\), not 'folder'"),
+    ({"batch_size": "2"}, TypeError, "batch_size must be a whole number, not '2'"),
+    ({"max_length": None}, TypeError, "max_length must be a whole number, not None"),
+    ({"seed": "x"}, TypeError, "seed must be a whole number, not 'x'"),
     ({"batch_size": 0}, ValueError, "batch_size=0 must be at least 1"),
     ({"max_length": 2}, ValueError, "the maximum sequence length is 2"),
 ])  # fmt: skip
 def test_what_is_refused(english, arguments, error, message):
     with pytest.raises(error, match=message):
         as_dataset(**{"texts": TEXTS, "tokenizer": english, **arguments})
+
+
+def test_a_dataset_of_other_labels_is_not_a_models(english):
+    """Numbers of classes mean names in an order, which are to be the model's."""
+    encoder = BertConfig.from_dict({**CONFIG, "num_hidden_layers": 1})
+    model = task_models.BertForSequenceClassification(encoder, labels=["bad", "good"])
+    model.compile("sgd", run_eagerly=True)
+    unnamed = task_models.BertForSequenceClassification(encoder, num_labels=3)
+    unnamed.compile("sgd", run_eagerly=True)
+
+    def data(*names):
+        return as_dataset(TEXTS, [names[0]] * 5, tokenizer=english, label_names=names)
+
+    for call in (model.fit, model.evaluate, lambda held_out: model.fit(data("bad", "good"), validation_data=held_out)):
+        for names in (("good", "bad"), ("bad", "good", "ugly")):
+            with pytest.raises(
+                ValueError, match=r"the model's, .* are \['bad', 'good'\]: give as_dataset label_names="
+            ):
+                call(data(*names))
+    with pytest.raises(ValueError, match="as_dataset has 2 label_names, but the model has num_labels=3"):
+        unnamed.fit(data("bad", "good"))
+    assert len(model.evaluate(data("bad ", "good"), verbose=0)) == len(unnamed.evaluate(data(*"abc"), verbose=0)) == 3
 
 
 # ---- ten lines -------------------------------------------------------------------------------------------------------
@@ -199,13 +230,13 @@ def test_labels_travel_with_a_model(tmp_path):
 
 @pytest.mark.parametrize(("model_class", "arguments", "message"), [
     (task_models.BertForSequenceClassification, {"labels": ["a", "a"]}, "must be different names"),
-    (task_models.BertForSequenceClassification, {"labels": ["a", 1]}, "must be different names"),
+    (task_models.BertForSequenceClassification, {"labels": ["a", 1]}, r"labels must be names, not \['a', 1\]"),
     (task_models.BertForSequenceClassification, {"labels": ["a", "b"], "num_labels": 3}, "num_labels=3, but labels"),
     (BertModel, {"labels": ["a", "b"]}, "BertModel has no classes"),
 ])  # fmt: skip
 def test_labels_that_are_refused(tmp_path, model_class, arguments, message):
     encoder = save(tmp_path / "encoder", BertModel)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         model_class.from_pretrained(encoder, **arguments)
 
 

@@ -1,0 +1,275 @@
+"""What models are given by a direct call and by Keras's `compile`, `fit`, `evaluate` and `predict`.
+
+Mistakes that Keras passes over in silence, or answers with a traceback of its own, are one line: what to write.
+"""
+
+import contextlib
+import functools
+import inspect
+import numbers
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import keras
+import numpy as np
+
+from bert_tf.models.inputs import ENCODER_INPUTS, OTHER_NAMES, known_shape, named_inputs, shapes_agree
+from bert_tf.models.objectives import OF_ONE_CLASS, RegressionObjective
+from bert_tf.system.checks import number, whole_number
+from bert_tf.text.characters import plain_name
+
+_CALL = "model(tokenizer(texts))"
+_DATASET = "bert_tf.as_dataset(texts, labels, tokenizer=tokenizer, label_names=model.labels)"
+_TOKENIZER = "The tokenizer is bert_tf.read_tokenizer(the model's directory)."
+
+# Inputs that have the shape of input_ids.
+_OF_TOKENS = ("input_mask", "segment_ids", "sequence_ids", "position_ids")
+
+# Arguments of Keras's methods -> the least that they may be.
+_NUMBERS = {
+    "batch_size": 1,
+    "epochs": 0,
+    "initial_epoch": 0,
+    "steps": 1,
+    "steps_per_epoch": 1,
+    "validation_steps": 1,
+    "validation_batch_size": 1,
+}
+
+
+def _checked_method(name: str) -> Callable:
+    """Keras's method of this name, with its arguments checked by `_checked`."""
+
+    @functools.wraps(getattr(keras.Model, name))
+    def call(self, *args, **kwargs):
+        arguments = _checked(self, name, args, kwargs)
+        with _in_one_line():
+            return getattr(super(NamedInputs, self), name)(**arguments)
+
+    return call
+
+
+class NamedInputs:
+    """A mixin for Keras models that take arrays by name; `known_inputs` lists the names.
+
+    Every call goes through it: direct calls, `fit` and `predict`, and calls within a functional model.
+    """
+
+    known_inputs: Sequence[str] = ENCODER_INPUTS
+
+    def __call__(self, inputs=None, *args, **kwargs):
+        if inputs is None:  # model(**tokenizer(texts))
+            inputs = {name: kwargs.pop(name) for name in (*self.known_inputs, *OTHER_NAMES) if name in kwargs}
+        _refuse_text(inputs, type(self).__name__, _CALL)
+        if args and hasattr(args[0], "shape"):
+            raise TypeError(f"{type(self).__name__} takes several inputs as a dict: {_CALL}.")
+        if odd := [name for name, value in kwargs.items() if isinstance(value, str)]:
+            raise TypeError(f"{odd[0]} must be True or False, not {kwargs[odd[0]]!r:.80}.")
+        named = named_inputs(inputs, self.known_inputs, type(self).__name__)
+        named = {name: _as_array(value, name) for name, value in named.items()}
+        _check_shapes(named)
+        with _in_one_line():
+            return super().__call__(named, *args, **kwargs)
+
+    def compile(self, *args, **kwargs):
+        """See `keras.Model.compile`; without a loss a model uses its own objective.
+
+        Raises:
+          ValueError: a loss that takes probabilities, where the model gives logits.
+        """
+        arguments = _by_name(self, "compile", args, kwargs)
+        _check_loss(self, arguments.get("loss"))
+        self._compile_loss = self._compile_metrics = None  # Keras would keep those of an earlier call
+        super().compile(**arguments)
+
+    fit, train_on_batch, evaluate, predict = map(_checked_method, ("fit", "train_on_batch", "evaluate", "predict"))
+
+
+# --- arrays ----------------------------------------------------------------------------------------------------------
+
+
+def _as_array(value, name: str):
+    """An input or labels; Keras takes a list for several inputs, so that lists of numbers become arrays."""
+    if not isinstance(value, list | tuple) or not value or not isinstance(value[0], list | tuple | numbers.Number):
+        return value
+    try:
+        array = np.array(value)
+    except ValueError:
+        raise ValueError(f"{name} has rows of different lengths: pad them, as tokenizer(texts) does.") from None
+    return array.astype("int32") if array.dtype.kind in "iu" else array
+
+
+def _check_shapes(inputs: Mapping) -> None:
+    """Refuses inputs of tokens whose shape isn't that of input_ids, or of one row for all, as far as it is known."""
+    ids = inputs["input_ids"]
+    if not hasattr(ids, "shape"):
+        raise TypeError(f"input_ids must be an array of ids, not a {type(ids).__name__}; several inputs are a dict.")
+    if "float" in str(getattr(ids, "dtype", "")):
+        raise TypeError(f"input_ids must be whole numbers, not {ids.dtype}: give them as int32.")
+    rows = known_shape(ids)
+    if rows is not None and 0 in rows:
+        raise ValueError(f"input_ids has no tokens: its shape is {rows}.")
+    for name in _OF_TOKENS:
+        found = known_shape(inputs.get(name))
+        wanted = (*rows, rows[-1]) if rows and found and name == "input_mask" and len(found) > len(rows) else rows
+        if rows and found is not None and found != (1, *wanted[1:]) and not shapes_agree(found, wanted):
+            raise ValueError(f"{name} must have the shape of input_ids, {rows}, not {found}.")
+    for name in ("masked_lm_positions", "pooled_positions"):
+        found = known_shape(inputs.get(name))
+        if rows and found is not None and not shapes_agree(found, (rows[0], None)):
+            raise ValueError(f"{name} must be [batch, positions], here [{rows[0]}, positions], not {found}.")
+
+
+def holds_text(inputs) -> bool:
+    """Whether inputs are strings: one, a list of them, or an array."""
+    if isinstance(inputs, str | bytes):
+        return True
+    if isinstance(inputs, Mapping):
+        return any(map(holds_text, inputs.values()))
+    if isinstance(inputs, list | tuple):
+        return bool(inputs) and holds_text(inputs[0])
+    dtype = getattr(inputs, "dtype", "")
+    name = str(getattr(dtype, "name", dtype))
+    if name == "object":
+        return isinstance(next(iter(inputs), None), str | bytes)
+    return name.startswith(("str", "bytes"))
+
+
+def _refuse_text(inputs, who: str, instead: str) -> None:
+    if holds_text(inputs):
+        raise TypeError(f"{who} takes token ids, not strings: {instead}. {_TOKENIZER}")
+
+
+# --- Keras's methods -------------------------------------------------------------------------------------------------
+
+
+def _by_name(model, method: str, args: Sequence, kwargs: Mapping) -> dict:
+    """The arguments of a call of Keras's method, all by name."""
+    arguments = inspect.signature(getattr(keras.Model, method)).bind(model, *args, **kwargs).arguments
+    named = {name: value for name, value in arguments.items() if name not in ("self", "kwargs")}
+    return named | arguments.get("kwargs", {})
+
+
+def _checked(model, method: str, args: Sequence, kwargs: Mapping) -> dict:
+    """`_by_name`, with arrays for lists of numbers.
+
+    Raises:
+      TypeError, ValueError: an argument is of the wrong kind, out of range, without effect, or does not fit the model.
+    """
+    arguments = _by_name(model, method, args, kwargs)
+    instead = "model.predict(tokenizer(texts))" if method == "predict" else f"model.{method}({_DATASET})"
+    for name, least in _NUMBERS.items():
+        if arguments.get(name) is not None:
+            whole_number(arguments[name], name, least)
+    number(arguments.get("validation_split") or 0, "validation_split", most=1)
+    parts = ("x", "y", "sample_weight")
+    data = [arguments.get(name) for name in parts]
+    checked = _checked_data(model, data, method, instead, arguments.get("batch_size"))
+    arguments |= {name: value for name, value in zip(parts, checked, strict=True) if value is not None}
+    if (held_out := arguments.get("validation_data")) is not None:
+        parts = held_out if isinstance(held_out, tuple) else (held_out,)
+        size = arguments.get("validation_batch_size")
+        checked = _checked_data(model, parts, "validation_data", f"validation_data={_DATASET}", size)
+        arguments["validation_data"] = tuple(checked) if isinstance(held_out, tuple) else checked[0]
+    if arguments.get("class_weight") is not None:
+        arguments["class_weight"] = _class_weight(model, arguments)
+    return arguments
+
+
+def _checked_data(model, data: Sequence, who: str, instead: str, batch_size: int | None) -> list:
+    """Inputs, and if given labels and weights, with arrays for lists of numbers."""
+    x, y, *weights = *data, *[None] * (2 - len(data))
+    _refuse_text(x, who, instead)
+    if x is not None and not isinstance(x, Mapping | list | tuple) and not hasattr(x, "shape"):  # a dataset
+        if batch_size is not None:
+            raise ValueError(
+                f"{who}: the dataset has its batches already, so that batch_size={batch_size} would have no effect: "
+                "leave it out, and give it to as_dataset or dataset.batch."
+            )
+        _check_label_names(model, x)
+        return list(data)
+    x = {name: _as_array(value, name) for name, value in x.items()} if isinstance(x, Mapping) else _as_array(x, "x")
+    if holds_text(y):
+        raise TypeError(f"{who}: labels are numbers, not names: {instead}, or model.labels.index(name) of each.")
+    names = getattr(getattr(model, "objective", None), "label_names", ("y",))
+    if isinstance(y, Mapping):
+        y = {name: _as_array(value, name) for name, value in y.items()}
+    else:
+        y = [_as_array(part, "y") for part in y] if isinstance(y, list) and len(names) > 1 else _as_array(y, "y")
+    rows = known_shape(x.get("input_ids") if isinstance(x, Mapping) else x)
+    for part in map(known_shape, keras.tree.flatten(y)):
+        if rows and part and part[0] != rows[0]:
+            raise ValueError(f"{who}: {rows[0]} rows of input_ids and {part[0]} labels: there must be as many of both.")
+    return [x, y, *weights][: max(len(data), 1)]
+
+
+def _check_label_names(model, data) -> None:
+    """Refuses a dataset of `as_dataset` whose class numbers mean other labels than the model's."""
+    names, count = getattr(data, "label_names", None), getattr(model, "num_labels", None)
+    own = getattr(getattr(model, "head_config", None), "labels", None)
+    if names and own and [*map(plain_name, names)] != [*map(plain_name, own)]:
+        raise ValueError(
+            f"as_dataset has label_names={names!r:.200}, but the model's, in the order of its outputs, are "
+            f"{list(own)!r:.200}: give as_dataset label_names=model.labels."
+        )
+    if names and count not in (None, len(names)):
+        raise ValueError(f"as_dataset has {len(names)} label_names, but the model has num_labels={count}.")
+
+
+def _class_weight(model, arguments: Mapping) -> dict[int, float]:
+    """The weight of each class that has one, or of all classes where their number is known."""
+    weights, x = arguments["class_weight"], arguments.get("x")
+    objective, count = getattr(model, "objective", None), getattr(model, "num_labels", 1)
+    if objective and model._compile_loss is None and objective not in OF_ONE_CLASS:
+        # Keras would take the largest label of a row for its class.
+        raise ValueError(
+            f"class_weight is for one class an example, which {type(model).__name__} with {objective.__name__} does "
+            "not have: give weights as sample_weight, [batch], or [batch, sequence] for tokens."
+        )
+    if not isinstance(weights, Mapping):
+        raise TypeError(f"class_weight must be a dict by class number, such as {{0: 1.0, 1: 3.0}}, not {weights!r:.80}")
+    for label, weight in weights.items():
+        whole_number(label, "a class in class_weight", 0)
+        number(weight, f"class_weight[{label}]")
+        if 1 < count <= label:
+            raise ValueError(f"class_weight has the class {label}, but the model has the classes 0 to {count - 1}.")
+    if arguments.get("y") is None and isinstance(getattr(x, "element_spec", x), Mapping):
+        raise ValueError("class_weight needs labels beside the features: give y, or a dataset of (features, labels).")
+    every = range(count if count > 1 else 0)  # Keras has no weight for a class above those that are named
+    return dict.fromkeys(every, 1.0) | {int(label): float(weight) for label, weight in weights.items()}
+
+
+def _check_loss(model, loss) -> None:
+    """Refuses a loss of Keras that would take a model's logits for probabilities or values.
+
+    Raises:
+      ValueError: says which loss to give; or Keras has no such loss.
+    """
+    objective = getattr(model, "objective", None)
+    for one in keras.tree.flatten(loss) if objective else ():
+        found = keras.losses.get(one)
+        name = getattr(found, "name", None) or getattr(found, "__name__", "")
+        is_fine = getattr(found, "from_logits", False) or not getattr(found, "__module__", "").startswith("keras.")
+        if found is None or is_fine or (objective is RegressionObjective and "crossentropy" not in name):
+            continue
+        raise ValueError(
+            f"loss={one if isinstance(one, str) else name!r}: {type(model).__name__} gives "
+            f"{'numbers' if objective is RegressionObjective else 'logits'}, which this loss would take for "
+            "probabilities or values. Leave loss out for the model's own, or give one that takes them, such as "
+            "keras.losses.SparseCategoricalCrossentropy(from_logits=True)."
+        )
+
+
+@contextlib.contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Makes one line of a check that failed: TensorFlow adds sixty lines to it in a graph, Keras ten in a layer."""
+    try:
+        yield
+    except Exception as error:
+        found = re.search(r"assertion failed: \[(.* has the value\] .*)\]$", str(error), re.MULTILINE)
+        if found:
+            raise ValueError(found[1].replace("] [", " ").replace(" ;", ";") + ".") from None
+        found = re.match(r"Exception encountered .*\n\n\x1b\[1m([^\n]+)\x1b\[0m\n\nArguments received", str(error))
+        if found and type(error) in (TypeError, ValueError):
+            raise type(error)(found[1]) from None
+        raise

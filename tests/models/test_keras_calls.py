@@ -1,0 +1,129 @@
+"""Arguments of compile, fit, evaluate and predict that Keras would pass over, or answer with a traceback of its own."""
+
+import keras
+import numpy as np
+import pandas
+import pytest
+import tensorflow as tf
+from helpers.every_model import MODELS, ROWS, inputs
+
+NUMBERS = np.array([0, 1, 3, 1])
+CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy
+
+
+def compiled(name="classifier", *arguments):
+    model = MODELS[name][0]()
+    model.compile("sgd", *arguments, run_eagerly=True)
+    return model
+
+
+def dataset(*parts):
+    return tf.data.Dataset.from_tensor_slices(parts).batch(2)
+
+
+# --- compile ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["classifier", "labels", "tagger", "questions", "similarity", "baseline"])
+def test_losses_that_take_no_logits(name):
+    wrong = [
+        "sparse_categorical_crossentropy",
+        "mse",
+        keras.losses.mean_squared_error,
+        CROSS_ENTROPY(),
+        keras.losses.KLDivergence(),
+    ]
+    for loss in (*wrong, {"start_logits": CROSS_ENTROPY(), "end_logits": CROSS_ENTROPY()}, wrong[:1]):
+        with pytest.raises(ValueError, match="gives logits, which this loss .* Leave loss out for the model's own, or"):
+            compiled(name, loss)
+    for loss in (CROSS_ENTROPY(from_logits=True), lambda y, logits: keras.ops.sum(logits), None):
+        compiled(name, loss)
+
+
+def test_losses_of_a_number():
+    model = MODELS["classifier"][0]()
+    model = type(model)(model.config, num_labels=1)
+    for loss in ("mse", keras.losses.Huber()):
+        model.compile("sgd", loss, run_eagerly=True)
+    assert np.isfinite(model.fit(inputs(), NUMBERS / 2, verbose=0).history["loss"]).all()
+    with pytest.raises(ValueError, match="loss='binary_crossentropy': BertForSequenceClassification gives numbers"):
+        model.compile("sgd", "binary_crossentropy")
+
+
+def test_a_second_compile_forgets_the_first():
+    """Keras would keep a loss, or metrics, that the second call does not name."""
+    model = compiled("classifier", lambda y, logits: keras.ops.sum(logits) / 0)
+    model.compile("sgd", metrics=["accuracyy"], run_eagerly=True)
+    with pytest.raises(ValueError, match="accuracyy"):
+        model.fit(inputs(), NUMBERS, verbose=0)
+    model.compile("sgd", run_eagerly=True)
+    assert np.isfinite(model.fit(inputs(), NUMBERS, verbose=0).history["loss"]).all()
+
+
+# --- fit, evaluate and predict ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "labels", "message"), [
+    ("classifier", np.eye(5)[NUMBERS], r"^label_ids must be \[batch\], not .*; of one-hot labels give labels.argmax"),
+    ("classifier", ["a", "b", "c", "a"], "^fit: labels are numbers, not names"),
+    ("classifier", pandas.Series(["a"] * 4), "^fit: labels are numbers, not names"),
+    ("classifier", [0.5, 1, 2, 0], r"^label_ids\[0\] is 0.5, but must be a class, from 0 to 4"),
+    ("classifier", NUMBERS[:3], "^fit: 4 rows of input_ids and 3 labels: there must be as many of both"),
+    ("labels", NUMBERS, r"^label_ids must be \[batch, 3\], not \(4,\)"),
+    ("labels", np.eye(4)[NUMBERS], r"^label_ids must be \[batch, 3\], not \(4, 4\)"),
+    ("tagger", NUMBERS, r"^label_ids must be \[batch, 6\], not \(4,\)"),
+    ("questions", [NUMBERS, NUMBERS[:, None] * [1, 1]], r"^end_positions must be \[batch\], not \(4, 2\)"),
+])  # fmt: skip
+def test_labels_that_do_not_fit(name, labels, message):
+    model = compiled(name)
+    for data in ((inputs(), labels), (inputs(), labels, np.ones(ROWS))):
+        with pytest.raises((TypeError, ValueError), match=message) as caught:
+            model.fit(*data[:2], sample_weight=[*data, None][2], verbose=0)
+        assert "\n" not in str(caught.value)
+    with pytest.raises((TypeError, ValueError), match=message.removeprefix("^fit").removeprefix("^")):
+        model.fit(MODELS[name][1], validation_data=(inputs(), labels), verbose=0)
+
+
+def test_lists_of_numbers_are_arrays():
+    for name, labels in (("classifier", [0, 1, 3, 1]), ("labels", [[0, 1, 1]] * 4), ("questions", [[0, 1, 2, 0]] * 2)):
+        model = compiled(name)
+        lists = {key: value.tolist() for key, value in inputs().items()}
+        arrays = [np.array(part) for part in labels] if name == "questions" else np.array(labels)
+        assert model.evaluate(lists, labels, verbose=0) == model.evaluate(inputs(), arrays, verbose=0)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"epochs": "3"}, "^epochs must be a whole number, not '3'"),
+    ({"batch_size": 0}, "^batch_size=0 must be at least 1"),
+    ({"validation_split": 2}, "^validation_split=2 must be at least 0 and less than 1"),
+    ({"validation_data": (["a text"], ["a"])}, r"^validation_data takes token ids, not strings: validation_data=bert"),
+    ({"class_weight": "balanced"}, r"^class_weight must be a dict by class number, such as \{0: 1.0, 1: 3.0\}, not 'b"),
+    ({"class_weight": {"a": 1.0}}, "^a class in class_weight must be a whole number, not 'a'"),
+    ({"class_weight": {0: "1"}}, r"^class_weight\[0\] must be a number, not '1'"),
+    ({"class_weight": {5: 1.0}}, "^class_weight has the class 5, but the model has the classes 0 to 4"),
+])  # fmt: skip
+def test_arguments_that_are_none(arguments, message):
+    with pytest.raises((TypeError, ValueError), match=message) as caught:
+        compiled().fit(inputs(), NUMBERS, verbose=0, **arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_dataset_has_its_batches():
+    model, data = compiled(), dataset(inputs(), NUMBERS)
+    for call in (model.fit, model.evaluate, model.predict):
+        with pytest.raises(ValueError, match="the dataset has its batches already, so that batch_size=4 would have no"):
+            call(data, batch_size=4)
+    with pytest.raises(ValueError, match="validation_data: the dataset has its batches already"):
+        model.fit(data, validation_data=data, validation_batch_size=4)
+
+
+def test_class_weight_of_some_classes_and_without_labels():
+    """Keras has no weight for a class above those that are named."""
+    model, data = compiled(), dataset(inputs(), NUMBERS)
+    model.optimizer.learning_rate = 0.0
+    losses = [model.fit(data, class_weight=weights, verbose=0).history["loss"] for weights in ({0: 9.0}, {0: 1})]
+    assert losses[0] != losses[1]
+    labelled = inputs(label_ids=NUMBERS)
+    for features in (labelled, tf.data.Dataset.from_tensor_slices(labelled).batch(2)):
+        with pytest.raises(ValueError, match="class_weight needs labels beside the features: give y, or a dataset of"):
+            model.fit(features, class_weight={0: 2.0}, verbose=0)
