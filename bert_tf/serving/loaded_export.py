@@ -1,4 +1,4 @@
-"""Exports of export_saved_model.py, loaded in Python.
+"""Exports of export_saved_model.py, loaded in Python: SavedModels, and ONNX files, which are called like Keras models.
 
 A SavedModel is a program: its ops can read and write files. So an export is loaded only if it holds nothing but what
 exports hold (`safe_graph`), unless the caller trusts it.
@@ -6,12 +6,14 @@ exports hold (`safe_graph`), unless the caller trusts it.
 
 import os
 import posixpath
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from tensorflow.core.protobuf import saved_model_pb2
 
+from bert_tf.models.directory import read_head
 from bert_tf.system import local_files
 from bert_tf.system.messages import some, visible
 from bert_tf.system.text_files import read_json
@@ -111,3 +113,91 @@ def check_ops(directory: str) -> None:
             f"{path} has {' and '.join(foreign)} that no export has, and which may do anything: {names}. If you trust "
             "it like a program of your own, give trust=True."
         )
+
+
+# ---- ONNX ------------------------------------------------------------------------------------------------------------
+
+
+class OnnxModel:
+    """The model in the directory of an ONNX export. Threads may share it.
+
+    An ONNX file is no program: its operators compute, and touch no files. But its tensors may be parts of other files,
+    or of this process's memory; such a file is refused, see `check_self_contained`.
+
+    Attributes:
+      task: a name of `tasks.table.TASKS`. labels, num_labels, problem_type, head_config: as those of the Keras model.
+      description: the content of export.json.
+
+    Raises:
+      ValueError: a package is not installed; or the file is damaged, needs a newer ONNX Runtime, or has tensors
+        elsewhere. Names the file.
+    """
+
+    def __init__(self, directory: str):
+        self.description = read_description(directory)
+        self.task = self.description["task"]
+        self.labels = tuple(self.description.get("labels", ()))
+        self.num_labels, self.problem_type = len(self.labels), self.description.get("problem_type")
+        self.head_config = read_head(directory)
+        path = onnx_file(directory)
+        try:
+            import onnx  # noqa: F401  for `check_self_contained`
+            import onnxruntime
+        except ImportError:
+            raise ValueError(f"{path} needs ONNX Runtime: pip install 'bert-tf[onnx]'") from None
+        with tf.io.gfile.GFile(path, "rb") as file:
+            content = file.read()
+        check_self_contained(content, path)
+        options = onnxruntime.SessionOptions()
+        # Not by its first bytes: ONNX Runtime has a format of its own, which may name other files, too.
+        options.add_session_config_entry("session.load_model_format", "ONNX")
+        try:
+            self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # they have no common class
+            raise ValueError(f"{path} can't be loaded by ONNX Runtime {onnxruntime.__version__}: {error}") from None
+        self._inputs = [entry.name for entry in self._session.get_inputs()]
+        self._outputs = [entry.name for entry in self._session.get_outputs()]
+
+    def run(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """All outputs.
+
+        Args:
+          features: input_ids, input_mask and segment_ids, integers [B, S]; for multiple choice [B, N, S].
+        """
+        inputs = {name: np.asarray(features[name], np.int32) for name in self._inputs}
+        return dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
+
+    def __call__(self, features: Mapping[str, np.ndarray], training: bool = False):
+        """What the Keras model returns: logits, or a dict of outputs."""
+        if training:
+            raise ValueError("an ONNX export can't be trained")
+        outputs = self.run(features)
+        return outputs.get("logits", outputs)
+
+
+def check_self_contained(content: bytes, path: str) -> None:
+    """Checks that all tensors of an ONNX file are in it: of graphs, their branches and loops, functions and training.
+
+    Raises:
+      ValueError: one is in another file, or this file is damaged; names `path` and the tensor.
+    """
+    import onnx
+
+    try:
+        model = onnx.ModelProto.FromString(content)
+    except DecodeError:
+        raise ValueError(f"{path} is damaged: it is not an ONNX file.") from None
+    for part in _parts_of(model):
+        if isinstance(part, onnx.TensorProto) and (part.external_data or part.data_location):
+            name = visible(part.name) or "one without a name"
+            raise ValueError(
+                f"{path} has a tensor that is not in it ({name:.80}): exports are complete, so it is refused."
+            )
+
+
+def _parts_of(part: Message) -> Iterator[Message]:
+    yield part
+    for field, value in part.ListFields():
+        if field.message_type:
+            for inner in [value] if isinstance(value, Message) else value:
+                yield from _parts_of(inner)

@@ -23,8 +23,8 @@ from bert_tf.models import directory as model_directory
 from bert_tf.models import saving
 from bert_tf.models.directory import config_files
 from bert_tf.models.sentence_settings import read_settings
-from bert_tf.serving import detect_task, export, graph_models, graphs, loaded_export
-from bert_tf.serving.onnx_model import OnnxModel
+from bert_tf.serving import detect_task, export, graph_models, loaded_export
+from bert_tf.serving.loaded_export import OnnxModel
 from bert_tf.system import local_files, script
 from bert_tf.system.atomic import write_file
 from bert_tf.tasks.table import TASKS
@@ -58,7 +58,7 @@ def _create_served(model_dir: str, task: str, format: str, **arguments) -> graph
     Raises:
       ValueError: it takes more than one row for a text.
     """
-    served = graphs.create_served_model(model_dir, task, ids_only=True, **arguments)
+    served = export.create_served_model(model_dir, task, ids_only=True, **arguments)
     if isinstance(served, graph_models.ServedWindowClassifier):
         raise ValueError(f"--format={format}: {model_dir} reads long texts in windows; the format takes one row each.")
     served.folds = False

@@ -72,7 +72,7 @@ class Answerer:
             return
         self.tokenizer = read_tokenizer(self.path)
         if found:
-            from bert_tf.serving.onnx_model import OnnxModel
+            from bert_tf.serving.loaded_export import OnnxModel
 
             self.files, self.model = model_directory.read_model_files(found), OnnxModel(found)
             self._check_task(path, self.model.task)

@@ -18,7 +18,7 @@ from helpers.local_server import serving
 from helpers.paths import ROOT
 
 from bert_tf.models import task_models
-from bert_tf.serving import client, graphs
+from bert_tf.serving import client, export
 
 TEXTS = ["One text.", "Ein anderer, längerer Text", ""]
 
@@ -27,7 +27,7 @@ TEXTS = ["One text.", "Ein anderer, längerer Text", ""]
 def signatures(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served") / "model"
     save(folder, task_models.BertForSequenceClassification, {"num_hidden_layers": 1}, labels=["bad", "좋다"])
-    return graphs.create_served_model(str(folder), "classification").signatures()
+    return export.create_served_model(str(folder), "classification").signatures()
 
 
 @pytest.fixture(scope="module")

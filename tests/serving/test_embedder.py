@@ -12,7 +12,7 @@ from helpers.slow import slow
 from bert_tf.models.sentence_settings import POOLINGS, SentenceSettings, read_settings, settings_files
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving import embedder as embedder_module
-from bert_tf.serving import export, graphs
+from bert_tf.serving import export
 from bert_tf.serving.embedder import Embedder
 
 TEXTS = ["A man eats food.", "", "김철수는 서울에 산다.", " Spaces around \n", "word " * 100, "A MAN"]
@@ -227,7 +227,7 @@ def test_prompts_are_those_of_sentence_transformers(tmp_path, model_dir, monkeyp
         found, named = embedder.encode(texts, prompt_name=name), theirs.encode(texts, prompt_name=name)
         np.testing.assert_allclose(found, named, atol=1e-5)
         assert np.abs(named - expected).max() > 1e-4
-    served = graphs.create_served_model(str(folder), "encoder")
+    served = export.create_served_model(str(folder), "encoder")
     np.testing.assert_allclose(served.vectors(np.array(texts))["vector"], expected, atol=1e-5)
 
 

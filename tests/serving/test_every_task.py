@@ -14,7 +14,7 @@ from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.question_heads import AlbertForQuestionAnswering, ElectraForQuestionAnswering
 from bert_tf.serving import compare_export, detect_task, export
 from bert_tf.serving.fill_mask import fill_mask
-from bert_tf.serving.onnx_model import OnnxModel
+from bert_tf.serving.loaded_export import OnnxModel
 from bert_tf.serving.other_runtimes import export_onnx
 from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.tasks.ner import tags as ner_tags

@@ -13,7 +13,7 @@ from helpers.slow import slow
 
 from bert_tf.models import task_models
 from bert_tf.models.pretrained import read_tokenizer
-from bert_tf.serving import compare_export, graph_models, graphs, loaded_export, other_runtimes
+from bert_tf.serving import compare_export, export, graph_models, loaded_export, other_runtimes
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 from bert_tf.system.text_files import read_json
@@ -72,7 +72,7 @@ def test_the_files_of_a_version(classifier, exported):
 def test_onnx_runtime_alone_computes_what_serve_ids_does(classifier, exported):
     _, path = exported
     session = onnxruntime.InferenceSession(f"{path}/model.onnx")
-    served = graphs.create_served_model(classifier, "classification", ids_only=True)
+    served = export.create_served_model(classifier, "classification", ids_only=True)
     tokenizer = read_tokenizer(classifier)
     for texts in (TEXTS, TEXTS[:1], TEXTS[:2] * 3):
         features = {name: np.asarray(value, np.int32) for name, value in tokenizer(texts, max_length=64).items()}
@@ -122,8 +122,8 @@ def test_a_tokenizer_without_a_graph_form_is_no_obstacle(classifier, monkeypatch
 
     monkeypatch.setattr(FullTokenizer, "to_graph", has_none)
     with pytest.raises(ValueError, match="there is no graph form"):
-        graphs.create_served_model(classifier, "classification")
-    served = graphs.create_served_model(classifier, "classification", ids_only=True)
+        export.create_served_model(classifier, "classification")
+    served = export.create_served_model(classifier, "classification", ids_only=True)
     ids = tf.constant([[101, 2040, 102]])
     outputs = served.outputs({"input_ids": ids, "input_mask": tf.ones_like(ids), "segment_ids": tf.zeros_like(ids)})
     assert np.isfinite(outputs["probabilities"]).all()

@@ -7,7 +7,7 @@ from helpers.slow import slow
 
 from bert_tf import ChoicePredictor, Predictor, Tagger
 from bert_tf.models import task_models
-from bert_tf.serving import detect_task, graphs
+from bert_tf.serving import detect_task, export
 
 CLASSIFIER, TAGGER = task_models.BertForSequenceClassification, task_models.BertForTokenClassification
 TEXTS = ["One text.", "Another, longer text"]
@@ -43,5 +43,5 @@ def test_they_answer_and_can_be_exported(tmp_path, task, answerer, model_class, 
     make_old(path, **keys)
     assert detect_task.task_in(path) == task
     assert answerer(path).predict(questions) == expected
-    served = graphs.create_served_model(path, task)  # what an export is made of
+    served = export.create_served_model(path, task)  # what an export is made of
     assert list(served.labels) == arguments.get("labels", [])

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from bert_tf.serving.onnx_model import OnnxModel
+from bert_tf.serving.loaded_export import OnnxModel
 
 onnx = pytest.importorskip("onnx", reason="needs the extra `onnx`")
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra `onnx`")
