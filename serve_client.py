@@ -22,8 +22,14 @@ FLAGS = flags.FLAGS
 
 
 def _check_server(server: str, flag: str) -> None:
-    if "://" not in server and not server.rpartition(":")[2].isdecimal():
-        raise ValueError(f"{flag}={server} has no port: {server}:8500 for gRPC, :8501 for REST")
+    scheme, separator, address = server.rpartition("://")
+    host, _, port = address.partition("/")[0].rpartition(":")
+    if separator and scheme not in ("http", "https"):
+        raise ValueError(f"{flag}={server} must be host:port, or with --rest begin with http:// or https://")
+    if "/v1/" in f"{server}/" or (not separator and "/" in server):
+        raise ValueError(f"{flag}={server} has a path: give {host}:{port}, and the model by --model")
+    if not separator and not (port.isdecimal() and int(port) < 1 << 16):
+        raise ValueError(f"{flag}={server} has no port: {host or port}:8500 for gRPC, :8501 for REST")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,6 +93,8 @@ def main(_):
 
     logging.set_verbosity(logging.WARNING)
     settings = settings_of(ClientSettings, FLAGS)
+    if "://" in settings.server and not settings.rest:
+        raise ValueError(f"--server={settings.server} is an address of REST: give --rest, or host:8500 for gRPC")
     examples = _read_examples(settings)
     ask = client.ask_rest if settings.rest else client.ask_grpc
     for begin in range(0, len(examples), settings.batch_size):

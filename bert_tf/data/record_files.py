@@ -6,6 +6,7 @@ records, so that reading can start at any of them. gzip files without such block
 theirs, all before it would have to be decompressed.
 """
 
+import codecs
 import struct
 import zlib
 from collections.abc import Collection, Iterator, Mapping
@@ -197,6 +198,14 @@ def _gzip_records(name: str, size: int, begin: int) -> Iterator[Stretch]:
         number, begin = number + len(payloads), end
 
 
+def _is_text(beginning: bytes) -> bool:
+    """Whether bytes are UTF-8 without control characters, such as the zeros of a record's length."""
+    try:
+        return min(codecs.getincrementaldecoder("utf-8")().decode(beginning), default="\0") >= "\t"
+    except UnicodeDecodeError:
+        return False
+
+
 def _damage(name: str, begin: int, size: int, number: int) -> tuple[int | None, str]:
     """Where reading can go on after a bad record (None: nowhere), and what is wrong with it."""
     with open_binary(name) as stream:
@@ -208,12 +217,13 @@ def _damage(name: str, begin: int, size: int, number: int) -> tuple[int | None, 
     if begin == 0 and header[:1] == b"{":
         advice = "name only the record files, for example by *.tfrecord*"
         return None, f"{name} is not a TFRecord file: it looks like JSON ({advice})"
-    if begin == 0 and len(header) == 12 and min(header) >= 0x09:  # a record has zeros in its length
+    if begin == 0 and len(header) == 12 and _is_text(beginning):
         maker = "create_pretraining_data.py makes records"
         return None, f"{name} is not a TFRecord file: it looks like text, of which {maker}"
     damage = f"truncated: the file ends inside it, at byte {size}"
     if len(header) == 12 and not is_frame_head(header):
-        damage = "corrupt: its length field does not match its checksum, so the rest of the file can't be read"
+        kind = "corrupt" if begin else "not of a TFRecord file, or corrupt"
+        damage = f"{kind}: its length field does not match its checksum, so the rest of the file can't be read"
     elif len(header) == 12:
         end = begin + FRAME_BYTES + struct.unpack("<Q", header[:8])[0]
         if end <= size:

@@ -186,8 +186,9 @@ class JoinedColumns:
         names = self.names
         if names == ["all"]:
             names = [name for name in row if not (self.by_number and name.startswith("-"))]
-        names = dict.fromkeys([*([self.id_column] if self.id_column else ()), *names])
-        found = {name: field_of(row, name, self.path, line) for name in names}
+        flags = {self.id_column: " for --id_column"} if self.id_column else {}
+        flags |= dict.fromkeys((name for name in names if name not in flags), " for --copy_columns")
+        found = {name: field_of(row, name, self.path, line, flag) for name, flag in flags.items()}
         if self.id_column:
             own = found[self.id_column]
             if own is None or own == "":
@@ -432,15 +433,15 @@ def quoted(names) -> str:
     return ", ".join(map(repr, names))
 
 
-def field_of(row: list | dict, column: Column | None, path: str, line: int):
+def field_of(row: list | dict, column: Column | None, path: str, line: int, flag: str = ""):
     """A row's value in a column; None for no column. Raises ValueError with file and line if the row lacks it."""
     if column is None:
         return None
     if isinstance(row, dict):
         if column not in row:
             has = [name for name in row if not name.startswith("-")]  # column numbers can also count from the end
-            cells = [row["0"]] if has == ["0"] else has
-            raise ValueError(f"{path}, line {line}: no {column!r}; found {quoted(has)}{other_delimiter(path, cells)}")
+            advice = other_delimiter(path, [row["0"]] if has == ["0"] else has)
+            raise ValueError(f"{path}, line {line}: no {column!r}{flag}; found {quoted(has)}{advice}")
         return row[column]
     if not -len(row) <= column < len(row):
         advice = other_delimiter(path, row)

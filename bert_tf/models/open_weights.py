@@ -118,6 +118,8 @@ def find_weights(path: str) -> tuple[Format, str]:
 
 def _nothing_at(path: str) -> str:
     """Says that there are no weights of a known format at a path, and what was looked for."""
+    if exists(posixpath.join(path, "run.json")):
+        return f"{path} is the folder of a run that has no checkpoint yet: let it go on with its own command."
     if is_folder(path):
         looked_for = ", ".join(name for kind in FORMATS.values() for name in kind.looked_for)
         return f"{path} has no weights: none of {looked_for}. It contains {some(names_in(path)) or 'nothing'}."

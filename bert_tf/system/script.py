@@ -47,7 +47,8 @@ _ELSEWHERE = {
     "dropout": ("classifier_dropout",), "early_stopping": ("early_stopping_patience",), "epochs": ("num_train_epochs",),
     "eval_file": ("dev_file",), "eval_steps": ("eval_every_steps",), "evaluation_steps": ("eval_every_steps",),
     "fp16": ("dtype=float16",), "gpus": ("num_gpus",), "gradient_checkpointing": ("recompute",),
-    "half": ("dtype=float16",), "label_column": ("label",), "label_column_name": ("label",),
+    "half": ("dtype=float16",), "init_checkpoint": ("model_dir", "from"), "label_column": ("label",),
+    "label_column_name": ("label",),
     "learning_rate_warmup": ("warmup_proportion (a share of the steps)",), "logging_steps": ("log_every_steps",),
     "lora_r": ("lora_rank",), "lr": ("learning_rate",), "max_grad_norm": ("clip_norm",), "max_len": ("max_seq_length",),
     "max_length": ("max_seq_length",), "max_steps": ("num_train_steps",),
@@ -56,7 +57,8 @@ _ELSEWHERE = {
     "model_name_or_path": ("init_checkpoint", "model_dir", "from"), "model_path": ("init_checkpoint", "model_dir"),
     "n_epochs": ("num_train_epochs",), "num_epochs": ("num_train_epochs",), "num_labels": ("labels",),
     "num_warmup_steps": ("warmup_proportion (a share of the steps)",), "out_dir": ("output_dir",),
-    "output": ("output_dir", "output_file", "export_dir", "to"), "output_path": ("output_dir", "output_file"),
+    "output": ("output_dir", "output_file", "export_dir", "to"), "output_dir": ("export_dir", "output_file", "to"),
+    "output_path": ("output_dir", "output_file"),
     "patience": ("early_stopping_patience (a number of evaluations)",),
     "per_device_eval_batch_size": ("eval_batch_size (over all devices)", "predict_batch_size (over all devices)"),
     "per_device_train_batch_size": ("train_batch_size (over all devices)",), "precision": ("dtype",),
@@ -202,6 +204,11 @@ def _parse(argv: list[str]) -> list[str]:
             if isinstance(value, float) and not math.isfinite(value):
                 raise flags.Error(f"--{name}={value} must be a finite number.")
             empty = value in ("", [], [""]) and value != flags.FLAGS[name].default and name not in _OF_THE_CLOUD
+            for one in value if isinstance(value, list | tuple) else [value]:
+                if re.match(r"~\w*(/|$)", str(one)) and not os.path.exists(str(one).partition("/")[0]):
+                    raise flags.Error(
+                        f"--{name}={one}: the shell replaces ~ only at the beginning of a word: write $HOME."
+                    )
             if empty:
                 raise flags.Error(f"--{name} is empty: did the command that should have printed its value fail?")
     except flags.Error as error:

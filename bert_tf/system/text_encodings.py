@@ -11,6 +11,7 @@ from bert_tf.system.declare import setting
 
 UTF_8 = "utf-8"
 SAMPLE_BYTES = 1 << 16  # are enough to tell an encoding
+_SURE = 2  # a score that texts of another encoding hardly have
 _SURELY_UTF_8 = 3  # more characters of three bytes than this are no chance
 
 BEGINNING = 1 << 12  # bytes that show whether a file is UTF-16
@@ -178,10 +179,11 @@ def _utf_16_of(sample: bytes, most_ascii: int = 50) -> str | None:
 
 def _likely(sample: bytes) -> str | None:
     """The name of the encoding in which most of a text is what people write; None: none is likely."""
-    if _is_western(sample, 0.95) and len(sample) > 5 * sum(byte >= 0x80 for byte in sample):
-        return "cp1252"
     scores = {name: _score(sample, name) for name in _CANDIDATES}
     best = max(scores, key=scores.get)
+    few = len(sample) > 5 * sum(byte >= 0x80 for byte in sample)
+    if few and scores[best] < _SURE and _is_western(sample, 0.95):
+        return "cp1252"
     if scores[best] > 0.6:
         return best
     return "cp1252" if _is_western(sample, 0.8) else None
@@ -202,7 +204,8 @@ def _score(sample: bytes, name: str) -> float:
         elif not re.match(f"[{script}]", char):
             total -= char not in "，。、「」·…“”‘’！？：；（）《》・〜ー　"
         else:
-            total += 1 if char.encode(usual, "ignore") else -2
+            # Python's euc_kr spells the syllables that it lacks in 8 bytes.
+            total += 1 if len(char.encode(usual, "ignore")) == 2 else -2
     return total / len(text)
 
 

@@ -107,6 +107,9 @@ def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
         are_folders = in_threads(is_folder, paths)
         found = [path for path, is_folder in zip(paths, are_folders, strict=True) if not is_folder]
         if not found:
+            if pattern in paths:
+                inside = os.path.join(pattern, "*")
+                raise ValueError(f"{flag}: {pattern!r} is a folder; for the files in it write {inside!r}")
             raise ValueError(f"{flag}: no file matches {pattern!r}")
         files.extend(found)
     if not files:
@@ -347,12 +350,14 @@ def lines_at_beginning(path: str) -> int | None:
     return content.count(b"\n") + 1 if len(content) == _READ_BYTES else None
 
 
+LFS_POINTER = b"version https://git-lfs"
+
 # How files begin that are not text, although people take them for a table or a text.
 _FOREIGN = {
     b"PK\x03\x04": "an Excel file or another zip archive; export it as CSV, or unpack it",
     b"\xd0\xcf\x11\xe0": "a file of Excel or Word; export it as CSV or text",
     b"PAR1": "a Parquet file; export it as CSV or JSON lines",
-    b"version https://git-lfs": "a pointer of Git LFS, not the file that it stands for; fetch that: git lfs pull",
+    LFS_POINTER: "a pointer of Git LFS, not the file that it stands for; fetch that: git lfs pull",
 }
 
 
@@ -371,6 +376,8 @@ def _plain(path: str, begin: int, end: int | None, progress: Progress | None) ->
                 return
             if not begin and (kind := foreign_kind(chunk)):
                 raise ValueError(f"{path} is {kind}.")
+            if not begin and chunk.count(b"\r") > 2 and b"\n" not in chunk:
+                raise ValueError(f"{path}: its lines end with carriage returns alone: tr '\\r' '\\n' < FILE > NEW_FILE")
             if progress:
                 progress(len(chunk))
             yield chunk

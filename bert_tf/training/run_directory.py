@@ -333,8 +333,13 @@ def is_finished(output_dir: str, settings: dict, num_train_steps: int) -> bool:
     from bert_tf.training.checkpoints import has_optimizer_state
 
     newest, step = latest_checkpoint(output_dir), read_settings(output_dir).get(FINISHED)
-    if newest is None or step is None:
+    if newest is None or (step is None and has_optimizer_state(newest)):
         return False
+    if step is None:
+        raise ValueError(
+            f"--output_dir={output_dir} has weights without optimizer state, and a {_SETTINGS} that is damaged or does "
+            "not say that the run is finished: it can't go on. Choose another directory, or leave out --do_train."
+        )
     changes = _changes(output_dir, settings)
     changes = {name: values for name, values in changes.items() if not name.startswith(_VERSION)}
     advice = "Choose another directory, or start over with --overwrite_output_dir."

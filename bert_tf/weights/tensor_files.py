@@ -20,7 +20,7 @@ from bert_tf.system.atomic import written
 from bert_tf.system.checks import is_remote
 from bert_tf.system.local_files import local_copies, private_folder, written_locally
 from bert_tf.system.messages import some
-from bert_tf.system.text_files import exists, read_json
+from bert_tf.system.text_files import LFS_POINTER, exists, foreign_kind, open_binary, read_json
 from bert_tf.weights.mapping import Weights, blocks, checksum_of
 
 Shapes = dict[str, tuple[int, ...]]
@@ -99,6 +99,18 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
     return shapes, metadata, read
 
 
+def refuse_pointer(path: str) -> None:
+    """Refuses what Git leaves in the place of a large file.
+
+    Raises:
+      ValueError: names the file, and how to get it.
+    """
+    with open_binary(path) as file:
+        beginning = file.read(len(LFS_POINTER))
+    if beginning == LFS_POINTER:
+        raise ValueError(f"{path} is {foreign_kind(beginning)}.")
+
+
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator:
     # Reopened for each tensor: the file is memory-mapped, and pages that were touched count until it is closed.
@@ -106,6 +118,7 @@ def _opened(path: str) -> Iterator:
         with safe_open(path, framework="np") as file:
             yield file
     except SafetensorError as error:
+        refuse_pointer(path)
         raise ValueError(f"{path} is not a complete safetensors file ({error}); download or copy it again.") from error
 
 
@@ -167,6 +180,7 @@ def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Ma
 def _open_pickle(file: str) -> tuple[Shapes, Reader, bool]:
     if not exists(file):
         raise FileNotFoundError(f"{file} does not exist.")
+    refuse_pointer(file)
     try:
         import torch
     except ImportError:

@@ -269,6 +269,9 @@ def test_file_that_is_no_tfrecord(one_file):
     path.write_bytes(b"[CLS] the cat sat on the mat [SEP]\n" * 40)
     with pytest.raises(record_files.RecordError, match=rf"{path} is not a TFRecord file: it looks like"):
         record_index.index_records(files, FEATURES)
+    path.write_bytes(bytes(range(255, 100, -1)))
+    with pytest.raises(record_files.RecordError, match="is not of a TFRecord file, or corrupt: its length field"):
+        record_index.index_records(files, FEATURES)
     path.write_bytes(b"\x1f\x8b\x08" + bytes(60))
     with pytest.raises(record_files.RecordError, match="gzip member at byte 0 is corrupt"):
         record_index.index_records(files, FEATURES)

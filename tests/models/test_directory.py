@@ -47,6 +47,9 @@ def test_a_directory_without_weights_says_what_was_looked_for(tmp_path):
         open_weights(str(tmp_path))
     for format in FORMATS.values():
         assert all(name in str(error.value) for name in format.looked_for)
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(FileNotFoundError, match="is the folder of a run that has no checkpoint yet: let it go on"):
+        open_weights(str(tmp_path))
 
 
 def test_the_names_are_known_before_tensorflow():

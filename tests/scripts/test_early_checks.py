@@ -138,7 +138,7 @@ CASES = {
          TRAIN | {"init_checkpoint": "whole"}),
         ("--init_checkpoint: *whole has no configuration", {"train.csv": CSV, **without(model(), "bert_config.json")},
          TRAIN | {"init_checkpoint": "whole"}),
-        ("--init_checkpoint: *bert_model.safetensors is not a complete safetensors file (*)",
+        ("--init_checkpoint: *bert_model.safetensors is a pointer of Git LFS, *: git lfs pull.",
          {"train.csv": CSV, **model(), "whole/bert_model.safetensors": LFS}, TRAIN | {"init_checkpoint": "whole"}),
         ("--init_checkpoint: *whole/bert_model.safetensors does not have the size of *bert_config.json; *position",
          {"train.csv": CSV, **model(max_position_embeddings=64)},

@@ -13,7 +13,7 @@ CASES = {
     "convert_checkpoint": [
         *models("from", {"to": "out", "format": "tf1"}, with_tokenizer=False),
         ("--from=*nowhere: there is no such", {}, {"from": "nowhere", "to": "out", "format": "tf1"}),
-        ("--from: *whole/bert_model.safetensors is not a complete safetensors file",
+        ("--from: *whole/bert_model.safetensors is a pointer of Git LFS, *: git lfs pull.",
          {**model(), "whole/bert_model.safetensors": LFS}, {"from": "whole", "to": "out", "format": "tf1"}),
         ("--to=*/model is --from: give another directory", {}, {"from": "model", "to": "model", "format": "tf1"}),
         ("--to=*is a file", {"file": "x"}, {"from": "model", "to": "file", "format": "tf1"}),

@@ -12,6 +12,8 @@ def files(tmp_path):
     (tmp_path / "choice.csv").write_text("sent1,sent2,ending0,ending1\na,b,c,d\n")
     (tmp_path / "words.conll").write_text("\nw1 O\n")
     (tmp_path / "teacher.bin").write_text("")
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "run.json").write_text('{"task_name": "custom"}')
     (tmp_path / "MRPC").mkdir()
     (tmp_path / "MRPC" / "train.tsv").write_text("sentence\tlabel\na\t1\n")
     return tmp_path
@@ -25,6 +27,10 @@ MISTAKES = {
         (["--do_train", "--task_name=mprc"], "ValueError: --task_name=mprc is not one of *mrpc"),
         (["--do_train", "--task_name=MRPC", "--data_dir=nowhere"],
          "FileNotFoundError: nowhere/train.tsv does not exist: --task_name=mrpc needs it"),
+        (["--do_train", "--task_name=mrpc", "--data_dir={}"],
+         "FileNotFoundError: *train.tsv does not exist: --task_name=mrpc needs it. Give --data_dir=*/MRPC."),
+        (["--do_predict", "--task_name=custom", "--text_a=text", "--test_file={}/two.csv", "--output_dir={}/begun"],
+         "ValueError: Nothing to evaluate or predict with: *begun has no checkpoint: the run in it ended"),
         (["--do_train", "--task_name=MRPC", "--data_dir={}/MRPC"],
          "ValueError: *MRPC/train.tsv, line 1: column 3 should be '#1 String'"),
         ([*CUSTOM, "--train_file=none.csv"], "FileNotFoundError: --train_file=none.csv"),

@@ -211,6 +211,23 @@ def test_odd_answers_end_in_one_line(odd_server, model):
     assert ODD_ANSWERS[model][1] in line
 
 
+@pytest.mark.parametrize(
+    ("server", "message"),
+    [
+        ("http://h:8501", "is an address of REST: give --rest, or host:8500 for gRPC"),
+        ("http://h:8501/v1/models/x", "has a path: give h:8501, and the model by --model"),
+        ("h:8501/x", "has a path: give h:8501, and the model by --model"),
+        ("ftp://h:1", "must be host:port, or with --rest begin with http:// or https://"),
+        ("h:99999", "has no port: h:8500 for gRPC, :8501 for REST"),
+        ("h", "has no port: h:8500 for gRPC, :8501 for REST"),
+    ],
+)
+def test_what_is_no_server_is_refused_at_once(server, message):
+    code, output, (line,) = run_client(f"--server={server}", "--model=m", "--input=text=a")
+    assert code == 1 and not output
+    assert line == f"serve_client.py: error: --server={server} {message}"
+
+
 def test_names_are_quoted_and_control_characters_are_not_printed(odd_server):
     code, output, lines = run_client(f"--server={odd_server}", "--model=a b/../c?d#e", "--rest", "--input=text=a")
     assert code == 0, lines

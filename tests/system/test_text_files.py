@@ -64,6 +64,20 @@ def test_a_file_too_large_to_be_read_whole_is_named(tmp_path):
         text_files.read_json(str(path))
 
 
+def test_a_folder_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"--train_file: '.*' is a folder; for the files in it write '.*/\*'"):
+        text_files.list_files(str(tmp_path), "--train_file")
+
+
+def test_carriage_returns_alone_are_named(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"text,label\rgood,up\rbad,down\r")
+    with pytest.raises(ValueError, match=r"x\.csv: its lines end with carriage returns alone: tr '\\r' '\\n' < FILE"):
+        list(text_files.read_text_lines(str(path)))
+    path.write_bytes(b"one\r line\r")
+    assert list(text_files.read_text_lines(str(path))) == ["one line"]
+
+
 def test_a_zero_byte_is_named(tmp_path):
     path = tmp_path / "x.txt"
     path.write_bytes(b"one line\r\nand\0 another\n")

@@ -107,7 +107,7 @@ def test_pairs_and_choices(folder):
 
 
 def test_ids_are_checked(folder, caplog):
-    with pytest.raises(ValueError, match=r"new\.csv, line 1: no 'row'; found '번호', 'text'"):
+    with pytest.raises(ValueError, match=r"new\.csv, line 1: no 'row' for --id_column; found '번호', 'text'"):
         predict(folder, "new.csv", id_column="row")
     (folder / "new.csv").write_text("id,text\n7,a\n,b\n")
     with pytest.raises(ValueError, match=r"new\.csv, line 3: --id_column=id is empty"):
@@ -122,7 +122,7 @@ def test_flags_are_refused_before_tensorflow_is_imported(folder):
     own = {"task_name": "custom", "test_file": str(folder / "new.csv"), "text_a": "text", "label": "label"}
     run = FineTuningSettings(output_dir=str(folder / "out"), do_predict=True)
     ClassificationSettings(**own, id_column="번호", copy_columns=["date"]).check(run)
-    with pytest.raises(ValueError, match=r"new\.csv, line 1: no 'day'; found"):
+    with pytest.raises(ValueError, match=r"new\.csv, line 1: no 'day' for --\w+; found"):
         ClassificationSettings(**own, copy_columns=["day"]).check(run)
     train = FineTuningSettings(output_dir=str(folder / "out"), do_eval=True)
     for name, value in (("id_column", "번호"), ("copy_columns", ["all"]), ("predictions_csv", True)):

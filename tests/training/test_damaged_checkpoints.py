@@ -152,6 +152,14 @@ def test_damaged_settings_are_unknown_ones(content, tmp_path, caplog):
     assert f"{tmp_path}/run.json" in caplog.text and "the settings of the earlier run are unknown" in caplog.text
 
 
+@pytest.mark.parametrize("content", ["", "{}"])
+def test_weights_of_which_nothing_says_that_the_run_is_finished(content, tmp_path):
+    (tmp_path / "run.json").write_text(content)
+    save_steps(tmp_path, 3)
+    with pytest.raises(ValueError, match="has weights without optimizer state, and a run.json that is damaged or does"):
+        run_directory.is_finished(str(tmp_path), {}, 3)
+
+
 def test_a_run_begins_among_no_files_that_it_would_replace(tmp_path):
     (tmp_path / "notes.md").write_text("mine")
     (tmp_path / "seed-1").mkdir()

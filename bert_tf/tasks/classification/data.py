@@ -27,6 +27,7 @@ from bert_tf.data.tables import (
     warn_of_header,
 )
 from bert_tf.system import checks
+from bert_tf.system.local_files import names_in
 from bert_tf.system.messages import named_by
 from bert_tf.system.text_files import exists
 from bert_tf.tasks.classification.label_checks import check_found_labels, warn_of_case
@@ -197,11 +198,21 @@ def check_examples(task: Task, split: Split, directory: str = "") -> tuple[list[
     if checks.is_remote(path):
         return [], False
     if not exists(path):
-        raise FileNotFoundError(_NOT_THERE.format(path=path, task=task.name))
+        raise _not_there(task, split, directory)
     return beginning(path, _examples(task, split, path))
 
 
-_NOT_THERE = "{path} does not exist: --task_name={task} needs it."
+def _not_there(task: Task, split: Split, directory: str) -> FileNotFoundError:
+    """The error that a split's file does not exist; names the folder inside of the directory that has it."""
+    message = f"{split_path(task, split, directory)} does not exist: --task_name={task.name} needs it."
+    inner = [posixpath.join(directory, name) for name in names_in(directory) if _plain(name) == _plain(task.name)]
+    there = [folder for folder in inner if exists(split_path(task, split, folder))]
+    return FileNotFoundError(message + (f" Give --data_dir={there[0]}." if there else ""))
+
+
+def _plain(name: str) -> str:
+    """A task's name without its case and hyphens, as folders are called in many ways."""
+    return re.sub("[-_]", "", name.lower())
 
 
 def read_examples(task: Task, split: Split, directory: str = "") -> list[InputExample]:
@@ -214,7 +225,7 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
     """
     path = split_path(task, split, directory)
     if not exists(path):
-        raise FileNotFoundError(_NOT_THERE.format(path=path, task=task.name))
+        raise _not_there(task, split, directory)
     examples = list(_examples(task, split, path))
     if not examples:
         what = f" with {split.keep[1].format(language=task.language)!r} in column {split.keep[0]}" if split.keep else ""

@@ -212,9 +212,9 @@ class ClassificationSettings(TableSettings, FileSettings):
                 raise ValueError(
                     f"--{name}={column} is no column of texts: in the training of {source} it had the labels."
                 )
-        if self.is_custom and earlier.get("task_name"):
-            is_own = earlier["task_name"] == self.task_name
-            pairs = earlier.get("text_b") if is_own else glue.find_task(earlier["task_name"]).train.text_b is not None
+        if self.is_custom and isinstance(name := earlier.get("task_name"), str):
+            is_own = name.lower() == "custom"
+            pairs = earlier.get("text_b") if is_own else glue.find_task(name).train.text_b is not None
             if bool(pairs) != bool(self.text_b):
                 was, now = ("two texts", "one") if pairs else ("one text", "two")
                 logging.warning(

@@ -2,8 +2,11 @@
 
 import dataclasses
 import functools
+import os
 import re
 from collections.abc import Collection
+
+from absl import logging
 
 from bert_tf.models.directory import check_model
 from bert_tf.models.open_weights import check_readable
@@ -115,6 +118,12 @@ class DomainSettings:
         for name in ("input_file", "heldout_file", "other_text"):
             if name == "input_file" or getattr(self, name) is not None:
                 check_beginning(getattr(self, name), f"--{name}", TextSettings(encoding=self.encoding))
+        flags = ("input_file", "heldout_file") if self.heldout_file else ()
+        files = [{*map(os.path.realpath, checks.check_input_files(getattr(self, name), f"--{name}"))} for name in flags]
+        if files and (both := files[0] & files[1]):
+            logging.warning(
+                "--heldout_file: %s is trained on, too: results on it say nothing about other texts.", min(both)
+            )
         self._check_task()
         _check_further("pretraining_flag", self.pretraining_flag, _OF_PRETRAINING)
         _check_further("fine_tuning_flag", self.fine_tuning_flag, _OF_FINE_TUNING)

@@ -181,8 +181,13 @@ def check_beginning(path: str, is_training: bool, version_2_with_negative: bool,
     whole = lines_at_beginning(path) is None
     found = read_squad_examples([path], is_training, version_2_with_negative, encoding=encoding, whole=whole)
     if whole and not found.examples:
-        lost = f" whose answer is where its answer_start says, of {len(found.skipped)}" if found.skipped else ""
-        raise ValueError(f"{path} has no question{lost}.")
+        if not found.skipped:
+            raise ValueError(f"{path} has no question.")
+        first = found.skipped[0]
+        raise ValueError(
+            f"{path} has no question whose answer is at its answer_start, the number of its first character from 0: of "
+            f"{first['id']!r} the answer is {first['answer'][:80]!r}, and there is {first['found'][:80]!r}."
+        )
     return len(found.examples) + len(found.skipped) if whole else None
 
 
@@ -317,7 +322,8 @@ def _training_example(question: dict, paragraph: Paragraph, version_2: bool, ans
         )
     text, start = answers[0]["text"], answers[0].get("answer_start")
     if not isinstance(start, int):
-        raise ValueError('has an answer without the number "answer_start".')
+        found = json.dumps(start)[:40] if "answer_start" in answers[0] else "missing"
+        raise ValueError(f'has an answer whose "answer_start" must be a number and is {found}.')
     end = start + len(text)
     first, last = paragraph.word_at(start), paragraph.word_at(end - 1)
     if answer_from == "offsets":

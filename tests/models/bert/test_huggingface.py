@@ -191,6 +191,10 @@ def test_files_that_are_no_bert_or_damaged(tmp_path):
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(ValueError, match=r"cut/model\.safetensors is not a complete safetensors file"):
         open_weights.open_weights(str(tmp_path / "cut"))
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+        with pytest.raises(ValueError, match=f"{name} is a pointer of Git LFS, .*: git lfs pull"):
+            open_weights.open_weights(str(tmp_path / name))
 
 
 def test_pickle_without_pytorch_and_hostile_pickle(tmp_path, monkeypatch):

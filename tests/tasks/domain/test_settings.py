@@ -53,6 +53,14 @@ def test_refusals(right, changes, message):
         dataclasses.replace(right, **changes).check()
 
 
+def test_texts_that_are_trained_on_are_not_held_out(right, tmp_path, caplog):
+    (tmp_path / "other.txt").write_text("Another sentence.\n")
+    dataclasses.replace(right, heldout_file=f"{tmp_path}/other.txt").check()
+    assert not caplog.text
+    dataclasses.replace(right, heldout_file=f"{tmp_path}/*t.txt").check()
+    assert f"--heldout_file: {tmp_path}/text.txt is trained on, too: results on it say nothing" in caplog.text
+
+
 def test_no_task_takes_no_flags_of_a_task(right):
     without = dataclasses.replace(right, train_file=None, dev_file=None, text_a=None, label=None)
     without.check()

@@ -293,6 +293,26 @@ def test_bad_files(write, text, layout, message):
         read_conll(write(text), layout)
 
 
+CSV, JSON = "It looks like CSV; this script reads a word and", "It looks like JSON; this script reads a word and"
+
+
+@pytest.mark.parametrize(
+    ("text", "scheme", "message"),
+    [
+        ("a,O\nb,B-X\n", "iob2", f"line 1 has one column. {CSV} its tag a line"),
+        ("text,tag\nb c,up\n", "iob2", CSV),
+        ('{"tokens": ["a", "b"], "tags": ["O"]}\n', "iob2", JSON),
+        ('[{"tokens": ["a"]}]\n', "iob2", JSON),
+        ("Ada was here.\nShe was in London.\n", "iob2", "If the lines are sentences: this script reads a word and"),
+        *(("O a\nB-X b\n", scheme, "its words are tags. Are the columns swapped? --word_column=-1 --tag_column=0 reads")
+          for scheme in ("iob2", "plain")),
+    ],
+)  # fmt: skip
+def test_other_formats_are_answered_with_what_they_look_like(write, text, scheme, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read_conll(write(text), Layout(tag_scheme=scheme))
+
+
 def test_tags_of_entities_are_not_plain(write, caplog, monkeypatch):
     monkeypatch.setattr(messages, "_told", set())
     read_conll(write("a NN\nb O\n"), Layout(tag_scheme="plain"))
