@@ -82,7 +82,14 @@ class NamedInputs:
         self._compile_loss = self._compile_metrics = None  # Keras would keep those of an earlier call
         super().compile(**arguments)
 
-    fit, train_on_batch, evaluate, predict = map(_checked_method, ("fit", "train_on_batch", "evaluate", "predict"))
+    def compile_from_config(self, config: dict) -> None:
+        """See `keras.Model.compile_from_config`, which calls no `compile` but Keras's own."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built and self.optimizer:
+            self.optimizer.build(self.trainable_variables)
+
+    fit, evaluate, predict = map(_checked_method, ("fit", "evaluate", "predict"))
+    train_on_batch, test_on_batch = map(_checked_method, ("train_on_batch", "test_on_batch"))
 
 
 # --- arrays ----------------------------------------------------------------------------------------------------------
@@ -105,7 +112,9 @@ def _check_shapes(inputs: Mapping) -> None:
     if not hasattr(ids, "shape"):
         raise TypeError(f"input_ids must be an array of ids, not a {type(ids).__name__}; several inputs are a dict.")
     if "float" in str(getattr(ids, "dtype", "")):
-        raise TypeError(f"input_ids must be whole numbers, not {ids.dtype}: give them as int32.")
+        raise TypeError(
+            f"input_ids must be whole numbers, not {getattr(ids.dtype, 'name', ids.dtype)}: give them as int32."
+        )
     rows = known_shape(ids)
     if rows is not None and 0 in rows:
         raise ValueError(f"input_ids has no tokens: its shape is {rows}.")
@@ -157,6 +166,8 @@ def _checked(model, method: str, args: Sequence, kwargs: Mapping) -> dict:
       TypeError, ValueError: an argument is of the wrong kind, out of range, without effect, or does not fit the model.
     """
     arguments = _by_name(model, method, args, kwargs)
+    if "_use_cached_eval_dataset" in arguments:  # `fit` evaluates data that it has checked
+        return arguments
     instead = "model.predict(tokenizer(texts))" if method == "predict" else f"model.{method}({_DATASET})"
     for name, least in _NUMBERS.items():
         if arguments.get(name) is not None:
@@ -179,7 +190,11 @@ def _checked(model, method: str, args: Sequence, kwargs: Mapping) -> dict:
 def _checked_data(model, data: Sequence, who: str, instead: str, batch_size: int | None) -> list:
     """Inputs, and if given labels and weights, with arrays for lists of numbers."""
     x, y, *weights = *data, *[None] * (2 - len(data))
-    _refuse_text(x, who, instead)
+    is_table = hasattr(x, "columns") and any(holds_text(x[name]) for name in x.columns)
+    if is_table or (x is None and y is None):
+        raise TypeError(f"{who} takes token ids, not {'nothing' if x is None else 'a table'}: {instead}. {_TOKENIZER}")
+    for part in (x, *keras.tree.flatten(getattr(x, "element_spec", ()))):
+        _refuse_text(part, who, instead)
     if x is not None and not isinstance(x, Mapping | list | tuple) and not hasattr(x, "shape"):  # a dataset
         if batch_size is not None:
             raise ValueError(
@@ -196,10 +211,17 @@ def _checked_data(model, data: Sequence, who: str, instead: str, batch_size: int
         y = {name: _as_array(value, name) for name, value in y.items()}
     else:
         y = [_as_array(part, "y") for part in y] if isinstance(y, list) and len(names) > 1 else _as_array(y, "y")
+    weights = [_as_array(value, "sample_weight") for value in weights]
+    if any(str(getattr(part, "dtype", "")) in ("object", "category") for part in keras.tree.flatten(y)):
+        raise TypeError(f"{who}: labels are numbers, one for each row of input_ids, not objects, None or categories.")
+    if weights and isinstance(weights[0], np.ndarray) and (weights[0] < 0).any():
+        raise ValueError(f"{who}: sample_weight must be at least 0.")
     rows = known_shape(x.get("input_ids") if isinstance(x, Mapping) else x)
-    for part in map(known_shape, keras.tree.flatten(y)):
+    for part in map(known_shape, keras.tree.flatten([y, weights])):
         if rows and part and part[0] != rows[0]:
-            raise ValueError(f"{who}: {rows[0]} rows of input_ids and {part[0]} labels: there must be as many of both.")
+            raise ValueError(
+                f"{who}: {rows[0]} rows of input_ids and {part[0]} labels or weights: give as many of each."
+            )
     return [x, y, *weights][: max(len(data), 1)]
 
 

@@ -16,6 +16,7 @@ from keras import ops
 from bert_tf.models import objectives
 from bert_tf.models.base_models import Pretrained, TaskModel
 from bert_tf.models.baselines import FeatureReader, apply_bilstm, bilstm
+from bert_tf.models.config import ACTIVATIONS
 from bert_tf.models.dropout import dropout, in_scope, several_rows
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.head_config import HeadConfig, head_in, labels_of
@@ -177,6 +178,8 @@ class BertForSequenceClassification(ClassifierModel):
         self.problem_type = problem_type
         self.recurrent = self.reader = self.windows = None
         dtype = self.dtype_policy
+        if hidden_act not in (None, *ACTIVATIONS):
+            raise ValueError(f"hidden_act={hidden_act!r} is not one of {', '.join(ACTIVATIONS)}")
         if window_pooling:
             self.windows = WindowPooling(window_pooling, name="window_pooling", dtype=dtype)
         if features or head.lstm_on_top:

@@ -115,6 +115,7 @@ def test_saved_keras_model_gives_the_same_outputs(name, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert type(loaded) is type(model) and loaded.get_config() == model.get_config()
+    assert loaded.compiled and loaded.optimizer.get_config() == model.optimizer.get_config()
     assert loaded.objective is model.objective or name in ("similarity", "electra")  # which make their own
     for actual, value in zip(keras.tree.flatten(loaded(features)), keras.tree.flatten(expected), strict=True):
         np.testing.assert_allclose(actual, value, atol=1e-6)

@@ -67,8 +67,10 @@ def test_a_second_compile_forgets_the_first():
     ("classifier", np.eye(5)[NUMBERS], r"^label_ids must be \[batch\], not .*; of one-hot labels give labels.argmax"),
     ("classifier", ["a", "b", "c", "a"], "^fit: labels are numbers, not names"),
     ("classifier", pandas.Series(["a"] * 4), "^fit: labels are numbers, not names"),
+    ("classifier", [1, None, 0, 1], "^fit: labels are numbers, one for each row of input_ids, not objects, None"),
+    ("classifier", pandas.Series([1, 0, 2, 1], dtype="category"), "^fit: labels are numbers, one for each row"),
     ("classifier", [0.5, 1, 2, 0], r"^label_ids\[0\] is 0.5, but must be a class, from 0 to 4"),
-    ("classifier", NUMBERS[:3], "^fit: 4 rows of input_ids and 3 labels: there must be as many of both"),
+    ("classifier", NUMBERS[:3], "^fit: 4 rows of input_ids and 3 labels or weights: give as many of each"),
     ("labels", NUMBERS, r"^label_ids must be \[batch, 3\], not \(4,\)"),
     ("labels", np.eye(4)[NUMBERS], r"^label_ids must be \[batch, 3\], not \(4, 4\)"),
     ("tagger", NUMBERS, r"^label_ids must be \[batch, 6\], not \(4,\)"),
@@ -93,6 +95,8 @@ def test_lists_of_numbers_are_arrays():
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
+    ({"sample_weight": [1, 1, 1]}, "^fit: 4 rows of input_ids and 3 labels or weights"),
+    ({"sample_weight": -np.ones(4)}, "^fit: sample_weight must be at least 0"),
     ({"epochs": "3"}, "^epochs must be a whole number, not '3'"),
     ({"batch_size": 0}, "^batch_size=0 must be at least 1"),
     ({"validation_split": 2}, "^validation_split=2 must be at least 0 and less than 1"),
@@ -108,6 +112,21 @@ def test_arguments_that_are_none(arguments, message):
     assert "\n" not in str(caught.value)
 
 
+def test_data_that_are_no_token_ids():
+    texts, table = ["a text"] * 4, pandas.DataFrame({"text": ["a text"] * 4, "label": NUMBERS})
+    for data in ((), (table,), (table[["text"]], table.label), (dataset(texts, NUMBERS),), (dataset(inputs(), texts),)):
+        with pytest.raises(TypeError, match=r"^fit takes token ids, not (nothing|a table|strings): model.fit\("):
+            compiled().fit(*data)
+    weights = [1.0, 0.0, 2.0, 1.0]
+    found = [compiled_evaluation(kind(weights)) for kind in (list, np.array)]
+    assert found[0] == found[1] != compiled_evaluation(None)
+
+
+def compiled_evaluation(weights):
+    keras.utils.set_random_seed(1)
+    return compiled().evaluate(inputs(), NUMBERS, sample_weight=weights, verbose=0)
+
+
 def test_a_dataset_has_its_batches():
     model, data = compiled(), dataset(inputs(), NUMBERS)
     for call in (model.fit, model.evaluate, model.predict):
@@ -115,6 +134,7 @@ def test_a_dataset_has_its_batches():
             call(data, batch_size=4)
     with pytest.raises(ValueError, match="validation_data: the dataset has its batches already"):
         model.fit(data, validation_data=data, validation_batch_size=4)
+    assert "val_loss" in model.fit(inputs(), NUMBERS, batch_size=2, validation_data=data, verbose=0).history
 
 
 def test_class_weight_of_some_classes_and_without_labels():

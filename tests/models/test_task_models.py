@@ -245,6 +245,8 @@ def test_sample_weights():
         ({"num_labels": 3, "problem_type": "regression"}, "num_labels=3 does not fit problem_type='regression'"),
         ({"num_labels": 1, "problem_type": "single_label_classification"}, "num_labels=1 does not fit"),
         ({"dropout_rate": 1.0}, "dropout_rate must be a probability"),
+        ({"dropout_rate": "0.1"}, "dropout_rate must be a probability"),
+        ({"hidden_act": "swish"}, "hidden_act='swish' is not one of gelu, gelu_erf, relu"),
     ],
 )
 def test_bad_arguments(arguments, message):
