@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from bert_tf.data.tables import TableSettings
 from bert_tf.tasks.choice.data import ChoiceExample, Columns, read_examples
 
 SWAG = """,video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label
@@ -32,19 +31,6 @@ def test_swag(tmp_path):
     unlabeled = "".join(line.rpartition(",")[0] + "\n" for line in SWAG.replace("\ngoes", "goes").splitlines())
     test = read_examples(write(tmp_path, "test.csv", unlabeled), labels_needed=False)
     assert [example.label for example in test] == [None, None] and test[1].choices == second.choices
-
-
-def test_other_delimiters(tmp_path):
-    text = "sent1;sent2;ending0;ending1;label\nOn stage, he;;sits, then goes;sings;1\n"
-    expected = ChoiceExample("0", "On stage, he", "", ("sits, then goes", "sings"), 1)
-    assert read_examples(write(tmp_path, "a.csv", text)) == [expected]
-    named = Columns("sent1", "sent2", ("ending0", "ending1"), "label")
-    assert read_examples(write(tmp_path, "b.csv", text), named) == [expected]
-    by_number = Columns("0", "1", ("2", "3"), "4")
-    rows = write(tmp_path, "c.csv", text.splitlines()[1] + "\n")
-    assert read_examples(rows, by_number, table=TableSettings(csv_delimiter=";")) == [expected]
-    with pytest.raises(ValueError, match="--csv_delimiter=';;' must be one character"):
-        read_examples(rows, by_number, table=TableSettings(csv_delimiter=";;"))
 
 
 @pytest.mark.parametrize(
