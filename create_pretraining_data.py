@@ -21,15 +21,17 @@ shards that are not finished. Beside the records, pretraining_data.<name of the 
 and how they were made.
 """
 
+import os
 import shlex
 
 from absl import flags, logging
 
 from bert_tf.pretraining import corpus, corpus_formats
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings, settings_of_records
-from bert_tf.pretraining.vocabulary_files import check_vocabulary
+from bert_tf.pretraining.vocabulary_files import check_vocabulary, tokenizer_of
 from bert_tf.system import checks, script
 from bert_tf.system.declare import declared_in, define_flags, flags_given, settings_of
+from bert_tf.system.messages import unheard
 
 FLAGS = flags.FLAGS
 define_flags(RecordSettings, InstanceSettings, corpus_formats.TextSettings)
@@ -44,8 +46,14 @@ def main(_):
     beam_options = given.pop("beam_option", ())
     corpus.check_beginning(records.input_file, "--input_file", text)
     check_vocabulary(records.vocab_file)
-    for path in records.output_file.split(","):
-        checks.check_output_file(path.strip(), "--output_file")
+    if os.path.isfile(records.vocab_file):
+        with unheard():
+            tokenizer_of(records, instances, given.get("do_lower_case"), given.get("strip_accents"))
+    read = [*checks.check_input_files(records.input_file, "--input_file"), records.vocab_file]
+    for path in records.output_files:
+        checks.check_output_file(path, "--output_file")
+    local = [path for path in records.output_files if not checks.is_remote(path)]
+    checks.check_output_files(local, read, f"--output_file={records.output_file}")
     script.start_tensorflow()
     from bert_tf.pretraining import create
 

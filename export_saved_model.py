@@ -15,7 +15,7 @@ from absl import flags, logging
 
 from bert_tf.models import open_weights
 from bert_tf.models.directory import check_model
-from bert_tf.serving import detect_task
+from bert_tf.serving import check_file, detect_task
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, setting, settings_of
 from bert_tf.system.messages import named_by, unheard
@@ -112,6 +112,8 @@ def main(_):
     checks.check_outside(settings.export_dir, "--export_dir", directory_of(settings.model_dir), "--model_dir")
     if files:
         detect_task.choose_max_seq_length(files, settings.max_seq_length)
+        if settings.check_file:
+            check_file.check_beginning(settings.check_file, settings.encoding, task, files.head, settings.text_pairs)
     # TensorFlow is imported here, so that --help and flag errors appear at once.
     script.start_tensorflow()
     from bert_tf.serving import compare_export, export, other_runtimes

@@ -18,6 +18,7 @@ from absl import flags, logging
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags, settings_of
 from bert_tf.tasks.domain.settings import DomainSettings
+from bert_tf.tasks.domain.start import check_beginning
 
 FLAGS = flags.FLAGS
 define_flags(DomainSettings)
@@ -27,6 +28,7 @@ def main(_):
     logging.set_verbosity(logging.INFO)
     settings = settings_of(DomainSettings, FLAGS)
     settings.check()
+    check_beginning(settings)
     script.start_tensorflow()
     from bert_tf.tasks.domain.recipe import adapt
     from bert_tf.tasks.domain.report import closing_lines

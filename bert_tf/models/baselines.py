@@ -18,7 +18,7 @@ from keras import ops
 from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import dropout, in_scope
-from bert_tf.models.head_config import TOKEN_READERS, HeadConfig, head_in, labels_of
+from bert_tf.models.head_config import BASELINES, TOKEN_READERS, HeadConfig, head_in, kind_of, labels_of
 from bert_tf.models.heads import ClassifierModel, LinearHead, classification_objective
 from bert_tf.models.inputs import ROW_INPUTS, require_inputs
 from bert_tf.models.keras_calls import NamedInputs
@@ -240,18 +240,6 @@ class BertFeatureTagger(ClassifierModel):
 # --- without BERT -----------------------------------------------------------------------------------------------------
 
 # --model -> the architecture's name in a trained model's head_config.json.
-ARCHITECTURES = {"bilstm": "BilstmClassifier", "cnn": "CnnClassifier"}
-
-# Default of --learning_rate in run_classifier.py: BERT's would hardly move random weights.
-LEARNING_RATE = 1e-3
-
-# Name of the output layer's weights in checkpoints; different from BERT's classifier, so that they can't be confused.
-OUTPUT_LAYER = "baseline/output_weights"
-
-
-def kind_of(architecture: str | None) -> str | None:
-    """The --model value of an architecture; None for a BERT's."""
-    return next((kind for kind, name in ARCHITECTURES.items() if name == architecture), None)
 
 
 def create_config(
@@ -266,8 +254,8 @@ def create_config(
     Raises:
       ValueError: no such model, or U is not such a multiple; names the flag.
     """
-    if model not in ARCHITECTURES:
-        raise ValueError(f"--model={model} is not one of {', '.join(ARCHITECTURES)}.")
+    if model not in BASELINES:
+        raise ValueError(f"--model={model} is not one of {', '.join(BASELINES)}.")
     if hidden_size % (parts := TOKEN_READERS[model]):
         raise ValueError(f"--hidden_size={hidden_size} must be a multiple of {parts} for --model={model}.")
     return BertConfig(
@@ -311,12 +299,12 @@ class BaselineClassifier(NamedInputs, Rebuilt, keras.Model):
         stored = head_in(config)
         self.config = BertConfig.from_dict(config, allow_unknown=True) if isinstance(config, dict) else config
         self.kind = kind or kind_of(stored.architecture)
-        if self.kind not in ARCHITECTURES:
-            raise ValueError(f"kind={kind!r} is not one of {', '.join(ARCHITECTURES)}.")
+        if self.kind not in BASELINES:
+            raise ValueError(f"kind={kind!r} is not one of {', '.join(BASELINES)}.")
         problem_type = problem_type or stored.problem_type
         problem_type = problem_type or ("regression" if num_labels == 1 else "single_label_classification")
         self.objective = classification_objective(problem_type, num_labels)
-        self.head_config = HeadConfig(ARCHITECTURES[self.kind], labels_of(labels, config), problem_type)
+        self.head_config = HeadConfig(BASELINES[self.kind], labels_of(labels, config), problem_type)
         self.head_config.check_num_labels(num_labels)
         self.num_labels, self.dropout_rate, self.seed = num_labels, dropout_rate, seed
         self.seed_generator = keras.random.SeedGenerator(seed)

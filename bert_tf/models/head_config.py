@@ -18,8 +18,9 @@ HEAD_CONFIG = "head_config.json"
 # The classifiers of texts, words and choices, whose variables have the same names and shapes.
 CLASSIFIERS = ("BertForSequenceClassification", "BertForTokenClassification", "BertForMultipleChoice")
 
-# Those of `baselines`.
-WITHOUT_BERT = ("BilstmClassifier", "CnnClassifier")
+# Those of `baselines`: --model -> class.
+BASELINES = {"bilstm": "BilstmClassifier", "cnn": "CnnClassifier"}
+WITHOUT_BERT = tuple(BASELINES.values())
 
 # What reads embeddings or features of tokens -> what its number of outputs must be a multiple of.
 TOKEN_READERS = {"bilstm": 2, "cnn": 3}
@@ -33,6 +34,11 @@ _MOST_LABELS, _LARGEST = 1 << 20, 1 << 16
 
 # The keys about the head in a configuration of Hugging Face, or of an earlier version.
 KEYS_IN_CONFIG = ("architectures", "id2label", "label2id", "problem_type", "lstm_on_top")
+
+
+def kind_of(architecture: str | None) -> str | None:
+    """The --model value of an architecture; None for a BERT's."""
+    return next((kind for kind, name in BASELINES.items() if name == architecture), None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,6 +165,12 @@ class HeadConfig:
     def to_json(self) -> str:
         """The content of a head_config.json."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+
+    @property
+    def lacks_labels(self) -> bool:
+        """Whether the model has classes whose labels are not known."""
+        is_classifier = self.problem_type not in (None, "regression") or self.architecture == CLASSIFIERS[1]
+        return is_classifier and self.labels is None
 
     @property
     def variant(self) -> str | None:

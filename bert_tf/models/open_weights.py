@@ -193,6 +193,11 @@ def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> W
     return choose_part(weights, part) if part else weights
 
 
+def has_optimizer_state(path: str) -> bool:
+    """Whether weights have the Adam moments, without which training can't continue from them."""
+    return any(name.endswith("/adam_m") for name in open_weights(path).shapes)
+
+
 def choose_part(weights: Weights, part: str) -> Weights:
     """One of the models in a file; the file's only one where nothing shows which it is.
 

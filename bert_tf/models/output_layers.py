@@ -15,13 +15,11 @@ from bert_tf.models.head_config import CLASSIFIERS, HeadConfig
 from bert_tf.system.messages import some
 from bert_tf.weights.mapping import Weights, base_name
 
+# That of a classifier without BERT; different from BERT's, so that they can't be confused.
+BASELINE_LAYER = "baseline/output_weights"
+
 # The output layers of classifiers of texts, words and choices: on BERT, on features of a frozen one, without BERT.
-OUTPUT_LAYERS = (
-    "output_weights",
-    "feature_classifier/output_weights",
-    "tagger/output_weights",
-    "baseline/output_weights",
-)
+OUTPUT_LAYERS = ("output_weights", "feature_classifier/output_weights", "tagger/output_weights", BASELINE_LAYER)
 
 
 def placeholders(count: int) -> tuple[str, ...]:

@@ -34,16 +34,14 @@ from bert_tf.pretraining.corpus import Corpus
 from bert_tf.pretraining.corpus_formats import TextSettings, likely_language
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings, settings_of_records
 from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard, read_summary, summary_path
-from bert_tf.pretraining.vocabulary_files import read_tokenizer, vocabulary_sha256
+from bert_tf.pretraining.vocabulary_files import tokenizer_of, vocabulary_sha256
 from bert_tf.system import atomic, run_lock, workers
-from bert_tf.system.checks import check_output_dir, is_remote
+from bert_tf.system.checks import check_output_dir, check_output_files, is_remote
 from bert_tf.system.cores import available_cores
 from bert_tf.system.local_files import names_in, paths_beginning_with
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_files import list_files
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import directory_of, read_casing, resolve_casing
-from bert_tf.text.wordpiece import FullTokenizer
 
 _FORMAT = 1  # of the records, in fingerprints
 # Flags that earlier versions did not have -> what they did.
@@ -92,10 +90,7 @@ def create_pretraining_data(
     )
     # ELECTRA's original ends its rows with the file.
     text = dataclasses.replace(text or TextSettings(), joins_files=instances.rows != "electra")
-    casing = resolve_casing(do_lower_case, strip_accents, read_casing(directory_of(vocab_file)))
-    tokenizer = read_tokenizer(vocab_file, casing.do_lower_case, casing.strip_accents, instances.rows == "electra")
-    tokenizer.check_casing(vocab_file, do_lower_case, strip_accents)
-    _check_tokenizer(tokenizer, instances, records.word_boundaries or records.segmenter)
+    tokenizer = tokenizer_of(records, instances, do_lower_case, strip_accents)
     vocabulary = {"vocab_sha256": vocabulary_sha256(vocab_file), "vocab_size": tokenizer.vocab_size}
     job, flags = _job_of(records, instances, text, tokenizer, vocabulary["vocab_sha256"])
     _check_files(job)
@@ -127,32 +122,13 @@ def _job_of(
     input_files = list_files(records.input_file, flag="--input_file")
     job = ShardJob(
         input_files=tuple(input_files),
-        output_files=tuple(filter(None, map(str.strip, records.output_file.split(",")))),
+        output_files=records.output_files,
         text=text,
         records=dataclasses.replace(records, **casing),
         instances=instances,
         fingerprint=_fingerprint(flags, input_files, vocab_sha256),
     )
     return job, flags
-
-
-def _check_tokenizer(tokenizer: Tokenizer, settings: InstanceSettings, words: str | None) -> None:
-    """Raises ValueError for flags that mean nothing with the tokenizer; names them."""
-    if words and not (isinstance(tokenizer, FullTokenizer) and not tokenizer.basic_tokenizer.never_split):
-        raise ValueError(
-            "--word_boundaries, --segmenter: they find the words of word pieces (vocab.txt); the pieces of this "
-            "--vocab_file say themselves where a word begins."
-        )
-    if settings.rows == "electra" and not isinstance(tokenizer, FullTokenizer):
-        raise ValueError(
-            "--rows=electra makes ELECTRA's rows, of word pieces (vocab.txt), but this --vocab_file is "
-            f"{tokenizer.vocab_kind}."
-        )
-    if settings.nsp and len(tokenizer.between_tokens) > 1:
-        raise ValueError(
-            f"--nsp: models of {tokenizer.vocab_kind} have one segment, and no next sentence to predict: give "
-            "--nsp=false."
-        )
 
 
 def _fingerprint(flags: dict, input_files: Sequence[str], vocab_sha256: str) -> str:
@@ -169,22 +145,9 @@ def _fingerprint(flags: dict, input_files: Sequence[str], vocab_sha256: str) -> 
 
 def _check_files(job: ShardJob) -> None:
     """Refuses output that would overwrite something else, and a scratch directory that is not local."""
-
-    def key(path: str) -> str:
-        return path if "://" in path else os.path.realpath(path)
-
     flag = f"--output_file={job.records.output_file}"
-    if not job.output_files:
-        raise ValueError(f"--output_file names no file: {job.records.output_file!r}")
-    read, written = set(map(key, [*job.input_files, job.records.vocab_file])), set()
-    for path in (path for shard in range(job.num_shards) for path in job.files(shard)):
-        if key(path) in read:
-            raise ValueError(f"{flag}: {path} would overwrite a file that is read")
-        if key(path) in written:
-            raise ValueError(f"{flag}: {path} is named twice")
-        if tf.io.gfile.exists(path) and tf.io.gfile.isdir(path):
-            raise ValueError(f"{flag}: {path} is a directory; name a file in it")
-        written.add(key(path))
+    written = [path for shard in range(job.num_shards) for path in job.files(shard)]
+    check_output_files(written, [*job.input_files, job.records.vocab_file], flag)
     for path in job.output_files:
         if re.search(r"\.(csv|tsv|jsonl?|txt)$", path) and tf.io.gfile.exists(path):
             raise ValueError(f"{flag}: {path} is there, and by its name no file of records: choose another name")

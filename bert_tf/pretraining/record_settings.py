@@ -113,6 +113,18 @@ class RecordSettings:
         (), "A further option for Beam; can be repeated: --beam_option=--project=my-project."
     )
 
+    @property
+    def output_files(self) -> tuple[str, ...]:
+        """The names in output_file.
+
+        Raises:
+          ValueError: there are none.
+        """
+        files = tuple(filter(None, map(str.strip, self.output_file.split(","))))
+        if not files:
+            raise ValueError(f"--output_file names no file: {self.output_file!r}")
+        return files
+
 
 @dataclasses.dataclass(frozen=True)
 class InstanceSettings:

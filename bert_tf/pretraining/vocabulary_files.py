@@ -4,6 +4,7 @@ import hashlib
 import os
 import posixpath
 
+from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings
 from bert_tf.system.checks import check_file
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_files import file_sha256, read_json
@@ -12,7 +13,7 @@ from bert_tf.text.byte_bpe import MERGES, ByteBpeTokenizer
 from bert_tf.text.sentence_piece import KoBertTokenizer
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_choice import tokenizer_class_of, tokenizer_of_file
-from bert_tf.text.tokenizer_files import Casing, find_model, is_there
+from bert_tf.text.tokenizer_files import Casing, directory_of, find_model, is_there, read_casing, resolve_casing
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
 
 
@@ -31,6 +32,40 @@ def read_tokenizer(
     default = ElectraTokenizer if electra else FullTokenizer
     tokenizer = tokenizer_of_file(vocab_file, Casing(do_lower_case, strip_accents), default)
     tokenizer.check_vocabulary()
+    return tokenizer
+
+
+def tokenizer_of(
+    records: RecordSettings, settings: InstanceSettings, do_lower_case: bool | None, strip_accents: bool | None
+) -> Tokenizer:
+    """The tokenizer of the settings' vocabulary.
+
+    Args:
+      do_lower_case, strip_accents: None: the files beside the vocabulary say it, or else as in the original.
+
+    Raises:
+      ValueError: see `read_tokenizer`; a flag contradicts the files, or means nothing with the tokenizer: names it.
+    """
+    vocab_file = records.vocab_file
+    casing = resolve_casing(do_lower_case, strip_accents, read_casing(directory_of(vocab_file)))
+    tokenizer = read_tokenizer(vocab_file, casing.do_lower_case, casing.strip_accents, settings.rows == "electra")
+    tokenizer.check_casing(vocab_file, do_lower_case, strip_accents)
+    words = records.word_boundaries or records.segmenter
+    if words and not (isinstance(tokenizer, FullTokenizer) and not tokenizer.basic_tokenizer.never_split):
+        raise ValueError(
+            "--word_boundaries, --segmenter: they find the words of word pieces (vocab.txt); the pieces of this "
+            "--vocab_file say themselves where a word begins."
+        )
+    if settings.rows == "electra" and not isinstance(tokenizer, FullTokenizer):
+        raise ValueError(
+            "--rows=electra makes ELECTRA's rows, of word pieces (vocab.txt), but this --vocab_file is "
+            f"{tokenizer.vocab_kind}."
+        )
+    if settings.nsp and len(tokenizer.between_tokens) > 1:
+        raise ValueError(
+            f"--nsp: models of {tokenizer.vocab_kind} have one segment, and no next sentence to predict: give "
+            "--nsp=false."
+        )
     return tokenizer
 
 

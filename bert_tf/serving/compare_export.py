@@ -8,14 +8,13 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.models.directory import read_head
-from bert_tf.models.output_layers import spelled_as
 from bert_tf.serving import loaded_export
+from bert_tf.serving.check_file import check_comparable, check_pairs, read_rows
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 from bert_tf.serving.tagger import Tagger
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_encodings import UTF_8
-from bert_tf.system.text_files import read_text_lines
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import metrics as ner_metrics
 from bert_tf.tasks.ner.outputs import TaggingSettings
@@ -24,7 +23,6 @@ from bert_tf.tasks.squad import data as squad_data
 from bert_tf.tasks.squad import metrics as squad_metrics
 from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings
 from bert_tf.text import tokenizer_files
-from bert_tf.text.characters import plain_name, trimmed
 
 _ROWS = 32
 _SAME_SCORE = 0.05  # two scores of a regression that count as the same answer
@@ -69,9 +67,7 @@ def refuse_unfit(check_file: str, model_dir: str, task: str, text_pairs: bool = 
     """
     if not tf.io.gfile.exists(check_file):
         raise FileNotFoundError(f"--check_file={check_file} does not exist")
-    examples, _ = _read(task, check_file, encoding, model_dir)
-    if text_pairs and isinstance(examples[0], str):
-        raise ValueError(f"{check_file} has lines of one text; an export with --text_pairs takes two")
+    check_pairs(check_file, _read(task, check_file, encoding, model_dir)[0], text_pairs)
 
 
 def compare(export: str, model_dir: str, check_file: str, encoding: str = UTF_8) -> Comparison:
@@ -163,39 +159,16 @@ def _answerer(
 
 def _read(task: str, check_file: str, encoding: str, model_dir: str) -> _Data:
     """The examples of a file, and how answers are scored; refuses an unfit file."""
+    check_comparable(task, multi_label=False)
     readers = {"classification": _read_rows, "regression": _read_rows, "squad": _read_questions, "ner": _read_sentences}
-    if task not in readers:
-        *names, last = readers
-        raise ValueError(f"--check_file is for {', '.join(names)} and {last}, not for {task}")
     return readers[task](check_file, encoding, model_dir)
 
 
 def _read_rows(check_file: str, encoding: str, model_dir: str) -> _Data:
     """Texts or pairs; accuracy, or the correlation of a regression."""
     predictor = Predictor(model_dir)
-    if predictor.task.multi_label:
-        raise ValueError("--check_file can't score several labels per example")
-    rows, gold = [], []
-    for number, line in enumerate(read_text_lines(check_file, encoding=encoding), 1):
-        *texts, label = map(trimmed, line.split("\t"))
-        label = plain_name(label)
-        if len(texts) not in (1, 2) or (rows and (len(texts) == 1) != isinstance(rows[0], str)):
-            raise ValueError(f"{check_file}, line {number}: expected text, perhaps a second text, and label, with tabs")
-        if predictor.task.is_regression:
-            try:
-                gold.append(float(label))
-            except ValueError:
-                raise ValueError(f"{check_file}, line {number}: {label!r} is not a number") from None
-        elif (known := spelled_as([label], predictor.labels)[0]) in predictor.labels:
-            gold.append(known)
-        else:
-            header = "; a header must be left out" if number == 1 else ""
-            raise ValueError(
-                f"{check_file}, line {number}: the model has no label {label!r}; it has {predictor.labels}{header}"
-            )
-        rows.append(tuple(texts) if len(texts) == 2 else texts[0])
-    if not rows:
-        raise ValueError(f"{check_file} has no lines")
+    check_comparable("classification", predictor.task.multi_label)
+    rows, gold = read_rows(check_file, encoding, predictor.labels, predictor.task.is_regression)
     if predictor.task.is_regression:
         return rows, lambda answers: {"pearson": float(np.corrcoef(answers, gold)[0, 1])}
     return rows, lambda answers: {"accuracy": float(np.mean(np.equal(answers, gold)))}

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 
 from bert_tf.system.messages import unheard
-from bert_tf.system.text_files import list_files
+from bert_tf.system.text_files import is_folder, list_files
 
 
 def check_file(path: str | None, flag: str) -> None:
@@ -130,6 +130,27 @@ def check_output_file(path: str, flag: str) -> None:
     if os.path.isdir(path):
         raise ValueError(f"{flag}={path} is a directory; name a file in it.")
     check_output_dir(os.path.dirname(path) or ".", flag)
+
+
+def check_output_files(paths: Iterable[str], read: Iterable[str], flag: str) -> None:
+    """Refuses to write files that are read or named twice, and directories.
+
+    Raises:
+      ValueError: names the flag and the path.
+    """
+
+    def key(path: str) -> str:
+        return path if is_remote(path) else os.path.realpath(path)
+
+    read, written = set(map(key, read)), set()
+    for path in paths:
+        if key(path) in read:
+            raise ValueError(f"{flag}: {path} would overwrite a file that is read")
+        if key(path) in written:
+            raise ValueError(f"{flag}: {path} is named twice")
+        if is_folder(path):
+            raise ValueError(f"{flag}: {path} is a directory; name a file in it")
+        written.add(key(path))
 
 
 def is_remote(path: str) -> bool:

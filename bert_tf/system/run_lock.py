@@ -214,12 +214,15 @@ def _renew(claim: _Claim, ended: threading.Event) -> None:
 
 def _read(path: str) -> dict:
     """What a lock file says; empty if there is none, or it is damaged."""
-    import tensorflow as tf
+    absent, opened = FileNotFoundError, open
+    if is_remote(path):
+        import tensorflow as tf
 
+        absent, opened = tf.errors.NotFoundError, tf.io.gfile.GFile
     try:
-        with tf.io.gfile.GFile(path, "rb") as file:
+        with opened(path, "rb") as file:
             content = parse_json(file.read(_MOST_BYTES).decode(), path)
-    except (tf.errors.NotFoundError, ValueError):
+    except (absent, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
 

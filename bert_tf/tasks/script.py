@@ -151,13 +151,7 @@ def _describe(
         run = dataclasses.replace(run, init_checkpoint=run.teacher)
     run = task.resolve(run, newest)
     run.check_trains_bert(task.trains_bert)
-    if run.teacher and task.trains_bert and not (run.layers or run.init_checkpoint or run.bert_config_file or newest):
-        raise ValueError(
-            "--teacher: there is no student. Give --student_layers for one made of the teacher's layers, or "
-            "--init_checkpoint or --bert_config_file for one of its own."
-        )
-    if run.lora_rank is not None and not (run.init_checkpoint or newest):
-        raise ValueError("--lora_rank adapts a trained encoder: give --init_checkpoint.")
+    beginning.check_student(run, newest, task.trains_bert)
     files, tokenizer = task.describe(run, newest)
     if run.layers:
         files.config = students.shallower(files.config, run.layers)

@@ -13,10 +13,10 @@ from typing import TypeVar
 
 from bert_tf.models import directory as model_directory
 from bert_tf.models import open_weights, output_layers, pretrained
-from bert_tf.models.config import check_frozen_layers
+from bert_tf.models.config import BertConfig, check_frozen_layers
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import is_encoder_variable
-from bert_tf.models.head_config import NO_HEAD, HeadConfig
+from bert_tf.models.head_config import BASELINES, NO_HEAD, HeadConfig
 from bert_tf.models.lora import check_lora_rank
 from bert_tf.models.variable_names import check_depth, expected_shapes
 from bert_tf.system.checks import is_remote
@@ -26,7 +26,7 @@ from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import run_directory
 from bert_tf.training.settings import FineTuningSettings, ModelSettings
-from bert_tf.training.teacher import open_teacher
+from bert_tf.training.teacher import open_teacher, with_labels_of
 from bert_tf.weights.bundle import DamagedError, latest_checkpoint
 from bert_tf.weights.mapping import Weights
 
@@ -37,12 +37,14 @@ Adjustment = Callable[[Weights], Weights]
 
 
 def checked_settings(
-    kind: type[TaskSettings], values: Flags, layers: Sequence[str] = ()
+    kind: type[TaskSettings], values: Flags, layers: Sequence[str] = (), check_model: Callable | None = None
 ) -> tuple[FineTuningSettings, TaskSettings]:
     """The settings of a fine-tuning run and of its task from a script's flags, checked without TensorFlow.
 
     Args:
       layers: the output layers of the task's models, without one of which a model can only be trained.
+      check_model: (settings of the task, of the run, the checkpoint in --output_dir or None, files of the model, its
+        tokenizer, names of the weights that the run begins with) -> refuses what does not fit the model.
 
     Raises:
       OSError, ValueError: a setting makes no sense, or a file or a model does not exist or fit; names the flag.
@@ -50,29 +52,66 @@ def checked_settings(
     run, own = settings_of(FineTuningSettings, values), settings_of(kind, values)
     run.check()
     run.check_given_once(flags_given(values))
-    head = own.check(run)
+    head = _with_labels(run, own, layers).check(run)
     if not is_remote(run.output_dir):
         if not run.overwrite_output_dir:
             run_directory.check_script(run.output_dir, dataclasses.asdict(own))
             if run.do_train:
                 run_directory.check_own(run.output_dir)
         with unheard():
-            _check_model(run, own, layers, head)
+            if run.do_train and "TF_CONFIG" not in os.environ:  # of several workers only one owns it
+                run_directory.check_free(run.output_dir)
+            _check_model(run, own, layers, head, check_model)
+            if run.do_train and not (run.overwrite_output_dir or run.num_seeds > 1 or run.search):
+                _check_finished(run)
     return run, own
 
 
-def _check_model(run: FineTuningSettings, own, layers: Sequence[str], head: HeadConfig | None) -> None:
+def _check_finished(run: FineTuningSettings) -> None:
+    """Refuses a finished run with other settings, of those that are known before the data is read."""
+    earlier = run_directory.read_settings(run.output_dir)
+    step, is_alike = earlier.get(run_directory.FINISHED), earlier.get("lora_rank") == run.lora_rank
+    if step is None or not is_alike:  # `run_directory.check_fixed` says what differs
+        return
+    known = {name: value for name, value in dataclasses.asdict(run).items() if value is not None}
+    if run.num_train_epochs > earlier.get("num_train_epochs", 0):  # it may be trained further
+        del known["num_train_epochs"]
+    run_directory.is_finished(run.output_dir, {**earlier, **known}, step)
+
+
+def _newest(run: FineTuningSettings) -> str | None:
+    return None if run.overwrite_output_dir else latest_checkpoint(run.output_dir)
+
+
+def _with_labels(run: FineTuningSettings, own: TaskSettings, layers: Sequence[str]) -> TaskSettings:
+    """The settings of the task, with the labels of the model that a run only uses, where those are needed and known."""
+    if run.do_train or is_remote(run.output_dir) or not hasattr(own, "with_labels_of"):
+        return own
+    newest, stored = _newest(run), None
+    path = newest or run.init_checkpoint
+    with contextlib.suppress(ValueError, OSError), unheard():  # `_check_model` says what is wrong with the model
+        if path and open_weights.is_light(path):
+            names = open_weights.open_weights(path)
+            stored = find_head(run, newest, next(filter(names.__contains__, layers), None))
+    return own.with_labels_of(stored) if stored else own
+
+
+def _check_model(
+    run: FineTuningSettings, own, layers: Sequence[str], head: HeadConfig | None, check_model: Callable | None
+) -> None:
     """Refuses a model that a run can't begin with; what only TensorFlow or PyTorch can read is left to the run.
 
     Args:
-      own: the settings of its task. layers: see `checked_settings`. head: of the run's models; None: not known.
+      own: the settings of its task. layers, check_model: see `checked_settings`. head: of the run's models; None: it is
+        not known.
 
     Raises:
       OSError, ValueError: names the flag.
     """
-    newest = None if run.overwrite_output_dir else latest_checkpoint(run.output_dir)
+    newest, is_baseline = _newest(run), getattr(own, "model", None) in BASELINES
     start = dataclasses.replace(run, init_checkpoint=run.teacher) if run.layers else run
     paths = [path for path in (newest, start.init_checkpoint) if path]
+    check_student(run, newest, not (is_baseline or getattr(own, "features", None)))
     if not all(map(os.path.isfile, filter(None, (run.bert_config_file, run.vocab_file)))):
         return  # remote, or a pipe
     with named_by("--output_dir" if newest else "--teacher" if run.layers else "--init_checkpoint"):
@@ -84,7 +123,7 @@ def _check_model(run: FineTuningSettings, own, layers: Sequence[str], head: Head
             if run.do_train and newest and run.resume_from_older:
                 return  # it goes on from the one before
             raise
-    if not paths and (run.teacher or getattr(own, "model", None) in ("bilstm", "cnn")):
+    if not paths and (run.teacher or is_baseline):
         return
     layer = next((layer for layer in layers if layer in names), layers[0] if layers else None)
     folder = tokenizer_files.directory_of(paths[0]) if paths and not run.do_train else None
@@ -94,16 +133,38 @@ def _check_model(run: FineTuningSettings, own, layers: Sequence[str], head: Head
     files, tokenizer = describe_model(start, newest, layer)
     check_frozen_layers(files.config, run.freeze_layers)
     check_lora_rank(files.config, run.lora_rank)
-    if check := getattr(own, "check_model", None):
-        check(run, files, names, newest or start.init_checkpoint)
+    if check_model:
+        check_model(own, start, newest, files, tokenizer, names)
+    others = getattr(own, "other_labels", ())
     if run.teacher and layers and open_weights.is_light(run.teacher):
-        open_teacher(run.teacher, tokenizer, run.max_seq_length, layers)
+        teacher = open_teacher(run.teacher, tokenizer, run.max_seq_length, layers, head and head.architecture)
+        if head and not head.lacks_labels:
+            with_labels_of(teacher, head, others, run.distillation_temperature)
     if head and newest and run.do_train:
-        run_directory.check_labels(run.output_dir, head)
+        if not head.lacks_labels:
+            run_directory.check_labels(run.output_dir, head)
     elif head and layer in names:
         if layer != layers[0]:  # what a model with such a layer is, it shows itself
             head = dataclasses.replace(head, architecture=None)
-        adjustment_of(run, newest, layer, head)
+        adjustment_of(run, newest, layer, head, others)
+
+
+def check_student(run: FineTuningSettings, newest: str | None, trains_bert: bool) -> None:
+    """Refuses a run that has no model to train with --teacher or --lora_rank.
+
+    Args:
+      newest: checkpoint in --output_dir, if any. trains_bert: whether BERT is trained, not only what is on top of it.
+
+    Raises:
+      ValueError: names the flag.
+    """
+    if run.teacher and trains_bert and not (run.layers or run.init_checkpoint or run.bert_config_file or newest):
+        raise ValueError(
+            "--teacher: there is no student. Give --student_layers for one made of the teacher's layers, or "
+            "--init_checkpoint or --bert_config_file for one of its own."
+        )
+    if run.lora_rank is not None and not (run.init_checkpoint or run.layers or newest):
+        raise ValueError("--lora_rank adapts a trained encoder: give --init_checkpoint.")
 
 
 # --- model files and tokenizer --------------------------------------------------------------------------------------
@@ -147,7 +208,7 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
     tokenizer = make_tokenizer(files, values)
     files.max_seq_length = values.max_seq_length
     if weights is not None and not newest:  # a resumed run has its own check: `run_directory.check_output_dir`
-        _check_sizes(weights, files)
+        check_sizes(weights, files.config, files.config_file)
         if not values.bert_config_file:  # with another configuration either side may lack layers, as in the original
             with named_by("--init_checkpoint"):
                 check_depth(weights, files.config, files.config_file or files.config.file_name)
@@ -180,16 +241,23 @@ def _check_trained(weights: Weights | None, output_dir: str, newest: str | None,
         )
 
 
-def _check_sizes(weights: Weights, files: ModelFiles) -> None:
-    """Checks the shapes of what both have."""
+def check_sizes(weights: Weights, config: BertConfig, config_name: str | None) -> None:
+    """Refuses a configuration of another size than the weights: the shapes of what both have differ.
+
+    Args:
+      config_name: for the message.
+
+    Raises:
+      ValueError: names --init_checkpoint and some variables.
+    """
     wrong = [
         f"{name}: {list(weights.shapes[name])} there, {list(shape)} in the configuration"
-        for name, shape in expected_shapes(files.config).items()
+        for name, shape in expected_shapes(config).items()
         if is_encoder_variable(name) and weights.shapes.get(name, shape) != shape
     ]
     if wrong:
         raise ValueError(
-            f"--init_checkpoint: {weights.path} does not have the size of {files.config_file}; {len(wrong)} variables "
+            f"--init_checkpoint: {weights.path} does not have the size of {config_name}; {len(wrong)} variables "
             f"differ: {some(wrong, '; ')}."
         )
 
@@ -265,8 +333,8 @@ def adjustment_of(
     A run that is resumed has its own, see `run_directory.check_output_dir`.
 
     Args:
-      newest, layer: see `find_head`. head: of the run's models, with what the data says of it. others: see
-        `output_layers.order_of`.
+      newest, layer: see `find_head`. head: of the run's models, with what the data says of it; where that is not known
+        yet, only the task is compared. others: see `output_layers.order_of`.
 
     Raises:
       ValueError: the layer is for other labels, or for another task; says which, and names --new_head.
@@ -283,6 +351,8 @@ def adjustment_of(
         was, now = getattr(found.head, name), getattr(head, name)
         if None not in (was, now) and was != now:
             raise ValueError(f"{found.source} is {kind} {was}, and this run {kind} {now}. {advice}")
+    if head.lacks_labels:
+        return None
     if head.lstm_on_top and not found.head.lstm_on_top:
         raise ValueError(f"{found.source} has an output layer without a BiLSTM below it. {advice}")
     wanted = head.labels or ()

@@ -48,11 +48,6 @@ def read_global_step(prefix: str) -> int:
     return int(weights.read("global_step")) if "global_step" in weights.shapes else 0
 
 
-def has_optimizer_state(prefix: str) -> bool:
-    """Whether a checkpoint has the Adam moments, without which training can't continue from it."""
-    return any(name.endswith("/adam_m") for name in open_weights(prefix).shapes)
-
-
 def use_newest(output_dir: str, use: Callable[[str], Used], resume_from_older: bool) -> Used | None:
     """Uses the newest checkpoint, or if that is damaged, the newest one that is not, with a warning that names both.
 

@@ -29,7 +29,7 @@ from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.system.declare import value_of
 from bert_tf.text.tokenizer_choice import find_vocabulary
 from bert_tf.training import checkpoints, distribution, loop, optimization, run_directory
-from bert_tf.training.pretraining_settings import PretrainingSettings, check_length, check_settings
+from bert_tf.training.pretraining_settings import PretrainingSettings, check_length, check_settings, check_trained
 from bert_tf.training.pretraining_tasks import LeftToRightTask, OpenedRecords, PretrainingTask, open_all_records
 from bert_tf.training.pretraining_two_models import DistillationTask, ElectraTask, student_config
 from bert_tf.training.step import Trainer, make_evaluate_function
@@ -214,11 +214,7 @@ def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> Pretraini
 
 def _check_output_dir(settings: PretrainingSettings, config: BertConfig) -> None:
     run_directory.check_output_dir(settings.output_dir, config)
-    there_is_a_model = settings.init_checkpoint or checkpoints.latest_checkpoint(settings.output_dir)
-    if not settings.do_train and not there_is_a_model:
-        raise ValueError(
-            f"Nothing to evaluate: no checkpoint in --output_dir={settings.output_dir}, and no --init_checkpoint."
-        )
+    check_trained(settings)
 
 
 def _missing_vocabulary(task: PretrainingTask) -> ModelFiles | None:

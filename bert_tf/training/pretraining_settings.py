@@ -20,6 +20,7 @@ from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, given, grou
 from bert_tf.system.messages import named_by
 from bert_tf.training import run_directory
 from bert_tf.training.settings import DeviceSettings, TrainingSettings
+from bert_tf.weights.bundle import latest_checkpoint
 
 # See `mask_rules`.
 MASK_RULES = ("bert", "roberta")
@@ -241,6 +242,7 @@ def check_settings(settings: PretrainingSettings) -> None:
     check_vocabulary(settings.vocab_file)
     if not checks.is_remote(settings.output_dir):
         run_directory.check_script(settings.output_dir, vars(settings))
+        check_trained(settings)
     config = _config_of(settings, start)
     model = settings.bert_config_file or f"the configuration beside {settings.init_checkpoint}"
     model = f"--bert_size={settings.bert_size}" if settings.bert_size else model
@@ -256,6 +258,18 @@ def check_settings(settings: PretrainingSettings) -> None:
                 record_files.check_files(files, *lengths, **{"segments": None, **limits}, model_name=model)
     if start:
         check_readable(start, "--init_checkpoint")
+
+
+def check_trained(settings: PretrainingSettings) -> None:
+    """Refuses to evaluate without a model.
+
+    Raises:
+      ValueError: names the flags.
+    """
+    if not (settings.do_train or settings.init_checkpoint or latest_checkpoint(settings.output_dir)):
+        raise ValueError(
+            f"Nothing to evaluate: no checkpoint in --output_dir={settings.output_dir}, and no --init_checkpoint."
+        )
 
 
 def _config_of(settings: PretrainingSettings, start: str | None) -> BertConfig | None:

@@ -280,7 +280,7 @@ def _with_versions(settings: dict) -> dict:
 
 def _changes(output_dir: str, settings: dict) -> dict[str, tuple]:
     """Settings that lead to another model than the run in output_dir has: name -> (what it was, what it is now)."""
-    old, new = read_settings(output_dir), _with_versions(settings)
+    old, new = read_settings(output_dir), json.loads(json.dumps(settings))
     if old:  # earlier versions had one recipe, and did not note it
         old = {**{name: value for name, value in dataclasses.asdict(Recipe()).items() if name in new}, **old}
     names = sorted({*old, *new} - _WITHOUT_EFFECT) if old else []
@@ -316,7 +316,7 @@ def warn_of_changes(output_dir: str, settings: dict) -> None:
     A run resumes exactly only with the same data, batch size, seed and schedule. A change may be intended, so it is a
     warning and not an error.
     """
-    if changes := _changes(output_dir, settings):
+    if changes := _changes(output_dir, _with_versions(settings)):
         logging.warning(
             "Not as in the earlier run of this directory: %s. The remaining steps will use the new values.",
             "; ".join(f"{name} {before} -> {now}" for name, (before, now) in changes.items()),
@@ -330,10 +330,8 @@ def is_finished(output_dir: str, settings: dict, num_train_steps: int) -> bool:
       ValueError: it holds a finished run of other settings, or one that was to be trained further and has left no
         optimizer state; names the flags.
     """
-    from bert_tf.training.checkpoints import has_optimizer_state
-
     newest, step = latest_checkpoint(output_dir), read_settings(output_dir).get(FINISHED)
-    if newest is None or (step is None and has_optimizer_state(newest)):
+    if newest is None or (step is None and open_weights.has_optimizer_state(newest)):
         return False
     if step is None:
         raise ValueError(
@@ -344,7 +342,7 @@ def is_finished(output_dir: str, settings: dict, num_train_steps: int) -> bool:
     changes = {name: values for name, values in changes.items() if not name.startswith(_VERSION)}
     advice = "Choose another directory, or start over with --overwrite_output_dir."
     if set(changes) == {"num_train_epochs"} and num_train_steps > step:
-        if has_optimizer_state(newest):
+        if open_weights.has_optimizer_state(newest):
             return False
         raise ValueError(
             f"--output_dir={output_dir} holds a run that finished at step {step} and kept no optimizer state, without "

@@ -1,11 +1,49 @@
 """What does not fit a model, or a run that is there, is said before TensorFlow is imported, and names the flag."""
 
 import json
+import re
 
 import pytest
-from helpers.early_mistakes import CONFIG, LFS, TOKENS, check_cases, checkpoint, model, models, without
+from helpers.early_mistakes import (
+    CONFIG,
+    LFS,
+    TOKENS,
+    check_cases,
+    checkpoint,
+    model,
+    models,
+    outcomes,
+    usual_flags,
+    without,
+)
+from helpers.locks import leave_lock, living
 
 CONVERT = {"from": "whole", "to": "out", "format": "tf1"}
+TEXTS = {"train.csv": "text,label\n" + "good film,up\nbad film,down\n" * 3}
+USE = {"text_a": "text", "task_name": "custom", "init_checkpoint": "whole", "max_seq_length": 9}
+PREDICT = {"test_file": "train.csv", "do_predict": True, **USE}
+EVALUATE = {"dev_file": "train.csv", "label": "label", "do_eval": True, **USE}
+TRAIN = {"train_file": "train.csv", "label": "label", "do_train": True, "train_batch_size": 2, **USE}
+KIND = {"architecture": "BertForSequenceClassification"}
+CLASSIFIER = KIND | {"labels": ["up", "down"]}
+REGRESSION = KIND | {"problem_type": "regression"}
+TAGGER = {"architecture": "BertForTokenClassification", "labels": ["up", "down"]}
+FINISHED = {
+    **checkpoint("out", "model.ckpt-9"), "v.txt": "\n".join([*TOKENS, *map(str, range(194))]),
+    "out/head_config.json": json.dumps(CLASSIFIER | {"labels": ["down", "up"]}),
+}  # fmt: skip
+FURTHER = TRAIN | {"init_checkpoint": None, "bert_config_file": "out/bert_config.json", "vocab_file": "v.txt"}
+RUN = {"finished_step": 9, "task_name": "custom"}
+WORDS = {"a.conll": "Ada B-PER\nruns O\n\nBo B-PER\n"}
+PAIRS = {"pairs.csv": "one,two\na,b\nc,d\n"}
+COMPARE = {"train_file": "pairs.csv", "text_a": "one", "text_b": "two", "do_train": True, "train_batch_size": 2,
+           "init_checkpoint": "whole", "max_seq_length": 9}  # fmt: skip
+PRETRAIN = {"input_file": "a.tfrecord", "do_train": True, "init_checkpoint": None,
+            "bert_config_file": "whole/bert_config.json", "max_seq_length": 9}  # fmt: skip
+CREATE = {"input_file": "text.txt", "output_file": "a.tfrecord", "vocab_file": "whole/vocab.txt"}
+EXPORT = {"model_dir": "whole", "export_dir": "out", "check_file": "check.tsv"}
+DOCUMENTS = "One ends.\n" * 20 + "\n" + "Two ends.\n" * 20
+ADAPT = {"input_file": "text.txt", "init_checkpoint": "whole", "max_seq_length": 64}
 LOWER = {"whole/tokenizer_config.json": '{"do_lower_case": true}'}
 
 # script -> see `check_cases`.
@@ -61,9 +99,99 @@ CASES = {
         ("--from: *c.ckpt: its values can't be read: *",
          checkpoint("whole", "c.ckpt", data=lambda content: content[:9]), CONVERT),
     ],
+    "run_classifier": [
+        ("--init_checkpoint: *whole is a BertForTokenClassification, and this run a BertForSequenceClassification",
+         TEXTS | model(2, TAGGER), PREDICT),
+        ("--init_checkpoint: *whole is for regression, and this run for single_label_classification",
+         TEXTS | model(1, REGRESSION), EVALUATE),
+        ("--init_checkpoint: *whole is for multi_label_classification, and this run for single_label_classification",
+         TEXTS | model(2, CLASSIFIER | {"problem_type": "multi_label_classification"}), PREDICT),
+        ("Which classes are there? Give --train_file, or --labels=first,second,", TEXTS | model(2), PREDICT),
+        ("--dev_file: *train.csv, line 2: the label 'up' is not one of 'a', 'b'; if it is a class, list it in --labels",
+         TEXTS | model(2, CLASSIFIER | {"labels": ["a", "b"]}), EVALUATE),
+        ("--init_checkpoint: *whole has other labels: only there up, down; only here 0, 1. --do_train with --new_head",
+         {"dev.tsv": "sentence\tlabel\ngood\t1\nbad\t0\n", **model(2, CLASSIFIER)},
+         {"task_name": "sst-2", "data_dir": ".", "do_eval": True, "init_checkpoint": "whole", "max_seq_length": 9}),
+        ("--window_stride=9: a window of max_seq_length=9 has 7 tokens of the text", TEXTS | model(),
+         TRAIN | {"long_texts": "windows", "window_stride": 9}),
+        ("--long_texts=windows contradicts *whole, which was trained on texts that are cut",
+         TEXTS | model(2, CLASSIFIER), PREDICT | {"long_texts": "windows"}),
+        ("--features=last contradicts *whole, which was trained without it", TEXTS | model(2, CLASSIFIER),
+         PREDICT | {"features": "last"}),
+        ("--lstm_on_top needs --do_train: this model was trained without a BiLSTM", TEXTS | model(2, CLASSIFIER),
+         PREDICT | {"lstm_on_top": True}),
+        ("--teacher: *t is a BertForTokenClassification; this task has a BertForSequenceClassification",
+         TEXTS | model() | model(2, TAGGER, "t"), TRAIN | {"teacher": "t"}),
+        ("--teacher: *t has other labels: only there a, b; only here down, up",
+         TEXTS | model() | model(2, CLASSIFIER | {"labels": ["a", "b"]}, "t"), TRAIN | {"teacher": "t"}),
+        ("--teacher: *t has 3 outputs, the student 2", TEXTS | model() | model(3, name="t"), TRAIN | {"teacher": "t"}),
+        ("--teacher: there is no student. Give --student_layers", TEXTS | model(2, CLASSIFIER, "t"),
+         TRAIN | {"teacher": "t", "init_checkpoint": None}),
+        ("--output_dir=*out holds a finished run with other settings (*--train_batch_size: 3 there, 2 now",
+         {**TEXTS, **FINISHED, "out/run.json": json.dumps(RUN | {"train_batch_size": 3})}, FURTHER),
+        ("--output_dir=*out holds a run of --task_name=mrpc, this one is custom",
+         {**TEXTS, **FINISHED, "out/run.json": json.dumps(RUN | {"task_name": "mrpc"})}, FURTHER),
+    ],
+    "run_ner": [
+        ("--init_checkpoint: *whole is a BertForSequenceClassification, and this run a BertForTokenClassification",
+         WORDS | model(2, CLASSIFIER), {"train_file": "a.conll", "do_train": True, "train_batch_size": 1,
+                                        "init_checkpoint": "whole", "max_seq_length": 9}),
+        ("--init_checkpoint: *whole is a BertForSequenceClassification", WORDS | model(2, CLASSIFIER),
+         {"test_file": "a.conll", "do_predict": True, "init_checkpoint": "whole", "max_seq_length": 9}),
+    ],
+    "run_similarity": [
+        ("--loss=ranking needs other examples as negatives: --train_batch_size is too small", PAIRS | model(),
+         COMPARE | {"train_batch_size": 1}),
+        ("--negatives_batch_size=3: a device computes 2 examples at once", PAIRS | model(),
+         COMPARE | {"negatives_batch_size": 3}),
+        ("--negatives_batch_size is for --loss=ranking; this is --loss=cosine",
+         {"pairs.csv": "one,two,score\na,b,1\nc,d,0\n", **model()},
+         COMPARE | {"score": "score", "negatives_batch_size": 2}),
+    ],
+    "run_pretraining": [
+        ("Nothing to evaluate: no checkpoint in --output_dir=*out, and no --init_checkpoint",
+         {**model(), "a.tfrecord": "x"}, PRETRAIN | {"do_train": None, "do_eval": True}),
+    ],
+    "create_pretraining_data": [
+        ("do_lower_case=False contradicts *whole/tokenizer_config.json", {"text.txt": "a\n", **model(), **LOWER},
+         CREATE | {"do_lower_case": False}),
+        ("--output_file=*: *text.txt would overwrite a file that is read", {"text.txt": "a\n", **model()},
+         CREATE | {"output_file": "text.txt"}),
+        ("--output_file=*: *vocab.txt would overwrite a file that is read", {"text.txt": "a\n", **model()},
+         CREATE | {"output_file": "whole/vocab.txt"}),
+    ],
+    "export_saved_model": [
+        ("--check_file: *check.tsv, line 2: expected text, perhaps a second text, and label, with tabs",
+         {**model(2, CLASSIFIER), "check.tsv": "a\tup\nb\n"}, EXPORT),
+        ("--check_file: *check.tsv, line 1: the model has no label 'label'; it has ['up', 'down']; a header must",
+         {**model(2, CLASSIFIER), "check.tsv": "text\tlabel\n"}, EXPORT),
+        ("--check_file: *check.tsv has lines of one text; an export with --text_pairs takes two",
+         {**model(2, CLASSIFIER), "check.tsv": "a\tup\n"}, EXPORT | {"text_pairs": True}),
+        ("--check_file: *check.tsv, line 2: ", {**model(2, TAGGER), "check.tsv": "Ada up\nx y z\n"}, EXPORT),
+        ("--check_file is for classification, regression, squad and ner, not for masked_lm",
+         {**model(), "check.tsv": "a\tup\n"}, EXPORT),
+    ],
+    "run_domain": [
+        ("--output_dir=*out has files that are not of run_domain.py (notes.txt): choose another",
+         {**model(), "text.txt": DOCUMENTS, "out/notes.txt": "x"}, ADAPT),
+        ("--input_file=*: 1 documents can't be split into training and held-out ones. Give --heldout_file",
+         {**model(), "text.txt": "a.\na.\n"}, ADAPT),
+        ("--max_seq_length=129 is more than the 128 tokens of --init_checkpoint=*whole",
+         {**model(), "text.txt": DOCUMENTS}, ADAPT | {"max_seq_length": 129}),
+    ],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("script", CASES)
 def test_what_does_not_fit_is_said_before_tensorflow_is_imported(script, tmp_path):
     check_cases(script, CASES[script], tmp_path)
+
+
+def test_a_folder_in_use_is_named_before_tensorflow_is_imported(tmp_path):
+    for name, content in (TEXTS | model()).items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    leave_lock(tmp_path / "out" / "run.lock")
+    with living(tmp_path / "out" / "run.lock"):
+        found, heavy = outcomes("run_classifier", [usual_flags("run_classifier", TRAIN, tmp_path)])[0]
+    assert re.match(rf"LockedError: --output_dir={tmp_path}/out is in use by process \d+", found) and not heavy, found

@@ -126,7 +126,8 @@ def test_other_families(tmp_path, family, model_class):
 
 def test_refused_in_one_line(tmp_path):
     model = save_model(tmp_path / "model", "bert", BertForPreTraining)
-    (tmp_path / "text.txt").write_text("A sentence.\n")
+    (tmp_path / "one.txt").write_text("A sentence.\n")
+    (tmp_path / "text.txt").write_text(("A sentence.\n" * 20 + "\n") * 2)
     flags = {"init_checkpoint": model, "input_file": tmp_path / "text.txt", "output_dir": tmp_path / "out"}
     flags["max_seq_length"] = 32
     cases = {
@@ -134,7 +135,7 @@ def test_refused_in_one_line(tmp_path):
         "--pretraining_flag=--nosuch=1": "--pretraining_flag: run_pretraining.py: error: there is no flag --nosuch",
         "--pretraining_flag=--optimizer=sgd": "--pretraining_flag: run_pretraining.py: error: flag --optimizer=sgd",
         "--max_seq_length=4": "--max_seq_length=4 must be at least 5",
-        "--new_words=0": "1 documents can't be split into training and held-out ones. Give --heldout_file.",
+        f"--input_file={tmp_path}/one.txt": "1 documents can't be split into training and held-out ones.",
     }
     for flag, message in cases.items():
         command = [sys.executable, str(ROOT / "run_domain.py"), *arguments_of(flags), flag]

@@ -80,7 +80,7 @@ def cases_of(folder) -> tuple[dict, dict]:
                    "normalize": True},
     }  # fmt: skip
     refused = {
-        "another pooling": ({**scored, "pooling": "max", "output_dir": folder / "out" / "scored"},
+        "another pooling": ({**done["scored"], "pooling": "max", "output_dir": folder / "out" / "scored"},
                             "--pooling=max: the run in *scored began with cls."),
         "no scores": ({**triplets, "loss": "cosine"},
                       "--loss=cosine is for two texts and a score; --train_file has 3 texts and no scores."),

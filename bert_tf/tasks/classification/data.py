@@ -348,6 +348,9 @@ def custom_split(
     )
 
 
+NO_CLASSES = "Which classes are there? Give --train_file, or --labels=first,second,..."
+
+
 def declared_task(
     train_file: str | None,
     dev_file: str | None,
@@ -401,7 +404,7 @@ def custom_task(train_file: str | None, dev_file: str | None, test_file: str | N
     if task.is_regression or task.labels:
         return task
     if task.train is None:
-        raise ValueError("Which classes are there? Give --train_file, or --labels=first,second,...")
+        raise ValueError(NO_CLASSES)
     with named_by("--train_file"):
         examples = read_examples(task, task.train)
         check_found_labels(train_file, examples, by_number=not task.train.has_header)

@@ -5,19 +5,85 @@ whether texts longer than the model are cut off or read in windows, and in which
 """
 
 import dataclasses
+from collections.abc import Collection
 
 from absl import logging
 
-from bert_tf.models.baselines import ARCHITECTURES, OUTPUT_LAYER, create_config, kind_of
 from bert_tf.models.directory import ModelFiles, read_head, read_max_length
-from bert_tf.models.head_config import MAX_WINDOWS, NO_HEAD, HeadConfig
+from bert_tf.models.head_config import BASELINES, MAX_WINDOWS, NO_HEAD, HeadConfig, kind_of
+from bert_tf.models.output_layers import BASELINE_LAYER
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import named_by
-from bert_tf.tasks.classification.settings import ClassificationSettings, other_model
+from bert_tf.tasks.classification.encode import windows_of
+from bert_tf.tasks.classification.settings import WINDOW_FLAGS, ClassificationSettings
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import beginning
+from bert_tf.training import beginning, run_directory
 from bert_tf.training.settings import FineTuningSettings
+
+# Default of --learning_rate where BERT is not trained: BERT's would hardly move random weights.
+_LEARNING_RATE = 1e-3
+
+
+def resolve(
+    settings: ClassificationSettings, run: FineTuningSettings, newest: str | None
+) -> tuple[ClassificationSettings, FineTuningSettings]:
+    """The settings of a task and of its run, with what follows from the model that is resumed, used or trained further.
+
+    Args:
+      newest: checkpoint in --output_dir, if any.
+
+    Raises:
+      ValueError: a flag contradicts the model, or the run that is resumed; names the flag.
+    """
+    model = chosen_model(settings, run, newest)
+    settings = dataclasses.replace(settings, model=model)
+    _check_earlier_task(settings, run, newest)
+    if not run.do_train and (source := newest or run.init_checkpoint):
+        settings.check_texts(source)
+    if model == "bert":
+        settings = choose_windows(choose_features(settings, run, newest), run, newest)
+        if settings.long_texts:
+            run = with_window_length(run, newest)
+        settings.check_sizes(bool(settings.features))
+    else:
+        for name in ("lstm_on_top", "features", "model_on_top", *WINDOW_FLAGS):
+            if getattr(settings, name):
+                raise ValueError(f"--{name} is for --model=bert; this is a {model}.")
+        if settings.long_texts == "windows":
+            settings.check_windows(run)
+        settings = dataclasses.replace(settings, long_texts=None)
+    if run.learning_rate is None and (model != "bert" or settings.features):
+        run = dataclasses.replace(run, learning_rate=_LEARNING_RATE)
+        logging.info("--learning_rate=%g, the default where BERT is not trained.", run.learning_rate)
+    return settings, run
+
+
+def check_model(
+    settings: ClassificationSettings, run: FineTuningSettings, newest: str | None, files: ModelFiles,
+    tokenizer: Tokenizer, names: Collection[str],
+) -> None:  # fmt: skip
+    """Refuses flags of another kind of model than that of the weights; see `beginning.checked_settings`."""
+    if names and settings.model and (settings.model != "bert") != (BASELINE_LAYER in names):
+        stored = "a model without BERT" if BASELINE_LAYER in names else "a bert"
+        raise _other_model(settings.model, newest or run.init_checkpoint, stored, is_new=not newest)
+    settings, run = resolve(settings, run, newest)
+    if settings.model == "bert":
+        beginning.put_lstm_on_top(files, settings.lstm_on_top, run.do_train)
+    if settings.long_texts:
+        windows_of(settings.window_stride, settings.max_windows, tokenizer, run.max_seq_length)
+
+
+def _check_earlier_task(settings: ClassificationSettings, run: FineTuningSettings, newest: str | None) -> None:
+    earlier = run_directory.read_settings(run.output_dir) if newest else {}
+    for name in ("task_name", "tfds_name") if earlier else ():
+        then, now = (str(value or "none") for value in (earlier.get(name), getattr(settings, name)))
+        if then.lower() != now.lower():
+            raise ValueError(
+                f"--output_dir={run.output_dir} holds a run of --{name}={then}, this one is {now}. Choose another "
+                f"directory; to use that run's model, give --init_checkpoint={run.output_dir}."
+            )
+
 
 # --- a baseline ------------------------------------------------------------------------------------------------------
 
@@ -41,8 +107,16 @@ def chosen_model(settings: ClassificationSettings, run: FineTuningSettings, newe
         return value_of(settings, "model")
     stored = stored_model(source)
     if settings.model and settings.model != stored:
-        raise other_model(settings.model, source, f"a {stored}", is_new=not newest)
+        raise _other_model(settings.model, source, f"a {stored}", is_new=not newest)
     return stored
+
+
+def _other_model(model: str, source: str, stored: str, is_new: bool) -> ValueError:
+    """The error that --model is not that of the weights at `source`, from which a new run begins or one goes on."""
+    message = f"--model={model} contradicts {source}, which is {stored}."
+    if is_new and model != "bert" and stored == "a bert":
+        message += f" A {model} starts from random weights: give --vocab_file, and no --init_checkpoint."
+    return ValueError(message)
 
 
 def describe_baseline(
@@ -59,7 +133,7 @@ def describe_baseline(
     """
     source = newest or run.init_checkpoint
     if source or not run.do_train:
-        files, tokenizer = beginning.describe_model(run, newest, OUTPUT_LAYER)
+        files, tokenizer = beginning.describe_model(run, newest, BASELINE_LAYER)
         sizes = {"embedding_size": files.config.hidden_size, "hidden_size": files.config.intermediate_size}
         for name, size in sizes.items():
             given = getattr(settings, name)
@@ -77,6 +151,8 @@ def describe_baseline(
         tokenizer_files.check_vocab(vocab, run.vocab_file)
     beside = tokenizer_files.read_casing(tokenizer_files.directory_of(run.vocab_file))
     casing = tokenizer_files.resolve_casing(run.do_lower_case, run.strip_accents, beside)
+    from bert_tf.models.baselines import create_config  # which imports Keras
+
     config = create_config(
         settings.model,
         max(vocab.values()) + 1,
@@ -84,7 +160,7 @@ def describe_baseline(
         hidden_size=value_of(settings, "hidden_size"),
         max_seq_length=max(run.max_seq_length, 512),
     )
-    head = HeadConfig(ARCHITECTURES[settings.model])
+    head = HeadConfig(BASELINES[settings.model])
     files = ModelFiles("", config, None, run.vocab_file, casing, head=head)
     tokenizer = beginning.make_tokenizer(files, run)
     files.max_seq_length = run.max_seq_length

@@ -1,21 +1,21 @@
 """The settings of run_classifier.py beyond those that all fine-tuning scripts share; checked without TensorFlow."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from absl import logging
 
 from bert_tf.data.tables import FileSettings, TableSettings
-from bert_tf.models.directory import ModelFiles, read_head
-from bert_tf.models.head_config import MAX_WINDOWS, NO_HEAD, TOKEN_READERS, HeadConfig
+from bert_tf.models.head_config import MAX_WINDOWS, TOKEN_READERS, WITHOUT_BERT, HeadConfig
+from bert_tf.models.output_layers import BASELINE_LAYER
 from bert_tf.system.checks import check_file, check_output_dir
 from bert_tf.system.declare import ORIGINAL, group, setting, value_of
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.tasks.classification import glue
-from bert_tf.tasks.classification.data import Split, Task, check_examples, custom_task, declared_task
+from bert_tf.tasks.classification.data import NO_CLASSES, Split, Task, check_examples, custom_task, declared_task
 from bert_tf.tasks.table import TASKS
-from bert_tf.text.tokenizer_files import directory_of
+from bert_tf.training.beginning import StartingHead
 from bert_tf.training.class_weights import check_class_weights, check_labels_of, class_weights_setting
 from bert_tf.training.run_directory import settings_of_model
 from bert_tf.training.settings import FineTuningSettings, features_setting, lstm_setting
@@ -122,11 +122,31 @@ class ClassificationSettings(TableSettings, FileSettings):
         """Whether the data is in the user's own files."""
         return (self.task_name or "").lower() == "custom"
 
+    @property
+    def other_labels(self) -> tuple[str, ...]:
+        """Further names of the labels, in the order of their ids, that a model may know them by."""
+        is_glue = self.task_name and not self.is_custom
+        return glue.find_task(self.task_name, self.language).other_names if is_glue else ()
+
+    def with_labels_of(self, stored: StartingHead) -> "ClassificationSettings":
+        """The settings of a run that uses a model, with its labels where the settings have none.
+
+        Raises:
+          ValueError: nothing says which classes there are.
+        """
+        others = stored.head.architecture not in (None, TASKS["classification"].architecture, *WITHOUT_BERT)
+        if not self.is_custom or self.labels or self.regression or others or stored.head.problem_type == "regression":
+            return self
+        if not stored.labels and not self.train_file:
+            raise ValueError(NO_CLASSES)
+        return dataclasses.replace(self, labels=stored.labels and list(stored.labels))
+
     def check(self, run: FineTuningSettings) -> HeadConfig | None:
         """Refuses contradictions, missing files, and files that lack a column.
 
         Returns:
-          The head of the run's models; None: not known before all data is read.
+          The head of the run's models, without labels if they are not known before all data is read; None: it is not
+          known.
 
         Raises:
           ValueError, FileNotFoundError: names flag, or file and line.
@@ -156,9 +176,7 @@ class ClassificationSettings(TableSettings, FileSettings):
         task = self._check_own_files(run) if self.is_custom else self._check_glue(run)
         if task.labels:
             check_labels_of(self.class_weights, task.labels)
-        if task.labels == () or task.other_names:
-            return None
-        return HeadConfig(TASKS["classification"].architecture, task.labels, task.problem_type)
+        return HeadConfig(TASKS["classification"].architecture, task.labels or None, task.problem_type)
 
     def _check_submission(self, run: FineTuningSettings) -> None:
         glue.check_submission(None if self.tfds_name else self.task_name)
@@ -183,19 +201,6 @@ class ClassificationSettings(TableSettings, FileSettings):
             raise ValueError("--lstm_on_top trains all of BERT, --features freezes it: give one.")
         if self.features and self.model in ("bilstm", "cnn"):
             raise ValueError(f"--features={self.features} needs a BERT: give --model_on_top={self.model}, not --model.")
-
-    def check_model(self, run: FineTuningSettings, files: ModelFiles, names: Collection[str], source: str) -> None:
-        """Refuses flags of another kind of model than that of the weights; see `beginning.checked_settings`."""
-        is_baseline, stored = OUTPUT_LAYERS[-1] in names, read_head(directory_of(source)) if source else NO_HEAD
-        if names and self.model and (self.model != "bert") != is_baseline:
-            stored = "a model without BERT" if is_baseline else "a bert"
-            raise other_model(self.model, source, stored, is_new=source == run.init_checkpoint)
-        if not is_baseline:
-            self.check_sizes(bool(self.features or stored.features))
-        if source and not run.do_train:
-            self.check_texts(source)
-        if not (self.long_texts == "windows" or (self.long_texts is None and stored.window_pooling)):
-            self.check_no_windows()
 
     def check_texts(self, source: str) -> None:
         """Compares the columns with those that a model was trained on, where its run.json tells them.
@@ -318,18 +323,10 @@ class ClassificationSettings(TableSettings, FileSettings):
 
 
 # Those of BERT's models, and of those without it.
-OUTPUT_LAYERS = (*TASKS["classification"].output_layers, "baseline/output_weights")
+OUTPUT_LAYERS = (*TASKS["classification"].output_layers, BASELINE_LAYER)
 
 # What says how windows are made and used; only for --long_texts=windows.
 _, *WINDOW_FLAGS = group(ClassificationSettings, "Long texts")
-
-
-def other_model(model: str, source: str, stored: str, is_new: bool) -> ValueError:
-    """The error that --model is not that of the weights at `source`, from which a new run begins or one goes on."""
-    message = f"--model={model} contradicts {source}, which is {stored}."
-    if is_new and model != "bert" and stored == "a bert":
-        message += f" A {model} starts from random weights: give --vocab_file, and no --init_checkpoint."
-    return ValueError(message)
 
 
 def _main(splits: Mapping[str, Split]) -> Split | None:

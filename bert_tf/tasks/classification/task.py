@@ -8,7 +8,8 @@ from absl import logging
 
 from bert_tf.models import baselines as models_baselines
 from bert_tf.models import task_models
-from bert_tf.models.head_config import HeadConfig
+from bert_tf.models.head_config import BASELINES, HeadConfig
+from bert_tf.models.output_layers import BASELINE_LAYER
 from bert_tf.system.messages import named_by
 from bert_tf.tasks.classification import data, encode, glue, model_choice
 from bert_tf.tasks.classification import outputs as classification_outputs
@@ -33,27 +34,7 @@ class ClassificationTask(FineTuningTask):
     takes_pairs = False
 
     def resolve(self, run, newest):
-        model = model_choice.chosen_model(self.settings, run, newest)
-        self.settings = dataclasses.replace(self.settings, model=model)
-        self._check_earlier_task(run, newest)
-        if not run.do_train and (source := newest or run.init_checkpoint):
-            self.settings.check_texts(source)
-        if model == "bert":
-            self.settings = model_choice.choose_features(self.settings, run, newest)
-            self.settings = model_choice.choose_windows(self.settings, run, newest)
-            if self.settings.long_texts:
-                run = model_choice.with_window_length(run, newest)
-            self.settings.check_sizes(bool(self.settings.features))
-        if model != "bert":
-            for name in ("lstm_on_top", "features", "model_on_top", *WINDOW_FLAGS):
-                if getattr(self.settings, name):
-                    raise ValueError(f"--{name} is for --model=bert; this is a {model}.")
-            if self.settings.long_texts == "windows":
-                dataclasses.replace(self.settings, model=model).check_windows(run)
-            self.settings = dataclasses.replace(self.settings, long_texts=None)
-        if run.learning_rate is None and (model != "bert" or self.settings.features):
-            run = dataclasses.replace(run, learning_rate=models_baselines.LEARNING_RATE)
-            logging.info("--learning_rate=%g, the default where BERT is not trained.", run.learning_rate)
+        self.settings, run = model_choice.resolve(self.settings, run, newest)
         return super().resolve(run, newest)
 
     @property
@@ -67,18 +48,8 @@ class ClassificationTask(FineTuningTask):
     @property
     def output_layer(self):
         if self.settings.model != "bert":
-            return models_baselines.OUTPUT_LAYER
+            return BASELINE_LAYER
         return TASKS[self.name].other_layer if self.settings.features else super().output_layer
-
-    def _check_earlier_task(self, run, newest: str | None) -> None:
-        earlier = run_directory.read_settings(run.output_dir) if newest else {}
-        for name in ("task_name", "tfds_name") if earlier else ():
-            then, now = (str(value or "none") for value in (earlier.get(name), getattr(self.settings, name)))
-            if then.lower() != now.lower():
-                raise ValueError(
-                    f"--output_dir={run.output_dir} holds a run of --{name}={then}, this one is {now}. Choose another "
-                    f"directory; to use that run's model, give --init_checkpoint={run.output_dir}."
-                )
 
     @property
     def answers(self):
@@ -111,7 +82,7 @@ class ClassificationTask(FineTuningTask):
         self.task, read = self._open(run, newest)
         files.head = dataclasses.replace(
             files.head,
-            architecture=models_baselines.ARCHITECTURES.get(self.settings.model, TASKS[self.name].architecture),
+            architecture=BASELINES.get(self.settings.model, TASKS[self.name].architecture),
             labels=self.task.labels, problem_type=self.task.problem_type,
         )  # fmt: skip
         self.files, self.main_metric = files, f"eval_{self.task.metrics[0]}"

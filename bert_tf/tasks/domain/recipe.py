@@ -17,34 +17,23 @@ import posixpath
 from collections.abc import Iterable
 
 import tensorflow as tf
-from absl import logging
 
-from bert_tf.conversion.surgery import OUTPUT_BIAS
-from bert_tf.models import directory as model_directory
-from bert_tf.models import open_weights, pretrained
-from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import tokenizer_of
-from bert_tf.models.families import AlbertConfig, Family, family_of
-from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
+from bert_tf.models.families import AlbertConfig
 from bert_tf.pretraining.shard import summary_path
 from bert_tf.system import run_lock
 from bert_tf.system.atomic import remove_folder, write_text_file
-from bert_tf.system.local_files import names_in
 from bert_tf.system.script_runs import Run, check_flags, do_runs, results_in, scores_in
 from bert_tf.system.text_encodings import UTF_8
-from bert_tf.system.text_files import read_json, read_json_if_there
+from bert_tf.system.text_files import read_json
 from bert_tf.tasks.domain import report
 from bert_tf.tasks.domain.settings import DomainSettings
+from bert_tf.tasks.domain.start import LOCK, SETTINGS, Start, earlier_job, open_start
 from bert_tf.tasks.domain.texts import WORDS, files_of, make_texts, make_words, text_path
-from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_choice import find_vocabulary
-from bert_tf.text.tokenizer_files import casing_of_vocabulary, resolve_casing
 from bert_tf.training import run_directory
 
-_NEXT_SENTENCE_BIAS = "cls/seq_relationship/output_bias"
 _MASKED_SHARE, _WARMUP_SHARE = 0.15, 0.1
 _EVAL_BATCH_SIZE = 32
-_LOCK, _SETTINGS = "run.lock", "settings.json"
 _OF_PRETRAINING = (
     "max_seq_length", "num_train_steps", "train_batch_size", "learning_rate", "dtype", "pretraining_flag",
 )  # fmt: skip
@@ -59,9 +48,9 @@ def adapt(settings: DomainSettings) -> dict:
     """
     settings.check()
     _check_further_flags(settings)
-    job, folder = _Job(settings, _open_start(settings)), settings.output_dir
-    is_new = not tf.io.gfile.exists(job.path(_SETTINGS))
-    with run_lock.held(job.path(_LOCK), f"--output_dir={folder}", [folder.rstrip("/") + "/"]):
+    job, folder = _Job(settings, open_start(settings)), settings.output_dir
+    is_new = not tf.io.gfile.exists(job.path(SETTINGS))
+    with run_lock.held(job.path(LOCK), f"--output_dir={folder}", [folder.rstrip("/") + "/"]):
         job.claim()
         try:
             texts = make_texts(settings)
@@ -96,78 +85,6 @@ def _check_further_flags(settings: DomainSettings) -> None:
                 raise ValueError(f"--{name}: {error}") from None
 
 
-# --- the weights ------------------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class _Start:
-    """The released weights.
-
-    Attributes:
-      has_head: whether they have the head that is trained, without which there is nothing to evaluate before.
-      predicts_order: whether they have learned which segment follows another. notes: what a reader of losses must know.
-    """
-
-    config: BertConfig
-    family: Family
-    tokenizer: Tokenizer
-    has_head: bool
-    predicts_order: bool
-    notes: tuple[str, ...]
-
-    @property
-    def detects(self) -> bool:
-        return self.config.detects_replaced_tokens
-
-
-def _open_start(settings: DomainSettings) -> _Start:
-    """Reads what is beside the weights, and which heads they have.
-
-    Raises:
-      FileNotFoundError, ValueError: there are no weights, configuration or vocabulary, it is a generator, or it takes
-        no rows of --max_seq_length.
-    """
-    path = settings.init_checkpoint
-    weights, files = pretrained.read_model(path)
-    config = model_directory.needed_config(files)
-    family = family_of(config)
-    if family.parts:
-        weights = open_weights.choose_part(weights, "discriminator")
-    if not files.vocab_file:
-        raise ValueError(
-            f"--init_checkpoint={path} has no {family.tokenizer_class.vocab_name} beside it: put it there."
-        )
-    if settings.max_seq_length > config.max_length:
-        raise ValueError(
-            f"--max_seq_length={settings.max_seq_length} is more than the {config.max_length} tokens of "
-            f"--init_checkpoint={path}."
-        )
-    casing = resolve_casing(None, None, files.casing)
-    if casing.source == "the default" and family.has_word_pieces:  # as convert_checkpoint.py does it
-        casing = casing_of_vocabulary(files.vocab_file)
-    order = config.has_pooler and _NEXT_SENTENCE_BIAS in weights.shapes
-    head, title = OUTPUT_BIAS, "masked-LM head"
-    if config.detects_replaced_tokens:
-        head, title = REPLACED_TOKEN_HEAD, "head for replaced tokens"
-    notes = []
-    if head not in weights.shapes:
-        notes.append(
-            f"The weights have no {title}, so that it starts from random weights: there is nothing to evaluate before "
-            "the training, and the losses after include what the head has learned."
-        )
-    elif config.detects_replaced_tokens:
-        notes.append(
-            "The generator, which is trained beside the discriminator, starts from random weights: its loss before is "
-            "that of guessing."
-        )
-    if config.has_pooler and not order:
-        notes.append("The weights have no head for the order of sentences, so that is not trained.")
-    for note in notes:
-        logging.info("%s", note)
-    tokenizer = tokenizer_of(dataclasses.replace(files, casing=casing))
-    return _Start(config, family, tokenizer, head in weights.shapes, order, tuple(notes))
-
-
 # --- the job ----------------------------------------------------------------------------------------------------------
 
 
@@ -176,7 +93,7 @@ class _Job:
     """What is done with the weights in output_dir: its files, and the runs of the scripts."""
 
     settings: DomainSettings
-    start: _Start
+    start: Start
 
     def path(self, *names: str) -> str:
         """A path in output_dir."""
@@ -199,20 +116,13 @@ class _Job:
           ValueError: it belongs to something else, or to a job with other texts; or the pre-training in it has begun
             with other flags. Names the flags.
         """
-        settings, path = self.settings, self.path(_SETTINGS)
+        settings, path = self.settings, self.path(SETTINGS)
         now = {
             "texts": {name: getattr(settings, name) for name in ("init_checkpoint", "new_words")} | files_of(settings),
             "pretraining": {name: getattr(settings, name) for name in _OF_PRETRAINING},
         }
         now = json.loads(json.dumps(now))
-        then = read_json_if_there(path)
-        if then is None or not all(isinstance(then.get(part), dict) for part in now):
-            if others := [name for name in names_in(settings.output_dir) if name != _LOCK]:
-                raise ValueError(
-                    f"--output_dir={settings.output_dir} has files that are not of run_domain.py ({others[0]}): choose "
-                    "another directory."
-                )
-            then = now
+        then = earlier_job(settings) or now
         compared = ("texts", "pretraining") if run_directory.read_settings(self.pretrained) else ("texts",)
         pairs = ((name, now[part], then[part]) for part in compared for name in sorted({*now[part], *then[part]}))
         if changed := [f"--{name}" for name, new, old in pairs if new.get(name) != old.get(name)]:
@@ -225,7 +135,7 @@ class _Job:
     def remove_preparations(self) -> None:
         """Removes what is there before the first script runs."""
         remove_folder(self.path("text"))
-        for name in (WORDS, "words.json", _SETTINGS):
+        for name in (WORDS, "words.json", SETTINGS):
             if tf.io.gfile.exists(self.path(name)):
                 tf.io.gfile.remove(self.path(name))
 

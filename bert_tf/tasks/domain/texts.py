@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.pretraining.documents import Document, all_documents, marked_held_out, to_text
+from bert_tf.pretraining.documents import Document, all_documents, to_text
 from bert_tf.system.atomic import write_text_file, written_together
 from bert_tf.system.text_files import list_files, read_json_if_there
 from bert_tf.tasks.domain.settings import DomainSettings
+from bert_tf.tasks.domain.start import held_out
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.word_counts import count_words
 from bert_tf.text.wordpiece import FullTokenizer, WordpieceTokenizer
 
-HELD_OUT_EVERY = 20
 WORDS = "words.txt"  # the new words, in output_dir
 _LEAST_COUNT = 5  # a word that is hardly there can't be learned
 _LONGEST_WORD = 60  # characters; what is longer is no word
@@ -89,13 +89,8 @@ def _documents(settings: DomainSettings) -> Iterator[tuple[Document, str]]:
         yield from ((document, "train") for document in of("input_file"))
         yield from ((document, "heldout") for document in of("heldout_file"))
     else:
-        try:
-            for document, is_held_out in marked_held_out(of("input_file"), HELD_OUT_EVERY):
-                yield document, "heldout" if is_held_out else "train"
-        except ValueError as error:
-            if "can't be split" not in str(error):
-                raise
-            raise ValueError(f"--input_file={settings.input_file}: {error} Give --heldout_file.") from None
+        for document, is_held_out in held_out(settings, of("input_file")):
+            yield document, "heldout" if is_held_out else "train"
     if settings.other_text:
         yield from ((document, "other") for document in of("other_text"))
 

@@ -3,6 +3,7 @@
 import dataclasses
 
 from bert_tf.models.directory import read_head
+from bert_tf.models.head_config import HeadConfig
 from bert_tf.system.checks import check_input_files, is_remote
 from bert_tf.system.declare import setting
 from bert_tf.system.messages import named_by, unheard
@@ -16,6 +17,7 @@ from bert_tf.tasks.ner.data import (
     unknown_tags,
 )
 from bert_tf.tasks.ner.tags import learned_scheme, tag_set
+from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.class_weights import check_class_weights, check_labels_of, class_weights_setting
 from bert_tf.training.settings import FineTuningSettings, features_setting
@@ -100,8 +102,11 @@ class NerSettings:
             self.repair_tags, self.encoding,
         )  # fmt: skip
 
-    def check(self, run: FineTuningSettings) -> None:
+    def check(self, run: FineTuningSettings) -> HeadConfig:
         """Refuses contradictions, missing files, and files that lack a column.
+
+        Returns:
+          The head of the run's models, without labels, which are not known before all data is read.
 
         Raises:
           ValueError, FileNotFoundError: names flag, or file and line.
@@ -136,6 +141,7 @@ class NerSettings:
                 if known is not None and self.class_weights and not _knows_tags(run.init_checkpoint):
                     scheme = learned_scheme(self.tag_scheme)
                     check_labels_of(self.class_weights, sorted(known) if scheme == "plain" else tag_set(scheme, known))
+        return HeadConfig(TASKS["ner"].architecture)
 
 
 def _knows_tags(path: str | None) -> bool:

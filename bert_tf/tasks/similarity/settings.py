@@ -114,6 +114,44 @@ class SimilaritySettings(TableSettings, FileSettings):
             if getattr(self, name) is not None and loss != kind:
                 raise ValueError(f"--{name} is for --loss={kind}; this is --loss={loss}.")
 
+    def loss_of(self, texts: int, has_scores: bool) -> str:
+        """The loss for training data: texts of an example, and whether they have scores.
+
+        Raises:
+          ValueError: it does not fit the data or the other settings; names the flag.
+        """
+        loss = self.loss or ("cosine" if has_scores else "ranking")
+        self.check_loss(loss)
+        self.check_data(loss, texts, has_scores)
+        return loss
+
+    def negatives(
+        self, run: FineTuningSettings, loss: str, texts: int, num_replicas: int = 1, begun: int | None = None
+    ) -> int | None:
+        """The number of examples whose texts are negatives of each other in a run; None with another loss than ranking.
+
+        Args:
+          texts: of an example. num_replicas: over which a batch is divided. begun: the number in the run that is
+            resumed.
+
+        Raises:
+          ValueError: the batch can't be divided by it, or leaves no negatives.
+        """
+        if loss != "ranking":
+            return None
+        at_once = run.train_batch_size // num_replicas // run.gradient_accumulation_steps
+        size = self.negatives_batch_size or begun or at_once
+        if at_once % size:
+            as_begun = "" if self.negatives_batch_size else ", as this run began"
+            raise ValueError(
+                f"--negatives_batch_size={size}{as_begun}: a device computes {at_once} examples at once, which can't "
+                "be divided by it (--train_batch_size over all devices and --gradient_accumulation_steps)."
+            )
+        if size == 1 and texts == 2:
+            name = "negatives" if self.negatives_batch_size else "train"
+            raise ValueError(f"--loss=ranking needs other examples as negatives: --{name}_batch_size is too small.")
+        return size
+
     def check(self, run: FineTuningSettings) -> HeadConfig | None:
         """Refuses contradictions, missing files, and files that lack a column.
 
@@ -138,11 +176,15 @@ class SimilaritySettings(TableSettings, FileSettings):
         def check_beginning(name: str, file: str) -> tuple[list, bool]:
             found = check_examples(file, self.columns, score_range, self.of_set(name.removesuffix("_file")))
             scored.append(not found[0] or found[0][0].score is not None)
-            if self.loss and name == "train_file" and found[0]:
-                self.check_data(self.loss, len(found[0][0].texts), found[0][0].score is not None)
+            first[name] = found[0][:1]
             return found
 
+        first = {}
         run.check_tables(check_beginning, self)
         if scored and not any(scored) and score_range != (0.0, 1.0):
             raise ValueError("--score_range is for scores, and there are none: name their column by --score.")
+        for example in first.get("train_file", ()):
+            loss = self.loss_of(len(example.texts), example.score is not None)
+            for values in run.combinations:
+                self.negatives(dataclasses.replace(run, **values), loss, len(example.texts))
         return None

@@ -87,40 +87,20 @@ class SimilarityTask(FineTuningTask):
     def _choose_loss(self, run, earlier: dict) -> None:
         """Settles loss and negatives_batch_size, and checks that the training data fits them."""
         own, rows = self.settings, self.train_rows
-        loss = own.loss or ("cosine" if "scores" in rows.labels else "ranking")
+        loss = own.loss_of(rows.rows_per_example, "scores" in rows.labels)
         if not own.loss:
             logging.info("--loss=%s, since --train_file has %sscores.", loss, "no " if loss == "ranking" else "")
-        own.check_loss(loss)
-        own.check_data(loss, rows.rows_per_example, "scores" in rows.labels)
-        self.settings = dataclasses.replace(own, loss=loss)
-        self.given_size, self.begun_size = own.negatives_batch_size, earlier.get("negatives_batch_size")
+        self.given = dataclasses.replace(own, loss=loss)  # what `begin` chooses for a run is not in it
+        self.begun_size = earlier.get("negatives_batch_size")
         self.begin(run)
         if loss == "ranking":
             logging.info("Negatives of a text are those of %d examples.", self.settings.negatives_batch_size)
 
     def begin(self, run):
         if run.do_train:
-            self.settings = dataclasses.replace(self.settings, negatives_batch_size=self._negatives(run))
-
-    def _negatives(self, run) -> int | None:
-        """The number of examples whose texts are negatives of each other in a run; None with another loss than ranking.
-
-        Raises:
-          ValueError: the batch can't be divided by it, or leaves no negatives.
-        """
-        if self.settings.loss != "ranking":
-            return None
-        at_once = run.train_batch_size // self.num_replicas // run.gradient_accumulation_steps
-        size = self.given_size or self.begun_size or at_once
-        if at_once % size:
-            begun = "" if self.given_size else ", as this run began"
-            raise ValueError(
-                f"--negatives_batch_size={size}{begun}: a device computes {at_once} examples at once, which can't "
-                "be divided by it (--train_batch_size over all devices and --gradient_accumulation_steps)."
-            )
-        if size == 1 and self.train_rows.rows_per_example == 2:
-            raise ValueError("--loss=ranking needs other examples as negatives: --train_batch_size is too small.")
-        return size
+            own, texts = self.given, self.train_rows.rows_per_example
+            size = own.negatives(run, own.loss, texts, self.num_replicas, self.begun_size)
+            self.settings = dataclasses.replace(own, negatives_batch_size=size)
 
     def create_model(self, dtype):
         own = self.settings

@@ -11,6 +11,7 @@ from bert_tf.system.declare import ORIGINAL, setting
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import encoding_setting
 from bert_tf.tasks.squad.data import check_beginning, check_room
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.settings import FineTuningSettings, lstm_setting
 
 
@@ -121,7 +122,10 @@ class SquadSettings:
             if name == "train_file" and counts and None not in counts and not self.steps_from_windows:
                 run.check_steps(sum(counts))
 
-    def check_model(self, run: FineTuningSettings, files: ModelFiles, names: Collection[str], source: str) -> None:
+    def check_model(
+        self, run: FineTuningSettings, newest: str | None, files: ModelFiles, tokenizer: Tokenizer,
+        names: Collection[str],
+    ) -> None:  # fmt: skip
         """Refuses a head that the model can't have; see `beginning.checked_settings`."""
         self.check_config(files.config)
 
