@@ -205,7 +205,7 @@ def _parse(argv: list[str]) -> list[str]:
                 raise flags.Error(f"--{name}={value} must be a finite number.")
             empty = value in ("", [], [""]) and value != flags.FLAGS[name].default and name not in _OF_THE_CLOUD
             for one in value if isinstance(value, list | tuple) else [value]:
-                if re.match(r"~\w*(/|$)", str(one)) and not os.path.exists(str(one).partition("/")[0]):
+                if re.match(r"~\w*/", str(one)):  # a folder of this name is ./~
                     raise flags.Error(
                         f"--{name}={one}: the shell replaces ~ only at the beginning of a word: write $HOME."
                     )
