@@ -229,10 +229,10 @@ def put_lstm_on_top(files: ModelFiles, lstm_on_top: bool, do_train: bool) -> Non
 
 def _check_trained(weights: Weights | None, output_dir: str, newest: str | None, head: str | None) -> None:
     if weights is None:
-        begun = run_directory.read_settings(output_dir) and ": the run in it ended before its first one; let it go on"
+        begun = run_directory.read_settings(output_dir) and " The run there ended before its first one: let it go on."
         raise ValueError(
-            f"Nothing to evaluate or predict with: there is no --init_checkpoint, and --output_dir={output_dir} has no "
-            f"checkpoint{begun or ''}."
+            f"Nothing to evaluate or predict with: --output_dir={output_dir} has no checkpoint and there is no "
+            f"--init_checkpoint.{begun or ''}"
         )
     if head and head not in weights:
         flag = "--output_dir" if newest else "--init_checkpoint"

@@ -30,7 +30,7 @@ MISTAKES = {
         (["--do_train", "--task_name=mrpc", "--data_dir={}"],
          "FileNotFoundError: *train.tsv does not exist: --task_name=mrpc needs it. Give --data_dir=*/MRPC."),
         (["--do_predict", "--task_name=custom", "--text_a=text", "--test_file={}/two.csv", "--output_dir={}/begun"],
-         "ValueError: Nothing to evaluate or predict with: *begun has no checkpoint: the run in it ended"),
+         "ValueError: Nothing to evaluate or predict with: *begun has no checkpoint * The run there ended"),
         (["--do_train", "--task_name=MRPC", "--data_dir={}/MRPC"],
          "ValueError: *MRPC/train.tsv, line 1: column 3 should be '#1 String'"),
         ([*CUSTOM, "--train_file=none.csv"], "FileNotFoundError: --train_file=none.csv"),
