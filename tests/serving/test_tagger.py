@@ -11,7 +11,7 @@ from scipy.special import softmax
 
 from bert_tf.models import task_models
 from bert_tf.models.baselines import BertFeatureTagger
-from bert_tf.serving import export, graphs
+from bert_tf.serving import export
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.tagger import Tagger
 from bert_tf.tasks.ner import encode as ner_encode
@@ -128,7 +128,7 @@ def test_texts_are_split_as_the_training_data_was(tmp_path, split):
 def test_a_model_that_spells_its_tags_otherwise(tmp_path, labels, standard, scheme):
     """Models of others have no settings beside them: their labels say what they learned."""
     path = save(tmp_path / "model", task_models.BertForTokenClassification, num_labels=len(labels), labels=labels)
-    mine, served = Tagger(path), graphs.create_served_model(path, "ner")  # what an export is made of
+    mine, served = Tagger(path), export.create_served_model(path, "ner")  # what an export is made of
     assert (mine.labels, mine.scheme) == (list(served.labels), served._scheme) == (standard, scheme)
     found = mine.predict(TEXTS)
     tags = {tag for row in found for tag in row["tags"]}
