@@ -169,7 +169,8 @@ def test_every_script_starts_tensorflow_quietly(tmp_path):
     assert len(scripts) > 8
     for path in scripts:
         main = path.read_text().partition("\ndef main(")[2]
-        assert 0 < main.find("    script.start_tensorflow(") < main.find(" import "), path.name
+        before = main.partition("    script.start_tensorflow(")[0]
+        assert before != main and " import " not in before, path.name
 
     golden = ROOT / "tests" / "golden"
     arguments = {
