@@ -7,6 +7,7 @@ theirs, all before it would have to be decompressed.
 """
 
 import codecs
+import re
 import struct
 import zlib
 from collections.abc import Collection, Iterator, Mapping
@@ -23,6 +24,7 @@ MAGIC = b"\x1f\x8b\x08"
 OTHER_ROW = "is not a text of one or two segments, then padding, by its input_mask and segment_ids"
 _LARGEST_MEMBER = 1 << 28  # bytes of a decompressed block, which is in memory
 _CHUNK_BYTES = 64 * 1024
+_LENGTH = re.compile(rb"(?=...\0{5})", re.DOTALL)  # of a record below 16 MiB, as the first bytes of its frame
 
 # The features of the records that a run reads: with masks, unmasked ones, and those of ELECTRA's original.
 MASKED = (
@@ -391,15 +393,42 @@ def _feature_problem(name: str, feature: Feature, found_kind: str | None, number
     return None
 
 
-def check_files(paths: Collection[str], *lengths: int | None, **limits) -> None:
-    """Refuses files whose first records are damaged, or none to pre-train on; files without any are passed.
+def check_files(paths: Collection[str], *lengths: int | None, **limits) -> int | None:
+    """Refuses files whose first records are damaged, or none to pre-train on, and those that end inside a record; files
+    without any are passed.
 
     Args:
       lengths, limits: as for `features_of`.
+
+    Returns:
+      The pairs per row of unmasked records, see `features_of`; None for masked ones; 0 without any.
 
     Raises:
       RecordError: names the file, and what the record lacks.
     """
     found = {path: (0, first_payload(path, size_of(path))) for path in paths}
-    if found := {path: pair for path, pair in found.items() if pair[1] is not None}:
-        features_of(found, *lengths, **limits)
+    found = {path: pair for path, pair in found.items() if pair[1] is not None}
+    pairs = features_of(found, *lengths, **limits)[1] if found else 0
+    for path in found:
+        _check_end(path)
+    return pairs
+
+
+def _check_end(path: str) -> None:
+    """Refuses a file that was cut off inside a record, where its last bytes tell: not a compressed one, nor one whose
+    records are very long."""
+    if is_gzip(path):
+        return
+    size = size_of(path)
+    begin = max(0, size - _CHUNK_BYTES)
+    with open_binary(path) as stream:
+        stream.seek(begin)
+        end = stream.read()
+    places = (found.start() for found in _LENGTH.finditer(end))
+    place = last = next((place for place in places if is_frame_head(end[place : place + 12])), len(end))
+    while is_frame_head(head := end[place : place + 12]):
+        last, place = place, place + FRAME_BYTES + int.from_bytes(head[:8], "little")
+    if place > len(end) or 0 < len(head) < 12:
+        broken = begin + (last if place > len(end) else place)
+        damage = f"{path}: the record at byte {broken} is truncated: the file ends inside it, at byte {size}"
+        raise RecordError(with_advice(damage))

@@ -109,9 +109,7 @@ def read_casing(directory: str) -> Casing:
     path = posixpath.join(directory, TOKENIZER_CONFIG)
     if exists(path):
         values = read_json(path)
-        for key in ("do_lower_case", "strip_accents"):
-            if not isinstance(values.get(key), bool | None):
-                raise ValueError(f"{path}: {key} is {values[key]!r}, but must be true or false, without quotes.")
+        _check_booleans(values, ("do_lower_case", "strip_accents"), path)
         if values.get("do_lower_case") is not None:
             return Casing(values["do_lower_case"], values.get("strip_accents"), path)
     name, source = named_class(directory)
@@ -121,11 +119,18 @@ def read_casing(directory: str) -> Casing:
     if exists(path):
         normalizer = read_json(path).get("normalizer") or {}
         if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
+            _check_booleans(normalizer, ("lowercase", "strip_accents"), path)
             return Casing(bool(normalizer.get("lowercase")), normalizer.get("strip_accents"), path)
     name = posixpath.basename(directory.rstrip("/"))
     match = _RELEASED_NAME.fullmatch(name)
     released = bool(match[1]) if match else _RELEASED_MODELS.get(name)
     return Casing(released, None, f"the name of {directory}") if released is not None else Casing()
+
+
+def _check_booleans(values: Mapping, names: Iterable[str], path: str) -> None:
+    for name in names:
+        if not isinstance(values.get(name), bool | None):
+            raise ValueError(f"{path}: {name} is {values[name]!r}, but must be true or false, without quotes.")
 
 
 def resolve_casing(do_lower_case: bool | None, strip_accents: bool | None, *known: Casing) -> Casing:

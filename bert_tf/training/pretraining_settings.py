@@ -10,7 +10,7 @@ from bert_tf.data import record_files
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import check_model, read_config, read_model_files
 from bert_tf.models.families import config_of_size
-from bert_tf.models.open_weights import check_readable
+from bert_tf.models.open_weights import is_light, open_weights
 from bert_tf.models.recipe import OptimizerSettings
 from bert_tf.models.students import LanguageTeacherSettings
 from bert_tf.pretraining.record_settings import InstanceSettings, check_mask_rates
@@ -19,6 +19,7 @@ from bert_tf.system import checks
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, given, group, like, setting
 from bert_tf.system.messages import named_by
 from bert_tf.training import run_directory
+from bert_tf.training.beginning import check_sizes
 from bert_tf.training.settings import DeviceSettings, TrainingSettings
 from bert_tf.weights.bundle import latest_checkpoint
 
@@ -243,21 +244,65 @@ def check_settings(settings: PretrainingSettings) -> None:
     if not checks.is_remote(settings.output_dir):
         run_directory.check_script(settings.output_dir, vars(settings))
         check_trained(settings)
+        if settings.do_train and "TF_CONFIG" not in os.environ:  # of several workers only one owns it
+            run_directory.check_free(settings.output_dir)
     config = _config_of(settings, start)
     model = settings.bert_config_file or f"the configuration beside {settings.init_checkpoint}"
     model = f"--bert_size={settings.bert_size}" if settings.bert_size else model
     if config:
         check_length(settings, config, model)
-    for name in ("input_file", *(["eval_input_file"] if settings.eval_input_file else ())):
+    _check_records(settings, config, model)
+    if start and is_light(start):
+        with named_by("--init_checkpoint"):
+            weights = open_weights(start)
+        if config and not settings.student_layers:
+            check_sizes(weights, config, model)
+
+
+def _check_records(settings: PretrainingSettings, config: BertConfig | None, model: str) -> None:
+    """Refuses local records that the run can't read, or can't mask as its flags say. model: the configuration's name.
+
+    Raises:
+      ValueError, OSError: names the flag.
+    """
+    pairs = []
+    for name in given(settings, ("input_file", "eval_input_file")):
         flag = f"--{name}"
         checks.check_not_empty(files := checks.check_input_files(getattr(settings, name), flag), flag)
         lengths = settings.max_seq_length, settings.max_predictions_per_seq
         limits = {"vocab_size": config.vocab_size, "segments": max(2, config.type_vocab_size)} if config else {}
+        limits |= {"no_masked": masked_reason(settings), "model_name": model}
         with named_by(flag):
             if not settings.skip_corrupt_records:
-                record_files.check_files(files, *lengths, **{"segments": None, **limits}, model_name=model)
-    if start:
-        check_readable(start, "--init_checkpoint")
+                pairs.append(record_files.check_files(files, *lengths, **{"segments": None, **limits}))
+    if pairs and 0 not in pairs and settings.objective != "ltr":
+        check_masks(settings, are_masked=not any(pairs))
+
+
+def masked_reason(settings: PretrainingSettings) -> str:
+    """Why masked records can't be used, as the beginning of a message; "" if they can."""
+    return "masked records, but ELECTRA masks its texts during training" if settings.objective == "electra" else ""
+
+
+def check_masks(settings: PretrainingSettings, are_masked: bool) -> None:
+    """Refuses flags that say how records are masked if they already are, and unmasked ones without a vocabulary.
+
+    Raises:
+      ValueError: names the flag.
+    """
+    for name in given(settings, MASK_FLAGS) if are_masked else ():
+        raise ValueError(
+            f"--{name} is for unmasked records; these were already masked by create_pretraining_data.py, with its own "
+            "flags."
+        )
+    model = settings.init_checkpoint or settings.teacher
+    if are_masked or settings.vocab_file or (model and checks.is_remote(model)):
+        return
+    if not (model and read_model_files(model).vocab_file):
+        raise ValueError(
+            "The records are unmasked (create_pretraining_data.py --masking=dynamic), to be masked during training: "
+            "give --vocab_file, the vocabulary they were made with, or --init_checkpoint with one beside it."
+        )
 
 
 def check_trained(settings: PretrainingSettings) -> None:

@@ -17,19 +17,24 @@ from absl import logging
 
 from bert_tf.data import record_index, records
 from bert_tf.data.record_files import features_of
-from bert_tf.models import flops, objectives, pretrained, task_models
+from bert_tf.models import flops, objectives, task_models
 from bert_tf.models.card import CardFacts
 from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import ModelFiles
+from bert_tf.models.directory import ModelFiles, read_model_files
 from bert_tf.models.families import AlbertConfig, Family, family_of
 from bert_tf.models.recipe import Recipe
 from bert_tf.models.students import DISTILLATION_FLAGS
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.pretraining.masking import Masking
-from bert_tf.system.declare import given
 from bert_tf.system.text_files import list_files, warn_of_missing_shards
 from bert_tf.training import run_directory
-from bert_tf.training.pretraining_settings import ELECTRA_FLAGS, MASK_FLAGS, PretrainingSettings
+from bert_tf.training.pretraining_settings import (
+    ELECTRA_FLAGS,
+    MASK_FLAGS,
+    PretrainingSettings,
+    check_masks,
+    masked_reason,
+)
 from bert_tf.weights.mapping import Weights
 
 # Rows, the number of their batch, and the number in it of the first of them -> features.
@@ -80,11 +85,11 @@ def open_all_records(
             verify=settings.verify_records,
             cache_file=posixpath.join(settings.output_dir, f"{flag}.index.npz") if chief else None,
         )
-        no_masked = f"--{flag} holds masked records, but ELECTRA masks its texts during training"
+        no_masked = masked_reason(settings)
         features = features_of(
             index.first_payloads(), settings.max_seq_length, settings.max_predictions_per_seq,
             vocab_size=config.vocab_size, segments=max(2, config.type_vocab_size), model_name=config_name,
-            no_masked=no_masked if settings.objective == "electra" else "",
+            no_masked=no_masked and f"--{flag}: {no_masked}",
         )  # fmt: skip
         return OpenedRecords(flag, index, *features)
 
@@ -263,22 +268,11 @@ class PretrainingTask:
             model; a flag out of range.
         """
         settings = self.settings
-        if not any(opened.pairs for opened in data.values()):
-            for name in given(settings, MASK_FLAGS):
-                raise ValueError(
-                    f"--{name} is for unmasked records; these were already masked by create_pretraining_data.py, with "
-                    "its own flags."
-                )
+        is_masked = not any(opened.pairs for opened in data.values())
+        check_masks(settings, is_masked)
+        if is_masked:
             return None
-        vocab_file, other_model = settings.vocab_file, settings.init_checkpoint or settings.teacher
-        if not vocab_file and other_model:
-            vocab_file = pretrained.read_model(other_model)[1].vocab_file
-        if not vocab_file:
-            raise ValueError(
-                "The records are unmasked (create_pretraining_data.py --masking=dynamic), to be masked during "
-                "training: give --vocab_file, the vocabulary they were made with, or --init_checkpoint with one "
-                "beside it."
-            )
+        vocab_file = settings.vocab_file or read_model_files(settings.init_checkpoint or settings.teacher).vocab_file
         values = {name: getattr(settings, name) for name in ("max_predictions_per_seq", *MASK_FLAGS)}
         values |= {"mask_rule": mask_rule_of(settings, self.config), **self.own_masks}
         tokenizer = model_vocabulary.tokenizer_of_model(vocab_file, self.config)

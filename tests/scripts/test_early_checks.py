@@ -17,6 +17,7 @@ from helpers.early_mistakes import (
     without,
 )
 
+from bert_tf.data.record_files import MASKED as MASKED_FEATURES
 from bert_tf.system import example_bytes, messages
 
 MEGABYTE = 1 << 20
@@ -61,6 +62,10 @@ def many_paragraphs(*questions: str) -> str:
 
 
 ELECTRA = record(example_bytes.example(NUMBERS.values()))
+MASKED = record(example_bytes.example([
+    *(example_bytes.int64_feature(name.encode(), b"\0") for name in MASKED_FEATURES if name != "masked_lm_weights"),
+    example_bytes.float_feature(b"masked_lm_weights", [1.0]),
+]))  # fmt: skip
 
 
 # script -> what it says, the files that are written, and the flags that are given beside or instead of the usual ones.
@@ -263,6 +268,17 @@ CASES = {
          PRETRAIN | {"init_checkpoint": "whole"}),
         ("--max_seq_length=129 is more than the 128 tokens that max_position_embeddings=128 of *whole allows",
          {"a.tfrecord": ELECTRA, **model()}, PRETRAIN | {"init_checkpoint": "whole", "max_seq_length": 129}),
+        (f"--input_file: *a.tfrecord: the record at byte {2 * len(ELECTRA)} is truncated: *; *--skip_corrupt_records",
+         {"a.tfrecord": ELECTRA * 2 + ELECTRA[:-1], **model()}, PRETRAIN | {"init_checkpoint": "whole"}),
+        ("--do_whole_word_mask is for unmasked records; these were already masked",
+         {"a.tfrecord": MASKED, **model()}, PRETRAIN | {"init_checkpoint": "whole", "max_predictions_per_seq": 1,
+          "do_whole_word_mask": True}),
+        ("The records are unmasked *: give --vocab_file", {"a.tfrecord": ELECTRA},
+         PRETRAIN | {"bert_size": "tiny", "init_checkpoint": None}),
+        ("--input_file: masked records, but ELECTRA masks its texts", {"a.tfrecord": MASKED},
+         PRETRAIN | {"bert_size": "tiny", "init_checkpoint": None, "objective": "electra"}),
+        ("--init_checkpoint: *whole/bert_model.safetensors does not have the size of *; 37 variables differ",
+         {"a.tfrecord": ELECTRA, **model(hidden_size=8)}, PRETRAIN | {"init_checkpoint": "whole"}),
         ("--output_dir=*out holds a run of run_ner.py: choose another directory",
          {"a.tfrecord": ELECTRA, "out/run.json": '{"tag_scheme": "iob2"}', **model()},
          PRETRAIN | {"bert_config_file": "whole/bert_config.json"}),

@@ -158,7 +158,7 @@ def cases_of(data, folder) -> dict:
         "NaN in a checkpoint": ({"init_checkpoint": folder / "model.ckpt-3"},
                                 "model.ckpt-3: bert/pooler/dense/bias has NaN or infinite values"),
         "a value out of range": ({"input_file": folder / "odd.tfrecord", "train_batch_size": 40},
-                                 "odd.tfrecord: record 39 (byte*has 2 in feature 'input_mask', expected 0 to 1"),
+                                 "odd.tfrecord: record 39 (at byte*has 2 in feature 'input_mask', expected 0 to 1"),
         "batch": ({"train_batch_size": 9, "gradient_accumulation_steps": 2},
                   "--train_batch_size=9*--gradient_accumulation_steps=2"),
     }  # fmt: skip
@@ -183,7 +183,7 @@ WRONG = {
         ({"do_train": False}, "Nothing to do: give --do_train, --do_eval or both."),
         ({"num_train_steps": 0}, "--num_train_steps=0 must be at least 1."),
         ({"lr_decay_power": "nan"}, "--lr_decay_power=nan must be "),
-        ({"learning_rate": -0.0001}, "--learning_rate=-0.0001 must be from 0 to 1."),
+        ({"learning_rate": -0.0001}, "--learning_rate=-0.0001 must be "),
         ({"num_train_steps": "x"}, "flag --num_train_steps=x: invalid literal"),
         ({"input_file": "none*"}, "--input_file: no file matches 'none*'"),
         ({"bert_config_file": "none"}, "--bert_config_file=none: there is no such file."),

@@ -108,7 +108,7 @@ REFUSED = {
     "another generator": ({"generator_config_file": None, "generator_size": 0.5, "stop_at_step": 11},
         "another configuration of the generator (num_attention_heads: 2 there, 1 now). Choose"),
     "masked records": ({"input_file": "masked.tfrecord"},
-        "--input_file holds masked records, but ELECTRA masks its texts during training"),
+        "--input_file: masked records, but ELECTRA masks its texts during training"),
     "generator is a BERT": ({"generator_config_file": "bert_config.json"},
         "bert_config.json is that of BERT, not ELECTRA."),
     "other tables": ({"generator_config_file": "wide/electra_config.json"},
@@ -220,7 +220,7 @@ def test_flags_that_make_no_sense(tmp_path, changes, message):
     write_electra_records(tmp_path / "rows", [([CLS, 9, SEP], [])])
     settings = PretrainingSettings(
         str(tmp_path / "rows"), str(tmp_path / "none"), bert_size="electra_small", do_train=True, objective="electra",
-        max_seq_length=32,
+        max_seq_length=32, vocab_file=str(ELECTRA / "vocab.txt"),
     )  # fmt: skip
     check_settings(settings)
     with pytest.raises(ValueError if "no such" not in message else OSError) as error:
