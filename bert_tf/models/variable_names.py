@@ -151,13 +151,15 @@ def check_depth(weights: Weights, config: BertConfig, config_name: str) -> None:
     Raises:
       ValueError: says how many there are.
     """
-    there, wanted = num_blocks_of(weights.shapes), 1 + max(config.block_order)
-    if 0 < there < wanted == config.num_hidden_layers:
+    there, wanted = num_blocks_of(weights.shapes), config.num_hidden_layers
+    if config.block_order != list(range(wanted)):  # layers share blocks, whose number is not that of the layers
+        return
+    if 0 < there < wanted:
         raise ValueError(
             f"{config_name} does not fit the weights of {weights.path}: num_hidden_layers is {wanted}, but they have "
             f"{there} layers."
         )
-    if there > wanted == config.num_hidden_layers:
+    if there > wanted:
         logging.warning(
             "%s: num_hidden_layers is %d, but the weights of %s have %d layers: the last %d are left out.",
             config_name, wanted, weights.path, there, there - wanted,

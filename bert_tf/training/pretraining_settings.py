@@ -225,7 +225,7 @@ def check_settings(settings: PretrainingSettings) -> None:
             most = f"at most --num_train_steps={settings.num_train_steps}"
             raise ValueError(f"--{name}={getattr(settings, name)} must be {most}.")
     for pair, both in _APART.items():
-        if len(given(settings, pair)) == 2:
+        if all(getattr(settings, name) for name in pair):
             named = " and ".join(f"--{name}={getattr(settings, name)}" for name in pair)
             raise ValueError(f"{named} both say {both}: give one.")
     if not (settings.bert_size or settings.bert_config_file or settings.init_checkpoint or settings.student_layers):
@@ -255,7 +255,8 @@ def check_settings(settings: PretrainingSettings) -> None:
     if start and is_light(start):
         with named_by("--init_checkpoint"):
             weights = open_weights(start)
-        if config and not settings.student_layers:
+        # ELECTRA may begin with either of its parts, which differ in size.
+        if config and not settings.student_layers and settings.objective != "electra":
             check_sizes(weights, config, model)
 
 

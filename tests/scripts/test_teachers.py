@@ -55,7 +55,7 @@ def cases_of(script, folder) -> tuple[dict, dict]:
         "seeds": {**taught, "num_seeds": 2, "dtype": "bfloat16", "distillation_weight": 1},
     }
     refused = {
-        "another teacher": ({**taught, "teacher": save_teacher(folder / "other", script, seed=6),
+        "another teacher": ({**done["whole"], "teacher": save_teacher(folder / "other", script, seed=6),
                              "output_dir": out / "whole"},
                             "out/whole holds a run with --teacher=*teacher; this one is with --teacher=*other."),
         "a teacher now": ({**taught, "output_dir": out / "without"}, "a run without --teacher; this one is with --"),
@@ -134,7 +134,7 @@ def test_the_student_starts_from_layers_of_the_teacher(ran):
     assert "bert/pooler/dense/kernel" in student and len(student) == 5 + 2 * 16 + 2
     for name, value in student.items():
         name = name.replace("layer_1", "layer_x").replace("layer_0", "layer_2").replace("layer_x", "layer_0")
-        np.testing.assert_array_equal(value, teacher[name], err_msg=name)
+        np.testing.assert_allclose(value, teacher[name], rtol=0, atol=1e-20, err_msg=name)  # the rate moves zeros
     said = " variables begin anew (a student does not take them from the teacher): "
     assert said in logs["layers"] and "keep their random" not in logs["layers"]
     assert "Resuming at step 4" in logs["layers again"]

@@ -291,6 +291,12 @@ class _Reader:
             self.has_tags = False  # words and nothing else
         if self.has_tags:
             places["tag_column"] = layout.tag_column
+        elif count > 1 and is_first(("columns", self.path)):
+            logging.warning(
+                "%s: of the %d columns of a line only the word is read, --word_column=%d. Sentences are to have one "
+                "word a line, and an empty line after each.",
+                self.path, count, layout.word_column,
+            )  # fmt: skip
         for name, place in places.items():
             if not -count <= place < count:
                 raise ValueError(f"{self.path}, line {number}: no column --{name}={place}, there are {count}.")
@@ -374,7 +380,10 @@ class _Reader:
             return f" This sentence fits --tag_scheme={' or '.join(fitting)}."
         if all(_is_tag(tag) for tag in tags):
             return " --repair_tags reads such tags as conlleval does."
-        return " For tags of words that are not entities give --tag_scheme=plain."
+        return (
+            " A line has one word, and its tag in the last column. For tags of words that are not entities give "
+            "--tag_scheme=plain."
+        )
 
 
 def _is_tag(tag: str) -> bool:

@@ -257,7 +257,7 @@ def test_klue(shared):
     assert types == {"PS", "LC", "OG", "DT", "TI", "QT"}
 
 
-def test_separators_columns_and_comments(write):
+def test_separators_columns_and_comments(write, caplog):
     tabs = write("# id 1\nO\tNew York\t x\nB-A\t\u00a0\tx\r\n\t\n#tag\tb\tx\n", "tabs")
     with pytest.raises(ValueError, match=r"tabs, line 2: 4 columns, but line 1 has 3: .* separated by spaces"):
         read_conll(tabs, Layout(tag_column=0, word_column=1, tag_scheme="plain"))
@@ -270,6 +270,7 @@ def test_separators_columns_and_comments(write):
     words = read_conll(write("one\n\ntwo\n"), Layout())
     assert [sentence.tags for sentence in words.sentences] == [None, None]
     no_tags = read_conll(write("one NN\n"), Layout(), has_tags=False)
+    assert "of the 2 columns of a line only the word is read, --word_column=0" in caplog.text
     assert no_tags.sentences[0].words == ["one"] and no_tags.sentences[0].tags is None
 
 
