@@ -13,9 +13,8 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-import google_crc32c
-
 from bert_tf.system import example_bytes
+from bert_tf.system.example_bytes import is_frame_head, masked_crc32c
 from bert_tf.system.text_files import foreign_kind, open_binary, size_of
 
 RECORDS_PER_BLOCK = 1024
@@ -78,17 +77,6 @@ class Stretch(NamedTuple):
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
-
-
-def masked_crc32c(data: bytes) -> int:
-    """The checksum of TFRecord frames: CRC-32C, rotated and shifted."""
-    crc = google_crc32c.value(data)
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def is_frame_head(head: bytes) -> bool:
-    """Whether these are the first 12 bytes of a record's frame: a length, and its checksum."""
-    return len(head) == 12 and struct.unpack("<I", head[8:])[0] == masked_crc32c(head[:8])
 
 
 def is_gzip(name: str) -> bool:

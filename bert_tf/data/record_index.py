@@ -27,13 +27,13 @@ from bert_tf.data.record_files import (
     RecordError,
     check_first_records,
     first_payload,
-    is_frame_head,
     is_gzip,
     read_records,
     with_advice,
 )
 from bert_tf.system.atomic import arrays_as_bytes, load_arrays, save_arrays
 from bert_tf.system.cores import in_threads
+from bert_tf.system.example_bytes import is_frame_head
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.text_files import size_of
 

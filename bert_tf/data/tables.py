@@ -375,7 +375,7 @@ def _csv_rows(path: str, delimiter: str, encoding: str | None) -> Iterator[tuple
             first = reader.line_num + 1
     except csv.Error as error:
         if was_opened is None:
-            raise ValueError(f"{path}, line {first}: not CSV: {error}") from None
+            raise ValueError(f"{path}, line {first}: not CSV: {error}; write a quotation mark inside twice.") from None
         raise ValueError(
             f"{path}, line {was_opened}: not CSV: the quotation mark that opens here is not closed; one that "
             "belongs to the text is written twice."

@@ -17,12 +17,14 @@ def check_file(path: str | None, flag: str) -> None:
     """Checks that an input file, if one is named, exists and holds anything.
 
     Raises:
-      FileNotFoundError: it does not exist, or is a directory. ValueError: it is empty. Names the flag.
+      FileNotFoundError: it does not exist, or is a directory. ValueError: it is empty, or in the web. Names the flag.
     """
+    _check_no_web_address(path or "", flag)
     if not path or is_remote(path):
         return
     if not os.path.exists(path):
-        raise FileNotFoundError(f"{flag}={path}: there is no such file.")
+        advice = "; name one, not several" if any(sign in path for sign in "*?,") else ""
+        raise FileNotFoundError(f"{flag}={path}: there is no such file{advice}.")
     if os.path.isdir(path):
         raise FileNotFoundError(f"{flag}={path} is a directory; a file is needed.")
     if os.path.isfile(path):  # not a pipe
@@ -33,12 +35,20 @@ def check_input_files(patterns: str | None, flag: str) -> list[str]:
     """The local files of a comma-separated list of globs; see `text_files.list_files`.
 
     Raises:
-      ValueError: a glob matches no file, or the list is empty; names the flag.
+      ValueError: a glob matches no file, the list is empty, or one is in the web; names the flag.
     """
     parts = (patterns or "").split(",")
+    for part in parts:
+        _check_no_web_address(part.strip(), flag)
     local = [part for part in parts if not is_remote(part)]
     with unheard():
         return list_files(",".join(local), flag) if local else []
+
+
+def _check_no_web_address(path: str, flag: str) -> None:
+    """Refuses what TensorFlow can't open, which would only say so after its import."""
+    if path.startswith(("http://", "https://")):
+        raise ValueError(f"{flag}={path} is in the web: download it first, and name the file.")
 
 
 def path_of(path, reader: str) -> str:

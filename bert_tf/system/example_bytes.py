@@ -1,4 +1,4 @@
-"""The bytes of tf.train.Example records.
+"""The bytes of tf.train.Example records, and the checksum of the frames around them.
 
 They are encoded by hand because the protocol buffer classes take three times as long. A message is a series of fields,
 each a key byte (8 * field number + wire type) and a value; nested messages and packed lists are a length and bytes. The
@@ -8,6 +8,8 @@ with value 1.
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+
+import google_crc32c
 
 _INT64_LIST, _FLOAT_LIST = b"\x1a", b"\x12"
 _VARINT, _BYTES, _FIXED_BYTES = 0, 2, {1: 8, 5: 4}  # wire types
@@ -31,6 +33,17 @@ class _Varints(dict):
 
 
 _varints = _Varints()
+
+
+def masked_crc32c(data: bytes) -> int:
+    """The checksum of TFRecord frames: CRC-32C, rotated and shifted."""
+    crc = google_crc32c.value(data)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def is_frame_head(head: bytes) -> bool:
+    """Whether these are the first 12 bytes of a record's frame: a length, and its checksum."""
+    return len(head) == 12 and struct.unpack("<I", head[8:])[0] == masked_crc32c(head[:8])
 
 
 def pack(numbers: Sequence[int]) -> bytes:

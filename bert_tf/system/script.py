@@ -35,6 +35,8 @@ _NEED_MEMORY = (
     "train_batch_size", "eval_batch_size", "predict_batch_size", "batch_size", "max_seq_length", "shuffle_window",
     "num_workers",
 )  # fmt: skip
+_IS_NO_SWITCH = re.compile(r"flag (--\w+=.*): \('Non-boolean argument to boolean flag'.*")
+_HAS_COMMA = re.compile(r"flag (--\w+=([+-]?\d+,\d+(?:[eE][+-]?\d+)?)): could not convert string to float.*")
 _IS_NEEDED = re.compile(r"Flag (--\w+) must have a value other than None")
 # They may be empty, as commands pass on variables that are set on Google's cloud only.
 _OF_THE_CLOUD = ("tpu_name", "tpu_zone", "gcp_project", "master")
@@ -150,6 +152,15 @@ def _unknown(name: str) -> str:
     return f"there is no flag --{name}; " + (f"did you mean --{near[0]}?" if near else "--help lists all flags.")
 
 
+def _illegal(line: str) -> str:
+    """absl's words on a flag, or what to write where they do not say it: of a switch, and of a decimal comma."""
+    if found := _IS_NO_SWITCH.fullmatch(line):
+        return f"{found[1]}: write true or false."
+    if found := _HAS_COMMA.fullmatch(line):
+        return f"{found[1]} has a decimal comma: write {found[2].replace(',', '.')}."
+    return line
+
+
 def _has_left(descriptor: int) -> bool:
     """Whether nothing reads what is written to a pipe."""
     poll = select.poll()
@@ -215,6 +226,7 @@ def _parse(argv: list[str]) -> list[str]:
         lines = str(error).splitlines()
         if isinstance(error, flags.UnrecognizedFlagError):
             lines = [_unknown(error.flagname)]
+        lines = [_illegal(line) for line in lines]
         needed = [found[1] for line in lines if (found := _IS_NEEDED.search(line))]
         told = [line for line in lines if not _IS_NEEDED.search(line)]
         if needed:

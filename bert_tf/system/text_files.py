@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
 from bert_tf.system import text_encodings
+from bert_tf.system.example_bytes import is_frame_head
 from bert_tf.system.messages import some, warn_once
 
 LONGEST_LINE = 1 << 26  # bytes; lines are read whole
@@ -357,6 +358,10 @@ _FOREIGN = {
     b"PK\x03\x04": "an Excel file or another zip archive; export it as CSV, or unpack it",
     b"\xd0\xcf\x11\xe0": "a file of Excel or Word; export it as CSV or text",
     b"PAR1": "a Parquet file; export it as CSV or JSON lines",
+    b"\x1f\x8b\x08": "a gzip file; unpack it: gunzip < FILE > NEW_FILE",
+    b"%PDF-": "a PDF file; save its text as a text file",
+    b"\x89PNG": "an image (PNG), not text",
+    b"\xff\xd8\xff": "an image (JPEG), not text",
     LFS_POINTER: "a pointer of Git LFS, not the file that it stands for; fetch that: git lfs pull",
 }
 
@@ -376,6 +381,8 @@ def _plain(path: str, begin: int, end: int | None, progress: Progress | None) ->
                 return
             if not begin and (kind := foreign_kind(chunk)):
                 raise ValueError(f"{path} is {kind}.")
+            if not begin and is_frame_head(chunk[:12]):
+                raise ValueError(f"{path} is a TFRecord file; give the text that its records were made from.")
             if not begin and chunk.count(b"\r") > 2 and b"\n" not in chunk:
                 raise ValueError(f"{path}: its lines end with carriage returns alone: tr '\\r' '\\n' < FILE > NEW_FILE")
             if progress:

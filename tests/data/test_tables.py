@@ -82,7 +82,7 @@ def test_a_given_delimiter_is_taken(tmp_path):
     assert rows_of(tmp_path, "a^1\n", "^", columns=None) == [(1, ["a", "1"])]
     with pytest.raises(ValueError, match=r"data\.jsonl: --csv_delimiter is for \.csv files"):
         rows_of(tmp_path, '{"text": "a"}\n', ";", name="data.jsonl")
-    with pytest.raises(ValueError, match=r"train\.csv, line 2: not CSV"):
+    with pytest.raises(ValueError, match=r"train\.csv, line 2: not CSV: .*; write a quotation mark inside twice"):
         rows_of(tmp_path, 'text;label\n"a" b;1\n')
 
 

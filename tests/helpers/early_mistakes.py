@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from safetensors.numpy import save
 
-from bert_tf.data.record_files import masked_crc32c
 from bert_tf.models.families import family_named
 from bert_tf.models.variable_names import expected_shapes
+from bert_tf.system.example_bytes import masked_crc32c
 from helpers.paths import GOLDEN, ROOT
 
 # Each main runs in a fork, since flags and messages that are told once stay.

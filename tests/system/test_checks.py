@@ -25,6 +25,9 @@ def test_files_that_are_there_and_that_are_not(tmp_path):
     checks.check_file(str(tmp_path / "a[1].txt"), "--vocab_file")
     with pytest.raises(FileNotFoundError, match=r"--vocab_file=.*/b\.txt: there is no such file"):
         checks.check_file(str(tmp_path / "b.txt"), "--vocab_file")
+    for several in (f"{tmp_path}/a*.txt", f"{tmp_path}/a[1].txt,{tmp_path}/b.txt"):
+        with pytest.raises(FileNotFoundError, match=r"--vocab_file=.*: there is no such file; name one, not several"):
+            checks.check_file(several, "--vocab_file")
     with pytest.raises(FileNotFoundError, match=r"--vocab_file=.*/folder is a directory"):
         checks.check_file(str(tmp_path / "folder"), "--vocab_file")
 
@@ -35,6 +38,12 @@ def test_files_that_are_there_and_that_are_not(tmp_path):
     for patterns in (None, " , "):
         with pytest.raises(ValueError, match="--input_file names no file"):
             checks.check_input_files(patterns, "--input_file")
+
+
+@pytest.mark.parametrize("check", [checks.check_file, checks.check_input_files])
+def test_an_address_in_the_web_is_to_be_downloaded_first(check):
+    with pytest.raises(ValueError, match="^--train_file=https://example.org/t.csv is in the web: download it first"):
+        check("https://example.org/t.csv", "--train_file")
 
 
 def _denied(dir):
@@ -236,6 +245,8 @@ def test_ctrl_c_ends_in_one_line(tmp_path):
         ("create_vocab", "--input_file=x --output_file=~me/v.txt", "--output_file=~me/v.txt: the shell replaces ~"),
         ("run_ner", "--nodo_trian", "there is no flag --nodo_trian; did you mean --nodo_train?"),
         ("run_ner", "--do_train True --output_dir=x", "--do_train True: write --do_train=true; --do_train alone is t"),
+        ("run_ner", "--output_dir=x --do_eval=yes", "--do_eval=yes: write true or false."),
+        ("run_ner", "--output_dir=x --learning_rate=0,00002", "--learning_rate=0,00002 has a decimal comma: write 0.0"),
         ("run_ner", "--output_dir=x more", "more is not a flag; --help lists them."),
         ("run_ner", "—do_eval --output_dir=x", "—do_eval begins with a long dash, as text that was pasted ma"),
     ],

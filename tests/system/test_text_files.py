@@ -2,11 +2,14 @@
 
 import gzip
 import os
+import re
 import tracemalloc
 
 import pytest
 
 from bert_tf.system import text_files
+
+RECORD = bytes([3, *bytes(7)]) + bytes.fromhex("b099490e") + b"abc"  # as the frame of a TFRecord begins
 
 
 def test_list_files(tmp_path):
@@ -83,6 +86,24 @@ def test_a_zero_byte_is_named(tmp_path):
     path.write_bytes(b"one line\r\nand\0 another\n")
     with pytest.raises(ValueError, match=r"x\.txt, line 2: a zero byte at byte offset 13, which no text has: .* tr -d"):
         list(text_files.read_text_lines(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (RECORD, "a TFRecord file; give the text that its records were made from"),
+        (gzip.compress(b"one line\n"), "a gzip file; unpack it: gunzip < FILE > NEW_FILE"),
+        (b"%PDF-1.7\n", "a PDF file; save its text"),
+        (b"\x89PNG\r\n\x1a\n", "an image (PNG), not text"),
+        (b"\xff\xd8\xff\xe0", "an image (JPEG), not text"),
+    ],
+)
+@pytest.mark.parametrize("encoding", [None, "cp949"])
+def test_what_is_no_text_is_named(tmp_path, content, message, encoding):
+    path = tmp_path / "x.txt"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=re.escape(f"x.txt is {message}")):
+        list(text_files.read_text_lines(str(path), encoding=encoding))
 
 
 @pytest.mark.parametrize("compressed", [False, True])

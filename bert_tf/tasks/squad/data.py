@@ -20,6 +20,7 @@ _CHECKED = 1 << 20  # characters of a file that are checked before TensorFlow is
 # In JSON; strings as a whole, also one that is cut off.
 _BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 _MANY_PARTS = 0.1  # the share of answers that are parts of words; in English 0.01
+_FORM = '{"data": [{"paragraphs": [{"context": "...", "qas": [{"id": "...", "question": "...", "answers": [...]}]}]}]}'
 _LISTED = 10  # the log shows this many of the answers that are not found
 
 
@@ -145,7 +146,7 @@ def _beginning(path: str, encoding: str) -> dict:
             break
     text = text.removeprefix("\ufeff")[:_CHECKED]
     if not text.lstrip().startswith("{"):
-        raise ValueError(f"{path} does not begin with an object, so this is not a SQuAD file.")
+        raise ValueError(f"{path} does not begin with an object, so this is not a SQuAD file: {_FORM}.")
     around, end = "", 0
     for bracket in _BRACKET.finditer(text):
         if bracket[0] in "{[":
