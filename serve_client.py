@@ -28,7 +28,9 @@ def _check_server(server: str, flag: str) -> None:
         raise ValueError(f"{flag}={server} must be host:port, or with --rest begin with http:// or https://")
     if "/v1/" in f"{server}/" or (not separator and "/" in server):
         raise ValueError(f"{flag}={server} has a path: give {host}:{port}, and the model by --model")
-    if not separator and not (port.isdecimal() and int(port) < 1 << 16):
+    if not separator and port.isdecimal() and int(port) >= 1 << 16:
+        raise ValueError(f"{flag}={server}: {port} is no port; the last one is {(1 << 16) - 1}")
+    if not separator and not port.isdecimal():
         raise ValueError(f"{flag}={server} has no port: {host or port}:8500 for gRPC, :8501 for REST")
 
 

@@ -23,6 +23,7 @@ Inputs = Mapping[str, Sequence]
 MAX_BYTES = 1 << 28  # of an answer
 
 _OK = 200
+_NOTHING_ANSWERS = "nothing answers there: is the server started, and is this its port?"
 _MOST_OF_AN_ERROR = 1 << 16  # bytes
 
 
@@ -70,11 +71,15 @@ def ask_rest(
     url = f"{address.rstrip('/')}/v1/models/{urllib.parse.quote(model, safe='')}{versions}:predict"
     try:
         status, body = _within(timeout, lambda: _post(url, rest_request(inputs, signature), timeout, max_bytes))
+        if body.lstrip()[:5].lower() in (b"<!doc", b"<html"):
+            raise ValueError("the answer is a web page: does TensorFlow Serving listen at this port?")
         answer = json.loads(body) if status == _OK else None
     except RecursionError:
         raise ServingError(f"{url}: the answer is not JSON: nested too deeply") from None
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise ServingError(f"{url}: {visible(str(error)) or type(error).__name__}") from error
+        is_refused = isinstance(getattr(error, "reason", None), ConnectionRefusedError)
+        words = _NOTHING_ANSWERS if is_refused else visible(str(error)) or type(error).__name__
+        raise ServingError(f"{url}: {words}") from error
     if status != _OK:
         raise ServingError(f"{url}: {visible(_server_message(body))}")
     if not isinstance(answer, dict) or "outputs" not in answer:
@@ -202,7 +207,10 @@ def ask_grpc(
             stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
             return outputs_of(stub.Predict(request, timeout=timeout))
     except grpc.RpcError as error:
-        message = f"{error.code().name}: {error.details()}"
+        # What gRPC says of an answer in HTTP/1, by its version and by how the answer begins.
+        is_other = any(words in f"{error.details()}" for words in ("http1", "Failed parsing HTTP/2"))
+        hint = "; this port does not speak gRPC: is it that of REST (--rest)?" if is_other else ""
+        message = f"{error.code().name}: {error.details()}{hint}"
     except ValueError as error:
         message = str(error)
     raise ServingError(f"{server}, model {model}: {visible(message)}")
@@ -219,7 +227,9 @@ def _check_listens(server: str, model: str) -> None:
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
-    except (ConnectionRefusedError, socket.gaierror) as error:
+    except ConnectionRefusedError as error:
+        raise ServingError(f"{server}, model {visible(model)}: UNAVAILABLE: {_NOTHING_ANSWERS}") from error
+    except socket.gaierror as error:
         raise ServingError(f"{server}, model {visible(model)}: UNAVAILABLE: {error.strerror}") from error
     except OSError:
         return  # perhaps later, within the call's own time

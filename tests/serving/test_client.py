@@ -107,9 +107,9 @@ def test_errors_are_the_servers_words(grpc_server, rest_server):
         client.ask_grpc(grpc_server, "poems", {"text": ["a"]})
     with pytest.raises(client.ServingError, match="/v1/models/poems:predict: Servable not found for request"):
         client.ask_rest(rest_server, "poems", {"text": ["a"]})
-    with pytest.raises(client.ServingError, match="localhost:1, model m: UNAVAILABLE: Connection refused"):
+    with pytest.raises(client.ServingError, match="localhost:1, model m: UNAVAILABLE: nothing answers there: is the"):
         client.ask_grpc("localhost:1", "m", {"text": ["a"]}, timeout=600)
-    with pytest.raises(client.ServingError, match="http://localhost:1/v1/models/m:predict: .*refused"):
+    with pytest.raises(client.ServingError, match="//localhost:1/v1/models/m:predict: nothing answers there: is the"):
         client.ask_rest("localhost:1", "m", {"text": ["a"]})
 
 
@@ -143,7 +143,11 @@ def test_the_script(rest_server, tmp_path):
 # --- servers that answer anything -------------------------------------------------------------------------------------
 
 ODD_ANSWERS = {
-    "no JSON": (b"<html>", "Expecting value"),
+    "no JSON": (b"outputs", "Expecting value"),
+    "web page": (
+        b"\n<!DOCTYPE html><title>A</title>",
+        "the answer is a web page: does TensorFlow Serving listen",
+    ),
     "no object": (b"5", "the answer has no outputs: 5"),
     "no outputs": (b'{"predictions": []}', "the answer has no outputs: {'predictions': []}"),
     "no list": (b'{"outputs": {"a\\u001b": 1}}', "output a\\u001b is no list, one entry per example"),
@@ -214,18 +218,24 @@ def test_odd_answers_end_in_one_line(odd_server, model):
 @pytest.mark.parametrize(
     ("server", "message"),
     [
-        ("http://h:8501", "is an address of REST: give --rest, or host:8500 for gRPC"),
-        ("http://h:8501/v1/models/x", "has a path: give h:8501, and the model by --model"),
-        ("h:8501/x", "has a path: give h:8501, and the model by --model"),
-        ("ftp://h:1", "must be host:port, or with --rest begin with http:// or https://"),
-        ("h:99999", "has no port: h:8500 for gRPC, :8501 for REST"),
-        ("h", "has no port: h:8500 for gRPC, :8501 for REST"),
+        ("http://h:8501", " is an address of REST: give --rest, or host:8500 for gRPC"),
+        ("http://h:8501/v1/models/x", " has a path: give h:8501, and the model by --model"),
+        ("h:8501/x", " has a path: give h:8501, and the model by --model"),
+        ("ftp://h:1", " must be host:port, or with --rest begin with http:// or https://"),
+        ("h:99999", ": 99999 is no port; the last one is 65535"),
+        ("h", " has no port: h:8500 for gRPC, :8501 for REST"),
     ],
 )
 def test_what_is_no_server_is_refused_at_once(server, message):
     code, output, (line,) = run_client(f"--server={server}", "--model=m", "--input=text=a")
     assert code == 1 and not output
-    assert line == f"serve_client.py: error: --server={server} {message}"
+    assert line == f"serve_client.py: error: --server={server}{message}"
+
+
+def test_a_port_of_rest_that_is_asked_by_grpc(odd_server):
+    code, output, (line,) = run_client(f"--server={odd_server}", "--model=m", "--input=text=a")
+    assert code == 1 and not output
+    assert "UNAVAILABLE" in line and line.endswith("; this port does not speak gRPC: is it that of REST (--rest)?")
 
 
 def test_names_are_quoted_and_control_characters_are_not_printed(odd_server):

@@ -145,8 +145,17 @@ class DomainSettings:
                 encoding=self.encoding,
             )  # fmt: skip
             kinds = {"train_batch_size": int, "num_train_epochs": float}
-            steps = {name: kind(further[name]) for name, kind in kinds.items() if name in further}
+            steps = {name: _number(name, further[name], kind) for name, kind in kinds.items() if name in further}
             task.check(FineTuningSettings(output_dir=self.output_dir, do_train=True, do_eval=True, **steps))
+
+
+def _number(name: str, value: str, kind: type) -> float:
+    """The value of a flag in a --fine_tuning_flag; refuses what is no number."""
+    try:
+        return kind(value)
+    except ValueError:
+        wanted = "a whole number" if kind is int else "a number"
+        raise ValueError(f"--fine_tuning_flag=--{name}={value} must be {wanted}.") from None
 
 
 def _check_further(name: str, values: Collection[str], own: Collection[str]) -> None:

@@ -42,6 +42,8 @@ def right(tmp_path, model) -> DomainSettings:
         ({"label": "stars"}, "train.csv, line 1: no column 'stars'"),
         ({"fine_tuning_flag": ("--text_b=other",)}, "train.csv, line 1: no column 'other'"),
         ({"fine_tuning_flag": ("num_train_epochs=1",)}, "--fine_tuning_flag=num_train_epochs=1 must be a flag"),
+        ({"fine_tuning_flag": ("--num_train_epochs=x",)}, "--fine_tuning_flag=--num_train_epochs=x must be a number"),
+        ({"fine_tuning_flag": ("--train_batch_size=x",)}, "--fine_tuning_flag=--train_batch_size=x must be a whole"),
         ({"fine_tuning_flag": ("--num_seeds=5",)}, "--num_seeds=5: give --num_seeds without --fine_tuning_flag"),
         ({"fine_tuning_flag": ("--nodo_eval",)}, "--fine_tuning_flag=--nodo_eval: run_domain.py sets it"),
         ({"pretraining_flag": ("--learning_rate=1",)}, "give --learning_rate without --pretraining_flag"),
