@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from bert_tf.system import example_bytes
+from bert_tf.system.checks import whole_number
 from bert_tf.system.example_bytes import is_frame_head, masked_crc32c
 from bert_tf.system.text_files import foreign_kind, open_binary, size_of
 
@@ -245,7 +246,14 @@ def first_payload(name: str, size: int, begin: int = 0) -> bytes | None:
 
 
 def pretraining_features(max_seq_length: int, max_predictions_per_seq: int | None) -> dict[str, Feature]:
-    """The seven features that create_pretraining_data.py writes (run_pretraining.py of the original reads the same)."""
+    """The seven features that create_pretraining_data.py writes (run_pretraining.py of the original reads the same).
+
+    Raises:
+      TypeError, ValueError: a length is no whole number, or less than 1.
+    """
+    whole_number(max_seq_length, "max_seq_length")
+    if max_predictions_per_seq is not None:
+        whole_number(max_predictions_per_seq, "max_predictions_per_seq")
     lengths = [max_seq_length] * 3 + [max_predictions_per_seq] * 3 + [1]
     kinds = ["float32" if name == "masked_lm_weights" else "int64" for name in MASKED]
     return {name: Feature(length, kind) for name, length, kind in zip(MASKED, lengths, kinds, strict=True)}

@@ -167,7 +167,7 @@ def _head_at(name: str, offset: int) -> bytes:
 
 
 def index_records(
-    files: Sequence[str],
+    files: str | Sequence[str],
     features: Features | None,
     *,
     skip_corrupt_records: bool = False,
@@ -180,7 +180,7 @@ def index_records(
     are verified when their records are used.
 
     Args:
-      files: TFRecord files, uncompressed or gzip-compressed, whatever their names.
+      files: TFRecord files, or one, uncompressed or gzip-compressed, whatever their names.
       features: name -> feature that each record must have; None: not known yet, see `record_files.features_of`.
       skip_corrupt_records: skip and count unreadable records, instead of stopping. After a damaged payload, reading
         resumes at the next record; after a damaged length or a truncation, the rest of the file is lost, and so
@@ -193,7 +193,7 @@ def index_records(
       RecordError: a record is corrupt or truncated (without `skip_corrupt_records`), there is no record at all, a first
         record lacks some of `features`, or a file is a directory.
     """
-    files = [os.fspath(name) for name in files]
+    files = [os.fspath(name) for name in ([files] if isinstance(files, str | os.PathLike) else files)]
     stats = in_threads(tf.io.gfile.stat, files)
     for name, stat in zip(files, stats, strict=True):
         if stat.is_directory:

@@ -75,10 +75,12 @@ class NamedInputs:
         """See `keras.Model.compile`; without a loss a model uses its own objective.
 
         Raises:
-          ValueError: a loss that takes probabilities, where the model gives logits.
+          ValueError: a loss or metric that takes probabilities, where the model gives logits.
         """
         arguments = _by_name(self, "compile", args, kwargs)
         _check_loss(self, arguments.get("loss"))
+        for name in ("metrics", "weighted_metrics"):
+            _check_metrics(self, name, arguments.get(name))
         self._compile_loss = self._compile_metrics = None  # Keras would keep those of an earlier call
         super().compile(**arguments)
 
@@ -280,6 +282,42 @@ def _check_loss(model, loss) -> None:
             "probabilities or values. Leave loss out for the model's own, or give one that takes them, such as "
             "keras.losses.SparseCategoricalCrossentropy(from_logits=True)."
         )
+
+
+def _check_metrics(model, argument: str, metrics) -> None:
+    """Refuses metrics of Keras that would take a model's logits for probabilities or values.
+
+    Raises:
+      ValueError: says what to give instead; or Keras has no such metric.
+    """
+    objective = getattr(model, "objective", None)
+    for one in keras.tree.flatten(metrics) if objective else ():
+        if str(one).lower() in ("accuracy", "acc"):  # Keras chooses the one for the shapes
+            continue
+        found = keras.metrics.get(one)
+        function = getattr(found, "_fn", found)  # what Keras's class takes the mean of
+        name = getattr(function, "__name__", type(function).__name__)
+        modules = [getattr(each, "__module__", "") for each in (found, function)]
+        is_own = not all(module.startswith("keras.") for module in modules)
+        if is_own or _takes_outputs(found, name, modules[1].split(".")[-1], objective):
+            continue
+        kind = "numbers" if objective is RegressionObjective else "logits"
+        known = ', write "mae"' if kind == "numbers" else ', write "accuracy"' if objective in OF_ONE_CLASS else ""
+        raise ValueError(
+            f"{argument}={one if isinstance(one, str) else name!r}: {type(model).__name__} gives {kind}, which this "
+            f"metric would take for probabilities or values. Leave it out for the model's own{known}, or give a "
+            f"function of labels and {kind}."
+        )
+
+
+def _takes_outputs(metric, name: str, module: str, objective) -> bool:
+    """Whether a metric of Keras, of this name in this module of keras.src, takes an objective's outputs as they are."""
+    if objective is RegressionObjective:
+        return module not in ("confusion_metrics", "f_score_metrics", "iou_metrics") and "crossentropy" not in name
+    if module == "accuracy_metrics":
+        return name != "accuracy"  # this one compares labels with outputs
+    of_logits = getattr(metric, "from_logits", False) or getattr(metric, "_from_logits", False)
+    return of_logits or not getattr(metric, "sparse_y_pred", True)
 
 
 @contextlib.contextmanager

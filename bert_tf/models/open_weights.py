@@ -125,6 +125,8 @@ def _nothing_at(path: str) -> str:
         return f"{path} has no weights: none of {looked_for}. It contains {some(names_in(path)) or 'nothing'}."
     if path.endswith(".zip") and exists(path):
         return f"{path} is a zip file: unpack it and give the directory."
+    if path.endswith(".keras"):
+        return f"{path}: a .keras file is for keras.models.load_model: give the directory that save_pretrained wrote."
     if exists(path):
         return (
             f"{path} is not a known kind of weight file: a TensorFlow checkpoint has "

@@ -55,13 +55,19 @@ def path_of(path, reader: str) -> str:
     """A path, also a `pathlib.Path`, as a string; refuses what is no path, such as a model.
 
     Raises:
-      TypeError: says what reader, a class or function, takes.
+      TypeError, ValueError: says what reader, a class or function, takes; also where the path is that of a .keras file.
     """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(
             f"{reader} takes the path of a model, not {path!r:.80}: give the directory that save_pretrained wrote."
         )
-    return os.fspath(path)
+    path = os.fspath(path)
+    if path.endswith(".keras") and not os.path.isdir(path):
+        raise ValueError(
+            f"{path}: keras.models.load_model opens a .keras file; {reader} takes the directory that the model's "
+            "save_pretrained wrote."
+        )
+    return path
 
 
 def folder_of(directory) -> str:

@@ -8,6 +8,7 @@ import functools
 import math
 import re
 from collections.abc import Sequence
+from numbers import Real
 
 import keras
 import numpy as np
@@ -16,10 +17,16 @@ from keras import ops
 
 from bert_tf.models import kernels
 from bert_tf.models.recipe import EXCLUDE_FROM_WEIGHT_DECAY, WARMUPS, Recipe
-from bert_tf.system.checks import list_of_strings, number, true_or_false
+from bert_tf.system.checks import list_of_strings, number, true_or_false, whole_number
 
 _PACKAGE = "bert_tf"
 _BERT = Recipe()
+
+
+def _check_rate(rate) -> None:
+    number(rate, "learning_rate", -math.inf)
+    if not 0 < rate <= 1:
+        raise ValueError(f"learning_rate={rate:g} must be more than 0 and at most 1.")
 
 
 def _float32_reciprocal(steps: int) -> float:
@@ -46,9 +53,9 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         poly_power).
 
     Raises:
-      TypeError: what is to be a number is none.
-      ValueError: num_train_steps or power is not positive, a rate or num_warmup_steps is negative, or there is no such
-        warm-up.
+      TypeError: what is to be a number, or for num_train_steps a whole one, is none.
+      ValueError: num_train_steps or power is not positive, the rate is not in (0, 1], num_warmup_steps is negative or
+        more than num_train_steps, or there is no such warm-up.
     """
 
     def __init__(
@@ -60,12 +67,12 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         power: float = _BERT.lr_decay_power,
     ):
         super().__init__()
-        number(initial_learning_rate, "learning_rate")
-        number(num_train_steps, "num_train_steps", -math.inf)
+        _check_rate(initial_learning_rate)
+        whole_number(num_train_steps, "num_train_steps")
         number(num_warmup_steps or 0, "num_warmup_steps")
         number(power, "power", -math.inf)
-        if num_train_steps <= 0:
-            raise ValueError(f"num_train_steps must be positive, got {num_train_steps}.")
+        if (num_warmup_steps or 0) > num_train_steps:
+            raise ValueError(f"num_warmup_steps={num_warmup_steps} must be at most num_train_steps={num_train_steps}.")
         if warmup not in WARMUPS:
             raise ValueError(f"warmup={warmup!r} is not one of {', '.join(WARMUPS)}.")
         if not 0 < power < math.inf:
@@ -161,6 +168,8 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         epsilon_after_correction: bool = False,
         **kwargs,
     ):
+        if isinstance(learning_rate, Real | str) and learning_rate != 0:  # 0: a saved optimizer may have been set to it
+            _check_rate(learning_rate)
         number(weight_decay_rate, "weight_decay_rate")
         number(beta_1, "beta_1", most=1)
         number(beta_2, "beta_2", most=1)
@@ -303,7 +312,7 @@ def create_optimizer(
     """The optimizer of a training script: "adamw" (the original's) or "lamb", with a family's schedule.
 
     Args:
-      num_warmup_steps: a warm-up that is not shorter than the run is warned of.
+      num_warmup_steps: a warm-up as long as the run is warned of.
       recipe: of a family (`config.recipe`), BERT's by default; its learning_rate and warmup_proportion are not used.
 
     Raises:
@@ -317,11 +326,10 @@ def create_optimizer(
         logging.warning("num_warmup_steps=%g is a number of steps, not a share: for that write %g * %d.",
                         num_warmup_steps, num_warmup_steps, num_train_steps)  # fmt: skip
     if num_warmup_steps >= num_train_steps:
-        reached = min(num_train_steps / num_warmup_steps, 1.0) * learning_rate
         logging.warning(
             "The warm-up of %d steps is not shorter than the run of %d: the learning rate rises to %g at its very end "
-            "(of %g) and never falls. A tenth of the steps is usual (num_warmup_steps, warmup_proportion).",
-            num_warmup_steps, num_train_steps, reached, learning_rate,
+            "and never falls. A tenth of the steps is usual (num_warmup_steps, warmup_proportion).",
+            num_warmup_steps, num_train_steps, learning_rate,
         )  # fmt: skip
     optimizers = {"adamw": AdamWeightDecay, "lamb": Lamb}
     if name not in optimizers:

@@ -50,11 +50,53 @@ def test_losses_of_a_number():
         model.compile("sgd", "binary_crossentropy")
 
 
+@pytest.mark.parametrize("metric", [
+    "AUC", "mae", "Precision", "Recall", "sparse_categorical_crossentropy", "F1Score", keras.metrics.AUC(),
+    keras.metrics.Accuracy(), keras.losses.mean_squared_error, keras.metrics.SparseCategoricalCrossentropy(),
+])  # fmt: skip
+def test_metrics_that_take_no_logits(metric):
+    model = MODELS["classifier"][0]()
+    message = "metrics='?[A-Za-z1_]+'?: BertForSequenceClassification gives logits, which .*write \"accuracy\", or give"
+    for metrics in ([metric], ["accuracy", metric], {"logits": metric}):
+        for name in ("metrics", "weighted_metrics"):
+            with pytest.raises(ValueError, match=message) as caught:
+                model.compile("sgd", **{name: metrics})
+            assert "\n" not in str(caught.value)
+
+
+def test_metrics_that_take_logits_or_numbers():
+    class Own(keras.metrics.MeanSquaredError):
+        def update_state(self, y, logits, sample_weight=None):
+            super().update_state(y, keras.ops.argmax(logits, axis=-1), sample_weight)
+
+    def own(y, logits):
+        return keras.ops.mean(logits)
+
+    accuracies = ["accuracy", "acc", "sparse_categorical_accuracy", "SparseTopKCategoricalAccuracy"]
+    losses = [keras.metrics.SparseCategoricalCrossentropy(from_logits=True), CROSS_ENTROPY(from_logits=True)]
+    model = compiled()
+    metrics = [*accuracies, *losses, own, keras.metrics.MeanMetricWrapper(own), Own("own_error")]
+    model.compile("sgd", metrics=metrics, run_eagerly=True)
+    assert np.isfinite([*model.evaluate(inputs(), NUMBERS, verbose=0, return_dict=True).values()]).all()
+    with pytest.raises(ValueError, match="accuracyy"):
+        model.compile("sgd", metrics=["accuracyy"])
+    several = MODELS["labels"][0]()
+    several.compile("sgd", metrics=["binary_accuracy", keras.metrics.AUC(from_logits=True)], run_eagerly=True)
+    assert np.isfinite([*several.evaluate(MODELS["labels"][1], verbose=0, return_dict=True).values()]).all()
+    with pytest.raises(ValueError, match="for the model's own, or give a function of labels and logits"):
+        several.compile("sgd", metrics=["Precision"])
+    number = type(model)(model.config, num_labels=1)
+    number.compile("sgd", metrics=["mae", keras.metrics.RootMeanSquaredError()], run_eagerly=True)
+    assert np.isfinite([*number.evaluate(inputs(), NUMBERS / 2, verbose=0, return_dict=True).values()]).all()
+    with pytest.raises(ValueError, match='metrics=.AUC.: .* gives numbers, which .* write "mae"'):
+        number.compile("sgd", metrics=["AUC"])
+
+
 def test_a_second_compile_forgets_the_first():
     """Keras would keep a loss, or metrics, that the second call does not name."""
     model = compiled("classifier", lambda y, logits: keras.ops.sum(logits) / 0)
-    model.compile("sgd", metrics=["accuracyy"], run_eagerly=True)
-    with pytest.raises(ValueError, match="accuracyy"):
+    model.compile("sgd", metrics=[lambda y, logits: 1 / 0], run_eagerly=True)
+    with pytest.raises(ZeroDivisionError):
         model.fit(inputs(), NUMBERS, verbose=0)
     model.compile("sgd", run_eagerly=True)
     assert np.isfinite(model.fit(inputs(), NUMBERS, verbose=0).history["loss"]).all()

@@ -160,6 +160,8 @@ def test_a_head_that_was_saved_untrained_stays_untrained(tmp_path, format):
     (lambda path: task_models.BertForSequenceClassification.from_pretrained(path, labels=3), "num_labels=3 says how m"),
     (lambda path: task_models.BertForTokenClassification.from_pretrained(path), r"give BertFor\w+ labels=\[...\], or"),
     (lambda path: bert_tf.Predictor(bert_tf), "Predictor takes the path of a model, not <module"),
+    (lambda path: bert_tf.Predictor(f"{path}/a.keras"), "/a.keras: keras.models.load_model opens a .keras file; Predi"),
+    (lambda path: task_models.BertModel.from_pretrained("a.keras"), r"\w+.from_pretrained takes the directory that"),
     (lambda path: task_models.BertModel.from_pretrained(None), "BertModel.from_pretrained takes the path of a model"),
     (lambda path: bert_tf.fill_mask(None, "good [MASK]"), "the tokenizer must be that of the model, .* not 'good"),
     (lambda path: bert_tf.fill_mask(path, bert_tf.read_tokenizer(path), []), "model must be BertForMaskedLM.from_pret"),

@@ -106,6 +106,8 @@ CASES = {
          TRAIN | {"bert_config_file": "bad.json"}),
         ("--init_checkpoint: *train.csv is not a known kind of weight file", {"train.csv": CSV},
          TRAIN | {"init_checkpoint": "train.csv"}),
+        ("--init_checkpoint: *a.keras: a .keras file is for keras.models.load_model: give",
+         {"train.csv": CSV, "a.keras": "PK"}, TRAIN | {"init_checkpoint": "a.keras"}),
         ("--teacher: *odd has no weights", {"train.csv": CSV, "odd/vocab.txt": "a"}, TRAIN | {"teacher": "odd"}),
         *models("init_checkpoint", TRAIN),
         ("--do_train needs --train_file", {}, TRAIN | {"train_file": None}),
