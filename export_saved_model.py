@@ -51,7 +51,7 @@ class ExportSettings:
         "The model's task. If unset, detected from its output layer.",
         choices=("encoder", "classification", "regression", "squad", "ner", "multiple_choice", "masked_lm"),
     )
-    version: int | None = setting(None, "Version number. If unset, one more than the newest in export_dir.")
+    version: int | None = setting(None, "Version number. If unset, one more than the newest in export_dir.", least=1)
     max_seq_length: int | None = setting(
         None, "Longer texts are truncated; contexts of questions are windowed. If unset, the length of training."
     )

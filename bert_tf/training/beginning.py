@@ -18,6 +18,7 @@ from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import is_encoder_variable
 from bert_tf.models.head_config import BASELINES, NO_HEAD, HeadConfig
 from bert_tf.models.lora import check_lora_rank
+from bert_tf.models.students import check_layers
 from bert_tf.models.variable_names import check_depth, expected_shapes
 from bert_tf.system.checks import is_remote
 from bert_tf.system.declare import Flags, flags_given, settings_of
@@ -131,6 +132,8 @@ def _check_model(
         length = model_directory.read_max_length(folder) or run.max_seq_length
         start = dataclasses.replace(start, max_seq_length=length)
     files, tokenizer = describe_model(start, newest, layer)
+    if run.layers:
+        check_layers(files.config, run.layers)
     check_frozen_layers(files.config, run.freeze_layers)
     check_lora_rank(files.config, run.lora_rank)
     if check_model:

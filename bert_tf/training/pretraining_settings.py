@@ -220,6 +220,7 @@ def check_settings(settings: PretrainingSettings) -> None:
     settings.check_devices(settings.dtype, settings.use_xla)
     if not settings.do_train and not settings.do_eval:
         raise ValueError("Nothing to do: give --do_train, --do_eval or both.")
+    settings.check_parts()
     for name in ("num_warmup_steps", "stop_at_step"):
         if (getattr(settings, name) or 0) > settings.num_train_steps:
             most = f"at most --num_train_steps={settings.num_train_steps}"

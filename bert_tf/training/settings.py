@@ -171,9 +171,7 @@ class TrainingSettings(ComputationSettings):
 
     train_batch_size: int = setting(32, "Examples per step, over all devices.", heading=ORIGINAL, least=1)
     save_checkpoints_steps: int = setting(1000, "Steps between two checkpoints.", least=1)
-    iterations_per_loop: int = setting(
-        1000, "Maximum steps in one call of the graph; fewer if they take over 5 s.", least=1
-    )
+    iterations_per_loop: int = setting(1000, "Most steps in a call of the graph; fewer if they take over 5 s.", least=1)
     use_xla: bool = setting(
         False,
         "Compile forward and backward with XLA. Good on GPUs; slower on CPUs; not for TPUs.",
@@ -223,6 +221,16 @@ class TrainingSettings(ComputationSettings):
         "If the newest checkpoint in output_dir is damaged, go on from the newest whole one, with a warning. "
         "--noresume_from_older: stop instead.",
     )
+
+    def check_parts(self) -> None:
+        """Refuses a batch that the micro-batches of one device don't divide evenly.
+
+        Raises:
+          ValueError: names both flags.
+        """
+        batch, parts = self.train_batch_size, self.gradient_accumulation_steps
+        if self.do_train and batch % parts:
+            raise ValueError(f"--train_batch_size={batch} can't be divided by --gradient_accumulation_steps={parts}.")
 
     @property
     def checkpoints_while_training(self) -> int:
@@ -399,11 +407,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
             raise ValueError(f"--{name} is for training: give --do_train, or leave it out.")
         for name in given(self, ("overwrite_output_dir", "search")) if self.strategy == "multi_worker_mirrored" else ():
             raise ValueError(f"--{name} does not work with several workers.")
-        if self.do_train and self.train_batch_size % self.gradient_accumulation_steps:
-            raise ValueError(
-                f"--train_batch_size={self.train_batch_size} can't be divided by --gradient_accumulation_steps="
-                f"{self.gradient_accumulation_steps}."
-            )
+        self.check_parts()
         for name, needed in _NEEDED.items():
             if given(self, [name]) and not given(self, [needed]):
                 raise ValueError(f"--{name} needs --{needed}.")

@@ -276,6 +276,8 @@ CASES = {
         ("--do_whole_word_mask is for unmasked records; these were already masked",
          {"a.tfrecord": MASKED, **model()}, PRETRAIN | {"init_checkpoint": "whole", "max_predictions_per_seq": 1,
           "do_whole_word_mask": True}),
+        ("--train_batch_size=3 can't be divided by --gradient_accumulation_steps=2", {"a.tfrecord": ELECTRA},
+         PRETRAIN | {"train_batch_size": 3, "gradient_accumulation_steps": 2}),
         ("The records are unmasked *: give --vocab_file", {"a.tfrecord": ELECTRA},
          PRETRAIN | {"bert_size": "tiny", "init_checkpoint": None}),
         ("--input_file: masked records, but ELECTRA masks its texts", {"a.tfrecord": MASKED},

@@ -125,6 +125,8 @@ CASES = {
         ("--teacher: *t has other labels: only there a, b; only here down, up",
          TEXTS | model() | model(2, CLASSIFIER | {"labels": ["a", "b"]}, "t"), TRAIN | {"teacher": "t"}),
         ("--teacher: *t has 3 outputs, the student 2", TEXTS | model() | model(3, name="t"), TRAIN | {"teacher": "t"}),
+        ("--student_layers=0,5: the teacher has the layers 0 to 1, and no 5.", TEXTS | model(2, CLASSIFIER, "t"),
+         TRAIN | {"teacher": "t", "init_checkpoint": None, "student_layers": "0,5"}),
         ("--teacher: there is no student. Give --student_layers", TEXTS | model(2, CLASSIFIER, "t"),
          TRAIN | {"teacher": "t", "init_checkpoint": None}),
         ("--output_dir=*out holds a finished run with other settings (*--train_batch_size: 3 there, 2 now",
