@@ -166,7 +166,9 @@ def file_sha256(path: str) -> str:
     return hashlib.sha256(read_bytes(path)).hexdigest()
 
 
-def read_text_lines(path: str, progress: Progress | None = None, encoding: str | None = None) -> Iterator[str]:
+def read_text_lines(
+    path: str, progress: Progress | None = None, encoding: str | None = None, compression: str = ""
+) -> Iterator[str]:
     """Yields the lines of a text file as the original reads them; one megabyte or line is in memory at a time.
 
     All carriage returns are dropped and only a newline ends a line, as in TensorFlow's GFile reader. Lines come without
@@ -174,13 +176,13 @@ def read_text_lines(path: str, progress: Progress | None = None, encoding: str |
 
     Args:
       path: a local path or any that `tf.io.gfile` opens (gs://...).
-      progress: called after each read with the number of bytes. encoding: see `TextFile`.
+      progress: called after each read with the number of bytes. encoding, compression: see `TextFile`.
 
     Raises:
       ValueError: bytes are not in the encoding; names the file, the line (from 1) and the byte offset in the file (from
         0). Or see `whole_lines`.
     """
-    file = TextFile(path, encoding=encoding)
+    file = TextFile(path, compression, encoding)
     for offset, block in whole_lines(file, file.chunks(progress=progress)):
         lines = file.decode(offset, block).split("\n")
         if not lines[-1]:  # nothing follows the last newline

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from absl import logging
 
 from bert_tf.system.text_encodings import UTF_8
-from bert_tf.system.text_files import read_text_lines, size_of
+from bert_tf.system.text_files import compression_of, read_text_lines, size_of
 
 _FIRST_CHECK = 1 << 12  # lines
 
@@ -94,11 +94,11 @@ def count_words(
 def read_lines(
     files: Sequence[str], description: str, show_progress: bool = True, encoding: str = UTF_8
 ) -> Iterator[str]:
-    """The lines of text files, with a progress bar in bytes; see `read_text_lines`."""
+    """The lines of text files, which may be compressed, with a progress bar in bytes; see `read_text_lines`."""
     from bert_tf.system.progress import progress_bar
 
     total = sum(map(size_of, files))
     with progress_bar(total=total, unit="B", unit_scale=True, desc=description, disable=not show_progress) as bar:
         for path in files:
-            for line in read_text_lines(path, bar.update, encoding):
+            for line in read_text_lines(path, bar.update, encoding, compression_of(path)[0]):
                 yield line.lstrip("\ufeff")

@@ -1,5 +1,6 @@
 """Vocabulary learning: coverage, order, several scripts, bounded memory."""
 
+import gzip
 import logging as python_logging
 import unicodedata
 
@@ -145,3 +146,10 @@ def test_bounded_table_drops_rare_words_but_no_character():
     assert all(chr(0x400 + i) in characters for i in range(60))
     expected = sum(f"{i:x}".count("7") for i in range(1000))
     assert characters["7"] == expected
+
+
+def test_a_compressed_text_gives_the_same_vocabulary(tmp_path):
+    plain = write_text(tmp_path, TEXTS["english"] * 40)
+    compressed = tmp_path / "text.txt.gz"
+    compressed.write_bytes(gzip.compress(TEXTS["english"].encode() * 40))
+    assert learn(str(compressed)) == learn(plain)
