@@ -19,7 +19,7 @@ def check_file(path: str | None, flag: str) -> None:
     Raises:
       FileNotFoundError: it does not exist, or is a directory. ValueError: it is empty, or in the web. Names the flag.
     """
-    _check_no_web_address(path or "", flag)
+    check_no_web_address(path or "", flag)
     if not path or is_remote(path):
         return
     if not os.path.exists(path):
@@ -39,14 +39,18 @@ def check_input_files(patterns: str | None, flag: str) -> list[str]:
     """
     parts = (patterns or "").split(",")
     for part in parts:
-        _check_no_web_address(part.strip(), flag)
+        check_no_web_address(part.strip(), flag)
     local = [part for part in parts if not is_remote(part)]
     with unheard():
         return list_files(",".join(local), flag) if local else []
 
 
-def _check_no_web_address(path: str, flag: str) -> None:
-    """Refuses what TensorFlow can't open, which would only say so after its import."""
+def check_no_web_address(path: str, flag: str) -> None:
+    """Refuses what TensorFlow can't open, which would only say so after its import.
+
+    Raises:
+      ValueError: names the flag.
+    """
     if path.startswith(("http://", "https://")):
         raise ValueError(f"{flag}={path} is in the web: download it first, and name the file.")
 

@@ -355,6 +355,19 @@ def test_mistakes_in_files_are_named_before_tensorflow_is_imported(script, tmp_p
     check_cases(script, CASES[script], tmp_path)
 
 
+def test_addresses_in_the_web_are_refused_before_tensorflow_is_imported(tmp_path):
+    for name in ("vocab.txt", "bert_model.safetensors"):
+        (tmp_path / name).write_text("x\n")
+    flags = [
+        f"--init_checkpoint={tmp_path}",
+        "--input_file=https://example.org/a.txt",
+        f"--output_file={tmp_path}/f.jsonl",
+    ]
+    [(outcome, is_heavy)] = outcomes("extract_features", [flags])
+    assert outcome.startswith("ValueError: --input_file=https://example.org/a.txt is in the web: download it first")
+    assert not is_heavy
+
+
 # script -> a file in CP949, the flags beside the usual ones, and what is said of it with --encoding.
 IN_KOREAN = {
     "run_classifier": ("a.csv", "문장,감정\n재미있어요,긍정\n느려요,부정\n",

@@ -8,7 +8,7 @@ import posixpath
 from bert_tf.models import open_weights, pretrained
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.variable_names import check_shapes
-from bert_tf.system.checks import check_not_empty, check_output_file, is_remote
+from bert_tf.system.checks import check_no_web_address, check_not_empty, check_output_file, is_remote
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, like, setting, value_of
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import encoding_setting
@@ -124,6 +124,7 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
         if folder and not is_remote(folder) and not os.path.isdir(folder):
             raise ValueError(f"--output_file={self.output_file}: there is no directory {folder}.")
         check_output_file(self.output_file, "--output_file")
+        check_no_web_address(self.input_file, "--input_file")
         if not is_remote(self.input_file):
             if not os.path.exists(self.input_file) or os.path.isdir(self.input_file):
                 raise FileNotFoundError(f"--input_file: {self.input_file} is not a file.")
