@@ -285,7 +285,7 @@ def _check_loss(model, loss) -> None:
 
 
 def _check_metrics(model, argument: str, metrics) -> None:
-    """Refuses metrics of Keras that would take a model's logits for probabilities or values.
+    """Refuses metrics of Keras that a model's outputs are not for, such as those that take logits for probabilities.
 
     Raises:
       ValueError: says what to give instead; or Keras has no such metric.
@@ -304,9 +304,9 @@ def _check_metrics(model, argument: str, metrics) -> None:
         kind = "numbers" if objective is RegressionObjective else "logits"
         known = ', write "mae"' if kind == "numbers" else ', write "accuracy"' if objective in OF_ONE_CLASS else ""
         raise ValueError(
-            f"{argument}={one if isinstance(one, str) else name!r}: {type(model).__name__} gives {kind}, which this "
-            f"metric would take for probabilities or values. Leave it out for the model's own{known}, or give a "
-            f"function of labels and {kind}."
+            f"{argument}={one if isinstance(one, str) else name!r}: {type(model).__name__} gives {kind}, but this "
+            f"metric takes probabilities, values or one score for each label. Leave it out for the model's own{known}, "
+            f"or give a function of labels and {kind}."
         )
 
 
@@ -316,6 +316,8 @@ def _takes_outputs(metric, name: str, module: str, objective) -> bool:
         return module not in ("confusion_metrics", "f_score_metrics", "iou_metrics") and "crossentropy" not in name
     if module == "accuracy_metrics":
         return name != "accuracy"  # this one compares labels with outputs
+    if module == "confusion_metrics" and objective in OF_ONE_CLASS:  # labels are [batch], logits [batch, classes]
+        return False
     of_logits = getattr(metric, "from_logits", False) or getattr(metric, "_from_logits", False)
     return of_logits or not getattr(metric, "sparse_y_pred", True)
 

@@ -51,12 +51,12 @@ def test_losses_of_a_number():
 
 
 @pytest.mark.parametrize("metric", [
-    "AUC", "mae", "Precision", "Recall", "sparse_categorical_crossentropy", "F1Score", keras.metrics.AUC(),
-    keras.metrics.Accuracy(), keras.losses.mean_squared_error, keras.metrics.SparseCategoricalCrossentropy(),
+    "AUC", "mae", "Precision", "Recall", "sparse_categorical_crossentropy", "F1Score", keras.metrics.Accuracy(),
+    keras.metrics.AUC(from_logits=True), keras.losses.mean_squared_error, keras.metrics.SparseCategoricalCrossentropy(),
 ])  # fmt: skip
 def test_metrics_that_take_no_logits(metric):
     model = MODELS["classifier"][0]()
-    message = "metrics='?[A-Za-z1_]+'?: BertForSequenceClassification gives logits, which .*write \"accuracy\", or give"
+    message = "metrics='?[A-Za-z1_]+'?: BertForSequenceClassification gives logits, but .*write \"accuracy\", or give"
     for metrics in ([metric], ["accuracy", metric], {"logits": metric}):
         for name in ("metrics", "weighted_metrics"):
             with pytest.raises(ValueError, match=message) as caught:
@@ -88,7 +88,7 @@ def test_metrics_that_take_logits_or_numbers():
     number = type(model)(model.config, num_labels=1)
     number.compile("sgd", metrics=["mae", keras.metrics.RootMeanSquaredError()], run_eagerly=True)
     assert np.isfinite([*number.evaluate(inputs(), NUMBERS / 2, verbose=0, return_dict=True).values()]).all()
-    with pytest.raises(ValueError, match='metrics=.AUC.: .* gives numbers, which .* write "mae"'):
+    with pytest.raises(ValueError, match='metrics=.AUC.: .* gives numbers, but .* write "mae"'):
         number.compile("sgd", metrics=["AUC"])
 
 
