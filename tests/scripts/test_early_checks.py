@@ -356,8 +356,8 @@ def test_mistakes_in_files_are_named_before_tensorflow_is_imported(script, tmp_p
 
 
 def test_addresses_in_the_web_are_refused_before_tensorflow_is_imported(tmp_path):
-    for name in ("vocab.txt", "bert_model.safetensors"):
-        (tmp_path / name).write_text("x\n")
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
+    (tmp_path / "bert_model.safetensors").write_text("x")
     flags = [
         f"--init_checkpoint={tmp_path}",
         "--input_file=https://example.org/a.txt",
