@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from bert_tf.models.inputs import ENCODER_INPUTS, OTHER_NAMES, known_shape, named_inputs, shapes_agree
-from bert_tf.models.objectives import OF_ONE_CLASS, RegressionObjective
+from bert_tf.models.objectives import OF_ONE_CLASS, MultiLabelObjective, RegressionObjective
 from bert_tf.system.checks import number, whole_number
 from bert_tf.text.characters import plain_name
 
@@ -292,9 +292,10 @@ def _check_metrics(model, argument: str, metrics) -> None:
     """
     objective = getattr(model, "objective", None)
     for one in keras.tree.flatten(metrics) if objective else ():
-        if str(one).lower() in ("accuracy", "acc"):  # Keras chooses the one for the shapes
+        chosen_by_keras = str(one).lower() in ("accuracy", "acc")  # for the shapes
+        if chosen_by_keras and objective is not MultiLabelObjective:
             continue
-        found = keras.metrics.get(one)
+        found = keras.metrics.get("binary_accuracy" if chosen_by_keras else one)
         function = getattr(found, "_fn", found)  # what Keras's class takes the mean of
         name = getattr(function, "__name__", type(function).__name__)
         modules = [getattr(each, "__module__", "") for each in (found, function)]
@@ -314,6 +315,8 @@ def _takes_outputs(metric, name: str, module: str, objective) -> bool:
     """Whether a metric of Keras, of this name in this module of keras.src, takes an objective's outputs as they are."""
     if objective is RegressionObjective:
         return module not in ("confusion_metrics", "f_score_metrics", "iou_metrics") and "crossentropy" not in name
+    if module == "accuracy_metrics" and objective is MultiLabelObjective and name == "binary_accuracy":
+        return getattr(metric, "_fn_kwargs", {}).get("threshold", 0.5) == 0  # that of logits
     if module == "accuracy_metrics":
         return name != "accuracy"  # this one compares labels with outputs
     if module == "confusion_metrics" and objective in OF_ONE_CLASS:  # labels are [batch], logits [batch, classes]

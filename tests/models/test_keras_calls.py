@@ -81,10 +81,12 @@ def test_metrics_that_take_logits_or_numbers():
     with pytest.raises(ValueError, match="accuracyy"):
         model.compile("sgd", metrics=["accuracyy"])
     several = MODELS["labels"][0]()
-    several.compile("sgd", metrics=["binary_accuracy", keras.metrics.AUC(from_logits=True)], run_eagerly=True)
+    metrics = [keras.metrics.BinaryAccuracy(threshold=0.0), keras.metrics.AUC(from_logits=True)]
+    several.compile("sgd", metrics=metrics, run_eagerly=True)
     assert np.isfinite([*several.evaluate(MODELS["labels"][1], verbose=0, return_dict=True).values()]).all()
-    with pytest.raises(ValueError, match="for the model's own, or give a function of labels and logits"):
-        several.compile("sgd", metrics=["Precision"])
+    for odd in ("Precision", "accuracy", "binary_accuracy"):  # Keras would count a logit above 0.5 as a label
+        with pytest.raises(ValueError, match=f"{odd}.* for the model's own, or give a function of labels and logits"):
+            several.compile("sgd", metrics=[odd])
     number = type(model)(model.config, num_labels=1)
     number.compile("sgd", metrics=["mae", keras.metrics.RootMeanSquaredError()], run_eagerly=True)
     assert np.isfinite([*number.evaluate(inputs(), NUMBERS / 2, verbose=0, return_dict=True).values()]).all()
