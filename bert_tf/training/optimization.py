@@ -54,8 +54,8 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     Raises:
       TypeError: what is to be a number, or for num_train_steps a whole one, is none.
-      ValueError: num_train_steps or power is not positive, the rate is not in (0, 1], num_warmup_steps is negative or
-        more than num_train_steps, or there is no such warm-up.
+      ValueError: num_train_steps or power is not positive, the rate is not in (0, 1], num_warmup_steps is negative, or
+        there is no such warm-up.
     """
 
     def __init__(
@@ -71,8 +71,6 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         whole_number(num_train_steps, "num_train_steps")
         number(num_warmup_steps or 0, "num_warmup_steps")
         number(power, "power", -math.inf)
-        if (num_warmup_steps or 0) > num_train_steps:
-            raise ValueError(f"num_warmup_steps={num_warmup_steps} must be at most num_train_steps={num_train_steps}.")
         if warmup not in WARMUPS:
             raise ValueError(f"warmup={warmup!r} is not one of {', '.join(WARMUPS)}.")
         if not 0 < power < math.inf:
@@ -312,7 +310,7 @@ def create_optimizer(
     """The optimizer of a training script: "adamw" (the original's) or "lamb", with a family's schedule.
 
     Args:
-      num_warmup_steps: a warm-up as long as the run is warned of.
+      num_warmup_steps: a warm-up that is not shorter than the run is warned of.
       recipe: of a family (`config.recipe`), BERT's by default; its learning_rate and warmup_proportion are not used.
 
     Raises:
@@ -325,11 +323,12 @@ def create_optimizer(
     if 0 < num_warmup_steps < min(1, num_train_steps / 100):
         logging.warning("num_warmup_steps=%g is a number of steps, not a share: for that write %g * %d.",
                         num_warmup_steps, num_warmup_steps, num_train_steps)  # fmt: skip
-    if num_warmup_steps >= num_train_steps:
+    if num_warmup_steps >= num_train_steps:  # by default 10,000, as in the original, whatever the run's length
+        reached = min(num_train_steps / num_warmup_steps, 1.0) * learning_rate
         logging.warning(
             "The warm-up of %d steps is not shorter than the run of %d: the learning rate rises to %g at its very end "
-            "and never falls. A tenth of the steps is usual (num_warmup_steps, warmup_proportion).",
-            num_warmup_steps, num_train_steps, learning_rate,
+            "(of %g) and never falls. A tenth of the steps is usual (num_warmup_steps, warmup_proportion).",
+            num_warmup_steps, num_train_steps, reached, learning_rate,
         )  # fmt: skip
     optimizers = {"adamw": AdamWeightDecay, "lamb": Lamb}
     if name not in optimizers:

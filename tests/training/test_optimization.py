@@ -245,7 +245,7 @@ def test_optimizers_serialise():
         create_optimizer("sgd", 1e-4, 100, 10)
 
 
-@pytest.mark.parametrize(("warmup", "reached"), [(9, None), (10, "0.001")])
+@pytest.mark.parametrize(("warmup", "reached"), [(9, None), (10, "0.001"), (10_000, "1e-06")])
 def test_a_warmup_as_long_as_the_run_is_warned_of(caplog, warmup, reached):
     create_optimizer("adamw", 0.001, num_train_steps=10, num_warmup_steps=warmup)
     said = f"The warm-up of {warmup} steps is not shorter than the run of 10: the learning rate rises to {reached} at"
@@ -258,7 +258,6 @@ def test_a_warmup_as_long_as_the_run_is_warned_of(caplog, warmup, reached):
     (("adamw", 2e5, 100, 10), r"learning_rate=200000 must be more than 0 and at most 1\.$"),
     (("adamw", 0.0, 100, 10), "learning_rate=0 must be more than 0"),
     (("adamw", 1e-5, 2.5, 1), "num_train_steps must be a whole number, not 2.5"),
-    (("adamw", 1e-5, 10, 20), "num_warmup_steps=20 must be at most num_train_steps=10"),
     (("adamw", 1e-5, "100", 10), "num_train_steps must be a whole number, not '100'"),
     (("adamw", 1e-5, 0, 0), "num_train_steps=0 must be at least 1"),
     (("adamw", 1e-5, 100, -1), "num_warmup_steps=-1 must be at least 0"),
