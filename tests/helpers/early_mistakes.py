@@ -44,6 +44,7 @@ def outcomes(script: str, commands: Sequence[Sequence[str]]) -> list[tuple[str, 
 
 # --- small files and flags -------------------------------------------------------------------------------------------
 
+CSV = "text,label\n" + "good film,up\nbad film,down\n" * 3
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
 DATA, LFS = ".data-00000-of-00001", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 CONFIG = {"vocab_size": len(TOKENS), "hidden_size": 4, "num_hidden_layers": 2, "num_attention_heads": 1,

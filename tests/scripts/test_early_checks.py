@@ -5,6 +5,7 @@ import json
 import pytest
 from absl import logging
 from helpers.early_mistakes import (
+    CSV,
     LFS,
     TOKENS,
     check_cases,
@@ -21,7 +22,6 @@ from bert_tf.data.record_files import MASKED as MASKED_FEATURES
 from bert_tf.system import example_bytes, messages
 
 MEGABYTE = 1 << 20
-CSV = "text,label\n" + "good film,up\nbad film,down\n" * 3
 TRAIN = {"train_file": "train.csv", "text_a": "text", "label": "label", "task_name": "custom", "do_train": True,
          "train_batch_size": 2}  # fmt: skip
 CHOICES = "context,a,b,label\nx,y,z,0\nx,y,z,1\n"

@@ -6,6 +6,7 @@ import re
 import pytest
 from helpers.early_mistakes import (
     CONFIG,
+    CSV,
     LFS,
     TOKENS,
     check_cases,
@@ -19,7 +20,7 @@ from helpers.early_mistakes import (
 from helpers.locks import leave_lock, living
 
 CONVERT = {"from": "whole", "to": "out", "format": "tf1"}
-TEXTS = {"train.csv": "text,label\n" + "good film,up\nbad film,down\n" * 3}
+TEXTS = {"train.csv": CSV}
 USE = {"text_a": "text", "task_name": "custom", "init_checkpoint": "whole", "max_seq_length": 9}
 PREDICT = {"test_file": "train.csv", "do_predict": True, **USE}
 EVALUATE = {"dev_file": "train.csv", "label": "label", "do_eval": True, **USE}
