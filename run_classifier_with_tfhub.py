@@ -12,12 +12,15 @@ configuration: give --bert_config_file, too. The result is a model of this proje
 
 import dataclasses
 
-from absl import flags
+from absl import flags, logging
 
-import run_classifier
 from bert_tf.system import script
 from bert_tf.system.declare import ORIGINAL, REQUIRED, define_flags, setting
-from bert_tf.weights.released_models import check_path, download_hub_module
+from bert_tf.system.released_models import check_path, download_hub_module
+from bert_tf.tasks.classification.model_choice import check_model
+from bert_tf.tasks.classification.settings import OUTPUT_LAYERS, ClassificationSettings
+from bert_tf.training.beginning import checked_settings
+from bert_tf.training.settings import FineTuningSettings
 
 FLAGS = flags.FLAGS
 
@@ -33,10 +36,11 @@ class HubSettings:
     )
 
 
-define_flags(HubSettings)
+define_flags(HubSettings, ClassificationSettings, FineTuningSettings, eval_batch_size=8)
 
 
-def main(argv):
+def main(_):
+    logging.set_verbosity(logging.INFO)
     if FLAGS.init_checkpoint:
         raise ValueError("--init_checkpoint: here the weights are those of --bert_hub_module_handle; leave it out.")
     handle = FLAGS.bert_hub_module_handle
@@ -44,7 +48,12 @@ def main(argv):
         handle = download_hub_module(handle)
     check_path(handle, "--bert_hub_module_handle")
     FLAGS["init_checkpoint"].parse(handle)
-    run_classifier.main(argv)
+    run, own = checked_settings(ClassificationSettings, FLAGS, OUTPUT_LAYERS, check_model)
+    script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
+    from bert_tf.tasks.classification.task import ClassificationTask
+    from bert_tf.tasks.script import fine_tune
+
+    fine_tune(ClassificationTask(own), run)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from bert_tf.models.families import BERT, FAMILIES, family_of
 from bert_tf.models.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig
 from bert_tf.models.open_weights import find_weights
 from bert_tf.models.sentence_settings import SentenceSettings
+from bert_tf.system import released_models
 from bert_tf.system.checks import check_file, is_remote
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_files import read_json, read_json_if_there
@@ -25,7 +26,6 @@ from bert_tf.text.added_tokens import TOKENIZER_CONFIG, AddedToken
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_choice import find_vocabulary, tokenizer_of_file
 from bert_tf.text.tokenizer_files import Casing, directory_of, first_existing, read_casing, resolve_casing
-from bert_tf.weights import released_models
 
 # The names of configuration files in this project's form -> the families' classes.
 _CONFIG_CLASSES = {family.config_class.file_name: family.config_class for family in FAMILIES}

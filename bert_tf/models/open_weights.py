@@ -15,12 +15,13 @@ import posixpath
 from bert_tf.models import huggingface, variable_names
 from bert_tf.models.families import family_of_variables
 from bert_tf.models.lora import merged
+from bert_tf.system import released_models
 from bert_tf.system.checks import is_remote
 from bert_tf.system.local_files import names_in
 from bert_tf.system.messages import named_by, some
 from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text.tokenizer_files import first_existing
-from bert_tf.weights import bundle, released_models
+from bert_tf.weights import bundle
 from bert_tf.weights.mapping import Weights
 from bert_tf.weights.tensor_files import open_safetensors
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from bert_tf.system import released_models
 from bert_tf.system.atomic import write_file
 from bert_tf.system.checks import folder_of, list_of, path_of, strings_of, true_or_false, whole_number
 from bert_tf.system.text_files import read_json_if_there
@@ -34,7 +35,6 @@ from bert_tf.text.added_tokens import (
 )
 from bert_tf.text.characters import is_mark, text_of
 from bert_tf.text.tokenizer_files import Casing, convert_by_vocab
-from bert_tf.weights import released_models
 
 ROLES = ("cls", "sep", "unk", "mask", "pad")  # of special tokens
 PADDINGS = ("longest", "max_length")

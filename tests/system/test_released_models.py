@@ -16,9 +16,9 @@ from helpers.local_server import serving
 
 import bert_tf
 from bert_tf.models.task_models import BertForSequenceClassification
+from bert_tf.system import released_models
 from bert_tf.text.tokenizer_files import read_casing
 from bert_tf.text.wordpiece import FullTokenizer
-from bert_tf.weights import released_models
 
 NAME = "uncased_L-4_H-256_A-4"
 FILES = {
