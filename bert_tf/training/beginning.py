@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import os
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from bert_tf.models import directory as model_directory
@@ -21,11 +21,12 @@ from bert_tf.models.lora import check_lora_rank
 from bert_tf.models.students import check_layers
 from bert_tf.models.variable_names import check_depth, expected_shapes
 from bert_tf.system.checks import is_remote
-from bert_tf.system.declare import Flags, flags_given, settings_of
+from bert_tf.system.declare import Flags, declared_in, flags_given, settings_of
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import run_directory
+from bert_tf.training.search import folder_of
 from bert_tf.training.settings import FineTuningSettings, ModelSettings
 from bert_tf.training.teacher import open_teacher, with_labels_of
 from bert_tf.weights.bundle import DamagedError, latest_checkpoint
@@ -63,13 +64,24 @@ def checked_settings(
             if run.do_train and "TF_CONFIG" not in os.environ:  # of several workers only one owns it
                 run_directory.check_free(run.output_dir)
             _check_model(run, own, layers, head, check_model)
-            if run.do_train and not (run.overwrite_output_dir or run.num_seeds > 1 or run.search):
-                _check_finished(run)
+            for one in _each_of(run) if run.do_train and not run.overwrite_output_dir else ():
+                _check_finished(one, own)
     return run, own
 
 
-def _check_finished(run: FineTuningSettings) -> None:
-    """Refuses a finished run with other settings, of those that are known before the data is read."""
+# Settings of tasks where None means none; of others that are None, a run notes what follows from its model.
+_NONE_IS_NONE = (
+    "data_dir", "dev_file", "text_a", "text_b", "label", "labels", "negative", "score", "context", "question",
+    "choices", "class_weights",
+)  # fmt: skip
+
+
+def _check_finished(run: FineTuningSettings, own) -> None:
+    """Refuses a finished run with other settings, of those that are known before the data is read.
+
+    Args:
+      own: the settings of its task.
+    """
     earlier = run_directory.read_settings(run.output_dir)
     step, is_alike = earlier.get(run_directory.FINISHED), earlier.get("lora_rank") == run.lora_rank
     if step is None or not is_alike:  # `run_directory.check_fixed` says what differs
@@ -77,7 +89,21 @@ def _check_finished(run: FineTuningSettings) -> None:
     known = {name: value for name, value in dataclasses.asdict(run).items() if value is not None}
     if run.num_train_epochs > earlier.get("num_train_epochs", 0):  # it may be trained further
         del known["num_train_epochs"]
+    declared = declared_in(type(own))
+    for name, value in dataclasses.asdict(own).items():
+        # Of what may be unset, a run notes what its model has, and that is None where it has none of it.
+        if name in _NONE_IS_NONE or (value is not None and not (declared[name].unset and earlier.get(name) is None)):
+            known[name] = value
     run_directory.is_finished(run.output_dir, {**earlier, **known}, step)
+
+
+def _each_of(run: FineTuningSettings) -> Iterator[FineTuningSettings]:
+    """The runs of a command, each with its directory: of every combination of settings that is searched, and seed."""
+    for values in run.combinations:
+        folder = posixpath.join(run.output_dir, folder_of(values)) if run.search else run.output_dir
+        for seed in range(run.seed, run.seed + run.num_seeds):
+            own = posixpath.join(folder, f"seed-{seed}") if run.num_seeds > 1 else folder
+            yield dataclasses.replace(run, **values, seed=seed, output_dir=own)
 
 
 def _newest(run: FineTuningSettings) -> str | None:

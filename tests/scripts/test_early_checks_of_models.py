@@ -132,6 +132,13 @@ CASES = {
          TRAIN | {"teacher": "t", "init_checkpoint": None}),
         ("--output_dir=*out holds a finished run with other settings (*--train_batch_size: 3 there, 2 now",
          {**TEXTS, **FINISHED, "out/run.json": json.dumps(RUN | {"train_batch_size": 3})}, FURTHER),
+        ("--output_dir=*out holds a finished run with other settings (*; --text_a: None there, text now; --text_b: b "
+         "there, None now;*--train_file: a.csv there, ",
+         {**TEXTS, **FINISHED, "out/run.json": json.dumps(RUN | {"text_b": "b", "train_file": "a.csv"})}, FURTHER),
+        ("--output_dir=*out/seed-12346 holds a finished run with other settings (*--text_b: more there, None now",
+         {**TEXTS, **model(), "out/seeds.json": "{}", **checkpoint("out/seed-12346", "model.ckpt-9"),
+          "out/seed-12346/run.json": json.dumps(RUN | {"text_b": "more"})},
+         TRAIN | {"num_seeds": 2, "dev_file": "train.csv", "do_eval": True}),
         ("--output_dir=*out holds a run of --task_name=mrpc, this one is custom",
          {**TEXTS, **FINISHED, "out/run.json": json.dumps(RUN | {"task_name": "mrpc"})}, FURTHER),
     ],
