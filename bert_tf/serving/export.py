@@ -30,6 +30,7 @@ from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.system.atomic import remove_folder, write_file, write_text_file
 from bert_tf.tasks.classification.data import task_of
 from bert_tf.tasks.ner import outputs as ner_outputs
+from bert_tf.tasks.ner import tagging
 from bert_tf.tasks.ner.tags import standard_tags
 from bert_tf.tasks.squad.outputs import settings_of
 from bert_tf.tasks.table import TASKS
@@ -183,7 +184,7 @@ def create_served_model(
     length = detect_task.choose_max_seq_length(files, max_seq_length)
     if task == "ner":
         labels = standard_tags(files.head.labels)
-        settings = ner_outputs.TaggingSettings.of_model(directory_of(model_dir), labels)
+        settings = tagging.TaggingSettings.of_model(directory_of(model_dir), labels)
         model = ner_outputs.load_model(model_dir, settings, dtype)
         return ServedTagger(model, tokenizer, length, labels, settings.learned_scheme, settings.split)
     if task == "multiple_choice":

@@ -12,6 +12,7 @@ from bert_tf.system.checks import list_of
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import outputs as ner_outputs
+from bert_tf.tasks.ner import tagging
 from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.ner.tags import standard_tags
 from bert_tf.text import tokenizer_files
@@ -57,15 +58,15 @@ class Tagger(Answerer):
         self.max_seq_length = self.length(max_seq_length)
         if self.export:
             self.labels = standard_tags(self.export.description["labels"])
-            self.scheme = ner_outputs.scheme_of(self.labels)
+            self.scheme = tagging.scheme_of(self.labels)
             return
         self.labels = standard_tags(self.files.head.labels)
-        settings = ner_outputs.TaggingSettings.of_model(tokenizer_files.directory_of(self.path), self.labels)
+        settings = tagging.TaggingSettings.of_model(tokenizer_files.directory_of(self.path), self.labels)
         self.scheme, self._split = settings.learned_scheme, settings.split
 
     def load_model(self, path: str) -> keras.Model:
         """The model in a directory, possibly a tagger on the features of a frozen BERT."""
-        return ner_outputs.load_model(path, ner_outputs.TaggingSettings.read(tokenizer_files.directory_of(path)))
+        return ner_outputs.load_model(path, tagging.TaggingSettings.read(tokenizer_files.directory_of(path)))
 
     def predict(self, texts: Sequence[str | Sequence[str]]) -> list[dict]:
         """Tags and entities of each text.

@@ -5,6 +5,7 @@ import numpy as np
 from bert_tf.models import task_models
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import outputs as ner_outputs
+from bert_tf.tasks.ner import tagging
 from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.ner.data import Sentence
 from bert_tf.text.wordpiece import FullTokenizer
@@ -22,7 +23,7 @@ SENTENCES = [
 def tagger(folder, scheme) -> tuple[str, list[str]]:
     labels = ner_tags.tag_set(scheme, ["LOC", "PER"]) if scheme != "plain" else ["NOUN", "VERB", "X"]
     save(folder, task_models.BertForTokenClassification, num_labels=len(labels), labels=labels)
-    (folder / ner_outputs.SETTINGS_FILE).write_text(ner_outputs.TaggingSettings(learned_scheme=scheme).to_json())
+    (folder / tagging.SETTINGS_FILE).write_text(tagging.TaggingSettings(learned_scheme=scheme).to_json())
     return str(folder), labels
 
 

@@ -13,7 +13,7 @@ from bert_tf.models.task_models import BertForSequenceClassification, BertForTok
 from bert_tf.serving.export import export_saved_model
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.tagger import Tagger
-from bert_tf.tasks.ner import outputs as ner_outputs
+from bert_tf.tasks.ner import tagging
 from bert_tf.tasks.ner import tags as ner_tags
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "삼성", "전자", "은", "##은", "[", "]", "/", "e1", "a", "b"]
@@ -87,8 +87,8 @@ def test_a_tagger_keeps_markers_whole(tmp_path):
         variable.assign(generator.normal(size=variable.shape) * 0.3)
     path = str(tmp_path / "model")
     model.save_pretrained(path, vocab_file=str(vocab_file))
-    settings = ner_outputs.TaggingSettings(learned_scheme="iob2").to_json()
-    (tmp_path / "model" / ner_outputs.SETTINGS_FILE).write_text(settings)
+    settings = tagging.TaggingSettings(learned_scheme="iob2").to_json()
+    (tmp_path / "model" / tagging.SETTINGS_FILE).write_text(settings)
     tagger = Tagger(path)
     export_saved_model(path, str(tmp_path / "export"), warm_up=False)
     exported = Tagger(str(tmp_path / "export"))

@@ -16,7 +16,7 @@ from bert_tf.serving import compare_export, detect_task, export
 from bert_tf.serving.fill_mask import fill_mask
 from bert_tf.serving.loaded_export import OnnxModel
 from bert_tf.serving.other_runtimes import export_onnx
-from bert_tf.tasks.ner import outputs as ner_outputs
+from bert_tf.tasks.ner import tagging
 from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.squad.answers import PredictionSettings
 from bert_tf.tasks.squad.outputs import SETTINGS_FILE, QuestionAnsweringSettings
@@ -100,7 +100,7 @@ def test_answers_are_the_models(tmp_path, clean_process, family, kind):
     if task == "squad":
         (tmp_path / "model" / SETTINGS_FILE).write_text(SETTINGS.to_json())
     if task == "ner":
-        (tmp_path / "model" / ner_outputs.SETTINGS_FILE).write_text(ner_outputs.TaggingSettings().to_json())
+        (tmp_path / "model" / tagging.SETTINGS_FILE).write_text(tagging.TaggingSettings().to_json())
     assert detect_task.task_in(path) == task
     expected = answerer(path).predict(asked)
     assert len({str(row) for row in expected}) > 2

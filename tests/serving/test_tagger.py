@@ -15,7 +15,7 @@ from bert_tf.serving import export
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.tagger import Tagger
 from bert_tf.tasks.ner import encode as ner_encode
-from bert_tf.tasks.ner import outputs as ner_outputs
+from bert_tf.tasks.ner import tagging
 from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.text.wordpiece import FullTokenizer
 
@@ -101,8 +101,8 @@ def test_texts_are_cut_into_words_as_the_export_cuts_them(exported, loaded):
 @pytest.mark.parametrize("split", ["characters", *slow("characters_and_spaces")])
 def test_texts_are_split_as_the_training_data_was(tmp_path, split):
     path, _ = tagger(tmp_path / "model", "iob2")
-    settings = ner_outputs.TaggingSettings(split=split).to_json()
-    (tmp_path / "model" / ner_outputs.SETTINGS_FILE).write_text(settings)
+    settings = tagging.TaggingSettings(split=split).to_json()
+    (tmp_path / "model" / tagging.SETTINGS_FILE).write_text(settings)
     export.export_saved_model(path, str(tmp_path / "out"), warm_up=False)
     found, by_export = Tagger(path).predict(TEXTS), Tagger(str(tmp_path / "out")).predict(TEXTS)
     for text, one, other in zip(TEXTS, found, by_export, strict=True):
@@ -177,7 +177,7 @@ def test_a_tagger_on_features_of_a_frozen_bert(tmp_path):
     labels = ner_tags.tag_set("iob2", ["LOC", "PER"])
     sizes = {"features": "second_to_last", "lstm_size": 6, "lstm_layers": 1}
     path = save(tmp_path / "model", BertFeatureTagger, num_labels=len(labels), labels=labels, **sizes)
-    (tmp_path / "model" / ner_outputs.SETTINGS_FILE).write_text(ner_outputs.TaggingSettings(**sizes).to_json())
+    (tmp_path / "model" / tagging.SETTINGS_FILE).write_text(tagging.TaggingSettings(**sizes).to_json())
     one = Tagger(path)
     found = one.predict([SENTENCES[0], "Ada Lovelace"])
     assert set(found[0]["tags"]) <= set(labels) and found[0]["words"] == SENTENCES[0]

@@ -13,7 +13,6 @@ from bert_tf.data import token_rows
 from bert_tf.models import baselines, task_models
 from bert_tf.models.config import BertConfig
 from bert_tf.system.atomic import write_text_file
-from bert_tf.system.text_files import read_json_if_there
 from bert_tf.tasks.classification.label_checks import warn_of_spellings
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
@@ -21,70 +20,10 @@ from bert_tf.tasks.ner import metrics as ner_metrics
 from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.ner.data import ConllFile, Layout, Sentence
 from bert_tf.tasks.ner.encode import WordRows
+from bert_tf.tasks.ner.tagging import TaggingSettings
 from bert_tf.tasks.table import TASKS
-from bert_tf.text.characters import SPLITS
 
-SETTINGS_FILE = "token_classification.json"
 _FEWEST_WORDS = 5  # of fewer words, each may well have a tag of its own
-
-
-@dataclasses.dataclass(frozen=True)
-class TaggingSettings:
-    """The settings of a trained tagger besides weights and labels; kept in token_classification.json beside them.
-
-    Attributes:
-      learned_scheme: of the model's tags: iob2, bioes or plain.
-      document_context: whether it was trained on whole documents.
-      split: what its words are (`text.characters.SPLITS`): texts to tag are split likewise.
-      features: None: BERT is trained, too; else which of its outputs the BiLSTMs read (`baselines.FEATURES`).
-      lstm_size, lstm_layers: of the BiLSTMs.
-    """
-
-    learned_scheme: str = "iob2"
-    document_context: bool = False
-    features: str | None = None
-    lstm_size: int = 768
-    lstm_layers: int = 2
-    split: str = "words"
-
-    def __post_init__(self):
-        if self.split not in SPLITS:
-            raise ValueError(f"split={self.split!r:.80} is not one of {', '.join(SPLITS)}")
-
-    def to_json(self) -> str:
-        """The settings as JSON."""
-        return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
-
-    @classmethod
-    def read(cls, directory: str) -> "TaggingSettings | None":
-        """The settings in a model's directory; None if there are none.
-
-        Raises:
-          ValueError: the file is damaged; names it.
-        """
-        path = posixpath.join(directory, SETTINGS_FILE)
-        values = read_json_if_there(path)
-        try:
-            return None if values is None else cls(**values)
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{path}: not the settings of a tagger: {error}") from None
-
-    @classmethod
-    def of_model(cls, directory: str, labels: Sequence[str]) -> "TaggingSettings":
-        """The settings in a model's directory, or what its labels (`standard_tags`) say of one that has none.
-
-        Raises:
-          ValueError: see `read`.
-        """
-        return cls.read(directory) or cls(learned_scheme=scheme_of(labels))
-
-
-def scheme_of(labels: Sequence[str]) -> str:
-    """The scheme that a model learned, inferred from its tags."""
-    letters = {label.partition("-")[0] for label in labels if label != ner_tags.OUTSIDE and "-" in label[1:]}
-    if ner_tags.OUTSIDE not in labels or not letters <= set("BIES"):
-        return "plain"
-    return "bioes" if letters & set("ES") else "iob2"
 
 
 # --- model -----------------------------------------------------------------------------------------------------------

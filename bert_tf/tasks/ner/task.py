@@ -10,8 +10,8 @@ from bert_tf.models.output_layers import difference, spelled_as
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.messages import named_by, some
 from bert_tf.system.text_files import list_files
-from bert_tf.tasks.ner import data, encode, outputs
-from bert_tf.tasks.ner.tags import OUTSIDE, learned_scheme, standard_tags
+from bert_tf.tasks.ner import data, encode, outputs, tagging
+from bert_tf.tasks.ner.tags import OUTSIDE, standard_tags
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text import tokenizer_files
@@ -33,9 +33,9 @@ class NerTask(FineTuningTask):
     def resolve(self, run, newest):
         source = newest or run.init_checkpoint
         with named_by("--output_dir" if newest else "--init_checkpoint"):
-            stored = outputs.TaggingSettings.read(tokenizer_files.directory_of(source)) if source else None
+            stored = tagging.TaggingSettings.read(tokenizer_files.directory_of(source)) if source else None
         self.source = source
-        self.tagging = choose_tagging(self.settings, stored, source, bool(newest) or not run.do_train)
+        self.tagging = tagging.choose_tagging(self.settings, stored, source, bool(newest) or not run.do_train)
         chosen = dataclasses.asdict(self.tagging)
         del chosen["learned_scheme"], chosen["split"]
         self.settings = dataclasses.replace(self.settings, **chosen)
@@ -182,10 +182,10 @@ class NerTask(FineTuningTask):
         return outputs.training_batches(self.train_rows, **arguments)
 
     def write_beside_training(self, output_dir):
-        write_text_file(posixpath.join(output_dir, outputs.SETTINGS_FILE), self.tagging.to_json())
+        write_text_file(posixpath.join(output_dir, tagging.SETTINGS_FILE), self.tagging.to_json())
 
     def further_files(self, examples, logits):
-        return {outputs.SETTINGS_FILE: self.tagging.to_json()}
+        return {tagging.SETTINGS_FILE: self.tagging.to_json()}
 
     def write_records(self, path, rows, max_seq_length):
         encode.write_records(path, rows, max_seq_length)
@@ -226,33 +226,3 @@ class NerTask(FineTuningTask):
 
 def _tags_of(sentences: list[data.Sentence]) -> set[str]:
     return {tag for sentence in sentences for tag in sentence.tags}
-
-
-def choose_tagging(settings, stored: outputs.TaggingSettings | None, source: str, resumed: bool):
-    """The `TaggingSettings` of the run: those given, and otherwise those of the model that is resumed or used.
-
-    Args:
-      settings: `NerSettings`. stored: the settings beside the model's weights, or None. source: their path.
-      resumed: a run in output_dir is resumed, or nothing is trained, so the model is fixed.
-
-    Raises:
-      ValueError: a setting contradicts the model.
-    """
-    scheme = learned_scheme(settings.tag_scheme)
-    given = {
-        name: getattr(settings, name)
-        for name in ("document_context", "features", "lstm_size", "lstm_layers")
-        if getattr(settings, name) is not None
-    }
-    if not resumed or stored is None:
-        return outputs.TaggingSettings(learned_scheme=scheme, **given)
-    for name, value in given.items():
-        if value != getattr(stored, name):
-            raise ValueError(f"--{name}={value} contradicts {source}, which was trained with {getattr(stored, name)}.")
-    # A file's scheme may differ from the one the model learned; only plain tags and entities don't mix.
-    if "plain" in (scheme, stored.learned_scheme) and scheme != stored.learned_scheme:
-        raise ValueError(
-            f"--tag_scheme={settings.tag_scheme} contradicts {source}, which was trained on tags of the kind "
-            f"{stored.learned_scheme}."
-        )
-    return stored

@@ -12,8 +12,9 @@ from bert_tf.models import baselines, initialize
 from bert_tf.models.baselines import BertFeatureTagger
 from bert_tf.models.config import BertConfig
 from bert_tf.tasks.ner import outputs as ner_outputs
+from bert_tf.tasks.ner import tagging
 from bert_tf.tasks.ner.data import Sentence
-from bert_tf.tasks.ner.outputs import TaggingSettings
+from bert_tf.tasks.ner.tagging import TaggingSettings
 
 CONFIG = BertConfig.from_dict({**TINY_CONFIG, "num_hidden_layers": 4})
 
@@ -103,7 +104,7 @@ def test_bad_arguments():
 def test_settings_stay_with_the_model(tmp_path):
     assert TaggingSettings.read(str(tmp_path)) is None
     settings = TaggingSettings("bioes", True, "sum_all", 16, 1)
-    path = tmp_path / ner_outputs.SETTINGS_FILE
+    path = tmp_path / tagging.SETTINGS_FILE
     path.write_text(settings.to_json())
     assert TaggingSettings.read(str(tmp_path)) == settings
     for text in ("{", '{"colour": 1}'):
