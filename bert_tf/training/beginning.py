@@ -106,7 +106,8 @@ def _each_of(run: FineTuningSettings) -> Iterator[FineTuningSettings]:
             yield dataclasses.replace(run, **values, seed=seed, output_dir=own)
 
 
-def _newest(run: FineTuningSettings) -> str | None:
+def newest_of(run: FineTuningSettings) -> str | None:
+    """The checkpoint in a run's local output_dir, unless it is to be removed; None if there is none."""
     return None if run.overwrite_output_dir else latest_checkpoint(run.output_dir)
 
 
@@ -114,12 +115,7 @@ def _with_labels(run: FineTuningSettings, own: TaskSettings, layers: Sequence[st
     """The settings of the task, with the labels of the model that a run only uses, where those are needed and known."""
     if run.do_train or is_remote(run.output_dir) or not hasattr(own, "with_labels_of"):
         return own
-    newest, stored = _newest(run), None
-    path = newest or run.init_checkpoint
-    with contextlib.suppress(ValueError, OSError), unheard():  # `_check_model` says what is wrong with the model
-        if path and open_weights.is_light(path):
-            names = open_weights.open_weights(path)
-            stored = find_head(run, newest, next(filter(names.__contains__, layers), None))
+    stored = stored_head(run, layers)
     return own.with_labels_of(stored) if stored else own
 
 
@@ -135,7 +131,7 @@ def _check_model(
     Raises:
       OSError, ValueError: names the flag.
     """
-    newest, is_baseline = _newest(run), getattr(own, "model", None) in BASELINES
+    newest, is_baseline = newest_of(run), getattr(own, "model", None) in BASELINES
     start = dataclasses.replace(run, init_checkpoint=run.teacher) if run.layers else run
     paths = [path for path in (newest, start.init_checkpoint) if path]
     check_student(run, newest, not (is_baseline or getattr(own, "features", None)))
@@ -352,6 +348,21 @@ def find_head(run: FineTuningSettings, newest: str | None, layer: str | None) ->
     if head == NO_HEAD and run.bert_config_file:
         head = model_directory.read_head(posixpath.dirname(run.bert_config_file), run.bert_config_file)
     return StartingHead(f"{flag}: {path}", layer, head, weights.shapes[layer][0]) if layer in weights else None
+
+
+def stored_head(run: FineTuningSettings, layers: Sequence[str]) -> StartingHead | None:
+    """`find_head` without TensorFlow; None also where the weights can't be read so, or are damaged.
+
+    Args:
+      layers: see `checked_settings`.
+    """
+    newest = None if is_remote(run.output_dir) else newest_of(run)
+    path = newest or run.init_checkpoint
+    with contextlib.suppress(ValueError, OSError), unheard():  # `_check_model` says what is wrong with the model
+        if path and not is_remote(run.output_dir) and open_weights.is_light(path):
+            names = open_weights.open_weights(path)
+            return find_head(run, newest, next(filter(names.__contains__, layers), None))
+    return None
 
 
 def adjustment_of(

@@ -36,6 +36,8 @@ FINISHED = {
 FURTHER = TRAIN | {"init_checkpoint": None, "bert_config_file": "out/bert_config.json", "vocab_file": "v.txt"}
 RUN = {"finished_step": 9, "task_name": "custom"}
 WORDS = {"a.conll": "Ada B-PER\nruns O\n\nBo B-PER\n"}
+TAGS = {**WORDS, "b.conll": "Ada O\nred B-Y\n", **model(3, TAGGER | {"labels": ["O", "PER-B", "PER-I"]})}
+TAG = {"train_batch_size": 1, "init_checkpoint": "whole", "max_seq_length": 9}
 PAIRS = {"pairs.csv": "one,two\na,b\nc,d\n"}
 COMPARE = {"train_file": "pairs.csv", "text_a": "one", "text_b": "two", "do_train": True, "train_batch_size": 2,
            "init_checkpoint": "whole", "max_seq_length": 9}  # fmt: skip
@@ -148,6 +150,18 @@ CASES = {
                                         "init_checkpoint": "whole", "max_seq_length": 9}),
         ("--init_checkpoint: *whole is a BertForSequenceClassification", WORDS | model(2, CLASSIFIER),
          {"test_file": "a.conll", "do_predict": True, "init_checkpoint": "whole", "max_seq_length": 9}),
+        ("--init_checkpoint: *whole does not know tags of --train_file: B-Y (*b.conll, line 2). --new_head trains",
+         TAGS, TAG | {"train_file": "b.conll", "do_train": True}),
+        ("--init_checkpoint: *whole does not know tags of --dev_file: B-Y (*b.conll, line 2). --new_head trains",
+         TAGS, TAG | {"train_file": "a.conll", "dev_file": "b.conll", "do_train": True, "do_eval": True}),
+        ("--init_checkpoint: *whole does not know tags of --test_file: Y (*b.conll, line 2). --do_train with --new",
+         TAGS, TAG | {"test_file": "b.conll", "do_predict": True}),
+        ("--init_checkpoint: *whole does not say which tags it has learned (labels in its head_config.json)",
+         WORDS | model(3, TAGGER | {"labels": ["LABEL_0", "LABEL_1", "LABEL_2"]}),
+         TAG | {"test_file": "a.conll", "do_predict": True}),
+        ("--dev_file has tags that --train_file lacks, so that they can't be learned: Y (*b.conll, line 2)",
+         TAGS, TAG | {"train_file": "a.conll", "dev_file": "b.conll", "do_train": True, "do_eval": True,
+                      "init_checkpoint": "model"}),
     ],
     "run_similarity": [
         ("--loss=ranking needs other examples as negatives: --train_batch_size is too small", PAIRS | model(),

@@ -274,7 +274,7 @@ def test_plain_tags_of_joined_sentences(ran):
 
 def test_tags_that_are_unknown_or_repaired(ran):
     out, _, logs, _ = ran
-    assert "--dev_file has tags that the model does not know and can't predict: B-GOD" in logs["unknown tag"]
+    assert "--dev_file has tags that the model does not know and can't predict: B-GOD (" in logs["unknown tag"]
     assert results_of(out / "unknown tag")["eval_recall"] == 0.5
     assert "the tags of 1 sentences break the scheme iob2" in logs["repaired"]
     assert results_of(out / "repaired")["eval_f1"] == 1.0

@@ -75,12 +75,14 @@ class Sentence:
 
     Attributes:
       lines: the line number of each word, from 1. document: number of the sentence's document, from 0.
+      path: of its file.
     """
 
     words: list[str]
     tags: list[str] | None
     lines: list[int]
     document: int = 0
+    path: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,15 +204,32 @@ def check_several_tags(sentences: Iterable[Sentence]) -> None:
         raise ValueError(f"all words have the same tag, {tags.pop()!r}: there is nothing to learn.")
 
 
-def kinds_of(sentences: Iterable[Sentence], tag_scheme: str) -> set[str]:
-    """The tags of sentences, or, where they mark entities, the types of these."""
-    tags = {tag for sentence in sentences for tag in sentence.tags or ()}
-    return tags if tag_scheme == "plain" else {*types_of(tags)}
+def kinds_of(sentences: Iterable[Sentence], tag_scheme: str) -> dict[str, str]:
+    """The tags of sentences, or, where they mark entities, the types of these -> where the first one is, for messages.
+
+    Args:
+      tag_scheme: "plain": tags are not taken apart.
+    """
+    first = {}
+    for sentence in sentences:
+        for tag, line in zip(sentence.tags or (), sentence.lines, strict=False):
+            if tag not in first:
+                first[tag] = f"{sentence.path}, line {line}"
+    found = {}
+    for tag, place in first.items():
+        for kind in (tag,) if tag_scheme == "plain" else types_of((tag,)):
+            found.setdefault(kind, f"{kind} ({place})")
+    return found
 
 
-def unknown_tags(flag: str, tags: Iterable[str]) -> ValueError:
-    """The error that a file has tags, or types of entities, that the training set lacks."""
-    return ValueError(f"{flag} has tags that --train_file lacks, so that they can't be learned: {some(sorted(tags))}.")
+def unknown_tags(flag: str, places: Iterable[str]) -> ValueError:
+    """The error that a file has tags, or types of entities, that the training set lacks; places: see `kinds_of`."""
+    return ValueError(f"{flag} has tags that --train_file lacks, so that they can't be learned: {some([*places])}.")
+
+
+def no_tags(source: str) -> ValueError:
+    """The error that a model that is only used does not name its outputs; source: says which one."""
+    return ValueError(f"{source} does not say which tags it has learned (labels in its head_config.json).")
 
 
 class _Reader:
@@ -309,7 +328,7 @@ class _Reader:
     def end_sentence(self) -> None:
         if self._words:
             tags = self._tags if self.has_tags else None
-            self.sentences.append(Sentence(self._words, tags, self._lines, self._document))
+            self.sentences.append(Sentence(self._words, tags, self._lines, self._document, self.path))
             self._in_document = True
             self._words, self._tags, self._lines = [], [], []
 

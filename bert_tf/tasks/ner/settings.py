@@ -1,12 +1,14 @@
 """The settings of run_ner.py beyond those that all fine-tuning scripts share; checked without TensorFlow."""
 
 import dataclasses
+from collections.abc import Mapping
 
 from bert_tf.models.directory import read_head
 from bert_tf.models.head_config import HeadConfig
+from bert_tf.models.output_layers import spelled_as
 from bert_tf.system.checks import check_input_files, is_remote
 from bert_tf.system.declare import setting
-from bert_tf.system.messages import named_by, unheard
+from bert_tf.system.messages import named_by, some, unheard
 from bert_tf.system.text_encodings import encoding_setting
 from bert_tf.tasks.ner.data import (
     Layout,
@@ -14,11 +16,14 @@ from bert_tf.tasks.ner.data import (
     check_several_tags,
     check_tags,
     kinds_of,
+    no_tags,
     unknown_tags,
 )
-from bert_tf.tasks.ner.tags import learned_scheme, tag_set
+from bert_tf.tasks.ner.tagging import TaggingSettings, choose_tagging
+from bert_tf.tasks.ner.tags import OUTSIDE, learned_scheme, standard_tags, tag_set, types_of
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer_files import directory_of
+from bert_tf.training.beginning import StartingHead, newest_of, stored_head
 from bert_tf.training.class_weights import check_class_weights, check_labels_of, class_weights_setting
 from bert_tf.training.settings import FineTuningSettings, features_setting
 
@@ -102,6 +107,20 @@ class NerSettings:
             self.repair_tags, self.encoding,
         )  # fmt: skip
 
+    def tagging(self, run: FineTuningSettings, newest: str | None) -> TaggingSettings:
+        """The settings that a run's tagger has.
+
+        Args:
+          newest: checkpoint in --output_dir, if any.
+
+        Raises:
+          ValueError: the file beside the weights is damaged, or a setting contradicts it; names it.
+        """
+        source = newest or run.init_checkpoint
+        with named_by("--output_dir" if newest else "--init_checkpoint"):
+            stored = TaggingSettings.read(directory_of(source)) if source else None
+        return choose_tagging(self, stored, source, bool(newest) or not run.do_train)
+
     def check(self, run: FineTuningSettings) -> HeadConfig:
         """Refuses contradictions, missing files, and files that lack a column.
 
@@ -122,26 +141,59 @@ class NerSettings:
                 raise ValueError(f"--{name} is for the feature-based way: give --features.")
         if self.metric == "klue" and self.tag_scheme == "plain":
             raise ValueError("--metric=klue scores entities: --tag_scheme=plain has none.")
+        if not (is_remote(run.output_dir) or is_remote(run.init_checkpoint or "")):
+            self.tagging(run, newest_of(run))
+        stored = stored_head(run, TASKS["ner"].output_layers)
         known = None  # the tags of the training set, or types of entities, if it is read to its end
         for needed, name in ((run.do_train, "train"), (run.do_eval, "dev"), (run.do_predict, "test")):
             if needed:
-                flag = f"--{name}_file"
-                files = check_input_files(getattr(self, f"{name}_file"), flag)
+                flag, named = f"--{name}_file", getattr(self, f"{name}_file")
+                files = check_input_files(named, flag)
                 with named_by(flag), unheard():
                     read = [check_beginning(path, self.layout, name != "test" or self.test_has_tags) for path in files]
                     for path, (sentences, _) in zip(files, read, strict=True) if name != "test" else ():
                         check_tags(path, sentences)
                     sentences = [sentence for sentences, _ in read for sentence in sentences]
                     found = kinds_of(sentences, self.tag_scheme)
-                    if name == "train" and all(are_all for _, are_all in read):
+                    are_all = not is_remote(named) and all(are_all for _, are_all in read)
+                    if name == "train" and are_all:
                         check_several_tags(sentences)
                         known = found
-                if known is not None and (unknown := found - known) and not _knows_tags(run.init_checkpoint):
+                if stored and stored.head.architecture in (None, TASKS["ner"].architecture):
+                    _check_known(stored, flag, kinds_of(sentences, "plain") if run.do_train else found, run, are_all)
+                unknown = [] if known is None else [place for kind, place in found.items() if kind not in known]
+                if unknown and not _knows_tags(run.init_checkpoint):
                     raise unknown_tags(flag, unknown)
                 if known is not None and self.class_weights and not _knows_tags(run.init_checkpoint):
                     scheme = learned_scheme(self.tag_scheme)
                     check_labels_of(self.class_weights, sorted(known) if scheme == "plain" else tag_set(scheme, known))
         return HeadConfig(TASKS["ner"].architecture)
+
+
+def _check_known(
+    stored: StartingHead, flag: str, found: Mapping[str, str], run: FineTuningSettings, are_all: bool
+) -> None:
+    """Refuses tags, or types of entities, of a file's beginning that a model can't learn, or of which it knows none.
+
+    Args:
+      stored: its output layer. found: see `kinds_of`; with --do_train of tags. are_all: whether there are no others.
+
+    Raises:
+      ValueError: names the model, and flag, file and line of the tags.
+    """
+    if stored.labels is None:
+        if run.do_train:
+            return  # its outputs are taken by position
+        raise no_tags(stored.source)
+    labels = standard_tags(stored.labels)
+    known = spelled_as(labels if run.do_train else sorted({*labels, *types_of(labels)}), sorted(found))
+    unknown = [place for kind, place in found.items() if kind not in known]
+    shared = [kind for kind in found if kind in known and kind != OUTSIDE]
+    if unknown and (run.do_train or (are_all and not shared)):
+        advice = f"{'' if run.do_train else '--do_train with '}--new_head trains a new output layer."
+        if run.do_train and stored.source.startswith("--output_dir"):
+            advice = "Choose another one."
+        raise ValueError(f"{stored.source} does not know tags of {flag}: {some(unknown)}. {advice}")
 
 
 def _knows_tags(path: str | None) -> bool:

@@ -14,7 +14,6 @@ from bert_tf.tasks.ner import data, encode, outputs, tagging
 from bert_tf.tasks.ner.tags import OUTSIDE, standard_tags
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
-from bert_tf.text import tokenizer_files
 from bert_tf.training import run_directory
 from bert_tf.training.beginning import StartingHead, find_head
 from bert_tf.training.class_weights import class_weights
@@ -31,11 +30,8 @@ class NerTask(FineTuningTask):
     other_labels = ()
 
     def resolve(self, run, newest):
-        source = newest or run.init_checkpoint
-        with named_by("--output_dir" if newest else "--init_checkpoint"):
-            stored = tagging.TaggingSettings.read(tokenizer_files.directory_of(source)) if source else None
-        self.source = source
-        self.tagging = tagging.choose_tagging(self.settings, stored, source, bool(newest) or not run.do_train)
+        self.source = newest or run.init_checkpoint
+        self.tagging = self.settings.tagging(run, newest)
         chosen = dataclasses.asdict(self.tagging)
         del chosen["learned_scheme"], chosen["split"]
         self.settings = dataclasses.replace(self.settings, **chosen)
@@ -141,7 +137,7 @@ class NerTask(FineTuningTask):
     def _stored_labels(self, found: StartingHead | None, tags: list[str]) -> list[str]:
         """The tags of a trained model, spelled as in the data."""
         if not found or not found.labels:
-            raise ValueError(f"{self.source} does not say which tags it has learned (labels in its head_config.json).")
+            raise data.no_tags(self.source)
         return list(spelled_as(standard_tags(found.labels), tags))
 
     def _warn_of_another_split(self, flag: str, sentences: list[data.Sentence], added: set[str]) -> None:
@@ -163,17 +159,17 @@ class NerTask(FineTuningTask):
         return list(known)
 
     def _check_tags(self, flag: str, sentences: list[data.Sentence], run) -> None:
-        tags = _tags_of(sentences)
-        unknown = sorted(tags - set(self.labels))
+        tags = data.kinds_of(sentences, "plain")
+        unknown = [place for tag, place in tags.items() if tag not in self.labels]
         if unknown and run.do_train:
             raise data.unknown_tags(flag, unknown)
-        if unknown and not run.do_train and not tags & set(self.labels) - {OUTSIDE}:
+        if unknown and not {*tags} & {*self.labels} - {OUTSIDE}:
             raise ValueError(
                 f"{flag} has other tags than {self.source}: {difference(self.labels, sorted(tags))}. --do_train with "
                 "--new_head trains a new output layer."
             )
         if unknown:
-            logging.warning("%s has tags that the model does not know and can't predict: %s.", flag, ", ".join(unknown))
+            logging.warning("%s has tags that the model does not know and can't predict: %s.", flag, some(unknown))
 
     def create_model(self, dtype):
         return outputs.create_model(self.files.config, self.labels, self.tagging, dtype)
