@@ -76,7 +76,9 @@ def __getattr__(name: str):
     if name in _SUBMODULES:
         return importlib.import_module(f"bert_tf.{_SUBMODULES[name]}")
     if name not in _PUBLIC:
-        raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
+        near = importlib.import_module("difflib").get_close_matches(name, _PUBLIC, 1, 0.8)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise AttributeError(f"module 'bert_tf' has no attribute {name!r}{meant}")
     value = getattr(importlib.import_module(f"bert_tf.{_PUBLIC[name][0]}"), name)
     globals()[name] = value
     return value

@@ -18,7 +18,7 @@ from absl import logging
 from bert_tf.models.head_config import KEYS_IN_CONFIG
 from bert_tf.models.recipe import Recipe
 from bert_tf.system.atomic import write_text_file
-from bert_tf.system.checks import whole_number
+from bert_tf.system.checks import check_names, whole_number
 from bert_tf.system.text_files import exists, is_folder, read_json
 
 # Values of hidden_act, in upper or lower case. "gelu" is the tanh form, as in the original; "gelu_erf" the exact one.
@@ -173,6 +173,10 @@ class BertConfig:
         super().__init_subclass__(**kwargs)
         cls.file_name = f"{cls.model_type}_config.json"
         BertConfig.classes[cls.model_type] = cls
+
+    def __new__(cls, *args, **kwargs):
+        check_names(kwargs, cls, cls.__name__)
+        return super().__new__(cls)
 
     def __post_init__(self):
         self.validate()

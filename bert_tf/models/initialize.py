@@ -12,7 +12,7 @@ from absl import logging
 from bert_tf.models import lora, random_weights
 from bert_tf.models.families import FAMILIES, is_encoder_variable
 from bert_tf.models.open_weights import open_weights
-from bert_tf.system.checks import path_of
+from bert_tf.system.checks import named, path_of
 from bert_tf.system.messages import some
 from bert_tf.weights.mapping import Weights, is_model_variable
 
@@ -201,6 +201,7 @@ class PartialLoadWarning(UserWarning):
     """A model and the weights it was loaded from do not have the same variables: what they lack is random."""
 
 
+@named
 def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
     """Loads weights of any format into a model; logs what was loaded and warns of what stays random.
 
@@ -212,7 +213,7 @@ def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
     """
     if not isinstance(model, keras.layers.Layer):
         raise TypeError(f"the first argument is a model, not {model!r:.80}: write load_weights(model, path)")
-    return initialize_model(model, weights_for(model, path_of(checkpoint, "load_weights")), depth=3)
+    return initialize_model(model, weights_for(model, path_of(checkpoint, "load_weights")), depth=4)
 
 
 def _without_pooler(names: Iterable[str], unread: tuple[str, ...] = ()) -> list[str]:

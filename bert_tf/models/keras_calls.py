@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_tf.models.inputs import ENCODER_INPUTS, OTHER_NAMES, known_shape, named_inputs, shapes_agree
 from bert_tf.models.objectives import OF_ONE_CLASS, MultiLabelObjective, RegressionObjective
-from bert_tf.system.checks import number, whole_number
+from bert_tf.system.checks import check_names, number, whole_number
 from bert_tf.text.characters import plain_name
 
 _CALL = "model(tokenizer(texts))"
@@ -155,8 +155,14 @@ def _refuse_text(inputs, who: str, instead: str) -> None:
 
 
 def _by_name(model, method: str, args: Sequence, kwargs: Mapping) -> dict:
-    """The arguments of a call of Keras's method, all by name."""
-    arguments = inspect.signature(getattr(keras.Model, method)).bind(model, *args, **kwargs).arguments
+    """The arguments of a call of Keras's method, all by name.
+
+    Raises:
+      TypeError: it has no such argument.
+    """
+    function = getattr(keras.Model, method)
+    check_names(kwargs, function, f"model.{method}", ["_use_cached_eval_dataset"])
+    arguments = inspect.signature(function).bind(model, *args, **kwargs).arguments
     named = {name: value for name, value in arguments.items() if name not in ("self", "kwargs")}
     return named | arguments.get("kwargs", {})
 

@@ -20,7 +20,7 @@ from bert_tf.models.directory import ModelFiles, needed_config
 from bert_tf.models.families import ElectraConfig, family_of, family_of_variables, is_encoder_variable
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.models.variable_names import HIDDEN_LAYER
-from bert_tf.system.checks import folder_of, list_of_names, path_of, true_or_false
+from bert_tf.system.checks import check_names, folder_of, list_of_names, named, path_of, true_or_false
 from bert_tf.system.text_files import exists
 from bert_tf.text import tokenizer_files
 from bert_tf.text.added_tokens import read_added_tokens
@@ -92,6 +92,7 @@ def _warn_once(text: str) -> None:
     logging.warning("%s", text)
 
 
+@named
 def read_tokenizer(path: str) -> Tokenizer:
     """The tokenizer of a model directory (or of weights in it), of the kind that its family has.
 
@@ -212,7 +213,9 @@ def from_pretrained(
     """
     from bert_tf.models import initialize
 
-    path = path_of(path, f"{model_class.__name__}.from_pretrained")
+    user = f"{model_class.__name__}.from_pretrained"
+    check_names(arguments, model_class, user, ("config", "labels", "new_head", "trained"))
+    path = path_of(path, user)
     true_or_false(new_head=new_head)
     weights = open_weights.open_weights(path)
     if model_class.part in family_of_variables(weights.shapes).parts:
@@ -269,6 +272,7 @@ def _stored_arguments(head: HeadConfig, path: str, outputs: int | None) -> dict:
     return {name: value for name, value in values.items() if value}
 
 
+@named
 def save_pretrained(
     model: "keras.Model",
     directory: str,

@@ -17,7 +17,7 @@ from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.serving import loaded_export
 from bert_tf.serving.detect_task import check_task, choose_max_seq_length
-from bert_tf.system.checks import list_of, path_of, true_or_false, whole_number
+from bert_tf.system.checks import list_of, named, path_of, true_or_false, whole_number
 from bert_tf.system.cores import batches_at_once, mapped_in_order
 from bert_tf.system.messages import warn_once
 from bert_tf.system.progress import progress_bar
@@ -56,6 +56,11 @@ class Answerer:
     tasks: tuple[str, ...]
     model_class: type
     action: str
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        for name in {"__init__", "__call__", "predict", "encode"} & vars(cls).keys():
+            setattr(cls, name, named(vars(cls)[name]))
 
     def __init__(self, path: str, batch_size: int, trust: bool = False):
         path = path_of(path, type(self).__name__)

@@ -3,13 +3,16 @@
 Only local paths are checked. Those of other file systems (gs://...) fail when they are opened.
 """
 
+import difflib
+import functools
+import inspect
 import math
 import numbers
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from bert_tf.system.messages import unheard
+from bert_tf.system.messages import some, unheard
 from bert_tf.system.text_files import is_folder, list_files
 
 
@@ -191,6 +194,58 @@ def check_different(columns: Mapping[str, str | None]) -> None:
 
 
 # --- arguments of the Python API --------------------------------------------------------------------------------------
+
+# What other libraries call an argument, and what it may be called here, where the spelling does not show it.
+_ELSEWHERE = {
+    "classes": ("labels", "label_names"), "id2label": ("labels",), "ignore_mismatched_sizes": ("new_head",),
+    "lowercase": ("do_lower_case",), "lr": ("learning_rate",), "n_classes": ("num_labels",),
+    "text_pair": ("pairs", "pair"), "torch_dtype": ("dtype",), "truncation": ("max_length",),
+}  # fmt: skip
+
+
+def named(function: Callable) -> Callable:
+    """Decorates a function or method: an argument that it doesn't have is answered by `check_names`."""
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        if kwargs:
+            check_names(kwargs, function, function.__qualname__.removesuffix(".__init__").removesuffix(".__call__"))
+        return function(*args, **kwargs)
+
+    return call
+
+
+def check_names(given: Iterable[str], function: Callable, user: str, others: Iterable[str] = ()) -> None:
+    """Refuses names of arguments that a function, or the constructor of a class, doesn't take.
+
+    Args:
+      user: what the caller has called, for the message. others: further names that it takes.
+
+    Raises:
+      TypeError: names each, and the argument that is meant, or else those that there are.
+    """
+    names, takes_any = _names_of(function)
+    known = [*others, *names]
+    meant = {}
+    for name in () if takes_any else given:
+        if name not in known:
+            here = [one for one in _ELSEWHERE.get(name, ()) if one in known]
+            meant[name] = (here or difflib.get_close_matches(name, known, 1) or [""])[0]
+    if meant:
+        odd = ", ".join(f"{name} (did you mean {here}?)" if here else name for name, here in meant.items())
+        raise TypeError(f"{user} has no argument {odd}{'' if all(meant.values()) else f'; it has {some(known)}'}.")
+
+
+@functools.cache
+def _names_of(function: Callable) -> tuple[list[str], bool]:
+    """The names of a function's arguments, of a class also those that its constructor may pass on; whether it takes any
+    name."""
+    is_class = isinstance(function, type)
+    functions = [vars(kind).get("__init__") for kind in function.__mro__] if is_class else [function]
+    parameters = [one for each in filter(None, functions) for one in inspect.signature(each).parameters.values()]
+    of_any = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    names = dict.fromkeys(one.name for one in parameters if one.kind not in of_any and one.name not in ("self", "cls"))
+    return list(names), not is_class and any(one.kind == one.VAR_KEYWORD for one in parameters)
 
 
 def whole_number(value, name: str, least: int = 1) -> None:

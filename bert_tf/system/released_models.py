@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections.abc import Callable
 
-from bert_tf.system.checks import is_remote
+from bert_tf.system.checks import is_remote, named
 from bert_tf.system.download import download_file, unpack_tar, unpack_zip
 from bert_tf.system.local_files import names_in, paths_beginning_with
 
@@ -104,6 +104,7 @@ def check_path(path: str | None, flag: str) -> None:
     raise FileNotFoundError(f"{flag}={path}: there is no such directory, weight file or checkpoint.{hint(path)}")
 
 
+@named
 def download(name: str, cache_dir: str | None = None) -> str:
     """The folder of one of Google's released models, downloaded unless it is in the cache.
 

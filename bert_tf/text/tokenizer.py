@@ -19,7 +19,7 @@ import numpy as np
 
 from bert_tf.system import released_models
 from bert_tf.system.atomic import write_file
-from bert_tf.system.checks import folder_of, list_of, path_of, strings_of, true_or_false, whole_number
+from bert_tf.system.checks import folder_of, list_of, named, path_of, strings_of, true_or_false, whole_number
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.text import tokenizer_files
 from bert_tf.text.added_tokens import (
@@ -49,9 +49,7 @@ def _id_of(role: str) -> property:
 
 
 def _ids_of(place: str) -> functools.cached_property:
-    return functools.cached_property(
-        lambda self: [self.special_id(token) for token in getattr(self, f"{place}_tokens")]
-    )
+    return functools.cached_property(lambda self: list(map(self.special_id, getattr(self, f"{place}_tokens"))))
 
 
 class Tokenizer(abc.ABC):
@@ -257,6 +255,7 @@ class Tokenizer(abc.ABC):
     # --- files -------------------------------------------------------------------------------------------------------
 
     @classmethod
+    @named
     def from_pretrained(
         cls, path: str, do_lower_case: bool | None = None, strip_accents: bool | None = None
     ) -> "Tokenizer":
@@ -286,6 +285,7 @@ class Tokenizer(abc.ABC):
         tokenizer.check_casing(vocab_file, do_lower_case, strip_accents)
         return tokenizer
 
+    @named
     def save_pretrained(self, directory: str) -> None:
         """Writes the vocabulary and tokenizer_config.json, from which `read_tokenizer` and `transformers` give the same
         ids, beside a model or alone.
@@ -425,6 +425,7 @@ class Tokenizer(abc.ABC):
         ids += self.end_ids
         return ids, segments + [self.second_segment] * (len(ids) - len(segments))
 
+    @named
     def __call__(
         self,
         texts: str | Sequence[str],
@@ -461,8 +462,7 @@ class Tokenizer(abc.ABC):
             raise ValueError('padding="max_length" needs a max_length')
         is_pair = pairs is not None
         least = self.num_special_tokens(is_pair) + 1 + is_pair
-        if max_length is not None:
-            whole_number(max_length, "max_length")
+        whole_number(least if max_length is None else max_length, "max_length")
         if max_length is not None and max_length < least:
             kind = "a pair of texts" if is_pair else "a text"
             raise ValueError(

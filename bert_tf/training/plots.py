@@ -18,6 +18,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.system.atomic import write_file
+from bert_tf.system.checks import named
 
 # Pre-training: the title of each panel, and the value it shows.
 _PRETRAINING_PANELS = {
@@ -140,6 +141,7 @@ def _draw_curves(axes, records: Mapping[str, list[dict]], values: Mapping[str, s
     axes.grid(alpha=0.3)
 
 
+@named
 def plot_training_log(
     train_log: str,
     png: str | None,

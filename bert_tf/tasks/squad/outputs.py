@@ -10,7 +10,7 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.models.config import BertConfig
-from bert_tf.system.checks import whole_number
+from bert_tf.system.checks import check_names, whole_number
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.tasks.squad import metrics as squad_metrics
 from bert_tf.tasks.squad.answers import Prediction, PredictionSettings, predict_answers
@@ -151,8 +151,11 @@ def settings_of(path: str, config: BertConfig, **settings) -> QuestionAnsweringS
     """How a model in a directory cuts windows and chooses answers: as in training, except for the given `settings`.
 
     Raises:
-      ValueError: no such setting, or max_seq_length is more than the model can take.
+      TypeError: no such setting. ValueError: max_seq_length is more than the model can take.
     """
+    kinds = (WindowSettings, PredictionSettings)
+    names = {kind: [field.name for field in dataclasses.fields(kind)] for kind in kinds}
+    check_names(settings, kinds[0], "QuestionAnswerer", ["path", "batch_size", "trust", *names[kinds[1]]])
     stored = QuestionAnsweringSettings.read(tokenizer_files.directory_of(path))
     known = {}
     if stored:
@@ -160,10 +163,6 @@ def settings_of(path: str, config: BertConfig, **settings) -> QuestionAnsweringS
     limit = config.max_length
     known = {"max_seq_length": min(384, limit), "max_query_length": min(64, limit // 4)} | known
     values = known | settings | {"answer_from": "offsets"}  # callers want to know where the answer is
-    names = {kind: {field.name for field in dataclasses.fields(kind)} for kind in (WindowSettings, PredictionSettings)}
-    unknown = set(settings) - set().union(*names.values())
-    if unknown:
-        raise ValueError(f"No such settings: {', '.join(sorted(unknown))}.")
     whole_number(values["max_seq_length"], "max_seq_length")
     if values["max_seq_length"] > limit:
         raise ValueError(f"max_seq_length={values['max_seq_length']} is more than max_position_embeddings={limit}.")
