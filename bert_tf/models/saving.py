@@ -19,7 +19,7 @@ from bert_tf.models.families import family_of
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format
 from bert_tf.models.sentence_settings import settings_files
-from bert_tf.system.atomic import temporary_folder, write_file, write_text_file
+from bert_tf.system.atomic import sync, synced_together, temporary_folder, write_file, write_text_file
 from bert_tf.system.local_files import names_in
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import exists, is_folder
@@ -177,12 +177,13 @@ def write_model(
     temporary = f"{directory.rstrip('/')}.{os.getpid()}.writing"
     try:
         with temporary_folder(temporary):
-            names = write_weights(posixpath.join(temporary, name), kind, weights, files.config, files.head)
-            if name.startswith("model.ckpt-"):
-                write_text_file(posixpath.join(temporary, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
-            write_description(temporary, files, vocabulary, added)
-            if not card.is_others(directory):
-                write_text_file(posixpath.join(temporary, card.CARD), card_text or card_of(weights, files, format))
+            with synced_together(temporary):
+                names = write_weights(posixpath.join(temporary, name), kind, weights, files.config, files.head)
+                if name.startswith("model.ckpt-"):
+                    write_text_file(posixpath.join(temporary, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
+                write_description(temporary, files, vocabulary, added)
+                if not card.is_others(directory):
+                    write_text_file(posixpath.join(temporary, card.CARD), card_text or card_of(weights, files, format))
             if check:
                 check(posixpath.join(temporary, name))
             written = _move(temporary, directory, old)
@@ -330,6 +331,7 @@ def _move(temporary: str, directory: str, old: list[str]) -> list[str]:
     names = _files_in(temporary)
     if not tf.io.gfile.exists(directory):
         tf.io.gfile.rename(temporary, directory)
+        sync(posixpath.dirname(directory.rstrip("/")))
         return names
     # The index of a checkpoint goes last: a prefix counts as a checkpoint only once it has an index.
     for name in sorted(names, key=lambda name: name.endswith((bundle.INDEX_SUFFIX, ".safetensors"))):
@@ -337,4 +339,5 @@ def _move(temporary: str, directory: str, old: list[str]) -> list[str]:
         tf.io.gfile.rename(posixpath.join(temporary, name), posixpath.join(directory, name), overwrite=True)
     for name in set(old) - set(names):
         tf.io.gfile.remove(posixpath.join(directory, name))
+    sync(directory)
     return names

@@ -4,6 +4,7 @@ And arrays kept in such a file (.npz) for the next start: read whole, or made ag
 """
 
 import contextlib
+import contextvars
 import errno
 import io
 import os
@@ -20,6 +21,8 @@ from bert_tf.system.checks import is_remote
 # Each is called with the path of a file before that is written; it raises if this process may not write it any more.
 # Worker processes get a copy.
 guards: list[Callable[[str], None]] = []
+
+_puts_off = contextvars.ContextVar("whether `sync` leaves it to `synced_together`", default=False)
 
 
 def check_may_write(path: str) -> None:
@@ -48,7 +51,7 @@ def sync(path: str) -> None:
     Raises:
       OSError: the disk is full or fails; names the path.
     """
-    if is_remote(path):
+    if is_remote(path) or _puts_off.get():
         return
     descriptor = os.open(path or ".", os.O_RDONLY)
     try:
@@ -58,6 +61,23 @@ def sync(path: str) -> None:
             raise OSError(error.errno, f"{path}: {os.strerror(error.errno)}") from error
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def synced_together(folder: str) -> Iterator[None]:
+    """Syncs all that is in a folder once, at the end of the context, in which this thread syncs nothing.
+
+    For a folder that has a temporary name itself: a power cut before the end leaves files in it half-written.
+    """
+    before = _puts_off.set(True)
+    try:
+        yield
+    finally:
+        _puts_off.reset(before)
+    for directory, _, names in os.walk(folder) if not is_remote(folder) else ():
+        for name in names:
+            sync(os.path.join(directory, name))
+        sync(directory)
 
 
 @contextlib.contextmanager
@@ -151,6 +171,16 @@ def remove_folder(folder: str) -> None:
         os.unlink(folder)
     elif os.path.exists(folder):
         shutil.rmtree(folder)
+
+
+def link_or_copy(source: str, target: str) -> None:
+    """Gives a file a second name, or copies it where that can't be; for files that are replaced, never changed."""
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links, or a remote one
+        import tensorflow as tf
+
+        tf.io.gfile.copy(source, target)
 
 
 def load_arrays(path: str, names: Collection[str] = ()) -> dict[str, np.ndarray] | None:

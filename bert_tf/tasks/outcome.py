@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models.card import shown_results
-from bert_tf.system.atomic import remove_folder, write_text_file
+from bert_tf.system.atomic import link_or_copy, remove_folder, write_text_file
 from bert_tf.tasks.table import TASKS
 from bert_tf.training import best_model, plots, run_directory
 from bert_tf.training.search import Values, combination_text, folder_of, value_text
@@ -126,7 +126,7 @@ def copy_best(run_dir: str, output_dir: str) -> None:
             there = posixpath.join(target, posixpath.relpath(folder, source))
             tf.io.gfile.makedirs(there)
             for name in names:
-                tf.io.gfile.copy(posixpath.join(folder, name), posixpath.join(there, name))
+                link_or_copy(posixpath.join(folder, name), posixpath.join(there, name))
 
 
 def table_text(tried: Sequence[Tried], main_metric: str) -> str:

@@ -19,7 +19,7 @@ import contextlib
 import dataclasses
 import functools
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import keras
 import numpy as np
@@ -28,13 +28,14 @@ from absl import logging
 
 from bert_tf.data.order import Share
 from bert_tf.data.token_rows import TokenRows
-from bert_tf.models import card, flops, initialize, lora, lora_file, saving, students
+from bert_tf.models import card, flops, initialize, lora, lora_file, open_weights, saving, students
 from bert_tf.models.card import CardFacts
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.distillation import DistillationObjective, TaughtModel
 from bert_tf.models.heads import with_class_weights
 from bert_tf.models.recipe import number_of_steps
 from bert_tf.system.atomic import write_text_file
+from bert_tf.system.progress import announced
 from bert_tf.tasks import outcome
 from bert_tf.tasks.outcome import Tried
 from bert_tf.tasks.task import ExampleSet, FineTuningTask
@@ -239,8 +240,10 @@ class _Run:
                 trainer, self.num_train_steps, self.training_batches, self.output_dir,
                 evaluate=evaluate if task.dev_sets else None, eval_every_steps=self.eval_every_steps,
                 evaluate_last=True, should_stop=self.keeper.should_stop, save_first=False,
+                kept_at_end=self.kept_at_end(model, optimizer),
                 tokens_per_example=tokens, flops_per_example=flops_per_example,
             )  # fmt: skip
+        if run.do_train:
             self.finish(model, step)
         last_step = step
         if run.use_best_model:
@@ -327,12 +330,23 @@ class _Run:
             **run.padding,
         )  # fmt: skip
 
+    def kept_at_end(self, model: keras.Model, optimizer) -> Callable[[], Mapping] | None:
+        """What the last checkpoint has, which is there before the last evaluation; None: the optimizer's state, too.
+
+        With LoRA `finish` removes that: a run that is killed before needs the adapters for their own file.
+        """
+        if self.run.keeps_optimizer or lora.has_adapters(model):
+            return None
+        return lambda: {**initialize.model_variables(model), "global_step": optimizer.iterations}
+
     def finish(self, model: keras.Model, step: int) -> None:
         """Evaluates the last step, if that is yet to be done, and leaves what a finished run has in its directory.
 
         Unless the run keeps its optimizer state, only the weights of its last step are kept, with adapters of LoRA
         added to them. These also get a file of their own.
         """
+        if run_directory.read_settings(self.output_dir).get(run_directory.FINISHED) is not None:
+            return
         if self.task.dev_sets and step not in self.keeper.steps:
             self.evaluate(step, model)  # stopped early before, and its evaluation lost
         if not self.chief:
@@ -345,9 +359,11 @@ class _Run:
         weights = initialize.model_weights(model)
         if lora.has_adapters(model):
             lora_file.write_lora(posixpath.join(self.output_dir, lora_file.FILE), model)
-        if not self.run.keeps_optimizer:
+        newest = checkpoints.latest_checkpoint(self.output_dir)
+        if not self.run.keeps_optimizer and open_weights.has_optimizer_state(newest):
             tensors = {name: weights[name] for name in weights} | {"global_step": np.int64(step)}
-            checkpoints.save(self.output_dir, step, tensors, keep_max=1)
+            with announced(f"Saving the weights of the last step in {self.output_dir} ..."):
+                checkpoints.save(self.output_dir, step, tensors, keep_max=1)
         facts = dataclasses.replace(self.files.card, results={"step": step, **(self.keeper.results_of(step) or {})})
         files = dataclasses.replace(self.files, card=facts)
         run_directory.write_card(self.output_dir, saving.card_of(weights, files, "tf1"))

@@ -11,6 +11,7 @@ from absl import logging
 from bert_tf.models import initialize, lora, lora_file, saving
 from bert_tf.models.directory import ModelFiles
 from bert_tf.system.atomic import check_may_write, write_text_file
+from bert_tf.system.progress import announced
 from bert_tf.system.text_files import parse_json, read_json_if_there, read_text_lines
 
 DIRECTORY = "best_model"
@@ -103,7 +104,8 @@ class BestModel:
             return
         check_may_write(self._path)
         if self.best is not old:
-            self._save(model)
+            with announced(f"Saving the best model in {self.directory} ..."):
+                self._save(model)
         lines = [json.dumps(self._evaluations[number]) + "\n" for number in sorted(self._evaluations)]
         write_text_file(self._path, "".join(lines))
 

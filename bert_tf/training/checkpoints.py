@@ -20,6 +20,7 @@ from absl import logging
 from bert_tf.models.open_weights import open_weights
 from bert_tf.system.atomic import check_may_write, sync, temporary_folder, write_text_file
 from bert_tf.system.local_files import names_in
+from bert_tf.system.progress import announced
 from bert_tf.weights.bundle import (
     DATA_SUFFIX,
     INDEX_SUFFIX,
@@ -198,7 +199,8 @@ class Writer:
           OSError: it could not be written.
         """
         if self._thread is not None:
-            self._thread.join()
+            with announced(f"Saving a checkpoint in {self._output_dir} ..."):
+                self._thread.join()
             self._thread = None
         if self._error is not None:
             error, self._error = self._error, None

@@ -15,7 +15,7 @@ import posixpath
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -75,7 +75,7 @@ def train(
     trainer: Trainer, num_train_steps: int, batches_from: Callable[[int, Share], tf.data.Dataset], output_dir: str, *,
     evaluate: Callable[[int], dict] | None = None, eval_every_steps: int = 0, evaluate_last: bool = False,
     should_stop: Callable[[], bool] = lambda: False, save_first: bool = True,
-    tokens_per_example: float = 0.0, flops_per_example: float = 0.0,
+    kept_at_end: Callable[[], Mapping] | None = None, tokens_per_example: float = 0.0, flops_per_example: float = 0.0,
 ) -> int:  # fmt: skip
     """Trains until step `num_train_steps`, from the step that was restored; checkpoints are saved in output_dir.
 
@@ -85,6 +85,7 @@ def train(
         logged.
       should_stop: asked at the start and after each evaluation; True ends the training early, with a checkpoint.
       save_first: save a checkpoint before the first step, as the original does in pre-training.
+      kept_at_end: the tensors of the last checkpoint, by name; None: all that a further step would read.
       tokens_per_example, flops_per_example: for the log; model FLOPs of forward and backward.
 
     Returns:
@@ -121,14 +122,14 @@ def train(
             if step % period == 0 or at_end:
                 log.write(step, trainer.objective, float(trainer.optimizer.learning_rate))
             if step % settings.save_checkpoints_steps == 0 or at_end or any(stops):
-                writer.save(step, trainer.tensors)
+                writer.save(step, kept_at_end() if at_end and kept_at_end else trainer.tensors)
                 saved_step = step
             _end_if_asked(stops, step, writer)
             due = eval_every_steps and (step % eval_every_steps == 0 or (evaluate_last and at_end))
             if evaluate and due and _stops_early(log, step, evaluate, should_stop, num_train_steps):
                 break
-        if saved_step != step:
-            writer.save(step, trainer.tensors)
+        if saved_step != step:  # it was stopped early
+            writer.save(step, kept_at_end() if kept_at_end else trainer.tensors)
     return step
 
 

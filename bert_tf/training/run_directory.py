@@ -324,15 +324,17 @@ def warn_of_changes(output_dir: str, settings: dict) -> None:
 
 
 def is_finished(output_dir: str, settings: dict, num_train_steps: int) -> bool:
-    """Whether output_dir holds the finished run of these settings.
+    """Whether output_dir holds the finished run of these settings, or one that has taken its last step.
 
     Raises:
       ValueError: it holds a finished run of other settings, or one that was to be trained further and has left no
         optimizer state; names the flags.
     """
-    newest, step = latest_checkpoint(output_dir), read_settings(output_dir).get(FINISHED)
+    newest, step = latest_checkpoint(output_dir), (earlier := read_settings(output_dir)).get(FINISHED)
     if newest is None or (step is None and open_weights.has_optimizer_state(newest)):
         return False
+    if step is None and FINISHED in earlier:  # it was killed after the checkpoint of its last step
+        step = int(open_weights.open_weights(newest).read("global_step"))
     if step is None:
         raise ValueError(
             f"--output_dir={output_dir} has weights without optimizer state, and a {_SETTINGS} that is damaged or does "

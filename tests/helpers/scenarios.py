@@ -144,6 +144,7 @@ PRETRAINING = {
 SCENARIOS = {
     **FINE_TUNING,
     **PRETRAINING,
+    "classifier without optimizer state": _fine_tuning("run_classifier", keep_checkpoint_max=None),
     "classifier of two replicas": _fine_tuning("run_classifier", **TWO_REPLICAS),
     "classifier in float16": _fine_tuning("run_classifier", dtype="float16"),
     "classifier with seeds": _fine_tuning("run_classifier", num_seeds=2, num_train_epochs=2),

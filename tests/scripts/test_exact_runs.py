@@ -12,7 +12,8 @@ from helpers.script_cases import arguments_of, results_of, run_cases, weights_of
 from helpers.slow import exhaustive, slow
 
 OFTEN = "classifier with LoRA"
-KILLED = (*FINE_TUNING, *PRETRAINING, "classifier with seeds", "classifier with a search", "shards", "conversion")
+KILLED = (*FINE_TUNING, *PRETRAINING, "classifier without optimizer state", "classifier with seeds",
+          "classifier with a search", "shards", "conversion")  # fmt: skip
 # Like others of their kind; adapters and frozen layers in parts of a batch also in training/test_lora_steps.py.
 ALIKE = {"joint answers of ALBERT", "pretraining of ALBERT", "pretraining of RoBERTa", "pretraining left to right"}
 CUT_ALIKE = {*ALIKE, OFTEN, "classifier on a frozen BERT"}

@@ -2,6 +2,9 @@
 
 import importlib
 import json
+import os
+import pathlib
+import re
 import traceback
 
 import keras
@@ -23,9 +26,12 @@ from bert_tf.tasks.similarity.task import SimilarityTask
 from bert_tf.tasks.squad.settings import SquadSettings
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.table import TASKS
+from bert_tf.training import run_directory
+from bert_tf.training.best_model import BestModel
 from bert_tf.training.pretraining_run import pretrain
 from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.settings import FineTuningSettings
+from bert_tf.weights.bundle import DATA_SUFFIX, CheckpointReader
 
 
 class CountingTask(ClassificationTask):
@@ -74,6 +80,50 @@ def test_a_notebook_trains_and_a_step_is_evaluated_once(folder):
     with pytest.raises(ValueError, match=r"finished run with other settings \(the training data: 16 examples, checksum "
                        r"\w+ there, 17 examples, checksum \w+ now\)\. .* --overwrite_output_dir"):  # fmt: skip
         script.fine_tune(task, run)
+
+
+class KilledError(BaseException):
+    """Not an error that anything would handle."""
+
+
+@pytest.mark.parametrize("place", ["BestModel.update", "mark_as_finished"])
+def test_each_weight_is_saved_once_at_the_end_and_a_kill_there_loses_nothing(place, folder, tmp_path, monkeypatch):
+    """Before the last evaluation the last checkpoint has no moments, and the same call goes on from there."""
+    task = CountingTask(
+        ClassificationSettings(
+            task_name="custom", train_file=str(folder / "train.csv"), dev_file=str(folder / "dev.csv"), text_a="text",
+            label="label",
+        )
+    )  # fmt: skip
+    run = FineTuningSettings(
+        output_dir=str(tmp_path / "run"), init_checkpoint=str(folder / "encoder"), do_train=True, do_eval=True,
+        max_seq_length=8, train_batch_size=8, num_train_epochs=1,
+    )  # fmt: skip
+    synced, sync = [], os.fsync
+
+    def noted_sync(descriptor):
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    def kill(*_):
+        raise KilledError
+
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        patch.setattr({"BestModel.update": BestModel}.get(place, run_directory), place.rpartition(".")[2], kill)
+        script.fine_tune(task, run)
+    prefix = str(tmp_path / "run" / "model.ckpt-2")
+    saved = pathlib.Path(prefix + DATA_SUFFIX)
+    content, names = saved.read_bytes(), CheckpointReader(prefix).get_variable_to_shape_map()
+    assert "global_step" in names and not [name for name in names if "adam" in name]
+    script.fine_tune(task, run)
+    assert task.computed.count("dev") == 2 and saved.read_bytes() == content
+    there = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"README.md", "loss.png", "eval_results.txt", "evaluations.jsonl", "best_model"} < there
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["finished_step"] == 2
+    weights = [path for path in synced if re.search(r"\.data-|\.safetensors", path)]
+    assert [os.path.basename(path) for path in weights] == ["model.data-00000-of-00001", "bert_model.safetensors"]
+    assert len([path for path in synced if path.endswith(".writing")]) == 1  # what goes with the best model, together
 
 
 TASK_OF = {
