@@ -20,8 +20,8 @@ import sys
 from absl import flags, logging
 
 from bert_tf.conversion import convert
-from bert_tf.models.directory import check_model
-from bert_tf.models.open_weights import FORMATS, is_light
+from bert_tf.models.directory import check_model, read_model_files
+from bert_tf.models.open_weights import FORMATS, find_weights, is_light
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, gone, setting, settings_of
 
@@ -109,6 +109,11 @@ def main(_):
     logging.set_verbosity(logging.INFO)
     settings = settings_of(ConversionSettings, FLAGS)
     check_model(settings.from_, "--from", settings.bert_config_file, settings.vocab_file)
+    if settings.report_file and not checks.is_remote(settings.from_):
+        beside = read_model_files(settings.from_, None, settings.bert_config_file)
+        given = (settings.bert_config_file, settings.vocab_file, settings.add_tokens)
+        read = filter(None, (find_weights(settings.from_)[1], beside.config_file, beside.vocab_file, *given))
+        checks.check_output_files([settings.report_file], read, "--report_file")
     if os.path.realpath(settings.to) == os.path.realpath(settings.from_):
         raise ValueError(f"--to={settings.to} is --from: give another directory.")
     arguments = vars(settings).copy()
@@ -124,6 +129,7 @@ def main(_):
     print(report.text())
     if report_file:
         report.write(report_file)
+        logging.info("Wrote the report to %s.", report_file)
 
 
 if __name__ == "__main__":

@@ -133,15 +133,33 @@ def download(name: str, cache_dir: str | None = None) -> str:
         form = posixpath.basename(str(name))
         if google_name := NAMES_ELSEWHERE.get(form):
             raise ValueError(f"{name!r} is the name of this model elsewhere; Google's is {google_name!r}.")
-        form, known = form.lower().replace("_", "-"), {**NAMES_ELSEWHERE, **{one: one for one in MODELS}}
-        known = {other.lower().replace("_", "-"): google_name for other, google_name in known.items()}
-        near = [other for other in known if form and other.startswith(form)]
-        near = [*near[:4], *difflib.get_close_matches(form, known, n=3, cutoff=0.3)]
-        near = list(dict.fromkeys(known[other] for other in near))[:4]
-        names = f"Similar names: {', '.join(near)}." if near else f"The names are {', '.join(MODELS)}."
-        raise ValueError(f"{name!r} is not the name of a released model. {names}")
+        raise ValueError(f"{name!r} is not the name of a released model. {_names_offered(str(name))}")
     unpack = unpack_zip if MODELS[name].endswith(".zip") else unpack_tar
     return _unpacked(f"{ADDRESS}/{MODELS[name]}", cache_dir, name, unpack, _model_folder)
+
+
+def _names_offered(name: str) -> str:
+    """What to say of a name that is none: similar ones of its family, or the families."""
+
+    def plain(one: str) -> str:
+        return one.lower().replace("_", "-")
+
+    form = plain(posixpath.basename(name))
+    families = {word for word in form.split("-") if "bert" in word or "electra" in word}
+    if families - {"bert", "albert", "electra"}:
+        return (
+            "Those are of BERT, such as uncased_L-12_H-768_A-12, of ALBERT, such as albert_base_v2, and of ELECTRA, "
+            f"such as electra_base.{hint(name)}"
+        )
+    known = {
+        plain(other): google_name
+        for other, google_name in [*NAMES_ELSEWHERE.items(), *((one, one) for one in MODELS)]
+        if not families or {google_name.split("_")[0]} & {"albert", "electra"} == families - {"bert"}
+    }
+    near = [other for other in known if form and other.startswith(form)]
+    near = [*near[:4], *difflib.get_close_matches(form, known, n=3, cutoff=0.3)]
+    near = list(dict.fromkeys(known[other] for other in near))[:4]
+    return f"Similar names: {', '.join(near)}." if near else f"The names are {', '.join(MODELS)}."
 
 
 def download_hub_module(address: str, cache_dir: str | None = None) -> str:

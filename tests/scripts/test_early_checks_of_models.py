@@ -53,6 +53,8 @@ LOWER = {"whole/tokenizer_config.json": '{"do_lower_case": true}'}
 CASES = {
     "convert_checkpoint": [
         *models("from", {"to": "out", "format": "tf1"}, with_tokenizer=False),
+        ("--report_file: *vocab.txt would overwrite a file that is read", model(),
+         CONVERT | {"report_file": "whole/vocab.txt"}),
         ("--from=*nowhere: there is no such", {}, {"from": "nowhere", "to": "out", "format": "tf1"}),
         ("--from: *whole/bert_model.safetensors is a pointer of Git LFS, *: git lfs pull.",
          {**model(), "whole/bert_model.safetensors": LFS}, {"from": "whole", "to": "out", "format": "tf1"}),

@@ -240,6 +240,11 @@ def test_names_that_are_none(fetch):
         ValueError, match="'xyz' is not the name of a released model. The names are uncased_L-12_H-768_A-12"
     ):
         fetch("xyz")
+    for name in ("roberta-base", "klue/roberta-base"):
+        with pytest.raises(ValueError, match=f"'{name}' is not .* Those are of BERT.*: hf download .*roberta-base"):
+            fetch(name)
+    with pytest.raises(ValueError, match=r"Similar names: electra_small, electra_base(, electra_large)?\.$"):
+        fetch("google/electra-small")
 
 
 def test_the_names():
