@@ -417,10 +417,10 @@ def check_vocab_size(config: BertConfig, lines: int, vocab_file: str, config_fil
         advice = f"Set vocab_size to {lines} in {config_file}{also}; or give the vocabulary that it is meant for."
     elif lines > vocab_size:
         added = "give those that were added since their rows by convert_checkpoint.py --add_tokens"
-        advice = f"{use} (--vocab_file), and {added}."
+        advice = f"{use} (vocab_file=...), and {added}."
     else:
         rows = f"; if this is it, add {vocab_size - lines} lines to it for the unused rows: [row{lines}] and so on"
-        advice = f"{use} (--vocab_file){rows if is_text else ''}."
+        advice = f"{use} (vocab_file=...){rows if is_text else ''}."
     raise ValueError(f"{sizes}: {problem} {advice}")
 
 

@@ -317,7 +317,7 @@ def names_there(weights: Weights, config: BertConfig, head: HeadConfig) -> dict[
     if act not in (None, config.masked_lm_act or config.activation) and "cls/predictions/output_bias" in names:
         raise ValueError(
             f'format=huggingface: {weights.path} has hidden_act "{config.activation}", where the masked-LM head of '
-            f'Hugging Face\'s {layout.title} always has "{act}". Give --hidden_act={act}, which changes outputs, or '
+            f'Hugging Face\'s {layout.title} always has "{act}". Give hidden_act={act}, which changes outputs, or '
             "use bert_tf."
         )
     bare = all(name.startswith(f"{layout.scope}/") for name in names)

@@ -304,7 +304,7 @@ def _check_target(directory: str, name: str, source: str, overwrite: bool) -> li
     if old and not overwrite:
         raise FileExistsError(
             f"{directory} already has files of a model ({some(old)}): give another target, or replace them all with "
-            "--overwrite (overwrite=True)."
+            "overwrite=True."
         )
     from_file = exists(source) or exists(source + bundle.INDEX_SUFFIX)
     if old and from_file and posixpath.normpath(tokenizer_files.directory_of(source)) == posixpath.normpath(directory):

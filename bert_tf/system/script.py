@@ -100,7 +100,8 @@ def run(main) -> None:
             message = _mistake(error)
             if message is None or show_all:
                 raise
-            print(f"{os.path.basename(sys.argv[0])}: error: {visible(' '.join(message.splitlines()))}", file=sys.stderr)
+            line = visible(_as_flags(" ".join(message.splitlines())))
+            print(f"{os.path.basename(sys.argv[0])}: error: {line}", file=sys.stderr)
             sys.exit(1)
 
     if {"--help", "-help", "--helpshort", "-?"} & set(sys.argv[1:]) and (text := help_text(flags.FLAGS)):
@@ -109,6 +110,7 @@ def run(main) -> None:
         sys.exit(0)
     flags.FLAGS.set_gnu_getopt(True)  # a loose word does not end the flags
     flags.mark_flags_as_required(required_flags(flags.FLAGS))
+    logging.get_absl_logger().addFilter(_speak_flags)
     try:
         check_text(sys.argv[1:])
         _check_dashes(sys.argv[1:])
@@ -159,6 +161,24 @@ def _illegal(line: str) -> str:
     if found := _HAS_COMMA.fullmatch(line):
         return f"{found[1]} has a decimal comma: write {found[2].replace(',', '.')}."
     return line
+
+
+def _as_flags(message: str) -> str:
+    """A message that names arguments as Python has them, do_lower_case=False, with the flags: --do_lower_case=false."""
+    known = declared_flags(flags.FLAGS)
+
+    def as_flag(found: re.Match) -> str:
+        name, value = found[1], found[2] or ""
+        return f"--{name}={value.lower()}" if name in known else found[0]
+
+    return re.sub(r"(?<![^\s(])(?<!\w\()(\w+)=(True\b|False\b)?", as_flag, message)
+
+
+def _speak_flags(record) -> bool:
+    """A filter of the log: warnings name arguments as `_as_flags` does."""
+    if record.levelname in ("WARNING", "ERROR"):
+        record.msg, record.args = _as_flags(record.getMessage()), ()
+    return True
 
 
 def _has_left(descriptor: int) -> bool:

@@ -207,8 +207,7 @@ def _warn_about_stripping(characters: Mapping[str, int]) -> None:
         if seen:
             logging.warning(
                 f"Stripping accents changes {name}: {seen} characters of this text. If this language matters to you, "
-                "use --strip_accents=false (for the tokenizer FullTokenizer(..., strip_accents=False)), or "
-                "--do_lower_case=false."
+                "use --strip_accents=false, here and wherever the vocabulary is used, or --do_lower_case=false."
             )
 
 

@@ -76,7 +76,7 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
     directory, name = posixpath.split(vocab_file)
     if name == byte_bpe.MERGES:
         needed = posixpath.join(directory, byte_bpe.VOCAB)
-        raise ValueError(f"--vocab_file={vocab_file} has only the merges of byte-level BPE: give {needed}, beside it.")
+        raise ValueError(f"vocab_file={vocab_file} has only the merges of byte-level BPE: give {needed}, beside it.")
     named = _named(directory, default)
     if named is JapaneseTokenizer:
         return named

@@ -186,7 +186,7 @@ def test_files_that_are_there(source, tmp_path):
     target.mkdir()
     for name in ("vocab.txt", "notes.txt"):
         (target / name).write_text("mine")
-    with pytest.raises(FileExistsError, match=r"there already has files of a model \(vocab\.txt\).*--overwrite"):
+    with pytest.raises(FileExistsError, match=r"there already has files of a model \(vocab\.txt\).*overwrite=True"):
         convert.convert(str(source), str(target), "huggingface")
     assert {path.name for path in target.iterdir()} == {"vocab.txt", "notes.txt"}
     assert (target / "vocab.txt").read_text() == "mine"

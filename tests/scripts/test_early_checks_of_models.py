@@ -62,7 +62,7 @@ CASES = {
         ("--to=*is a file", {"file": "x"}, {"from": "model", "to": "file", "format": "tf1"}),
         ("--vocab_file=*nowhere", {}, {"from": "model", "to": "out", "format": "tf1", "vocab_file": "nowhere"}),
         ("--add_tokens=*nowhere", {}, {"from": "model", "to": "out", "format": "tf1", "add_tokens": "nowhere"}),
-        ("*out already has files of a model (vocab.txt): give another target, or replace them all with --over",
+        ("*out already has files of a model (vocab.txt): give another target, or replace them all with overw",
          {**model(), "out/vocab.txt": "a"}, CONVERT),
         ("*out has the checkpoints of a training run (model.ckpt-5.index): give another target",
          {**model(), "out/model.ckpt-5.index": ""}, CONVERT | {"overwrite": True}),

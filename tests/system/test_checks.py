@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import os
 import re
 import signal
@@ -207,6 +208,23 @@ def test_other_tools_names_are_of_flags_that_there_are():
     there = {flag for flags in json.loads((ROOT / "tests/golden/flags.json").read_text()).values() for flag in flags}
     for names in script._ELSEWHERE.values():
         assert {re.match(r"\w+", name)[0] for name in names} <= there
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("do_lower_case=False contradicts a.txt.", "--do_lower_case=false contradicts a.txt."),
+        ("x: give another, or overwrite=True.", "x: give another, or --overwrite=true."),
+        ("Use another (vocab_file=...).", "Use another (--vocab_file=...)."),
+        ("max_windows=2 and overwrites=True", "max_windows=2 and overwrites=True"),  # it has no such flags
+        ("FullTokenizer(vocab_file='x') or 'overwrite=True'",) * 2,
+        ("--overwrite=false, from_overwrite=True",) * 2,
+    ],
+)
+def test_a_scripts_messages_name_its_flags(message, line, monkeypatch):
+    monkeypatch.setattr(script, "declared_flags", lambda _: ["do_lower_case", "overwrite", "vocab_file"])
+    record = logging.LogRecord("absl", logging.WARNING, "", 0, message, (), None)
+    assert script._speak_flags(record) and record.getMessage() == script._as_flags(message) == line
 
 
 def test_ctrl_c_ends_in_one_line(tmp_path):

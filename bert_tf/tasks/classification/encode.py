@@ -176,7 +176,7 @@ def _encode_windows(
     )  # fmt: skip
     if truncated:
         warn(
-            "%d of %d texts need more than --max_windows=%d windows and lost their ends: %d of %d tokens (%.1f %%).",
+            "%d of %d texts need more than max_windows=%d windows and lost their ends: %d of %d tokens (%.1f %%).",
             truncated, len(counts), windows.most, lost, total, 100 * lost / total,
         )  # fmt: skip
     flat, offsets = flatten(rows)

@@ -56,7 +56,7 @@ def test_what_is_beyond_the_last_window_is_lost_and_counted(small, caplog):
         encoded = encode(small, TEXTS, 6, 2, most=2)
     assert rows_in(encoded)[:2] == [[2, A, B, C, D, 3], [2, C, D, E, F, 3]] and encoded.truncated == 1
     assert (
-        "1 of 4 texts need more than --max_windows=2 windows and lost their ends: 1 of 13 tokens (7.7 %)" in caplog.text
+        "1 of 4 texts need more than max_windows=2 windows and lost their ends: 1 of 13 tokens (7.7 %)" in caplog.text
     )
 
 
