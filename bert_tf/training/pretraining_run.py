@@ -29,9 +29,15 @@ from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.system.declare import value_of
 from bert_tf.text.tokenizer_choice import find_vocabulary
 from bert_tf.training import checkpoints, distribution, loop, optimization, run_directory
-from bert_tf.training.pretraining_settings import PretrainingSettings, check_length, check_settings, check_trained
+from bert_tf.training.pretraining_settings import (
+    PretrainingSettings,
+    check_length,
+    check_settings,
+    check_trained,
+    student_config,
+)
 from bert_tf.training.pretraining_tasks import LeftToRightTask, OpenedRecords, PretrainingTask, open_all_records
-from bert_tf.training.pretraining_two_models import DistillationTask, ElectraTask, student_config
+from bert_tf.training.pretraining_two_models import DistillationTask, ElectraTask
 from bert_tf.training.step import Trainer, make_evaluate_function
 
 TASKS: dict[str, type[PretrainingTask]] = {"mlm": PretrainingTask, "ltr": LeftToRightTask, "electra": ElectraTask}

@@ -7,9 +7,10 @@ import dataclasses
 import os
 
 from bert_tf.data import record_files
+from bert_tf.models import students
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import check_model, read_config, read_model_files
-from bert_tf.models.families import config_of_size
+from bert_tf.models.families import DistilBertConfig, config_of_size
 from bert_tf.models.open_weights import is_light, open_weights
 from bert_tf.models.recipe import OptimizerSettings
 from bert_tf.models.students import LanguageTeacherSettings
@@ -365,3 +366,20 @@ def _check_objective(settings: PretrainingSettings) -> None:
         raise ValueError(f"--teacher is for --objective=mlm, not for --objective={objective}.")
     if settings.teacher and settings.nsp:
         raise ValueError("--nsp: a student predicts no next sentence; leave it out.")
+
+
+def student_config(settings: PretrainingSettings, teacher: BertConfig) -> BertConfig:
+    """The configuration of a student made of layers of its teacher.
+
+    Raises:
+      ValueError: the teacher has no such layers, or its family no such student; names the flag.
+    """
+    config = students.shallower(teacher, settings.layers)
+    if student_family(settings, teacher) == "distilbert" and config.model_type != DistilBertConfig.model_type:
+        return students.as_distilbert(config)
+    return config
+
+
+def student_family(settings: PretrainingSettings, teacher: BertConfig) -> str:
+    """--student_family, or what it is if not given."""
+    return settings.student_family or ("distilbert" if teacher.model_type == BertConfig.model_type else "same")

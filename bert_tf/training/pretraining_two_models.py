@@ -25,7 +25,7 @@ from bert_tf.models.students import DISTILLATION_FLAGS
 from bert_tf.models.task_models import BertForMaskedLM
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.training import checkpoints, run_directory
-from bert_tf.training.pretraining_settings import FIXED_MASK_FLAGS, PretrainingSettings
+from bert_tf.training.pretraining_settings import FIXED_MASK_FLAGS, PretrainingSettings, student_family
 from bert_tf.training.pretraining_tasks import PretrainingTask
 from bert_tf.training.teacher import open_teacher
 from bert_tf.weights.mapping import Weights
@@ -162,23 +162,6 @@ def _generator_in(path: str) -> ElectraConfig | None:
 # --- distillation ----------------------------------------------------------------------------------------------------
 
 
-def student_config(settings: PretrainingSettings, teacher: BertConfig) -> BertConfig:
-    """The configuration of a student made of layers of its teacher.
-
-    Raises:
-      ValueError: the teacher has no such layers, or its family no such student; names the flag.
-    """
-    config = students.shallower(teacher, settings.layers)
-    if _student_family(settings, teacher) == "distilbert" and config.model_type != DistilBertConfig.model_type:
-        return students.as_distilbert(config)
-    return config
-
-
-def _student_family(settings: PretrainingSettings, teacher: BertConfig) -> str:
-    """--student_family, or what it is if not given."""
-    return settings.student_family or ("distilbert" if teacher.model_type == BertConfig.model_type else "same")
-
-
 class DistillationTask(PretrainingTask):
     """Distillation; see `distillation.LanguageDistillation`. The configuration is the student's.
 
@@ -241,5 +224,5 @@ class DistillationTask(PretrainingTask):
     def recorded(self) -> dict[str, object]:
         recorded = {**super().recorded, "teacher": self.settings.teacher, **self.teacher.recorded}
         if self.settings.layers:
-            recorded["student_family"] = _student_family(self.settings, self.teacher.files.config)
+            recorded["student_family"] = student_family(self.settings, self.teacher.files.config)
         return recorded
