@@ -22,10 +22,10 @@ import keras
 from keras import ops
 
 from bert_tf.models import kernels
-from bert_tf.models.config import BertConfig
 from bert_tf.models.inputs import select
 from bert_tf.models.layers import gather_positions
 from bert_tf.models.objectives import MaskedLanguageModelObjective, divide
+from bert_tf.models.students import check_compared
 
 # Tokens whose scores are computed at a time.
 _ROWS = 512
@@ -131,20 +131,6 @@ class LanguageDistillation:
         "masked_lm_weight", "tokens",
     )  # fmt: skip
 
-    def check(self, student: BertConfig, teacher: BertConfig) -> None:
-        """Refuses two models that can't be compared.
-
-        Raises:
-          ValueError: their vocabularies, or the vectors to be compared, differ in size; or the teacher is causal.
-        """
-        if teacher.is_causal:
-            raise ValueError("--teacher has causal attention: it does not score masked tokens.")
-        for key, needed in (("vocab_size", True), ("hidden_size", self.alpha_cos)):
-            sizes = getattr(teacher, key), getattr(student, key)
-            if needed and sizes[0] != sizes[1]:
-                advice = " (--alpha_cos=0 compares no vectors)" if key == "hidden_size" else ""
-                raise ValueError(f"--teacher has {key} {sizes[0]}, the student {sizes[1]}: they must agree{advice}.")
-
     @property
     def reads_all(self) -> bool:
         """Whether the last hidden states are read everywhere, not only at the masked tokens."""
@@ -223,11 +209,11 @@ class TaughtLanguageModel(TaughtModel):
       student, teacher: see `TaughtModel`. objective: says what is compared.
 
     Raises:
-      ValueError: see `LanguageDistillation.check`.
+      ValueError: see `students.check_compared`.
     """
 
     def __init__(self, student: keras.Model, teacher: keras.Model, objective: LanguageDistillation):
-        objective.check(student.config, teacher.config)
+        check_compared(student.config, teacher.config, objective.alpha_cos)
         super().__init__(student, teacher)
         self.objective = objective
 

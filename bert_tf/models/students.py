@@ -127,6 +127,24 @@ def check_layers(config: BertConfig, layers: Sequence[int]) -> None:
         raise ValueError(f"{flag}: the teacher has the layers 0 to {len(order) - 1}, and no {wrong[0]}.")
 
 
+def check_compared(student: BertConfig, teacher: BertConfig, alpha_cos: float) -> None:
+    """Refuses two models whose outputs can't be compared in pre-training.
+
+    Args:
+      alpha_cos: the weight of the distance of their vectors.
+
+    Raises:
+      ValueError: their vocabularies, or the vectors to be compared, differ in size; or the teacher is causal.
+    """
+    if teacher.is_causal:
+        raise ValueError("--teacher has causal attention: it does not score masked tokens.")
+    for key, needed in (("vocab_size", True), ("hidden_size", alpha_cos)):
+        sizes = getattr(teacher, key), getattr(student, key)
+        if needed and sizes[0] != sizes[1]:
+            advice = " (--alpha_cos=0 compares no vectors)" if key == "hidden_size" else ""
+            raise ValueError(f"--teacher has {key} {sizes[0]}, the student {sizes[1]}: they must agree{advice}.")
+
+
 def shallower(config: BertConfig, layers: Sequence[int]) -> BertConfig:
     """The teacher's configuration with as many layers as are chosen.
 

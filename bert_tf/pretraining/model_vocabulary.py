@@ -1,14 +1,13 @@
 """The vocabulary of a model to be pre-trained, found by what is known about its records, which don't hold it.
 
 create_pretraining_data.py writes beside its records which vocabulary and casing they were made with. A vocabulary may
-be of any family, and must be one that the model's tokenizer reads.
+be of any family, and must be one that the model's tokenizer reads. No TensorFlow is imported here for local files.
 """
 
 import dataclasses
 import posixpath
 from collections.abc import Mapping, Sequence
 
-import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import open_weights
@@ -16,7 +15,8 @@ from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.directory import ModelFiles, read_model_files
 from bert_tf.models.families import ALBERT, FAMILIES, family_of
 from bert_tf.pretraining.vocabulary_files import vocabulary_sha256
-from bert_tf.system.text_files import read_json
+from bert_tf.system.local_files import names_in
+from bert_tf.system.text_files import exists, read_json
 from bert_tf.text.japanese import JapaneseTokenizer
 from bert_tf.text.library_tokenizer import HuggingFaceSentencePiece
 from bert_tf.text.sentence_piece import KoBertTokenizer, SentencePieceTokenizer
@@ -159,7 +159,7 @@ def _find(
     if made_with:
         beside = posixpath.join(posixpath.dirname(made_with.summary), posixpath.basename(made_with.vocab_file))
         for path in (made_with.vocab_file, beside):
-            if tf.io.gfile.exists(path) and vocabulary_sha256(path) == made_with.vocab_sha256:
+            if exists(path) and vocabulary_sha256(path) == made_with.vocab_sha256:
                 return ModelFiles("", vocab_file=path, casing=made_with.casing)
     if made_with:
         known = f"that of the records, {made_with.vocab_file} ({made_with.summary}), is no longer there"
@@ -189,7 +189,7 @@ def _source_of(record_files: Mapping[str, Sequence[str]]) -> _Source | None:
 
 def _same_tokens(vocab_file: str, made_with: _Source, tokenizer_class: type[Tokenizer]) -> bool:
     """Whether a file in another format has the tokens of the records' vocabulary; False if that is not there."""
-    if not tf.io.gfile.exists(made_with.vocab_file):
+    if not exists(made_with.vocab_file):
         return False
     try:
         files = (vocab_file, made_with.vocab_file)
@@ -204,7 +204,7 @@ def summaries_of(record_files: Sequence[str]) -> dict[str, dict]:
     found: dict[str, dict] = {}
     for directory in dict.fromkeys(map(posixpath.dirname, record_files)):
         here = {posixpath.basename(path) for path in record_files if posixpath.dirname(path) == directory}
-        for name in sorted(tf.io.gfile.listdir(directory or ".")):
+        for name in names_in(directory):
             path = posixpath.join(directory, name)
             if not name.startswith("pretraining_data.") or not name.endswith(".json"):
                 continue

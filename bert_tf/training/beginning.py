@@ -266,11 +266,11 @@ def _check_trained(weights: Weights | None, output_dir: str, newest: str | None,
         )
 
 
-def check_sizes(weights: Weights, config: BertConfig, config_name: str | None) -> None:
+def check_sizes(weights: Weights, config: BertConfig, config_name: str | None, with_heads: bool = False) -> None:
     """Refuses a configuration of another size than the weights: the shapes of what both have differ.
 
     Args:
-      config_name: for the message.
+      config_name: for the message. with_heads: also of the heads of pre-training.
 
     Raises:
       ValueError: names --init_checkpoint and some variables.
@@ -278,7 +278,7 @@ def check_sizes(weights: Weights, config: BertConfig, config_name: str | None) -
     wrong = [
         f"{name}: {list(weights.shapes[name])} there, {list(shape)} in the configuration"
         for name, shape in expected_shapes(config).items()
-        if is_encoder_variable(name) and weights.shapes.get(name, shape) != shape
+        if (with_heads or is_encoder_variable(name)) and weights.shapes.get(name, shape) != shape
     ]
     if wrong:
         raise ValueError(

@@ -23,7 +23,7 @@ from bert_tf.models import directory as model_directory
 from bert_tf.models.card import NO_FACTS, CardFacts
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
-from bert_tf.models.families import AlbertConfig, DistilBertConfig, config_of_size
+from bert_tf.models.families import AlbertConfig, DistilBertConfig
 from bert_tf.models.variable_names import pooler
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.system.declare import value_of
@@ -34,6 +34,7 @@ from bert_tf.training.pretraining_settings import (
     check_length,
     check_settings,
     check_trained,
+    config_of_bert_size,
     student_config,
 )
 from bert_tf.training.pretraining_tasks import LeftToRightTask, OpenedRecords, PretrainingTask, open_all_records
@@ -177,9 +178,7 @@ def _configure(settings: PretrainingSettings) -> tuple[BertConfig, str]:
       ValueError: it does not suit the objective, or the sequence length.
     """
     if settings.bert_size:
-        config, name = config_of_size(settings.bert_size), f"--bert_size={settings.bert_size}"
-        if settings.vocab_file:
-            config.vocab_size = model_vocabulary.tokenizer_of_model(settings.vocab_file, config).vocab_size
+        config, name = config_of_bert_size(settings), f"--bert_size={settings.bert_size}"
     else:
         config = pretrained.read_config(
             settings.bert_config_file, settings.init_checkpoint, settings.allow_unknown_config_keys

@@ -5,23 +5,28 @@ The script creates them first, so that a wrong flag fails at once.
 
 import dataclasses
 import os
+from collections.abc import Mapping, Sequence
 
 from bert_tf.data import record_files
 from bert_tf.models import students
 from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import check_model, read_config, read_model_files
+from bert_tf.models.directory import ModelFiles, check_model, read_config, read_model_files
 from bert_tf.models.families import DistilBertConfig, config_of_size
 from bert_tf.models.open_weights import is_light, open_weights
 from bert_tf.models.recipe import OptimizerSettings
 from bert_tf.models.students import LanguageTeacherSettings
+from bert_tf.pretraining import model_vocabulary
 from bert_tf.pretraining.record_settings import InstanceSettings, check_mask_rates
 from bert_tf.pretraining.vocabulary_files import check_vocabulary
 from bert_tf.system import checks
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, given, group, like, setting
-from bert_tf.system.messages import named_by
+from bert_tf.system.messages import named_by, unheard
+from bert_tf.system.text_files import is_folder
+from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import run_directory
 from bert_tf.training.beginning import check_sizes
 from bert_tf.training.settings import DeviceSettings, TrainingSettings
+from bert_tf.training.teacher import Teacher, open_teacher
 from bert_tf.weights.bundle import latest_checkpoint
 
 # See `mask_rules`.
@@ -196,12 +201,21 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
     disallow_correct: bool = setting(False, "The generator never draws the original token.")
     generator_temperature: float = setting(1.0, "The generator's logits are divided by it before it draws.", above=0)
 
+    @property
+    def records_read(self) -> list[str]:
+        """The settings whose records the run reads."""
+        # Smoothed masks depend on the tokens of the training data, in evaluation, too.
+        needed = self.do_train or self.mask_smoothing or not self.eval_input_file
+        return [*(["input_file"] if needed else []), *(["eval_input_file"] if self.eval_input_file else [])]
+
 
 # Flags that say how unmasked records are masked while training.
 MASK_FLAGS = group(PretrainingSettings, MASKS)
 FIXED_MASK_FLAGS = MASK_FLAGS[1:]  # those that ELECTRA's way of masking leaves no choice about
 ELECTRA_FLAGS = group(PretrainingSettings, ELECTRA)
 
+
+_OUTPUT_LAYER = "cls/predictions/output_bias"  # of a masked LM
 
 # Pairs of settings of which one can be given, with what both say.
 _APART = {
@@ -248,18 +262,26 @@ def check_settings(settings: PretrainingSettings) -> None:
         check_trained(settings)
         if settings.do_train and "TF_CONFIG" not in os.environ:  # of several workers only one owns it
             run_directory.check_free(settings.output_dir)
-    config = _config_of(settings, start)
-    model = settings.bert_config_file or f"the configuration beside {settings.init_checkpoint}"
+    with unheard():
+        teacher = open_language_teacher(settings) if settings.teacher and is_light(settings.teacher) else None
+    config = _config_of(settings, start, teacher)
+    model = settings.bert_config_file or f"the configuration beside {settings.init_checkpoint or settings.teacher}"
     model = f"--bert_size={settings.bert_size}" if settings.bert_size else model
     if config:
         check_length(settings, config, model)
+        if not checks.is_remote(settings.output_dir):
+            if settings.objective == "ltr":
+                config.attention = "causal"
+            run_directory.check_output_dir(settings.output_dir, config)
     _check_records(settings, config, model)
+    if config and not may_resume:
+        _check_vocabulary(settings, config, model, teacher)
     if start and is_light(start):
         with named_by("--init_checkpoint"):
             weights = open_weights(start)
         # ELECTRA may begin with either of its parts, which differ in size.
         if config and not settings.student_layers and settings.objective != "electra":
-            check_sizes(weights, config, model)
+            check_sizes(weights, config, model, with_heads=True)
 
 
 def _check_records(settings: PretrainingSettings, config: BertConfig | None, model: str) -> None:
@@ -320,10 +342,65 @@ def check_trained(settings: PretrainingSettings) -> None:
         )
 
 
-def _config_of(settings: PretrainingSettings, start: str | None) -> BertConfig | None:
+def open_language_teacher(settings: PretrainingSettings, tokenizer: Tokenizer | None = None) -> Teacher:
+    """The --teacher, which needs a masked-LM head; see `open_teacher`."""
+    needed, generator = "a teacher of a pre-training run needs a masked-LM head", f"{settings.teacher}/generator"
+    needed += f", as in {generator}" if is_folder(generator) else ""
+    return open_teacher(settings.teacher, tokenizer, settings.max_seq_length, (_OUTPUT_LAYER,), needed=needed)
+
+
+def find_vocabulary(
+    settings: PretrainingSettings, files: Mapping[str, Sequence[str]], config: BertConfig
+) -> ModelFiles | None:
+    """See `model_vocabulary.find_vocabulary`. files: flag -> the records that it names. config: of the model."""
+    # A student of layers starts from its teacher; one of a configuration has its teacher's vocabulary, too.
+    has_own, model = settings.init_checkpoint and not settings.student_layers, settings.init_checkpoint
+    from_teacher = bool(settings.teacher) and not has_own
+    return model_vocabulary.find_vocabulary(
+        settings.vocab_file, model or settings.teacher, files, config, from_teacher=from_teacher
+    )
+
+
+def _check_vocabulary(settings: PretrainingSettings, config: BertConfig, model: str, teacher: Teacher | None) -> None:
+    """Refuses a vocabulary that is not that of the records, the model or the teacher, where TensorFlow is not needed.
+
+    Args:
+      model: the configuration's name. teacher: None: there is none, or it can't be read yet.
+
+    Raises:
+      ValueError: names the files.
+    """
+    begins, patterns = settings.init_checkpoint or settings.teacher, vars(settings)
+    patterns = {f"--{name}": patterns[name] for name in settings.records_read}
+    is_local = not any(map(checks.is_remote, patterns.values())) and os.path.isfile(settings.vocab_file or __file__)
+    if not is_local or (begins and not is_light(begins)) or (settings.teacher and not teacher):
+        return
+    files = {flag: checks.check_input_files(pattern, flag) for flag, pattern in patterns.items()}
+    with unheard():
+        found = find_vocabulary(settings, files, config) if settings.do_train or teacher else None
+        if teacher and found:
+            tokenizer = model_vocabulary.tokenizer_of_model(found.vocab_file, config, found.casing)
+            open_language_teacher(settings, tokenizer)
+        model_vocabulary.check_size(settings.vocab_file, files, config, model, is_new=not begins)
+    if teacher:
+        students.check_compared(config, teacher.files.config, settings.alpha_cos)
+
+
+def config_of_bert_size(settings: PretrainingSettings) -> BertConfig:
+    """The configuration that --bert_size names, with the size of --vocab_file."""
+    config, file = config_of_size(settings.bert_size), settings.vocab_file
+    if file:
+        config.vocab_size = model_vocabulary.tokenizer_of_model(file, config).vocab_size
+    return config
+
+
+def _config_of(settings: PretrainingSettings, start: str | None, teacher: Teacher | None) -> BertConfig | None:
     """The model's configuration, where local files or --bert_size say it."""
     if settings.bert_size:
-        return None if settings.vocab_file else config_of_size(settings.bert_size)
+        is_known = not settings.vocab_file or os.path.isfile(settings.vocab_file)  # not remote, nor a pipe
+        return config_of_bert_size(settings) if is_known else None
+    if settings.student_layers:
+        return teacher and student_config(settings, teacher.files.config)
     path = settings.bert_config_file or start
     if not path or checks.is_remote(path):
         return None

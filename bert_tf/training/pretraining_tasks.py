@@ -33,6 +33,7 @@ from bert_tf.training.pretraining_settings import (
     MASK_FLAGS,
     PretrainingSettings,
     check_masks,
+    find_vocabulary,
     masked_reason,
 )
 from bert_tf.weights.mapping import Weights
@@ -93,13 +94,7 @@ def open_all_records(
         )  # fmt: skip
         return OpenedRecords(flag, index, *features)
 
-    data = {}
-    # Smoothed masks depend on the tokens of the training data, in evaluation, too.
-    if settings.do_train or settings.mask_smoothing or not settings.eval_input_file:
-        data["input_file"] = open_records("input_file", settings.input_file)
-    if settings.eval_input_file:
-        data["eval_input_file"] = open_records("eval_input_file", settings.eval_input_file)
-    return data
+    return {flag: open_records(flag, getattr(settings, flag)) for flag in settings.records_read}
 
 
 class PretrainingTask:
@@ -166,17 +161,8 @@ class PretrainingTask:
     @functools.cached_property
     def vocabulary(self) -> ModelFiles | None:
         """Vocabulary and casing of the model; see `model_vocabulary.find_vocabulary`, which logs and raises."""
-        settings = self.settings
         files = {f"--{flag}": opened.index.files for flag, opened in self._data.items()}
-        # A student of layers starts from its teacher; one of a configuration has its teacher's vocabulary, too.
-        has_own = settings.init_checkpoint and not settings.student_layers
-        return model_vocabulary.find_vocabulary(
-            settings.vocab_file,
-            settings.init_checkpoint or settings.teacher,
-            files,
-            self.config,
-            from_teacher=bool(settings.teacher) and not has_own,
-        )
+        return find_vocabulary(self.settings, files, self.config)
 
     @property
     def objective(self):

@@ -25,13 +25,16 @@ from bert_tf.models.students import DISTILLATION_FLAGS
 from bert_tf.models.task_models import BertForMaskedLM
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.training import checkpoints, run_directory
-from bert_tf.training.pretraining_settings import FIXED_MASK_FLAGS, PretrainingSettings, student_family
+from bert_tf.training.pretraining_settings import (
+    FIXED_MASK_FLAGS,
+    PretrainingSettings,
+    open_language_teacher,
+    student_family,
+)
 from bert_tf.training.pretraining_tasks import PretrainingTask
-from bert_tf.training.teacher import open_teacher
 from bert_tf.weights.mapping import Weights
 
 _USUAL_SIZE = 0.25  # of the generator
-_OUTPUT_LAYER = "cls/predictions/output_bias"  # of a masked LM
 
 
 class ElectraTask(PretrainingTask):
@@ -174,14 +177,8 @@ class DistillationTask(PretrainingTask):
     def prepare(self) -> None:
         found, settings = self.vocabulary, self.settings
         tokenizer = found and model_vocabulary.tokenizer_of_model(found.vocab_file, self.config, found.casing)
-        generator = posixpath.join(settings.teacher, "generator")
-        needed = "a teacher of a pre-training run needs a masked-LM head"
-        if tf.io.gfile.isdir(generator):
-            needed += f", as in {generator}"
-        self.teacher = open_teacher(
-            settings.teacher, tokenizer, settings.max_seq_length, (_OUTPUT_LAYER,), needed=needed
-        )
-        self.objective.check(self.config, self.teacher.files.config)
+        self.teacher = open_language_teacher(settings, tokenizer)
+        students.check_compared(self.config, self.teacher.files.config, settings.alpha_cos)
 
     @staticmethod
     def recipe(config: BertConfig) -> Recipe:

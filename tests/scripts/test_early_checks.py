@@ -37,6 +37,10 @@ ANSWER = {"train_file": "a.json", "do_train": True, "train_batch_size": 1, "init
 CREATE = {"input_file": "text.txt", "output_file": "out/a.tfrecord", "vocab_file": "model/vocab.txt"}
 EXTRACT = {"input_file": "text.txt", "output_file": "f.jsonl", "init_checkpoint": "whole"}
 PRETRAIN = {"input_file": "a.tfrecord", "do_train": True, "max_seq_length": 1}
+SUMMARY = {
+    "output_files": ["a.tfrecord"], "vocab_sha256": "0",
+    "flags": {"vocab_file": "other.txt", "do_lower_case": True, "strip_accents": True},
+}  # fmt: skip
 NUMBERS = {
     name: example_bytes.int64_feature(name.encode(), b"\1") for name in ("input_ids", "input_mask", "segment_ids")
 }
@@ -282,8 +286,29 @@ CASES = {
          PRETRAIN | {"bert_size": "tiny", "init_checkpoint": None}),
         ("--input_file: masked records, but ELECTRA masks its texts", {"a.tfrecord": MASKED},
          PRETRAIN | {"bert_size": "tiny", "init_checkpoint": None, "objective": "electra"}),
-        ("--init_checkpoint: *whole/bert_model.safetensors does not have the size of *; 37 variables differ",
+        ("--init_checkpoint: *whole/bert_model.safetensors does not have the size of *; 42 variables differ",
          {"a.tfrecord": ELECTRA, **model(hidden_size=8)}, PRETRAIN | {"init_checkpoint": "whole"}),
+        ("--init_checkpoint: *whole/bert_model.safetensors does not have the size of --bert_size=tiny; 44 variables",
+         {"a.tfrecord": ELECTRA, **model()},
+         PRETRAIN | {"init_checkpoint": "whole", "bert_size": "tiny", "vocab_file": "whole/vocab.txt"}),
+        ("--vocab_file=*v.txt has token id 6, but the model's vocab_size is 6: it is the vocabulary of another model",
+         {"a.tfrecord": ELECTRA, **model(), "v.txt": "\n".join([*TOKENS, "b"])},
+         PRETRAIN | {"init_checkpoint": "whole", "vocab_file": "v.txt"}),
+        ("--vocab_file=*whole/vocab.txt is not the vocabulary that the records were made with, other.txt (*pretraining",
+         {"a.tfrecord": ELECTRA, **model(), "pretraining_data.a.json": json.dumps(SUMMARY)},
+         PRETRAIN | {"init_checkpoint": "whole", "vocab_file": "whole/vocab.txt"}),
+        ("--teacher: *t/c.ckpt has no output layer for this task (cls/predictions/output_bias): a teacher of a",
+         {"a.tfrecord": ELECTRA, **model(), **checkpoint("t", "c.ckpt")},
+         PRETRAIN | {"init_checkpoint": "whole", "teacher": "t/c.ckpt"}),
+        ("--student_layers=0,5: the teacher has the layers 0 to 1, and no 5.", {"a.tfrecord": ELECTRA, **model()},
+         PRETRAIN | {"init_checkpoint": None, "teacher": "whole", "student_layers": "0,5"}),
+        ("--teacher: *t does not read the student's rows: its token 5 is 'b', the student's 'a'.",
+         {"a.tfrecord": ELECTRA, **model(), **model(name="t"), "t/vocab.txt": "\n".join([*TOKENS[:5], "b"])},
+         PRETRAIN | {"init_checkpoint": "whole", "vocab_file": "whole/vocab.txt", "teacher": "t"}),
+        ("--output_dir=*out holds a run of another configuration (*hidden_size: 32 there, 4 now",
+         {"a.tfrecord": ELECTRA, **model(), **checkpoint("out", "model.ckpt-1")},
+         PRETRAIN | {"init_checkpoint": None, "bert_config_file": "whole/bert_config.json",
+                     "vocab_file": "whole/vocab.txt"}),
         ("--output_dir=*out holds a run of run_ner.py: choose another directory",
          {"a.tfrecord": ELECTRA, "out/run.json": '{"tag_scheme": "iob2"}', **model()},
          PRETRAIN | {"bert_config_file": "whole/bert_config.json"}),
