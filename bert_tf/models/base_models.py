@@ -218,7 +218,12 @@ class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         if self._compile_loss is None:
             self.objective_metric.update_state(self._sums(x, y, y_pred, sample_weight))
-        return super().compute_metrics(x, self._labels(x, y), y_pred, sample_weight)
+        labels = self._labels(x, y)
+        by_name = isinstance(labels, Mapping) and isinstance(y_pred, Mapping) and labels.keys() != y_pred.keys()
+        if self._compile_metrics is not None and (labels is None or by_name):
+            outputs = ", ".join(y_pred) if isinstance(y_pred, Mapping) else "the model"
+            raise ValueError(f"metrics of compile need labels as y, a list of one array for each output: {outputs}.")
+        return super().compute_metrics(x, labels, y_pred, sample_weight)
 
     def _labels(self, x, y):
         """y for the losses and metrics given to `compile`: if it is not given, the label among the features."""

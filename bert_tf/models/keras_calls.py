@@ -16,6 +16,7 @@ import numpy as np
 from bert_tf.models.inputs import ENCODER_INPUTS, OTHER_NAMES, known_shape, named_inputs, shapes_agree
 from bert_tf.models.objectives import OF_ONE_CLASS, MultiLabelObjective, RegressionObjective
 from bert_tf.system.checks import check_names, number, whole_number
+from bert_tf.system.messages import warn_once
 from bert_tf.text.characters import plain_name
 
 _CALL = "model(tokenizer(texts))"
@@ -234,16 +235,38 @@ def _checked_data(model, data: Sequence, who: str, instead: str, batch_size: int
 
 
 def _check_label_names(model, data) -> None:
-    """Refuses a dataset of `as_dataset` whose class numbers mean other labels than the model's."""
-    names, count = getattr(data, "label_names", None), getattr(model, "num_labels", None)
+    """Refuses a dataset of `as_dataset`, or one made of it, whose class numbers mean other labels than the model's.
+
+    If a function was mapped over it, which may have changed the numbers, it is warned of.
+    """
+    count = getattr(model, "num_labels", None)
     own = getattr(getattr(model, "head_config", None), "labels", None)
-    if names and own and [*map(plain_name, names)] != [*map(plain_name, own)]:
-        raise ValueError(
-            f"as_dataset has label_names={names!r:.200}, but the model's, in the order of its outputs, are "
-            f"{list(own)!r:.200}: give as_dataset label_names=model.labels."
-        )
-    if names and count not in (None, len(names)):
-        raise ValueError(f"as_dataset has {len(names)} label_names, but the model has num_labels={count}.")
+    for names, is_mapped in _label_names(data):
+        problem = None
+        if own and [*map(plain_name, names)] != [*map(plain_name, own)]:
+            problem = (
+                f"as_dataset has label_names={names!r:.200}, but the model's, in the order of its outputs, are "
+                f"{list(own)!r:.200}: give as_dataset label_names=model.labels."
+            )
+        elif count not in (None, len(names)):
+            problem = f"as_dataset has {len(names)} label_names, but the model has num_labels={count}."
+        if problem and not is_mapped:
+            raise ValueError(problem)
+        if problem:
+            warn_once("label_names", "%s Its labels are right only if what is mapped over it changes them.", problem)
+
+
+def _label_names(data, is_mapped: bool = False) -> Iterator[tuple[list[str], bool]]:
+    """The label_names of datasets of `as_dataset` that one is made of; whether a function was mapped over them since.
+
+    A dataset that take, shuffle, map and so on make has no attributes of the one before it, but knows it.
+    """
+    if names := getattr(data, "label_names", None):
+        yield names, is_mapped
+        return
+    is_mapped |= any(kind in type(data).__name__ for kind in ("Map", "Interleave", "Scan"))
+    for part in getattr(data, "_inputs", list)():
+        yield from _label_names(part, is_mapped)
 
 
 def _class_weight(model, arguments: Mapping) -> dict[int, float]:
@@ -297,6 +320,14 @@ def _check_metrics(model, argument: str, metrics) -> None:
       ValueError: says what to give instead; or Keras has no such metric.
     """
     objective = getattr(model, "objective", None)
+    several = len(getattr(objective, "label_names", ()))
+    one_each = isinstance(metrics, Mapping) or (isinstance(metrics, list | tuple) and len(metrics) == several)
+    if several > 1 and metrics and not one_each:
+        raise ValueError(
+            f"{argument}={metrics!r:.80}: {type(model).__name__} has several outputs. Leave it out for the model's "
+            f"own, {', '.join(metric.name for metric in model.objective_metric.metrics)}, or give a dict by the name "
+            "of the output, with labels as y, one array for each output."
+        )
     for one in keras.tree.flatten(metrics) if objective else ():
         chosen_by_keras = str(one).lower() in ("accuracy", "acc")  # for the shapes
         if chosen_by_keras and objective is not MultiLabelObjective:

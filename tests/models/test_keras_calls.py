@@ -94,6 +94,27 @@ def test_metrics_that_take_logits_or_numbers():
         number.compile("sgd", metrics=["AUC"])
 
 
+@pytest.mark.parametrize("name", ["questions", "joint", "pretraining", "electra"])
+def test_metrics_of_several_outputs(name):
+    model, features = MODELS[name]
+    for metrics in (["accuracy"], "accuracy", keras.metrics.SparseCategoricalAccuracy()):
+        message = r"several outputs. Leave it out for the model's own, \w+_accuracy.* or give a dict by the name of the"
+        with pytest.raises(ValueError, match=message) as caught:
+            model().compile("sgd", metrics=metrics)
+        assert "\n" not in str(caught.value)
+    model = compiled(name, None, None, {"start_logits": ["accuracy"]})
+    with pytest.raises(ValueError, match="metrics of compile need labels as y, a list of one array for each output: "):
+        model.evaluate(features, verbose=0)
+
+
+def test_metrics_of_each_output():
+    for metrics in ({"start_logits": ["accuracy"], "end_logits": ["accuracy"]}, ["accuracy", "accuracy"]):
+        found = compiled("questions", None, None, metrics).evaluate(
+            inputs(), [NUMBERS] * 2, verbose=0, return_dict=True
+        )
+        assert found["start_logits_accuracy"] == found["start_accuracy"]
+
+
 def test_a_second_compile_forgets_the_first():
     """Keras would keep a loss, or metrics, that the second call does not name."""
     model = compiled("classifier", lambda y, logits: keras.ops.sum(logits) / 0)

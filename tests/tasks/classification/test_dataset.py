@@ -121,7 +121,7 @@ def test_what_is_refused(english, arguments, error, message):
         as_dataset(**{"texts": TEXTS, "tokenizer": english, **arguments})
 
 
-def test_a_dataset_of_other_labels_is_not_a_models(english):
+def test_a_dataset_of_other_labels_is_not_a_models(english, caplog):
     """Numbers of classes mean names in an order, which are to be the model's."""
     encoder = BertConfig.from_dict({**CONFIG, "num_hidden_layers": 1})
     model = task_models.BertForSequenceClassification(encoder, labels=["bad", "good"])
@@ -140,6 +140,14 @@ def test_a_dataset_of_other_labels_is_not_a_models(english):
                 call(data(*names))
     with pytest.raises(ValueError, match="as_dataset has 2 label_names, but the model has num_labels=3"):
         unnamed.fit(data("bad", "good"))
+    wrong, right = data("good", "bad"), data("bad", "good")
+    for part in (wrong.take(2), wrong.shuffle(9, seed=1).cache(), right.concatenate(wrong)):
+        with pytest.raises(ValueError, match="as_dataset has label_names="):
+            model.fit(part)
+    # What is mapped may be the labels.
+    assert len(model.evaluate(right.map(lambda x, y: (x, y)), verbose=0)) == 3 and "mapped" not in caplog.text
+    assert len(model.evaluate(wrong.take(2).map(lambda x, y: (x, 1 - y)), verbose=0)) == 3
+    assert re.search("label_names=.* Its labels are right only if what is mapped over it changes them", caplog.text)
     assert len(model.evaluate(data("bad ", "good"), verbose=0)) == len(unnamed.evaluate(data(*"abc"), verbose=0)) == 3
 
 
