@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from bert_tf.conversion import surgery
 from bert_tf.models import card, open_weights, pretrained, saving
 from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import ModelFiles, needed_config, tokenizer_of
+from bert_tf.models.directory import ModelFiles, check_other_vocabulary, needed_config, tokenizer_of
 from bert_tf.models.families import config_of_dict, family_of, family_of_variables, is_encoder_variable
 from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.sentence_settings import read_settings
@@ -172,6 +172,7 @@ def prepare(
     with named_by("--bert_config_file" if bert_config_file else "--from"):
         original, files = pretrained.read_model(source, bert_config_file, part)
         needed_config(files)
+    check_other_vocabulary(vocab_file, files)
     with named_by("--vocab_file" if vocab_file else "--from"):
         saving.check_vocabulary(dataclasses.replace(files, vocab_file=vocab_file or files.vocab_file))
     files, notes = _describe(files, vocab_file, do_lower_case, strip_accents)

@@ -11,6 +11,8 @@ import os
 import posixpath
 from collections.abc import Sequence
 
+from absl import logging
+
 from bert_tf.models import huggingface
 from bert_tf.models.card import NO_FACTS, CardFacts
 from bert_tf.models.config import BertConfig, check_vocab_size
@@ -20,8 +22,8 @@ from bert_tf.models.open_weights import find_weights
 from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.system import released_models
 from bert_tf.system.checks import check_file, is_remote
-from bert_tf.system.messages import named_by, unheard
-from bert_tf.system.text_files import read_json, read_json_if_there
+from bert_tf.system.messages import is_first, named_by, unheard
+from bert_tf.system.text_files import read_bytes, read_json, read_json_if_there
 from bert_tf.text.added_tokens import TOKENIZER_CONFIG, AddedToken
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_choice import find_vocabulary, tokenizer_of_file
@@ -184,6 +186,51 @@ def tokenizer_of(files: ModelFiles, added: Sequence[AddedToken] = ()) -> Tokeniz
     return tokenizer
 
 
+def other_ids(vocab_file: str | None, files: ModelFiles) -> str:
+    """What is wrong with a vocabulary that is named instead of the one beside the weights; "" if nothing is.
+
+    The same tokens with others behind them are right. A warning tells of tokens in the places of others, such as of
+    [unused1]. What is damaged, or of another kind, is passed: who reads it for its use says so.
+
+    Args:
+      files: those beside the weights.
+    """
+    own, default = files.vocab_file, (family_of(files.config) if files.config else BERT).tokenizer_class
+    if not (vocab_file and own) or read_bytes(vocab_file) == read_bytes(own):
+        return ""
+    try:
+        known, given = (tokenizer_of_file(path, Casing(False), default) for path in (own, vocab_file))
+    except ValueError:
+        return ""
+    if known.vocab_kind != given.vocab_kind:
+        return ""
+    moved = [token for token, number in given.vocab.items() if known.vocab.get(token, number) != number]
+    if moved:
+        one, numbers = moved[0], (known.vocab[moved[0]], given.vocab[moved[0]])
+        return (
+            f"{vocab_file} is not the vocabulary that the weights were trained with, {own}: {len(moved):,} of its "
+            f"tokens have other ids there, such as {one!r}, {numbers[0]} there and {numbers[1]} here"
+        )
+    others = [token for token, number in given.vocab.items() if known.inv_vocab.get(number, token) != token]
+    if others and is_first("other tokens", vocab_file, own):
+        logging.warning(
+            "%s: of its tokens %s, such as %r, take the places of others of %s, beside the weights: they are to be "
+            "trained.", vocab_file, f"{len(others):,}", others[0], own,
+        )  # fmt: skip
+    return ""
+
+
+def check_other_vocabulary(vocab_file: str | None, files: ModelFiles) -> None:
+    """Refuses a vocabulary with other ids than the one beside the weights; see `other_ids`.
+
+    Raises:
+      ValueError: names both files, and a token.
+    """
+    with named_by("--vocab_file"):
+        if problem := other_ids(vocab_file, files):
+            raise ValueError(f"{problem}. Leave --vocab_file out, or remove the other file if that is the wrong one.")
+
+
 def add_tokens(tokenizer: Tokenizer, added: Sequence[AddedToken]) -> None:
     """Adds further tokens to a tokenizer, in the places of those of the same name."""
     if added:
@@ -227,6 +274,7 @@ def check_model(
             with named_by(flag):
                 find_weights(path)
                 files = read_model_files(path, None, config_file, allow_unknown)
+        check_other_vocabulary(vocab_file, files)
         files.vocab_file = vocab_file or files.vocab_file
         # How a tokenizer.json is read depends on the family.
         if with_tokenizer and files.vocab_file and (files.config or not files.vocab_file.endswith(".json")):

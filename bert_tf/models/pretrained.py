@@ -176,6 +176,7 @@ def describe(
                 f"{weights.path} is the generator of an {files.config.title}: its authors fine-tuned the "
                 "discriminator, which is better at other tasks than guessing words."
             )
+    model_directory.check_other_vocabulary(vocab_file, files)
     files.vocab_file = vocab_file or files.vocab_file
     if not files.vocab_file:
         absent, name = absent.replace("%s", "tokenizer"), family.tokenizer_class.vocab_name

@@ -12,7 +12,7 @@ from absl import logging
 
 from bert_tf.models import open_weights
 from bert_tf.models.config import BertConfig, check_vocab_size
-from bert_tf.models.directory import ModelFiles, read_model_files
+from bert_tf.models.directory import ModelFiles, other_ids, read_model_files
 from bert_tf.models.families import ALBERT, FAMILIES, family_of
 from bert_tf.pretraining.vocabulary_files import vocabulary_sha256
 from bert_tf.system.local_files import names_in
@@ -127,6 +127,9 @@ def _find(
     """See `find_vocabulary`; tokenizer_class: of the model's family."""
     made_with = _source_of(record_files)
     if vocab_file:
+        beside = read_model_files(init_checkpoint) if init_checkpoint and not from_teacher else ModelFiles("")
+        if problem := other_ids(vocab_file, beside):  # as where the encoder is to learn another language
+            logging.warning("--vocab_file: %s. Its tokens begin with the embeddings of others.", problem)
         if made_with and vocabulary_sha256(vocab_file) != made_with.vocab_sha256:
             raise ValueError(
                 f"--vocab_file={vocab_file} is not the vocabulary that the records were made with, "

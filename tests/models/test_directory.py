@@ -57,6 +57,21 @@ def test_the_names_are_known_before_tensorflow():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
+def test_a_vocabulary_instead_of_the_one_beside_the_weights(tmp_path, caplog):
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "a", "b"]
+    (tmp_path / "own.txt").write_text("\n".join(tokens))
+    files = model_directory.ModelFiles("", vocab_file=str(tmp_path / "own.txt"))
+
+    def problem(*others: str) -> str:
+        (tmp_path / "v.txt").write_text("\n".join(others))
+        return model_directory.other_ids(str(tmp_path / "v.txt"), files)
+
+    assert problem(*tokens) == problem(*tokens, "c") == model_directory.other_ids(None, files) == caplog.text == ""
+    assert "2 of its tokens have other ids there, such as 'b', 7 there and 6 here" in problem(*tokens[:6], "b", "a")
+    assert problem(*tokens[:5], "word", "a", "b") == ""
+    assert "v.txt: of its tokens 1, such as 'word', take the places of others" in caplog.text
+
+
 def write_json(path, values):
     path.write_text(json.dumps(values))
     return path

@@ -100,6 +100,8 @@ CASES = {
          {**model(), "c.json": json.dumps(CONFIG | {"vocab_size": 9})}, CONVERT | {"bert_config_file": "c.json"}),
         ("--vocab_file: *v.txt has 7 lines, but vocab_size is 6: it belongs to another model",
          {**model(), "v.txt": "\n".join([*TOKENS, "b"])}, CONVERT | {"vocab_file": "v.txt"}),
+        ("--vocab_file: *v.txt is not the vocabulary *, *whole/vocab.txt: 2 of its tokens have other ids there",
+         {**model(), "v.txt": "\n".join(["a", *TOKENS[1:5], "[PAD]"])}, CONVERT | {"vocab_file": "v.txt"}),
         ("--vocab_file: *v.txt, line 1: not UTF-8", {**model(), "v.txt": b"\xff"}, CONVERT | {"vocab_file": "v.txt"}),
         ("--from: *c.ckpt: its values can't be read: *",
          checkpoint("whole", "c.ckpt", data=lambda content: content[:9]), CONVERT),
