@@ -112,7 +112,7 @@ def check_examples(
 def _examples(
     path: str, columns: Columns | None, first_label: str, labels_needed: bool, table: TableSettings
 ) -> Iterator[ChoiceExample]:
-    first, first_line = None, 0
+    first, first_line, equal = None, 0, []
     by_number = columns is not None and bool(_INTEGER.fullmatch(columns.context))
     names = columns.header_names(labels_needed) if columns else []
     for number, (line, row, source) in enumerate(named_rows(path, None if by_number else names, table)):
@@ -136,7 +136,11 @@ def _examples(
         if (example.label is None) != (first.label is None):
             here, there = ("no", "one") if example.label is None else ("a", "none")
             raise ValueError(f"{path}, line {line}: {here} label, but line {first_line} has {there}.")
+        if len({*example.choices}) < len(example.choices):
+            equal.append(line)
         yield dataclasses.replace(example, source=source)
+    if equal:
+        logging.warning("%s: rows with the same choice twice: %d, the first in line %d.", path, len(equal), equal[0])
 
 
 def _known_layout(names: Sequence[str], path: str, labels_needed: bool) -> Columns:

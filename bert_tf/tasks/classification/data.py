@@ -30,7 +30,7 @@ from bert_tf.system import checks
 from bert_tf.system.local_files import names_in
 from bert_tf.system.messages import named_by
 from bert_tf.system.text_files import exists
-from bert_tf.tasks.classification.label_checks import check_found_labels, warn_of_case
+from bert_tf.tasks.classification.label_checks import EqualTexts, check_found_labels, warn_of_case
 from bert_tf.text.characters import plain_name
 
 
@@ -236,6 +236,7 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
 def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
     columns, header, skipped, is_first = None, None, 0, split.table is not None and not split.has_header
     joined = JoinedColumns(path, split.table, not split.has_header)
+    equal = EqualTexts(path, split.table is not None and split.set_name == "train" and not task.is_regression)
     for index, (line, row) in enumerate(read_rows(path, split.table, split.column_names)):
         if columns is None:
             columns, is_header = _find_columns(task, split, row, path, line)
@@ -260,14 +261,17 @@ def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
         if is_first and label is None:
             warn_of_header(path, line, cells)
         is_first = False
-        yield InputExample(
+        example = InputExample(
             f"{split.set_name}-{index if guid is None else guid}",
             text_of(text_a, path, line),
             None if text_b is None else text_of(text_b, path, line),
             label,
             joined.of(_named(row, header), line) if split.table else None,
         )
+        equal.add((example.text_a, example.text_b), label, line)
+        yield example
     joined.warn_of_repeated_ids()
+    equal.warn()
     if skipped:
         logging.warning("%s: left out rows that lack a column: %d.", path, skipped)
 

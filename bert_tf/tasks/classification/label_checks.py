@@ -3,7 +3,7 @@
 import collections
 import difflib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from absl import logging
 
@@ -13,6 +13,7 @@ from bert_tf.system.messages import is_first, some
 _FEWEST_ROWS = 5  # of fewer rows, each may well have a class of its own
 _MANY_NUMBERS = 20  # more numbers than this are hardly classes
 _SHOWN = 5
+_TRUTHS = {"true": "1", "yes": "1", "false": "0", "no": "0"}
 _ALIKE = 0.8  # as `difflib` measures it: one letter of five
 _MOST_COMPARED = 100
 _MISSING = {"nan", "NaN", "<NA>", "None", "null", "NULL"}  # what programs write where there is no value
@@ -91,6 +92,38 @@ def _check_numbers(path: str, counts: collections.Counter) -> None:
                         len(counts), shown)  # fmt: skip
 
 
+class EqualTexts:
+    """Finds the rows of a training file that have the texts of an earlier row, but not its label.
+
+    Texts are compared by their hashes, which are all that is kept of them.
+
+    Args:
+      active: False: nothing is compared.
+    """
+
+    def __init__(self, path: str, active: bool = True):
+        self.path, self.active = path, active
+        self._first: dict[int, tuple[int, Hashable]] = {}  # of texts -> line and label of the first row that has them
+        self._different: list[tuple[int, Hashable, int, Hashable]] = []
+
+    def add(self, texts: Sequence[str | None], label: str | tuple[str, ...] | None, line: int) -> None:
+        """Takes a row; several labels of one are taken in any order."""
+        if not self.active:
+            return
+        label = tuple(sorted(label)) if isinstance(label, tuple) else label
+        first_line, first = self._first.setdefault(hash(texts), (line, label))
+        if first != label:
+            self._different.append((first_line, first, line, label))
+
+    def warn(self) -> None:
+        """Tells, at the end of the file, how many rows there are, and two of them."""
+        if self._different and is_first("equal texts", self.path):
+            logging.warning(
+                "%s: rows with the text of an earlier row and another label: %d; the first are line %d (%r) and line "
+                "%d (%r).", self.path, len(self._different), *self._different[0],
+            )  # fmt: skip
+
+
 def warn_of_spellings(path: str, counts: Iterable[str], what: str = "labels", flag: str = "--labels=...") -> None:
     """Warns of names that differ in case only, which are different classes.
 
@@ -106,6 +139,18 @@ def warn_of_spellings(path: str, counts: Iterable[str], what: str = "labels", fl
         advice = f"{flag} with one spelling of each reads the others as it" if flag else "use one spelling of each"
         logging.warning("%s: %s that differ in case only are different classes: %d (%s); %s.", path, what, len(alike),
                         shown, advice)  # fmt: skip
+    meanings = collections.defaultdict(list)
+    for folded, (name, *_) in spellings.items():
+        meanings[_meaning(folded)].append(name)
+    if same := [" and ".join(map(repr, sorted(names))) for names in meanings.values() if len(names) > 1]:
+        logging.warning("%s: %s that may mean the same are different classes: %s; use one spelling of each.", path,
+                        what, some(same))  # fmt: skip
+
+
+def _meaning(name: str) -> str | float:
+    """What a name in lower case means: the number that it is, or 1 or 0 for true or false; else itself."""
+    name = _TRUTHS.get(name, name)
+    return float(name) if is_number(name) else name
 
 
 def warn_of_case(path: str, label: str, known: str) -> None:

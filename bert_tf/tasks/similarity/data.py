@@ -4,6 +4,7 @@ CSV, TSV or JSON lines. Pairs that belong together may have a third text, which 
 """
 
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -123,7 +124,7 @@ def _examples(
     path: str, columns: Columns | None, score_range: tuple[float, float], table: TableSettings
 ) -> Iterator[SimilarityExample]:
     by_number = columns is not None and bool(_INTEGER.fullmatch(columns.text_a))
-    names = columns.all if columns else []
+    names, number, equal = columns.all if columns else [], 0, {}
     for number, (line, row, source) in enumerate(named_rows(path, None if by_number else names, table)):
         columns = columns or _known_layout(list(row), path)
         cells = {name: row.get(column) for name, column in vars(columns).items() if column}
@@ -137,7 +138,16 @@ def _examples(
                 score = _score(field_of(row, columns.score, path, line), score_range, path, line)
         elif by_number and not number:
             warn_of_header(path, line, cells)
+        for a, b in itertools.combinations(range(len(texts)), 2) if score is None else ():
+            if texts[a] == texts[b]:
+                equal.setdefault((columns.texts[a], columns.texts[b]), []).append(line)
         yield SimilarityExample(str(number), texts, score, source)
+    for (one, other), lines in equal.items():
+        if len(lines) <= number:  # not in all rows, which are meant: each text is to be near itself after dropout
+            logging.warning(
+                "%s: rows whose %s and %s are the same text: %d, the first in line %d.", path, one, other, len(lines),
+                lines[0],
+            )  # fmt: skip
 
 
 def _known_layout(names: Sequence[str], path: str) -> Columns:

@@ -559,6 +559,29 @@ def test_labels_that_differ_in_case_are_named(tmp_path, caplog):
         data.read_examples(found, split)
 
 
+def test_labels_that_mean_the_same_are_named(tmp_path, caplog):
+    own_task(tmp_path, "text,label\na,1\nb,true\nc,No\nd,0\ne,true\nf,2\n")
+    told = "labels that may mean the same are different classes: '1' and 'true', '0' and 'No'; use one spelling of each"
+    assert told in caplog.text
+    caplog.clear()
+    own_task(tmp_path, "text,label\na,1\nb,0\nc,yes we can\nd,2.5\n")
+    assert "different classes" not in caplog.text
+
+
+def test_equal_texts_with_other_labels_are_counted(tmp_path, caplog):
+    content = "text,label\na,up\nb,down\na,up\n a ,down\nA,down\na,down\n"
+    task = own_task(tmp_path, content)
+    data.read_examples(task, task.train)
+    told = "rows with the text of an earlier row and another label: 2; the first are line 2 ('up') and line 5 ('down')"
+    assert caplog.text.count(told) == 1
+    caplog.clear()
+    tags = own_task(tmp_path, 'text,label\na,"x,y"\na,"y,x"\nb,x\n', "tags.csv", multi_label=True)
+    data.read_examples(tags, tags.train)
+    scores = own_task(tmp_path, "text,label\na,1.5\na,2.5\n", "scores.csv", regression=True)
+    data.read_examples(scores, scores.train)
+    assert "earlier row" not in caplog.text
+
+
 def table_of(labels) -> str:
     return "text,label\n" + "".join(f"text {number},{label}\n" for number, label in enumerate(labels))
 

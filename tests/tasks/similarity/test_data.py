@@ -112,6 +112,19 @@ def test_retrieval_beside_a_ranking_by_hand():
     assert few["eval_accuracy_5"] == few["eval_accuracy_10"] == 1.0
 
 
+def test_texts_that_are_their_own_positive_or_negative_are_counted(tmp_path, caplog):
+    path = tmp_path / "a.csv"
+    path.write_text("anchor,positive,negative\na,b,c\na,a,c\nd,e,e\n")
+    read_examples(str(path))
+    assert "a.csv: rows whose anchor and positive are the same text: 1, the first in line 3" in caplog.text
+    assert "a.csv: rows whose positive and negative are the same text: 1, the first in line 4" in caplog.text
+    caplog.clear()
+    for content in ("anchor,positive\na,a\nb,b\n", "sentence1,sentence2,score\na,a,1\nb,c,0\n"):
+        path.write_text(content)
+        read_examples(str(path))
+    assert not caplog.text
+
+
 def test_scores_of_a_small_part_of_the_range_are_told(tmp_path, caplog):
     path = tmp_path / "a.csv"
     path.write_text("sentence1,sentence2,score\na,b,0\nb,c,1\n")
