@@ -172,7 +172,6 @@ def prepare(
     with named_by("--bert_config_file" if bert_config_file else "--from"):
         original, files = pretrained.read_model(source, bert_config_file, part)
         needed_config(files)
-    check_other_vocabulary(vocab_file, files)
     with named_by("--vocab_file" if vocab_file else "--from"):
         saving.check_vocabulary(dataclasses.replace(files, vocab_file=vocab_file or files.vocab_file))
     files, notes = _describe(files, vocab_file, do_lower_case, strip_accents)
@@ -208,6 +207,7 @@ def _describe(
 ) -> tuple[ModelFiles, list[str]]:
     """What goes beside the weights, vocabulary and casing among it, and notes."""
     config = needed_config(files)
+    check_other_vocabulary(vocab_file, files)
     beside = tokenizer_files.read_casing(tokenizer_files.directory_of(vocab_file)) if vocab_file else Casing()
     casing = tokenizer_files.resolve_casing(do_lower_case, strip_accents, files.casing, beside)
     vocab_file, default = vocab_file or files.vocab_file, family_of(config).tokenizer_class

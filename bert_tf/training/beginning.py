@@ -22,7 +22,7 @@ from bert_tf.models.students import check_layers
 from bert_tf.models.variable_names import check_depth, expected_shapes
 from bert_tf.system.checks import is_remote
 from bert_tf.system.declare import Flags, declared_in, flags_given, settings_of
-from bert_tf.system.messages import named_by, unheard
+from bert_tf.system.messages import named_by, some, unheard
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import run_directory
@@ -329,6 +329,13 @@ class StartingHead:
         """The names of its outputs; None if they are not known."""
         names = output_layers.names_in(self.head.labels)
         return names if names and len(names) == self.outputs else None
+
+    def does_not_know(self, what: str, flag: str, unknown: list[str], trains: bool) -> ValueError:
+        """The error that it lacks labels of a file; what: they are, such as "labels". trains: whether the run does."""
+        advice = f"{'' if trains else '--do_train with '}--new_head trains a new output layer."
+        if trains and self.source.startswith("--output_dir"):
+            advice = "Choose another one."
+        return ValueError(f"{self.source} does not know {what} of {flag}: {some(unknown)}. {advice}")
 
 
 def find_head(run: FineTuningSettings, newest: str | None, layer: str | None) -> StartingHead | None:

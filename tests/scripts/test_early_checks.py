@@ -238,6 +238,8 @@ CASES = {
          {"a.json": QUESTION % ANSWERED}, {"train_file": "a.json", "do_train": True}),
         ("--question_head=joint: only ELECTRA and ALBERT have this head, BERT has not",
          {"a.json": QUESTION % ANSWERED, **model()}, ANSWER | {"question_head": "joint"}),
+        ("--beam_size is for --question_head=joint", {"a.json": QUESTION % ANSWERED, **model()},
+         ANSWER | {"question_head": "independent", "beam_size": 3}),
         ("--teacher: *whole has no output layer for this task (cls/squad/output_weights)",
          {"a.json": QUESTION % ANSWERED, **model()}, ANSWER | {"teacher": "whole"}),
         ("--init_checkpoint: *bert_model.safetensors has no output layer for this task (cls/squad/output_weights)",

@@ -119,6 +119,8 @@ CASES = {
         ("--init_checkpoint: *whole has other labels: only there up, down; only here 0, 1. --do_train with --new_head",
          {"dev.tsv": "sentence\tlabel\ngood\t1\nbad\t0\n", **model(2, CLASSIFIER)},
          {"task_name": "sst-2", "data_dir": ".", "do_eval": True, "init_checkpoint": "whole", "max_seq_length": 9}),
+        ("--init_checkpoint: *whole does not know labels of --train_file: left. --new_head trains a new output layer",
+         {"train.csv": "text,label\n" + "film,up\nfilm,left\n" * 70_000} | model(2, CLASSIFIER), TRAIN),
         ("--window_stride=9: a window of max_seq_length=9 has 7 tokens of the text", TEXTS | model(),
          TRAIN | {"long_texts": "windows", "window_stride": 9}),
         ("--long_texts=windows contradicts *whole, which was trained on texts that are cut",

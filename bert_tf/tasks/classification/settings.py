@@ -1,21 +1,29 @@
 """The settings of run_classifier.py beyond those that all fine-tuning scripts share; checked without TensorFlow."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from absl import logging
 
 from bert_tf.data.tables import FileSettings, TableSettings
 from bert_tf.models.head_config import MAX_WINDOWS, TOKEN_READERS, WITHOUT_BERT, HeadConfig
-from bert_tf.models.output_layers import BASELINE_LAYER
+from bert_tf.models.output_layers import BASELINE_LAYER, spelled_as
 from bert_tf.system.checks import check_file, check_output_dir
 from bert_tf.system.declare import ORIGINAL, group, setting, value_of
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.tasks.classification import glue
-from bert_tf.tasks.classification.data import NO_CLASSES, Split, Task, check_examples, custom_task, declared_task
+from bert_tf.tasks.classification.data import (
+    NO_CLASSES,
+    InputExample,
+    Split,
+    Task,
+    check_examples,
+    custom_task,
+    declared_task,
+)
 from bert_tf.tasks.table import TASKS
-from bert_tf.training.beginning import StartingHead
+from bert_tf.training.beginning import StartingHead, stored_head
 from bert_tf.training.class_weights import check_class_weights, check_labels_of, class_weights_setting
 from bert_tf.training.run_directory import settings_of_model
 from bert_tf.training.settings import FineTuningSettings, features_setting, lstm_setting
@@ -295,9 +303,22 @@ class ClassificationSettings(TableSettings, FileSettings):
                     continue
                 if are_all or len({one.label for one in examples}) == 1:  # the rest may have others
                     task = custom_task(*files.values(), **declared, table=self)
+                else:
+                    self._check_known(run, examples)
         if count:
             run.check_steps(count)
         return task
+
+    def _check_known(self, run: FineTuningSettings, examples: Sequence[InputExample]) -> None:
+        """Refuses labels of the training file's beginning that a model to go on from can't have learned."""
+        stored = stored_head(run, OUTPUT_LAYERS)
+        others = (None, TASKS["classification"].architecture, *WITHOUT_BERT)
+        if not (stored and stored.labels and stored.head.architecture in others):
+            return
+        found = sorted({label for one in examples for label in (one.label if self.multi_label else (one.label,))})
+        known = spelled_as(stored.labels, found)
+        if unknown := [label for label in found if label not in known]:
+            raise stored.does_not_know("labels", "--train_file", unknown, run.do_train)
 
     def _check_glue(self, run: FineTuningSettings) -> Task:
         task = glue.find_task(self.task_name, self.language)

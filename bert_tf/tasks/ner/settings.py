@@ -8,7 +8,7 @@ from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.output_layers import spelled_as
 from bert_tf.system.checks import check_input_files, is_remote
 from bert_tf.system.declare import setting
-from bert_tf.system.messages import named_by, some, unheard
+from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import encoding_setting
 from bert_tf.tasks.ner.data import (
     Layout,
@@ -190,10 +190,7 @@ def _check_known(
     unknown = [place for kind, place in found.items() if kind not in known]
     shared = [kind for kind in found if kind in known and kind != OUTSIDE]
     if unknown and (run.do_train or (are_all and not shared)):
-        advice = f"{'' if run.do_train else '--do_train with '}--new_head trains a new output layer."
-        if run.do_train and stored.source.startswith("--output_dir"):
-            advice = "Choose another one."
-        raise ValueError(f"{stored.source} does not know tags of {flag}: {some(unknown)}. {advice}")
+        raise stored.does_not_know("tags", flag, unknown, run.do_train)
 
 
 def _knows_tags(path: str | None) -> bool:

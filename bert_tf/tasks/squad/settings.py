@@ -5,13 +5,14 @@ from collections.abc import Collection
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
-from bert_tf.models.variable_names import WITH_JOINT_HEAD
+from bert_tf.models.variable_names import INDEPENDENT_HEAD, JOINT_HEAD, WITH_JOINT_HEAD
 from bert_tf.system.checks import check_input_files, check_output_dir
 from bert_tf.system.declare import ORIGINAL, setting
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import encoding_setting
 from bert_tf.tasks.squad.data import check_beginning, check_room
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.training.beginning import put_lstm_on_top
 from bert_tf.training.settings import FineTuningSettings, lstm_setting
 
 
@@ -128,6 +129,29 @@ class SquadSettings:
     ) -> None:  # fmt: skip
         """Refuses a head that the model can't have; see `beginning.checked_settings`."""
         self.check_config(files.config)
+        heads = {"independent": INDEPENDENT_HEAD, "joint": JOINT_HEAD}
+        trained = next((head for head, layer in heads.items() if layer in names), None)
+        head = self.question_head or trained
+        self.check_head(head, trained, newest or run.init_checkpoint, bool(newest) or not run.do_train)
+        if head == "independent":
+            put_lstm_on_top(files, self.lstm_on_top, run.do_train)
+
+    def check_head(self, head: str | None, trained: str | None, source: str | None, is_fixed: bool) -> None:
+        """Refuses settings of another head than the run's.
+
+        Args:
+          head: of the run; None: its family's authors chose it. trained: of the model at `source`, if it has one.
+          is_fixed: whether the run must keep that.
+
+        Raises:
+          ValueError: names the flag.
+        """
+        if self.question_head not in (None, trained or self.question_head) and is_fixed:
+            raise ValueError(f"--question_head={self.question_head}: {source} was trained with {trained}.")
+        if head == "independent" and self.beam_size:
+            raise ValueError("--beam_size is for --question_head=joint.")
+        if head == "joint" and self.lstm_on_top:
+            raise ValueError(f"--lstm_on_top is for --question_head=independent; {source} was trained with joint.")
 
     def check_config(self, config: BertConfig) -> None:
         """Refuses the joint head for a family whose authors had none.

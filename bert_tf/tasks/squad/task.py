@@ -63,17 +63,12 @@ class SquadTask(FineTuningTask):
         own, trained = self.settings, self.trained_head
         joint, title = question_heads.JOINT_CLASSES.get(files.config.model_type), files.config.title
         own.check_config(files.config)
-        if own.question_head not in (None, trained or own.question_head) and (resumes or not run.do_train):
-            raise ValueError(f"--question_head={own.question_head}: {self.source} was trained with {trained}.")
         authors = joint and (own.version_2_with_negative or not joint.needs_impossible) and not own.lstm_on_top
         head = own.question_head or trained or ("joint" if authors else "independent")
+        own.check_head(head, trained, self.source, resumes or not run.do_train)
         if head == "independent":
-            if own.beam_size:
-                raise ValueError("--beam_size is for --question_head=joint.")
             put_lstm_on_top(files, own.lstm_on_top, run.do_train)
             return HeadConfig(lstm_on_top=files.head.lstm_on_top)  # whatever the model was for before
-        if own.lstm_on_top:
-            raise ValueError(f"--lstm_on_top is for --question_head=independent; {self.source} was trained with joint.")
         if authors and not trained and not own.question_head:
             logging.info("As %s was fine-tuned by its authors, unless you say otherwise: --question_head=joint.", title)
         stored = read_head(tokenizer_files.directory_of(self.source)) if self.source else HeadConfig()
