@@ -1,4 +1,5 @@
-"""Checks of the paths that flags name, before TensorFlow is imported, and of arguments: a mistake fails at once.
+"""Checks of paths that flags name and of TF_CONFIG, before TensorFlow is imported, and of arguments: a mistake fails
+at once.
 
 Only local paths are checked. Those of other file systems (gs://...) fail when they are opened.
 """
@@ -6,6 +7,7 @@ Only local paths are checked. Those of other file systems (gs://...) fail when t
 import difflib
 import functools
 import inspect
+import json
 import math
 import numbers
 import os
@@ -191,6 +193,46 @@ def check_different(columns: Mapping[str, str | None]) -> None:
     for flag, column in columns.items():
         if column is not None and (first := flags.setdefault(column, flag)) != flag:
             raise ValueError(f"{first} and {flag} are both {column!r}: give each its own column.")
+
+
+# --- the environment --------------------------------------------------------------------------------------------------
+
+_TF_CONFIG = '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
+
+
+def check_tf_config(strategy: str) -> None:
+    """Refuses a TF_CONFIG that TensorFlow can't read, or that does not say which machines there are and which is this.
+
+    Args:
+      strategy: the --distribution_strategy. Only multi_worker_mirrored needs the variable; mirrored looks into it, too.
+
+    Raises:
+      ValueError: names the variable, and what is wrong with it.
+    """
+    text, readers = os.environ.get("TF_CONFIG", ""), {"multi_worker_mirrored": _check_machines, "mirrored": json.loads}
+    if strategy not in readers or (strategy == "mirrored" and not text):
+        return
+    asked = f"--distribution_strategy={strategy} reads the environment variable TF_CONFIG"
+    if not text.strip():
+        raise ValueError(f"{asked}, which is not set; on the first of two machines it is {_TF_CONFIG}")
+    try:
+        readers[strategy](text)
+    except KeyError as error:
+        raise ValueError(f"{asked}, in which {error} is missing: {text}; it should be like {_TF_CONFIG}") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{asked}, which is malformed ({error}): {text}; it should be like {_TF_CONFIG}") from error
+
+
+def _check_machines(text: str) -> None:
+    content = json.loads(text)
+    cluster, task = content["cluster"], content["task"]
+    machines, number = cluster[task["type"]], int(task["index"])
+    if not all(isinstance(names, list) and names for names in cluster.values()):
+        raise ValueError("each job of the cluster needs a list of host:port")
+    if not 0 <= number < len(machines):
+        raise ValueError(f"task index {number}, but {len(machines)} of type {task['type']!r}")
+    if task["type"] not in ("chief", "worker"):
+        raise ValueError(f"task type {task['type']!r} takes no part in the training")
 
 
 # --- arguments of the Python API --------------------------------------------------------------------------------------

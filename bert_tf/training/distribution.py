@@ -16,6 +16,7 @@ from absl import logging
 from bert_tf.data.order import WHOLE, Share
 from bert_tf.models import kernels
 from bert_tf.system import script
+from bert_tf.system.checks import check_tf_config
 from bert_tf.training.settings import DeviceSettings
 
 
@@ -56,8 +57,7 @@ def _create_strategy(devices: DeviceSettings) -> tf.distribute.Strategy:
     if devices.strategy == "tpu":
         return _tpu_strategy(devices.tpu_name or devices.master, devices.tpu_zone, devices.gcp_project)
     number = devices.num_gpus
-    if devices.strategy == "multi_worker_mirrored":
-        _check_tf_config()
+    check_tf_config(devices.strategy)
     found = [device.name for device in tf.config.get_visible_devices("GPU")] if number else []
     if number and number > len(found):
         seen = f"{len(found)}: {_names(found)}" if found else "none"
@@ -106,29 +106,6 @@ def check_batch_size(
         raise ValueError(
             f"--{flag_name}={batch_size} can't be divided by {replicas} replicas{accumulation}; {nearest} can be"
         )
-
-
-def _check_tf_config() -> None:
-    """Checks TF_CONFIG, which lists the machines of a multi-worker run for TensorFlow."""
-    example = '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
-    text = os.environ.get("TF_CONFIG", "")
-    asked = "--distribution_strategy=multi_worker_mirrored reads the environment variable TF_CONFIG"
-    if not text.strip():
-        raise ValueError(f"{asked}, which is not set; on the first of two machines it is {example}")
-    try:
-        content = json.loads(text)
-        cluster, task = content["cluster"], content["task"]
-        machines, number = cluster[task["type"]], int(task["index"])
-        if not all(isinstance(names, list) and names for names in cluster.values()):
-            raise ValueError("each job of the cluster needs a list of host:port")
-        if not 0 <= number < len(machines):
-            raise ValueError(f"task index {number}, but {len(machines)} of type {task['type']!r}")
-        if task["type"] not in ("chief", "worker"):
-            raise ValueError(f"task type {task['type']!r} takes no part in the training")
-    except KeyError as error:
-        raise ValueError(f"{asked}, in which {error} is missing: {text}; it should be like {example}") from error
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{asked}, which is malformed ({error}): {text}; it should be like {example}") from error
 
 
 def _tpu_strategy(name: str | None, zone: str | None, project: str | None) -> tf.distribute.Strategy:

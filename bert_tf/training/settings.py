@@ -5,13 +5,12 @@ Each field is a flag of the scripts (`declare.define_flags`); what it means is s
 
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
-from typing import TypeVar
 
 from bert_tf.data.tables import FileSettings
 from bert_tf.models.directory import check_model
 from bert_tf.models.recipe import OPTIMIZER, OptimizerSettings, Recipe, number_of_steps
 from bert_tf.models.students import DISTILLATION, TeacherSettings
-from bert_tf.system.checks import check_file, check_other_folder, check_output_dir, is_remote
+from bert_tf.system.checks import check_file, check_other_folder, check_output_dir, check_tf_config, is_remote
 from bert_tf.system.declare import (
     ORIGINAL,
     REQUIRED,
@@ -28,8 +27,6 @@ from bert_tf.training.search import SEARCHED, Values, combinations_of, parse_sea
 
 DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 MOST_VIRTUAL_CPUS = 256  # TensorFlow reserves memory and threads for each
-
-TaskSettings = TypeVar("TaskSettings")
 
 
 def lstm_setting(reader: str):
@@ -128,7 +125,7 @@ class DeviceSettings:
         return "tpu" if self.use_tpu else self.distribution_strategy
 
     def check_devices(self, dtype: str, use_xla: bool = False) -> None:
-        """Refuses flags that make no sense on the devices.
+        """Refuses flags that make no sense on the devices, and a TF_CONFIG that does not describe them.
 
         Raises:
           ValueError: names the flag and the reason.
@@ -141,6 +138,7 @@ class DeviceSettings:
             raise ValueError("--dtype=float16: a TPU computes in bfloat16 or float32; give --dtype=bfloat16.")
         if self.strategy == "tpu" and use_xla:
             raise ValueError("--use_xla: a TPU always compiles the whole step with XLA; leave it out.")
+        check_tf_config(self.strategy)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

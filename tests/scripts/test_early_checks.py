@@ -402,6 +402,26 @@ def test_addresses_in_the_web_are_refused_before_tensorflow_is_imported(tmp_path
     assert not is_heavy
 
 
+WORKERS = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 2}}
+TF_CONFIGS = {
+    "{not": [("run_classifier", "mirrored", "malformed (Expecting property name"),
+             ("run_pretraining", "multi_worker_mirrored", "malformed (Expecting property name")],
+    json.dumps({"cluster": WORKERS["cluster"]}): [("run_classifier", "multi_worker_mirrored", "in which 'task'")],
+    json.dumps(WORKERS): [("run_pretraining", "multi_worker_mirrored", "task index 2, but 2 of type 'worker'")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("value", TF_CONFIGS)
+def test_a_wrong_description_of_the_machines_is_named_before_tensorflow_is_imported(value, tmp_path, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", value)
+    for script, strategy, message in TF_CONFIGS[value]:
+        given = {"run_classifier": TRAIN, "run_pretraining": PRETRAIN}[script]
+        flags = usual_flags(script, given | {"distribution_strategy": strategy}, tmp_path)
+        [(outcome, is_heavy)] = outcomes(script, [flags])
+        assert f"--distribution_strategy={strategy} reads the environment variable TF_CONFIG" in outcome, outcome
+        assert message in outcome and not is_heavy, outcome
+
+
 # script -> a file in CP949, the flags beside the usual ones, and what is said of it with --encoding.
 IN_KOREAN = {
     "run_classifier": ("a.csv", "문장,감정\n재미있어요,긍정\n느려요,부정\n",
