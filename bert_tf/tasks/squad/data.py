@@ -170,26 +170,41 @@ def check_room(max_seq_length: int, max_query_length: int, special: int = 3) -> 
         )
 
 
-def check_beginning(path: str, is_training: bool, version_2_with_negative: bool, encoding: str) -> int | None:
-    """Refuses a local file that is no SQuAD file or has no question, without TensorFlow; a large one by its beginning.
+def check_beginning(
+    paths: Sequence[str], is_training: bool, version_2_with_negative: bool, encoding: str, is_scored: bool = False
+) -> int | None:
+    """Refuses local files that are no SQuAD files or have no question or text, without TensorFlow; large ones by their
+    beginnings.
+
+    Args:
+      is_scored: answers are compared with those in the files, so that every question needs some.
 
     Returns:
-      How many questions it has, with or without their answers; None: that is not known of a large one.
+      How many questions they have, with or without their answers; None: that is not known of a large one.
 
     Raises:
       ValueError: as of `read_squad_examples`; names the file and the place.
     """
-    whole = lines_at_beginning(path) is None
-    found = read_squad_examples([path], is_training, version_2_with_negative, encoding=encoding, whole=whole)
-    if whole and not found.examples:
-        if not found.skipped:
-            raise ValueError(f"{path} has no question.")
-        first = found.skipped[0]
-        raise ValueError(
-            f"{path} has no question whose answer is at its answer_start, the number of its first character from 0: of "
-            f"{first['id']!r} the answer is {first['answer'][:80]!r}, and there is {first['found'][:80]!r}."
-        )
-    return len(found.examples) + len(found.skipped) if whole else None
+    counts, has_text, example = [], False, None
+    for path in paths:
+        whole = lines_at_beginning(path) is None
+        found = read_squad_examples([path], is_training, version_2_with_negative, encoding=encoding, whole=whole)
+        if whole and not found.examples:
+            if not found.skipped:
+                raise ValueError(f"{path} has no question.")
+            first = found.skipped[0]
+            raise ValueError(
+                f"{path} has no question whose answer is at its answer_start, the number of its first character from "
+                f"0: of {first['id']!r} the answer is {first['answer'][:80]!r}, and there is {first['found'][:80]!r}."
+            )
+        if is_scored and found.unanswered:
+            raise ValueError(f"{path} can't be scored: {found.unanswered}.")
+        counts.append(len(found.examples) + len(found.skipped) if whole else None)
+        has_text = has_text or not whole or any(example.doc_tokens for example in found.examples)
+        example = example or next(iter(found.examples), None)
+    if example and not has_text:
+        raise ValueError(f"{paths[0]} has no context with any text: that of question {example.qas_id!r} is empty.")
+    return None if None in counts else sum(counts)
 
 
 def read_squad_examples(

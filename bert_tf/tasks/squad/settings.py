@@ -115,13 +115,11 @@ class SquadSettings:
             (run.do_predict, "predict_file"),
         ):
             paths = check_input_files(getattr(self, name), f"--{name}") if needed else []
+            is_training, is_scored = name == "train_file", run.do_eval and name == self.dev_flag
             with named_by(f"--{name}"), unheard():
-                counts = [
-                    check_beginning(path, name == "train_file", self.version_2_with_negative, self.encoding)
-                    for path in paths
-                ]
-            if name == "train_file" and counts and None not in counts and not self.steps_from_windows:
-                run.check_steps(sum(counts))
+                count = check_beginning(paths, is_training, self.version_2_with_negative, self.encoding, is_scored)
+            if is_training and count and not self.steps_from_windows:
+                run.check_steps(count)
 
     def check_model(
         self, run: FineTuningSettings, newest: str | None, files: ModelFiles, tokenizer: Tokenizer,

@@ -245,7 +245,7 @@ def test_training_questions_that_say_too_little_or_too_much(file):
     with pytest.raises(
         ValueError, match=r"answer_start, the number of .* from 0: of 'q1' the answer is '1801', and there is"
     ):
-        check_beginning(path, True, False, "utf-8")
+        check_beginning([path], True, False, "utf-8")
 
 
 def test_the_layout_of_klue_mrc(file, caplog):
