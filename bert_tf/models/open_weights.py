@@ -23,10 +23,11 @@ from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text.tokenizer_files import first_existing
 from bert_tf.weights import bundle
 from bert_tf.weights.mapping import Weights
-from bert_tf.weights.tensor_files import open_safetensors
+from bert_tf.weights.tensor_files import check_pickle, open_safetensors
 
 # How the names of files other than TensorFlow's checkpoints end.
-_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".index.json")
+_OF_PYTORCH = (".bin", ".pt", ".pth", ".bin.index.json")
+_ENDINGS = (".safetensors", ".index.json", *_OF_PYTORCH)
 # The encoder's scope in TF1 Hub modules.
 _HUB_SCOPE = "module/"
 
@@ -110,6 +111,8 @@ def find_weights(path: str) -> tuple[Format, str]:
         ours = posixpath.basename(file) == BERT_TF.file_name
         if not ours and file == path and file.endswith(".safetensors"):
             ours = open_safetensors(file)[1].get("format") == BERT_TF.name
+        if file.endswith(_OF_PYTORCH) and not is_remote(file):
+            check_pickle(file)
         return (BERT_TF if ours else HUGGINGFACE), file
     prefix = bundle.find_bundle(path, TF1.file_name)
     if not prefix:

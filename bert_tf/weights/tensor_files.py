@@ -10,6 +10,7 @@ import json
 import math
 import os
 import posixpath
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import google_crc32c
@@ -30,6 +31,7 @@ SHARD_INDEX_SUFFIX = ".index.json"
 
 _HALF_PRECISION = ("float16", "bfloat16")
 _CODES = {"float32": "F32", "int64": "I64"}
+_ARCHIVE = b"PK\3\4"  # the beginning of what PyTorch writes since 1.6
 _CHECKSUMS = "crc32c"  # in the metadata: a JSON object, tensor's name -> 8 hexadecimal digits; "" -> the header's
 
 
@@ -212,17 +214,39 @@ def _open_pickle(file: str) -> tuple[Shapes, Reader, bool]:
     return {name: tuple(value.shape) for name, value in tensors.items()}, read, half
 
 
-def _open_shards(index_file: str) -> tuple[Shapes, Reader, bool]:
+def check_pickle(path: str) -> None:
+    """Refuses a pickle of PyTorch, or an index of several, that is visibly not whole; needs no PyTorch.
+
+    Raises:
+      FileNotFoundError: a file is not there. ValueError: it has no end, or is none; names it.
+    """
+    folder = posixpath.dirname(path)
+    is_index = path.endswith(SHARD_INDEX_SUFFIX)
+    for file in [posixpath.join(folder, name) for name in set(_file_of(path).values())] if is_index else [path]:
+        refuse_pointer(file)
+        with open_binary(file) as opened:
+            is_archive = opened.read(len(_ARCHIVE)) == _ARCHIVE
+        if is_archive and not zipfile.is_zipfile(file):
+            raise ValueError(f"{file} is not complete: its end is missing; download or copy it again.")
+
+
+def _file_of(index_file: str) -> dict[str, str]:
+    """An index of shards: tensor's name -> name of the file that it is in, which is there."""
     if not isinstance(file_of := read_json(index_file).get("weight_map"), dict):
         raise ValueError(f"{index_file} is not an index of shards: it has no `weight_map`.")
     folder = posixpath.dirname(index_file)
     for name in file_of.values():
         if not isinstance(name, str) or posixpath.basename(name) != name or name in ("", ".", ".."):
             raise ValueError(f"{index_file}: weight_map names {name!r:.80}, which is not a file in its folder.")
-    names = sorted(set(file_of.values()))
-    for name in names:
+    for name in sorted(set(file_of.values())):
         if not exists(posixpath.join(folder, name)):
             raise FileNotFoundError(f"{index_file} names the shard {name}, which is missing in {folder or '.'}.")
+    return file_of
+
+
+def _open_shards(index_file: str) -> tuple[Shapes, Reader, bool]:
+    file_of, folder = _file_of(index_file), posixpath.dirname(index_file)
+    names = sorted(set(file_of.values()))
     shards = {name: open_tensors(posixpath.join(folder, name)) for name in names}
     if absent := sorted(name for name, shard in file_of.items() if name not in shards[shard][0]):
         raise ValueError(f"{index_file}: {some(absent)} not in the shards that it names.")
