@@ -26,6 +26,7 @@ import shlex
 
 from absl import flags, logging
 
+from bert_tf.data import record_files
 from bert_tf.pretraining import corpus, corpus_formats
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings, settings_of_records
 from bert_tf.pretraining.vocabulary_files import check_vocabulary, tokenizer_of
@@ -54,6 +55,8 @@ def main(_):
         checks.check_output_file(path, "--output_file")
     local = [path for path in records.output_files if not checks.is_remote(path)]
     checks.check_output_files(local, read, f"--output_file={records.output_file}")
+    for path in local if records.num_shards == 1 else ():
+        record_files.check_replaced(path, "--output_file")
     script.start_tensorflow()
     from bert_tf.pretraining import create
 

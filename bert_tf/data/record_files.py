@@ -7,6 +7,8 @@ theirs, all before it would have to be decompressed.
 """
 
 import codecs
+import contextlib
+import os
 import re
 import struct
 import zlib
@@ -14,9 +16,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from bert_tf.system import example_bytes
-from bert_tf.system.checks import whole_number
+from bert_tf.system.checks import is_remote, whole_number
 from bert_tf.system.example_bytes import is_frame_head, masked_crc32c
-from bert_tf.system.text_files import foreign_kind, open_binary, size_of
+from bert_tf.system.text_files import exists, foreign_kind, open_binary, size_of
 
 RECORDS_PER_BLOCK = 1024
 FRAME_BYTES = 16  # around each payload
@@ -86,6 +88,23 @@ def is_gzip(name: str) -> bool:
         head = file.read(12)
     # The length of a first record may look like gzip's magic number, but then its checksum matches.
     return head[:2] == MAGIC[:2] and not is_frame_head(head)
+
+
+def check_replaced(path: str, flag: str) -> None:
+    """Refuses to replace a file that holds anything but records, such as a text.
+
+    Raises:
+      ValueError: names flag and file.
+    """
+    if not (exists(path) if is_remote(path) else os.path.isfile(path)):  # nothing, or a pipe
+        return
+    with open_binary(path) as file:
+        head = beginning = file.read(_CHUNK_BYTES)
+    if beginning[:2] == MAGIC[:2]:
+        with contextlib.suppress(zlib.error):
+            head = zlib.decompressobj(wbits=31).decompress(beginning, 12)
+    if beginning and not any(map(is_frame_head, (beginning[:12], head))):
+        raise ValueError(f"{flag}: {path} is there, and not a file of records: choose another name, or remove it.")
 
 
 def _gzip_block(name: str, begin: int) -> tuple[list[bytes], int]:

@@ -28,6 +28,7 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.data import record_files
 from bert_tf.data.record_index import beside
 from bert_tf.pretraining import shard as pretraining_shard
 from bert_tf.pretraining.corpus import Corpus
@@ -148,9 +149,8 @@ def _check_files(job: ShardJob) -> None:
     flag = f"--output_file={job.records.output_file}"
     written = [path for shard in range(job.num_shards) for path in job.files(shard)]
     check_output_files(written, [*job.input_files, job.records.vocab_file], flag)
-    for path in job.output_files:
-        if re.search(r"\.(csv|tsv|jsonl?|txt)$", path) and tf.io.gfile.exists(path):
-            raise ValueError(f"{flag}: {path} is there, and by its name no file of records: choose another name")
+    for path in (path for shard in range(job.num_shards) for path in job.outputs(shard)):
+        record_files.check_replaced(path, "--output_file")
     if scratch := job.records.scratch_dir:
         if is_remote(scratch):
             raise ValueError(f"--scratch_dir={scratch} must be a local directory.")

@@ -1,5 +1,6 @@
 """create_pretraining_data: records, summaries and errors."""
 
+import gzip
 import hashlib
 import json
 import math
@@ -9,6 +10,7 @@ import sys
 import pytest
 import tensorflow as tf
 from helpers import warm
+from helpers.early_mistakes import record
 from helpers.paths import ROOT
 from helpers.pretraining_records_read import FEATURES, LETTERS, contents, digest_records, read_records
 
@@ -203,16 +205,18 @@ def test_strip_accents_reaches_the_tokenizer(tmp_path):
         ({"output_file": "{folder}/./letters.txt"}, "--output_file=.*letters.txt would overwrite a file that is read"),
         ({"output_file": "{folder}/letters_vocab.txt"}, "--output_file=.*vocab.txt would overwrite"),
         ({"output_file": "{folder}/o1,{folder}/../{name}/o1"}, "--output_file=.*o1 is named twice"),
-        ({"output_file": "{folder}/mine.csv"}, "--output_file=.*mine.csv is there, and by its name no file of records"),
+        ({"output_file": "{folder}/mine.csv"}, "--output_file: .*mine.csv is there, and not a file of records: choose"),
+        ({"output_file": "{folder}/mine.gz"}, "--output_file: .*mine.gz is there, and not a file of records: choose"),
         ({"vocab_file": "{folder}/no_mask.txt"}, "no_mask.txt lacks \\[MASK\\]"),
     ],
 )
 def test_bad_input_is_named_and_nothing_is_written(letters, tmp_path, flags, message):
     (tmp_path / "blank.txt").write_text("\n \n\u200b\n\n", encoding="utf-8")
-    (tmp_path / "mine.csv").touch()
+    (tmp_path / "mine.csv").write_text("a,b\n")
+    (tmp_path / "mine.gz").write_bytes(gzip.compress(b"a text that is no record\n" * 9))
     (tmp_path / "broken.txt").write_bytes(b"abc\r\n\nabc de \xff\n")
     (tmp_path / "no_mask.txt").write_text("\n".join(t for t in LETTERS if t != "[MASK]"))
-    (tmp_path / "out.tfrecord").write_text("of an earlier run")
+    (tmp_path / "out.tfrecord").write_bytes(record(b"of an earlier run"))
     before = contents(tmp_path)
     arguments = {
         "input_file": letters[0],
@@ -237,7 +241,7 @@ def test_unknown_tokens_are_warned_of(letters, tmp_path, caplog):
 
 
 def test_full_disk_leaves_what_was_there(golden, tmp_path):
-    (tmp_path / "b.tfrecord").write_text("of an earlier run")
+    (tmp_path / "b.tfrecord").write_bytes(record(b"of an earlier run"))
     # A limit on file sizes simulates a full disk.
     program = (
         "import resource, sys; from bert_tf.pretraining import create as p; "
@@ -250,7 +254,7 @@ def test_full_disk_leaves_what_was_there(golden, tmp_path):
     result = warm.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode != 0
     assert "File too large" in result.stderr
-    assert contents(tmp_path) == {"b.tfrecord": b"of an earlier run"}
+    assert contents(tmp_path) == {"b.tfrecord": record(b"of an earlier run")}
 
 
 def test_unwritable_output_is_noticed_before_the_work(letters, tmp_path, monkeypatch):

@@ -32,6 +32,7 @@ COMPARE = {"train_file": "pairs.csv", "text_a": "one", "text_b": "two", "score":
            "train_batch_size": 2}  # fmt: skip
 QUESTION = '{"data": [{"paragraphs": [{"context": "a b", "qas": [%s]}]}]}'
 ANSWERED = '{"id": "1", "question": "?", "answers": [{"text": "a", "answer_start": 0}]}'
+UNANSWERED = '{"id": "2", "question": "?"}'
 ANSWER = {"train_file": "a.json", "do_train": True, "train_batch_size": 1, "init_checkpoint": "whole",
           "max_seq_length": 128, "max_query_length": 9}  # fmt: skip
 CREATE = {"input_file": "text.txt", "output_file": "out/a.tfrecord", "vocab_file": "model/vocab.txt"}
@@ -161,6 +162,16 @@ CASES = {
         ("--init_checkpoint: *c.ckpt: its values can't be read: *",
          {"train.csv": CSV, **checkpoint("whole", "c.ckpt", data=lambda content: content[:9])},
          TRAIN | {"init_checkpoint": "whole"}),
+        ("--init_checkpoint: *pytorch_model.bin is not complete: its end is missing; download",
+         {"train.csv": CSV, **without(model(), "safetensors"), "whole/pytorch_model.bin": b"PK\3\4" + b"x" * 99},
+         TRAIN | {"init_checkpoint": "whole"}),
+        ("--init_checkpoint: *one.bin is not complete: its end is missing; download",
+         {"train.csv": CSV, **without(model(), "safetensors"), "whole/one.bin": b"PK\3\4" + b"x" * 99,
+          "whole/pytorch_model.bin.index.json": '{"weight_map": {"a": "one.bin"}}'},
+         TRAIN | {"init_checkpoint": "whole"}),
+        ("--init_checkpoint: *bert_model.safetensors is not a complete safetensors file",
+         {"train.csv": CSV, **model(), "whole/bert_model.safetensors": model()["whole/bert_model.safetensors"][:-4]},
+         TRAIN | {"init_checkpoint": "whole"}),
         ("--init_checkpoint: *c.ckpt: can't be read as a TensorFlow checkpoint: *it is a pointer of Git LFS",
          {"train.csv": CSV, **checkpoint("whole", "c.ckpt", index=lambda _: LFS.encode())},
          TRAIN | {"init_checkpoint": "whole"}),
@@ -228,6 +239,14 @@ CASES = {
         ("--train_file: *a.json: question '2' has 0 answers",
          {"a.json": many_paragraphs('{"id": "2", "question": "?", "answers": []}')},
          {"train_file": "a.json", "do_train": True}),
+        ("--dev_file: *b.json can't be scored: 1 questions have no answers (2)",
+         {"a.json": QUESTION % ANSWERED, "b.json": QUESTION % UNANSWERED},
+         {"train_file": "a.json", "dev_file": "b.json", "do_train": True, "do_eval": True, "train_batch_size": 1}),
+        ("--predict_file: *b.json can't be scored: 2 questions have no answers (2, 3)",
+         {"b.json": many_paragraphs(UNANSWERED, UNANSWERED.replace("2", "3"))},
+         {"predict_file": "b.json", "do_eval": True}),
+        ("--predict_file: *b.json has no context with any text: that of question '2' is empty",
+         {"b.json": (QUESTION % UNANSWERED).replace("a b", " ")}, {"predict_file": "b.json", "do_predict": True}),
         ("--predict_file: *b.json has no question",  # and nothing is wrong with the first megabyte of a.json
          {"a.json": many_paragraphs(), "b.json": '{"data": []}'},
          {"train_file": "a.json", "predict_file": "b.json", "do_train": True, "do_predict": True}),

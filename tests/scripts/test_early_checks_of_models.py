@@ -189,6 +189,10 @@ CASES = {
          CREATE | {"output_file": "text.txt"}),
         ("--output_file=*: *vocab.txt would overwrite a file that is read", {"text.txt": "a\n", **model()},
          CREATE | {"output_file": "whole/vocab.txt"}),
+        ("--output_file=*: *text.txt would overwrite a file that is read", {"text.txt": "a\n", **model()},
+         CREATE | {"output_file": "whole/../text.txt", "input_file": "*.txt"}),
+        ("--output_file: *other.txt is there, and not a file of records: choose another name",
+         {"text.txt": "a\n", "other.txt": "A text.\n" * 9, **model()}, CREATE | {"output_file": "other.txt"}),
     ],
     "export_saved_model": [
         ("--check_file: *check.tsv, line 2: expected text, perhaps a second text, and label, with tabs",
