@@ -81,7 +81,7 @@ def cases_of(folder) -> tuple[dict, dict]:
     }  # fmt: skip
     refused = {
         "another pooling": ({**done["scored"], "pooling": "max", "output_dir": folder / "out" / "scored"},
-                            "--pooling=max: the run in *scored began with cls."),
+                            "*scored holds a finished run with other settings (--pooling: cls there, max now)"),
         "no scores": ({**triplets, "loss": "cosine"},
                       "--loss=cosine is for two texts and a score; --train_file has 3 texts and no scores."),
         "scores": ({**scored, "loss": "ranking"},
