@@ -189,8 +189,8 @@ def tokenizer_of(files: ModelFiles, added: Sequence[AddedToken] = ()) -> Tokeniz
 def other_ids(vocab_file: str | None, files: ModelFiles) -> str:
     """What is wrong with a vocabulary that is named instead of the one beside the weights; "" if nothing is.
 
-    The same tokens with others behind them are right. A warning tells of tokens in the places of others, such as of
-    [unused1]. What is damaged, or of another kind, is passed: who reads it for its use says so.
+    The same tokens are right with others behind them, or in the places of [unused1] and the like; a warning tells of
+    any in the places of others. What is damaged, or of another kind, is passed: who reads it for its use says so.
 
     Args:
       files: those beside the weights.
@@ -211,11 +211,12 @@ def other_ids(vocab_file: str | None, files: ModelFiles) -> str:
             f"{vocab_file} is not the vocabulary that the weights were trained with, {own}: {len(moved):,} of its "
             f"tokens have other ids there, such as {one!r}, {numbers[0]} there and {numbers[1]} here"
         )
-    others = [token for token, number in given.vocab.items() if known.inv_vocab.get(number, token) != token]
+    others = [(token, known.inv_vocab.get(number, token)) for token, number in given.vocab.items()]
+    others = [pair for pair in others if pair[0] != pair[1] and not pair[1].startswith("[unused")]
     if others and is_first("other tokens", vocab_file, own):
         logging.warning(
-            "%s: of its tokens %s, such as %r, take the places of others of %s, beside the weights: they are to be "
-            "trained.", vocab_file, f"{len(others):,}", others[0], own,
+            "%s: tokens in the places of others of %s, beside the weights: %d, such as %r for %r; the model does not "
+            "know them yet.", vocab_file, own, len(others), *others[0],
         )  # fmt: skip
     return ""
 

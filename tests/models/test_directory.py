@@ -68,8 +68,9 @@ def test_a_vocabulary_instead_of_the_one_beside_the_weights(tmp_path, caplog):
 
     assert problem(*tokens) == problem(*tokens, "c") == model_directory.other_ids(None, files) == caplog.text == ""
     assert "2 of its tokens have other ids there, such as 'b', 7 there and 6 here" in problem(*tokens[:6], "b", "a")
-    assert problem(*tokens[:5], "word", "a", "b") == ""
-    assert "v.txt: of its tokens 1, such as 'word', take the places of others" in caplog.text
+    assert problem(*tokens[:5], "word", "a", "b") == caplog.text == ""
+    assert problem(*tokens[:6], "a", "word") == ""
+    assert "own.txt, beside the weights: 1, such as 'word' for 'b'; the model does not know them yet" in caplog.text
 
 
 def write_json(path, values):
