@@ -193,6 +193,16 @@ def check_tags(path: str, sentences: Sequence[Sentence]) -> None:
         raise ValueError(f"{path} has words only, and no column of tags.")
 
 
+def check_characters(flag: str, sentences: Iterable[Sentence]) -> None:
+    """Refuses sentences of words where characters are scored.
+
+    Raises:
+      ValueError: names the flag.
+    """
+    if split_of(sentences) == "words":
+        raise ValueError(f"--metric=klue scores characters: {flag} must have a character a line, and has words.")
+
+
 def check_several_tags(sentences: Iterable[Sentence]) -> None:
     """Refuses training sentences from which nothing can be learned.
 

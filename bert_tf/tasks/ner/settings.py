@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from bert_tf.models.directory import read_head
 from bert_tf.models.head_config import HeadConfig
-from bert_tf.models.output_layers import spelled_as
+from bert_tf.models.output_layers import names_in, spelled_as
 from bert_tf.system.checks import check_input_files, is_remote
 from bert_tf.system.declare import setting
 from bert_tf.system.messages import named_by, unheard
@@ -13,6 +13,7 @@ from bert_tf.system.text_encodings import encoding_setting
 from bert_tf.tasks.ner.data import (
     Layout,
     check_beginning,
+    check_characters,
     check_several_tags,
     check_tags,
     kinds_of,
@@ -125,7 +126,7 @@ class NerSettings:
         """Refuses contradictions, missing files, and files that lack a column.
 
         Returns:
-          The head of the run's models, without labels, which are not known before all data is read.
+          The head of the run's models; its labels only where a new one is trained and all training data is read.
 
         Raises:
           ValueError, FileNotFoundError: names flag, or file and line.
@@ -141,14 +142,17 @@ class NerSettings:
                 raise ValueError(f"--{name} is for the feature-based way: give --features.")
         if self.metric == "klue" and self.tag_scheme == "plain":
             raise ValueError("--metric=klue scores entities: --tag_scheme=plain has none.")
+        newest = None if is_remote(run.output_dir) else newest_of(run)
         if not (is_remote(run.output_dir) or is_remote(run.init_checkpoint or "")):
-            self.tagging(run, newest_of(run))
+            self.tagging(run, newest)
         stored = stored_head(run, TASKS["ner"].output_layers)
         known = None  # the tags of the training set, or types of entities, if it is read to its end
         for needed, name in ((run.do_train, "train"), (run.do_eval, "dev"), (run.do_predict, "test")):
             if needed:
                 flag, named = f"--{name}_file", getattr(self, f"{name}_file")
                 files = check_input_files(named, flag)
+                if name == "test" and len(files) > 1:
+                    raise ValueError(f"--test_file={named} is {len(files)} files; give one.")
                 with named_by(flag), unheard():
                     read = [check_beginning(path, self.layout, name != "test" or self.test_has_tags) for path in files]
                     for path, (sentences, _) in zip(files, read, strict=True) if name != "test" else ():
@@ -159,15 +163,19 @@ class NerSettings:
                     if name == "train" and are_all:
                         check_several_tags(sentences)
                         known = found
+                if self.metric == "klue" and name != "train" and found:
+                    check_characters(flag, sentences)
                 if stored and stored.head.architecture in (None, TASKS["ner"].architecture):
                     _check_known(stored, flag, kinds_of(sentences, "plain") if run.do_train else found, run, are_all)
                 unknown = [] if known is None else [place for kind, place in found.items() if kind not in known]
                 if unknown and not _knows_tags(run.init_checkpoint):
                     raise unknown_tags(flag, unknown)
-                if known is not None and self.class_weights and not _knows_tags(run.init_checkpoint):
-                    scheme = learned_scheme(self.tag_scheme)
-                    check_labels_of(self.class_weights, sorted(known) if scheme == "plain" else tag_set(scheme, known))
-        return HeadConfig(TASKS["ner"].architecture)
+        labels = None
+        if known is not None and not _knows_tags(run.init_checkpoint):
+            scheme = learned_scheme(self.tag_scheme)
+            labels = sorted(known) if scheme == "plain" else tag_set(scheme, known)
+            check_labels_of(self.class_weights, labels)
+        return HeadConfig(TASKS["ner"].architecture, None if newest else labels)
 
 
 def _check_known(
@@ -195,4 +203,4 @@ def _check_known(
 
 def _knows_tags(path: str | None) -> bool:
     """Whether weights may have an output layer of tags, which a run then keeps; True where that is not known."""
-    return bool(path) and (is_remote(path) or bool(read_head(directory_of(path)).labels))
+    return bool(path) and (is_remote(path) or bool(names_in(read_head(directory_of(path)).labels)))

@@ -81,8 +81,8 @@ class NerTask(FineTuningTask):
         self.files, self.main_metric = files, "eval_accuracy" if scheme == "plain" else "eval_f1"
         if own.metric == "klue":
             self.main_metric = "eval_entity_macro_f1"
-            self._check_characters("--dev_file", dev)
-            self._check_characters("--test_file", test.sentences if test and test.sentences[0].tags else [])
+            for flag, sentences in tagged.items():
+                data.check_characters(flag, sentences)
 
         def encoded(sentences: list, with_labels: bool = False) -> encode.WordRows:
             return encode.encode_sentences(
@@ -145,10 +145,6 @@ class NerTask(FineTuningTask):
         if sentences and own != learned:
             kinds = {True: "words", False: "single characters"}
             logging.warning("%s has %s, but the model was trained on %s.", flag, kinds[own], kinds[learned])
-
-    def _check_characters(self, flag: str, sentences: list[data.Sentence]) -> None:
-        if sentences and data.split_of(sentences) == "words":
-            raise ValueError(f"--metric=klue scores characters: {flag} must have a character a line, and has words.")
 
     def _labels_to_learn(self, labels: list[str], found: StartingHead | None) -> list[str]:
         """The tags of the data; of a model that knows these and further ones, all its tags."""
