@@ -17,7 +17,10 @@ has no packing. Figures are pairs (examples) per second: those really trained, n
 A step is forward, backward with dropout, clipping, and the optimizer. The two take turns, so that a machine whose speed
 drifts favours neither; quote the ratio, not the seconds. Model FLOPs are those of the matrix products that the pairs
 need without any padding, with backward counted as twice forward; the machine's rate is that of a matrix product of the
-model's shape in the same dtype. The line "limit" has the time of these operations at that rate.
+model's shape in the same dtype. The line "limit" has the time of these operations at that rate. Last come what does not
+depend on other programs: processor time, pages of memory that the system had to clear, and the process's peak. With
+TF_ENABLE_ONEDNN_OPTS=0 in the environment memory is that of processors for which TensorFlow does not use oneDNN; add
+TF_CPU_ALLOCATOR_USE_BFC=1, as scripts do there (docs/benchmarks.md, Memory of tensors).
 """
 
 import os
@@ -25,11 +28,13 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import pathlib
+import resource
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 from absl import app, flags, logging
 from machine import matmul_rate
@@ -149,21 +154,28 @@ class Comparison:
         return bert_peer_step(self.config, batches, FLAGS.dtype)
 
 
-def measure(steps: dict[str, Callable], config: BertConfig) -> tuple[dict[str, list[float]], float]:
-    """Seconds of each side's timed steps, and the rate of matrix products, FLOP/s."""
+def used() -> np.ndarray:
+    """Processor seconds of this process so far, and pages that the system cleared for it."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return np.array([usage.ru_utime + usage.ru_stime, usage.ru_minflt])
+
+
+def measure(steps: dict[str, Callable], config: BertConfig) -> tuple[dict[str, list[float]], dict, float]:
+    """Seconds of each side's timed steps, what a step `used`, and the rate of matrix products, FLOP/s."""
     for name, step in steps.items():
         start = time.perf_counter()
         for _ in range(_WARM_UP):
             step()
         print(f"{name}: compiled in {time.perf_counter() - start:.0f} s", flush=True)
-    seconds, rates = {name: [] for name in steps}, []
+    seconds, usage, rates = {name: [] for name in steps}, dict.fromkeys(steps, 0), []
     for _ in range(FLAGS.rounds):
         rates.append(matmul_rate(config, FLAGS.batch_size * FLAGS.max_seq_length, FLAGS.dtype))
         for name, step in steps.items():
-            start = time.perf_counter()
+            start, before = time.perf_counter(), used()
             step()
             seconds[name].append(time.perf_counter() - start)
-    return seconds, statistics.median(rates)
+            usage[name] += (used() - before) / FLAGS.rounds
+    return seconds, usage, statistics.median(rates)
 
 
 def main(_):
@@ -173,7 +185,7 @@ def main(_):
         steps = {"bert_tf": comparison.our_step()}
         if FLAGS.peer:
             steps["tf-models-official"] = comparison.peer_step()
-        seconds, rate = measure(steps, comparison.config)
+        seconds, usage, rate = measure(steps, comparison.config)
         trained = {name: contents(comparison.batches[name], _WARM_UP, FLAGS.rounds) for name in steps}
     length, rows = FLAGS.max_seq_length, FLAGS.rounds * FLAGS.batch_size
     print(f"\n{FLAGS.model}, {FLAGS.num_hidden_layers} layers, H {FLAGS.hidden_size}, S {length}, P "
@@ -196,6 +208,9 @@ def main(_):
         ratios = [more * b / a for a, b in zip(seconds["bert_tf"], seconds["tf-models-official"], strict=True)]
         print(f"bert_tf is {statistics.median(ratios):.2f} times as fast as tf-models-official "
               f"(pair by pair {min(ratios):.2f} to {max(ratios):.2f})")  # fmt: skip
+    for name, (processor, pages) in usage.items():
+        print(f"{name}: {processor:.3f} processor seconds and {pages:,.0f} cleared pages per step")
+    print(f"at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB of memory")
 
 
 if __name__ == "__main__":

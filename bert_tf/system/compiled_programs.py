@@ -118,7 +118,7 @@ def _circumstances() -> str:
         processor = re.findall(rf"^(?:{kinds})\s*:.*", first, re.MULTILINE)
     except OSError:
         processor = [platform.processor(), platform.version()]
-    no_matter = ("TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL")
+    no_matter = ("TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL", "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB")
     names = [name for name in sorted(os.environ) if name.startswith(("TF_", "XLA_")) and name not in no_matter]
     variables = [f"{name}={os.environ[name]}" for name in names]
     version = importlib.metadata.version("tensorflow")

@@ -27,6 +27,7 @@ _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + 
 # Packages that TensorFlow and Keras import if they are there, for what no script uses: nearly half of the time of their
 # import. Scripts that need one themselves (plots) import it later.
 _NEEDLESS = ("cv2", "jax", "matplotlib", "pandas", "scipy", "sklearn")
+_POOL = "TF_CPU_ALLOCATOR_USE_BFC"  # TensorFlow's own variable: it has a pool for the memory of tensors on the CPU
 _FINDS_TPUS = "googleapiclient"  # by name, in Google's cloud
 # FloatingPointError: the loss is NaN or infinite. Python itself never raises it.
 _USER_ERRORS = ValueError | FloatingPointError | RuntimeError
@@ -266,7 +267,8 @@ def start_tensorflow(num_virtual_cpus: int | None = None, trains: bool = True) -
     What XLA compiles is kept for the next start (`compiled_programs.kept`), except with virtual CPUs: each would
     compile the same program, and one could read the file that another is writing.
 
-    Without training, on a CPU, batches of predictions share the cores (`cores.share_among_batches`).
+    Without training, on a CPU, batches of predictions share the cores (`cores.share_among_batches`). Memory of tensors
+    is kept for the next ones (`_keep_memory`).
 
     Raises:
       ValueError: the environment asks for another backend of Keras; the scripts' loop is TensorFlow's.
@@ -283,9 +285,25 @@ def start_tensorflow(num_virtual_cpus: int | None = None, trains: bool = True) -
     ):
         import tensorflow as tf
 
+        _keep_memory()
         if not (trains or tpu or gpu or num_virtual_cpus):
             cores.share_among_batches()
         tf.config.list_physical_devices()
+
+
+def _keep_memory() -> None:
+    """Makes TensorFlow keep the memory of a tensor on the CPU for the next ones, if the environment does not say
+    otherwise (TF_CPU_ALLOCATOR_USE_BFC). It changes nothing once TensorFlow has computed something.
+
+    Where oneDNN is in use, TensorFlow does so anyway. Elsewhere the C library gives each large tensor back to the
+    system, which clears its pages for the next one: 50,000 pages in a short step of a small model.
+    """
+    from tensorflow.python.util import _pywrap_util_port
+
+    if not _pywrap_util_port.IsMklEnabled() and _POOL not in os.environ:
+        os.environ[_POOL] = "1"
+        os.environ.setdefault("TF_CPU_BFC_MEM_LIMIT_IN_MB", str(1 << 30))  # no limit; by default it is 64 GB
+        logging.debug("Memory of tensors is kept for the next ones; %s=0 gives it back.", _POOL)
 
 
 def _wants_tpu() -> bool:

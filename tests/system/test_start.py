@@ -19,7 +19,7 @@ LATER = {"cv2", "jax", "matplotlib", "pandas", "scipy", "sklearn", "tensorflow_d
          "official", "tf_keras", "torch", "transformers", "numba", "googleapiclient"}  # fmt: skip
 
 SCRIPT = """
-import gc, sys
+import gc, resource, sys
 from absl import app, flags
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags
@@ -29,6 +29,12 @@ define_flags(DeviceSettings)
 
 def main(_):
     script.start_tensorflow()
+    import tensorflow as tf
+    pages = []
+    for _ in range(5):
+        x = tf.zeros([1 << 24]) + 1.0  # twice 64 MiB, 32,768 pages
+        pages.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+    print("pages", pages[-1] - pages[-2])
     print("imported", *sorted({name.partition(".")[0] for name in sys.modules}))
     print("frozen", gc.isenabled() and gc.get_freeze_count() > 100000)
     import scipy.sparse, jax, pandas, googleapiclient.discovery
@@ -42,14 +48,17 @@ app.run(main)
 
 @pytest.mark.parametrize("flag", [None, pytest.param("--use_tpu", marks=pytest.mark.slow),
                                   pytest.param("--distribution_strategy=tpu", marks=pytest.mark.slow)])  # fmt: skip
-def test_tensorflow_without_what_scripts_do_not_use(flag):
+@pytest.mark.parametrize("pool", [{}, pytest.param({"TF_CPU_ALLOCATOR_USE_BFC": "0"}, marks=pytest.mark.slow)])
+def test_tensorflow_without_what_scripts_do_not_use(flag, pool):
     command = [sys.executable, "-c", SCRIPT, *([flag] if flag else [])]
-    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
+    environment = {**ENVIRONMENT, "TF_ENABLE_ONEDNN_OPTS": "0", **pool}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     found = {name: values for name, *values in map(str.split, result.stdout.splitlines())}
     assert {"tensorflow", "keras"} < set(found["imported"])
     assert LATER.intersection(found["imported"]) == ({"googleapiclient"} if flag else set())
     assert found["frozen"] == ["True"]
+    assert (int(found["pages"][0]) < 1000) == (not pool)  # the system clears none for a tensor, unless it is asked to
     assert found["later"] == ["True"]  # what was hidden can be imported afterwards
     assert found["finds_tpus"] == [str(flag is not None)]
 
