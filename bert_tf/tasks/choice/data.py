@@ -21,6 +21,7 @@ from bert_tf.data.tables import (
     text_of,
     warn_of_header,
 )
+from bert_tf.tasks.classification.label_checks import EqualTexts
 
 _INTEGER = re.compile(r"-?[0-9]+")
 
@@ -112,7 +113,7 @@ def check_examples(
 def _examples(
     path: str, columns: Columns | None, first_label: str, labels_needed: bool, table: TableSettings
 ) -> Iterator[ChoiceExample]:
-    first, first_line, equal = None, 0, []
+    first, first_line, twice, equal = None, 0, [], EqualTexts(path, labels_needed)
     by_number = columns is not None and bool(_INTEGER.fullmatch(columns.context))
     names = columns.header_names(labels_needed) if columns else []
     for number, (line, row, source) in enumerate(named_rows(path, None if by_number else names, table)):
@@ -137,10 +138,12 @@ def _examples(
             here, there = ("no", "one") if example.label is None else ("a", "none")
             raise ValueError(f"{path}, line {line}: {here} label, but line {first_line} has {there}.")
         if len({*example.choices}) < len(example.choices):
-            equal.append(line)
+            twice.append(line)
+        equal.add((example.context, example.question, *example.choices), row.get(columns.label), line)
         yield dataclasses.replace(example, source=source)
-    if equal:
-        logging.warning("%s: rows with the same choice twice: %d, the first in line %d.", path, len(equal), equal[0])
+    equal.warn()
+    if twice:
+        logging.warning("%s: rows with the same choice twice: %d, the first in line %d.", path, len(twice), twice[0])
 
 
 def _known_layout(names: Sequence[str], path: str, labels_needed: bool) -> Columns:

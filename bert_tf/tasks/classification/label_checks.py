@@ -93,7 +93,7 @@ def _check_numbers(path: str, counts: collections.Counter) -> None:
 
 
 class EqualTexts:
-    """Finds the rows of a training file that have the texts of an earlier row, but not its label.
+    """Finds the rows of a file that have the texts of an earlier row, but not its label.
 
     Texts are compared by their hashes, which are all that is kept of them.
 

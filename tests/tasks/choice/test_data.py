@@ -51,10 +51,11 @@ def test_json_lines(tmp_path, record, columns, expected):
     assert example == ChoiceExample("0", context, question, tuple(choices), label)
 
 
-def test_rows_with_a_choice_twice_are_counted(tmp_path, caplog):
-    path = write(tmp_path, "a.csv", "context,a,b,label\nx,y,z,0\nx,y,y,0\nx, z,z,1\n")
+def test_rows_with_a_choice_twice_or_two_labels_are_counted(tmp_path, caplog):
+    path = write(tmp_path, "a.csv", "context,a,b,label\nx,y,z,0\nx,y,y,0\nx, z,z,1\nx,y,z,1\n")
     read_examples(path, Columns("context", None, ("a", "b"), "label"))
     assert "a.csv: rows with the same choice twice: 2, the first in line 3" in caplog.text
+    assert "another label: 1; the first are line 2 ('0') and line 5 ('1')" in caplog.text
 
 
 def test_eleven_choices_are_in_the_order_of_their_numbers(tmp_path):
