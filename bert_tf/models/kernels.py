@@ -9,7 +9,8 @@ forms that give the same numbers:
   leaving matrix products to oneDNN or cuBLAS, is faster on a CPU than compiling the whole step. A norm takes as long in
   either form, but as one program it is traced once, not in each of 24 places: a third of a first step's tracing.
 
-`set_fused(False)` switches to the plain form, and so does a TPUStrategy in scope: a TPU compiles the whole step.
+`set_fused(False)` switches to the plain form, and so do `plain_forms` and a TPUStrategy in scope: there the whole step
+is compiled.
 
 Shape legend: B batch, S sequence length, Q queries, H hidden size, N attention heads, X any leading axes.
 """
@@ -35,6 +36,11 @@ def set_fused(enabled: bool) -> None:
     if enabled and keras.config.backend() != "tensorflow":
         raise ValueError(f"The fused kernels need the TensorFlow backend; this is {keras.config.backend()}.")
     _switches["fused"] = enabled
+
+
+def plain_forms():
+    """In this context, models are traced in the plain form: for a program of which they are a part."""
+    return _switched("fused", False)
 
 
 def fused_inference():

@@ -325,8 +325,9 @@ class _Run:
     def training_batches(self, first_step: int, share: Share) -> tf.data.Dataset:
         """See `token_rows.training_batches`."""
         run = self.run
+        compiled = distribution.compiles_steps(run.use_xla, self.strategy)
         return self.task.training_batches(
-            batch_size=run.train_batch_size, seed=run.seed, start_step=first_step, whole_step=run.use_xla, share=share,
+            batch_size=run.train_batch_size, seed=run.seed, start_step=first_step, whole_step=compiled, share=share,
             **run.padding,
         )  # fmt: skip
 

@@ -31,6 +31,8 @@ def set_up_devices(devices: DeviceSettings) -> tf.distribute.Strategy:
     """
     if devices.num_virtual_cpus:
         _split_cpu(devices.num_virtual_cpus)
+    if devices.gpu_memory_growth and devices.strategy != "tpu":
+        _grow_gpu_memory()
     strategy = _create_strategy(devices)
     replicas = strategy.num_replicas_in_sync
     logging.info(
@@ -83,6 +85,21 @@ def _split_cpu(number: int) -> None:
         _set_before_start(
             lambda: tf.config.set_logical_device_configuration(cpu, parts), f"--num_virtual_cpus={number}"
         )
+
+
+def _grow_gpu_memory() -> None:
+    """Makes TensorFlow take the memory of GPUs as it is needed, unless it has begun otherwise already (a notebook)."""
+    for gpu in tf.config.get_visible_devices("GPU"):
+        try:
+            tf.config.experimental.set_memory_growth(gpu, True)
+        except (RuntimeError, ValueError) as error:  # started already, or split into devices of a given size
+            logging.info("The memory of %s is taken as set up before this run: %s", gpu.name, error)
+
+
+def compiles_steps(use_xla: bool | None, strategy: tf.distribute.Strategy) -> bool:
+    """Whether the trainer compiles its steps, as the setting says, or if it is None, on GPUs. A TPU does so itself."""
+    on_gpus = any("GPU" in device.upper() for device in strategy.extended.worker_devices)
+    return on_gpus if use_xla is None else use_xla
 
 
 def check_batch_size(

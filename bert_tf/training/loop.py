@@ -211,7 +211,7 @@ def _not_finite(step: int, output_dir: str, writer: checkpoints.Writer) -> NonFi
     return NonFiniteLossError(
         f"The loss or the gradient of step {step} is NaN or infinite. Nothing of this step was "
         f"applied; the newest checkpoint is {checkpoints.latest_checkpoint(output_dir)}. Lower "
-        "--learning_rate, check the data (ids and labels out of range give NaN with --use_xla and on TPUs), "
+        "--learning_rate, check the data (ids and labels out of range give NaN with --use_xla, on GPUs and on TPUs), "
         "or pass --skip_nonfinite_steps to count such steps and leave them out."
     )
 

@@ -198,6 +198,11 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         self.second_moments = [self.add_variable_from_reference(v, name="adam_v") for v in variables]
         self.decayed = [not any(re.search(p, v.path) for p in self.excluded_patterns) for v in variables]
 
+    def learning_rate_at(self, step):
+        """The learning rate after `step` steps, float32."""
+        schedule = isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule)
+        return ops.convert_to_tensor(self._learning_rate(step) if schedule else self._learning_rate)
+
     def step_number(self):
         """The number of the next step, from 1, float32."""
         return ops.cast(self.iterations, "float32") + 1.0

@@ -153,7 +153,7 @@ def _build_and_restore(
         *parts,
         settings.train_batch_size // math.prod(parts),
         settings.dtype,
-        ", XLA" if settings.use_xla else "",
+        ", XLA" if distribution.compiles_steps(settings.use_xla, strategy) else "",
     )
     # Without next-sentence prediction its head and the pooler are not read. Many an ELECTRA is published without its
     # generator; a warning says that it is random.

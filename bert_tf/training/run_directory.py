@@ -245,7 +245,7 @@ _WITHOUT_EFFECT = {
     "question_head", "beam_size", "metric", "teacher", "generator_config_file",
     "distribution_strategy", "num_gpus", "num_virtual_cpus", "use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master",
     "num_tpu_cores", "stop_at_step", "allow_unknown_config_keys", "glue_submission", "resume_from_older", "recompute",
-    "id_column", "copy_columns", "predictions_csv", "encoding",
+    "id_column", "copy_columns", "predictions_csv", "encoding", "use_xla", "gpu_memory_growth",
     BEGINNING, FINISHED,
 }  # fmt: skip
 

@@ -104,11 +104,11 @@ class DeviceSettings:
         choices=("one_device", "mirrored", "multi_worker_mirrored", "tpu"),
     )
     num_gpus: int | None = setting(None, "mirrored: how many GPUs to use. If unset, all of them.", least=1)
+    gpu_memory_growth: bool = setting(
+        True, "Take a GPU's memory as it is needed; if false, nearly all of it at the start (TensorFlow's default)."
+    )
     num_virtual_cpus: int | None = setting(
-        None,
-        "Split the CPU into this many devices, to try mirrored on a machine without GPUs. This makes nothing faster.",
-        least=1,
-        most=MOST_VIRTUAL_CPUS,
+        None, "Split the CPU into so many devices, to try mirrored without GPUs.", least=1, most=MOST_VIRTUAL_CPUS
     )
     use_tpu: bool = setting(False, "The original's name for --distribution_strategy=tpu.", heading=ORIGINAL)
     tpu_name: str | None = setting(None, "Name of the Cloud TPU, or its address grpc://host:8470; local on a TPU VM.")
@@ -124,7 +124,7 @@ class DeviceSettings:
         """The name of the strategy: distribution_strategy, or tpu with the original's use_tpu."""
         return "tpu" if self.use_tpu else self.distribution_strategy
 
-    def check_devices(self, dtype: str, use_xla: bool = False) -> None:
+    def check_devices(self, dtype: str, use_xla: bool | None = None) -> None:
         """Refuses flags that make no sense on the devices, and a TF_CONFIG that does not describe them.
 
         Raises:
@@ -170,9 +170,9 @@ class TrainingSettings(ComputationSettings):
     train_batch_size: int = setting(32, "Examples per step, over all devices.", heading=ORIGINAL, least=1)
     save_checkpoints_steps: int = setting(1000, "Steps between two checkpoints.", least=1)
     iterations_per_loop: int = setting(1000, "Most steps in a call of the graph; fewer if they take over 5 s.", least=1)
-    use_xla: bool = setting(
-        False,
-        "Compile forward and backward with XLA. Good on GPUs; slower on CPUs; not for TPUs.",
+    use_xla: bool | None = setting(
+        None,
+        "Compile the whole step with XLA, once for each shape. If unset, on GPUs; slower on CPUs; not for TPUs.",
         heading="Computation",
     )
     recompute: bool = setting(

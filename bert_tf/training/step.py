@@ -1,14 +1,19 @@
 """The trainer: all that a training step reads and changes, and steps as one graph function. Evaluation and prediction.
 
 This structure works with every strategy (Keras `fit` supports none of it on several replicas): a loop in the graph
-around `strategy.run(replica_step)`, micro-batches inside the step, XLA on forward and backward only, the sum over
-replicas before clipping. Every replica gets its rows of a batch; the counts that a loss divides by are added up over
-all of them. AutoGraph is off: nothing here needs it, and it doubles the tracing time.
+around `strategy.run(replica_step)`, micro-batches inside the step, the sum over replicas before clipping. Every replica
+gets its rows of a batch; the counts that a loss divides by are added up over all of them. AutoGraph is off: nothing
+here needs it, and it doubles the tracing time.
+
+On GPUs, or with `use_xla`, a step is one XLA program; on several replicas three, between which values are added up.
+The loop waits for nothing that a step computes: its state stays on the device, which holds integers of 64 bits only,
+since TensorFlow keeps those of 32 bits in the host's memory.
 """
 
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
@@ -17,11 +22,27 @@ from bert_tf.models import initialize, kernels
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.system.cores import batches_at_once, mapped_in_order
 from bert_tf.system.progress import batches_with_progress
+from bert_tf.training.distribution import compiles_steps
 from bert_tf.training.settings import TrainingSettings
 from bert_tf.weights.bundle import CheckpointReader
 
 _FIRST_LOSS_SCALE = 2.0**15
 _STEPS_TO_DOUBLE_LOSS_SCALE = 2000
+
+
+class State(NamedTuple):
+    """What a step takes over from the one before, besides variables: scalars, the same on every replica.
+
+    step: int64, the number of steps done. failed: whether one was not finite. loss_scale: float32. good_steps: int64,
+    the steps since it changed. gradient_norm: the last. sums: name -> sum over the steps of a call, float32.
+    """
+
+    step: tf.Tensor
+    failed: tf.Tensor
+    loss_scale: tf.Tensor
+    good_steps: tf.Tensor
+    gradient_norm: tf.Tensor
+    sums: dict[str, tf.Tensor]
 
 
 class Trainer:
@@ -57,8 +78,13 @@ class Trainer:
         self._variables = list(model.trainable_variables)
         self._parts = settings.gradient_accumulation_steps
         self._part_size = settings.train_batch_size // (strategy.num_replicas_in_sync * self._parts)
-        if settings.use_xla:
-            self._gradients = tf.function(self._gradients, jit_compile=True, autograph=False)
+        if compiles_steps(settings.use_xla, strategy):
+            if strategy.num_replicas_in_sync == 1:
+                self.replica_step = _one_program(self.replica_step)
+            else:
+                self._totals, self._computed, self._updated = map(
+                    _one_program, (self._totals, self._computed, self._updated)
+                )
         self.steps = tf.function(self._steps, autograph=False)
 
     # --- state
@@ -95,120 +121,132 @@ class Trainer:
           dict of scalars, summed over the steps: the objective's `sums`; `loss`, `steps`, `skipped`; and the last
           `gradient_norm`; `failed`, whether a step was not finite, which is the last that is counted.
         """
-        names = [*self.objective.sum_names, "loss", "steps", "skipped"]
-        start = (0, False, self.loss_scale.read_value(), self.good_steps.read_value(), 0.0,
-                 {name: tf.constant(0.0) for name in names})  # fmt: skip
+        state = self.first_state()
 
-        def body(done, failed, scale, good_steps, norm, totals):
-            results = self.strategy.run(self.replica_step, args=(iterator.get_next(), scale, failed))
-            sums, new_norm, finite = tf.nest.map_structure(
-                lambda value: self.strategy.experimental_local_results(value)[0], results
-            )
-            sums = {name: tf.where(finite, value, 0.0) for name, value in sums.items()}
-            sums["steps"] = tf.cast(finite, tf.float32)
-            sums["skipped"] = tf.cast(~(finite | failed), tf.float32)
-            norm = tf.where(failed, norm, new_norm)
-            # A loss scale of 1 that still overflows is a failure, not a scale that is too large.
-            failed |= ~finite & (not self.settings.skip_nonfinite_steps) & (scale <= 1.0)
-            if self.scales_loss:
-                good_steps = tf.where(finite, good_steps + 1, 0)
-                double = good_steps >= _STEPS_TO_DOUBLE_LOSS_SCALE
-                grown = tf.where(double, scale * 2.0, scale)
-                scale = tf.where(finite, grown, tf.maximum(scale / 2.0, 1.0))
-                good_steps = tf.where(double, 0, good_steps)
-            return done + 1, failed, scale, good_steps, norm, tf.nest.map_structure(tf.add, totals, sums)
+        def body(done, state):
+            results = self.strategy.run(self.replica_step, args=(iterator.get_next(), state))
+            first = tf.nest.map_structure(lambda value: self.strategy.experimental_local_results(value)[0], results)
+            return done + 1, first
 
-        _, failed, scale, good_steps, norm, totals = tf.while_loop(
-            lambda done, *_: done < count, body, start, parallel_iterations=1
-        )
+        # The condition reads the counter alone: were it to read a result, the device would wait in every step.
+        _, state = tf.while_loop(lambda done, _: done < count, body, (0, state), parallel_iterations=1)
+        self.optimizer.iterations.assign(state.step)
         if self.scales_loss:
-            self.loss_scale.assign(scale)
-            self.good_steps.assign(good_steps)
-        return {**totals, "gradient_norm": norm, "failed": failed}
+            self.loss_scale.assign(state.loss_scale)
+            self.good_steps.assign(tf.cast(state.good_steps, tf.int32))
+        return {**state.sums, "gradient_norm": state.gradient_norm, "failed": state.failed}
 
-    def replica_step(self, share, loss_scale, failed=False):
-        """One optimizer step, in replica context.
+    def first_state(self) -> State:
+        """The state at the first step of a call."""
+        names = [*self.objective.sum_names, "loss", "steps", "skipped"]
+        return State(
+            tf.convert_to_tensor(self.optimizer.iterations), tf.constant(False), self.loss_scale.read_value(),
+            tf.cast(self.good_steps, tf.int64), tf.constant(0.0), {name: tf.constant(0.0) for name in names},
+        )  # fmt: skip
 
-        Args:
-          share: the replica's rows of the batch. loss_scale: scalar. failed: whether an earlier step was not finite.
+    def replica_step(self, share: dict, state: State) -> State:
+        """One optimizer step, in replica context. share: the replica's rows of the batch.
 
-        Returns:
-          (sums, gradient norm, whether both are finite), the same on every replica. A step that is not finite, or comes
-          after one, changes nothing except, if such steps are skipped, the step count.
+        A step that is not finite, or comes after one, changes nothing except, if such steps are skipped, their number.
         """
-        optimizer, replicas = self.optimizer, self.strategy.num_replicas_in_sync
         for name, tensor in share.items():
             if tensor.shape[0] not in (None, self._parts * self._part_size):
                 expected = self._parts * self._part_size
                 raise ValueError(f"{name} has {tensor.shape[0]} rows, but a replica's share has {expected}")
         context = tf.distribute.get_replica_context()
+        several = context.num_replicas_in_sync > 1
         add = functools.partial(context.all_reduce, tf.distribute.ReduceOp.SUM)
         # The counts of the whole batch make each replica's loss its exact share of the batch's loss.
-        totals = self.objective.totals(share)
-        if replicas > 1:
-            totals = add(totals)
-        seed = tf.stack([tf.constant(_signed(self.settings.seed)), tf.cast(optimizer.iterations.value, tf.int32)])
+        totals = add(self._totals(share)) if several else self._totals(share)
+        computed = self._computed(share, totals, context.replica_id_in_sync_group, state)
+        # Clip after the sum, so that any number of replicas gives the same step.
+        return self._updated(*(_map_values(add, computed) if several else computed), totals, state)
 
-        def arguments(part):
-            size = self._part_size
-            rows = {name: _rows(tensor, part * size, size) for name, tensor in share.items()}
-            first_row = (context.replica_id_in_sync_group * self._parts + part) * size  # in the whole batch
-            return rows, totals, seed, tf.convert_to_tensor(first_row), loss_scale
+    def _totals(self, share: dict) -> dict:
+        return self.objective.totals(share)
 
-        sums, gradients, squares = self._gradients(*arguments(0))
+    def _computed(self, share: dict, totals: dict, replica, state: State) -> tuple:
+        """Sums, gradients and squares of a replica's share, as `_gradients` returns them for a micro-batch of it."""
+        part = functools.partial(self._gradients, share, totals, replica, state)
+        sums, gradients, squares = part(0)
         if self._parts > 1:
-            further = lambda part: self._gradients(*arguments(part))  # noqa: E731
-            sums, gradients, squares = _add_parts(further, self._parts, (sums, gradients, squares))
-        updated = [(g, s, v) for g, s, v in zip(gradients, squares, self._variables, strict=True) if g is not None]
-        gradients, squares, variables = zip(*updated, strict=True)
-        if replicas > 1:
+            sums, gradients, squares = _add_parts(part, self._parts, (sums, gradients, squares))
+        if self.strategy.num_replicas_in_sync > 1:
             # TensorFlow fixes the shape of what it gathers at the first step, but the rows of a table's gradient are as
             # many as the tokens, which differ from batch to batch.
-            gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-            sums, gradients, squares = _map_values(add, (sums, gradients, squares))
-        # Clip after the sum, so that any number of replicas gives the same step.
+            gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]
+        return sums, gradients, squares
+
+    def _updated(self, sums: dict, gradients: list, squares: list, totals: dict, state: State) -> State:
+        """Updates the variables by the gradient of the whole batch; returns the state after the step."""
+        optimizer, loss_scale = self.optimizer, state.loss_scale
+        updated = [(g, s, v) for g, s, v in zip(gradients, squares, self._variables, strict=True) if g is not None]
+        gradients, squares, variables = zip(*updated, strict=True)
         norm = _global_norm(gradients, squares) / loss_scale
-        finite = tf.math.is_finite(norm) & tf.math.is_finite(sums["loss"]) & ~tf.convert_to_tensor(failed)
+        finite = tf.math.is_finite(norm) & tf.math.is_finite(sums["loss"]) & ~state.failed
         factor = 1.0 / loss_scale
         if self.sum_loss:
             (total,) = totals.values()
             norm, factor = norm * total, factor * total
         if optimizer.global_clipnorm:
             factor = factor * (optimizer.global_clipnorm / tf.maximum(norm, optimizer.global_clipnorm))
-
-        learning_rate = tf.convert_to_tensor(optimizer.learning_rate)
-        scalars = (learning_rate, factor, finite, optimizer.step_number())
-        context.merge_call(functools.partial(self._update, variables), args=(gradients, *scalars))
-        counts = ~tf.convert_to_tensor(failed) if self.settings.skip_nonfinite_steps or self.scales_loss else finite
-        optimizer.iterations.assign_add(tf.cast(counts, tf.int32))
-        return sums, norm, finite
-
-    def _update(self, variables: Sequence, strategy: tf.distribute.Strategy, gradients: Sequence, *scalars) -> None:
-        """Updates each variable by its gradient on all replicas; scalars: those of `optimizer.update_step`."""
+        scalars = optimizer.learning_rate_at(state.step), factor, finite, tf.cast(state.step, tf.float32) + 1.0
         for gradient, variable in zip(gradients, variables, strict=True):
-            strategy.extended.update(
-                variable.value,
-                lambda var, grad, *scalars: self.optimizer.update_step(grad, var, *scalars),
-                args=(gradient, *scalars),
-                group=False,
-            )
+            optimizer.update_step(gradient, variable, *scalars)
+        return self._next_state(state, sums, norm, finite)
 
-    def _gradients(self, features, totals, seed, first_row, loss_scale):
+    def _next_state(self, state: State, sums: dict, norm, finite) -> State:
+        """The state after a step. sums: its own. finite: whether it was applied."""
+        step, failed, scale, good_steps, last_norm, all_sums = state
+        counts = ~failed if self.settings.skip_nonfinite_steps or self.scales_loss else finite
+        sums = {name: tf.where(finite, value, 0.0) for name, value in sums.items()}
+        sums["steps"] = tf.cast(finite, tf.float32)
+        sums["skipped"] = tf.cast(~(finite | failed), tf.float32)
+        norm = tf.where(failed, last_norm, norm)
+        # A loss scale of 1 that still overflows is a failure, not a scale that is too large.
+        failed |= ~finite & (not self.settings.skip_nonfinite_steps) & (scale <= 1.0)
+        if self.scales_loss:
+            good_steps = tf.where(finite, good_steps + 1, 0)
+            double = good_steps >= _STEPS_TO_DOUBLE_LOSS_SCALE
+            grown = tf.where(double, scale * 2.0, scale)
+            scale = tf.where(finite, grown, tf.maximum(scale / 2.0, 1.0))
+            good_steps = tf.where(~double, good_steps, 0)
+        sums = tf.nest.map_structure(tf.add, all_sums, sums)
+        return State(step + tf.cast(counts, step.dtype), failed, scale, good_steps, norm, sums)
+
+    def _gradients(self, share: dict, totals: dict, replica, state: State, part) -> tuple:
         """Forward and backward of one micro-batch; the losses of all parts of a batch add up to its loss.
+
+        Args:
+          share: the replica's rows. totals: those of the whole batch. replica, part: their numbers.
 
         Returns:
           (sums, gradients, squares). The gradient of a variable that the loss does not depend on is None. squares: for
           each gradient None, or, if it consists of slices of a table (a row for each token), half the sum of their
           squares, a scalar.
         """
+        size = self._part_size
+        features = {name: _rows(tensor, part * size, size) for name, tensor in share.items()}
+        seed = tf.stack([tf.constant(_signed(self.settings.seed)), tf.cast(state.step, tf.int32)])
+        first_row = tf.convert_to_tensor((replica * self._parts + part) * size)  # in the whole batch
         with dropout_scope(seed, first_row), tf.GradientTape() as tape, kernels.recomputation(self.settings.recompute):
             outputs = self.model(features, training=True)
             sums = self.objective.sums(outputs, features)
             loss = self.objective.loss(sums, totals)
-            scaled_loss = loss * loss_scale
+            scaled_loss = loss * state.loss_scale
         gradients = tape.gradient(scaled_loss, [variable.value for variable in self._variables])
         squares = [_half_square(g.values) if isinstance(g, tf.IndexedSlices) else None for g in gradients]
         return {"loss": loss, **sums}, gradients, squares
+
+
+def _one_program(function: Callable) -> Callable:
+    """The function, compiled by XLA as a whole: what would be small programs of their own elsewhere is part of it."""
+
+    def plain(*arguments):
+        with kernels.plain_forms():
+            return function(*arguments)
+
+    return tf.function(plain, jit_compile=True, autograph=False)
 
 
 def _add_parts(part: Callable, parts: int, first: tuple) -> tuple:

@@ -37,6 +37,10 @@ class _Compiled:
         texts = [self.compiled.experimental_get_compiler_ir(*specs)(stage="hlo") for specs in traces]
         found = {mark for text in texts for mark in (*_DYNAMIC, *_HOST) if mark in text}
         found |= {str(spec) for specs in traces for spec in specs if not spec.shape.is_fully_defined()}
+        features = [spec for specs in traces for spec in specs if spec.shape.rank]  # and scalars, the loop's state
+        found |= {
+            str(spec) for spec in features if spec.dtype not in (tf.int32, tf.float32)
+        }  # GPUs have no use for them
         modules = [text.count("HloModule ") for text in texts]
         return {"name": self.name, "traces": len(traces), "modules": modules, "found": sorted(found)}
 

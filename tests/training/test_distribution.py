@@ -71,6 +71,27 @@ def test_settings_that_no_machine_has(settings, message):
         devices.check_devices("float32")
 
 
+@pytest.mark.parametrize(
+    ("settings", "late", "grown"),
+    [({}, False, ["one", "two"]), ({"gpu_memory_growth": False}, False, []), ({}, True, [])],
+)
+def test_memory_of_gpus_is_taken_as_needed(monkeypatch, caplog, settings, late, grown):
+    """Where TensorFlow has started before, as in a notebook, it stays as it is."""
+    found, gpus = [], [tf.config.PhysicalDevice(name, "GPU") for name in ("one", "two")]
+
+    def set_growth(gpu, enabled):
+        if late:
+            raise RuntimeError("Physical devices cannot be modified after being initialized")
+        found.append(gpu.name if enabled else None)
+
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: gpus)
+    monkeypatch.setattr(tf.config.experimental, "set_memory_growth", set_growth)
+    with caplog.at_level("INFO", logger="absl"):
+        strategy_of(**settings)
+    assert found == grown
+    assert ("The memory of one is taken as set up before this run" in caplog.text) == late
+
+
 @pytest.mark.parametrize("name", ["one_device", "mirrored"])
 def test_more_gpus_than_there_are(name):
     found = len(tf.config.list_physical_devices("GPU"))

@@ -143,11 +143,12 @@ def test_the_whole_train_evaluate_and_predict_step_compiles(golden):
     try:
         model, optimizer = build(strategy, dropout=0.1, rate=1e-3)
         trainer = trainer_of(model, optimizer, PretrainingObjective, strategy, batch_size=4, seed=3)
-        compiled = tf.function(trainer.replica_step, jit_compile=True)
+        compiled, state = tf.function(trainer.replica_step, jit_compile=True), trainer.first_state()
         for number in range(3):
             batch = {name: tf.constant(value[number]) for name, value in batches.items()}
-            _, _, finite = strategy.run(compiled, args=(batch, tf.constant(1.0)))
-            assert bool(finite)
+            state = strategy.run(compiled, args=(batch, state))
+        assert float(state.sums["steps"]) == 3.0
+        optimizer.iterations.assign(state.step)  # as a call of several steps does at its end
         variables = initialize.training_variables(model, optimizer)
         assert_same(expected, {name: v.numpy() for name, v in variables.items()}, 2e-5)
     finally:
@@ -160,9 +161,11 @@ def test_the_whole_train_evaluate_and_predict_step_compiles(golden):
         np.testing.assert_allclose(evaluate(batch)[name], value, rtol=1e-5)
 
 
-def classified(strategy) -> dict:
+@functools.cache
+def classified(replicas: int, **options) -> dict:
     """The weights of a classifier after three steps on batches of different lengths."""
     keras.utils.set_random_seed(1)
+    strategy = one_device() if replicas == 1 else mirrored(replicas)
     with strategy.scope():
         model = BertForSequenceClassification(BertConfig.from_dict({**CONFIG, "num_hidden_layers": 1}), num_labels=2)
         model.build()
@@ -177,16 +180,19 @@ def classified(strategy) -> dict:
 
     wide, one = tf.TensorSpec([4, None], tf.int32), tf.TensorSpec([4], tf.int32)
     specs = {"input_ids": wide, "input_mask": wide, "segment_ids": wide, "label_ids": one}
-    train = trainer_of(model, optimizer, strategy=strategy, batch_size=4, seed=3).steps
+    train = trainer_of(model, optimizer, strategy=strategy, batch_size=4, seed=3, **options).steps
     data = feed(strategy, tf.data.Dataset.from_generator(batches, output_signature=specs))
     train(data, 3)
     return {name: v.numpy() for name, v in initialize.model_variables(model).items()}
 
 
-@pytest.mark.slow  # in small: the runs of test_fine_tuning_runs.py on one device
-def test_batches_of_several_lengths_on_two_replicas():
+@pytest.mark.parametrize(
+    ("replicas", "use_xla", "parts"), [(1, True, 1), *slow((1, True, 2), (2, None, 1), (2, True, 1))]
+)
+def test_batches_of_several_lengths(replicas, use_xla, parts):
     """The gradient of a table has a row for each token, so another number of rows in each of these steps."""
-    assert_same(classified(one_device()), classified(mirrored(2)), 1e-5)
+    changed = classified(replicas, use_xla=use_xla, gradient_accumulation_steps=parts)
+    assert_same(classified(1), changed, 1e-5)
 
 
 # --- precision --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,148 @@
+"""What a GPU is given, from graphs traced for GPUs that are not there: few programs, and no wait in the loop."""
+
+import functools
+from collections.abc import Iterator
+
+import pytest
+import tensorflow as tf
+from helpers.every_model import CONFIG, MODELS, ROWS
+from helpers.slow import slow
+from helpers.training_steps import feed, one_device, trainer_of
+
+from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
+from bert_tf.models.task_models import BertForMaskedLM, BertForSequenceClassification
+from bert_tf.training.optimization import create_optimizer
+
+
+def gpus(count: int) -> tf.distribute.Strategy:
+    """A strategy of GPUs, whether there are any or not: steps can be traced for it."""
+    names = [f"/gpu:{number}" for number in range(count)]
+    return tf.distribute.OneDeviceStrategy(names[0]) if count == 1 else tf.distribute.MirroredStrategy(names)
+
+
+def adapted():
+    model = BertForSequenceClassification(CONFIG, 5)
+    model.bert.add_lora(4, 8.0)
+    return model
+
+
+def taught():
+    student, teacher = BertForMaskedLM(CONFIG), BertForMaskedLM(CONFIG)
+    for model in (student, teacher):
+        model.build()
+    return TaughtLanguageModel(student, teacher, LanguageDistillation())
+
+
+CASES = {**MODELS, "adapted": (adapted, MODELS["classifier"][1]), "taught": (taught, MODELS["masked"][1])}
+OPTIONS = {
+    "plain": {},
+    "all": {"gradient_accumulation_steps": 2, "recompute": True, "scale": 1024.0, "skip_nonfinite_steps": True},
+}
+
+USUAL = {1: ("pretraining", "plain"), 2: ("classifier", "all")}  # by the number of replicas
+
+
+@functools.cache
+def loop_of(strategy_of, replicas: int, case: str, options: str) -> tuple:
+    """The body and the condition of the loop of steps, and the graph's functions by their names."""
+    make, features = CASES[case]
+    strategy = strategy_of(replicas)
+    with strategy.scope():
+        model = make()
+        if not isinstance(model, TaughtLanguageModel):
+            model.build()
+        optimizer = create_optimizer("adamw", 1e-3, 10, 1)
+        optimizer.build(model.trainable_variables)
+    trainer = trainer_of(model, optimizer, strategy=strategy, batch_size=ROWS, **OPTIONS[options])
+    iterator = feed(strategy, tf.data.Dataset.from_tensors(features).repeat())
+    graph = trainer.steps.get_concrete_function(iterator, tf.constant(1)).graph.as_graph_def()
+    functions = {function.signature.name: function for function in graph.library.function}
+    (loop,) = (node for node in graph.node if node.op == "While")
+    return *(functions[loop.attr[name].func.name] for name in ("body", "cond")), functions
+
+
+def called(node, functions: dict) -> list:
+    return [functions[value.func.name] for value in node.attr.values() if value.func.name in functions]
+
+
+def operations(function, functions: dict) -> Iterator:
+    """The operations of a function and of those that it calls; a function that XLA compiles is one operation."""
+    for node in function.node_def:
+        inner = called(node, functions)
+        if not inner or any(one.attr["_XlaMustCompile"].b for one in inner):
+            yield node
+        else:
+            for one in inner:
+                yield from operations(one, functions)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "case", "options"),
+    [
+        *((replicas, *case) for replicas, case in USUAL.items()),
+        *slow(
+            (1, "pretraining", "all"),
+            (2, "electra", "plain"),
+            *((1, case, "plain") for case in sorted(CASES) if case != "pretraining"),
+        ),
+    ],
+)
+def test_programs_of_a_step(replicas, case, options):
+    """One on one GPU: the batch goes in, and all that the next step reads comes out. Else three, and sums between."""
+    body, _, functions = loop_of(gpus, replicas, case, options)
+    found = list(operations(body, functions))
+    programs = [node for node in found if called(node, functions)]
+    assert len(programs) == (1 if replicas == 1 else 3 * replicas)
+    assert all("GPU" in node.device for node in programs)
+    passing = {"Const", "Identity", "IdentityN", "NoOp"}  # and the count of the steps
+    rest = sorted({node.op for node in found if node not in programs} - passing)
+    if replicas == 1:
+        assert rest == ["AddV2", "IteratorGetNext"]
+    else:
+        shapes = {"Pack", "Prod", "Reshape"}
+        assert {*rest} - shapes == {"AddV2", "CollectiveReduceV2", "ConcatV2", "IteratorGetNext", "SplitV"}
+
+
+def producers(function, name: str) -> set[str]:
+    """The operations and arguments of a function that one of its results is computed from.
+
+    Operations that only have to be begun before others are not among them: on a GPU nobody waits for these.
+    """
+    nodes = {node.name: node for node in function.node_def}
+    found, waiting = set(), [function.ret[name]]
+    while waiting:
+        first = waiting.pop().split(":")[0]
+        if first not in found:
+            found.add(first)
+            waiting += [value for value in nodes[first].input if value[0] != "^"] if first in nodes else []
+    return found
+
+
+@pytest.mark.parametrize(
+    ("strategy_of", "replicas"), [(gpus, 1), (gpus, 2), (lambda _: one_device(), 1)], ids=["gpu", "gpus", "cpu"]
+)
+def test_whether_the_loop_goes_on_depends_on_no_gradient(strategy_of, replicas):
+    body, condition, _ = loop_of(strategy_of, replicas, *USUAL[replicas])
+    (result,) = condition.ret  # a name
+    numbers = {argument.name: number for number, argument in enumerate(condition.signature.input_arg)}
+    read = {numbers[name] for name in producers(condition, result) if name in numbers}
+    ops = {node.name: node.op for node in body.node_def}
+    arguments, results = (
+        [argument.name for argument in part] for part in (body.signature.input_arg, body.signature.output_arg)
+    )
+    assert read
+    for number in read:
+        found = producers(body, results[number])
+        assert {ops[name] for name in found if name in ops} <= {"AddV2", "Const", "Identity", "NoOp"}
+        assert {arguments.index(name) for name in found if name in arguments} <= read
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_batches_wait_on_the_gpus(replicas):
+    """The strategy's iterators copy them there ahead."""
+    assert isinstance(
+        feed(gpus(replicas), tf.data.Dataset.from_tensors(MODELS["next"][1])), tf.distribute.DistributedIterator
+    )
+    body, _, functions = loop_of(gpus, replicas, *USUAL[replicas])
+    nexts = [node for node in operations(body, functions) if node.op == "IteratorGetNext"]
+    assert len(nexts) == replicas and not any("CPU" in node.device for node in nexts)
