@@ -8,6 +8,7 @@ import copy
 import dataclasses
 import json
 import math
+import numbers
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -345,6 +346,10 @@ class BertConfig:
         Raises:
           ValueError: names the key and the value.
         """
+        for key in self.keys():
+            value = getattr(self, key)
+            if isinstance(value, numbers.Number) and hasattr(value, "item"):  # NumPy's, which is not for JSON
+                setattr(self, key, value.item())
         for key in (key for key in _SIZES if key in self.keys()):
             value = getattr(self, key)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -435,9 +440,9 @@ def check_frozen_layers(config: BertConfig, count: int | None) -> None:
     whole_number(count, "freeze_layers", 0)
     order = config.block_order
     if not 0 <= count <= len(order):
-        raise ValueError(f"--freeze_layers={count}: the model has {len(order)} layers.")
+        raise ValueError(f"freeze_layers={count}: the model has {len(order)} layers.")
     if set(order[:count]) & set(order[count:]):
         raise ValueError(
-            f"--freeze_layers={count}: layers of this {config.title} share their weights; freeze 0 of them (the "
+            f"freeze_layers={count}: layers of this {config.title} share their weights; freeze 0 of them (the "
             f"embeddings alone) or all {len(order)}."
         )

@@ -86,7 +86,7 @@ class Embeddings(ConfiguredLayer):
         elif length > most:
             raise ValueError(
                 f"A sequence of {length} tokens is longer than the {most} of max_position_embeddings="
-                f"{self.config.max_position_embeddings} of {file_name}: lower max_seq_length."
+                f"{self.config.max_position_embeddings} of {file_name}: lower max_seq_length (or max_length)."
             )
 
 

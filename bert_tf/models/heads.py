@@ -6,6 +6,7 @@ Shape legend: B batch, S sequence length, H hidden size, E embedding size, P pre
 C classes.
 """
 
+import numbers
 from collections.abc import Sequence
 
 import keras
@@ -157,8 +158,9 @@ class ClassifierModel(TaskModel):
     ):
         super().__init__(objective, config, seed, **kwargs)
         dropout_rate = getattr(self.config, self.usual_dropout) if dropout_rate is None else dropout_rate
-        if not isinstance(num_labels, int) or num_labels < 1:
+        if not isinstance(num_labels, numbers.Integral) or num_labels < 1:
             raise ValueError(f"num_labels must be a positive integer, not {num_labels!r}")
+        num_labels = int(num_labels)  # not NumPy's, which is not for JSON
         if isinstance(dropout_rate, str) or not 0 <= dropout_rate < 1:
             raise ValueError(f"dropout_rate must be a probability, 0 <= p < 1, not {dropout_rate!r}")
         head.check_num_labels(num_labels)

@@ -105,7 +105,10 @@ def features_with_labels(objective, x, y=None, sample_weight=None) -> dict:
             f"The features are {', '.join(sorted(map(str, features))) or 'none'}."
         )
     if sample_weight is not None:
-        weights = ops.cast(sample_weight, "float32")
+        every = sample_weight if isinstance(sample_weight, list | tuple) else [sample_weight]  # Keras: one for each y
+        weights, shape = sum(ops.cast(each, "float32") for each in every) / len(every), known_shape(features[names[0]])
+        if shape is not None and len(weights.shape) > max(len(shape), 1):
+            raise ValueError(f"sample_weight must be of the shape of {names[0]}, {shape}, not {tuple(weights.shape)}.")
         if "example_weights" in features:
             weights = weights * ops.cast(features["example_weights"], "float32")
         features["example_weights"] = weights

@@ -59,6 +59,8 @@ class NamedInputs:
     known_inputs: Sequence[str] = ENCODER_INPUTS
 
     def __call__(self, inputs=None, *args, **kwargs):
+        by_name = [] if inputs is not None else [*self.known_inputs, *OTHER_NAMES]
+        check_names(kwargs, type(self).call, type(self).__name__, by_name)
         if inputs is None:  # model(**tokenizer(texts))
             inputs = {name: kwargs.pop(name) for name in (*self.known_inputs, *OTHER_NAMES) if name in kwargs}
         _refuse_text(inputs, type(self).__name__, _CALL)
@@ -114,11 +116,20 @@ def _check_shapes(inputs: Mapping) -> None:
     ids = inputs["input_ids"]
     if not hasattr(ids, "shape"):
         raise TypeError(f"input_ids must be an array of ids, not a {type(ids).__name__}; several inputs are a dict.")
-    if "float" in str(getattr(ids, "dtype", "")):
+    kind = str(getattr(ids.dtype, "name", ids.dtype)).removeprefix("torch.")
+    if kind not in ("int16", "int32", "int64"):
+        raise TypeError(f"input_ids must be whole numbers, not {kind}: give them as int32.")
+    if hasattr(ids, "to_tensor") or hasattr(ids, "dense_shape"):
         raise TypeError(
-            f"input_ids must be whole numbers, not {getattr(ids.dtype, 'name', ids.dtype)}: give them as int32."
+            f"input_ids must be an array, not a {type(ids).__name__}: pad its rows, as tokenizer(texts) does."
         )
+    mask = inputs.get("input_mask")
+    if isinstance(mask, np.ndarray) and mask.size and not 0 <= mask.min() <= mask.max() <= 1:
+        odd = mask.max() if mask.min() >= 0 else mask.min()
+        raise ValueError(f"input_mask must be 1 for tokens and 0 for padding, not {odd}.")
     rows = known_shape(ids)
+    if rows is not None and len(rows) == 1:
+        raise ValueError(f"input_ids must be [batch, sequence]; got shape {rows}.")
     if rows is not None and 0 in rows:
         raise ValueError(f"input_ids has no tokens: its shape is {rows}.")
     for name in _OF_TOKENS:
@@ -191,6 +202,11 @@ def _checked(model, method: str, args: Sequence, kwargs: Mapping) -> dict:
         size = arguments.get("validation_batch_size")
         checked = _checked_data(model, parts, "validation_data", f"validation_data={_DATASET}", size)
         arguments["validation_data"] = tuple(checked) if isinstance(held_out, tuple) else checked[0]
+    if hasattr(arguments.get("x"), "element_spec") and method == "fit":
+        arguments.setdefault("shuffle", False)  # by default Keras would, and warn that it can't
+    for one in keras.tree.flatten(arguments.get("callbacks") or ()):
+        if isinstance(one, type) or not hasattr(one, "set_model"):
+            raise TypeError(f"callbacks must be objects such as keras.callbacks.EarlyStopping(), not {one!r:.80}.")
     if arguments.get("class_weight") is not None:
         arguments["class_weight"] = _class_weight(model, arguments)
     return arguments
@@ -199,7 +215,7 @@ def _checked(model, method: str, args: Sequence, kwargs: Mapping) -> dict:
 def _checked_data(model, data: Sequence, who: str, instead: str, batch_size: int | None) -> list:
     """Inputs, and if given labels and weights, with arrays for lists of numbers."""
     x, y, *weights = *data, *[None] * (2 - len(data))
-    is_table = hasattr(x, "columns") and any(holds_text(x[name]) for name in x.columns)
+    is_table = hasattr(x, "columns") and any(holds_text(x[name]) or x[name].dtype == "object" for name in x.columns)
     if is_table or (x is None and y is None):
         raise TypeError(f"{who} takes token ids, not {'nothing' if x is None else 'a table'}: {instead}. {_TOKENIZER}")
     for part in (x, *keras.tree.flatten(getattr(x, "element_spec", ()))):
@@ -212,7 +228,15 @@ def _checked_data(model, data: Sequence, who: str, instead: str, batch_size: int
             )
         _check_label_names(model, x)
         return list(data)
+    first = x[0] if isinstance(x, list | tuple) and x else x
+    first = first[0] if isinstance(first, list | tuple) and first else first
+    if isinstance(x, list | tuple) and (not x or isinstance(first, Mapping)):
+        raise TypeError(f"{who} takes one dict of arrays, not a list of them: {instead}.")
     x = {name: _as_array(value, name) for name, value in x.items()} if isinstance(x, Mapping) else _as_array(x, "x")
+    if isinstance(x, Mapping):
+        _check_shapes(named_inputs(x, model.known_inputs, type(model).__name__))
+    if isinstance(y, numbers.Number) or getattr(y, "shape", None) == ():
+        raise TypeError(f"{who}: labels must be a list or an array, one for each row of input_ids, not {y!r:.80}.")
     if holds_text(y):
         raise TypeError(f"{who}: labels are numbers, not names: {instead}, or model.labels.index(name) of each.")
     names = getattr(getattr(model, "objective", None), "label_names", ("y",))
@@ -220,11 +244,9 @@ def _checked_data(model, data: Sequence, who: str, instead: str, batch_size: int
         y = {name: _as_array(value, name) for name, value in y.items()}
     else:
         y = [_as_array(part, "y") for part in y] if isinstance(y, list) and len(names) > 1 else _as_array(y, "y")
-    weights = [_as_array(value, "sample_weight") for value in weights]
+    weights = [_checked_weights(who, value) for value in weights]
     if any(str(getattr(part, "dtype", "")) in ("object", "category") for part in keras.tree.flatten(y)):
         raise TypeError(f"{who}: labels are numbers, one for each row of input_ids, not objects, None or categories.")
-    if weights and isinstance(weights[0], np.ndarray) and (weights[0] < 0).any():
-        raise ValueError(f"{who}: sample_weight must be at least 0.")
     rows = known_shape(x.get("input_ids") if isinstance(x, Mapping) else x)
     for part in map(known_shape, keras.tree.flatten([y, weights])):
         if rows and part and part[0] != rows[0]:
@@ -232,6 +254,22 @@ def _checked_data(model, data: Sequence, who: str, instead: str, batch_size: int
                 f"{who}: {rows[0]} rows of input_ids and {part[0]} labels or weights: give as many of each."
             )
     return [x, y, *weights][: max(len(data), 1)]
+
+
+def _checked_weights(who: str, weights):
+    """A sample_weight, as an array if it is a list of numbers."""
+    weights = _as_array(weights, "sample_weight")
+    if isinstance(weights, str | numbers.Number) or (
+        isinstance(weights, Mapping) and not all(map(holds_text, weights))
+    ):
+        advice = "; weights by class are class_weight" if isinstance(weights, Mapping) else ""
+        raise TypeError(f"{who}: sample_weight must be an array, a number for each row, not {weights!r:.80}{advice}.")
+    if isinstance(weights, np.ndarray):
+        if weights.dtype.kind not in "biuf":
+            raise TypeError(f"{who}: sample_weight must be numbers, not {weights.dtype}.")
+        if not ((weights >= 0) & (weights < np.inf)).all():
+            raise ValueError(f"{who}: sample_weight must be finite and at least 0.")
+    return weights
 
 
 def _check_label_names(model, data) -> None:
@@ -371,6 +409,10 @@ def _in_one_line() -> Iterator[None]:
         found = re.search(r"assertion failed: \[(.* has the value\] .*)\]$", str(error), re.MULTILINE)
         if found:
             raise ValueError(found[1].replace("] [", " ").replace(" ;", ";") + ".") from None
+        if found := re.match(r"Unknown variable: <Variable path=([^,]+),", str(error)):
+            raise ValueError(
+                f"The optimizer was made for another model, without {found[1]}: compile a new one."
+            ) from None
         found = re.match(r"Exception encountered .*\n\n\x1b\[1m([^\n]+)\x1b\[0m\n\nArguments received", str(error))
         if found and type(error) in (TypeError, ValueError):
             raise type(error)(found[1]) from None

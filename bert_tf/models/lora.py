@@ -47,7 +47,7 @@ def check_lora_rank(config: BertConfig, rank: int | None) -> None:
     if rank is not None:
         whole_number(rank, "lora_rank", 0)
     if rank is not None and not 1 <= rank <= config.hidden_size:
-        raise ValueError(f"--lora_rank={rank}: from 1 to the hidden_size of this {config.title}, {config.hidden_size}.")
+        raise ValueError(f"lora_rank={rank}: from 1 to the hidden_size of this {config.title}, {config.hidden_size}.")
 
 
 def is_adapter(name: str) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from absl import logging
 
 from bert_tf.models.head_config import CLASSIFIERS, HeadConfig
+from bert_tf.system.checks import whole_number
 from bert_tf.system.messages import some
 from bert_tf.weights.mapping import Weights, base_name
 
@@ -130,6 +131,8 @@ def fitted(
       ValueError: see `pretrained.from_pretrained`.
     """
     kind, labels, layer = model_class.__name__, arguments.get("labels"), layer_in(weights)
+    if arguments.get("num_labels") is not None:
+        whole_number(arguments["num_labels"], "num_labels")
     names = list(labels or ())
     if labels is not None:
         given, head = head.labels, dataclasses.replace(head, labels=None)

@@ -145,8 +145,11 @@ def all_names(config_class: type[BertConfig], is_there: Callable[[str], bool]) -
     return list(expected_shapes(types.SimpleNamespace(**sizes, block_order=range(max(blocks, 1)))))
 
 
-def check_depth(weights: Weights, config: BertConfig, config_name: str) -> None:
+def check_depth(weights: Weights, config: BertConfig, config_name: str, is_own: bool = False) -> None:
     """Refuses a configuration of more layers than the weights have, which would stay random; warns of one of fewer.
+
+    Args:
+      is_own: the configuration is that of the weights, so that one of fewer layers is a mistake, too.
 
     Raises:
       ValueError: says how many there are.
@@ -154,7 +157,7 @@ def check_depth(weights: Weights, config: BertConfig, config_name: str) -> None:
     there, wanted = num_blocks_of(weights.shapes), config.num_hidden_layers
     if config.block_order != list(range(wanted)):  # layers share blocks, whose number is not that of the layers
         return
-    if 0 < there < wanted:
+    if 0 < there < wanted or (is_own and 0 < wanted < there):
         raise ValueError(
             f"{config_name} does not fit the weights of {weights.path}: num_hidden_layers is {wanted}, but they have "
             f"{there} layers."
@@ -172,7 +175,7 @@ def check_shapes(weights: Weights, config: BertConfig, config_name: str) -> None
     Raises:
       ValueError: lists names, expected and found shapes, also of encoder variables that only one of the two has.
     """
-    check_depth(weights, config, config_name)
+    check_depth(weights, config, config_name, is_own=True)
     expected = expected_shapes(config)
     encoder, head = f"{config.model_type}/", pooler(config.model_type)  # a model without a pooler can still be used
     wrong = [

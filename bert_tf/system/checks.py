@@ -71,6 +71,8 @@ def path_of(path, reader: str) -> str:
             f"{reader} takes the path of a model, not {path!r:.80}: give the directory that save_pretrained wrote."
         )
     path = os.fspath(path)
+    if not path:
+        raise ValueError(f"{reader} is given an empty path.")
     if path.endswith(".keras") and not os.path.isdir(path):
         raise ValueError(
             f"{path}: keras.models.load_model opens a .keras file; {reader} takes the directory that the model's "
@@ -340,7 +342,7 @@ def list_of(items, name: str, what: str, line: str | None = None) -> list:
         problem = "a single string"
     elif isinstance(items, Mapping) or hasattr(items, "columns"):
         problem = f"a {type(items).__name__}: give one of its columns"
-    elif not isinstance(items, Iterable) or isinstance(items, set | frozenset):
+    elif not isinstance(items, Iterable) or isinstance(items, set | frozenset) or getattr(items, "shape", None) == ():
         problem = f"{items!r:.80}"
     if problem:
         raise TypeError(f"{name} must be a list of {what}, not {problem}{f'; for one write {line}' if line else ''}")

@@ -330,6 +330,8 @@ class WordPieces(Tokenizer):
     vocab_name = VOCAB
 
     def __init__(self, vocab_file: str):
+        if not isinstance(vocab_file, str | os.PathLike):
+            raise TypeError(f"vocab_file must be the path of a vocabulary, not {vocab_file!r:.80}.")
         vocab_file = os.fspath(vocab_file)
         if is_folder(vocab_file):
             name = type(self).__name__

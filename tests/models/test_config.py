@@ -6,9 +6,11 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from bert_tf.models.config import BertConfig, check_vocab_size
+from bert_tf.models.task_models import BertForSequenceClassification
 
 RELEASED = """{
   "attention_probs_dropout_prob": 0.1,
@@ -120,6 +122,16 @@ def test_unknown_key_is_an_error_unless_allowed(tmp_path, caplog):
         BertConfig.from_dict({"vocab_size": 5, "model_type": "bert"})
     with pytest.raises(ValueError, match="to_dict"):
         BertConfig.from_dict({"vocab_size": 5, "to_dict": 1}, allow_unknown=True)
+
+
+def test_numpys_numbers_are_numbers(tmp_path):
+    config = BertConfig(
+        np.int64(9), hidden_size=np.int32(8), num_attention_heads=2, hidden_dropout_prob=np.float64(0.5)
+    )
+    config.save(str(tmp_path / "bert_config.json"))
+    assert BertConfig.from_json_file(str(tmp_path / "bert_config.json")) == config
+    model = BertForSequenceClassification(config, num_labels=np.int64(3))
+    assert type(model.num_labels) is int is type(config.vocab_size)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from helpers.every_model import MODELS, ROWS, inputs
 
-NUMBERS = np.array([0, 1, 3, 1])
+NUMBERS, IDS = np.array([0, 1, 3, 1]), inputs()["input_ids"]
 CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy
 
 
@@ -135,6 +135,7 @@ def test_a_second_compile_forgets_the_first():
     ("classifier", [1, None, 0, 1], "^fit: labels are numbers, one for each row of input_ids, not objects, None"),
     ("classifier", pandas.Series([1, 0, 2, 1], dtype="category"), "^fit: labels are numbers, one for each row"),
     ("classifier", [0.5, 1, 2, 0], r"^label_ids\[\d\] is 0.5, but must be a class, from 0 to 4"),
+    ("classifier", 1, "^fit: labels must be a list or an array, one for each row of input_ids, not 1"),
     ("classifier", NUMBERS[:3], "^fit: 4 rows of input_ids and 3 labels or weights: give as many of each"),
     ("labels", NUMBERS, r"^label_ids must be \[batch, 3\], not \(4,\)"),
     ("labels", np.eye(4)[NUMBERS], r"^label_ids must be \[batch, 3\], not \(4, 4\)"),
@@ -151,6 +152,71 @@ def test_labels_that_do_not_fit(name, labels, message):
         model.fit(MODELS[name][1], validation_data=(inputs(), labels), verbose=0)
 
 
+@pytest.mark.parametrize(("changed", "message"), [
+    ({"input_ids": IDS > 9}, "^input_ids must be whole numbers, not bool: give them as int32"),
+    ({"input_ids": IDS.astype("uint8")}, "^input_ids must be whole numbers, not uint8: give them as int32"),
+    ({"input_ids": IDS.astype("object")}, "^input_ids must be whole numbers, not object: give them as int32"),
+    ({"input_ids": tf.ragged.constant([[1, 2], [3]]), "input_mask": None, "segment_ids": None},
+     "^input_ids must be an array, not a RaggedTensor: pad its rows, as tokenizer"),
+    ({"input_ids": tf.sparse.from_dense(IDS)}, "^input_ids must be an array, not a SparseTensor: pad its rows, as tok"),
+    ({"input_ids": IDS[0]}, r"^input_ids must be \[batch, sequence\]; got shape \(6,\)"),
+    ({"input_ids": IDS[:0]}, r"^input_ids has no tokens: its shape is \(0, 6\)"),
+    ({"input_mask": np.ones_like(IDS).T}, r"^input_mask must have the shape of input_ids, \(4, 6\), not \(6, 4\)"),
+    ({"input_mask": 2 * np.ones_like(IDS)}, "^input_mask must be 1 for tokens and 0 for padding, not 2"),
+    ({"attention_mask": -np.ones_like(IDS), "input_mask": None}, "^input_mask must be 1 .* and 0 for padding, not -1"),
+])  # fmt: skip
+def test_inputs_that_are_none(changed, message):
+    model, features = compiled(), {name: value for name, value in inputs(**changed).items() if value is not None}
+    for call in (model, model.predict, lambda x: model.fit(x, NUMBERS, verbose=0)):
+        with pytest.raises((TypeError, ValueError), match=message) as caught:
+            call(features)
+        assert "\n" not in str(caught.value)
+
+
+def test_calls_of_what_is_not_there():
+    model = compiled()
+    with pytest.raises(
+        TypeError, match=r"^BertForSequenceClassification has no argument trainng \(did you mean training"
+    ):
+        model(inputs(), trainng=True)
+    with pytest.raises(TypeError, match=r"has no argument atention_mask \(did you mean attention_mask\?\)"):
+        model(input_ids=IDS, atention_mask=IDS)
+    for x in ([], [inputs()], [(inputs(), NUMBERS)]):
+        with pytest.raises(
+            TypeError, match="^predict takes one dict of arrays, not a list of them: model.predict.token"
+        ):
+            model.predict(x)
+
+
+def test_an_optimizer_of_another_model():
+    optimizer = keras.optimizers.SGD()
+    for model in (MODELS["classifier"][0](), MODELS["tagger"][0]()):
+        model.compile(optimizer, run_eagerly=True)
+        if not optimizer.built:
+            model.fit(inputs(), NUMBERS, verbose=0)
+    with pytest.raises(
+        ValueError, match="^The optimizer was made for another model, without .*: compile a new one"
+    ) as caught:
+        model.fit(MODELS["tagger"][1], verbose=0)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_dataset_is_not_warned_of(recwarn):
+    """Keras warns that it can't shuffle a dataset, which nobody asked for."""
+    compiled().fit(dataset(inputs(), NUMBERS), verbose=0)
+    assert not [warning for warning in recwarn if "shuffle" in str(warning.message)]
+
+
+def test_weights_of_two_labels_are_those_of_the_rows():
+    """Keras gives one for each label."""
+    positions, weights = [NUMBERS, NUMBERS], [1.0, 0.0, 0.5, 2.0]
+    keras.utils.set_random_seed(1)
+    model = compiled("questions")
+    found = model.evaluate(inputs(), positions, sample_weight=np.array(weights), verbose=0)
+    named = inputs(start_positions=NUMBERS, end_positions=NUMBERS, example_weights=np.array(weights, np.float32))
+    assert found == model.evaluate(named, verbose=0)
+
+
 def test_lists_of_numbers_are_arrays():
     for name, labels in (("classifier", [0, 1, 3, 1]), ("labels", [[0, 1, 1]] * 4), ("questions", [[0, 1, 2, 0]] * 2)):
         model = compiled(name)
@@ -161,7 +227,13 @@ def test_lists_of_numbers_are_arrays():
 
 @pytest.mark.parametrize(("arguments", "message"), [
     ({"sample_weight": [1, 1, 1]}, "^fit: 4 rows of input_ids and 3 labels or weights"),
-    ({"sample_weight": -np.ones(4)}, "^fit: sample_weight must be at least 0"),
+    ({"sample_weight": -np.ones(4)}, "^fit: sample_weight must be finite and at least 0"),
+    ({"sample_weight": np.array([1, np.nan, 1, 1])}, "^fit: sample_weight must be finite and at least 0"),
+    ({"sample_weight": np.ones((4, 6))}, r"^sample_weight must be of the shape of label_ids, \(4,\), not \(4, 6\)"),
+    ({"sample_weight": "balanced"}, "^fit: sample_weight must be an array, a number for each row, not 'balanced'"),
+    ({"sample_weight": {0: 1.0, 1: 2.0}}, "^fit: sample_weight must be .*; weights by class are class_weight"),
+    ({"callbacks": "early"}, "^callbacks must be objects such as keras.callbacks.EarlyStopping.., not 'early'"),
+    ({"callbacks": [keras.callbacks.EarlyStopping]}, "^callbacks must be objects .*, not <class"),
     ({"epochs": "3"}, "^epochs must be a whole number, not '3'"),
     ({"batch_size": 0}, "^batch_size=0 must be at least 1"),
     ({"validation_split": 2}, "^validation_split=2 must be at least 0 and less than 1"),

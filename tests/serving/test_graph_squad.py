@@ -354,7 +354,7 @@ def test_what_cannot_be_served(tokenizer, tmp_path):
     for values, message in (({"n_best_size": 0}, "n_best_size=0"), ({"max_answer_length": 0}, "max_answer_length=0")):
         with pytest.raises(ValueError, match=f"{message} must be at least 1"):
             make_settings(**(SIZES | values))
-    with pytest.raises(ValueError, match=r"max_seq_length=24 must be greater than --max_query_length=24 \+ 3"):
+    with pytest.raises(ValueError, match=r"max_seq_length=24 must be greater than max_query_length=24 \+ 3"):
         ServedQuestionAnswering(Numbers(24, 0), tokenizer, make_settings(**(SIZES | {"max_query_length": 24})))
     (tmp_path / "vocab.txt").write_text("[UNK]\n[CLS]\na\n")
     with pytest.raises(ValueError, match=r"the vocabulary lacks \[SEP\], which"):

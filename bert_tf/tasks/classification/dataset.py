@@ -137,7 +137,12 @@ def _label_array(labels: list, names: Sequence[str] | None) -> np.ndarray:
     """Class numbers int32 [n]; numbers float32 [n]; or float32 [n, C] of zeros and ones."""
     if names is None:
         values = np.asarray(labels)
-        if values.ndim == 1 and values.dtype.kind in "iub" and values.min(initial=0) >= 0:
+        if (
+            values.ndim == 1
+            and values.dtype.kind in "iub"
+            and values.min(initial=0) >= 0
+            and values.max(initial=0) < 2**31
+        ):
             return values.astype(np.int32)
         if values.ndim == 1 and values.dtype.kind == "f" and np.isfinite(values).all():
             return values.astype(np.float32)
@@ -159,5 +164,5 @@ def _label_array(labels: list, names: Sequence[str] | None) -> np.ndarray:
 
 def _is_number(label) -> bool:
     if isinstance(label, bool | int | np.integer):
-        return label >= 0
+        return 0 <= label < 2**31
     return isinstance(label, float | np.floating) and bool(np.isfinite(label))

@@ -165,7 +165,7 @@ def check_room(max_seq_length: int, max_query_length: int, special: int = 3) -> 
     """
     if max_seq_length <= max_query_length + special:
         raise ValueError(
-            f"--max_seq_length={max_seq_length} must be greater than --max_query_length={max_query_length} + "
+            f"max_seq_length={max_seq_length} must be greater than max_query_length={max_query_length} + "
             f"{special}, or no window has room for any of the context."
         )
 

@@ -94,6 +94,7 @@ def test_labels(english):
     ({"labels": [["good"], ["ugly"], [], [], []], "label_names": ["bad", "good"]}, ValueError,
      r"labels\[1\] is 'ugly', which is none of label_names"),
     ({"labels": [0, 1, 0, 1, 0], "label_names": ["0", "1"]}, ValueError, r"labels\[0\] is 0, which is none of"),
+    ({"labels": np.array([1, 0, 2**40, 1, 0])}, ValueError, r"labels\[2\] is .*1099511627776.*: give class numbers"),
     ({"labels": ["good"] * 5}, ValueError, r"labels\[0\] is 'good': give class numbers .* label_names=model.labels"),
     ({"labels": [0, 1, 0, -1, 0]}, ValueError, r"labels\[3\] is -1: give class numbers from 0"),
     ({"labels": [0.0, float("nan"), 1.0, 1.0, 1.0]}, ValueError, r"labels\[1\] is nan: give class numbers"),

@@ -288,10 +288,10 @@ def test_another_order_of_examples(small):
 
 
 def test_settings_that_make_no_sense(small):
-    with pytest.raises(ValueError, match=r"^--max_seq_length=20 must be greater than --max_query_length=17 \+ 3"):
+    with pytest.raises(ValueError, match=r"^max_seq_length=20 must be greater than max_query_length=17 \+ 3"):
         WindowSettings(20, 8, 17).check_room(small)
     WindowSettings(21, 8, 17).check_room(small)
-    with pytest.raises(ValueError, match=r"--max_query_length=17 \+ 4"):
+    with pytest.raises(ValueError, match=r"max_query_length=17 \+ 4"):
         WindowSettings(21, 8, 17).check_room(WordTokenizer())
     with pytest.raises(ValueError, match="^doc_stride=0 must be at least 1"):
         WindowSettings(doc_stride=0)
