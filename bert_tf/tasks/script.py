@@ -125,17 +125,12 @@ def _check(task: FineTuningTask, run: FineTuningSettings) -> str | None:
     """
     run.check()
     task.settings.check(run)
+    beginning.check_folder(run, task.settings)
     if run.overwrite_output_dir:
-        run_directory.check_removable(run.output_dir, {**dataclasses.asdict(task.settings), **dataclasses.asdict(run)})
         return None
-    run_directory.check_script(run.output_dir, dataclasses.asdict(task.settings))
     if run.do_train:
-        run_directory.check_own(run.output_dir)
         checkpoints.check_newest(run.output_dir, run.resume_from_older)
-    newest = checkpoints.latest_checkpoint(run.output_dir)
-    if newest and run.search:
-        raise ValueError(f"--output_dir={run.output_dir} holds a run of its own: choose another one for --search.")
-    return newest
+    return checkpoints.latest_checkpoint(run.output_dir)
 
 
 def _describe(

@@ -18,6 +18,7 @@ from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import is_encoder_variable
 from bert_tf.models.head_config import BASELINES, NO_HEAD, HeadConfig
 from bert_tf.models.lora import check_lora_rank
+from bert_tf.models.recipe import Recipe
 from bert_tf.models.students import check_layers
 from bert_tf.models.variable_names import check_depth, expected_shapes
 from bert_tf.system.checks import is_remote
@@ -28,7 +29,7 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import run_directory
 from bert_tf.training.search import folder_of
 from bert_tf.training.settings import FineTuningSettings, ModelSettings
-from bert_tf.training.teacher import open_teacher, with_labels_of
+from bert_tf.training.teacher import open_teacher, recorded_before, with_labels_of
 from bert_tf.weights.bundle import DamagedError, latest_checkpoint
 from bert_tf.weights.mapping import Weights
 
@@ -56,17 +57,35 @@ def checked_settings(
     run.check_given_once(flags_given(values))
     head = _with_labels(run, own, layers).check(run)
     if not is_remote(run.output_dir):
-        if not run.overwrite_output_dir:
-            run_directory.check_script(run.output_dir, dataclasses.asdict(own))
-            if run.do_train:
-                run_directory.check_own(run.output_dir)
+        check_folder(run, own)
         with unheard():
             if run.do_train and "TF_CONFIG" not in os.environ:  # of several workers only one owns it
                 run_directory.check_free(run.output_dir)
             _check_model(run, own, layers, head, check_model)
             for one in _each_of(run) if run.do_train and not run.overwrite_output_dir else ():
-                _check_finished(one, own)
+                _check_earlier(one, own)
     return run, own
+
+
+def check_folder(run: FineTuningSettings, own) -> None:
+    """Refuses an output_dir that is that of something else.
+
+    Args:
+      own: the settings of the run's task.
+
+    Raises:
+      ValueError: it is the directory of another script's run, of one run where several are to be trained, or of none
+        where files would be replaced or removed.
+    """
+    settings = dataclasses.asdict(own)
+    if run.overwrite_output_dir:
+        run_directory.check_removable(run.output_dir, settings | dataclasses.asdict(run))
+        return
+    run_directory.check_script(run.output_dir, settings)
+    if run.do_train:
+        run_directory.check_own(run.output_dir)
+    if run.search and latest_checkpoint(run.output_dir):
+        raise ValueError(f"--output_dir={run.output_dir} holds a run of its own: choose another one for --search.")
 
 
 # Settings of tasks where None means none; of others that are None, a run notes what follows from its model.
@@ -76,25 +95,27 @@ _NONE_IS_NONE = (
 )  # fmt: skip
 
 
-def _check_finished(run: FineTuningSettings, own) -> None:
-    """Refuses a finished run with other settings, of those that are known before the data is read.
+def _check_earlier(run: FineTuningSettings, own) -> None:
+    """Refuses to go on with a run of another teacher or other adapters, and a finished one with other settings.
+
+    What is known before the data and the teacher's weights are read is compared.
 
     Args:
       own: the settings of its task.
     """
+    run_directory.check_fixed(run.output_dir, vars(run.with_recipe(Recipe())) | recorded_before(run))
     earlier = run_directory.read_settings(run.output_dir)
-    step, is_alike = earlier.get(run_directory.FINISHED), earlier.get("lora_rank") == run.lora_rank
-    if step is None or not is_alike:  # `run_directory.check_fixed` says what differs
+    step = earlier.get(run_directory.FINISHED)
+    if step is None:
         return
     known = {name: value for name, value in dataclasses.asdict(run).items() if value is not None}
-    if run.num_train_epochs > earlier.get("num_train_epochs", 0):  # it may be trained further
-        del known["num_train_epochs"]
     declared = declared_in(type(own))
     for name, value in dataclasses.asdict(own).items():
         # Of what may be unset, a run notes what its model has, and that is None where it has none of it.
         if name in _NONE_IS_NONE or (value is not None and not (declared[name].unset and earlier.get(name) is None)):
             known[name] = value
-    run_directory.is_finished(run.output_dir, {**earlier, **known}, step)
+    is_longer = run.num_train_epochs > earlier.get("num_train_epochs", 0)
+    run_directory.is_finished(run.output_dir, {**earlier, **known}, step + is_longer)
 
 
 def _each_of(run: FineTuningSettings) -> Iterator[FineTuningSettings]:

@@ -26,7 +26,7 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import run_directory
 from bert_tf.training.beginning import check_sizes
 from bert_tf.training.settings import DeviceSettings, TrainingSettings
-from bert_tf.training.teacher import Teacher, open_teacher
+from bert_tf.training.teacher import Teacher, open_teacher, recorded_before
 from bert_tf.weights.bundle import latest_checkpoint
 
 # See `mask_rules`.
@@ -260,8 +260,10 @@ def check_settings(settings: PretrainingSettings) -> None:
     if not checks.is_remote(settings.output_dir):
         run_directory.check_script(settings.output_dir, vars(settings))
         check_trained(settings)
-        if settings.do_train and "TF_CONFIG" not in os.environ:  # of several workers only one owns it
-            run_directory.check_free(settings.output_dir)
+        if settings.do_train:
+            run_directory.check_fixed(settings.output_dir, vars(settings) | recorded_before(settings))
+            if "TF_CONFIG" not in os.environ:  # of several workers only one owns it
+                run_directory.check_free(settings.output_dir)
     with unheard():
         teacher = open_language_teacher(settings) if settings.teacher and is_light(settings.teacher) else None
     config = _config_of(settings, start, teacher)

@@ -10,9 +10,10 @@ from bert_tf.models import directory as model_directory
 from bert_tf.models import output_layers, pretrained
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.head_config import HeadConfig
+from bert_tf.models.students import TeacherSettings
 from bert_tf.system.messages import named_by
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training.run_directory import TEACHER_CHECKSUM
+from bert_tf.training.run_directory import TEACHER_CHECKSUM, read_settings
 from bert_tf.weights.mapping import Weights
 
 
@@ -35,6 +36,15 @@ class Teacher:
     def recorded(self) -> dict[str, str]:
         """What run.json notes besides the path; the first time reads all weights."""
         return {TEACHER_CHECKSUM: self.weights.checksum}
+
+
+def recorded_before(settings: TeacherSettings) -> dict[str, str | None]:
+    """`Teacher.recorded` of a run with an output_dir, as far as it is known before the teacher's weights are read.
+
+    If the run there has a teacher, it may be this one.
+    """
+    there = read_settings(settings.output_dir).get(TEACHER_CHECKSUM, "not read yet")
+    return {TEACHER_CHECKSUM: there if settings.teacher else None}
 
 
 def open_teacher(

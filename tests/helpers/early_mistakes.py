@@ -118,7 +118,8 @@ def usual_flags(script: str, given: dict, folder) -> list[str]:
     """Flags on a command line, with a model and paths in a folder."""
     usual = GIVEN if script in WITH_A_MODEL else {"init_checkpoint": "model"} if script == "extract_features" else {}
     values = {
-        name: folder / value if value and name.endswith(FILES) else value for name, value in {**usual, **given}.items()
+        name: folder / value if isinstance(value, str) and value and name.endswith(FILES) else value
+        for name, value in {**usual, **given}.items()
     }
     return [f"--{name}={value}" for name, value in values.items() if value is not None]
 
