@@ -100,6 +100,11 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
           ValueError, FileNotFoundError: names the flag.
         """
         check_values(self)
+        if self.strategy == "multi_worker_mirrored":
+            raise ValueError(
+                "--distribution_strategy=multi_worker_mirrored: this script writes one file on one machine; cut the "
+                "input into several files and run it on each."
+            )
         self.check_devices(self.dtype)
         if self.output_file == self.input_file:
             raise ValueError(f"--output_file={self.output_file} is --input_file.")
@@ -109,11 +114,6 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
         given = map(os.path.realpath, filter(None, (self.vocab_file, self.bert_config_file)))
         if os.path.isfile(self.output_file) and (beside or os.path.realpath(self.output_file) in given):
             raise ValueError(f"--output_file={self.output_file} is a file of the model that is read.")
-        if self.strategy == "multi_worker_mirrored":
-            raise ValueError(
-                "--distribution_strategy=multi_worker_mirrored: this script writes one file on one machine; cut the "
-                "input into several files and run it on each."
-            )
         meant = _FORMAT_BY_ENDING.get(posixpath.splitext(self.output_file)[1], self.output_format)
         if meant != self.output_format:
             raise ValueError(
