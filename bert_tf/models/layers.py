@@ -135,11 +135,12 @@ class Projection(Rebuilt, keras.layers.Layer):
             )
         self.built = True
 
-    def call(self, x, activation="linear", training=False):
+    def call(self, x, activation="linear", training=False, in_rows=False):
+        """in_rows: whether the result is [N, units], with a row for each vector of x."""
         # A product of rank 2 has a cheaper gradient, with no broadcast to undo.
         product = self._product(ops.reshape(x, (-1, x.shape[-1])), training)
         y = kernels.bias_activation(product, ops.convert_to_tensor(self.bias), activation, training)
-        return ops.reshape(y, (*leading_sizes(x, len(x.shape) - 1), self.units))
+        return y if in_rows else ops.reshape(y, (*leading_sizes(x, len(x.shape) - 1), self.units))
 
     def _product(self, rows, training: bool):
         kernel = ops.convert_to_tensor(self.kernel)
@@ -166,7 +167,8 @@ class ResidualOutput(ConfiguredLayer):
         self.built = True
 
     def call(self, x, residual, rate, training=False):
-        x = self.dense(x, training=training)
+        rows = self.dense(x, training=training, in_rows=True)
+        x = ops.reshape(rows, (*leading_sizes(residual, len(residual.shape) - 1), self.config.hidden_size))
         return self.layer_norm(x, residual=residual, drop=drop_at(self.name, rate, training), training=training)
 
 
@@ -199,18 +201,22 @@ class Attention(ConfiguredLayer):
         heads = self.config.num_attention_heads
         size = self.config.hidden_size // heads
 
-        def split(y, order):
-            return ops.transpose(ops.reshape(y, (*leading_sizes(y, 2), heads, size)), order)
+        sizes = leading_sizes(x, 2)
+        asking = sizes if positions is None else leading_sizes(read, 2)
+
+        def split(projection, y, sizes, order):
+            rows = projection(y, training=training, in_rows=True)
+            return ops.transpose(ops.reshape(rows, (*sizes, heads, size)), order)
 
         # Three products, not one that is sliced: the gradient of a slice pads, which costs more than it saves.
-        query = split(self.query(read, training=training), (0, 2, 1, 3))  # [B, N, Q, D]
-        key = split(self.key(keyed, training=training), (0, 2, 3, 1))  # [B, N, D, S]
-        value = split(self.value(valued, training=training), (0, 2, 1, 3))  # [B, N, S, D]
+        query = split(self.query, read, asking, (0, 2, 1, 3))  # [B, N, Q, D]
+        key = split(self.key, keyed, sizes, (0, 2, 3, 1))  # [B, N, D, S]
+        value = split(self.value, valued, sizes, (0, 2, 1, 3))  # [B, N, S, D]
         drop = drop_at("self", self.config.attention_probs_dropout_prob, training)
         scores, scale = ops.matmul(query, key), 1.0 / math.sqrt(size)
         weights = kernels.attention_weights(scores, attention_bias, scale, drop, training)  # [B, N, Q, S]
         context = ops.transpose(ops.matmul(weights, value), (0, 2, 1, 3))  # [B, Q, N, D]
-        context = ops.reshape(context, (*leading_sizes(read, 2), heads * size))
+        context = ops.reshape(context, (*asking, heads * size))
         rate = self.config.attention_output_dropout_prob
         return self.attention_output(context, read, rate=rate, training=training), weights
 
@@ -251,7 +257,7 @@ class TransformerBlock(ConfiguredLayer):
             attention_bias = gather_positions(attention_bias[:, 0], positions)[:, None]
         with place("attention"):
             x, weights = self.attention(x, attention_bias, training=training, positions=positions)
-        hidden = self.intermediate(x, activation=self.config.activation, training=training)  # [B, Q, I]
+        hidden = self.intermediate(x, activation=self.config.activation, training=training, in_rows=True)  # [B Q, I]
         return self.block_output(hidden, x, rate=self.config.hidden_dropout_prob, training=training), weights
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import softmax
 
 from bert_tf.models.task_models import BertForMultipleChoice
 from bert_tf.serving.predictor import Answerer
 from bert_tf.system.checks import list_of
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.choice.encode import encode_examples
+from bert_tf.tasks.predictions import softmax
 
 
 class ChoicePredictor(Answerer):
@@ -75,7 +75,7 @@ class ChoicePredictor(Answerer):
         """float32 [n, count] of examples with this number of choices."""
         if not self.export:
             rows = encode_examples(examples, self.tokenizer, self.max_seq_length, self.warn)
-            return softmax(self.computed(rows, count), -1)
+            return softmax(self.computed(rows, count))
         lengths = [len(example.context) + max(map(len, example.choices)) for example in examples]
         columns = {
             name: [getattr(example, name) for example in examples] for name in ("context", "question", "choices")

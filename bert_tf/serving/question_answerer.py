@@ -1,7 +1,5 @@
 """Question answering, for notebooks: a fine-tuned model that takes strings; loaded once, it batches its inputs."""
 
-from scipy.special import expit
-
 from bert_tf.models import question_heads
 from bert_tf.serving import loaded_export
 from bert_tf.serving.predictor import Answerer
@@ -94,7 +92,11 @@ def _describe(prediction: Prediction) -> dict:
     ]
     nbest = entries[: len(prediction.nbest)]
     # With a joint head "no answer" is no candidate, but has a score of its own.
-    score = 0.0 if prediction.null_odds is None else float(expit(prediction.null_odds))
+    score = 0.0
+    if prediction.null_odds is not None:
+        from scipy.special import expit
+
+        score = float(expit(prediction.null_odds))
     nothing = {"text": "", "score": score, "start": None, "end": None}
     chosen = next((entry for entry in entries if entry["text"] == prediction.text), nothing)
     return {"answer": chosen["text"], **{key: chosen[key] for key in ("score", "start", "end")}, "nbest": nbest}

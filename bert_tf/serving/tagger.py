@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import keras
 import numpy as np
-from scipy.special import softmax
 
 from bert_tf.serving.predictor import Answerer
 from bert_tf.system.checks import list_of
@@ -15,6 +14,7 @@ from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.tasks.ner import tagging
 from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.ner.tags import standard_tags
+from bert_tf.tasks.predictions import softmax
 from bert_tf.text import tokenizer_files
 from bert_tf.text.characters import split_words
 
@@ -109,7 +109,7 @@ class Tagger(Answerer):
             rows = ner_encode.encode_sentences(sentences, self.tokenizer, self.max_seq_length)
             logits = ner_outputs.word_logits(rows, self.outputs(rows))
             tags = ner_outputs.predicted_tags(sentences, logits, self.labels, self.scheme)
-            scores = softmax(logits, -1).max(-1)
+            scores = softmax(logits).max(-1)
         ends = np.cumsum([len(words.words) for words in cut], dtype=int)
         yield from zip(cut, tags, np.split(scores, ends[:-1]) if cut else (), strict=True)
 

@@ -6,7 +6,15 @@ import json
 import posixpath
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from bert_tf.system.atomic import write_text_file
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities over the last axis: SciPy's formula, without its import, which takes a third of a second."""
+    powers = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
+    return powers / np.sum(powers, axis=-1, keepdims=True)
 
 
 def write(output_dir: str, name: str, examples: Sequence, described: Sequence[Mapping], as_csv: bool) -> list[str]:

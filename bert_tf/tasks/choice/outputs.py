@@ -4,7 +4,6 @@ import posixpath
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import softmax
 
 from bert_tf.data.grouped_rows import GroupedRows
 from bert_tf.system.atomic import write_text_file
@@ -12,6 +11,7 @@ from bert_tf.tasks import predictions
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.classification import outputs as classification_outputs
 from bert_tf.tasks.classification.data import Task
+from bert_tf.tasks.predictions import softmax
 
 
 def evaluate(rows: GroupedRows, logits: np.ndarray, batch_size: int) -> dict[str, float]:
@@ -39,7 +39,7 @@ def write_predictions(
     The first has for each example its number `guid`, the number of the chosen one from 0, its text, the probabilities
     of all choices, and the `label` if there is one. The second has the probabilities, as run_classifier.py writes them.
     """
-    probabilities = softmax(np.asarray(logits, np.float32), axis=-1)
+    probabilities = softmax(np.asarray(logits, np.float32))
     described, lines = [], []
     for example, row in zip(examples, probabilities, strict=True):
         choice = int(row.argmax())

@@ -15,6 +15,7 @@ from bert_tf.system.messages import warn_once
 from bert_tf.tasks import predictions
 from bert_tf.tasks.classification.data import InputExample, Task
 from bert_tf.tasks.classification.encode import EncodedExamples
+from bert_tf.tasks.predictions import softmax
 from bert_tf.text.tokenizer import Tokenizer
 
 
@@ -68,9 +69,11 @@ def probabilities(task: Task, logits: np.ndarray) -> np.ndarray:
     logits = np.asarray(logits, np.float32)
     if task.is_regression:
         return logits
-    from scipy.special import expit, softmax
+    if not task.multi_label:
+        return softmax(logits)
+    from scipy.special import expit
 
-    return expit(logits) if task.multi_label else softmax(logits, axis=-1)
+    return expit(logits)
 
 
 def predictions_of(task: Task, logits: np.ndarray) -> np.ndarray:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 import keras
 import numpy as np
-from scipy.special import softmax
 
 from bert_tf.data import token_rows
 from bert_tf.models import baselines, task_models
@@ -21,6 +20,7 @@ from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.ner.data import ConllFile, Layout, Sentence
 from bert_tf.tasks.ner.encode import WordRows
 from bert_tf.tasks.ner.tagging import TaggingSettings
+from bert_tf.tasks.predictions import softmax
 from bert_tf.tasks.table import TASKS
 
 _FEWEST_WORDS = 5  # of fewer words, each may well have a tag of its own
@@ -148,7 +148,7 @@ def score(
     number = {label: index for index, label in enumerate(labels)}
     ids = np.array([number.get(tag, -1) for tags in gold for tag in tags])
     known = ids >= 0
-    losses = -np.log(np.maximum(softmax(logits[known], axis=-1)[np.arange(known.sum()), ids[known]], 1e-30))
+    losses = -np.log(np.maximum(softmax(logits[known])[np.arange(known.sum()), ids[known]], 1e-30))
     results["loss"] = float(losses.mean()) if len(losses) else 0.0
     return results, ner_metrics.report(gold, predicted, plain=plain)
 
@@ -202,7 +202,7 @@ def write_predictions(
     tags = predicted_tags(file.sentences, logits, labels, layout.tag_scheme)
     paths = [posixpath.join(output_dir, f"predictions.{suffix}") for suffix in ("conll", "jsonl")]
     ner_data.write_conll(paths[0], file, tags, layout)
-    best = tags_by_sentence(file.sentences, softmax(logits, axis=-1).max(-1).tolist())
+    best = tags_by_sentence(file.sentences, softmax(logits).max(-1).tolist())
     lines = []
     for sentence, of_words, probabilities in zip(file.sentences, tags, best, strict=True):
         record = {"words": sentence.words, "tags": of_words}
