@@ -61,10 +61,10 @@ class ExportSettings:
         heading="With --format=saved_model",
         choices=("float32", "bfloat16"),
     )
-    freeze: bool | None = setting(
-        None,
-        "Turn the weights into constants of the graph, which lets the CPU's library pack them once. If unset, done if "
-        "it is faster (all but squad in float32) and they are less than 1.9 GB: a graph can't hold more.",
+    freeze: bool = setting(
+        False,
+        "Turn the weights into constants of the graph, which lets the CPU's library pack them once. A server then "
+        "needs many times their size; with TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1 in its environment it is as fast without.",
     )
     text_pairs: bool = setting(False, "For a classifier of pairs: serving_default takes text and text_pair.")
     top_k: int = setting(5, "masked_lm: guesses for each [MASK]; also with --format=onnx.", least=1)

@@ -19,6 +19,7 @@ import json
 import multiprocessing
 import os
 import pathlib
+import resource
 import statistics
 import sys
 import tempfile
@@ -38,7 +39,7 @@ flags.DEFINE_integer("examples", 640, "Examples in batches of 32 (a quarter of t
 flags.DEFINE_integer("rounds", 3, "Rounds; each measures every variant.")
 flags.DEFINE_multi_string(
     "variant",
-    ["float32", "float32 nofreeze", "bfloat16", "bfloat16 nofreeze"],
+    ["float32", "float32 freeze", "bfloat16", "bfloat16 freeze"],
     "Exports to measure; onnx and onnx_int8 are ONNX files, measured beside the one of torch.onnx.export, which needs "
     "onnxscript.",
 )
@@ -47,7 +48,7 @@ BATCH = 32
 
 
 def measure(answer, rows: list[tuple], requests: int, examples: int) -> dict:
-    """Seconds: p50 and p99 of one row, and examples per second in batches."""
+    """Seconds: p50 and p99 of one row; examples per second in batches; the peak of this process's memory, MiB."""
     several = list(itertools.islice(itertools.cycle(rows), examples))
     for row in several[:3]:
         answer([row])
@@ -66,6 +67,7 @@ def measure(answer, rows: list[tuple], requests: int, examples: int) -> dict:
         "p50": times[len(times) // 2],
         "p99": times[min(len(times) - 1, int(len(times) * 0.99))],
         "throughput": len(several) / seconds,
+        "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 
 
@@ -193,7 +195,7 @@ def in_process(function, *arguments):
 
 
 def export(model_dir: str, folder: str, variant: str) -> str:
-    """An export of a variant such as "bfloat16 nofreeze", or an ONNX file."""
+    """An export of a variant such as "bfloat16 freeze", or an ONNX file."""
     from bert_tf.serving import export as serving_export
     from bert_tf.serving import loaded_export, other_runtimes
 
@@ -201,9 +203,7 @@ def export(model_dir: str, folder: str, variant: str) -> str:
     if variant.startswith("onnx"):
         return loaded_export.onnx_file(other_runtimes.export_onnx(model_dir, folder, int8=variant == "onnx_int8"))
     dtype, *rest = variant.split()
-    return serving_export.export_saved_model(
-        model_dir, folder, dtype=dtype, freeze={"freeze": True, "nofreeze": False}.get("".join(rest)), warm_up=False
-    )
+    return serving_export.export_saved_model(model_dir, folder, dtype=dtype, freeze=rest == ["freeze"], warm_up=False)
 
 
 def print_limits(model_dir: str, rows: list[tuple]) -> None:
@@ -256,14 +256,15 @@ def main(_):
             for name, (function, *arguments) in contenders.items():
                 found[name].append(in_process(function, *arguments))
                 print(f"round {number + 1}: {name}: {found[name][-1]}", file=sys.stderr, flush=True)
-    print(f"{'':32} {'p50 ms':>8} {'from':>7} {'to':>7} {'p99 ms':>8} {'batch 32, examples/s':>20}")
+    print(f"{'':32} {'p50 ms':>8} {'from':>7} {'to':>7} {'p99 ms':>8} {'batch 32, examples/s':>20} {'MiB':>6}")
     for name, figures in found.items():
-        p50, p99, throughput = (
-            statistics.median(figure[key] for figure in figures) for key in ("p50", "p99", "throughput")
+        p50, p99, throughput, memory = (
+            statistics.median(figure[key] for figure in figures) for key in ("p50", "p99", "throughput", "memory")
         )
         lowest, highest = (choose(figure["p50"] for figure in figures) for choose in (min, max))
         print(
-            f"{name:32} {p50 * 1e3:8.2f} {lowest * 1e3:7.2f} {highest * 1e3:7.2f} {p99 * 1e3:8.2f} {throughput:20.1f}"
+            f"{name:32} {p50 * 1e3:8.2f} {lowest * 1e3:7.2f} {highest * 1e3:7.2f} {p99 * 1e3:8.2f} {throughput:20.1f} "
+            f"{memory:6.0f}"
         )
     for dtype in ("float32", "bfloat16"):
         ours = [values for name, values in found.items() if name.startswith(f"bert_tf {dtype}")]

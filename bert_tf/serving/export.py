@@ -46,7 +46,7 @@ def export_saved_model(
     *,
     task: str | None = None,
     dtype: str = "float32",
-    freeze: bool | None = None,
+    freeze: bool = False,
     version: int | None = None,
     max_seq_length: int | None = None,
     text_pairs: bool = False,
@@ -59,8 +59,8 @@ def export_saved_model(
       model_dir: a complete model directory of any format: weights, configuration, vocabulary.
       task: a name of `tasks.table.TASKS`; None: detected from the output layer.
       dtype: "float32" or "bfloat16", in which the matrix products are computed.
-      freeze: turn weights into constants of the graph, which lets oneDNN pack them once; None: if that is faster
-        and they are not too large.
+      freeze: turn weights into constants of the graph, which lets oneDNN pack them once, wherever the export runs.
+        TensorFlow copies constants for each function, so a process that loads the export needs many times their size.
       version: a positive integer; by default one more than the newest in export_dir.
       max_seq_length: longer texts are cut (answers to questions: windowed); by default as trained.
       text_pairs: a classifier's `serving_default` takes pairs. top_k: guesses for each [MASK].
@@ -80,14 +80,15 @@ def export_saved_model(
     served = create_served_model(
         model_dir, task, dtype=dtype, max_seq_length=max_seq_length, text_pairs=text_pairs, top_k=top_k
     )
-    frozen = _freeze(served, task, dtype, freeze)
+    if freeze:
+        _freeze(served)
     functions = {name: function.get_concrete_function() for name, function in served.signatures().items()}
     ops = used_ops(functions)
     lowest = server_ops.lowest_version(ops)
     description = {
         "task": task,
         "dtype": dtype,
-        "frozen": frozen,
+        "frozen": freeze,
         "max_seq_length": served.max_seq_length,
         "labels": list(served.labels),
         "signatures": describe(functions),
@@ -123,20 +124,18 @@ def _log_export(target: str, model_dir: str, description: Mapping) -> None:
     )
 
 
-def _freeze(served: graph_models.ServedModel, task: str, dtype: str, freeze: bool | None) -> bool:
-    """Turns weights into constants if asked to, or, with None, if that is faster; returns whether it did."""
-    too_large = served.weight_bytes >= graph_models.MOST_BYTES
-    if freeze is None:
-        # The long sequences of question answering gain nothing in float32 (docs/benchmarks.md, Serving).
-        freeze = not too_large and (task, dtype) != ("squad", "float32")
-    if freeze and too_large:
+def _freeze(served: graph_models.ServedModel) -> None:
+    """Turns weights into constants.
+
+    Raises:
+      ValueError: they are too large.
+    """
+    if served.weight_bytes >= graph_models.MOST_BYTES:
         raise ValueError(
             f"--freeze: the weights take {served.weight_bytes / 1e9:.1f} GB, but a graph holds less than 2 GB of "
-            "constants: use --nofreeze"
+            "constants: leave it out"
         )
-    if freeze:
-        served.freeze()
-    return freeze
+    served.freeze()
 
 
 # ---- the model of a task ---------------------------------------------------------------------------------------------
