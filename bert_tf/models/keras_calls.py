@@ -128,8 +128,6 @@ def _check_shapes(inputs: Mapping) -> None:
         odd = mask.max() if mask.min() >= 0 else mask.min()
         raise ValueError(f"input_mask must be 1 for tokens and 0 for padding, not {odd}.")
     rows = known_shape(ids)
-    if rows is not None and len(rows) == 1:
-        raise ValueError(f"input_ids must be [batch, sequence]; got shape {rows}.")
     if rows is not None and 0 in rows:
         raise ValueError(f"input_ids has no tokens: its shape is {rows}.")
     for name in _OF_TOKENS:
@@ -247,7 +245,12 @@ def _checked_data(model, data: Sequence, who: str, instead: str, batch_size: int
     weights = [_checked_weights(who, value) for value in weights]
     if any(str(getattr(part, "dtype", "")) in ("object", "category") for part in keras.tree.flatten(y)):
         raise TypeError(f"{who}: labels are numbers, one for each row of input_ids, not objects, None or categories.")
+    floats = [part for part in keras.tree.flatten(y) if getattr(getattr(part, "dtype", None), "kind", "") == "f"]
+    if not all(np.isfinite(part).all() for part in map(np.asarray, floats)):
+        raise ValueError(f"{who}: labels must be finite numbers: some are NaN or infinite.")
     rows = known_shape(x.get("input_ids") if isinstance(x, Mapping) else x)
+    if rows and len(rows) == 1:
+        raise ValueError(f"input_ids must be [batch, sequence]; got shape {rows}.")
     for part in map(known_shape, keras.tree.flatten([y, weights])):
         if rows and part and part[0] != rows[0]:
             raise ValueError(

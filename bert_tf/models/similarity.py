@@ -13,7 +13,7 @@ from keras import ops
 
 from bert_tf.models.base_models import Pretrained, TaskModel
 from bert_tf.models.dropout import several_rows
-from bert_tf.models.inputs import ROW_INPUTS, flat_rows, require
+from bert_tf.models.inputs import ROW_INPUTS, flat_rows, require, require_shape
 from bert_tf.models.objectives import ClassificationObjective, cross_entropy, means
 from bert_tf.models.pooling import normalized, sentence_vectors
 from bert_tf.models.sentence_settings import check_pooling
@@ -64,6 +64,7 @@ class RankingObjective(ClassificationObjective):
 
     @classmethod
     def values(cls, outputs, features: dict) -> tuple:
+        require_shape("text_ids", features["text_ids"], outputs.shape[1])
         outputs, ids = ops.cast(outputs, "float32"), ops.cast(features["text_ids"], "int32")
         others = outputs.shape[1] - 1
 

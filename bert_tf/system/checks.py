@@ -73,6 +73,9 @@ def path_of(path, reader: str) -> str:
     path = os.fspath(path)
     if not path:
         raise ValueError(f"{reader} is given an empty path.")
+    check_no_web_address(path, "path")
+    if path.startswith("~") and not os.path.exists(path):
+        raise FileNotFoundError(f"{path}: Python does not replace ~: write os.path.expanduser({path!r}).")
     if path.endswith(".keras") and not os.path.isdir(path):
         raise ValueError(
             f"{path}: keras.models.load_model opens a .keras file; {reader} takes the directory that the model's "

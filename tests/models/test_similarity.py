@@ -135,3 +135,5 @@ def test_what_is_refused():
         assert again.get_config() == model.get_config() and again.objective.__name__ == model.objective.__name__
     with pytest.raises(ValueError, match=r"input_ids must be \[batch, texts, sequence\]; got shape \(2, 3\)"):
         model({"input_ids": np.ones((2, 3), np.int32)})
+    with pytest.raises(ValueError, match=r"text_ids must be \[batch, 2\], not \(3,\)"):  # scores are for the cosine
+        loss_of(LOSSES["ranking"], vectors_of(3, 2), text_ids=np.ones(3))
