@@ -52,7 +52,8 @@ def as_dataset(
         without, class numbers from 0, or floats for a regression. None: nothing but texts, for `predict`.
       pairs: the second text of each, "" for none.
       tokenizer: that of the model.
-      label_names: the names in the order of the classes, as `model.labels` has them.
+      label_names: the names in the order of the classes, as `model.labels` has them; `fit` compares both, also of what
+        take, shuffle and so on make of the dataset.
       batch_size: texts a batch; the last batch may be short.
       max_length: tokens of a text or pair, special tokens included; what is longer loses its last tokens, and how many
         texts do is logged. A batch is padded to its longest text, rounded up to one of `token_rows.padded_lengths`.
