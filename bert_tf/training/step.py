@@ -78,6 +78,7 @@ class Trainer:
         self._variables = list(model.trainable_variables)
         self._parts = settings.gradient_accumulation_steps
         self._part_size = settings.train_batch_size // (strategy.num_replicas_in_sync * self._parts)
+        self._computed = self._gradients if self._parts == 1 else self._gradients_of_parts
         if compiles_steps(settings.use_xla, strategy):
             if strategy.num_replicas_in_sync == 1:
                 self.replica_step = _one_program(self.replica_step)
@@ -165,17 +166,10 @@ class Trainer:
     def _totals(self, share: dict) -> dict:
         return self.objective.totals(share)
 
-    def _computed(self, share: dict, totals: dict, replica, state: State) -> tuple:
+    def _gradients_of_parts(self, share: dict, totals: dict, replica, state: State) -> tuple:
         """Sums, gradients and squares of a replica's share, as `_gradients` returns them for a micro-batch of it."""
         part = functools.partial(self._gradients, share, totals, replica, state)
-        sums, gradients, squares = part(0)
-        if self._parts > 1:
-            sums, gradients, squares = _add_parts(part, self._parts, (sums, gradients, squares))
-        if self.strategy.num_replicas_in_sync > 1:
-            # TensorFlow fixes the shape of what it gathers at the first step, but the rows of a table's gradient are as
-            # many as the tokens, which differ from batch to batch.
-            gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]
-        return sums, gradients, squares
+        return _add_parts(part, self._parts, part(0))
 
     def _updated(self, sums: dict, gradients: list, squares: list, totals: dict, state: State) -> State:
         """Updates the variables by the gradient of the whole batch; returns the state after the step."""
@@ -214,7 +208,7 @@ class Trainer:
         sums = tf.nest.map_structure(tf.add, all_sums, sums)
         return State(step + tf.cast(counts, step.dtype), failed, scale, good_steps, norm, sums)
 
-    def _gradients(self, share: dict, totals: dict, replica, state: State, part) -> tuple:
+    def _gradients(self, share: dict, totals: dict, replica, state: State, part=0) -> tuple:
         """Forward and backward of one micro-batch; the losses of all parts of a batch add up to its loss.
 
         Args:
@@ -222,7 +216,7 @@ class Trainer:
 
         Returns:
           (sums, gradients, squares). The gradient of a variable that the loss does not depend on is None. squares: for
-          each gradient None, or, if it consists of slices of a table (a row for each token), half the sum of their
+          each gradient None, or, if it comes as slices of a table (a row for each token), half the sum of their
           squares, a scalar.
         """
         size = self._part_size
@@ -236,6 +230,10 @@ class Trainer:
             scaled_loss = loss * state.loss_scale
         gradients = tape.gradient(scaled_loss, [variable.value for variable in self._variables])
         squares = [_half_square(g.values) if isinstance(g, tf.IndexedSlices) else None for g in gradients]
+        if self.strategy.num_replicas_in_sync > 1:
+            # TensorFlow fixes the shape of what it gathers at the first step, but the rows of a table's gradient are as
+            # many as the tokens, which differ from batch to batch.
+            gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]
         return {"loss": loss, **sums}, gradients, squares
 
 

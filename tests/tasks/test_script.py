@@ -197,7 +197,7 @@ def test_few_functions_are_between_main_and_the_model(calls, folder, tmp_path):
         train_batch_size=16, num_train_epochs=1,
     )  # fmt: skip
     script.fine_tune(ClassificationTask(settings), run)
-    assert calls == ["fine_tune", "execute", "train", "_steps", "body", "replica_step", "_computed", "_gradients"]
+    assert calls == ["fine_tune", "execute", "train", "_steps", "body", "replica_step", "_gradients"]
 
 
 def test_few_functions_are_between_main_and_the_model_in_pretraining(calls, tmp_path):
@@ -209,7 +209,7 @@ def test_few_functions_are_between_main_and_the_model_in_pretraining(calls, tmp_
         max_seq_length=16, max_predictions_per_seq=3, train_batch_size=4, num_train_steps=1, num_warmup_steps=0,
     )  # fmt: skip
     pretrain(settings)
-    assert calls == ["pretrain", "_run", "train", "_steps", "body", "replica_step", "_computed", "_gradients"]
+    assert calls == ["pretrain", "_run", "train", "_steps", "body", "replica_step", "_gradients"]
 
 
 def test_few_steps_are_warned_of(caplog):
