@@ -145,7 +145,7 @@ def test_outputs_are_those_of_the_pretrainer(trained, caplog):
 
 def test_their_generator_has_the_exact_gelu(trained, tmp_path):
     with pytest.raises(
-        ValueError, match=r'hidden_act "gelu", where .*ELECTRA always has "gelu_erf".*--hidden_act=gelu_erf'
+        ValueError, match=r'hidden_act "gelu", where .*ELECTRA always has "gelu_erf".*Give hidden_act=gelu_erf'
     ):
         convert.convert(trained[0], str(tmp_path / "new"), "huggingface", part="generator")
     assert not (tmp_path / "new").exists()
