@@ -122,7 +122,8 @@ def test_every_reader_takes_an_encoding(tmp_path):
     }
 
     def conll(path, encoding):
-        return read_conll(path, Layout(encoding=encoding)).sentences
+        sentences = read_conll(path, Layout(encoding=encoding)).sentences
+        return [(sentence.words, sentence.tags, sentence.lines) for sentence in sentences]
 
     def rows(path, encoding):
         return list(read_rows(path, TableSettings(encoding=encoding), ("문장",)))

@@ -55,7 +55,9 @@ def test_wrong_grids_are_refused(search, message):
         ({"distribution_strategy": "multi_worker_mirrored"}, "--search does not work with several workers"),
     ],
 )
-def test_what_does_not_go_with_a_search(values, message):
+def test_what_does_not_go_with_a_search(values, message, monkeypatch):
+    cluster = {"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
     with pytest.raises(ValueError, match=message):
         settings(search="learning_rate=1e-5,2e-5", **values).check()
     settings(search="learning_rate=1e-5,2e-5", train_batch_size=16).check()
