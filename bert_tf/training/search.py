@@ -18,6 +18,7 @@ SEARCHED = {
     "layerwise_lr_decay": float,
     "weight_decay_rate": float,
 }
+_MOST_COMBINATIONS = 1_000
 _FORM = "write it as 'learning_rate=2e-5,3e-5;train_batch_size=16,32'"
 
 Values = Mapping[str, float | int]
@@ -28,7 +29,7 @@ def parse_search(text: str) -> dict[str, tuple[float | int, ...]]:
 
     Raises:
       ValueError: not of the form NAME=VALUE,VALUE;NAME=VALUE, a setting that can't be searched, something twice, or
-        fewer than two combinations; names the place.
+        fewer than two combinations or too many; names the place.
     """
     grid: dict[str, tuple[float | int, ...]] = {}
     for part in text.split(";"):
@@ -41,7 +42,12 @@ def parse_search(text: str) -> dict[str, tuple[float | int, ...]]:
         twice = next((value for value in grid[name] if grid[name].count(value) > 1), None)
         if twice is not None:
             raise ValueError(f"--search: {name} has the value {value_text(twice)} twice.")
-    if math.prod(map(len, grid.values())) < 2:
+    count = math.prod(map(len, grid.values()))
+    if count > _MOST_COMBINATIONS:
+        raise ValueError(
+            f"--search has {count:,} combinations, each of which is a run: at most {_MOST_COMBINATIONS:,}."
+        )
+    if count < 2:
         raise ValueError(f"--search={text} is one combination; give several values, or the setting as its own flag.")
     return grid
 

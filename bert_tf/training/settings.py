@@ -314,6 +314,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
         "small datasets, results vary by several points.",
         heading="What is chosen by the results on the dev set",
         least=1,
+        most=1_000,
     )
     search: str | None = setting(
         None,
