@@ -93,7 +93,8 @@ def set_weights(model, seed=0):
 def created(case):
     model, features = CASES[case][0](), CASES[case][1]
     whole = model.student if isinstance(model, TaughtLanguageModel) else model
-    whole.build()
+    if not whole.built:
+        whole.build()
     set_weights(whole)
     return model, {name: tf.constant(value) for name, value in features.items()}
 

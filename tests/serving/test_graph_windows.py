@@ -23,7 +23,7 @@ def random_texts(count, longest, seed=0):
 
 def model_of(pooling, stride, most):
     model = BertForSequenceClassification(
-        CONFIG, labels=["no", "yes"], window_pooling=pooling, window_stride=stride, max_windows=most
+        CONFIG, labels=["no", "yes"], window_pooling=pooling, window_stride=stride, max_windows=most, seed=1
     )
     model.build()
     return model
