@@ -24,6 +24,11 @@ from bert_tf.data.tables import (
     warn_of_header,
 )
 
+# Columns that say whether, or how well, two texts belong together.
+_JUDGEMENTS = {
+    "label", "labels", "gold_label", "score", "scores", "similarity", "similarity_score", "relatedness_score",
+    "is_duplicate", "is_paraphrase", "target",
+}  # fmt: skip
 _NARROW = 0.3  # of the range of scores; 0..1 for 0..5 is less
 _INTEGER = re.compile(r"-?[0-9]+")
 
@@ -85,6 +90,7 @@ def read_examples(
     *,
     score_range: tuple[float, float] = (0.0, 1.0),
     table: TableSettings = USUAL_TABLE,
+    partners: bool = True,
 ) -> list[SimilarityExample]:
     """The examples of a file, in its order; scores are mapped from score_range to 0..1.
 
@@ -92,13 +98,15 @@ def read_examples(
       path: .csv, .jsonl, or else TSV; the first row of CSV and TSV is the header, unless columns are numbers.
       columns: None: those of KNOWN_LAYOUTS that the file has.
       table: how the file is read.
+      partners: two texts without a score are taken to belong together: not in a test set.
 
     Raises:
       FileNotFoundError: there is no such file.
       ValueError: a row with another number of columns than the first, a column that is not there, a text without any
-        letter, a score that is no number or not in score_range, no example at all; names file and line.
+        letter, a score that is no number or not in score_range, no example at all, columns that are not named and leave
+        out one of labels or scores; names file and line.
     """
-    examples = all_examples(path, _examples(path, columns, score_range, table))
+    examples = all_examples(path, _examples(path, columns, score_range, table, partners))
     scores = [example.score for example in examples if example.score is not None]
     if len(scores) > 1 and max(scores) - min(scores) < _NARROW:
         low, high = score_range
@@ -106,25 +114,36 @@ def read_examples(
             "%s: all scores are from %g to %g, of --score_range=%g,%g: are these the lowest and the highest possible?",
             path, *(low + (high - low) * one for one in (min(scores), max(scores))), low, high,
         )  # fmt: skip
+    if partners and not scores and len(examples) > 1:
+        for place, which in enumerate(("first", "second")):
+            if len({example.texts[place] for example in examples}) == 1:
+                logging.warning(
+                    "%s: the %s text of all %d rows is the same, so that the others of a batch are no negatives.", path,
+                    which, len(examples),
+                )  # fmt: skip
     return examples
 
 
 def check_examples(
-    path: str, columns: Columns | None, score_range: tuple[float, float], table: TableSettings = USUAL_TABLE
+    path: str,
+    columns: Columns | None,
+    score_range: tuple[float, float],
+    table: TableSettings = USUAL_TABLE,
+    partners: bool = True,
 ) -> tuple[list[SimilarityExample], bool]:
     """Reads the beginning of a local file, without TensorFlow; see `tables.beginning`.
 
     Raises:
       ValueError: as of `read_examples`, whose arguments these are.
     """
-    return beginning(path, _examples(path, columns, score_range, table))
+    return beginning(path, _examples(path, columns, score_range, table, partners))
 
 
 def _examples(
-    path: str, columns: Columns | None, score_range: tuple[float, float], table: TableSettings
+    path: str, columns: Columns | None, score_range: tuple[float, float], table: TableSettings, partners: bool
 ) -> Iterator[SimilarityExample]:
     by_number = columns is not None and bool(_INTEGER.fullmatch(columns.text_a))
-    names, number, equal = columns.all if columns else [], 0, {}
+    names, number, equal, is_named, judged = columns.all if columns else [], 0, {}, columns is not None, {}
     for number, (line, row, source) in enumerate(named_rows(path, None if by_number else names, table)):
         columns = columns or _known_layout(list(row), path)
         cells = {name: row.get(column) for name, column in vars(columns).items() if column}
@@ -138,6 +157,8 @@ def _examples(
                 score = _score(field_of(row, columns.score, path, line), score_range, path, line)
         elif by_number and not number:
             warn_of_header(path, line, cells)
+        if partners and not (columns.score or columns.negative):
+            _check_judgements(row, columns, judged, path, line, is_named)
         for a, b in itertools.combinations(range(len(texts)), 2) if score is None else ():
             if texts[a] == texts[b]:
                 equal.setdefault((columns.texts[a], columns.texts[b]), []).append(line)
@@ -148,6 +169,36 @@ def _examples(
                 "%s: rows whose %s and %s are the same text: %d, the first in line %d.", path, one, other, len(lines),
                 lines[0],
             )  # fmt: skip
+    for name, (first, line, *others) in judged.items():
+        if others:
+            logging.warning("%s", _not_used(path, name, columns, first, line, *others))
+
+
+def _check_judgements(
+    row: Mapping, columns: Columns, judged: dict[str, tuple], path: str, line: int, is_named: bool
+) -> None:
+    """Refuses, unless columns are named, a column of labels or scores that is not used and differs between rows.
+
+    Args:
+      judged: for each such column the first row's value and line, and those of the first row with another one.
+    """
+    for name in row:
+        if name in columns.texts or name.casefold() not in _JUDGEMENTS:
+            continue
+        first = judged.setdefault(name, (row[name], line))
+        if len(first) == 2 and first[0] != row[name]:
+            judged[name] = (*first, row[name], line)
+            if not is_named:
+                raise ValueError(_not_used(path, name, columns, *judged[name]))
+
+
+def _not_used(path: str, name: str, columns: Columns, first, line: int, second, other_line: int) -> str:
+    named = f"--text_a={columns.text_a} --text_b={columns.text_b}"
+    return (
+        f"{path}: the column {name!r} ({first!r} in line {line}, {second!r} in line {other_line}) is not used: each "
+        f"row counts as two texts that belong together. If it says whether they do, give {named} --score={name} "
+        f"--score_range=0,1 (its lowest and highest number), or keep only those rows that do; if not, {named} alone."
+    )
 
 
 def _known_layout(names: Sequence[str], path: str) -> Columns:

@@ -174,7 +174,8 @@ class SimilaritySettings(TableSettings, FileSettings):
         score_range, scored = self.scores_between, []
 
         def check_beginning(name: str, file: str) -> tuple[list, bool]:
-            found = check_examples(file, self.columns, score_range, self.of_set(name.removesuffix("_file")))
+            kind = name.removesuffix("_file")
+            found = check_examples(file, self.columns, score_range, self.of_set(kind), partners=kind != "test")
             scored.append(not found[0] or found[0][0].score is not None)
             first[name] = found[0][:1]
             return found

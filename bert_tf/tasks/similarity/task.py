@@ -40,7 +40,7 @@ class SimilarityTask(FineTuningTask):
             with named_by(flag):
                 examples = data.read_examples(
                     getattr(own, f"{kind}_file"), own.columns, score_range=own.scores_between,
-                    table=own.of_set(kind),
+                    table=own.of_set(kind), partners=kind != "test",
                 )  # fmt: skip
             logging.info("%s: %d examples of %s", flag, len(examples), "two texts" if len(examples[0].texts) == 2
                          else "three texts")  # fmt: skip
@@ -58,6 +58,11 @@ class SimilarityTask(FineTuningTask):
             self.dev_sets = [read("dev")]
             if "scores" in self.dev_sets[0].rows.labels:
                 self.main_metric = "eval_spearman"
+            if run.do_train and self.dev_sets[0].rows.labels.keys() != self.train_rows.labels.keys():
+                logging.warning(
+                    "Only one of --train_file and --dev_file has scores: the dev set is measured by %s.",
+                    self.main_metric,
+                )
         if run.do_predict:
             self.test_sets = [read("test")]
         if run.do_train:

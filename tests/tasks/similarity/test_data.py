@@ -54,6 +54,11 @@ def test_known_layouts(folder):
         ("x.csv", "a,b\n1,2\n", {"columns": Columns("a", "c")}, "line 2: no 'c'; found 'a', 'b'"),
         ("x.tsv", "question\tanswer\na\tb\nc\n", {}, "line 3: 1 columns, but line 1 has 2"),
         ("none.csv", None, {}, "none.csv does not exist"),
+        ("x.csv", "sentence1,sentence2,label\na,b,1\nc,d,1\ne,f,0\n", {},
+         r"x.csv: the column 'label' \('1' in line 2, '0' in line 4\) is not used: .*--text_a=sentence1 --text_b="
+         "sentence2 --score=label --score_range=0,1 .* or keep only those"),
+        ("x.jsonl", '{"question": "a", "answer": "b", "Similarity": 2}\n{"question": "c", "answer": "d", '
+         '"Similarity": 3.5}', {}, r"the column 'Similarity' \(2 in line 1, 3.5 in line 2\) is not used"),
     ],
 )  # fmt: skip
 def test_what_is_refused(tmp_path, name, text, arguments, message):
@@ -123,6 +128,27 @@ def test_texts_that_are_their_own_positive_or_negative_are_counted(tmp_path, cap
         path.write_text(content)
         read_examples(str(path))
     assert not caplog.text
+
+
+def test_judgements_that_are_not_used_are_told_where_the_columns_are_named(tmp_path, caplog):
+    path = tmp_path / "a.csv"
+    path.write_text("q,a,label\na,b,yes\nc,d,no\n")
+    read_examples(str(path), Columns("q", "a"))
+    assert "the column 'label' ('yes' in line 2, 'no' in line 3) is not used" in caplog.text
+    caplog.clear()
+    read_examples(str(path), Columns("q", "a"), partners=False)  # a test set
+    for content in ("query,positive,label\na,b,1\nc,d,1\n", "anchor,positive,negative,label\na,b,c,1\nd,e,f,0\n"):
+        path.write_text(content)
+        read_examples(str(path))
+    assert not caplog.text
+
+
+def test_pairs_that_leave_no_negatives_are_told(tmp_path, caplog):
+    path = tmp_path / "a.csv"
+    path.write_text("anchor,positive\na,b\na,c\n")
+    read_examples(str(path))
+    assert "the first text of all 2 rows is the same, so that the others of a batch are no negatives" in caplog.text
+    assert "second text" not in caplog.text
 
 
 def test_scores_of_a_small_part_of_the_range_are_told(tmp_path, caplog):
