@@ -99,6 +99,7 @@ def test_a_table_with_another_delimiter_than_its_name_says(tmp_path, name, colum
 
 @pytest.mark.parametrize(("content", "message"), [
     (b"PK\x03\x04\x14\0", r"train\.csv is an Excel file or another zip archive; export it as CSV"),
+    (b"\xef\xbb\xbf\n<!DOCTYPE html>\n<html>", r"train\.csv is an HTML page, perhaps of a failed download"),
     (b"\xd0\xcf\x11\xe0\xa1", r"train\.csv is a file of Excel or Word; export it as CSV"),
     (b"version https://git-lfs.github.com/spec/v1\n", r"train\.csv is a pointer of Git LFS, not the file"),
 ])  # fmt: skip
