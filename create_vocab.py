@@ -156,6 +156,22 @@ def check_kind(settings: VocabularySettings, given: Collection[str]) -> None:
         raise ValueError(f"--output_file={output_file} must end in {KINDS[kind].ending} for --kind={kind}.")
 
 
+def check_no_model(output_file: str) -> None:
+    """Refuses to replace the vocabulary of a model, whose weights are beside it.
+
+    Raises:
+      ValueError: names the flag.
+    """
+    if not checks.is_remote(output_file) and os.path.exists(output_file):
+        from bert_tf.models.open_weights import has_weights
+
+        if has_weights(os.path.dirname(output_file) or "."):
+            raise ValueError(
+                f"--output_file={output_file} is the vocabulary of a model, whose weights are beside it: they fit no "
+                "other one. Choose another folder."
+            )
+
+
 def learn(kind: str, files: Sequence[str], output_file: str, settings: Mapping) -> dict[str, bytes]:
     """The content of each file to write, by its path.
 
@@ -178,6 +194,7 @@ def main(_):
     settings = settings_of(VocabularySettings, FLAGS)
     kind = KINDS[settings.kind]
     check_kind(settings, flags_given(FLAGS))
+    check_no_model(settings.output_file)
     text = TextSettings(input_format="text", encoding=settings.encoding)
     check_beginning(settings.input_file, "--input_file", text)
     directory = os.path.dirname(settings.output_file)

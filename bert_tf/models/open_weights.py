@@ -120,6 +120,17 @@ def find_weights(path: str) -> tuple[Format, str]:
     return (MODEL_GARDEN if bundle.CheckpointReader(prefix).has_tensor(bundle.OBJECT_GRAPH) else TF1), prefix
 
 
+def has_weights(folder: str) -> bool:
+    """Whether a folder has weights of a known format, readable or not."""
+    try:
+        find_weights(folder)
+    except FileNotFoundError:
+        return False
+    except ValueError:  # damaged ones
+        return True
+    return True
+
+
 def _nothing_at(path: str) -> str:
     """Says that there are no weights of a known format at a path, and what was looked for."""
     if exists(posixpath.join(path, "run.json")):
