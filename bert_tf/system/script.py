@@ -38,6 +38,8 @@ _NEED_MEMORY = (
 )  # fmt: skip
 _IS_NO_SWITCH = re.compile(r"flag (--\w+=.*): \('Non-boolean argument to boolean flag'.*")
 _HAS_COMMA = re.compile(r"flag (--\w+=([+-]?\d+,\d+(?:[eE][+-]?\d+)?)): could not convert string to float.*")
+_IS_NO_NUMBER = re.compile(r"flag (--\w+=.*): (invalid literal for int|could not convert string to float).*")
+_IS_NO_CHOICE = re.compile(r"flag (--\w+=(.*)): value should be one of <(.*)>")
 _IS_NEEDED = re.compile(r"Flag (--\w+) must have a value other than None")
 # They may be empty, as commands pass on variables that are set on Google's cloud only.
 _OF_THE_CLOUD = ("tpu_name", "tpu_zone", "gcp_project", "master")
@@ -73,6 +75,13 @@ _ELSEWHERE = {
     "warmup_steps": ("num_warmup_steps (a number of steps)", "warmup_proportion (a share of the steps)"),
     "weight_decay": ("weight_decay_rate",),
 }  # fmt: skip
+# Likewise, values of flags with choices.
+_VALUES_ELSEWHERE = {
+    "average": "mean", "avg": "mean", "bf16": "bfloat16", "bilu": "bilou", "bio": "iob2", "bioul": "bilou",
+    "bpe": "byte_bpe", "fp16": "float16", "fp32": "float32", "half": "float16", "hf": "huggingface", "iob": "iob1",
+    "iobes": "bioes", "multi_worker": "multi_worker_mirrored", "pytorch": "huggingface",
+    "unigram": "sentencepiece",
+}  # fmt: skip
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # that word processors and web pages make of two hyphens
 
 
@@ -105,7 +114,7 @@ def run(main) -> None:
             print(f"{os.path.basename(sys.argv[0])}: error: {line}", file=sys.stderr)
             sys.exit(1)
 
-    if {"--help", "-help", "--helpshort", "-?"} & set(sys.argv[1:]) and (text := help_text(flags.FLAGS)):
+    if {"--help", "-help", "--helpshort", "-?", "-h"} & set(sys.argv[1:]) and (text := help_text(flags.FLAGS)):
         with _reader_may_leave():
             print(f"{sys.modules['__main__'].__doc__}{text}\n--helpfull lists the flags of all packages.")
         sys.exit(0)
@@ -156,11 +165,18 @@ def _unknown(name: str) -> str:
 
 
 def _illegal(line: str) -> str:
-    """absl's words on a flag, or what to write where they do not say it: of a switch, and of a decimal comma."""
+    """absl's words on a flag, or what to write where they do not say it: of switches, numbers and choices."""
     if found := _IS_NO_SWITCH.fullmatch(line):
         return f"{found[1]}: write true or false."
     if found := _HAS_COMMA.fullmatch(line):
         return f"{found[1]} has a decimal comma: write {found[2].replace(',', '.')}."
+    if found := _IS_NO_NUMBER.fullmatch(line):
+        return f"{found[1]} must be a {'whole ' if 'int' in found[2] else ''}number."
+    if found := _IS_NO_CHOICE.fullmatch(line):
+        choices, asked = found[3].split("|"), found[2].lower()
+        here = _VALUES_ELSEWHERE.get(asked)
+        near = [here] if here in choices else difflib.get_close_matches(asked, choices, 1)
+        return f"{found[1]} must be one of {', '.join(choices)}" + (f"; did you mean {near[0]}?" if near else ".")
     return line
 
 

@@ -198,8 +198,9 @@ def test_every_script_starts_tensorflow_quietly(tmp_path):
     assert "cuInit" not in result.stderr and "I0000" not in result.stderr
 
 
-def test_help_ends_well_and_leaves_out_what_is_gone():
-    result = run_program(ROOT / "convert_checkpoint.py", "--help", run=warm.run)
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_ends_well_and_leaves_out_what_is_gone(flag):
+    result = run_program(ROOT / "convert_checkpoint.py", flag, run=warm.run)
     assert result.returncode == 0
     assert "--report_file" in result.stdout and "--verify" not in result.stdout
 
@@ -265,6 +266,14 @@ def test_ctrl_c_ends_in_one_line(tmp_path):
         ("run_ner", "--do_train True --output_dir=x", "--do_train True: write --do_train=true; --do_train alone is t"),
         ("run_ner", "--output_dir=x --do_eval=yes", "--do_eval=yes: write true or false."),
         ("run_ner", "--output_dir=x --learning_rate=0,00002", "--learning_rate=0,00002 has a decimal comma: write 0.0"),
+        ("create_vocab", "--vocab_size=30k", "--vocab_size=30k must be a whole number."),
+        ("run_ner", "--output_dir=x --max_seq_length=3.5", "--max_seq_length=3.5 must be a whole number."),
+        ("run_ner", "--output_dir=x --num_train_epochs=abc", "--num_train_epochs=abc must be a number."),
+        ("run_ner", "--tag_scheme=bio", "--tag_scheme=bio must be one of iob2, iob1, bioes, bilou, plain; did you me"),
+        ("convert_checkpoint", "--format=hf", "--format=hf must be one of bert_tf, huggingface, tf1; did you mean "),
+        ("run_similarity", "--pooling=avg", "--pooling=avg must be one of mean, cls, max; did you mean mean?"),
+        ("run_similarity", "--pooling=Mean", "--pooling=Mean must be one of mean, cls, max; did you mean mean?"),
+        ("create_vocab", "--kind=bpe", "--kind=bpe must be one of wordpiece, byte_bpe, sentencepiece; did you mean"),
         ("run_ner", "--output_dir=x more", "more is not a flag; --help lists them."),
         ("run_ner", "—do_eval --output_dir=x", "—do_eval begins with a long dash, as text that was pasted ma"),
     ],
