@@ -312,6 +312,13 @@ def write_records(path: str, rows: TokenRows, max_seq_length: int, columns: Mapp
             writer.write(example(features))
 
 
+# Of doc_stride, max_seq_length and the tokens that are left for a text.
+GAPS = (
+    "doc_stride=%d is more than a window holds: of max_seq_length=%d tokens, %d are left for the text. The windows follow "
+    "each other without overlap; a smaller doc_stride makes them overlap."
+)
+
+
 def document_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:
     """(first piece, number of pieces) of each window of a context of `length` pieces; none for an empty context."""
     spans, start = [], 0

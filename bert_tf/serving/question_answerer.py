@@ -8,7 +8,7 @@ from bert_tf.tasks.squad.answers import Prediction, predict_answers
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.outputs import settings_of
 from bert_tf.tasks.squad.scores import collect_scores
-from bert_tf.tasks.squad.windows import build_windows, warn_of_cut_questions
+from bert_tf.tasks.squad.windows import build_windows, warn_of_cut_questions, warn_of_gaps
 
 
 class QuestionAnswerer(Answerer):
@@ -74,6 +74,7 @@ class QuestionAnswerer(Answerer):
         ]
         warn_of_cut_questions(examples, self.tokenizer, self.windows, self.warn)
         windows = build_windows(examples, self.tokenizer, self.windows, False, num_processes=1)
+        warn_of_gaps(windows, self.windows)
         scores = collect_scores(self.outputs(windows), windows.lengths)
         found = predict_answers(examples, windows, scores, self.tokenizer, self.predictions)
         return [_describe(prediction) for prediction in found]

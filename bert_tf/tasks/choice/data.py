@@ -211,8 +211,8 @@ def _label_of(value, first: str, count: int, path: str, line: int) -> int:
     elif len(text) == 1:
         number = ord(text) - ord(first)
     if number is None or not 0 <= number < count:
-        raise ValueError(
-            f"{path}, line {line}: the label {value!r} is not one of the {count} choices, the first of which is called "
-            f"{first!r} (--first_label)."
-        )
+        problem = f"{path}, line {line}: the label {value!r} is not one of the {count} choices, the first of which is "
+        begins = {str(count): "1", **dict.fromkeys(ascii_uppercase[:count], "A")} if first == "0" else {}
+        advice = f"--first_label={begins[text]}" if text in begins else "--first_label"
+        raise ValueError(f"{problem}called {first!r} ({advice}).")
     return number

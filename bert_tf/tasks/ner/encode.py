@@ -13,6 +13,7 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows, document_spans, flatten
+from bert_tf.system.messages import warn_once
 from bert_tf.tasks.ner.data import Sentence
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.unknown_tokens import watch_unknown
@@ -70,6 +71,8 @@ def encode_sentences(
             pieces += own or (unknown,)
             of_words += own  # once, and without the words that have no piece: a space that is tagged alone
         spans = document_spans(len(pieces), room, stride)
+        if stride > room and len(spans) > 1:
+            warn_once("doc_stride", token_rows.GAPS, stride, max_seq_length, room)
         best = _best_spans(spans, np.array(firsts))
         for number, (start, size) in enumerate(spans):
             own = np.flatnonzero(best == number)

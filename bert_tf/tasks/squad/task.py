@@ -156,6 +156,7 @@ class SquadTask(FineTuningTask):
         )
         logging.info("--%s: %d questions, %d windows", name, len(questions.examples), len(cut))
         windows.warn_of_cut_questions(questions.examples, self.tokenizer, self.answering.windows)
+        windows.warn_of_gaps(cut, self.answering.windows)
         if self.settings.verbose_logging:
             for skipped in questions.skipped:
                 logging.info("Left out: %s", skipped)

@@ -18,6 +18,7 @@ from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows, document_spans
 from bert_tf.system.atomic import load_arrays, save_arrays
 from bert_tf.system.checks import whole_number
+from bert_tf.system.messages import warn_once
 from bert_tf.system.progress import progress_bar
 from bert_tf.system.workers import map_tasks
 from bert_tf.tasks.squad.data import Paragraph, SquadExample, check_room
@@ -325,6 +326,15 @@ def warn_of_cut_questions(
             "Longer than max_query_length=%d tokens, of which the last are lost: %d of %d questions.",
             most, cut, len(examples),
         )  # fmt: skip
+
+
+def warn_of_gaps(windows: Windows, settings: WindowSettings) -> None:
+    """Warns, once in a process, of a doc_stride that is more than a window of a context that has several."""
+    for row in np.flatnonzero(windows.doc_span_index == 1) - 1:
+        room = np.count_nonzero(windows.words[windows.offsets[row] : windows.offsets[row + 1]] >= 0)
+        if room < settings.doc_stride:
+            warn_once("doc_stride", token_rows.GAPS, settings.doc_stride, settings.max_seq_length, room)
+            return
 
 
 def _windows_of(arrays: dict[str, np.ndarray], with_offsets: bool, is_training: bool, pad_id: int) -> Windows:
