@@ -83,7 +83,8 @@ def cases_of(folder) -> tuple[dict, dict]:
     refused = {
         "no train file": ({**training, "train_file": None}, "--do_train needs --train_file"),
         "no test file": ({**training, "do_predict": True}, "--do_predict needs --test_file"),
-        "context alone": ({**training, "context": "sent1"}, "--context and --choices: name both, or neither"),
+        "context alone": ({**training, "context": "sent1"}, "--context needs --choices beside it; without"),
+        "choices alone": ({**training, "choices": "ending0,ending2"}, "--choices needs --context beside it; without"),
         "label alone": ({**training, "label": "gold"}, "--label needs --context and --choices"),
         "first label": ({**training, "first_label": "AB"}, "--first_label=AB must be a number or one letter"),
         "too long": ({**training, "max_seq_length": 64}, "--max_seq_length=64 is more than max_position_embeddings=32"),

@@ -6,6 +6,7 @@ Paper: Devlin et al. 2019, section 4.4; SWAG: Zellers et al. 2018.
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from string import ascii_lowercase, ascii_uppercase
 
 from absl import logging
 
@@ -23,6 +24,7 @@ from bert_tf.data.tables import (
 )
 from bert_tf.tasks.classification.label_checks import EqualTexts
 
+_CHANCE = 0.05  # that no first choice is right in any row; if it is less, labels are counted otherwise
 _INTEGER = re.compile(r"-?[0-9]+")
 
 
@@ -113,7 +115,7 @@ def check_examples(
 def _examples(
     path: str, columns: Columns | None, first_label: str, labels_needed: bool, table: TableSettings
 ) -> Iterator[ChoiceExample]:
-    first, first_line, twice, equal = None, 0, [], EqualTexts(path, labels_needed)
+    first, first_line, twice, equal, first_is_right = None, 0, [], EqualTexts(path, labels_needed), []
     by_number = columns is not None and bool(_INTEGER.fullmatch(columns.context))
     names = columns.header_names(labels_needed) if columns else []
     for number, (line, row, source) in enumerate(named_rows(path, None if by_number else names, table)):
@@ -139,9 +141,13 @@ def _examples(
             raise ValueError(f"{path}, line {line}: {here} label, but line {first_line} has {there}.")
         if len({*example.choices}) < len(example.choices):
             twice.append(line)
+        first_is_right.append(example.label == 0)
         equal.add((example.context, example.question, *example.choices), row.get(columns.label), line)
         yield dataclasses.replace(example, source=source)
     equal.warn()
+    is_odd = first and (1 - 1 / len(first.choices)) ** len(first_is_right) < _CHANCE and not any(first_is_right)
+    if is_odd and labels_needed and first_label == "0":
+        logging.warning("%s: no row has the label 0, the first choice; with labels from 1, give --first_label=1.", path)
     if twice:
         logging.warning("%s: rows with the same choice twice: %d, the first in line %d.", path, len(twice), twice[0])
 
@@ -195,6 +201,8 @@ def _choices_of(row: dict, names: Sequence[str], path: str, line: int) -> list:
     if isinstance(row.get(prefix), list):
         return row[prefix]
     numbered = _numbered(prefix, list(row))
+    if not numbered and prefix in row:
+        raise ValueError(f"{path}, line {line}: {prefix!r} alone is one choice, of at least two: --choices names all.")
     if not numbered:
         raise ValueError(f"{path}, line {line}: no list {prefix!r}, nor {prefix}0, {prefix}1, ... in {quoted(row)}.")
     numbers = [int(name[len(prefix) :]) for name in numbered]
@@ -211,8 +219,11 @@ def _label_of(value, first: str, count: int, path: str, line: int) -> int:
     elif len(text) == 1:
         number = ord(text) - ord(first)
     if number is None or not 0 <= number < count:
-        problem = f"{path}, line {line}: the label {value!r} is not one of the {count} choices, the first of which is "
-        begins = {str(count): "1", **dict.fromkeys(ascii_uppercase[:count], "A")} if first == "0" else {}
-        advice = f"--first_label={begins[text]}" if text in begins else "--first_label"
-        raise ValueError(f"{problem}called {first!r} ({advice}).")
+        letters = {letter: names[0] for names in (ascii_uppercase, ascii_lowercase) for letter in names[:count]}
+        begins = ({str(count): "1"} | letters).get(text) if first == "0" else None
+        advice = f"; with labels from {begins}, give --first_label={begins}." if begins else " (--first_label)."
+        raise ValueError(
+            f"{path}, line {line}: the label {value!r} is not one of the {count} choices, the first of which is called "
+            f"{first!r}{advice}"
+        )
     return number

@@ -57,7 +57,8 @@ class ChoiceSettings(TableSettings, FileSettings):
         run.check_dev_set(run.do_eval, ": give --do_eval")
         self.check_predictions(run.do_predict)
         if bool(self.context) != bool(self.choices):
-            raise ValueError("--context and --choices: name both, or neither for SWAG's columns.")
+            given, missing = ("context", "choices") if self.context else ("choices", "context")
+            raise ValueError(f"--{given} needs --{missing} beside it; without both, the columns are SWAG's.")
         if columns := self.columns:
             own = {"--context": columns.context, "--question": columns.question, "--label": columns.label}
             check_different(

@@ -74,6 +74,17 @@ def test_numbered_columns_and_other_labels(tmp_path, first, labels, expected):
     assert examples[0] == ChoiceExample("0", f"c {labels[0]}", "", ("one", "two"), expected[0])
 
 
+@pytest.mark.parametrize(
+    ("labels", "told"), [("12" * 4, True), ("12" * 3, False), ("12" * 4 + "0", False), ("1" * 8, True)]
+)
+def test_labels_from_1_that_are_all_in_range_are_told(tmp_path, caplog, labels, told):
+    path = write(tmp_path, "a.jsonl", lines(*(record(choices=["x", "y", "z"], label=int(one)) for one in labels)))
+    read_examples(path)
+    assert (
+        "a.jsonl: no row has the label 0, the first choice; with labels from 1, give --first_" in caplog.text
+    ) == told
+
+
 @pytest.mark.parametrize("missing", ["", None, -1, "-1"])
 def test_labels_that_stand_for_none(tmp_path, missing):
     text = lines(*({"context": "c", "choices": ["x", "y"], "label": missing} for _ in range(2)))
@@ -98,8 +109,10 @@ def record(**changes):
         ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,d,e,1\n", None, "line 5: 13 columns, but line 1 has 12"),
         ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,,1\n", None, "line 5: choice 4 of 4 is empty"),
         ("a.tsv", "x\tc\tone\ttwo\t0\nx\tc\tone\ttwo\tthree\t0\n", NUMBERED, "line 2: 6 columns, but line 1 has 5"),
-        ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,d,4\n", None, "line 5: the label '4' is not one of the 4 choices"),
+        ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,d,4\n", None, "; with labels from 1, give --first_label=1."),
+        ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,d,5\n", None, "the first of which is called '0' (--first_label)."),
         ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,d,B\n", None, "line 5: the label 'B' is not one of the 4 choices"),
+        ("a.csv", SWAG + "2,a,7,s,s,s,gold,a,b,c,d,d\n", None, "; with labels from a, give --first_label=a."),
         ("a.jsonl", lines(record(label=True)), None, "line 1: the label True is not one of the 2 choices"),
         ("a.jsonl", lines(record(label=1.0)), None, "line 1: the label 1.0 is not one of the 2 choices"),
         ("a.jsonl", lines(record(), record(label="")), None, "line 2: there is no label"),
@@ -107,6 +120,7 @@ def record(**changes):
         ("a.csv", SWAG.replace("ending2", "ending7"), None, "'ending0', 'ending1', 'ending3', 'ending7': a number is"),
         ("a.csv", SWAG, Columns("sent1", "sent3", ("ending",), "label"), "line 2: no 'sent3'"),
         ("a.csv", SWAG, Columns("sent1", None, ("end",), "label"), "line 2: no list 'end', nor end0, end1"),
+        ("a.csv", SWAG, Columns("sent1", None, ("ending0",), "label"), "line 2: 'ending0' alone is one choice, of at"),
         ("a.csv", SWAG, Columns("sent1", None, ("ending0", "ending9"), "label"), "line 2: no 'ending9'"),
         ("a.csv", SWAG, Columns("sent1", None, ("ending",), "gold"), "line 2: no 'gold'"),
         ("a.csv", SWAG.replace("sent2", "sent1"), None, "line 1: the column 'sent1' appears twice"),
