@@ -89,15 +89,19 @@ def explain_record_error(error: Exception, index: RecordIndex, features: Feature
 
 
 @contextlib.contextmanager
-def explained_errors(index: RecordIndex, features: Features):
-    """Turns TensorFlow's error about an unreadable batch into a RecordError that names the record and its problem."""
+def explained_errors(index: RecordIndex, features: Features, flag: str = ""):
+    """Turns TensorFlow's error about an unreadable batch into a RecordError that names the record and its problem.
+
+    Args:
+      flag: the name of the flag that named the files, for the message.
+    """
     try:
         yield
     except tf.errors.OpError as error:
         explanation = explain_record_error(error, index, features)
         if explanation is None:
             raise
-        raise RecordError(explanation) from error
+        raise RecordError(f"--{flag}: {explanation}" if flag else explanation) from error
 
 
 # --- Reading ----------------------------------------------------------------------------------------------------------

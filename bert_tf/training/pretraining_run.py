@@ -104,7 +104,7 @@ def _run(
     if settings.do_train:
         opened = data["input_file"]
         trainer = Trainer(trained, optimizer, task.objective, strategy, settings)
-        with records.explained_errors(opened.index, opened.features):
+        with records.explained_errors(opened.index, opened.features, opened.flag):
             step = loop.train(
                 trainer, last_step, functools.partial(_training_batches, task, opened), settings.output_dir,
                 evaluate=evaluate, eval_every_steps=settings.eval_every_steps,
@@ -298,7 +298,7 @@ def _check_first_batches(opened: OpenedRecords, task: PretrainingTask, count: in
     """
     settings, masking = task.settings, task.masking
     batches = records.evaluation_batches(opened.index, opened.features, batch_size=64, repeat=False, max_steps=count)
-    with records.explained_errors(opened.index, opened.features):
+    with records.explained_errors(opened.index, opened.features, opened.flag):
         batch, *_ = batches
     if settings.nsp and "next_sentence_labels" not in batch:
         raise ValueError(
@@ -354,7 +354,7 @@ def _make_evaluate(
                 max_steps=settings.max_eval_steps,
                 prepare=task.labeller(opened, mask_rules.EVALUATION_SEED),
             )
-            with records.explained_errors(opened.index, opened.features):
+            with records.explained_errors(opened.index, opened.features, opened.flag):
                 evaluated[step] = evaluate_batches(batches)
         return evaluated[step]
 

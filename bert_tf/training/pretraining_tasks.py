@@ -26,6 +26,7 @@ from bert_tf.models.recipe import Recipe
 from bert_tf.models.students import DISTILLATION_FLAGS
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.pretraining.masking import Masking
+from bert_tf.system.messages import named_by
 from bert_tf.system.text_files import list_files, warn_of_missing_shards
 from bert_tf.training import run_directory
 from bert_tf.training.pretraining_settings import (
@@ -61,7 +62,7 @@ def token_counts(opened: OpenedRecords, vocab_size: int) -> np.ndarray:
     """How often each token is in unmasked records: int64 [vocab_size]; padding counts, too."""
     counts = np.zeros(vocab_size, np.int64)
     batches = records.evaluation_batches(opened.index, opened.features, batch_size=256, repeat=False, max_steps=None)
-    with records.explained_errors(opened.index, opened.features):
+    with records.explained_errors(opened.index, opened.features, opened.flag):
         for batch in batches:
             counts += np.bincount(np.reshape(batch["input_ids"], -1), minlength=vocab_size)[:vocab_size]
     return counts
@@ -79,13 +80,14 @@ def open_all_records(
     def open_records(flag: str, patterns: str | None) -> OpenedRecords:
         files = list_files(patterns, f"--{flag}")
         warn_of_missing_shards(files, f"--{flag}")
-        index = record_index.index_records(
-            files,
-            None,
-            skip_corrupt_records=settings.skip_corrupt_records,
-            verify=settings.verify_records,
-            cache_file=posixpath.join(settings.output_dir, f"{flag}.index.npz") if chief else None,
-        )
+        with named_by(f"--{flag}"):
+            index = record_index.index_records(
+                files,
+                None,
+                skip_corrupt_records=settings.skip_corrupt_records,
+                verify=settings.verify_records,
+                cache_file=posixpath.join(settings.output_dir, f"{flag}.index.npz") if chief else None,
+            )
         no_masked = masked_reason(settings)
         features = features_of(
             index.first_payloads(), settings.max_seq_length, settings.max_predictions_per_seq,

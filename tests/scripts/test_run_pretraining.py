@@ -139,6 +139,9 @@ def cases_of(data, folder) -> dict:
 
     write_pretraining_records(folder / "long.tfrecord", 5, max_seq_length=24)
     write_pretraining_records(folder / "odd.tfrecord", 40, mask_of_last=2)
+    damaged = bytearray((folder / "odd.tfrecord").read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    (folder / "damaged.tfrecord").write_bytes(bytes(damaged))
     (folder / "other_run").mkdir()
     (folder / "other_run" / "bert_config.json").write_text(json.dumps({**ONE_LAYER, "hidden_size": 64}))
     (folder / "small_vocabulary.json").write_text(json.dumps({**ONE_LAYER, "vocab_size": 50}))
@@ -158,7 +161,9 @@ def cases_of(data, folder) -> dict:
         "NaN in a checkpoint": ({"init_checkpoint": folder / "model.ckpt-3"},
                                 "model.ckpt-3: bert/pooler/dense/bias has NaN or infinite values"),
         "a value out of range": ({"input_file": folder / "odd.tfrecord", "train_batch_size": 40},
-                                 "odd.tfrecord: record 39 (at byte*has 2 in feature 'input_mask', expected 0 to 1"),
+                                 "--input_file: *odd.tfrecord: record 39 (at byte*has 2 in feature 'input_mask', exp"),
+        "a flipped bit": ({"input_file": folder / "damaged.tfrecord"},
+                          "--input_file: *damaged.tfrecord: record *is corrupt: *--skip_corrupt_records"),
         "batch": ({"train_batch_size": 9, "gradient_accumulation_steps": 2},
                   "--train_batch_size=9*--gradient_accumulation_steps=2"),
     }  # fmt: skip
