@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from absl import logging
 
 from bert_tf.system.declare import setting
+from bert_tf.system.messages import is_first
 
 UTF_8 = "utf-8"
 SAMPLE_BYTES = 1 << 16  # are enough to tell an encoding
@@ -102,6 +103,11 @@ def converted(path: str, encoding: str, errors: str, chunks: Iterable[bytes]) ->
         logging.info("%s is UTF-8 and is read so, not as --encoding=%s.", path, encoding)
         yield from chunks
         return
+    if not wide and (other := _better(first[:BEGINNING], name)) and is_first(path, other):
+        logging.warning(
+            "%s: --encoding=%s gives characters that no text has side by side. It is probably %s: --encoding=%s.",
+            path, encoding, _TITLES[other], other,
+        )  # fmt: skip
     if name == "utf-16":  # without a byte order mark, Python would take the machine's order
         name = _utf_16_of(first, 0) or name
     decoder = codecs.getincrementaldecoder(name)(errors)
@@ -187,6 +193,16 @@ def _likely(sample: bytes) -> str | None:
     if scores[best] > 0.6:
         return best
     return "cp1252" if _is_western(sample, 0.8) else None
+
+
+def _better(sample: bytes, name: str) -> str | None:
+    """An encoding in which a text is far more usual than in the one it is read in; None: there is none."""
+    best = _likely(sample)
+    if best not in _CANDIDATES:
+        return None
+    texts = {one: codecs.getincrementaldecoder(one)("replace").decode(sample) for one in (*_CANDIDATES, name)}
+    own = max((_score(sample, one) for one in _CANDIDATES if texts[one] == texts[name]), default=0.5)
+    return best if _score(sample, best) >= own + 1 else None
 
 
 def _score(sample: bytes, name: str) -> float:

@@ -57,6 +57,29 @@ def test_the_error_names_the_encoding_that_reads_the_file(tmp_path, text, writte
     assert "--encoding" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "written", "read", "named"),
+    [
+        ("この映画は退屈です,悪い\n", "cp932", "cp949", "CP932 (Shift-JIS): --encoding=cp932"),
+        (KOREAN, "cp949", "latin-1", "CP949 (EUC-KR): --encoding=cp949"),
+        (CHINESE, "gbk", "cp949", "GB18030 (GBK): --encoding=gb18030"),
+        *((KOREAN, name, name, "") for name in ("cp949", "euc_kr", "johab", "utf-16-le")),
+        *((JAPANESE, name, name, "") for name in ("cp932", "shift_jis", "euc_jp", "iso2022_jp")),
+        *((CHINESE, name, name, "") for name in ("gb18030", "gbk", "gb2312")),
+        (TAIWANESE, "big5", "big5", ""), (FRENCH, "latin-1", "latin-1", ""), (ENGLISH, "cp949", "cp932", ""),
+        ("Этот фильм очень хороший.\n", "cp1251", "cp1251", ""),
+        ("Αυτή η ταινία είναι πολύ καλή.\n", "cp1253", "cp1253", ""),
+        ("ภาพยนตร์เรื่องนี้ดีมาก\n", "cp874", "cp874", ""), ("很好,好\n", "gbk", "gbk", ""),
+    ],
+)  # fmt: skip
+def test_an_encoding_that_another_fits_better_is_told(tmp_path, caplog, text, written, read, named):
+    (tmp_path / "a.csv").write_bytes((ENGLISH + text).encode(written))
+    list(read_text_lines(str(tmp_path / "a.csv"), encoding=read))
+    list(read_text_lines(str(tmp_path / "a.csv"), encoding=read))
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == bool(named) and named in "".join(warnings)
+
+
 def test_place_and_byte_of_what_is_not_utf_8(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"one\r\n" + "둘".encode("cp949"))
