@@ -39,6 +39,7 @@ _SEPARATORS = ("auto", "tab", "space")
 _HEADERS = {"label", "labels", "ner", "ner_tag", "pos", "tag", "tags", "text", "token", "tokens", "word", "words"}
 
 _LONG_SENTENCE = 200  # words: a file of so many has more than one
+_LONG_TO_LEARN = 50  # words: a training set of so many has more than one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,12 +204,17 @@ def check_characters(flag: str, sentences: Iterable[Sentence]) -> None:
         raise ValueError(f"--metric=klue scores characters: {flag} must have a character a line, and has words.")
 
 
-def check_several_tags(sentences: Iterable[Sentence]) -> None:
+def check_several_tags(sentences: Sequence[Sentence]) -> None:
     """Refuses training sentences from which nothing can be learned.
 
     Raises:
-      ValueError: all words have the same tag.
+      ValueError: all words have the same tag, or are one sentence.
     """
+    if len(sentences) == 1 and (length := len(sentences[0].words)) > _LONG_TO_LEARN:
+        raise ValueError(
+            f"{sentences[0].path}: no blank line ends a sentence, so that it is one sentence of {length} words: put "
+            "one after each."
+        )
     tags = {tag for sentence in sentences for tag in sentence.tags}
     if len(tags) == 1:
         raise ValueError(f"all words have the same tag, {tags.pop()!r}: there is nothing to learn.")
