@@ -128,7 +128,7 @@ def check_output_dir(path: str, flag: str) -> None:
 
 
 def check_other_folder(output_dir: str, model_dir: str) -> None:
-    """Refuses to train into the folder of the model that training begins with, unless a run has begun in it.
+    """Refuses to write into the folder of the model that a run begins with, unless a run has begun in it.
 
     Raises:
       ValueError: it is that folder, whose files would be replaced.

@@ -414,7 +414,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
             if len(given(self, pair)) == 2:
                 raise ValueError(f"--{pair[0]} and --{pair[1]}: {reason}; give one.")
         self.check_model_files(self.allow_unknown_config_keys)
-        if self.do_train and self.init_checkpoint:
+        if self.init_checkpoint and (self.do_train or not is_remote(self.output_dir)):
             check_other_folder(self.output_dir, directory_of(self.init_checkpoint))
         self.check_teacher()
         if self.search is not None:
