@@ -252,7 +252,7 @@ def test_only_main_reads_flags():
 AT_MOST = {
     "lines of bert_tf/ and the scripts": 48_800,
     "of these code": 31_430,
-    "lines of tests/": 42_960,
+    "lines of tests/": 42_970,
     "modules that a fine-tuning run loads": 103,
     "modules that Predictor loads": 77,
     "lines of a file": 500,
