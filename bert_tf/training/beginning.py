@@ -16,7 +16,7 @@ from bert_tf.models import open_weights, output_layers, pretrained
 from bert_tf.models.config import BertConfig, check_frozen_layers
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import is_encoder_variable
-from bert_tf.models.head_config import BASELINES, NO_HEAD, HeadConfig
+from bert_tf.models.head_config import BASELINES, NO_HEAD, WITHOUT_BERT, HeadConfig
 from bert_tf.models.lora import check_lora_rank
 from bert_tf.models.recipe import Recipe
 from bert_tf.models.students import check_layers
@@ -34,6 +34,19 @@ from bert_tf.weights.bundle import DamagedError, latest_checkpoint
 from bert_tf.weights.mapping import Weights
 
 TaskSettings = TypeVar("TaskSettings")
+
+# architecture -> the script that uses such a model.
+SCRIPTS = {
+    "BertForSequenceClassification": "run_classifier.py", "BertForTokenClassification": "run_ner.py",
+    "BertForMultipleChoice": "run_swag.py", "BertForQuestionAnswering": "run_squad.py",
+    **dict.fromkeys(WITHOUT_BERT, "run_classifier.py"),
+}  # fmt: skip
+
+# problem_type -> the flags of a run that uses such a model.
+_KIND_FLAGS = {
+    "single_label_classification": "without --multi_label and --regression",
+    "multi_label_classification": "with --multi_label", "regression": "with --regression",
+}  # fmt: skip
 
 # What is done to the weights that a run begins with.
 Adjustment = Callable[[Weights], Weights]
@@ -282,9 +295,11 @@ def _check_trained(weights: Weights | None, output_dir: str, newest: str | None,
         )
     if head and head not in weights:
         flag = "--output_dir" if newest else "--init_checkpoint"
-        raise ValueError(
-            f"{flag}: {weights.path} has no output layer for this task ({head}): fine-tune it first, with --do_train."
-        )
+        kind = model_directory.read_head(tokenizer_files.directory_of(weights.path)).architecture
+        if any(name.startswith("cls/squad") for name in weights):
+            kind = "BertForQuestionAnswering"  # which has no head_config.json
+        use = f"{SCRIPTS[kind]} uses this {kind}" if kind in SCRIPTS else "fine-tune it first, with --do_train"
+        raise ValueError(f"{flag}: {weights.path} has no output layer for this task ({head}): {use}.")
 
 
 def check_sizes(weights: Weights, config: BertConfig, config_name: str | None, with_heads: bool = False) -> None:
@@ -418,6 +433,8 @@ def adjustment_of(
     for name, kind in (("architecture", "a"), ("problem_type", "for")):
         was, now = getattr(found.head, name), getattr(head, name)
         if None not in (was, now) and was != now:
+            uses = SCRIPTS.get(was) or (was in _KIND_FLAGS and f"--task_name=custom {_KIND_FLAGS[was]}")
+            advice = f"{uses} uses it." if uses and not run.do_train else advice
             raise ValueError(f"{found.source} is {kind} {was}, and this run {kind} {now}. {advice}")
     if head.lacks_labels:
         return None

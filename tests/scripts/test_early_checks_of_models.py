@@ -107,14 +107,18 @@ CASES = {
          checkpoint("whole", "c.ckpt", data=lambda content: content[:9]), CONVERT),
     ],
     "run_classifier": [
-        ("--init_checkpoint: *whole is a BertForTokenClassification, and this run a BertForSequenceClassification",
-         TEXTS | model(2, TAGGER), PREDICT),
-        ("--init_checkpoint: *whole is for regression, and this run for single_label_classification",
-         TEXTS | model(1, REGRESSION), EVALUATE),
-        ("--init_checkpoint: *whole is for multi_label_classification, and this run for single_label_classification",
+        ("--init_checkpoint: *whole is a BertForTokenClassification, and this run a BertForSequenceClassification"
+         ". run_ner.py uses it.", TEXTS | model(2, TAGGER), PREDICT),
+        ("--init_checkpoint: *whole is for regression, and this run for single_label_classification. --task_name="
+         "custom with --regression uses it.", TEXTS | model(1, REGRESSION), EVALUATE),
+        ("--init_checkpoint: *whole is for multi_label_classification, and this run for single_label_classification"
+         ". --task_name=custom with --multi_label uses it.",
          TEXTS | model(2, CLASSIFIER | {"problem_type": "multi_label_classification"}), PREDICT),
+        ("--init_checkpoint: *and this run for multi_label_classification. --new_head trains a new output layer.",
+         TEXTS | model(2, CLASSIFIER | {"problem_type": "single_label_classification"}), TRAIN | {"multi_label": True}),
         ("Which classes are there? Give --train_file, or --labels=first,second,", TEXTS | model(2), PREDICT),
-        ("--dev_file: *train.csv, line 2: the label 'up' is not one of 'a', 'b'; if it is a class, list it in --labels",
+        ("--dev_file: *train.csv, line 2: the label 'up' is not one of 'a', 'b'; the model can't predict it: leave "
+         "such rows out, or learn it by --do_train with --new_head",
          TEXTS | model(2, CLASSIFIER | {"labels": ["a", "b"]}), EVALUATE),
         ("--init_checkpoint: *whole has other labels: only there up, down; only here 0, 1. --do_train with --new_head",
          {"dev.tsv": "sentence\tlabel\ngood\t1\nbad\t0\n", **model(2, CLASSIFIER)},
@@ -162,7 +166,8 @@ CASES = {
         ("--init_checkpoint: *whole is a BertForSequenceClassification, and this run a BertForTokenClassification",
          WORDS | model(2, CLASSIFIER), {"train_file": "a.conll", "do_train": True, "train_batch_size": 1,
                                         "init_checkpoint": "whole", "max_seq_length": 9}),
-        ("--init_checkpoint: *whole is a BertForSequenceClassification", WORDS | model(2, CLASSIFIER),
+        ("--init_checkpoint: *whole is a BertForSequenceClassification*. run_classifier.py uses it.",
+         WORDS | model(2, CLASSIFIER),
          {"test_file": "a.conll", "do_predict": True, "init_checkpoint": "whole", "max_seq_length": 9}),
         ("--init_checkpoint: *whole does not know tags of --train_file: B-Y (*b.conll, line 2). --new_head trains",
          TAGS, TAG | {"train_file": "b.conll", "do_train": True}),

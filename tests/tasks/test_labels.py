@@ -281,7 +281,7 @@ REFUSED = {
     "more": (("a", "b"), ["a", "b", "c"], {}, TRAIN, r"only there none; only here c\. --new_head"),
     "two spellings": (("a", "A"), ["a", "b"], {}, TRAIN, r"only there A; only here b\."),
     "a number": (("a", "b"), ["1", "2"], {"regression": True}, TRAIN, r"is for single_label_class.* for regression\. "),
-    "several": (("a", "b"), ["a", "b"], {"multi_label": True}, EVALUATE, r"for multi_label_class.*--do_train"),
+    "several": (("a", "b"), ["a", "b"], {"multi_label": True}, EVALUATE, r"for multi_label_class.*without --multi_"),
 }  # fmt: skip
 
 

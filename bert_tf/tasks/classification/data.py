@@ -30,7 +30,7 @@ from bert_tf.system import checks
 from bert_tf.system.local_files import names_in
 from bert_tf.system.messages import named_by
 from bert_tf.system.text_files import exists
-from bert_tf.tasks.classification.label_checks import EqualTexts, check_found_labels, warn_of_case
+from bert_tf.tasks.classification.label_checks import ADVICE_OF_UNKNOWN, EqualTexts, check_found_labels, warn_of_case
 from bert_tf.text.characters import plain_name
 
 
@@ -305,7 +305,7 @@ def _known_label(task: Task, label: str, path: str, line: int) -> str:
     if len(alike) == 1 and task.any_case:
         warn_of_case(path, label, alike[0])
         return alike[0]
-    advice = "; if it is a class, list it in --labels" if task.name == "custom" else ""
+    advice = ADVICE_OF_UNKNOWN[task.train is not None] if task.name == "custom" else ""
     if len(alike) == 1:
         advice = f"; --labels={','.join(task.labels)} reads it as {alike[0]!r}"
     raise ValueError(f"{path}, line {line}: the label {label!r} is not one of {quoted(task.labels)}{advice}")

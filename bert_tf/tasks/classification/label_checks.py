@@ -10,12 +10,19 @@ from absl import logging
 from bert_tf.data.tables import NAMES_OF_LABELS, is_name_of_text
 from bert_tf.system.messages import is_first, some
 
+# What to do with a label that is none of the known ones; whether there is a training file.
+ADVICE_OF_UNKNOWN = {
+    True: "; if it is a class, list it in --labels",
+    False: "; the model can't predict it: leave such rows out, or learn it by --do_train with --new_head",
+}
 _FEWEST_ROWS = 5  # of fewer rows, each may well have a class of its own
 _MANY_NUMBERS = 20  # more numbers than this are hardly classes
 _SHOWN = 5
 _TRUTHS = {"true": "1", "yes": "1", "false": "0", "no": "0"}
 _ALIKE = 0.8  # as `difflib` measures it: one letter of five
 _MOST_COMPARED = 100
+_SEPARATORS = {";": any, "|": any, ",": any, "/": all}  # -> which parts must be labels: "books/crime" may be one class
+_MANY_KNOWN = 0.01  # of the rows of a dev set; short texts are often the same by chance
 _MISSING = {"nan", "NaN", "<NA>", "None", "null", "NULL"}  # what programs write where there is no value
 
 
@@ -42,6 +49,7 @@ def check_found_labels(path: str, examples: Sequence, by_number: bool) -> None:
     _check_numbers(path, counts)
     warn_of_spellings(path, counts)
     _warn_of_slips(path, counts)
+    _warn_of_several(path, counts, isinstance(examples[0].label, tuple))
     for label in _MISSING.intersection(counts):
         logging.warning(
             "%s: %d rows have the class %r: if their label is missing, leave them out.", path, counts[label], label
@@ -49,6 +57,20 @@ def check_found_labels(path: str, examples: Sequence, by_number: bool) -> None:
     if len(counts) > max(len(labels) / 2, _MANY_NUMBERS):
         logging.warning("%s: %d classes in %d rows: is --label the column of the classes?", path, len(counts),
                         len(labels))  # fmt: skip
+
+
+def _warn_of_several(path: str, counts: collections.Counter, multi_label: bool) -> None:
+    """Warns of labels that are several ones in a cell."""
+    found = [
+        label
+        for label in counts
+        for separator, which in _SEPARATORS.items()
+        if separator in label and which(part.strip() in counts for part in label.split(separator))
+    ]
+    if found:
+        advice = "--multi_label expects" if multi_label else "give --multi_label, which expects"
+        logging.warning("%s: labels that seem to be several ones: %s; if they are, %s commas between them.", path,
+                        some(list(map(repr, dict.fromkeys(found)))), advice)  # fmt: skip
 
 
 def _warn_of_slips(path: str, counts: collections.Counter) -> None:
@@ -122,6 +144,21 @@ class EqualTexts:
                 "%s: rows with the text of an earlier row and another label: %d; the first are line %d (%r) and line "
                 "%d (%r).", self.path, len(self._different), *self._different[0],
             )  # fmt: skip
+
+
+def warn_of_known_texts(train: Sequence, dev: Sequence) -> None:
+    """Warns of a dev set with texts of the training set, but not of the set itself: see `is_trained_on` of the task.
+
+    Args:
+      train, dev: `InputExample`s.
+    """
+    trained = {hash((one.text_a, one.text_b)) for one in train}
+    known = sum(hash((one.text_a, one.text_b)) in trained for one in dev)
+    if known > _MANY_KNOWN * len(dev) and not known == len(dev) == len(train):
+        logging.warning(
+            "Of %d rows of --dev_file %d are also in --train_file: results on them say nothing about other texts.",
+            len(dev), known,
+        )  # fmt: skip
 
 
 def warn_of_spellings(path: str, counts: Iterable[str], what: str = "labels", flag: str = "--labels=...") -> None:

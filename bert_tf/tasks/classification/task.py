@@ -13,6 +13,7 @@ from bert_tf.models.output_layers import BASELINE_LAYER
 from bert_tf.system.messages import named_by
 from bert_tf.tasks.classification import data, encode, glue, model_choice
 from bert_tf.tasks.classification import outputs as classification_outputs
+from bert_tf.tasks.classification.label_checks import warn_of_known_texts
 from bert_tf.tasks.classification.settings import WINDOW_FLAGS
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
@@ -85,7 +86,7 @@ class ClassificationTask(FineTuningTask):
             architecture=BASELINES.get(self.settings.model, TASKS[self.name].architecture),
             labels=self.task.labels, problem_type=self.task.problem_type,
         )  # fmt: skip
-        self.files, self.main_metric = files, f"eval_{self.task.metrics[0]}"
+        self.files, self.main_metric, trained = files, f"eval_{self.task.metrics[0]}", []
 
         def encoded(kind: str, action: str) -> list[ExampleSet]:
             """The sets of a kind; none where the task has no such set."""
@@ -99,7 +100,11 @@ class ClassificationTask(FineTuningTask):
                 rows = encode.encode_examples(examples, self.task, tokenizer, run.max_seq_length, windows=self.windows)
                 if kind != "test" and rows.label_ids is None:
                     raise ValueError(f"--{action}: the set {name} has examples without label.")
+                if kind == "dev" and trained:
+                    warn_of_known_texts(trained, examples)
                 if kind == "train":
+                    if self.settings.is_custom:
+                        trained.extend(examples)
                     classification_outputs.log_examples(examples[:LOGGED_EXAMPLES], rows, tokenizer)
                 sets.append(ExampleSet(name, rows, examples, f"_{name}" if sets else ""))
             if not sets and getattr(run, action):

@@ -9,7 +9,7 @@ import pytest
 from bert_tf.data.tables import TableSettings
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.head_config import HeadConfig
-from bert_tf.tasks.classification import data, glue
+from bert_tf.tasks.classification import data, glue, label_checks
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.training.settings import FineTuningSettings
@@ -580,6 +580,28 @@ def test_equal_texts_with_other_labels_are_counted(tmp_path, caplog):
     scores = own_task(tmp_path, "text,label\na,1.5\na,2.5\n", "scores.csv", regression=True)
     data.read_examples(scores, scores.train)
     assert "earlier row" not in caplog.text
+
+
+def test_labels_that_are_several_are_named(tmp_path, caplog):
+    own_task(tmp_path, "text,label\na,x;y\nb,y\nc,y\nd,x;y\n")
+    told = "train.csv: labels that seem to be several ones: 'x;y'; if they are, "
+    assert f"{told}give --multi_label, which expects commas between them." in caplog.text
+    own_task(tmp_path, 'text,label\na,x;y\nb,"y,z"\nc,y\n', multi_label=True)
+    assert f"{told}--multi_label expects commas between them." in caplog.text
+    caplog.clear()
+    own_task(tmp_path, "text,label\na,books\nb,books/crime\nc,books/crime\nd,a|b\ne,a|b\n")
+    assert "several" not in caplog.text
+
+
+def test_a_dev_set_with_texts_of_the_training_set_is_told(caplog):
+    rows = [data.InputExample(str(number), f"text {number}", label="x") for number in range(300)]
+    for dev in (rows, rows[:1] + rows[:200:2], [data.InputExample("0", "text 0", "pair")], rows[:1]):
+        label_checks.warn_of_known_texts(rows[:200], dev)
+    assert [record.args for record in caplog.records] == [(300, 200), (101, 101), (1, 1)]
+    caplog.clear()
+    for dev in (rows[:200], rows[199:], []):
+        label_checks.warn_of_known_texts(rows[:200], dev)
+    assert not caplog.records
 
 
 def table_of(labels) -> str:
