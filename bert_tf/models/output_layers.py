@@ -87,9 +87,11 @@ def order_of(
 def difference(known: Sequence[str], wanted: Sequence[str]) -> str:
     """The labels that only one side has: of a model, and here."""
     known = spelled_as(known, wanted)
-    only = ([name for name in one if name not in other] for one, other in ((known, wanted), (wanted, known)))
-    there, here = (some(names) or "none" for names in only)
-    return f"only there {there}; only here {here}"
+    only = [[name for name in one if name not in other] for one, other in ((known, wanted), (wanted, known))]
+    if all(only):
+        return f"only there {some(only[0])}; only here {some(only[1])}"
+    names = only[0] or only[1]
+    return f"{some(names)} {'is' if len(names) == 1 else 'are'} {'missing' if only[0] else 'new'} here"
 
 
 # --- the layer's variables --------------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ def test_other_labels_need_a_new_head(saved):
     kind, folder, _ = saved
     path = str(folder / "bert_tf")
     for labels, difference in (
-        (["a", "b", "d"], "only there c; only here d"), (["a", "b"], "only there c; only here none"),
+        (["a", "b", "d"], "only there c; only here d"), (["a", "b"], "c is missing here"),
         (["0", "1", "2"], "only there a, b, c; only here 0, 1, 2"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=f"bert_tf has other labels: {difference}. new_head=True begins a new"):
