@@ -315,7 +315,7 @@ def write_records(path: str, rows: TokenRows, max_seq_length: int, columns: Mapp
 # Of doc_stride, max_seq_length and the tokens that are left for a text.
 GAPS = (
     "doc_stride=%d is more than a window holds: of max_seq_length=%d tokens, %d are left for the text. The windows "
-    "follow each other without overlap; a smaller doc_stride makes them overlap."
+    "follow each other without overlap; a smaller stride makes them overlap."
 )
 
 
