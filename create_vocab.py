@@ -152,6 +152,9 @@ def check_kind(settings: VocabularySettings, given: Collection[str]) -> None:
             f"--output_file={output_file} must not end in .json or .model for --kind=wordpiece: it would be read as "
             "another kind. The usual name is vocab.txt."
         )
+    size, taken = settings.vocab_size or KINDS[kind].vocab_size, settings.num_unused + 5
+    if kind == "wordpiece" and size <= taken:
+        raise ValueError(f"--vocab_size={size} is too small: --num_unused and the 5 special tokens take {taken}.")
     if not f"/{output_file}".endswith(KINDS[kind].ending):
         raise ValueError(f"--output_file={output_file} must end in {KINDS[kind].ending} for --kind={kind}.")
 

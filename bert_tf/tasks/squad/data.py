@@ -95,15 +95,16 @@ def read_articles(path: str, encoding: str = UTF_8, whole: bool = True) -> list[
     Raises:
       ValueError: not in the encoding, not JSON, or a key is missing or of another type; names the file and the place.
     """
-    root = read_json(path, encoding=encoding) if whole else _beginning(path, encoding)
+    root = read_json(path, object, encoding) if whole else _beginning(path, encoding)
 
     def part(holder, place: str, key: str, kind: type):
         where = f"{path}: {place or 'the file'}"
         if not isinstance(holder, dict):
-            raise ValueError(f"{where} is not an object, so this is not a SQuAD file.")
+            raise ValueError(f"{where} is not an object, so this is not a SQuAD file: {_FORM}.")
         if key not in holder:
             keys = ", ".join(map(repr, list(holder)[:8])) or "nothing"
-            raise ValueError(f'{where} has no "{key}" (there are {keys}), so this is not a SQuAD file.')
+            form = f": convert these rows to {_FORM}" if {"context", "question"} <= holder.keys() else ""
+            raise ValueError(f'{where} has no "{key}" (there are {keys}), so this is not a SQuAD file{form}.')
         if not isinstance(holder[key], kind):
             name = {list: "list", str: "string"}[kind]
             raise ValueError(f'{where}: "{key}" is not a {name} but {json.dumps(holder[key])[:40]}.')
