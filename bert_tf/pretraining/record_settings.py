@@ -6,6 +6,7 @@ import math
 from absl import logging
 
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, declared_in, given, setting
+from bert_tf.system.messages import is_first
 from bert_tf.text.word_boundaries import SEGMENTERS, check_segmenter
 
 MIN_SEQ_LENGTH = 5  # [CLS] A [SEP] B [SEP] with one token each
@@ -263,10 +264,11 @@ def settings_of_records(**values) -> tuple[RecordSettings, InstanceSettings]:
         values.setdefault("dupe_factor", 1)
     settings = InstanceSettings(**values)
     _check(records, settings)
-    if values.get("max_predictions_per_seq", 0) > settings.max_seq_length:
+    most, length = values.get("max_predictions_per_seq", 0), settings.max_seq_length
+    if most > length and is_first("max_predictions_per_seq", most, length):
         logging.warning(
             "--max_predictions_per_seq=%d is more than a record has tokens (--max_seq_length=%d).",
-            settings.max_predictions_per_seq, settings.max_seq_length,
+            most, length,
         )  # fmt: skip
     return records, settings
 

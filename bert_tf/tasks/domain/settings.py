@@ -16,6 +16,7 @@ from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.record_settings import MIN_SEQ_LENGTH
 from bert_tf.system import checks
 from bert_tf.system.declare import REQUIRED, check_values, declared_in, like, setting, value_of
+from bert_tf.system.messages import is_first
 from bert_tf.system.text_encodings import encoding_setting
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.training.settings import FineTuningSettings, TrainingSettings
@@ -120,7 +121,7 @@ class DomainSettings:
                 check_beginning(getattr(self, name), f"--{name}", TextSettings(encoding=self.encoding))
         flags = ("input_file", "heldout_file") if self.heldout_file else ()
         files = [{*map(os.path.realpath, checks.check_input_files(getattr(self, name), f"--{name}"))} for name in flags]
-        if files and (both := files[0] & files[1]):
+        if files and (both := files[0] & files[1]) and is_first("heldout_file", *both):
             logging.warning(
                 "--heldout_file: %s is trained on, too: results on it say nothing about other texts.", min(both)
             )
