@@ -12,7 +12,7 @@ from typing import TypeVar
 from absl import logging
 
 from bert_tf.system.declare import check_values, setting
-from bert_tf.system.messages import is_first
+from bert_tf.system.messages import did_you_mean, is_first
 from bert_tf.system.text_encodings import UTF_8, encoding_setting
 from bert_tf.system.text_files import exists, lines_at_beginning, parse_json, read_text_lines
 from bert_tf.text.characters import plain_name, trimmed
@@ -22,7 +22,6 @@ Example = TypeVar("Example")
 
 CSV_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
 _NOT_READ = ("parquet", "xlsx", "xls", "arrow", "npz", "gz", "zip")
-_NAMES_READ = ".tsv, .csv, .jsonl or .json"
 _JSON_LINES = ("jsonl", "json", "ndjson")
 _BETWEEN = re.compile(r"[\s,]*")  # of the values of a JSON array
 _LONGEST_CELL = (1 << 31) - 1  # characters; by default Python's reader takes 131,072
@@ -218,7 +217,7 @@ def _raw_rows(
 ) -> Iterator[tuple[int, list[str] | dict]]:
     kind = _kind(path)
     if kind in _NOT_READ:
-        raise ValueError(f"{path}: .{kind} is not supported. Use {_NAMES_READ}; other names are read as TSV.")
+        raise ValueError(f"{path}: .{kind} is not supported. Use .tsv, .csv, .jsonl or .json; others are read as TSV.")
     if csv_delimiter and kind != "csv":
         raise ValueError(f"{path}: --csv_delimiter is for .csv files, not for .{kind}.")
     if kind in _JSON_LINES:
@@ -440,7 +439,7 @@ def field_of(row: list | dict, column: Column | None, path: str, line: int, flag
     if isinstance(row, dict):
         if column not in row:
             has = [name for name in row if not name.startswith("-")]  # column numbers can also count from the end
-            advice = other_delimiter(path, [row["0"]] if has == ["0"] else has)
+            advice = other_delimiter(path, [row["0"]] if has == ["0"] else has) or did_you_mean(str(column), has)
             raise ValueError(f"{path}, line {line}: no {column!r}{flag}; found {quoted(has)}{advice}")
         return row[column]
     if not -len(row) <= column < len(row):
@@ -493,8 +492,9 @@ def is_name_of_text(cell) -> bool:
     return isinstance(cell, str) and cell.casefold() in _NAMES_OF_TEXTS
 
 
-def text_of(value, path: str, line: int) -> str:
-    """The value, which must be a string; otherwise ValueError with file and line."""
+def text_of(value, path: str, line: int, column: Column) -> str:
+    """The value, which must be a string; otherwise ValueError with file, line and column."""
     if not isinstance(value, str):
-        raise ValueError(f"{path}, line {line}: expected a string, found {value!r}")
+        form = '; each row must be an object (pandas: orient="records")' if isinstance(value, list | dict) else ""
+        raise ValueError(f"{path}, line {line}: expected a string, found {value!r:.80} in {column!r}{form}")
     return value

@@ -1,9 +1,10 @@
 """Building blocks of messages."""
 
 import contextlib
+import difflib
 import re
 import sys
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 
 from absl import logging
 
@@ -21,6 +22,13 @@ def some(names: list[str], separator: str = ", ") -> str:
 def visible(text: str) -> str:
     """A text of unknown origin for a terminal: characters that could steer it as in JSON, \\u001b for an escape."""
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """The end of a message about a name that there is not: the known one that is spelled nearly so, if there is one."""
+    folded = {one.casefold(): one for one in known}
+    near = difflib.get_close_matches(name.casefold(), folded, 1)
+    return f"; did you mean {folded[near[0]]!r}?" if near else ""
 
 
 _told: set[Hashable] = set()

@@ -176,10 +176,11 @@ def _numbered(prefix: str, names: Sequence[str]) -> list[str]:
 
 
 def _example(row: dict, columns: Columns, first_label: str, number: int, path: str, line: int) -> ChoiceExample:
-    context = text_of(field_of(row, columns.context, path, line), path, line)
+    context = text_of(field_of(row, columns.context, path, line), path, line, columns.context)
     # A context alone has null in JSON.
-    question = text_of(field_of(row, columns.question, path, line) or "", path, line)
-    choices = tuple(text_of(choice, path, line) for choice in _choices_of(row, columns.choices, path, line))
+    question = text_of(field_of(row, columns.question, path, line) or "", path, line, columns.question)
+    named = ", ".join(columns.choices)
+    choices = tuple(text_of(choice, path, line, named) for choice in _choices_of(row, columns.choices, path, line))
     if len(choices) < 2:
         raise ValueError(f"{path}, line {line}: at least two choices are needed; found {len(choices)}.")
     for place, choice in enumerate(choices):

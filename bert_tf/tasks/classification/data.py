@@ -28,7 +28,7 @@ from bert_tf.data.tables import (
 )
 from bert_tf.system import checks
 from bert_tf.system.local_files import names_in
-from bert_tf.system.messages import named_by
+from bert_tf.system.messages import did_you_mean, named_by
 from bert_tf.system.text_files import exists
 from bert_tf.tasks.classification.label_checks import ADVICE_OF_UNKNOWN, EqualTexts, check_found_labels, warn_of_case
 from bert_tf.text.characters import plain_name
@@ -39,7 +39,7 @@ class InputExample:
     """One example: an id, one text or two, and a label (None where there is none).
 
     The label is a string, a float for regression, or a tuple of strings where several may hold. `source` has the
-    columns of the example's row that go into predictions.
+    columns of the example's row that go into predictions, `line` is where it begins in the file.
     """
 
     guid: str
@@ -47,6 +47,7 @@ class InputExample:
     text_b: str | None = None
     label: str | float | tuple[str, ...] | None = None
     source: Mapping[str, object] | None = None
+    line: int | None = dataclasses.field(default=None, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +134,8 @@ def _resolve(column: Column | None, header: Sequence[str] | None, path: str) -> 
     if header is None:
         raise ValueError(f"{path}: there is no header to look up the column {column!r} in")
     if column not in header:
-        advice = other_delimiter(path, header) or " (columns of a file without a header are called 0, 1, ...)"
+        advice = other_delimiter(path, header) or did_you_mean(column, header)
+        advice = advice or " (columns of a file without a header are called 0, 1, ...)"
         raise ValueError(f"{path}, line 1: no column {column!r}; the header has {quoted(header)}{advice}")
     return list(header).index(column)
 
@@ -261,15 +263,11 @@ def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
         if is_first and label is None:
             warn_of_header(path, line, cells)
         is_first = False
-        example = InputExample(
-            f"{split.set_name}-{index if guid is None else guid}",
-            text_of(text_a, path, line),
-            None if text_b is None else text_of(text_b, path, line),
-            label,
-            joined.of(_named(row, header), line) if split.table else None,
-        )
-        equal.add((example.text_a, example.text_b), label, line)
-        yield example
+        second = None if text_b is None else text_of(text_b, path, line, columns[1])
+        texts = (text_of(text_a, path, line, columns[0]), second)
+        equal.add(texts, label, line)
+        source = joined.of(_named(row, header), line) if split.table else None
+        yield InputExample(f"{split.set_name}-{index if guid is None else guid}", *texts, label, source, line)
     joined.warn_of_repeated_ids()
     equal.warn()
     if skipped:

@@ -198,9 +198,11 @@ def _encode_windows(
 def _warn_of_empty(examples: Sequence[InputExample], numbers: Sequence[int], warn: Callable) -> None:
     """Warns of texts without tokens. numbers: of their examples."""
     if numbers:
+        first = examples[min(numbers)]
+        line = f", line {first.line} of its file" if first.line else ""
         warn(
-            "A text without any token (empty, or of dropped characters) is in %d of %d examples; the first is %s.",
-            len(set(numbers)), len(examples), examples[min(numbers)].guid,
+            "A text without any token (empty, or of dropped characters) is in %d of %d examples; the first is %s%s.",
+            len(set(numbers)), len(examples), first.guid, line,
         )  # fmt: skip
 
 

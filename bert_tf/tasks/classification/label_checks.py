@@ -115,7 +115,7 @@ def _check_numbers(path: str, counts: collections.Counter) -> None:
 
 
 class EqualTexts:
-    """Finds the rows of a file that have the texts of an earlier row, but not its label.
+    """Finds the rows of a file that have the texts of an earlier row, but not its label; empty ones do not count.
 
     Texts are compared by their hashes, which are all that is kept of them.
 
@@ -130,7 +130,7 @@ class EqualTexts:
 
     def add(self, texts: Sequence[str | None], label: str | tuple[str, ...] | None, line: int) -> None:
         """Takes a row; several labels of one are taken in any order."""
-        if not self.active:
+        if not self.active or not any(texts):
             return
         label = tuple(sorted(label)) if isinstance(label, tuple) else label
         first_line, first = self._first.setdefault(hash(texts), (line, label))

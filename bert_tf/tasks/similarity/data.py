@@ -147,7 +147,7 @@ def _examples(
     for number, (line, row, source) in enumerate(named_rows(path, None if by_number else names, table)):
         columns = columns or _known_layout(list(row), path)
         cells = {name: row.get(column) for name, column in vars(columns).items() if column}
-        texts = tuple(text_of(field_of(row, name, path, line), path, line) for name in columns.texts)
+        texts = tuple(text_of(field_of(row, name, path, line), path, line, name) for name in columns.texts)
         for name, text in zip(columns.texts, texts, strict=True):
             if not text:
                 raise ValueError(f"{path}, line {line}: {name} is empty.")

@@ -212,6 +212,31 @@ def test_custom_multi_label(tmp_path):
         ("a.csv", 'text,label\n"x,1\n', {"text_a": "text", "label": "label"}, r"a\.csv, line \d: not CSV"),
         ("a.jsonl", '{"text": "x"}\n', {"text_a": "text", "label": "label"}, r"a\.jsonl, line 1: no 'label'"),
         ("a.jsonl", '{"text": 1, "label": "x"}\n', {"text_a": "text", "label": "label"}, r"line 1: expected a string"),
+        ("a.jsonl", '{"text": null, "label": "x"}\n', {"text_a": "text", "label": "label"}, "found None in 'text'$"),
+        (
+            "a.json",
+            '{"text": ["x", "y"], "label": ["1", "2"]}',
+            {"text_a": "text", "label": "label"},
+            r"found \['x', 'y'\] in 'text'; each row must be an object \(pandas: orient=\"records\"\)",
+        ),
+        (
+            "a.json",
+            '{"text": {"0": "x"}, "label": {"0": "1"}}',
+            {"text_a": "text", "label": "label"},
+            r"found \{'0': 'x'\} in 'text'; each row must be an object",
+        ),
+        (
+            "a.csv",
+            "text,label\nx,1\n",
+            {"text_a": "Text", "label": "label"},
+            "'Text'.*; did you mean 'text'?",
+        ),
+        (
+            "a.jsonl",
+            '{"text": "x"}\n',
+            {"text_a": "txt", "label": "text"},
+            "no 'txt'; .*; did you mean 'text'?",
+        ),
         ("a.jsonl", "[1]\n", {"text_a": "text", "label": "label"}, r"line 1: expected a JSON object"),
         ("a.jsonl", "{\n", {"text_a": "text", "label": "label"}, r"a\.jsonl, line 1, column 2: not JSON"),
         ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", {"text_a": "text", "label": "label"}, "only one class, '1'"),
@@ -569,7 +594,7 @@ def test_labels_that_mean_the_same_are_named(tmp_path, caplog):
 
 
 def test_equal_texts_with_other_labels_are_counted(tmp_path, caplog):
-    content = "text,label\na,up\nb,down\na,up\n a ,down\nA,down\na,down\n"
+    content = 'text,label\na,up\nb,down\na,up\n a ,down\nA,down\na,down\n"",up\n"",down\n'
     task = own_task(tmp_path, content)
     data.read_examples(task, task.train)
     told = "rows with the text of an earlier row and another label: 2; the first are line 2 ('up') and line 5 ('down')"

@@ -302,11 +302,13 @@ def test_the_best_model_is_kept_and_patience_counts(tmp_path):
 @pytest.mark.parametrize("windows", [None, classification_encode.TextWindows(2, 4)])
 def test_texts_without_tokens_are_counted(tokenizer, caplog, windows):
     texts = ["a good film", "", "\u200b\x00", "more"]
-    examples = [classification_data.InputExample(f"train-{number}", text) for number, text in enumerate(texts)]
+    examples = [
+        classification_data.InputExample(f"train-{number}", text, line=number + 2) for number, text in enumerate(texts)
+    ]
     if not windows:
         examples.append(classification_data.InputExample("train-4", "text", ""))
     task = classification_data.Task("custom", ("a", "b"), None)
     classification_encode.encode_examples(examples, task, tokenizer, 8, windows=windows)
     counts = f"{2 if windows else 3} of {len(examples)}"
     assert f"A text without any token (empty, or of dropped characters) is in {counts} examples" in caplog.text
-    assert "the first is train-1." in caplog.text
+    assert "the first is train-1, line 3 of its file." in caplog.text
