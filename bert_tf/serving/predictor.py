@@ -3,6 +3,7 @@
 `embedder`, `choice_predictor`, `question_answerer` and `tagger` have those of other tasks.
 """
 
+import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 
@@ -204,6 +205,15 @@ class Predictor(Answerer):
         """The labels in the order of their ids; none for a regression."""
         return list(self.task.labels or ())
 
+    @functools.cached_property
+    def _takes_one_text(self) -> bool:
+        """Whether the run that trained the model is known, and had single texts."""
+        from bert_tf.tasks.classification.settings import trained_on_pairs
+
+        with contextlib.suppress(OSError, ValueError):  # a damaged run.json
+            return trained_on_pairs(self.path) is False
+        return False
+
     def logits(self, texts: list[str | tuple[str, str]]) -> np.ndarray:
         """Logits [n, C] of texts or pairs of texts, in the order given."""
         if isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(part, str) for part in texts):
@@ -221,6 +231,8 @@ class Predictor(Answerer):
             return np.zeros((0, len(self.labels) or 1), np.float32)
         if self.export:
             return self._logits_by_export(examples)
+        if any(one.text_b is not None for one in examples) and self._takes_one_text:
+            self.warn("%s was trained on one text an example, and is given two.", self.path)
         rows = classification_encode.encode_examples(
             examples,
             self.task,

@@ -10,6 +10,11 @@ from bert_tf.tasks.squad.outputs import settings_of
 from bert_tf.tasks.squad.scores import collect_scores
 from bert_tf.tasks.squad.windows import build_windows, warn_of_cut_questions, warn_of_gaps
 
+_WITHOUT_TEXT = (
+    "Questions without text, whose answers come from the context alone: %d of %d, the first is questions[%d].",
+    "Contexts without text, where nothing can be found: %d of %d, the first is that of questions[%d].",
+)
+
 
 class QuestionAnswerer(Answerer):
     """Finds the answers to questions in texts of any length.
@@ -62,6 +67,9 @@ class QuestionAnswerer(Answerer):
                 )
         if not questions:
             return []
+        for place, message in enumerate(_WITHOUT_TEXT):
+            if empty := [number for number, pair in enumerate(questions) if not pair[place].strip()]:
+                self.warn(message, len(empty), len(questions), empty[0])
         if self.export:
             asked, contexts = zip(*questions, strict=True)
             columns = {"question": asked, "context": contexts}

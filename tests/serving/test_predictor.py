@@ -1,7 +1,9 @@
 """How predictors compute: in one graph, for batches of any size and length, by several threads."""
 
 import concurrent.futures
+import json
 import pathlib
+import shutil
 
 import keras
 import numpy as np
@@ -85,6 +87,16 @@ def test_what_is_lost_of_texts_is_told_once(predictor, caplog):
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------
+
+
+def test_a_pair_for_a_model_of_single_texts_is_told_once(predictor, tmp_path, caplog):
+    folder = shutil.copytree(predictor.path, tmp_path / "model")
+    for run, told in (({"text_b": None}, 1), ({"text_b": "other"}, 0), (None, 0)):
+        caplog.clear()
+        (folder / "run.json").write_text(json.dumps({"task_name": "custom", **run}) if run else "{")
+        opened = Predictor(str(folder))
+        assert opened("good") and opened("good", "bad") and opened("good", "bad")
+        assert caplog.text.count("model was trained on one text an example, and is given two") == told
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -200,3 +200,10 @@ def test_a_cut_question_is_told_once(version_2, caplog):
     for _ in range(2):
         answerer("w1 w2 w3 w1 w2 w3 w1", "w1 w2 (Gold), w3.")
     assert caplog.text.count("Longer than max_query_length=5 tokens, of which the last are lost: 1 of 1 questions") == 1
+
+
+def test_questions_and_contexts_without_text_are_told(plain, caplog):
+    answerer = QuestionAnswerer(str(plain))
+    answerer.predict([("Who?", "Ada."), ("Who?", " "), ("", "Ada.")])
+    assert "Contexts without text, where nothing can be found: 1 of 3, the first is that of questions[1]" in caplog.text
+    assert "answers come from the context alone: 1 of 3, the first is questions[2]" in caplog.text

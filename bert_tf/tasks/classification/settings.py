@@ -225,14 +225,10 @@ class ClassificationSettings(TableSettings, FileSettings):
                 raise ValueError(
                     f"--{name}={column} is no column of texts: in the training of {source} it had the labels."
                 )
-        if self.is_custom and isinstance(name := earlier.get("task_name"), str):
-            is_own = name.lower() == "custom"
-            pairs = earlier.get("text_b") if is_own else glue.find_task(name).train.text_b is not None
-            if bool(pairs) != bool(self.text_b):
-                was, now = ("two texts", "one") if pairs else ("one text", "two")
-                logging.warning(
-                    "%s was trained on %s an example, and this run gives it %s (--text_b).", source, was, now
-                )
+        pairs = trained_on_pairs(source) if self.is_custom else None
+        if pairs not in (None, bool(self.text_b)):
+            was, now = ("two texts", "one") if pairs else ("one text", "two")
+            logging.warning("%s was trained on %s an example, and this run gives it %s (--text_b).", source, was, now)
 
     def check_sizes(self, has_features: bool) -> None:
         """Refuses sizes of other models with a BERT.
@@ -348,6 +344,14 @@ OUTPUT_LAYERS = (*TASKS["classification"].output_layers, BASELINE_LAYER)
 
 # What says how windows are made and used; only for --long_texts=windows.
 _, *WINDOW_FLAGS = group(ClassificationSettings, "Long texts")
+
+
+def trained_on_pairs(source: str) -> bool | None:
+    """Whether weights were trained on two texts an example; None where no run.json tells it."""
+    earlier = settings_of_model(source)
+    if not isinstance(name := earlier.get("task_name"), str):
+        return None
+    return bool(earlier.get("text_b")) if name.lower() == "custom" else glue.find_task(name).train.text_b is not None
 
 
 def _main(splits: Mapping[str, Split]) -> Split | None:
