@@ -321,7 +321,7 @@ class WordPieces(Tokenizer):
     """What tokenizers share whose vocabulary is a list of word pieces, in a vocab.txt, and whose rows are BERT's.
 
     Args:
-      vocab_file: see `load_vocab`.
+      vocab_file: see `load_vocab`; FileNotFoundError if there is none, ValueError if it has texts and no special token.
     """
 
     cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", MASK, "[PAD]"
@@ -342,6 +342,9 @@ class WordPieces(Tokenizer):
         self.inv_vocab = dict(enumerate(read_tokens(vocab_file)))
         self.vocab = {token: index for index, token in self.inv_vocab.items()}
         self.name_special_tokens(posixpath.dirname(vocab_file))
+        lacks_all = self.vocab.keys().isdisjoint(special := special_tokens_of(self))
+        if lacks_all and any(len(token.split()) > 1 for token in self.vocab):  # the original reads lists of words
+            raise ValueError(f"{vocab_file} has texts and no {', '.join(special)}: it is no vocabulary.")
 
     def decode(self, ids: Iterable[int]) -> str:
         """See `join_pieces`."""
