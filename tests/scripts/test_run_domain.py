@@ -133,7 +133,7 @@ def test_refused_in_one_line(tmp_path):
     cases = {
         "--dev_file=dev.csv": "--dev_file is for a fine-tuning, which needs --train_file, too",
         "--pretraining_flag=--nosuch=1": "--pretraining_flag: run_pretraining.py: error: there is no flag --nosuch",
-        "--pretraining_flag=--optimizer=sgd": "--pretraining_flag: run_pretraining.py: error: flag --optimizer=sgd",
+        "--pretraining_flag=--optimizer=sgd": "--pretraining_flag: run_pretraining.py: error: --optimizer=sgd",
         "--max_seq_length=4": "--max_seq_length=4 must be at least 5",
         f"--input_file={tmp_path}/one.txt": "1 documents can't be split into training and held-out ones.",
     }
