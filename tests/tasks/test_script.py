@@ -59,17 +59,21 @@ def test_the_script_of_every_architecture_is_that_of_the_table():
     assert {name: script for name, script in scripts.items() if name}.items() <= beginning.SCRIPTS.items()
 
 
-def test_a_notebook_trains_and_a_step_is_evaluated_once(folder):
-    task = CountingTask(
-        ClassificationSettings(
-            task_name="custom", train_file=str(folder / "train.csv"), dev_file=str(folder / "dev.csv"), text_a="text",
-            label="label",
-        )
+def counting_run(folder, output_dir, epochs):
+    """A task that counts what it computes, and the settings of a run with a dev set."""
+    settings = ClassificationSettings(
+        task_name="custom", train_file=str(folder / "train.csv"), dev_file=str(folder / "dev.csv"), text_a="text",
+        label="label",
     )  # fmt: skip
     run = FineTuningSettings(
-        output_dir=str(folder / "run"), init_checkpoint=str(folder / "encoder"), do_train=True, do_eval=True,
-        max_seq_length=8, train_batch_size=8, num_train_epochs=2,
+        output_dir=str(output_dir), init_checkpoint=str(folder / "encoder"), do_train=True, do_eval=True,
+        max_seq_length=8, train_batch_size=8, num_train_epochs=epochs,
     )  # fmt: skip
+    return CountingTask(settings), run
+
+
+def test_a_notebook_trains_and_a_step_is_evaluated_once(folder):
+    task, run = counting_run(folder, folder / "run", 2)
     results = script.fine_tune(task, run)
     assert task.computed == ("dev", "dev")  # after each epoch, and not again at the end
     lines = (folder / "run" / "eval_results.txt").read_text().splitlines()
@@ -94,16 +98,7 @@ class KilledError(BaseException):
 @pytest.mark.parametrize("place", ["BestModel.update", "mark_as_finished"])
 def test_each_weight_is_saved_once_at_the_end_and_a_kill_there_loses_nothing(place, folder, tmp_path, monkeypatch):
     """Before the last evaluation the last checkpoint has no moments, and the same call goes on from there."""
-    task = CountingTask(
-        ClassificationSettings(
-            task_name="custom", train_file=str(folder / "train.csv"), dev_file=str(folder / "dev.csv"), text_a="text",
-            label="label",
-        )
-    )  # fmt: skip
-    run = FineTuningSettings(
-        output_dir=str(tmp_path / "run"), init_checkpoint=str(folder / "encoder"), do_train=True, do_eval=True,
-        max_seq_length=8, train_batch_size=8, num_train_epochs=1,
-    )  # fmt: skip
+    task, run = counting_run(folder, tmp_path / "run", 1)
     synced, sync = [], os.fsync
 
     def noted_sync(descriptor):

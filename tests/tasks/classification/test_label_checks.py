@@ -1,0 +1,189 @@
+"""What is told of the labels and texts of users' own classification files."""
+
+import re
+
+import pytest
+
+from bert_tf.tasks.classification import data, glue, label_checks
+
+
+def own_task(tmp_path, content, name="train.csv", **arguments):
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    by_name = {"text_a": "text", "label": "label"}
+    return data.custom_task(str(tmp_path / name), None, None, **{**by_name, **arguments})
+
+
+BY_NUMBER = {"text_a": "0", "label": "1"}
+
+
+def test_labels_and_columns_that_look_alike_are_the_same(tmp_path):
+    content = (
+        "\ufefftext ,label\u00a0\na,very good \nb,\ufeffvery\u00a0good\nc, 나쁨\nd,\u1102\u1161\u1108\u1173\u11b7\n"
+    )
+    task = own_task(tmp_path, content, text_a="text\u00a0", label=" label")
+    assert task.labels == ("very good", "나쁨")
+    labels = [example.label for example in data.read_examples(task, task.train)]
+    assert labels == ["very good", "very good", "나쁨", "나쁨"]
+    task = own_task(tmp_path, content, labels=["나쁨\u200b", "very\u00a0good "])
+    assert task.labels == ("나쁨", "very good")
+    several = own_task(tmp_path, 'text,label\na,"x,\u00a0y"\nb,"y ,\ufeffx"\n', multi_label=True)
+    assert several.labels == ("x", "y")
+
+
+def test_glue_is_read_to_the_letter(tmp_path):
+    rows = "sentence\tlabel\nfine \t1\n\u00a0bad\t0\n"
+    (tmp_path / "train.tsv").write_text(rows, encoding="utf-8")
+    task = glue.find_task("sst-2")
+    assert [example.text_a for example in data.read_examples(task, task.train, str(tmp_path))] == ["fine ", "\u00a0bad"]
+    (tmp_path / "train.tsv").write_text("sentence\tlabel\nfine\t1 \n")
+    with pytest.raises(ValueError, match="line 2: the label '1 ' is not one of"):
+        data.read_examples(task, task.train, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("header", "labels", "expected"),
+    [
+        ("text,label", ["good", "bad"], "error"),
+        ("Review,Sentiment", ["good", "bad"], "error"),
+        ("내용,평가", ["0", "1"], "error"),  # the others are numbers
+        ("내용,평가", ["good", "bad"], "warning"),
+        ("so la la,average", ["good", "bad"], "warning"),
+        ("a film,good", ["good", "bad"], None),
+    ],
+)
+def test_a_header_that_is_read_as_an_example_is_named(tmp_path, caplog, header, labels, expected):
+    content = header + "\n" + "".join(f"text {number},{labels[number % 2]}\n" for number in range(8))
+    text, label = header.split(",")
+    advice = f"if the row is a header, name the columns by it: --text_a={text} --label={label}"
+    if expected == "error":
+        with pytest.raises(ValueError, match=rf"train\.csv: the label of the first row, '{label}', .* {advice}"):
+            own_task(tmp_path, content, **BY_NUMBER)
+    else:
+        own_task(tmp_path, content, **BY_NUMBER)
+        assert (advice in caplog.text) == (expected == "warning")
+
+
+def test_a_header_in_other_files_without_one_is_named(tmp_path, caplog):
+    path = tmp_path / "dev.csv"
+    path.write_text("text,label\na,good\n")
+    task = data.custom_task(None, str(path), str(path), **BY_NUMBER, labels=["good", "bad"])
+    advice = "if it is a header, name the columns by it: --text_a=text"
+    with pytest.raises(ValueError, match=rf"line 1: the label 'label' is not one of .*; {advice} --label=label"):
+        data.read_examples(task, task.dev["dev"])
+    data.read_examples(task, task.test["test"])
+    assert f"dev.csv, line 1 is read as an example; {advice}" in caplog.text
+    with pytest.raises(ValueError, match=rf"line 1: a number is expected as label, found 'label'; {advice}"):
+        scores = data.custom_task(str(path), None, None, **BY_NUMBER, regression=True)
+        data.read_examples(scores, scores.train)
+
+
+def test_classes_that_look_like_missing_values_are_named(tmp_path, caplog):
+    own_task(tmp_path, "text,label\na,up\nb,down\nc,nan\nd,nan\ne,None\nf,up\n")
+    assert "train.csv: 2 rows have the class 'nan': if their label is missing, leave them out." in caplog.text
+    assert "1 rows have the class 'None'" in caplog.text
+    caplog.clear()
+    own_task(tmp_path, "text,label\na,up\nb,none\nc,up\n")
+    assert "missing" not in caplog.text
+
+
+def test_labels_that_differ_in_case_are_named(tmp_path, caplog):
+    content = "text,label\na,Positive\nb,positive\nc,negative\nd,NEGATIVE\ne,negative\n"
+    assert len(own_task(tmp_path, content).labels) == 4
+    assert "labels that differ in case only are different classes: 2 ('Positive' and 'positive', " in caplog.text
+    assert "--labels=... with one spelling of each" in caplog.text
+    task = own_task(tmp_path, content, labels=["negative", "positive"])
+    found = [example.label for example in data.read_examples(task, task.train)]
+    assert found == ["positive", "positive", "negative", "negative", "negative"]
+    assert caplog.text.count("the label 'Positive' is read as 'positive'") == 1
+    found = own_task(tmp_path, "text,label\na,positive\nb,negative\n")
+    (tmp_path / "dev.csv").write_text("text,label\na,Positive\n")
+    split = data.custom_split(str(tmp_path / "dev.csv"), "dev", "text", None, "label")
+    with pytest.raises(
+        ValueError, match="'Positive' is not one of .*; --labels=negative,positive reads it as 'positive'"
+    ):
+        data.read_examples(found, split)
+
+
+def test_labels_that_mean_the_same_are_named(tmp_path, caplog):
+    own_task(tmp_path, "text,label\na,1\nb,true\nc,No\nd,0\ne,true\nf,2\n")
+    told = "labels that may mean the same are different classes: '1' and 'true', '0' and 'No'; use one spelling of each"
+    assert told in caplog.text
+    caplog.clear()
+    own_task(tmp_path, "text,label\na,1\nb,0\nc,yes we can\nd,2.5\n")
+    assert "different classes" not in caplog.text
+
+
+def test_equal_texts_with_other_labels_are_counted(tmp_path, caplog):
+    content = 'text,label\na,up\nb,down\na,up\n a ,down\nA,down\na,down\n"",up\n"",down\n'
+    task = own_task(tmp_path, content)
+    data.read_examples(task, task.train)
+    told = "rows with the text of an earlier row and another label: 2; the first are line 2 ('up') and line 5 ('down')"
+    assert caplog.text.count(told) == 1
+    caplog.clear()
+    tags = own_task(tmp_path, 'text,label\na,"x,y"\na,"y,x"\nb,x\n', "tags.csv", multi_label=True)
+    data.read_examples(tags, tags.train)
+    scores = own_task(tmp_path, "text,label\na,1.5\na,2.5\n", "scores.csv", regression=True)
+    data.read_examples(scores, scores.train)
+    assert "earlier row" not in caplog.text
+
+
+def test_labels_that_are_several_are_named(tmp_path, caplog):
+    own_task(tmp_path, "text,label\na,x;y\nb,y\nc,y\nd,x;y\n")
+    told = "train.csv: labels that seem to be several ones: 'x;y'; if they are, "
+    assert f"{told}give --multi_label, which expects commas between them." in caplog.text
+    own_task(tmp_path, 'text,label\na,x;y\nb,"y,z"\nc,y\n', multi_label=True)
+    assert f"{told}--multi_label expects commas between them." in caplog.text
+    caplog.clear()
+    own_task(tmp_path, "text,label\na,books\nb,books/crime\nc,books/crime\nd,a|b\ne,a|b\n")
+    assert "several" not in caplog.text
+
+
+def test_a_dev_set_with_texts_of_the_training_set_is_told(caplog):
+    rows = [data.InputExample(str(number), f"text {number}", label="x") for number in range(300)]
+    for dev in (rows, rows[:1] + rows[:200:2], [data.InputExample("0", "text 0", "pair")], rows[:1]):
+        label_checks.warn_of_known_texts(rows[:200], dev)
+    assert [record.args for record in caplog.records] == [(300, 200), (101, 101), (1, 1)]
+    caplog.clear()
+    for dev in (rows[:200], rows[199:], []):
+        label_checks.warn_of_known_texts(rows[:200], dev)
+    assert not caplog.records
+
+
+def table_of(labels) -> str:
+    return "text,label\n" + "".join(f"text {number},{label}\n" for number, label in enumerate(labels))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (range(100, 130), "each of the 30 rows has a label of its own, as '100': .*--regression"),
+        (
+            [f"user-{number}" for number in range(6)],
+            "each of the 6 rows has a label of its own, as 'user-0': is --label a",
+        ),
+        ([number / 8 for number in range(300)] * 2, "300 numbers as classes, such as '0.125': for scores give --regr"),
+        (
+            [0.25, 0.5, 0.5, 1.25],
+            "3 numbers as classes, such as '0.25': if they are scores, give --regression",
+        ),
+        ([*range(60)] * 2, "60 numbers as classes, such as '0': if they are scores, give --regression"),
+        (
+            ["positive", "negative"] * 2 + ["positve"],
+            r"labels of one row only .* another's: 'positve' \('positive'\?\)\.",
+        ),
+        ([*map(str, range(25)), *"ab" * 2], "27 classes in 29 rows: is --label the column of the classes"),
+    ],
+)
+def test_labels_that_are_no_classes_are_named(tmp_path, caplog, labels, message):
+    said = ""
+    try:
+        own_task(tmp_path, table_of(labels))
+    except ValueError as error:
+        said = str(error)
+    assert re.search(rf"train\.csv: ({message})", said + caplog.text)
+
+
+def test_usual_classes_are_not_complained_of(tmp_path, caplog):
+    for labels in (["good", "bad"], [*range(1, 6)] * 3, ["1.0", "0.0", "1.0"], [f"intent {n}" for n in range(150)] * 3):
+        own_task(tmp_path, table_of(labels))
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
