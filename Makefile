@@ -1,4 +1,4 @@
-# make install | test | test-slow | test-all | test-kill | demo | docs | lint | bench | clean
+# make install | test | test-slow | test-all | test-kill | demo | docs | lint | bench | lock | clean
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,19 +10,20 @@ PYTEST_FLAGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
-.PHONY: install test test-slow test-all test-kill demo docs lint format bench clean
+.PHONY: install test test-slow test-all test-kill demo docs lint format bench lock clean
 install: $(STAMP)
 
-$(STAMP): requirements.txt pyproject.toml
+# constraints.txt holds the versions of everything for users and tests alike: the tests see what users run.
+$(STAMP): requirements.txt constraints.txt pyproject.toml
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else "bert-tf needs Python 3.11, 3.12 or 3.13, this is %d.%d: make PYTHON=python3.12 install" % v)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --upgrade pip
-	$(BIN)/pip install -r requirements.txt -e .
+	$(BIN)/pip install -c constraints.txt -r requirements.txt -e .
 	touch $@
 
 # Further requirements of tests and checks: pytest, ruff, and transformers with PyTorch as an oracle.
 $(DEV_STAMP): $(STAMP) requirements-dev.txt
-	$(BIN)/pip install -r requirements-dev.txt
+	$(BIN)/pip install -c constraints.txt -r requirements-dev.txt
 	touch $@
 
 test: $(DEV_STAMP)
@@ -64,6 +65,13 @@ format: $(DEV_STAMP)
 
 bench: install
 	$(BIN)/python benchmarks/train_step.py
+
+# Resolves requirements-dev.txt anew, with the newest versions that fit, for Python 3.11 to 3.13 on every system. Without
+# hashes: pip would then refuse this folder itself and builds of PyTorch for one kind of processor.
+lock: $(STAMP)
+	$(BIN)/pip install uv
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-annotate \
+	  --custom-compile-command "make lock" --output-file constraints.txt requirements-dev.txt
 
 clean:
 	rm -rf $(VENV) *.egg-info build dist demo_output .pytest_cache .ruff_cache

@@ -10,6 +10,8 @@ import sys
 import pytest
 from helpers import warm
 from helpers.paths import ROOT
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import bert_tf
 
@@ -106,3 +108,26 @@ def test_installation_for_a_tpu_leaves_out_what_asks_for_tensorflow():
             asking.add(name)
     command = re.search(r"named='\^\((\S+)\)=='", (ROOT / "docs" / "tpu.md").read_text(encoding="utf-8"))
     assert set(command[1].split("|")) == asking
+
+
+def test_tests_run_on_the_versions_that_users_get():
+    """`make install` and `make test` install by constraints.txt, which `make lock` renews."""
+    locked = {}
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate():
+                locked[canonicalize_name(requirement.name)] = requirement.specifier
+    installed = {canonicalize_name(found.name): found.version for found in importlib.metadata.distributions()}
+    other = [
+        f"{name} {installed[name]}, not {locked[name]}"
+        for name in installed.keys() & locked.keys()
+        if not locked[name].contains(installed[name], prereleases=True)
+    ]
+    assert not other, other
+    named = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    for requirement in (Requirement(line.partition("#")[0]) for line in named if line and line[0] != "#"):
+        (pinned,) = locked[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(pinned.version), (
+            f"constraints.txt has {requirement.name}=={pinned.version}"
+        )

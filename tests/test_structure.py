@@ -252,7 +252,7 @@ def test_only_main_reads_flags():
 AT_MOST = {
     "lines of bert_tf/ and the scripts": 48_899,
     "of these code": 31_510,
-    "lines of tests/": 43_054,
+    "lines of tests/": 43_079,
     "modules that a fine-tuning run loads": 103,
     "modules that Predictor loads": 77,
     "lines of a file": 500,
