@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import tensorflow as tf
 
 from bert_tf.models.config import BertConfig
-from bert_tf.models.flops import encoder_flops_per_example
+from bert_tf.models.encoder import encoder_flops_per_example
 
 
 def matmul_rate(config: BertConfig, rows: int, dtype: str, times: int = 30) -> float:

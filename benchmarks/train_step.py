@@ -50,8 +50,8 @@ from pretraining_batches import (
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.electra import ElectraPretrainer
+from bert_tf.models.encoder import electra_flops_per_example, pretraining_flops_per_example
 from bert_tf.models.families import AlbertConfig, ElectraConfig
-from bert_tf.models.flops import electra_flops_per_example, pretraining_flops_per_example
 from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.training.settings import TrainingSettings

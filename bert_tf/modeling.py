@@ -8,8 +8,8 @@ import keras
 from bert_tf.models.config import BertConfig
 from bert_tf.models.initialize import checkpoint_name
 from bert_tf.models.kernels import ACTIVATIONS
+from bert_tf.models.layers import truncated_normal
 from bert_tf.models.open_weights import open_weights
-from bert_tf.models.random_weights import truncated_normal
 from bert_tf.models.task_models import BertModel
 
 __all__ = [

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 
 from bert_tf.pretraining.documents import Document, split_sentences
-from bert_tf.system.progress import progress_bar
+from bert_tf.system.messages import progress_bar
 
 _FILES_PER_TASK = 50
 

@@ -2,7 +2,7 @@
 
     python -m experiments.recipe_time --bert_sizes=base,large --utilization=0.4
 
-Prints a Markdown table. The operations are those of the matrix products (bert_tf/models/flops.py), forward and
+Prints a Markdown table. The operations are those of the matrix products (bert_tf/models/encoder.py), forward and
 backward; the peak rates are the manufacturers', for dense bfloat16 products.
 
 Paper: Devlin et al. 2019, appendix A.2.
@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from absl import flags
 
 from bert_tf.models.config import BertConfig
+from bert_tf.models.encoder import pretraining_flops_per_example
 from bert_tf.models.families import config_of_size
-from bert_tf.models.flops import pretraining_flops_per_example
 from bert_tf.system import script as system_script
 
 BATCH_SIZE = 256

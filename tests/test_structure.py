@@ -250,11 +250,11 @@ def test_only_main_reads_flags():
 # What there is at most, so that weight does not come back: lower a number when the house gets lighter. The aims are
 # 27,500 and 18,500 lines, 26,000 of tests, 65 and 50 modules, 500 and 60 lines.
 AT_MOST = {
-    "lines of bert_tf/ and the scripts": 48_899,
-    "of these code": 31_510,
-    "lines of tests/": 43_079,
-    "modules that a fine-tuning run loads": 103,
-    "modules that Predictor loads": 77,
+    "lines of bert_tf/ and the scripts": 48_840,
+    "of these code": 31_463,
+    "lines of tests/": 43_078,
+    "modules that a fine-tuning run loads": 96,
+    "modules that Predictor loads": 70,
     "lines of a file": 500,
     "lines of a function": 60,
 }

@@ -34,7 +34,7 @@ from bert_tf.data.record_files import (
 from bert_tf.system.atomic import arrays_as_bytes, load_arrays, save_arrays
 from bert_tf.system.cores import in_threads
 from bert_tf.system.example_bytes import is_frame_head
-from bert_tf.system.progress import progress_bar
+from bert_tf.system.messages import progress_bar
 from bert_tf.system.text_files import size_of
 
 _READ_BUFFER_BYTES = 256 * 1024

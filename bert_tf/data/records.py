@@ -34,7 +34,7 @@ from bert_tf.data.record_files import Feature as Feature  # for users, to whom t
 from bert_tf.data.record_files import pretraining_features as pretraining_features
 from bert_tf.data.record_index import RecordIndex, shuffled_windows, window_reader
 from bert_tf.data.record_index import index_records as index_records
-from bert_tf.system.progress import progress_bar
+from bert_tf.system.messages import progress_bar
 
 SHUFFLE_WINDOW = 20_000  # records; about 15 MB of serialized examples at sequence length 128
 

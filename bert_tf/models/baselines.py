@@ -22,9 +22,8 @@ from bert_tf.models.head_config import BASELINES, TOKEN_READERS, HeadConfig, hea
 from bert_tf.models.heads import ClassifierModel, LinearHead, classification_objective
 from bert_tf.models.inputs import ROW_INPUTS, require_inputs
 from bert_tf.models.keras_calls import NamedInputs
-from bert_tf.models.layers import Rebuilt
+from bert_tf.models.layers import Rebuilt, add_random_weight
 from bert_tf.models.objectives import TokenClassificationObjective
-from bert_tf.models.random_weights import add_random_weight
 
 _CONVOLUTION_WIDTHS = (3, 4, 5)
 

@@ -14,10 +14,9 @@ from absl import logging
 from keras import ops
 
 from bert_tf.models import kernels, variable_names
-from bert_tf.models.base_models import TaskModel
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.families import as_config
-from bert_tf.models.heads import MaskedLanguageModelHead
+from bert_tf.models.heads import MaskedLanguageModelHead, TaskModel
 from bert_tf.models.inputs import require_inputs, select
 from bert_tf.models.layers import ConfiguredLayer, Projection
 from bert_tf.models.objectives import (

@@ -1,4 +1,6 @@
-"""Output layers: a linear one, the masked-LM head, and what models share that classify texts, words or choices.
+"""What models share: their base class, and output layers: a linear one, the masked-LM head, those of classifiers.
+
+`TaskModel` has loading, saving and exporting, the encoder, and an objective.
 
 Original: run_pretraining.py (get_masked_lm_output, get_next_sentence_output). Paper: section 3.1.
 
@@ -7,18 +9,245 @@ C classes.
 """
 
 import numbers
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType, SimpleNamespace
 
 import keras
 from keras import ops
+from keras.src.trainers.compile_utils import MetricsList
 
-from bert_tf.models.base_models import TaskModel
 from bert_tf.models.dropout import dropout, in_scope
-from bert_tf.models.head_config import HeadConfig
-from bert_tf.models.layers import ConfiguredLayer, Projection, Rebuilt, gather_positions
+from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.families import as_config
+from bert_tf.models.head_config import NO_HEAD, HeadConfig
+from bert_tf.models.inputs import ENCODER_INPUTS, features_with_labels, select
+from bert_tf.models.keras_calls import NamedInputs
+from bert_tf.models.layers import ConfiguredLayer, Projection, Rebuilt, add_random_weight, gather_positions
 from bert_tf.models.objectives import ClassificationObjective, MultiLabelObjective, RegressionObjective
-from bert_tf.models.random_weights import add_random_weight
 from bert_tf.system.checks import whole_number
+from bert_tf.weights.mapping import Weights
+
+
+class ObjectiveMetric(MetricsList):
+    """An objective's metrics over all batches since the last reset.
+
+    Of a list like those that Keras makes of `compile(metrics=...)`, callbacks read what the metrics are called and
+    whether they are to rise: EarlyStopping(monitor="val_accuracy") needs no mode.
+    """
+
+    def __init__(self, objective, name="objective"):
+        super().__init__([], name=name)
+        self.objective = objective
+        self.totals = {
+            name: self.add_variable(shape=(), initializer="zeros", dtype="float32", name=name)
+            for name in objective.sum_names
+        }
+        # A metric's name, and the direction in which it is better, as Keras's callbacks look them up.
+        names = objective.metrics(dict.fromkeys(objective.sum_names, 0.0))
+        directions = {name: "down" if name.endswith(("loss", "error")) else "up" for name in names}
+        self.metrics = [SimpleNamespace(name=name, _direction=way) for name, way in directions.items()]
+
+    def update_state(self, sums: dict):
+        for name, variable in self.totals.items():
+            variable.assign_add(sums[name])
+
+    def reset_state(self):
+        for variable in self.totals.values():
+            variable.assign(0.0)
+
+    def result(self) -> dict:
+        return self.objective.metrics({name: ops.convert_to_tensor(total) for name, total in self.totals.items()})
+
+
+class Pretrained:
+    """A mixin for all models: they load weights of any of the four formats, and save them.
+
+    Attributes:
+      exported_inputs: name -> rank of the int32 arrays that an exported model takes.
+      head_config: the head, which `save_pretrained` writes beside the encoder's configuration.
+      reads_pooler: whether an output depends on the encoder's pooler.
+      part: of models that are trained together, the one that it is (see `families.Family.parts`); None: any of them.
+      other_head: a variable of weights for the same task that are for another class, and what to say of them.
+    """
+
+    head_config = NO_HEAD
+    reads_pooler: bool = True
+    part: str | None = None
+    other_head: tuple[str, str] | None = None
+    exported_inputs: Mapping[str, int] = MappingProxyType({"input_ids": 2, "input_mask": 2, "segment_ids": 2})
+
+    @staticmethod
+    def weights_in(weights: Weights) -> Weights:
+        """Of the weights of a file those for such a model, under the names of its variables."""
+        return weights
+
+    @classmethod
+    def from_pretrained(cls, path: str, **arguments):
+        """A model with the weights at `path`.
+
+        Args:
+          path: a directory, checkpoint prefix or weight file: of the original, Hugging Face, Model Garden, TensorFlow
+            Hub or this project; the format is detected.
+          arguments: for the class; `config` instead of the one beside the weights. `num_labels`, if the class has it,
+            defaults to that of the head in the file; `labels` gives their names instead: the outputs of a model that
+            was trained for the same names are put into this order. `new_head=True` begins a new output layer for other
+            ones.
+
+        Warns:
+          PartialLoadWarning: the file lacks variables of the model, which are random until they are trained.
+
+        Raises:
+          FileNotFoundError, ValueError: weights are missing, damaged or don't match; see `pretrained`.
+        """
+        from bert_tf.models import pretrained
+
+        return pretrained.from_pretrained(cls, path, **arguments)
+
+    def save_pretrained(self, directory: str, *, format: str = "bert_tf", **arguments) -> None:
+        """Writes weights, configuration, and, if known, vocabulary and casing.
+
+        Args:
+          format: "bert_tf", "tf1" or "huggingface".
+          arguments: see `pretrained.save_pretrained`: vocab_file, do_lower_case, strip_accents, overwrite.
+        """
+        from bert_tf.models import pretrained
+
+        pretrained.save_pretrained(self, directory, format=format, **arguments)
+
+    def export(self, filepath: str, format: str = "tf_saved_model", *, input_signature=None, **arguments) -> None:
+        """Writes the model for inference with Keras's exporter: token ids in, the model's outputs out.
+
+            model.export("exported")
+            tf.saved_model.load("exported").serve(tokenizer(["A text."]))
+
+        export_saved_model.py, on a directory from `save_pretrained`, gives more: signatures that take texts, with the
+        tokenizer and the labels in the graph, warm-up requests, and an export that `Predictor` and the like can open.
+
+        Args:
+          filepath: a directory. format: one of Keras's. arguments: for `keras.Model.export`.
+          input_signature: a list with one dict of specs; by default `exported_inputs` of any batch size and length.
+
+        Raises:
+          ValueError: variables are random, which the weights lacked from which the model was loaded.
+        """
+        from bert_tf.models import initialize
+
+        if not self.built:
+            self.build()
+        initialize.check_trained(self)
+        if input_signature is None:
+            # Keras would use the shapes of the first call, but does not record them for a model already built.
+            specs = {
+                name: keras.layers.InputSpec(dtype="int32", shape=(None,) * rank, name=name)
+                for name, rank in self.exported_inputs.items()
+            }
+            input_signature = [specs]
+        super().export(filepath, format, input_signature=input_signature, **arguments)
+
+
+class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
+    """The base class of models with heads: the encoder, and an objective.
+
+    A subclass creates its head in __init__, builds it in `build_head`, and defines `call`. Besides the encoder's inputs
+    it accepts the features that its objective reads, so that it can be called with whole batches of a dataset.
+
+    Args:
+      objective: a class of objectives.py.
+      config: of any family, or its dict. seed, dense_embedding_gradient: see `BertModel`. dtype: Keras dtype policy.
+    """
+
+    def __init__(self, objective, config, seed: int | None, dense_embedding_gradient: bool = False, **kwargs):
+        super().__init__(**kwargs)
+        self.config = as_config(config, type(self).__name__)
+        self.seed = seed
+        self.objective = objective
+        self.bert = BertEncoder(
+            self.config, dense_embedding_gradient=dense_embedding_gradient, seed=seed, dtype=self.dtype_policy
+        )
+        self.objective_metric = ObjectiveMetric(objective)
+
+    encoder_inputs = ENCODER_INPUTS
+    further_inputs = ()
+    tokens_read = None  # how many of the encoder's outputs for a row the head reads; None: all
+
+    @property
+    def reads_pooler(self) -> bool:
+        """Whether an output depends on the encoder's pooler."""
+        return self.tokens_read is not None
+
+    @property
+    def seed_generator(self):
+        """See `dropout.in_scope`."""
+        return self.bert.seed_generator
+
+    @property
+    def known_inputs(self) -> tuple[str, ...]:
+        """The names that a dict of inputs may have."""
+        objective = (*self.objective.label_names, *self.objective.optional_names)
+        return tuple(dict.fromkeys((*self.encoder_inputs, *self.further_inputs, *objective)))
+
+    def encode(self, inputs: dict, **arguments) -> dict:
+        """The encoder's outputs for its part of the inputs; arguments as for `BertModel.call`."""
+        return self.bert(select(inputs, self.encoder_inputs), **arguments)
+
+    def encode_pooled(self, inputs: dict, **arguments):
+        """The encoder's `pooled_output` alone, so that its last layer is computed for nothing else."""
+        nothing = ops.zeros((ops.shape(inputs["input_ids"])[0], 0), "int32")
+        return self.encode(inputs, read_positions=nothing, **arguments)["pooled_output"]
+
+    def build(self, input_shape=None):
+        self.bert.build()
+        self.build_head()
+        self.built = True
+
+    def make_train_function(self, force=False):
+        # Variables created in the first trace of a step would cause a second trace.
+        if not self.built:
+            self.build()
+        if not self.optimizer.built:
+            with self.distribute_strategy.scope():
+                self.optimizer.build(self.trainable_variables)
+        if self.tokens_read is None:
+            # Keras would warn in each fit: no head reads the pooler, which is kept for checkpoints and has no gradient.
+            pooler = r"'[^']*/pooler/dense/\w+'"
+            message = rf"Gradients do not exist for variables \[{pooler}(, {pooler})*\]"
+            warnings.filterwarnings("ignore", message=message)
+        return super().make_train_function(force)
+
+    @property
+    def metrics(self) -> list:
+        others = [metric for metric in super().metrics if metric is not self.objective_metric]
+        # Before the metrics given to `compile`, so that these win where names are the same.
+        return others if self._compile_loss is not None else [*others[:1], self.objective_metric, *others[1:]]
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        if self._compile_loss is not None:
+            return super().compute_loss(x, self._labels(x, y), y_pred, sample_weight, training)
+        sums = self._sums(x, y, y_pred, sample_weight)
+        return self.objective.loss(sums, sums)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        if self._compile_loss is None:
+            self.objective_metric.update_state(self._sums(x, y, y_pred, sample_weight))
+        labels = self._labels(x, y)
+        by_name = isinstance(labels, Mapping) and isinstance(y_pred, Mapping) and labels.keys() != y_pred.keys()
+        if self._compile_metrics is not None and (labels is None or by_name):
+            outputs = ", ".join(y_pred) if isinstance(y_pred, Mapping) else "the model"
+            raise ValueError(f"metrics of compile need labels as y, a list of one array for each output: {outputs}.")
+        return super().compute_metrics(x, labels, y_pred, sample_weight)
+
+    def _labels(self, x, y):
+        """y for the losses and metrics given to `compile`: if it is not given, the label among the features."""
+        names = self.objective.label_names
+        if y is not None or len(names) > 1 or not isinstance(x, Mapping):
+            return y
+        return x.get(names[0])
+
+    def _sums(self, x, y, y_pred, sample_weight):
+        features = features_with_labels(self.objective, x, y, sample_weight)
+        return self.objective.sums(y_pred, features)
+
 
 _PACKAGE = "bert_tf"
 

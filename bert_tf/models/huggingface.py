@@ -15,9 +15,8 @@ from absl import logging
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.families import family_named
-from bert_tf.models.head_config import CLASSIFIERS, HeadConfig
+from bert_tf.models.head_config import CLASSIFIERS, HeadConfig, names_in, placeholders
 from bert_tf.models.huggingface_layouts import FIXED_NAMES, LAYOUTS, Layout
-from bert_tf.models.output_layers import names_in, placeholders
 from bert_tf.models.variable_names import (
     HEAD_NAMES,
     HIDDEN_LAYER,

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from absl import logging
 
-from bert_tf.models import lora, random_weights
+from bert_tf.models import layers, lora
 from bert_tf.models.families import FAMILIES, is_encoder_variable
 from bert_tf.models.open_weights import open_weights
 from bert_tf.system.checks import named, path_of
@@ -135,7 +135,7 @@ def initialize(
         if not np.isfinite(value).all():
             raise ValueError(f"{path}: {name} has NaN or infinite values: the file is damaged, or its training failed.")
         variables[name].assign(value)
-        random_weights.has_value(variables[name])
+        layers.has_value(variables[name])
     unused = dict.fromkeys(sorted(set(shapes) - set(found)), "") | weights.unused
     return Initialization(path, found, missing, unused)
 
@@ -150,7 +150,7 @@ def initialize_model(
       complete: see `check_complete`, which is then called.
       untrained: variables whose values were saved before they were trained; they count among what is missing.
     """
-    with random_weights.drawn_late():
+    with layers.drawn_late():
         if not model.built:
             model.build()
         result = initialize(model_variables(model), weights)
@@ -194,7 +194,7 @@ def draw_normal_weights(model: keras.Model) -> None:
             if variable.path in empty:
                 value = keras.ops.where((keras.ops.arange(len(value)) == empty[variable.path])[:, None], 0.0, value)
             variable.assign(value)
-            random_weights.has_value(variable)
+            layers.has_value(variable)
 
 
 class PartialLoadWarning(UserWarning):

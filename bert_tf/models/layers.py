@@ -9,9 +9,10 @@ Shape legend: B batch, S sequence length, H hidden size, N attention heads, D = 
 of a row that are read, Q queries: S, or P in a layer that is computed only there, R rows of a matrix.
 """
 
+import contextlib
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 import keras
@@ -22,7 +23,6 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import drop_at, place
 from bert_tf.models.families import as_config
 from bert_tf.models.kernels import leading_sizes
-from bert_tf.models.random_weights import add_random_weight
 from bert_tf.system.checks import check_names
 
 _PACKAGE = "bert_tf"
@@ -278,3 +278,140 @@ def attention_bias(input_mask, causal: bool = False):
         place = ops.arange(ops.shape(mask)[-1])
         mask = mask * ops.cast(place[:, None] >= place[None, :], "float32")
     return (1.0 - mask) * kernels.MASK_BIAS
+
+
+# --- random initial weights -------------------------------------------------------------------------------------------
+# A model is built before its checkpoint is read. To draw weights that are then replaced would take longer than to read
+# them. A value depends on its own seed only, not on when it is drawn: the numbers are the same in either order.
+
+# id -> (variable, its values) of variables that are still zero; None outside of `drawn_late`.
+_undrawn: dict[int, tuple[keras.Variable, keras.initializers.Initializer]] | None = None
+
+
+def truncated_normal(standard_deviation: float | None) -> keras.initializers.Initializer:
+    """Normal distribution, values beyond two standard deviations redrawn (original: create_initializer).
+
+    None: Glorot's uniform distribution, TensorFlow's default, instead.
+    """
+    if standard_deviation is None:
+        return keras.initializers.GlorotUniform()
+    return keras.initializers.TruncatedNormal(stddev=standard_deviation)
+
+
+def add_random_weight(
+    layer: keras.Layer, name: str, shape: tuple, standard_deviation: float | None, **arguments
+) -> keras.Variable:
+    """Adds a weight of `truncated_normal` to a layer. arguments: of Keras `add_weight`."""
+    initializer = truncated_normal(standard_deviation)  # takes its seed here; a second use would draw the same values
+    if _undrawn is None:
+        return layer.add_weight(name=name, shape=shape, initializer=initializer, **arguments)
+    variable = layer.add_weight(name=name, shape=shape, initializer="zeros", **arguments)
+    _undrawn[id(variable)] = variable, initializer
+    return variable
+
+
+@contextlib.contextmanager
+def drawn_late() -> Iterator[None]:
+    """Layers built in this context have random weights of zero until its end.
+
+    Then they are drawn, except of variables of which `has_value` was told. For scripts and functions that build a model
+    and set it from a checkpoint.
+    """
+    global _undrawn
+    outer, _undrawn = _undrawn, {}
+    try:
+        yield
+        for variable, initializer in _undrawn.values():
+            variable.assign(initializer(variable.shape, variable.dtype))
+    finally:
+        _undrawn = outer
+
+
+def has_value(variable: keras.Variable) -> None:
+    """Says that a variable has been given a value, in place of the one that would be drawn."""
+    if _undrawn is not None:
+        _undrawn.pop(id(variable), None)
+
+
+# --- one vector of several: of a text's tokens, or of a long text's windows -------------------------------------------
+# Source: Reimers and Gurevych 2019, "Sentence-BERT", section 3. Here S is also the number of windows of a text.
+
+_LOWEST = -1e30
+
+
+def sentence_vectors(encoder, inputs: dict, pooling: str, skipped: int = 0, **arguments):
+    """float32 [B, H]: a vector for each row.
+
+    Args:
+      encoder: a `BertEncoder`. inputs: input_ids, input_mask and segment_ids [B, S].
+      pooling: see `sentence_settings.SentenceSettings`. skipped: the first tokens of a row that are not read, those of
+        a prompt. arguments: for the encoder's call.
+    """
+    mask = inputs["input_mask"]
+    first = ops.full((ops.shape(mask)[0], 1), skipped, "int32") if pooling == "cls" else None
+    outputs = encoder(inputs, read_positions=first, **arguments)["sequence_output"]
+    return pooled(ops.cast(outputs, "float32"), mask, pooling, 0 if pooling == "cls" else skipped)
+
+
+def pooled(outputs, mask, pooling: str, skipped: int = 0):
+    """[B, H] of the outputs [B, S, H] for tokens and their mask [B, S]; of "cls" only the first output is read.
+
+    skipped: the first tokens that are not read.
+    """
+    if pooling == "cls":
+        return outputs[:, skipped]
+    if skipped:
+        mask = ops.cast(mask, "int32") * ops.cast(ops.arange(ops.shape(mask)[1]) >= skipped, "int32")
+    counted = ops.cast(mask, outputs.dtype)[:, :, None]
+    if pooling == "max":
+        return ops.max(ops.where(counted > 0, outputs, _LOWEST), axis=1)
+    return ops.sum(outputs * counted, axis=1) / ops.maximum(ops.sum(counted, axis=1), 1.0)
+
+
+def normalized(vectors):
+    """The vectors [..., H] with the length 1; zeros stay zeros."""
+    return vectors / ops.maximum(ops.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class WindowPooling(Rebuilt, keras.layers.Layer):
+    """Mean or maximum over the windows of a text, or a mean with weights that are learned.
+
+    The weights of "attention" are a softmax over the windows of their vectors' products with one learned vector. It
+    begins at zero: then all windows weigh the same. With one window, every kind gives its vector, bit for bit.
+
+    Args:
+      kind: one of `head_config.WINDOW_POOLINGS`.
+    """
+
+    def __init__(self, kind: str, **kwargs):
+        super().__init__(**kwargs)
+        self.kind = kind
+
+    def build(self, input_shape):
+        if self.kind == "attention":
+            shape = (input_shape[-1],)
+            self.scores = self.add_weight(
+                name="scores", shape=shape, initializer="zeros", autocast=False, dtype="float32"
+            )
+        self.built = True
+
+    def call(self, x, mask):
+        """Combines the windows in float32.
+
+        Args:
+          x: [B, S, H]. mask: [B, S], 0 for windows that a text does not have, which have no influence.
+
+        Returns:
+          [B, H] in the dtype of x.
+        """
+        values = ops.cast(x, "float32")
+        if self.kind == "attention":
+            scores = ops.where(ops.cast(mask, "bool"), ops.sum(values * self.scores, axis=-1), _LOWEST)  # [B, S]
+            # Keras's softmax warns of a single value.
+            weights = ops.exp(scores - ops.max(scores, axis=-1, keepdims=True))
+            weights = weights / ops.sum(weights, axis=-1, keepdims=True)
+            values = ops.sum(values * weights[:, :, None], axis=1)
+        else:
+            values = pooled(values, mask, self.kind)
+        return ops.cast(values, x.dtype)

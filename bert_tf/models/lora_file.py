@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.models import initialize, lora, output_layers
+from bert_tf.models import head_config, initialize, lora
 from bert_tf.models.directory import read_head
 from bert_tf.models.families import is_encoder_variable
 from bert_tf.models.head_config import HeadConfig
@@ -103,10 +103,10 @@ def load_lora(model: keras.Model, path: str) -> None:
     own[f"{kernels[0].split('/')[0]}/{lora.ALPHA}"] = np.float32(alpha)
     file = Weights(path, "bert_tf", shapes, {name: name for name in shapes}, read)
     trained, labels, wanted = lora.merged(with_tensors(file, own)), _labels(path, metadata), model.head_config.labels
-    layer = output_layers.layer_in(trained)
+    layer = head_config.layer_in(trained)
     if layer and wanted and trained.shapes[layer][0] == len(wanted):
-        order = output_layers.order_of(labels, wanted, path, "Load the encoder with these labels.")
-        trained = output_layers.reordered(trained, layer, order) if order else trained
+        order = head_config.order_of(labels, wanted, path, "Load the encoder with these labels.")
+        trained = head_config.reordered(trained, layer, order) if order else trained
     initialize.initialize({name: variables[name] for name in changed}, trained, must_have_all=True)
     if labels and not wanted:
         model.head_config = dataclasses.replace(model.head_config, labels=labels)

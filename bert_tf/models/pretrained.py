@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
-from bert_tf.models import card, open_weights, output_layers, variable_names
+from bert_tf.models import card, head_config, open_weights, variable_names
 from bert_tf.models import directory as model_directory
 from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.directory import ModelFiles, needed_config
@@ -233,8 +233,8 @@ def from_pretrained(
         if "labels" not in taken:
             raise ValueError(f"labels={labels}: {model_class.__name__} has no classes.")
         arguments = {"num_labels": len(labels), **arguments, "labels": labels}
-    weights, head = output_layers.fitted(weights, files.head, path, model_class, new_head, arguments)
-    outputs = weights.shapes[layer][0] if (layer := output_layers.layer_in(weights)) else None
+    weights, head = head_config.fitted(weights, files.head, path, model_class, new_head, arguments)
+    outputs = weights.shapes[layer][0] if (layer := head_config.layer_in(weights)) else None
     if HIDDEN_LAYER[0] in weights.shapes and not (config.classifier_act or head.hidden_act):
         head = dataclasses.replace(head, hidden_act="gelu_erf")
     stored = _stored_arguments(head, path, arguments.get("num_labels") or outputs)

@@ -17,10 +17,10 @@ from keras import ops
 
 from bert_tf.models import directory as model_directory
 from bert_tf.models import kernels, pretrained
-from bert_tf.models.base_models import TaskModel
 from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import dropout, in_scope
 from bert_tf.models.head_config import HeadConfig
+from bert_tf.models.heads import TaskModel
 from bert_tf.models.layers import LayerNorm, Projection, gather_positions
 from bert_tf.models.objectives import SpanObjective, require_zero_or_one, sigmoid_cross_entropy
 from bert_tf.models.task_models import BertForQuestionAnswering

@@ -11,11 +11,11 @@ from types import MappingProxyType
 import keras
 from keras import ops
 
-from bert_tf.models.base_models import Pretrained, TaskModel
 from bert_tf.models.dropout import several_rows
+from bert_tf.models.heads import Pretrained, TaskModel
 from bert_tf.models.inputs import ROW_INPUTS, flat_rows, require, require_shape
+from bert_tf.models.layers import normalized, sentence_vectors
 from bert_tf.models.objectives import ClassificationObjective, cross_entropy, means
-from bert_tf.models.pooling import normalized, sentence_vectors
 from bert_tf.models.sentence_settings import check_pooling
 from bert_tf.system import checks
 

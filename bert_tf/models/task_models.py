@@ -14,15 +14,21 @@ import keras
 from keras import ops
 
 from bert_tf.models import objectives
-from bert_tf.models.base_models import Pretrained, TaskModel
 from bert_tf.models.baselines import FeatureReader, apply_bilstm, bilstm
 from bert_tf.models.config import ACTIVATIONS
 from bert_tf.models.dropout import dropout, in_scope, several_rows
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.head_config import HeadConfig, head_in, labels_of
-from bert_tf.models.heads import ClassifierModel, LinearHead, MaskedLanguageModelHead, classification_objective
+from bert_tf.models.heads import (
+    ClassifierModel,
+    LinearHead,
+    MaskedLanguageModelHead,
+    Pretrained,
+    TaskModel,
+    classification_objective,
+)
 from bert_tf.models.inputs import ENCODER_INPUTS, ROW_INPUTS, flat_rows, select
-from bert_tf.models.pooling import WindowPooling
+from bert_tf.models.layers import WindowPooling
 from bert_tf.models.variable_names import JOINT_HEAD
 
 _PACKAGE = "bert_tf"

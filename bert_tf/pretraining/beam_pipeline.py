@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard
-from bert_tf.system.progress import progress_bar
+from bert_tf.system.messages import progress_bar
 
 # Beam finds this runner only by its whole name. By default up to 128 shards would be one piece of work, for one worker.
 _DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"

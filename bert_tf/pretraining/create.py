@@ -40,7 +40,7 @@ from bert_tf.system import atomic, run_lock, workers
 from bert_tf.system.checks import check_output_dir, check_output_files, is_remote
 from bert_tf.system.cores import available_cores
 from bert_tf.system.local_files import names_in, paths_beginning_with
-from bert_tf.system.progress import progress_bar
+from bert_tf.system.messages import progress_bar
 from bert_tf.system.text_files import list_files
 from bert_tf.text.tokenizer import Tokenizer
 

@@ -20,7 +20,7 @@ from bert_tf.pretraining import instance_kernels, row_kinds
 from bert_tf.pretraining.record_settings import InstanceSettings
 from bert_tf.pretraining.row_kinds import Plan
 from bert_tf.pretraining.token_store import TokenStore, map_file
-from bert_tf.system.progress import progress_bar
+from bert_tf.system.messages import progress_bar
 from bert_tf.text.tokenizer import Tokenizer
 
 _INSTANCES_PER_CALL = 1 << 15

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from bert_tf.models.head_config import HeadConfig
-from bert_tf.models.output_layers import spelled_as
+from bert_tf.models.head_config import HeadConfig, spelled_as
 from bert_tf.system.checks import is_remote
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_files import read_text_lines

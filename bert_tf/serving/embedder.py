@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data.token_rows import rows_of_texts
-from bert_tf.models import pooling, sentence_settings
+from bert_tf.models import layers, sentence_settings
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving.predictor import Answerer
 from bert_tf.system.checks import list_of_strings, path_of, true_or_false
@@ -105,8 +105,8 @@ class Embedder(Answerer):
     def run(self, features):
         if not isinstance(self.model, keras.Model):  # an ONNX export
             outputs = self.model(features)["sequence_output"]
-            return pooling.pooled(outputs, features["input_mask"], self.settings.pooling, self._skipped)
-        return pooling.sentence_vectors(self.model, features, self.settings.pooling, self._skipped, training=False)
+            return layers.pooled(outputs, features["input_mask"], self.settings.pooling, self._skipped)
+        return layers.sentence_vectors(self.model, features, self.settings.pooling, self._skipped, training=False)
 
     def _keep_matrices(self) -> None:
         """Makes the weight matrices constants of the graph, in bfloat16, if that has not been done, and they fit.
@@ -176,7 +176,7 @@ class Embedder(Answerer):
                 self.warn("%d of %d texts are empty; their vectors mean nothing.", empty, len(texts))
             vectors = self.computed(rows, self.size)
         normalize = self.settings.normalize if normalize is None else normalize
-        return keras.ops.convert_to_numpy(pooling.normalized(vectors)) if normalize else vectors
+        return keras.ops.convert_to_numpy(layers.normalized(vectors)) if normalize else vectors
 
     def __call__(self, text: str, normalize: bool | None = None) -> np.ndarray:
         """float32 [H]: the vector of one text."""

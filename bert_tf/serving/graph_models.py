@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import keras
 import tensorflow as tf
 
-from bert_tf.models.pooling import normalized, pooled
+from bert_tf.models.layers import normalized, pooled
 from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.serving.graph_inputs import Folded, TextEncoder, cut, fold, parse_examples, parts_of, unfolded
 from bert_tf.system import script

@@ -12,7 +12,7 @@ import uuid
 import zipfile
 from collections.abc import Iterator
 
-from bert_tf.system.progress import progress_bar
+from bert_tf.system.messages import progress_bar
 
 _READ_BYTES = 1 << 20
 _TIMEOUT = 30.0  # seconds without a byte

@@ -15,7 +15,7 @@ import numpy as np
 from numba.core import types
 from numba.core.registry import CPUDispatcher
 
-from bert_tf.system import progress
+from bert_tf.system import messages
 
 _interpreting = contextvars.ContextVar("interpreting", default=False)
 
@@ -87,9 +87,9 @@ class _CachedLoop(_Loop):
             f"Compiling the loops of {package.rpartition('.')[0] or package} for this processor, which is done once: "
             f"later runs take them from {self._cache.cache_path}."
         )
-        with contextlib.nullcontext() if _CachedLoop.is_told else progress.announced(message):
+        with contextlib.nullcontext() if _CachedLoop.is_told else messages.announced(message):
             entry = super().compile(signature)
-        _CachedLoop.is_told |= time.monotonic() - begun > progress.SLOW_SECONDS
+        _CachedLoop.is_told |= time.monotonic() - begun > messages.SLOW_SECONDS
         return entry
 
 

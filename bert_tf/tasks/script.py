@@ -28,14 +28,14 @@ from absl import logging
 
 from bert_tf.data.order import Share
 from bert_tf.data.token_rows import TokenRows
-from bert_tf.models import card, flops, initialize, lora, lora_file, open_weights, saving, students
+from bert_tf.models import card, encoder, initialize, lora, lora_file, open_weights, saving, students
 from bert_tf.models.card import CardFacts
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.distillation import DistillationObjective, TaughtModel
 from bert_tf.models.heads import with_class_weights
 from bert_tf.models.recipe import number_of_steps
 from bert_tf.system.atomic import write_text_file
-from bert_tf.system.progress import announced
+from bert_tf.system.messages import announced
 from bert_tf.tasks import outcome
 from bert_tf.tasks.outcome import Tried
 from bert_tf.tasks.task import ExampleSet, FineTuningTask
@@ -300,7 +300,7 @@ class _Run:
                 teacher = task.create_teacher(self.teacher, run.dtype_policy)
                 trained = TaughtModel(model, teacher)
             objective = DistillationObjective(objective, run.soft_weight, run.temperature)
-            operations += flops.encoder_flops_per_example(self.teacher.files.config, tokens, teacher.tokens_read)
+            operations += encoder.encoder_flops_per_example(self.teacher.files.config, tokens, teacher.tokens_read)
         return Trainer(trained, optimizer, objective, self.strategy, run, run.sum_loss), tokens, operations
 
     def claim(self, step: int) -> None:

@@ -95,7 +95,7 @@ def read_lines(
     files: Sequence[str], description: str, show_progress: bool = True, encoding: str = UTF_8
 ) -> Iterator[str]:
     """The lines of text files, which may be compressed, with a progress bar in bytes; see `read_text_lines`."""
-    from bert_tf.system.progress import progress_bar
+    from bert_tf.system.messages import progress_bar
 
     total = sum(map(size_of, files))
     with progress_bar(total=total, unit="B", unit_scale=True, desc=description, disable=not show_progress) as bar:

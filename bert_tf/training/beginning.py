@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from bert_tf.models import directory as model_directory
-from bert_tf.models import open_weights, output_layers, pretrained
+from bert_tf.models import head_config, open_weights, pretrained
 from bert_tf.models.config import BertConfig, check_frozen_layers
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import is_encoder_variable
@@ -363,7 +363,7 @@ class StartingHead:
     @property
     def labels(self) -> tuple[str, ...] | None:
         """The names of its outputs; None if they are not known."""
-        names = output_layers.names_in(self.head.labels)
+        names = head_config.names_in(self.head.labels)
         return names if names and len(names) == self.outputs else None
 
     def does_not_know(self, what: str, flag: str, unknown: list[str], trains: bool) -> ValueError:
@@ -384,7 +384,7 @@ def find_head(run: FineTuningSettings, newest: str | None, layer: str | None) ->
       FileNotFoundError, OSError, ValueError: the weights, or what is beside them, can't be read; names the flag.
     """
     path, flag = newest or run.init_checkpoint, "--output_dir" if newest else "--init_checkpoint"
-    if not path or layer not in output_layers.OUTPUT_LAYERS or (not newest and (run.layers or run.new_head)):
+    if not path or layer not in head_config.OUTPUT_LAYERS or (not newest and (run.layers or run.new_head)):
         return None
     with named_by(flag):
         weights, head = open_weights.open_weights(path), model_directory.read_head(tokenizer_files.directory_of(path))
@@ -417,7 +417,7 @@ def adjustment_of(
 
     Args:
       newest, layer: see `find_head`. head: of the run's models, with what the data says of it; where that is not known
-        yet, only the task is compared. others: see `output_layers.order_of`.
+        yet, only the task is compared. others: see `head_config.order_of`.
 
     Raises:
       ValueError: the layer is for other labels, or for another task; says which, and names --new_head.
@@ -425,7 +425,7 @@ def adjustment_of(
     if newest and run.do_train:
         return None
     if run.new_head and layer:
-        return functools.partial(output_layers.without, layer=layer, reason="--new_head")
+        return functools.partial(head_config.without, layer=layer, reason="--new_head")
     found = find_head(run, newest, layer)
     if found is None:
         return None
@@ -447,5 +447,5 @@ def adjustment_of(
         return None
     if found.labels and set(wanted) < set(found.labels):
         advice = f"--labels={','.join(found.labels)} keeps them. {advice}"
-    order = output_layers.order_of(found.labels, wanted, found.source, advice, others)
-    return order and functools.partial(output_layers.reordered, layer=layer, order=order)
+    order = head_config.order_of(found.labels, wanted, found.source, advice, others)
+    return order and functools.partial(head_config.reordered, layer=layer, order=order)

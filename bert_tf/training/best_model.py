@@ -11,7 +11,7 @@ from absl import logging
 from bert_tf.models import initialize, lora, lora_file, saving
 from bert_tf.models.directory import ModelFiles
 from bert_tf.system.atomic import check_may_write, write_text_file
-from bert_tf.system.progress import announced
+from bert_tf.system.messages import announced
 from bert_tf.system.text_files import parse_json, read_json_if_there, read_text_lines
 
 DIRECTORY = "best_model"

@@ -20,7 +20,7 @@ from absl import logging
 from bert_tf.models.open_weights import open_weights
 from bert_tf.system.atomic import check_may_write, sync, temporary_folder, write_text_file
 from bert_tf.system.local_files import names_in
-from bert_tf.system.progress import announced
+from bert_tf.system.messages import announced
 from bert_tf.weights.bundle import (
     DATA_SUFFIX,
     INDEX_SUFFIX,

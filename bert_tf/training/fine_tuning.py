@@ -11,16 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import directory as model_directory
-from bert_tf.models import (
-    flops,
-    initialize,
-    lora,
-    lora_file,
-    open_weights,
-    output_layers,
-    random_weights,
-    students,
-)
+from bert_tf.models import encoder, head_config, initialize, layers, lora, lora_file, open_weights, students
 from bert_tf.models.config import BertConfig, check_frozen_layers
 from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.recipe import OptimizerSettings, Recipe
@@ -70,7 +61,7 @@ def set_up_devices(runs: Sequence[FineTuningSettings]) -> tf.distribute.Strategy
     return strategy
 
 
-@random_weights.drawn_late()
+@layers.drawn_late()
 def build_and_restore(
     run: FineTuningSettings,
     strategy: tf.distribute.Strategy,
@@ -162,14 +153,14 @@ def cost_of_example(
     """The tokens of a training example, and its model FLOPs, forward and backward.
 
     Args:
-      lengths: tokens of each training example. tokens_read: see `flops.layer_flops`.
+      lengths: tokens of each training example. tokens_read: see `encoder.layer_flops`.
     """
     mean_length = run.max_seq_length if run.padding["static_padding"] else float(lengths.mean())
     # Backward is twice as much as forward, and needless where nothing is trained.
-    forward = flops.encoder_flops_per_example(config, mean_length, tokens_read)
-    needless = 2.0 * sum(flops.layer_flops(config, mean_length, tokens_read)[: run.freeze_layers or 0])
+    forward = encoder.encoder_flops_per_example(config, mean_length, tokens_read)
+    needless = 2.0 * sum(encoder.layer_flops(config, mean_length, tokens_read)[: run.freeze_layers or 0])
     if run.lora_rank is not None:  # products with kernels go back to what is below, not to the kernels
-        needless = sum(flops.layer_flops(config, mean_length, tokens_read, with_attention=False))
+        needless = sum(encoder.layer_flops(config, mean_length, tokens_read, with_attention=False))
     return mean_length, 3.0 * forward - needless
 
 
@@ -185,11 +176,11 @@ def use_best_model(model: keras.Model, keeper: best_model.BestModel) -> int:
     if not keeper.best:
         raise ValueError(f"--use_best_model: {keeper.directory} does not exist.")
     weights = initialize.weights_for(model, keeper.directory)
-    layer, head = output_layers.layer_in(weights), getattr(model, "head_config", NO_HEAD)
-    known = output_layers.names_in(model_directory.read_head(keeper.directory).labels)
+    layer, head = head_config.layer_in(weights), getattr(model, "head_config", NO_HEAD)
+    known = head_config.names_in(model_directory.read_head(keeper.directory).labels)
     if layer and known and head.labels:
-        order = output_layers.order_of(known, head.labels, f"--use_best_model: {keeper.directory}", "Train it again.")
-        weights = output_layers.reordered(weights, layer, order) if order else weights
+        order = head_config.order_of(known, head.labels, f"--use_best_model: {keeper.directory}", "Train it again.")
+        weights = head_config.reordered(weights, layer, order) if order else weights
     result = initialize.initialize(initialize.model_variables(model), weights)
     initialize.log_initialization(result, model)
     lora.clear_adapters(model)  # its kernels have them

@@ -26,7 +26,7 @@ from tqdm import tqdm
 from bert_tf.data.order import Share
 from bert_tf.models import initialize, lora
 from bert_tf.models.card import shown_results
-from bert_tf.system import compiled_programs, progress
+from bert_tf.system import compiled_programs, messages
 from bert_tf.system.atomic import check_may_write, write_file
 from bert_tf.training import checkpoints
 from bert_tf.training.distribution import distribute, is_chief
@@ -200,7 +200,7 @@ def log_period(log_every_steps: int, num_train_steps: int) -> int:
 
 
 def _announced() -> contextlib.AbstractContextManager:
-    return progress.announced(
+    return messages.announced(
         "The first step takes longest: TensorFlow builds its graph and XLA compiles parts of it, once for each "
         f"shape. Compiled parts: {compiled_programs.said()}."
     )
@@ -377,7 +377,7 @@ class TrainingLog:
         factors = (1.0, tokens_per_example, flops_per_example)
         self._per_step = {name: batch_size * factor for name, factor in zip(names, factors, strict=True)}
         # The mean over all calls (smoothing 0): calls differ in length, and an evaluation follows some of them.
-        self._bar = progress.progress_bar(
+        self._bar = messages.progress_bar(
             total=last_step, initial=step, desc="train", unit="step", smoothing=0, disable=not active
         )
         self._sums, self._seconds, self._timed_steps, self._skipped = {}, 0.0, 0, 0
@@ -403,7 +403,7 @@ class TrainingLog:
         """Adds the sums of one call of the graph."""
         now = time.monotonic()
         if self._first_call:  # it includes compilation, so it says nothing about speed
-            progress.start_clock(self._bar, step)
+            messages.start_clock(self._bar, step)
         else:
             self._seconds += now - self._last
             self._timed_steps += int(result["steps"] + result["skipped"])

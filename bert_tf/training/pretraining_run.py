@@ -18,7 +18,7 @@ from absl import logging
 
 from bert_tf.data import records
 from bert_tf.data.order import Share
-from bert_tf.models import card, initialize, pretrained, random_weights, saving
+from bert_tf.models import card, initialize, layers, pretrained, saving
 from bert_tf.models import directory as model_directory
 from bert_tf.models.card import NO_FACTS, CardFacts
 from bert_tf.models.config import BertConfig
@@ -127,7 +127,7 @@ def _run(
     return results
 
 
-@random_weights.drawn_late()
+@layers.drawn_late()
 def _build_and_restore(
     task: PretrainingTask, strategy: tf.distribute.Strategy
 ) -> tuple[keras.Model, keras.optimizers.Optimizer | None, keras.Model, int]:

@@ -17,7 +17,7 @@ from absl import logging
 
 from bert_tf.data import record_index, records
 from bert_tf.data.record_files import features_of
-from bert_tf.models import flops, objectives, task_models
+from bert_tf.models import encoder, objectives, task_models
 from bert_tf.models.card import CardFacts
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles, read_model_files
@@ -216,7 +216,7 @@ class PretrainingTask:
     @property
     def flops_per_example(self) -> float:
         """Model FLOPs of a row, forward and backward."""
-        return flops.pretraining_flops_per_example(self.config, self.settings.max_seq_length, self.predictions)
+        return encoder.pretraining_flops_per_example(self.config, self.settings.max_seq_length, self.predictions)
 
     @property
     def unused_settings(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import card, flops, initialize, open_weights, pretrained, saving, students, variable_names
+from bert_tf.models import card, encoder, initialize, open_weights, pretrained, saving, students, variable_names
 from bert_tf.models import directory as model_directory
 from bert_tf.models.card import CardFacts
 from bert_tf.models.config import BertConfig
@@ -110,7 +110,7 @@ class ElectraTask(PretrainingTask):
     @property
     def flops_per_example(self) -> float:
         length = self.settings.max_seq_length
-        return flops.electra_flops_per_example(self.config, self.generator_config, length, self.predictions)
+        return encoder.electra_flops_per_example(self.config, self.generator_config, length, self.predictions)
 
     @property
     def unused_settings(self) -> tuple[str, ...]:
@@ -208,7 +208,7 @@ class DistillationTask(PretrainingTask):
         length = self.settings.max_seq_length
         compared = self.predictions if self.settings.restrict_ce_to_mask else length
         student, teacher = (
-            flops.pretraining_flops_per_example(config, length, compared, self.objective.reads_all)
+            encoder.pretraining_flops_per_example(config, length, compared, self.objective.reads_all)
             for config in (self.config, self.teacher.files.config)
         )
         return student + teacher / 3.0  # which is only computed forward

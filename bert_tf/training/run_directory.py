@@ -14,8 +14,7 @@ from absl import logging
 from bert_tf.models import card, open_weights
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import config_files, find_config, read_head
-from bert_tf.models.head_config import HEAD_CONFIG, KEYS_IN_CONFIG, NO_HEAD, HeadConfig
-from bert_tf.models.output_layers import difference
+from bert_tf.models.head_config import HEAD_CONFIG, KEYS_IN_CONFIG, NO_HEAD, HeadConfig, difference
 from bert_tf.models.recipe import Recipe
 from bert_tf.system import run_lock
 from bert_tf.system.atomic import is_temporary_name, remove_folder, write_text_file

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_tf.models import directory as model_directory
-from bert_tf.models import output_layers, pretrained
+from bert_tf.models import head_config, pretrained
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.students import TeacherSettings
@@ -103,7 +103,7 @@ def with_labels_of(teacher: Teacher, student: HeadConfig, others: Sequence[str],
     """The teacher, with its labels in the order of the student's.
 
     Args:
-      student: the student's head, with what the data says of it. others: see `output_layers.order_of`.
+      student: the student's head, with what the data says of it. others: see `head_config.order_of`.
       temperature: the --distillation_temperature, if given.
 
     Raises:
@@ -114,12 +114,12 @@ def with_labels_of(teacher: Teacher, student: HeadConfig, others: Sequence[str],
     if student.problem_type == "regression" and temperature is not None:
         raise ValueError("--distillation_temperature is for classes; a regression has none.")
     start, head = f"--teacher: {teacher.path}", teacher.files.head
-    known, labels = output_layers.names_in(head.labels), student.labels
+    known, labels = head_config.names_in(head.labels), student.labels
     if not (known and labels) and teacher.outputs != (wanted := len(labels or ("number",))):
         raise ValueError(f"{start} has {teacher.outputs} outputs, the student {wanted}.")
     if None not in (head.problem_type, student.problem_type) and head.problem_type != student.problem_type:
         raise ValueError(f"{start} was trained for {head.problem_type}, the student is for {student.problem_type}.")
     if not labels:
         return teacher
-    order = output_layers.order_of(known, labels, start, "A teacher must know the labels of the data.", others)
+    order = head_config.order_of(known, labels, start, "A teacher must know the labels of the data.", others)
     return dataclasses.replace(teacher, labels=tuple(known[number] for number in order) if order else None)

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 
 from bert_tf.data import token_rows
-from bert_tf.data.grouped_rows import WindowRows
 from bert_tf.data.order import Share
+from bert_tf.data.token_rows import WindowRows
 
 LENGTH = 8
 

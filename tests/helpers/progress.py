@@ -1,6 +1,6 @@
 """Progress bars without a delay."""
 
-from bert_tf.system.progress import progress_bar
+from bert_tf.system.messages import progress_bar
 
 
 def show_progress_at_once(monkeypatch, module) -> list[dict]:

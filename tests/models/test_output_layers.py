@@ -11,8 +11,7 @@ from helpers.tiny import TINY_CONFIG
 
 from bert_tf.models import initialize, lora_file, task_models
 from bert_tf.models.config import BertConfig
-from bert_tf.models.head_config import HEAD_CONFIG
-from bert_tf.models.output_layers import folded, order_of, placeholders, spelled_as
+from bert_tf.models.head_config import HEAD_CONFIG, folded, order_of, placeholders, spelled_as
 from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
 
 CONFIG = BertConfig.from_dict({**TINY_CONFIG, "num_hidden_layers": 1})

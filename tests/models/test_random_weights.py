@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf.models import initialize, random_weights
+from bert_tf.models import initialize, layers
 from bert_tf.models.config import BertConfig
 from bert_tf.models.task_models import BertForSequenceClassification, BertModel
 
@@ -37,7 +37,7 @@ def drawn(monkeypatch):
 
 def test_the_same_numbers_when_drawn_late():
     expected = bits(new_model())
-    with random_weights.drawn_late():
+    with layers.drawn_late():
         model = new_model()
         assert not model.bert.embeddings.word_embeddings.numpy().any()
         new_model()  # another model in the same context
@@ -52,7 +52,7 @@ def test_weights_of_a_checkpoint_are_not_drawn(drawn, tmp_path):
     at_once = new_model()
     initialize.initialize(initialize.model_variables(at_once), weights)
     drawn.clear()
-    with random_weights.drawn_late():
+    with layers.drawn_late():
         late = new_model()
         initialize.initialize(initialize.model_variables(late), weights)
     assert bits(late) == bits(at_once)
@@ -68,21 +68,21 @@ def test_normal_weights_are_not_drawn_twice(drawn):
     at_once = new_model(**config)
     initialize.draw_normal_weights(at_once)
     drawn.clear()
-    with random_weights.drawn_late():
+    with layers.drawn_late():
         late = new_model(**config)
         initialize.draw_normal_weights(late)
     assert bits(late) == bits(at_once) and not drawn
 
 
 def test_contexts_in_one_another_and_errors(drawn):
-    with random_weights.drawn_late():
+    with layers.drawn_late():
         outer = new_model()
-        with random_weights.drawn_late():
+        with layers.drawn_late():
             inner = new_model()
         assert inner.head.output_weights.numpy().any() and not outer.head.output_weights.numpy().any()
     assert bits(inner) == bits(outer)
     drawn.clear()
-    with pytest.raises(KeyError), random_weights.drawn_late():
+    with pytest.raises(KeyError), layers.drawn_late():
         new_model()
         raise KeyError
     assert not drawn

@@ -15,7 +15,7 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.head_config import WINDOW_POOLINGS, HeadConfig
 from bert_tf.models.initialize import model_variables
-from bert_tf.models.pooling import WindowPooling
+from bert_tf.models.layers import WindowPooling
 
 CONFIG = BertConfig.from_dict(ONE_LAYER)
 ROW_INPUTS = ("input_ids", "input_mask", "segment_ids")

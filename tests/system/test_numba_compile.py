@@ -11,7 +11,7 @@ import numpy as np
 from helpers.paths import ROOT
 from helpers.warm import HANG_SECONDS
 
-from bert_tf.system import numba_compile, progress
+from bert_tf.system import messages, numba_compile
 
 CALLED = """
 from bert_tf.system.numba_compile import compiled
@@ -69,7 +69,7 @@ def test_constants_and_variables_share_what_is_compiled_and_that_it_takes_long_i
         told.append(message)
         yield
 
-    monkeypatch.setattr(progress, "announced", announced)
+    monkeypatch.setattr(messages, "announced", announced)
     monkeypatch.setattr(numba_compile._CachedLoop, "is_told", False)
     (tmp_path / "loop.py").write_text(LOOP)
     monkeypatch.syspath_prepend(tmp_path)
@@ -115,9 +115,9 @@ def test_interpreted_and_inner_functions_compile_nothing(monkeypatch, tmp_path):
 
 def test_what_takes_long_is_announced_and_nothing_else(monkeypatch):
     said = threading.Event()
-    monkeypatch.setattr(progress.logging, "info", lambda form, message: message == "slow" and said.set())
-    with progress.announced("slow", HANG_SECONDS):
+    monkeypatch.setattr(messages.logging, "info", lambda form, message: message == "slow" and said.set())
+    with messages.announced("slow", HANG_SECONDS):
         pass
     assert not said.is_set()
-    with progress.announced("slow", 0.001):
+    with messages.announced("slow", 0.001):
         assert said.wait(HANG_SECONDS)

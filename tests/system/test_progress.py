@@ -4,14 +4,14 @@ import io
 
 import tensorflow as tf
 
-from bert_tf.system import progress
+from bert_tf.system import messages
 
 
 def test_the_clock_starts_after_the_first_call():
-    bar = progress.progress_bar(total=11, unit="step", smoothing=0, file=io.StringIO())
+    bar = messages.progress_bar(total=11, unit="step", smoothing=0, file=io.StringIO())
     for name in ("start_t", "last_print_t"):  # the first call took a hundred seconds
         setattr(bar, name, getattr(bar, name) - 100)
-    progress.start_clock(bar, 1)
+    messages.start_clock(bar, 1)
     bar.start_t -= 5
     bar.update(5)
     state = bar.format_dict
@@ -19,21 +19,21 @@ def test_the_clock_starts_after_the_first_call():
     assert 5 <= state["elapsed"] < 10
     shown = bar.format_meter(**state)
     assert "6/11 [00:05<00:05, " in shown
-    progress.start_clock(progress.progress_bar(total=3, disable=True), 1)
+    messages.start_clock(messages.progress_bar(total=3, disable=True), 1)
 
 
 def test_batches_are_counted(monkeypatch):
     given = []
 
-    class Bar(progress.tqdm):
+    class Bar(messages.tqdm):
         def __init__(self, *arguments, **options):
             super().__init__(*arguments, **{**options, "file": io.StringIO()})
             given.append(self)
 
-    monkeypatch.setattr(progress, "tqdm", Bar)
-    assert list(progress.batches_with_progress([1, 2, 3], "evaluate")) == [1, 2, 3]
+    monkeypatch.setattr(messages, "tqdm", Bar)
+    assert list(messages.batches_with_progress([1, 2, 3], "evaluate")) == [1, 2, 3]
     dataset = tf.data.Dataset.range(4)
-    assert len(list(progress.batches_with_progress(dataset, "predict"))) == 4
-    assert len(list(progress.batches_with_progress(dataset.filter(lambda n: n > 1), "predict"))) == 2
-    assert list(progress.batches_with_progress(iter([]), "predict")) == []
+    assert len(list(messages.batches_with_progress(dataset, "predict"))) == 4
+    assert len(list(messages.batches_with_progress(dataset.filter(lambda n: n > 1), "predict"))) == 2
+    assert list(messages.batches_with_progress(iter([]), "predict")) == []
     assert [(bar.n, bar.total) for bar in given] == [(3, 3), (4, 4), (2, None), (0, None)]

@@ -13,7 +13,7 @@ from helpers.outputs import assert_close
 from helpers.slow import slow
 from helpers.training_steps import trainer_of
 
-from bert_tf.models import flops, initialize, kernels
+from bert_tf.models import encoder, initialize, kernels
 from bert_tf.models.electra import ElectraPretrainer, ReplacedTokenEvaluation
 from bert_tf.models.families import ElectraConfig
 from bert_tf.training.optimization import create_optimizer
@@ -179,4 +179,4 @@ def test_model_flops_are_those_of_the_products():
             total += 2 * np.prod(variable.shape) * tokens
     total += 4 * length**2 * (2 * config.hidden_size + generator.hidden_size)
     total += 4 * length * (predictions + 1) * generator.hidden_size
-    assert flops.electra_flops_per_example(config, generator, length, predictions) == pytest.approx(3 * total)
+    assert encoder.electra_flops_per_example(config, generator, length, predictions) == pytest.approx(3 * total)

@@ -316,7 +316,7 @@ def test_the_first_call_says_what_it_does_if_that_takes_long(tmp_path, monkeypat
         yield
         messages.append(message)
 
-    monkeypatch.setattr(loop.progress, "announced", announced)
+    monkeypatch.setattr(loop.messages, "announced", announced)
     train_loop(tmp_path, make_batches(4, 6))
     assert begun == messages and len(messages) == 1
     assert messages[0].startswith("The first step takes longest: TensorFlow builds its graph and XLA compiles parts")

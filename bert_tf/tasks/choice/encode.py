@@ -9,8 +9,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.data import token_rows
-from bert_tf.data.grouped_rows import GroupedRows
-from bert_tf.data.token_rows import flatten
+from bert_tf.data.token_rows import GroupedRows, flatten
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.unknown_tokens import watch_unknown

@@ -12,8 +12,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.data import token_rows
-from bert_tf.data.grouped_rows import WindowRows
-from bert_tf.data.token_rows import TokenRows, document_spans, flatten
+from bert_tf.data.token_rows import TokenRows, WindowRows, document_spans, flatten
 from bert_tf.models.head_config import MAX_WINDOWS, HeadConfig
 from bert_tf.tasks.classification.data import InputExample, Task
 from bert_tf.text.tokenizer import Tokenizer

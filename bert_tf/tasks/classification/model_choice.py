@@ -10,8 +10,7 @@ from collections.abc import Collection
 from absl import logging
 
 from bert_tf.models.directory import ModelFiles, read_head, read_max_length
-from bert_tf.models.head_config import BASELINES, MAX_WINDOWS, NO_HEAD, HeadConfig, kind_of
-from bert_tf.models.output_layers import BASELINE_LAYER
+from bert_tf.models.head_config import BASELINE_LAYER, BASELINES, MAX_WINDOWS, NO_HEAD, HeadConfig, kind_of
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import named_by
 from bert_tf.tasks.classification.encode import windows_of

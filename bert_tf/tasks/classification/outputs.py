@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.data.grouped_rows import WindowRows
+from bert_tf.data.token_rows import WindowRows
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.messages import warn_once
 from bert_tf.tasks import predictions

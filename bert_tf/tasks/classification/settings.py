@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from absl import logging
 
 from bert_tf.data.tables import FileSettings, TableSettings
-from bert_tf.models.head_config import MAX_WINDOWS, TOKEN_READERS, WITHOUT_BERT, HeadConfig
-from bert_tf.models.output_layers import BASELINE_LAYER, spelled_as
+from bert_tf.models.head_config import BASELINE_LAYER, MAX_WINDOWS, TOKEN_READERS, WITHOUT_BERT, HeadConfig, spelled_as
 from bert_tf.system.checks import check_file, check_output_dir
 from bert_tf.system.declare import ORIGINAL, group, setting, value_of
 from bert_tf.system.messages import named_by, unheard

@@ -8,8 +8,7 @@ from absl import logging
 
 from bert_tf.models import baselines as models_baselines
 from bert_tf.models import task_models
-from bert_tf.models.head_config import BASELINES, HeadConfig
-from bert_tf.models.output_layers import BASELINE_LAYER
+from bert_tf.models.head_config import BASELINE_LAYER, BASELINES, HeadConfig
 from bert_tf.system.messages import named_by
 from bert_tf.tasks.classification import data, encode, glue, model_choice
 from bert_tf.tasks.classification import outputs as classification_outputs

@@ -20,12 +20,11 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
-from bert_tf.models import initialize, kernels, random_weights
-from bert_tf.models.pooling import normalized
+from bert_tf.models import initialize, kernels
+from bert_tf.models.layers import normalized
 from bert_tf.models.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.task_models import BertModel
-from bert_tf.system.messages import named_by
-from bert_tf.system.progress import progress_bar
+from bert_tf.system.messages import named_by, progress_bar
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import TextFile, compression_of, whole_lines
 from bert_tf.tasks.features.files import Entries, open_writer
@@ -391,7 +390,7 @@ def run(settings: FeatureSettings) -> None:
         )
     strategy = distribution.set_up_devices(settings)
     distribution.check_batch_size(settings.batch_size, strategy, 1, "batch_size")
-    with random_weights.drawn_late():
+    with layers.drawn_late():
         with strategy.scope():
             model = BertModel(files.config, dtype=DTYPE_POLICIES[settings.dtype])
             model.build()

@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from bert_tf.models.directory import read_head
-from bert_tf.models.head_config import HeadConfig
-from bert_tf.models.output_layers import names_in, spelled_as
+from bert_tf.models.head_config import HeadConfig, names_in, spelled_as
 from bert_tf.system.checks import check_input_files, is_remote
 from bert_tf.system.declare import setting
 from bert_tf.system.messages import named_by, unheard

@@ -5,8 +5,7 @@ import posixpath
 
 from absl import logging
 
-from bert_tf.models.head_config import HeadConfig
-from bert_tf.models.output_layers import difference, spelled_as
+from bert_tf.models.head_config import HeadConfig, difference, spelled_as
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.messages import named_by, some
 from bert_tf.system.text_files import list_files

@@ -9,7 +9,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.data import token_rows
-from bert_tf.data.grouped_rows import GroupedRows
+from bert_tf.data.token_rows import GroupedRows
 from bert_tf.tasks.similarity.data import SimilarityExample
 from bert_tf.text.tokenizer import Tokenizer
 

@@ -5,8 +5,8 @@ Shape legend: n examples, N texts of each, H hidden size.
 
 import numpy as np
 
-from bert_tf.data.grouped_rows import GroupedRows
-from bert_tf.models.pooling import normalized
+from bert_tf.data.token_rows import GroupedRows
+from bert_tf.models.layers import normalized
 
 RANKS = (1, 5, 10)
 _DEPTH = max(RANKS)
