@@ -5,7 +5,7 @@
 
 --from may be any of these; the format is detected:
   tf1           a checkpoint of the original (bert_model.ckpt, model.ckpt-1000): its prefix or its directory
-  huggingface   a directory or file with model.safetensors or pytorch_model.bin (the latter needs PyTorch)
+  huggingface   a directory or file with model.safetensors or pytorch_model.bin
   model_garden  a TF2 checkpoint of tf-models-official, or the SavedModel of TensorFlow Hub / Kaggle
   bert_tf       a directory of this project
 The files beside the weights are converted, too: configuration, vocabulary, casing. On an error, nothing is written.

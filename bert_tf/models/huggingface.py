@@ -160,14 +160,14 @@ def config_values(config: BertConfig, weights: Weights, head: HeadConfig) -> dic
 
 
 def open_weights(file: str) -> Weights:
-    """Opens a weight file (safetensors or a pickle of PyTorch, in one piece or in shards).
+    """Opens a weight file (safetensors or PyTorch's, in one piece or in shards).
 
     The family is that of the config.json beside it or else of the encoder's names. Encoder names may carry the family's
     prefix or not; the pooler and any head may be missing.
 
     Raises:
       FileNotFoundError: no such file, or a shard is missing.
-      ValueError: damaged, a pickle without PyTorch, none of the families, or another one than config.json says.
+      ValueError: damaged, not only tensors, none of the families, or another one than config.json says.
     """
     shapes, read, half = open_tensors(file)
     # The oldest files call a layer norm's variables gamma and beta.

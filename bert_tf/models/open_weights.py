@@ -23,11 +23,10 @@ from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text.tokenizer_files import first_existing
 from bert_tf.weights import bundle
 from bert_tf.weights.mapping import Weights
-from bert_tf.weights.tensor_files import check_pickle, open_safetensors
+from bert_tf.weights.tensor_files import open_safetensors
 
 # How the names of files other than TensorFlow's checkpoints end.
-_OF_PYTORCH = (".bin", ".pt", ".pth", ".bin.index.json")
-_ENDINGS = (".safetensors", ".index.json", *_OF_PYTORCH)
+_ENDINGS = (".safetensors", ".index.json", ".bin", ".pt", ".pth")
 # The encoder's scope in TF1 Hub modules.
 _HUB_SCOPE = "module/"
 
@@ -111,8 +110,6 @@ def find_weights(path: str) -> tuple[Format, str]:
         ours = posixpath.basename(file) == BERT_TF.file_name
         if not ours and file == path and file.endswith(".safetensors"):
             ours = open_safetensors(file)[1].get("format") == BERT_TF.name
-        if file.endswith(_OF_PYTORCH) and not is_remote(file):
-            check_pickle(file)
         return (BERT_TF if ours else HUGGINGFACE), file
     prefix = bundle.find_bundle(path, TF1.file_name)
     if not prefix:
@@ -157,19 +154,16 @@ def _nothing_at(path: str) -> str:
 
 
 def is_light(path: str) -> bool:
-    """Whether names and shapes of the weights at a path are read without TensorFlow and PyTorch.
+    """Whether names and shapes of the weights at a path are read without TensorFlow.
 
     Raises:
       FileNotFoundError, ValueError: see `find_weights`.
     """
-    if is_remote(path):
-        return False
-    format, file = find_weights(path)
-    return format in (BERT_TF, TF1) or file.endswith((".safetensors", ".safetensors.index.json"))
+    return not is_remote(path) and find_weights(path)[0] is not MODEL_GARDEN
 
 
 def check_readable(path: str, flag: str) -> None:
-    """Refuses weights whose names and shapes can't be read; what only TensorFlow or PyTorch can read is passed.
+    """Refuses weights whose names and shapes can't be read; what only TensorFlow can read is passed.
 
     Raises:
       FileNotFoundError, ValueError: names the flag.

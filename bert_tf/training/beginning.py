@@ -156,7 +156,7 @@ def _with_labels(run: FineTuningSettings, own: TaskSettings, layers: Sequence[st
 def _check_model(
     run: FineTuningSettings, own, layers: Sequence[str], head: HeadConfig | None, check_model: Callable | None
 ) -> None:
-    """Refuses a model that a run can't begin with; what only TensorFlow or PyTorch can read is left to the run.
+    """Refuses a model that a run can't begin with; what only TensorFlow can read is left to the run.
 
     Args:
       own: the settings of its task. layers, check_model: see `checked_settings`. head: of the run's models; None: it is

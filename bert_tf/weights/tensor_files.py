@@ -1,4 +1,4 @@
-"""Files of tensors other than TensorFlow's: safetensors, pickles of PyTorch, and shards of both.
+"""Files of tensors other than TensorFlow's: safetensors, those of PyTorch (see `pytorch_file`), and shards of both.
 
 They are opened with names and shapes; tensors are read and written one at a time. The header of a safetensors file that
 is written here has checksums (CRC-32C), which other programs ignore: one of each tensor's bytes, and one of the rest of
@@ -10,7 +10,7 @@ import json
 import math
 import os
 import posixpath
-import zipfile
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import google_crc32c
@@ -19,10 +19,11 @@ from safetensors import SafetensorError, safe_open
 
 from bert_tf.system.atomic import written
 from bert_tf.system.checks import is_remote
-from bert_tf.system.local_files import local_copies, private_folder, written_locally
+from bert_tf.system.local_files import private_folder, written_locally
 from bert_tf.system.messages import some
-from bert_tf.system.text_files import LFS_POINTER, exists, foreign_kind, open_binary, read_json
+from bert_tf.system.text_files import LFS_POINTER, exists, foreign_kind, read_json
 from bert_tf.weights.mapping import Weights, blocks, checksum_of
+from bert_tf.weights.pytorch_file import open_state_dict
 
 Shapes = dict[str, tuple[int, ...]]
 Reader = Callable[[str], np.ndarray]  # of a tensor by its name
@@ -31,25 +32,29 @@ SHARD_INDEX_SUFFIX = ".index.json"
 
 _HALF_PRECISION = ("float16", "bfloat16")
 _CODES = {"float32": "F32", "int64": "I64"}
-_ARCHIVE = b"PK\3\4"  # the beginning of what PyTorch writes since 1.6
 _CHECKSUMS = "crc32c"  # in the metadata: a JSON object, tensor's name -> 8 hexadecimal digits; "" -> the header's
 
 
 def open_tensors(file: str) -> tuple[Shapes, Reader, bool]:
-    """Opens a safetensors file, a pickle of PyTorch, or an index of shards.
+    """Opens a safetensors file, a pytorch_model.bin, or an index of shards.
+
+    A remote file (gs://...) is first copied to a temporary folder, which lives as long as the reader.
 
     Returns:
       shapes by name, a function that reads a tensor, and whether any tensor has half precision, which is widened.
 
     Raises:
-      FileNotFoundError: there is no such file or shard. ValueError: it is damaged, or a pickle without PyTorch.
+      FileNotFoundError: there is no such file or shard. ValueError: it is damaged, or has anything but tensors.
     """
     if file.endswith(SHARD_INDEX_SUFFIX):
         return _open_shards(file)
     if file.endswith(".safetensors"):
         shapes, metadata, read = open_safetensors(file)
         return shapes, read, "half_precision" in metadata
-    return _open_pickle(file)
+    local, folder = _local(file)
+    _refuse_pointer(local, file)
+    shapes, read, half = open_state_dict(local, file)
+    return shapes, lambda name, _folder=folder: read(name), half
 
 
 # --- safetensors -----------------------------------------------------------------------------------------------------
@@ -57,8 +62,6 @@ def open_tensors(file: str) -> tuple[Shapes, Reader, bool]:
 
 def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
     """Opens a file.
-
-    A remote file (gs://...) is first copied to a temporary folder, which lives as long as the reader.
 
     Returns:
       shapes by name, the metadata of the header (and `half_precision` if any tensor is), and a function that reads a
@@ -68,16 +71,8 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
       FileNotFoundError: there is no such file. ValueError: it is damaged or not a safetensors file; the function
         raises it, too, if the tensor doesn't match its checksum.
     """
-    if not exists(path):
-        raise FileNotFoundError(f"{path} does not exist.")
-    local, folder = path, None
-    if is_remote(path):
-        folder = private_folder()
-        local = os.path.join(folder.name, "model.safetensors")
-        import tensorflow as tf
-
-        tf.io.gfile.copy(path, local)
-    with _opened(local) as file:
+    local, folder = _local(path)
+    with _opened(local, path) as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
         metadata = dict(file.metadata() or {})
         types = {name: file.get_slice(name).get_dtype() for name in shapes}
@@ -92,7 +87,7 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
         metadata["half_precision"] = "true"
 
     def read(name: str, _folder=folder) -> np.ndarray:
-        with _opened(local) as file:
+        with _opened(local, path) as file:
             value = file.get_tensor(name)
         if checksums and checksum_of(blocks(value)) != checksums[name]:
             raise ValueError(f"{path} is damaged: {name} does not match its checksum; copy the file again.")
@@ -101,26 +96,40 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
     return shapes, metadata, read
 
 
-def refuse_pointer(path: str) -> None:
-    """Refuses what Git leaves in the place of a large file.
+def _local(path: str) -> tuple[str, tempfile.TemporaryDirectory | None]:
+    """A file's local path, and the folder of a remote one's copy, which is there as long as this object.
 
     Raises:
-      ValueError: names the file, and how to get it.
+      FileNotFoundError: there is no such file.
     """
-    with open_binary(path) as file:
+    if not exists(path):
+        raise FileNotFoundError(f"{path} does not exist.")
+    if not is_remote(path):
+        return path, None
+    import tensorflow as tf
+
+    folder = private_folder()
+    local = os.path.join(folder.name, posixpath.basename(path))
+    tf.io.gfile.copy(path, local)
+    return local, folder
+
+
+def _refuse_pointer(local: str, path: str) -> None:
+    """Refuses what Git leaves in the place of a large file; names the file, and how to get it."""
+    with open(local, "rb") as file:
         beginning = file.read(len(LFS_POINTER))
     if beginning == LFS_POINTER:
         raise ValueError(f"{path} is {foreign_kind(beginning)}.")
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator:
+def _opened(local: str, path: str) -> Iterator:
     # Reopened for each tensor: the file is memory-mapped, and pages that were touched count until it is closed.
     try:
-        with safe_open(path, framework="np") as file:
+        with safe_open(local, framework="np") as file:
             yield file
     except SafetensorError as error:
-        refuse_pointer(path)
+        _refuse_pointer(local, path)
         raise ValueError(f"{path} is not a complete safetensors file ({error}); download or copy it again.") from error
 
 
@@ -176,58 +185,7 @@ def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Ma
             raise OSError(error.errno, f"{path}: {error.strerror}") from error
 
 
-# --- PyTorch ---------------------------------------------------------------------------------------------------------
-
-
-def _open_pickle(file: str) -> tuple[Shapes, Reader, bool]:
-    if not exists(file):
-        raise FileNotFoundError(f"{file} does not exist.")
-    refuse_pointer(file)
-    try:
-        import torch
-    except ImportError:
-        raise ValueError(
-            f"{file} is a pickle, which only PyTorch reads safely, and PyTorch is not installed. Use model.safetensors "
-            "from the same source if there is one, or `pip install torch`."
-        ) from None
-    # weights_only: nothing but tensors; otherwise a pickle can run any code.
-    options = {"map_location": "cpu", "weights_only": True}
-    try:
-        with local_copies([file]) as (local,):
-            try:
-                tensors = torch.load(local, mmap=True, **options)
-            except RuntimeError:  # files older than PyTorch 1.6 can't be memory-mapped
-                tensors = torch.load(local, **options)
-    except Exception as error:  # torch raises RuntimeError, UnpicklingError, EOFError, ... for a bad file
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(
-            f"{file} is not a PyTorch weight file that can be read safely, or it is damaged: {reason}"
-        ) from None
-    if not isinstance(tensors, Mapping) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
-        raise ValueError(f"{file} is not a plain dict of tensors (a state_dict) like pytorch_model.bin.")
-
-    def read(name: str) -> np.ndarray:
-        value = tensors[name]
-        return (value.float() if value.is_floating_point() else value).numpy()
-
-    half = any(value.dtype in (torch.float16, torch.bfloat16) for value in tensors.values())
-    return {name: tuple(value.shape) for name, value in tensors.items()}, read, half
-
-
-def check_pickle(path: str) -> None:
-    """Refuses a pickle of PyTorch, or an index of several, that is visibly not whole; needs no PyTorch.
-
-    Raises:
-      FileNotFoundError: a file is not there. ValueError: it has no end, or is none; names it.
-    """
-    folder = posixpath.dirname(path)
-    is_index = path.endswith(SHARD_INDEX_SUFFIX)
-    for file in [posixpath.join(folder, name) for name in set(_file_of(path).values())] if is_index else [path]:
-        refuse_pointer(file)
-        with open_binary(file) as opened:
-            is_archive = opened.read(len(_ARCHIVE)) == _ARCHIVE
-        if is_archive and not zipfile.is_zipfile(file):
-            raise ValueError(f"{file} is not complete: its end is missing; download or copy it again.")
+# --- shards ----------------------------------------------------------------------------------------------------------
 
 
 def _file_of(index_file: str) -> dict[str, str]:
@@ -236,8 +194,9 @@ def _file_of(index_file: str) -> dict[str, str]:
         raise ValueError(f"{index_file} is not an index of shards: it has no `weight_map`.")
     folder = posixpath.dirname(index_file)
     for name in file_of.values():
-        if not isinstance(name, str) or posixpath.basename(name) != name or name in ("", ".", ".."):
-            raise ValueError(f"{index_file}: weight_map names {name!r:.80}, which is not a file in its folder.")
+        is_name = isinstance(name, str) and posixpath.basename(name) == name and name not in ("", ".", "..")
+        if not is_name or name.endswith(SHARD_INDEX_SUFFIX):
+            raise ValueError(f"{index_file}: weight_map names {name!r:.80}, which is no file of tensors in its folder.")
     for name in sorted(set(file_of.values())):
         if not exists(posixpath.join(folder, name)):
             raise FileNotFoundError(f"{index_file} names the shard {name}, which is missing in {folder or '.'}.")

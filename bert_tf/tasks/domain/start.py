@@ -31,7 +31,7 @@ _SMALL = 1 << 20  # bytes of a text that is read whole for a check
 
 
 def check_beginning(settings: DomainSettings) -> None:
-    """Refuses what a job can't begin with; what only TensorFlow or PyTorch can read is left to the job.
+    """Refuses what a job can't begin with; what only TensorFlow can read is left to the job.
 
     Raises:
       FileNotFoundError, ValueError: names the flag.

@@ -1,0 +1,415 @@
+"""PyTorch's weight files: values are those of torch.load; what is no dict of tensors is refused, and nothing runs."""
+
+import copyreg
+import io
+import json
+import pickle
+import random
+import re
+import struct
+import subprocess
+import tarfile
+import zipfile
+
+import numpy as np
+import pytest
+from helpers.slow import slow
+
+from bert_tf.weights.pytorch_file import open_state_dict
+from bert_tf.weights.tensor_files import open_tensors
+
+torch = pytest.importorskip("torch", reason="torch is not installed (requirements-dev.txt)")
+
+
+def opened(path) -> dict[str, np.ndarray]:
+    shapes, read, _ = open_tensors(str(path))
+    values = {name: read(name) for name in shapes}
+    assert {name: value.shape for name, value in values.items()} == shapes
+    return values
+
+
+def assert_as_in_pytorch(path) -> None:
+    expected = torch.load(path, "cpu", weights_only=True)
+    found = opened(path)
+    assert [*found] == [*expected]
+    for name, value in expected.items():
+        wanted = (value.detach().float() if value.is_floating_point() else value).numpy()
+        assert found[name].dtype == wanted.dtype and found[name].shape == wanted.shape
+        assert found[name].tobytes() == wanted.tobytes(), name
+
+
+def refusal(path) -> str:
+    with pytest.raises(ValueError, match="^[^\n]*$") as caught:
+        opened(path)
+    assert str(caught.value).startswith(f"{path} ")
+    return str(caught.value).removeprefix(f"{path} ")
+
+
+def some_tensors() -> dict:
+    generator = torch.Generator().manual_seed(0)
+    base = torch.randn(6, 8, generator=generator)
+    kinds = ("float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+    tensors = {kind: (base * 50).to(getattr(torch, kind)) for kind in kinds}
+    special = torch.tensor([float("nan"), float("inf"), -0.0, 1e-40, 3e38])
+    return {
+        **tensors, "whole": base, "transposed": base.T, "part": base[1:4, 2:7:2], "tied": base, "one": base[3, 3],
+        "none": torch.zeros(0, 5), "expanded": torch.arange(4).expand(3, 4), "special": special,
+        "special_half": special.bfloat16(), "axes": torch.randn(2, 3, 4, generator=generator).permute(2, 0, 1),
+        "parameter": torch.nn.Parameter(base[:2]), "single": torch.ones(1, 1).as_strided((1, 1), (99, 77)),
+    }  # fmt: skip
+
+
+def test_the_values_are_those_of_pytorch(tmp_path):
+    path = tmp_path / "a b.bin"
+    torch.save(some_tensors(), path)
+    assert_as_in_pytorch(path)
+    shapes, _, half = open_tensors(str(path))
+    assert half and shapes["axes"] == (4, 2, 3)
+    with_attribute = torch.nn.Parameter(torch.ones(2))
+    with_attribute.note = {"a": [1, 2.5, None]}
+    torch.save({"x": with_attribute}, path)
+    assert_as_in_pytorch(path)
+    assert not open_tensors(str(path))[2]
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4))
+    torch.save(model.state_dict(), path)  # an OrderedDict that has the attribute _metadata
+    assert_as_in_pytorch(path)
+
+
+def test_a_file_without_checksums(tmp_path):
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save(some_tensors(), tmp_path / "x.bin")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert_as_in_pytorch(tmp_path / "x.bin")
+
+
+def test_shards(tmp_path):
+    tensors = some_tensors()
+    names = {name: f"pytorch_model-0000{number % 2 + 1}-of-00002.bin" for number, name in enumerate(tensors)}
+    for file in set(names.values()):
+        torch.save({name: tensors[name] for name in tensors if names[name] == file}, tmp_path / file)
+    index = tmp_path / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": names}))
+    found = opened(index)
+    torch.save(tensors, tmp_path / "whole.bin")
+    whole = opened(tmp_path / "whole.bin")
+    assert [*found] == [*whole] and all(found[name].tobytes() == whole[name].tobytes() for name in whole)
+    index.write_text(json.dumps({"weight_map": {"a": index.name}}))
+    with pytest.raises(ValueError, match="names 'pytorch_model.bin.index.json', which is no file of tensors"):
+        open_tensors(str(index))
+
+
+def test_a_tensor_may_be_changed_and_the_file_stays(tmp_path):
+    torch.save({"a": torch.zeros(4)}, tmp_path / "x.bin")
+    before = (tmp_path / "x.bin").read_bytes()
+    opened(tmp_path / "x.bin")["a"][:] = 1
+    assert (tmp_path / "x.bin").read_bytes() == before
+
+
+# --- crafted files ----------------------------------------------------------------------------------------------------
+
+
+def write(path, content: bytes, storages=None, *, more=None, root="archive", compression=zipfile.ZIP_STORED):
+    """A zip in PyTorch's form of a pickle, and of bytes by key."""
+    entries = {"data.pkl": content, "byteorder": b"little", "version": b"3\n", **(more or {})}
+    entries |= {f"data/{key}": value for key, value in (storages or {}).items()}
+    with zipfile.ZipFile(path, "w", compression) as file:
+        for name, value in entries.items():
+            file.writestr(f"{root}/{name}", value)
+    return path
+
+
+def text(value: str) -> bytes:
+    return b"X" + struct.pack("<I", len(value.encode())) + value.encode()
+
+
+def number(value) -> bytes:
+    content = pickle.dumps(value, 2)  # PROTO, the operation, STOP
+    return content[2:-1]
+
+
+ORDERED = b"ccollections\nOrderedDict\n)R"
+FLOATS = b"ctorch\nFloatStorage\n"
+
+
+def storage(key=b"X\x01\0\0\x000", kind=FLOATS, count=6, first=None, device=None) -> bytes:
+    first, device = first or text("storage"), device or text("cpu")
+    return b"(" + first + kind + key + device + number(count) + b"tQ"
+
+
+def tensor(where=None, offset=0, shape=(2, 3), strides=(3, 1), further=b"") -> bytes:
+    sizes = number(offset) + number(shape) + number(strides)
+    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + (where or storage()) + sizes + b"\x89" + ORDERED + further + b"tR"
+
+
+def dict_of(value: bytes, key: bytes | None = None) -> bytes:
+    return b"\x80\x02}" + (key or text("a")) + value + b"s."
+
+
+SIX = {"0": np.arange(6, dtype=np.float32).tobytes()}
+
+
+def test_a_crafted_file_is_as_pytorchs(tmp_path):
+    """So that what is refused below is refused for what it says."""
+    assert_as_in_pytorch(write(tmp_path / "x.bin", dict_of(tensor()), SIX))
+    assert_as_in_pytorch(write(tmp_path / "x.bin", dict_of(tensor(offset=1, shape=(2,), strides=(4,))), SIX, root="ü"))
+    swapped = {"0": np.arange(6, dtype=">f4").tobytes()}
+    assert_as_in_pytorch(write(tmp_path / "x.bin", dict_of(tensor()), swapped, more={"byteorder": b"big"}))
+    half = dict_of(tensor(storage(kind=b"ctorch\nBFloat16Storage\n")))
+    halves = {"0": (np.arange(6) * 300).astype(">u2").tobytes()}
+    assert_as_in_pytorch(write(tmp_path / "x.bin", half, halves, more={"byteorder": b"big"}))
+    memo = b"\x80\x02}r\xf0\xff\xff\xff" + text("a") + tensor() + b"sj\xf0\xff\xff\xff0."  # the largest index
+    assert "has the operation POP" in refusal(write(tmp_path / "x.bin", memo, SIX))
+
+
+class Touch:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+class State(Touch):
+    def __reduce__(self):
+        return State, (self.path,), {"x": Touch(self.path)}
+
+    def __setstate__(self, state):
+        open(self.path, "w").close()
+
+
+def programs(marker: str) -> dict[str, bytes]:
+    """Pickles that would make a file."""
+    command, system = text(f"touch {marker}"), b"cposix\nsystem\n"
+    short = b"\x8c\x05posix\x8c\x06system\x93"
+    evaluate = b"c__builtin__\neval\n" + text(f"open({marker!r}, 'w')") + b"\x85R"
+    return {
+        "reduce": dict_of(system + command + b"\x85R"),
+        "stack global": b"\x80\x04" + dict_of(short + command + b"\x85R")[2:],
+        "instance": dict_of(b"(" + command + b"iposix\nsystem\n"),
+        "object": dict_of(b"(" + system + command + b"o"),
+        "new object": dict_of(system + command + b"\x85\x81"),
+        "new object with names": b"\x80\x04" + dict_of(system + command + b"\x85}\x92")[2:],
+        "extension": dict_of(b"\x82\xf0" + command + b"\x85R"),
+        "extension of two bytes": dict_of(b"\x83\xf0\0" + command + b"\x85R"),
+        "evaluation": dict_of(evaluate),
+        "as hooks": dict_of(tensor().replace(ORDERED, evaluate)),
+        "as a shape": dict_of(tensor().replace(number((2, 3)), evaluate)),
+        "as a storage's class": dict_of(tensor(storage(kind=evaluate))),
+        "of a persistent id": dict_of(evaluate + b"Q"),
+        "as a key": dict_of(tensor(), key=evaluate),
+        "as attributes": b"\x80\x02" + ORDERED + evaluate + b"b.",
+        "state": dict_of(pickle.dumps(State(marker), 2)[2:-1]),
+        "chain": dict_of(pickle.dumps([Touch(marker)], 2)[2:-1]),
+        "protocol 0": pickle.dumps({"a": Touch(marker)}, 0),
+        "protocol 5": pickle.dumps({"a": Touch(marker)}, 5),
+        "getattr": dict_of(b"c__builtin__\ngetattr\ncposix\nsystem\n" + text("__call__") + b"\x86R"),
+        "a class of torch": dict_of(b"ctorch.hub\nload\n" + command + b"\x85R"),
+        "a name with a dot": b"\x80\x04" + dict_of(b"\x8c\x05torch\x8c\x09os.system\x93" + command + b"\x85R")[2:],
+    }
+
+
+@pytest.mark.parametrize("name", programs(""))
+def test_nothing_is_run(name, tmp_path):
+    marker = tmp_path / "marker"
+    copyreg.add_extension("posix", "system", 0xF0)
+    try:
+        path = write(tmp_path / "x.bin", programs(str(marker))[name], SIX)
+        message = refusal(path)
+    finally:
+        copyreg.remove_extension("posix", "system", 0xF0)
+    assert re.search("it names '|has the operation |attributes of something", message), message
+    assert not marker.exists()
+
+
+DEEP = 500_000
+PICKLES = {
+    "persistent id of text": (dict_of(b"P0\n"), "the operation PERSID"),
+    "persistent id of a number": (dict_of(b"K\x01Q"), "a persistent id in it is no storage"),
+    "persistent id of a list": (dict_of(tensor(b"]Q")), "a persistent id in it is no storage"),
+    "persistent id of another kind": (dict_of(tensor(storage(first=text("module")))), "no storage"),
+    "a storage's class as text": (dict_of(tensor(storage(kind=text("torch FloatStorage")))), "no storage"),
+    "a function as storage's class": (
+        dict_of(tensor(storage(kind=b"ctorch._utils\n_rebuild_tensor_v2\n"))), "no storage",
+    ),
+    "a list as key": (dict_of(tensor(storage(key=b"]"))), "no storage"),
+    "a path as key": (dict_of(tensor(storage(key=text("../../../etc/passwd")))), "its tensor 'a' has no storage"),
+    "no such storage": (dict_of(tensor(storage(key=text("1")))), "its tensor 'a' has no storage"),
+    "complex": (dict_of(tensor(storage(kind=b"ctorch\nComplexFloatStorage\n"))), "it names 'torch.ComplexFloatSto"),
+    "too many numbers": (dict_of(tensor(storage(count=7))), "a storage of another size"),
+    "as many bytes in other numbers": (dict_of(tensor(storage(kind=b"ctorch\nLongStorage\n"))), "of another size"),
+    "too few numbers": (dict_of(tensor(storage(count=5))), "a storage of another size"),
+    "a negative count": (dict_of(tensor(storage(count=-6))), "a size, step or offset that is none"),
+    "true as count": (dict_of(tensor(storage(count=True))), "a size, step or offset that is none"),
+    "a negative step": (dict_of(tensor(strides=(-3, 1), offset=3)), "a size, step or offset that is none"),
+    "a negative offset": (dict_of(tensor(offset=-1)), "a size, step or offset that is none"),
+    "a negative size": (dict_of(tensor(shape=(-2, -3))), "a size, step or offset that is none"),
+    "a fraction": (dict_of(tensor(shape=(2.0, 3))), "a size, step or offset that is none"),
+    "text as offset": (dict_of(tensor(offset="0")), "a size, step or offset that is none"),
+    "beyond the storage": (dict_of(tensor(offset=1)), "is larger than its storage"),
+    "a long step": (dict_of(tensor(strides=(4, 1))), "is larger than its storage"),
+    "a huge step": (dict_of(tensor(strides=(10**30, 1))), "is larger than its storage"),
+    "a huge size": (dict_of(tensor(shape=(2**60, 2**60))), "is larger than its storage"),
+    "one element for all": (dict_of(tensor(shape=(10**6, 10**6), strides=(0, 0))), "is larger than its storage"),
+    "none of huge sizes": (dict_of(tensor(shape=(0, 10**9, 10**9), strides=(1, 1, 1))), "is larger than its st"),
+    "one step too few": (dict_of(tensor(strides=(1,))), "has 2 sizes and 1 steps"),
+    "many axes": (dict_of(tensor(shape=(1,) * 33, strides=(1,) * 33)), "has 33 sizes and 33 steps"),
+    "values to be negated": (dict_of(tensor(further=b"}" + text("neg") + b"\x88s")), "arguments that no tensor has"),
+    "a tensor of nothing": (dict_of(b"ctorch._utils\n_rebuild_tensor_v2\n)R"), "arguments that no tensor has"),
+    "a call of a text": (dict_of(text("eval") + b")R"), "arguments that no tensor has"),
+    "a parameter of a number": (dict_of(b"ctorch._utils\n_rebuild_parameter\n(K\x01\x88}tR"), "arguments that no"),
+    "attributes of a tensor": (dict_of(tensor() + b"}b"), "attributes of something else than a dict"),
+    "a number": (dict_of(b"K\x01"), "'a' in it is no tensor, but int"),
+    "a dict inside": (dict_of(dict_of(tensor())[2:-1], text("state_dict")), "'state_dict' in it is no tensor, but d"),
+    "a list of tensors": (b"\x80\x02]" + tensor() + b"a.", "it is no dict of tensors"),
+    "several objects": (b"\x80\x02}}.", "it is no dict of tensors"),
+    "numbers as names": (dict_of(tensor(), b"K\x01"), "something else than a dict by names"),
+    "an item for a list": (b"\x80\x02]" + text("a") + tensor() + b"s.", "something else than a dict by names"),
+    "an element for a dict": (b"\x80\x02}" + tensor() + b"a.", "it appends to something else than a list"),
+    "one item too few": (b"\x80\x02}(" + text("a") + b"u.", "something else than a dict by names"),
+    "nothing on the stack": (b"\x80\x02R.", "an operation lacks its arguments"),
+    "an unknown memo": (b"\x80\x02h\x05.", "an operation of its pickle lacks its arguments"),
+    "no mark": (b"\x80\x02}t.", "lacks its arguments"),
+    "below a mark": (b"\x80\x02}" + text("a") + text("b") + b"(s.", "an operation lacks its arguments"),
+    "no end": (b"\x80\x02}", "exhausted before seeing STOP"),
+    "nothing": (b"", "exhausted before seeing STOP"),
+    "no operation": (b"\x80\x02\xff.", "unknown"),
+    "a text of four gigabytes": (b"\x80\x02X\xff\xff\xff\xffa.", "expected 4294967295 bytes"),
+    "a text of any size": (b"\x80\x04\x8d" + b"\xff" * 8 + b"a.", "byte count"),
+    "a number of any size": (b"\x80\x02\x8b\xff\xff\xff\x7f1.", "not enough data"),
+    "text that is none": (b"\x80\x02X\x01\0\0\0\xff.", "can't decode byte 0xff"),
+    "deep lists": (b"\x80\x02" + b"](" * DEEP + b"e" * DEEP + b".", "it is no dict of tensors"),
+    "deep tuples as a name": (dict_of(b"K\x01", b")" + b"\x85" * DEEP), "something else than a dict by names"),
+    "a tree of 2^100 leaves": (dict_of(b"K\x01", b")" + b"q\0h\0\x86" * 100), "something else than a dict by names"),
+    "such a tree as a shape": (
+        dict_of(tensor().replace(number((2, 3)), b")" + b"q\0h\0\x86" * 100)), "a size, step or offset that is none",
+    ),
+    "too large": (b"\x80\x02" + b"]" * (1 << 22) + b".", "an entry has 4,194,307 bytes where 4,194,304 are the most"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PICKLES)
+def test_crafted_pickles(name, tmp_path):
+    content, message = PICKLES[name]
+    assert message in refusal(write(tmp_path / "x.bin", content, SIX))
+
+
+def with_changed_directory(path, change) -> None:
+    """Changes the central directory's entry of the storage: a function of its bytes (signature to name)."""
+    content = path.read_bytes()
+    start = content.rindex(b"PK\1\2", 0, content.rindex(b"archive/data/0"))
+    path.write_bytes(content[:start] + change(content[start : start + 46]) + content[start + 46 :])
+
+
+def field(start: int, form: str, *values: int):
+    def change(entry: bytes) -> bytes:
+        new = struct.pack(form, *values)
+        return entry[:start] + new + entry[start + len(new) :]
+
+    return change
+
+
+def test_crafted_zips(tmp_path):
+    good, path = dict_of(tensor()), tmp_path / "x.bin"
+    assert "is compressed" in refusal(write(path, good, SIX, compression=zipfile.ZIP_DEFLATED))
+    assert "none of PyTorch" in refusal(write(path, good, SIX, root="a/b"))
+    with zipfile.ZipFile(write(path, good, SIX), "a") as file:
+        file.writestr("other/data.pkl", good)
+    assert "should have one data.pkl" in refusal(path)
+    assert "byte order is b'middle'" in refusal(write(path, good, SIX, more={"byteorder": b"middle"}))
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(write(path, good, SIX), "a") as file:
+        file.writestr("archive/data/0", SIX["0"])
+    assert "two entries of the zip have one name" in refusal(path)
+    write(path, good, {**SIX, "../../../../escaped": b"x"})  # such an entry is never unpacked
+    assert_as_in_pytorch(path)
+    for change, message in (
+        (field(8, "<H", 1), "is compressed"),  # encrypted
+        (field(20, "<I", 20), "is compressed"),
+        (
+            field(
+                20,
+                "<II",
+                10**6,
+            )
+            if False
+            else field(24, "<I", 10**6),
+            "is compressed",
+        ),
+        (field(42, "<I", 0), "is not where it should be"),  # the place of the pickle
+        (field(42, "<I", 9), "is not where it should be"),
+    ):
+        write(path, good, SIX)
+        with_changed_directory(path, change)
+        assert message in refusal(path)
+    for size in (28, 10**6):
+        write(path, good, SIX)
+        with_changed_directory(path, lambda entry, size=size: field(20, "<II", size, size)(entry))
+        assert "its last entry goes beyond the zip's end" in refusal(path)
+
+
+def test_damaged_files(tmp_path):
+    path = tmp_path / "x.bin"
+    torch.save({"a": torch.arange(1000.0), "b": torch.ones(3)}, path)
+    content = path.read_bytes()
+    for end in (10, 300, len(content) // 2, len(content) - 5):
+        path.write_bytes(content[:end])
+        assert "is not complete: its end is missing" in refusal(path)
+    values = content.index(np.arange(1000, dtype="f4").tobytes())
+    path.write_bytes(content[: values + 9] + b"\xff" + content[values + 10 :])
+    assert refusal(path) == "is damaged: a does not match its checksum; copy the file again."
+    path.write_bytes(content.replace(b"FloatStorage", b"DoubleStorag"))
+    assert "does not match its checksum" in refusal(path)
+    path.write_bytes(b"<html>")
+    assert "is no weight file of PyTorch" in refusal(path)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_programs_of_torchscript(tmp_path):
+    torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / "x.bin"))
+    assert "is a program of TorchScript" in refusal(tmp_path / "x.bin")
+
+
+def test_files_before_2020(tmp_path):
+    path = tmp_path / "it's $a.bin"
+    torch.save({"a": torch.ones(3)}, path, _use_new_zipfile_serialization=False)
+    assert "where it is installed, convert the file by python -c 'import torch; " in refusal(path)
+    with tarfile.open(path, "w") as file:
+        file.addfile(tarfile.TarInfo("pickle"), io.BytesIO())
+    assert "convert the file by python -c " in refusal(path)
+
+
+@pytest.mark.slow  # it imports PyTorch in a process of its own
+def test_the_command_that_converts_works(tmp_path):
+    path = tmp_path / "it's $a.bin"
+    torch.save(some_tensors(), path, _use_new_zipfile_serialization=False)
+    subprocess.run(refusal(path).partition("convert the file by ")[2], shell=True, check=True)
+    assert_as_in_pytorch(path)
+    assert [*opened(path)] == [*some_tensors()]
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize("part", [0, *slow(*range(1, 8))])
+def test_no_more_is_accepted_than_by_pytorch(part, tmp_path):
+    """Pickles with random changes: refused in a line, or what torch.load gives."""
+    path = tmp_path / "x.bin"
+    model = torch.nn.Linear(3, 2)
+    torch.save({"w": model.weight, **model.state_dict(), "half": torch.ones(3).half()}, path)
+    with zipfile.ZipFile(path) as file:
+        parts = {name.partition("/")[2]: file.read(name) for name in file.namelist()}
+    original, random_ = parts.pop("data.pkl"), random.Random(part)
+    accepted = 0
+    for _ in range(400):
+        content = bytearray(original)
+        for _ in range(random_.choice((1, 1, 2, 5))):
+            place = random_.randrange(2, len(content))
+            content[place] = random_.choice((random_.randrange(256), content[random_.randrange(len(content))]))
+        write(path, bytes(content), more=parts)
+        try:
+            open_state_dict(str(path), str(path))
+        except ValueError as error:
+            assert "\n" not in str(error) and str(error).startswith(str(path))
+        else:
+            accepted += 1
+            assert_as_in_pytorch(path)
+    assert accepted > 20
