@@ -114,12 +114,12 @@ def main(_):
         detect_task.choose_max_seq_length(files, settings.max_seq_length)
         if settings.check_file:
             check_file.check_beginning(settings.check_file, settings.encoding, task, files.head, settings.text_pairs)
+    if kind == "onnx" or (kind == "tflite" and settings.check_file):
+        checks.check_extra({"onnx": "onnx", "tflite": "litert"}[kind], f"--format={settings.format}")
     # TensorFlow is imported here, so that --help and flag errors appear at once.
     script.start_tensorflow()
     from bert_tf.serving import compare_export, export, other_runtimes
 
-    if kind == "onnx":
-        other_runtimes.check_installed(settings.format)
     task = task or detect_task.task_in(settings.model_dir)
     _check_task(settings, task)
     if settings.check_file:

@@ -103,7 +103,7 @@ def test_form(path):
     for cell in code:
         assert cell["outputs"] == [] and cell["execution_count"] is None, f"{path.name}: clear all outputs"
     assert cells[0]["cell_type"] == "markdown" and cells[0]["source"][0].startswith("# ")
-    assert code[0]["source"][-1] == "%pip install -q {SOURCE}"
+    assert code[0]["source"][-1] == "%pip install -q {SOURCE}[plots,pretraining]"
     assert [cell["metadata"].get("tags") for cell in code].count(["parameters"]) == 1
     assert len(text) < 20_000
 

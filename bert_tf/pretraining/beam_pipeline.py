@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard
+from bert_tf.system.checks import check_extra
 from bert_tf.system.messages import progress_bar
 
 # Beam finds this runner only by its whole name. By default up to 128 shards would be one piece of work, for one worker.
@@ -35,11 +36,10 @@ def make_shards(job: ShardJob, shards: Sequence[int], runner: str, options: Sequ
       ValueError: Apache Beam or Dask is not installed, or Beam does not know the runner or an option.
       RuntimeError: the pipeline failed, or its output is not here.
     """
-    try:
-        import apache_beam as beam
-        from apache_beam.options.pipeline_options import PipelineOptions
-    except ImportError as error:
-        raise ValueError(f"--beam_runner={runner} needs Apache Beam: pip install 'bert-tf[beam]' ({error})") from error
+    check_extra("dask" if runner == "DaskRunner" else "beam", f"--beam_runner={runner}")
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+
     logging.info("%d shards by Apache Beam %s, %s", len(shards), beam.__version__, runner)
     if runner == "DaskRunner":
         runner, options = _DASK, _with_dask(options)
@@ -63,14 +63,6 @@ def make_shards(job: ShardJob, shards: Sequence[int], runner: str, options: Sequ
 
 
 def _with_dask(options: Sequence[str]) -> list[str]:
-    """The options of a pipeline on Dask, in which each shard is a piece of work of its own.
-
-    Raises:
-      ValueError: Dask is not installed.
-    """
-    try:
-        import dask.distributed  # noqa: F401
-    except ImportError as error:
-        raise ValueError(f"--beam_runner=DaskRunner needs Dask: pip install 'bert-tf[dask]' ({error})") from error
+    """The options of a pipeline on Dask, in which each shard is a piece of work of its own."""
     given = any(option.startswith(_DASK_PARTITIONS) for option in options)
     return [*options] if given else [*options, f"{_DASK_PARTITIONS[0]}=1"]

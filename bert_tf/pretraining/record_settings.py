@@ -66,7 +66,7 @@ class RecordSettings:
     segmenter: str | None = setting(
         None,
         "Find the words for --do_whole_word_mask in unsegmented text; the tokens stay the same. jieba: Chinese, pip "
-        "install 'bert-tf[jieba]'. fugashi: Japanese, with UniDic, pip install 'bert-tf[fugashi]'. With "
+        "install 'bert-tf[chinese]'. fugashi: Japanese, with UniDic, pip install 'bert-tf[japanese]'. With "
         "--masking=dynamic the records carry the words, for run_pretraining.py --do_whole_word_mask.",
         choices=SEGMENTERS,
     )

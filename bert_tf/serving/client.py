@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from bert_tf.system.checks import check_extra
 from bert_tf.system.messages import visible
 
 Inputs = Mapping[str, Sequence]
@@ -139,6 +140,7 @@ def _server_message(body: bytes) -> str:
 
 def grpc_request(model: str, inputs: Inputs, signature: str = "serving_default", version: int | None = None):
     """A `PredictRequest`; integers are sent as int32, as this project's signatures expect."""
+    check_extra("serving", "gRPC")
     import tensorflow as tf
     from tensorflow_serving.apis import predict_pb2
 
@@ -198,6 +200,7 @@ def ask_grpc(
       ServingError: see `ask_rest`.
     """
     _check_listens(server, model)
+    check_extra("serving", "gRPC")
     import grpc
     from tensorflow_serving.apis import prediction_service_pb2_grpc
 

@@ -28,6 +28,7 @@ from bert_tf.serving import detect_task, graph_models, loaded_export, server_ops
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.system.atomic import remove_folder, write_file, write_text_file
+from bert_tf.system.checks import missing_packages
 from bert_tf.tasks.classification.data import task_of
 from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.tasks.ner import tagging
@@ -302,6 +303,9 @@ def _write_version(
 
 def _write_warm_up(directory: str, served) -> None:
     """Writes requests in the form that TensorFlow Serving reads when it loads a version (SavedModel Warmup)."""
+    if missing_packages("serving"):
+        logging.warning("The export has no requests to warm a server up: pip install 'bert-tf[serving]'")
+        return
     from tensorflow_serving.apis import model_pb2, predict_pb2, prediction_log_pb2
 
     folder = posixpath.join(directory, "assets.extra")

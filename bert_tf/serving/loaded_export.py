@@ -15,6 +15,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf.models.directory import read_head
 from bert_tf.system import local_files
+from bert_tf.system.checks import check_extra
 from bert_tf.system.messages import some, visible
 from bert_tf.system.text_files import read_json
 from bert_tf.text.tokenizer_files import first_existing
@@ -140,11 +141,9 @@ class OnnxModel:
         self.num_labels, self.problem_type = len(self.labels), self.description.get("problem_type")
         self.head_config = read_head(directory)
         path = onnx_file(directory)
-        try:
-            import onnx  # noqa: F401  for `check_self_contained`
-            import onnxruntime
-        except ImportError:
-            raise ValueError(f"{path} needs ONNX Runtime: pip install 'bert-tf[onnx]'") from None
+        check_extra("onnx", path)
+        import onnxruntime
+
         with tf.io.gfile.GFile(path, "rb") as file:
             content = file.read()
         check_self_contained(content, path)

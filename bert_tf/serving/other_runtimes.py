@@ -8,7 +8,6 @@ export_dir/model.tflite or model_int8.tflite        for LiteRT on phones and sma
 """
 
 import dataclasses
-import importlib.util
 import itertools
 import logging as python_logging
 import os
@@ -27,29 +26,18 @@ from bert_tf.serving import detect_task, export, graph_models, loaded_export
 from bert_tf.serving.loaded_export import OnnxModel
 from bert_tf.system import local_files, script
 from bert_tf.system.atomic import write_file
+from bert_tf.system.checks import check_extra
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer_files import directory_of
 
 OPSET = 20  # the first with Gelu; ONNX Runtime 1.17 or later
 _CONVERTED_OPSET = 18  # the newest of tf2onnx; the operators that it writes are the same in opset 20
 _IR_VERSION = 9  # of opset 20
-_PACKAGES = ("onnx", "onnxruntime", "tf2onnx")
 _TOLERANCE = 1e-3
 _AXES = {2: ("batch", "length"), 3: ("batch", "choices", "length")}
 # The second axis of outputs, if not the length.
 _SECOND_AXIS = {"multiple_choice": "choices", "masked_lm": "masks"}
 TFLITE_FILES = {False: "model.tflite", True: "model_int8.tflite"}
-
-
-def check_installed(format: str) -> None:
-    """Refuses to begin if a package is missing.
-
-    Raises:
-      ValueError: names the packages, and the command that installs them.
-    """
-    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ValueError(f"--format={format} needs {' and '.join(missing)}: pip install 'bert-tf[onnx]'")
 
 
 def _create_served(model_dir: str, task: str, format: str, **arguments) -> graph_models.ServedModel:
@@ -145,7 +133,7 @@ def export_onnx(
       ValueError: a package is missing; the weights are too large for one file; as for `export.export_saved_model`.
       RuntimeError: the file does not compute what the model does.
     """
-    check_installed("onnx_int8" if int8 else "onnx")
+    check_extra("onnx", "--format=onnx_int8" if int8 else "--format=onnx")
     version = export.new_version(export_dir, version)
     task = task or detect_task.task_in(model_dir)
     served = _create_served(model_dir, task, "onnx", max_seq_length=max_seq_length, top_k=top_k)

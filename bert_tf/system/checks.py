@@ -6,6 +6,7 @@ Only local paths are checked. Those of other file systems (gs://...) fail when t
 
 import difflib
 import functools
+import importlib.util
 import inspect
 import json
 import math
@@ -58,6 +59,31 @@ def check_no_web_address(path: str, flag: str) -> None:
     """
     if path.startswith(("http://", "https://")):
         raise ValueError(f"{flag}={path} is in the web: download it first, and name the file.")
+
+
+# What each extra adds, `pip install 'bert-tf[EXTRA]'`, by the names that are imported.
+EXTRAS = {
+    "pretraining": ("numba", "sentencex"), "metrics": ("seqeval", "pytrec_eval"),
+    "official": ("official",), "plots": ("matplotlib",), "datasets": ("tensorflow_datasets",),
+    "serving": ("tensorflow_serving",), "litert": ("ai_edge_litert",), "onnx": ("onnx", "onnxruntime", "tf2onnx"),
+    "beam": ("apache_beam",), "dask": ("apache_beam", "distributed"),
+    "chinese": ("jieba",), "japanese": ("fugashi", "unidic_lite"),
+}  # fmt: skip
+
+
+def missing_packages(extra: str) -> list[str]:
+    """The packages of an extra that are not installed, as they are imported."""
+    return [name for name in EXTRAS[extra] if importlib.util.find_spec(name) is None]
+
+
+def check_extra(extra: str, use: str) -> None:
+    """Refuses a use, say "--do_eval", for which packages of an extra are not installed.
+
+    Raises:
+      ValueError: names use and packages, and the command that installs them.
+    """
+    if missing := missing_packages(extra):
+        raise ValueError(f"{use} needs {' and '.join(missing)}: pip install 'bert-tf[{extra}]'")
 
 
 def path_of(path, reader: str) -> str:

@@ -7,11 +7,11 @@ the words of text whose spaces don't show them; each is an extra, imported when 
 import bisect
 import functools
 import importlib
-import importlib.util
 import re
 import threading
 from collections.abc import Callable
 
+from bert_tf.system.checks import check_extra
 from bert_tf.text.characters import is_punctuation
 from bert_tf.text.wordpiece import FullTokenizer
 
@@ -44,10 +44,10 @@ def load_mecab(dictionary: str = "unidic_lite") -> Segment:
     return words
 
 
-# By name, which is also that of the extra, pip install 'bert-tf[NAME]': what it imports, and what loads it in seconds.
-SEGMENTERS: dict[str, tuple[tuple[str, ...], Callable[[], Segment]]] = {
-    "jieba": (("jieba",), _load_jieba),
-    "fugashi": (("fugashi", "unidic_lite"), load_mecab),
+# By name: the extra that installs it, and what loads it in seconds.
+SEGMENTERS: dict[str, tuple[str, Callable[[], Segment]]] = {
+    "jieba": ("chinese", _load_jieba),
+    "fugashi": ("japanese", load_mecab),
 }
 
 
@@ -59,9 +59,7 @@ def check_segmenter(name: str) -> None:
     """
     if name not in SEGMENTERS:
         raise ValueError(f"--segmenter={name} is not one of {', '.join(SEGMENTERS)}.")
-    missing = [module for module in SEGMENTERS[name][0] if importlib.util.find_spec(module) is None]
-    if missing:
-        raise ValueError(f"--segmenter={name} needs {' and '.join(missing)}: pip install 'bert-tf[{name}]'")
+    check_extra(SEGMENTERS[name][0], f"--segmenter={name}")
 
 
 class WordBoundaries:

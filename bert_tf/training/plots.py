@@ -7,18 +7,19 @@ They use Figure directly, not pyplot, which would need a window system and affec
 """
 
 import contextlib
+import functools
 import io
 import json
 import posixpath
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from bert_tf.system.atomic import write_file
-from bert_tf.system.checks import named
+from bert_tf.system.checks import missing_packages, named
 
 # Pre-training: the title of each panel, and the value it shows.
 _PRETRAINING_PANELS = {
@@ -34,6 +35,19 @@ _PRETRAINING_PANELS = {
 }
 _METRICS_SHOWN = 2  # of fine-tuning, besides the loss
 _KINDS = {"train": "training", "eval": "held-out"}  # the legend's names for the two kinds of record
+
+
+def _picture(function: Callable) -> Callable:
+    """Decorates a function that draws: without matplotlib it says so and draws nothing."""
+
+    @functools.wraps(function)
+    def draw(*args, **kwargs):
+        if missing_packages("plots"):
+            logging.warning("%s draws nothing: pip install 'bert-tf[plots]'", function.__name__)
+            return None
+        return function(*args, **kwargs)
+
+    return draw
 
 
 @contextlib.contextmanager
@@ -142,6 +156,7 @@ def _draw_curves(axes, records: Mapping[str, list[dict]], values: Mapping[str, s
 
 
 @named
+@_picture
 def plot_training_log(
     train_log: str,
     png: str | None,
@@ -199,6 +214,7 @@ def _panels(records: dict[str, list[dict]]) -> dict[str, dict[str, str]]:
     return panels
 
 
+@_picture
 def plot_before_and_after(
     losses: Mapping[str, Mapping[str, float]],
     train_log: str,
@@ -235,6 +251,7 @@ def plot_before_and_after(
     return figure
 
 
+@_picture
 def plot_search(names: Sequence[str], scores: Sequence[Sequence[float]], png: str | None = None, *, metric: str):
     """Draws a metric of several combinations of settings: a row for each, a dot for each seed, mean and spread.
 
@@ -264,6 +281,7 @@ def plot_search(names: Sequence[str], scores: Sequence[Sequence[float]], png: st
 # --- predictions ------------------------------------------------------------------------------------------------------
 
 
+@_picture
 def plot_confusion_matrix(
     labels, predictions, names: Sequence[str], png: str | None = None, *, title: str | None = None
 ):
@@ -299,6 +317,7 @@ def plot_confusion_matrix(
     return figure
 
 
+@_picture
 def plot_cosines(scores, cosines, png: str | None = None, *, title: str | None = None):
     """Draws a dot for each pair of texts: the cosine of their vectors over the score that they should have.
 

@@ -270,7 +270,7 @@ def test_beam_makes_the_same_shards(corpus, tmp_path, options):
 
 def test_beam_that_is_missing_is_named(corpus, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
-    with pytest.raises(ValueError, match="--beam_runner=FlinkRunner needs Apache Beam: pip install .bert-tf.beam"):
+    with pytest.raises(ValueError, match="--beam_runner=FlinkRunner needs apache_beam: pip install .bert-tf.beam"):
         make(corpus, tmp_path / "out", num_shards=2, beam_runner="FlinkRunner")
 
 
@@ -330,9 +330,9 @@ def test_dask_has_a_piece_of_work_for_each_shard(monkeypatch):
     pytest.importorskip("distributed", reason="needs the extra: pip install bert-tf[dask]")
     assert beam_pipeline._with_dask(["--a=b"]) == ["--a=b", "--dask_partition_size=1"]
     assert beam_pipeline._with_dask(["--dask_npartitions=2"]) == ["--dask_npartitions=2"]
-    monkeypatch.setitem(sys.modules, "dask.distributed", None)
-    with pytest.raises(ValueError, match="--beam_runner=DaskRunner needs Dask: pip install .bert-tf.dask"):
-        beam_pipeline._with_dask([])
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(ValueError, match="--beam_runner=DaskRunner needs distributed: pip install .bert-tf.dask"):
+        beam_pipeline.make_shards(None, [], "DaskRunner")
 
 
 # ---- unmasked, packed, compressed ------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def corpus(tmp_path, monkeypatch):
         lines.append("")
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
     (tmp_path / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
-    pairs = (), lambda: lambda text: [text[k : k + 2] for k in range(0, len(text), 2)]
+    pairs = "chinese", lambda: lambda text: [text[k : k + 2] for k in range(0, len(text), 2)]
     monkeypatch.setitem(word_boundaries.SEGMENTERS, "pairs", pairs)
     return tmp_path
 

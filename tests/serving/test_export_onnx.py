@@ -16,6 +16,7 @@ from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving import compare_export, export, graph_models, loaded_export, other_runtimes
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
+from bert_tf.system import checks
 from bert_tf.system.text_files import read_json
 from bert_tf.text.wordpiece import FullTokenizer
 
@@ -156,7 +157,7 @@ def test_models_above_2_gb_and_missing_packages_are_refused(classifier, tmp_path
     monkeypatch.setattr(graph_models, "MOST_BYTES", 1000)
     with pytest.raises(ValueError, match=r"--format=onnx: the weights take 0.0 GB, but an ONNX file holds less than 2"):
         other_runtimes.export_onnx(classifier, str(tmp_path / "out"))
-    monkeypatch.setattr(other_runtimes, "_PACKAGES", ("onnx", "not_installed"))
+    monkeypatch.setitem(checks.EXTRAS, "onnx", ("onnx", "not_installed"))
     with pytest.raises(ValueError, match=r"--format=onnx_int8 needs not_installed: pip install 'bert-tf\[onnx\]'"):
         other_runtimes.export_onnx(classifier, str(tmp_path / "out"), int8=True)
     assert not (tmp_path / "out").exists()

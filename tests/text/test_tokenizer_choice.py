@@ -173,7 +173,7 @@ def test_mecab(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"vocab.txt: the pieces of .* inside a graph\. .*--format=onnx"):
         tokenizer.to_graph()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"needs fugashi: pip install 'bert-tf\[fugashi\]'"):
+    with pytest.raises(ValueError, match=r"needs fugashi: pip install 'bert-tf\[japanese\]'"):
         pretrained.read_tokenizer(directory)
 
 

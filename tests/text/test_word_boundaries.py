@@ -68,7 +68,7 @@ def test_korean_words_are_already_between_spaces():
 
 
 def with_segmenter(monkeypatch, segment) -> None:
-    monkeypatch.setitem(SEGMENTERS, "ours", (("json",), lambda: segment))
+    monkeypatch.setitem(SEGMENTERS, "ours", ("chinese", lambda: segment))
 
 
 def test_a_segmenter_divides_what_spaces_separate(tokenizer, monkeypatch):
@@ -116,9 +116,9 @@ def test_fugashi_finds_japanese_words(tokenizer):
 def test_a_segmenter_that_is_missing_is_named(monkeypatch):
     with pytest.raises(ValueError, match="--segmenter=mecab is not one of jieba, fugashi"):
         check_segmenter("mecab")
-    monkeypatch.setattr(word_boundaries.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
-        ValueError, match=r"^--segmenter=fugashi needs fugashi and unidic_lite: pip install 'bert-tf\[fug"
+        ValueError, match=r"^--segmenter=fugashi needs fugashi and unidic_lite: pip install 'bert-tf\[japanese"
     ):
         check_segmenter("fugashi")
     assert "jieba" not in vars(word_boundaries) and "tensorflow" in sys.modules

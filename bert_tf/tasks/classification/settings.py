@@ -7,7 +7,7 @@ from absl import logging
 
 from bert_tf.data.tables import FileSettings, TableSettings
 from bert_tf.models.head_config import BASELINE_LAYER, MAX_WINDOWS, TOKEN_READERS, WITHOUT_BERT, HeadConfig, spelled_as
-from bert_tf.system.checks import check_file, check_output_dir
+from bert_tf.system.checks import check_extra, check_file, check_output_dir
 from bert_tf.system.declare import ORIGINAL, group, setting, value_of
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import UTF_8
@@ -172,6 +172,7 @@ class ClassificationSettings(TableSettings, FileSettings):
             self.check_no_windows()
         self.check_predictions(run.do_predict)
         if self.tfds_name:
+            check_extra("datasets", f"--tfds_name={self.tfds_name}")
             if self.text_b and not self.text_a:
                 raise ValueError(f"--text_b={self.text_b} is the second text: give --text_a, too.")
             for name in (*{*_CUSTOM} - {"text_a", "text_b", "label", "labels"}, "data_dir", "language"):

@@ -115,6 +115,7 @@ class DomainSettings:
         Raises:
           ValueError, OSError: names the flag.
         """
+        checks.check_extra("pretraining", "run_domain.py")
         check_values(self)
         for name in ("input_file", "heldout_file", "other_text"):
             if name == "input_file" or getattr(self, name) is not None:

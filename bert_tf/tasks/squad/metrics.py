@@ -5,6 +5,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
+from bert_tf.system.checks import check_extra
 from bert_tf.tasks.squad import korean_metrics
 
 # metric -> (the name of what it gives beside exact_match, both scores of an answer; None: by the official script).
@@ -38,6 +39,7 @@ def evaluate(
     """
     if metric != "squad":
         return _evaluate_by_answer(articles, predictions, version_2_with_negative, null_odds, best_texts, metric)
+    check_extra("official", "The score of answers")
     if not version_2_with_negative:
         from official.nlp.tools import squad_evaluate_v1_1
 

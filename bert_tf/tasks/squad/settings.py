@@ -6,7 +6,7 @@ from collections.abc import Collection
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.variable_names import INDEPENDENT_HEAD, JOINT_HEAD, WITH_JOINT_HEAD
-from bert_tf.system.checks import check_input_files, check_output_dir
+from bert_tf.system.checks import check_extra, check_input_files, check_output_dir
 from bert_tf.system.declare import ORIGINAL, setting
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import encoding_setting
@@ -105,6 +105,8 @@ class SquadSettings:
             raise ValueError("--null_score_diff_threshold is for --version_2_with_negative.")
         if run.do_eval and not (self.dev_file or self.predict_file):
             raise ValueError("--do_eval needs --dev_file (or --predict_file).")
+        if self.metric == "squad" and (self.dev_file or run.do_eval):
+            check_extra("official", f"The score of {self.dev_flag}")
         run.check_files(
             train_file=self.train_file, dev_file=self.dev_file or self.predict_file, predict_file=self.predict_file
         )

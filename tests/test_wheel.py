@@ -1,0 +1,110 @@
+"""The wheel outside the source folder, where of all packages only those that it requires can be imported."""
+
+import importlib.metadata
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+
+import pytest
+from helpers.paths import GOLDEN, ROOT
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from bert_tf.system.checks import EXTRAS
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def required_by(requirements) -> set[str]:
+    """The distributions that requirements install, with what these require themselves."""
+    found, left = set(), [(Requirement(line), {""}) for line in requirements]
+    while left:
+        requirement, asked = left.pop()
+        if not requirement.marker or any(requirement.marker.evaluate({"extra": extra}) for extra in asked):
+            name, extras = canonicalize_name(requirement.name), {"", *requirement.extras}
+            if (name, *sorted(extras)) not in found:
+                found.add((name, *sorted(extras)))
+                left += [(Requirement(line), extras) for line in importlib.metadata.requires(name) or ()]
+    return {name for name, *_ in found}
+
+
+def test_extras_are_what_the_code_asks_for():
+    lines = PROJECT["optional-dependencies"]
+    extras = {name: {Requirement(line).name for line in lines[name]} for name in lines}
+    (everything,) = lines["all"]
+    assert Requirement(everything).extras == EXTRAS.keys() == extras.keys() - {"all"}
+    providers = importlib.metadata.packages_distributions()
+    for extra, modules in EXTRAS.items():
+        for module in modules:
+            assert {*map(canonicalize_name, providers[module])} <= required_by(lines[extra])
+    core = {Requirement(line).name for line in PROJECT["dependencies"]}
+    named = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    named = {Requirement(line.partition("#")[0]).name for line in named if line and line[0] != "#"}
+    optional = set().union(*(extras[name] for name in ("onnx", "beam", "dask", "chinese", "japanese")))
+    assert named == core | set().union(*(extras[name] for name in EXTRAS)) - optional
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> pathlib.Path:
+    """The folder of commands of an environment with the wheel and what it requires, without any extra."""
+    folder = tmp_path_factory.mktemp("wheel")
+    wanted = ["git", "ls-files", "*.py", "*.md", "*.toml", "*.typed", "LICENSE"]
+    for name in subprocess.run(wanted, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split():
+        if not name.startswith(("tests/", "docs/")):
+            (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / "source" / name)
+    pip = [sys.executable, "-m", "pip", "-q"]
+    build = ["wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", folder, folder / "source"]
+    subprocess.run([*pip, *build], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True)
+    (wheel,) = folder.glob("*.whl")
+    python = folder / "env" / "bin" / "python"
+    subprocess.run([*pip, "--python", python, "install", "--no-deps", "--no-index", wheel], check=True)
+    (site,) = (folder / "env").glob("lib/python*/site-packages")
+    for name in required_by(PROJECT["dependencies"]):
+        for file in importlib.metadata.files(name):
+            # Several distributions have a part of the folder `google`.
+            link = site.joinpath(*file.parts[: 2 if file.parts[0] == "google" else 1])
+            if not (".." in file.parts or link.exists()):
+                link.parent.mkdir(exist_ok=True)
+                link.symlink_to(pathlib.Path(sysconfig.get_path("purelib")) / link.relative_to(site))
+    return folder / "env" / "bin"
+
+
+def test_the_wheel_trains_predicts_and_exports_with_the_core_alone(installed, tmp_path):
+    environment = {"PATH": str(installed), "TF_CPP_MIN_LOG_LEVEL": "2", "HOME": str(tmp_path)}
+
+    def run(command, *arguments):
+        line = [installed / command, *arguments]
+        done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    (tmp_path / "train.csv").write_text("text,label\n" + "a good film,yes\na bad film,no\n" * 8)
+    size = len((GOLDEN / "vocab.txt").read_text(encoding="utf-8").splitlines())
+    config = {"vocab_size": size, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    config |= {"intermediate_size": 8, "max_position_embeddings": 16}
+    (tmp_path / "bert_config.json").write_text(json.dumps(config))
+    table = ["--task_name=custom", "--text_a=text", "--label=label", "--train_file=train.csv", "--dev_file=train.csv"]
+    model = ["--bert_config_file=bert_config.json", f"--vocab_file={GOLDEN / 'vocab.txt'}", "--max_seq_length=16"]
+    code, said = run("bert-tf", "run_classifier", *table, *model, "--do_train", "--do_eval", "--output_dir=out")
+    assert code == 0 and "plot_training_log draws nothing: pip install 'bert-tf[plots]'" in said, said
+    code, said = run("bert-tf", "export_saved_model.py", "--model_dir=out/best_model", "--export_dir=export")
+    assert code == 0 and "no requests to warm a server up: pip install 'bert-tf[serving]'" in said, said
+    code, said = run("python", "-c", "import bert_tf; print(bert_tf.Predictor('out/best_model')('a film')['label'])")
+    assert code == 0 and said.split()[0] in ("yes", "no"), said
+    data = "create_pretraining_data --input_file=train.csv --vocab_file=v --output_file=o"
+    for flags, needed in (
+        (data, "numba and sentencex: pip install 'bert-tf[pretraining]'"),
+        (
+            "run_classifier --tfds_name=glue/mrpc --do_train --output_dir=new",
+            "tensorflow_datasets: pip install 'bert-tf[datasets]'",
+        ),
+    ):
+        code, said = run("bert-tf", *flags.split())
+        assert code == 1 and said.strip().endswith(f"needs {needed}") and "Traceback" not in said, said
+    code, said = run("bert-tf", "classify")
+    assert code == 1 and "run_classifier " in said and "there is no script 'classify'" in said
