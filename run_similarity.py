@@ -29,12 +29,12 @@ Exit code 143: stopped by SIGTERM, with a checkpoint.
 
 from absl import flags, logging
 
-from bert_tf.models.students import DISTILLATION
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags, group
 from bert_tf.tasks.similarity.settings import SimilaritySettings
 from bert_tf.training.beginning import checked_settings
 from bert_tf.training.settings import FineTuningSettings
+from bert_tf.training.teacher import DISTILLATION
 
 FLAGS = flags.FLAGS
 define_flags(

@@ -14,7 +14,6 @@ import keras
 from keras import ops
 
 from bert_tf.models import objectives
-from bert_tf.models.baselines import FeatureReader, apply_bilstm, bilstm
 from bert_tf.models.config import ACTIVATIONS
 from bert_tf.models.dropout import dropout, in_scope, several_rows
 from bert_tf.models.encoder import BertEncoder
@@ -191,10 +190,14 @@ class BertForSequenceClassification(ClassifierModel):
         if features or head.lstm_on_top:
             self.hidden = None  # what is on top stands in its place
         if features:
+            from bert_tf.models.baselines import FeatureReader
+
             top = (features, model_on_top, size_on_top, self.dropout_rate)
             self.reader = FeatureReader(self.config, *top, name="feature_reader", dtype=dtype)
             self.head = LinearHead(num_labels, name="feature_classifier", dtype=dtype)
         elif head.lstm_on_top:
+            from bert_tf.models.baselines import bilstm
+
             self.recurrent = bilstm(self.config.hidden_size, return_sequences=False, dtype=dtype)
 
     @property
@@ -247,6 +250,8 @@ class BertForSequenceClassification(ClassifierModel):
             return self.reader(outputs, mask, training=training)  # [B, U]
         if self.recurrent:
             x = self.encode(inputs, training=training)["sequence_output"]
+            from bert_tf.models.baselines import apply_bilstm
+
             return apply_bilstm(self.recurrent, x, mask, training)
         return self.encode_pooled(inputs, training=training)
 
@@ -366,7 +371,11 @@ class BertForQuestionAnswering(TaskModel):
     ):
         super().__init__(objectives.SpanObjective, config, seed, name=name, **kwargs)
         self.head_config = HeadConfig(lstm_on_top=lstm_on_top)
-        self.recurrent = bilstm(self.config.hidden_size, dtype=self.dtype_policy) if lstm_on_top else None
+        self.recurrent = None
+        if lstm_on_top:
+            from bert_tf.models.baselines import bilstm
+
+            self.recurrent = bilstm(self.config.hidden_size, dtype=self.dtype_policy)
         deviation = self.config.head_initializer_range
         self.head = LinearHead(2, deviation, name="cls_squad", dtype=self.dtype_policy)
 
@@ -382,6 +391,8 @@ class BertForQuestionAnswering(TaskModel):
         """inputs: as for `BertModel`. Returns dict of float32 `start_logits` and `end_logits` [B, S]."""
         x = self.encode(inputs, training=training)["sequence_output"]
         if self.recurrent:
+            from bert_tf.models.baselines import apply_bilstm
+
             x = apply_bilstm(self.recurrent, x, inputs.get("input_mask"), training)
         logits = self.head(dropout(x, self.config.span_dropout, "head", training))  # [B, S, 2]
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}

@@ -11,10 +11,10 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models.card import shown_results
+from bert_tf.models.recipe import Values, combination_text, folder_of, value_text
 from bert_tf.system.atomic import link_or_copy, remove_folder, write_text_file
 from bert_tf.tasks.table import TASKS
-from bert_tf.training import best_model, plots, run_directory
-from bert_tf.training.search import Values, combination_text, folder_of, value_text
+from bert_tf.training import best_model, run_directory
 from bert_tf.training.settings import FineTuningSettings
 
 # The names of a run's result files begin like this.
@@ -104,6 +104,8 @@ def write_search(output_dir: str, tried: Sequence[Tried], main_metric: str) -> s
     write_text_file(posixpath.join(output_dir, run_directory.SEARCH), json.dumps(content, indent=2) + "\n")
     table = table_text(tried, main_metric) + "\n"
     write_text_file(posixpath.join(output_dir, "search.md"), table)
+    from bert_tf.training import plots
+
     plots.plot_search(
         [combination_text(one.values) for one in tried],
         [[results[main_metric] for results in one.results.values()] for one in tried],

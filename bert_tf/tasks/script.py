@@ -28,10 +28,9 @@ from absl import logging
 
 from bert_tf.data.order import Share
 from bert_tf.data.token_rows import TokenRows
-from bert_tf.models import card, encoder, initialize, lora, lora_file, open_weights, saving, students
+from bert_tf.models import card, encoder, initialize, lora, open_weights, recipe, saving
 from bert_tf.models.card import CardFacts
 from bert_tf.models.directory import ModelFiles
-from bert_tf.models.distillation import DistillationObjective, TaughtModel
 from bert_tf.models.heads import with_class_weights
 from bert_tf.models.recipe import number_of_steps
 from bert_tf.system.atomic import write_text_file
@@ -40,17 +39,7 @@ from bert_tf.tasks import outcome
 from bert_tf.tasks.outcome import Tried
 from bert_tf.tasks.task import ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import (
-    beginning,
-    best_model,
-    checkpoints,
-    distribution,
-    fine_tuning,
-    loop,
-    plots,
-    run_directory,
-    search,
-)
+from bert_tf.training import beginning, best_model, checkpoints, distribution, fine_tuning, loop, run_directory
 from bert_tf.training.loop import LOG_FILE
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.step import Trainer, make_predict_function
@@ -96,8 +85,8 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
         for number, (values, one, count) in enumerate(zip(combinations, runs, steps, strict=True), start=1):
             folder, results = run.output_dir, {}
             if run.search:
-                logging.info("Combination %d of %d: %s.", number, len(runs), search.combination_text(values))
-                folder = posixpath.join(folder, search.folder_of(values))
+                logging.info("Combination %d of %d: %s.", number, len(runs), recipe.combination_text(values))
+                folder = posixpath.join(folder, recipe.folder_of(values))
             for seed in range(run.seed, run.seed + run.num_seeds):
                 own = posixpath.join(folder, f"seed-{seed}") if run.num_seeds > 1 else folder
                 one = dataclasses.replace(one, seed=seed, output_dir=own)
@@ -150,6 +139,8 @@ def _describe(
     beginning.check_student(run, newest, task.trains_bert)
     files, tokenizer = task.describe(run, newest)
     if run.layers:
+        from bert_tf.models import students
+
         files.config = students.shallower(files.config, run.layers)
     recipe = task.recipe_of(files.config)
     run = fine_tuning.with_recipe(run, files.config, recipe)
@@ -296,6 +287,8 @@ class _Run:
         cost = fine_tuning.cost_of_example(run, task.files.config, lengths, model.tokens_read)
         tokens, operations = task.cost_of_example(*cost, model)
         if self.teacher:
+            from bert_tf.models.distillation import DistillationObjective, TaughtModel
+
             with self.strategy.scope():
                 teacher = task.create_teacher(self.teacher, run.dtype_policy)
                 trained = TaughtModel(model, teacher)
@@ -349,11 +342,15 @@ class _Run:
             return
         log = posixpath.join(self.output_dir, LOG_FILE)
         if tf.io.gfile.exists(log):
+            from bert_tf.training import plots
+
             plots.plot_training_log(log, posixpath.join(self.output_dir, "loss.png"), title=self.output_dir)
         if run_directory.FINISHED not in run_directory.read_settings(self.output_dir):
             return  # of an earlier version, which kept all its checkpoints
         weights = initialize.model_weights(model)
         if lora.has_adapters(model):
+            from bert_tf.models import lora_file
+
             lora_file.write_lora(posixpath.join(self.output_dir, lora_file.FILE), model)
         newest = checkpoints.latest_checkpoint(self.output_dir)
         if not self.run.keeps_optimizer and open_weights.has_optimizer_state(newest):

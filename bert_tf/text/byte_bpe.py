@@ -19,9 +19,8 @@ from bert_tf.text.added_tokens import TOKENIZER, AddedToken, read_added_tokens
 from bert_tf.text.characters import WHITESPACE
 from bert_tf.text.library_tokenizer import LibraryTokenizer, library_of, read_tokenizer_json
 from bert_tf.text.tokenizer import special_tokens_of
-from bert_tf.text.tokenizer_files import Casing, is_there, parts_of, read_tokenizer_config
+from bert_tf.text.tokenizer_files import JSON_VOCAB, MERGES, Casing, is_there, parts_of, read_tokenizer_config
 
-VOCAB, MERGES = "vocab.json", "merges.txt"
 _MOST_IDS = 1 << 31
 WORD_START = "\u0120"  # how a space is written
 _VERSION = "#version"
@@ -50,8 +49,8 @@ class ByteBpeTokenizer(LibraryTokenizer):
     graph_form = "bert_tf.text.graph_byte_bpe.GraphByteBpe"
     huggingface_class = "RobertaTokenizer"
     word_separator = " "
-    vocab_name, vocab_kind = f"{VOCAB} (with {MERGES})", "byte-level BPE"
-    vocab_files = (TOKENIZER, VOCAB)
+    vocab_name, vocab_kind = f"{JSON_VOCAB} (with {MERGES})", "byte-level BPE"
+    vocab_files = (TOKENIZER, JSON_VOCAB)
 
     def __init__(self, vocab_file: str, merges_file: str | None = None):
         directory = posixpath.dirname(vocab_file)
@@ -63,14 +62,14 @@ class ByteBpeTokenizer(LibraryTokenizer):
             values = read_tokenizer_json(vocab_file, "BPE")
             added = read_added_tokens(vocab_file, values["model"]["vocab"])
             self._check(values, vocab_file)
-            others = (posixpath.join(directory, name) for name in (VOCAB, MERGES))
+            others = (posixpath.join(directory, name) for name in (JSON_VOCAB, MERGES))
             files = {posixpath.basename(path): read_bytes(path) for path in (vocab_file, *others) if is_there(path)}
         else:
             merges_file = merges_file or posixpath.join(directory, MERGES)
             merges = _read_merges(merges_file, values, vocab_file)
             added = self._added_tokens(vocab_file, values)
             values = {"version": "1.0", "model": {"type": "BPE", "vocab": values, "merges": merges}}
-            files = {VOCAB: read_bytes(vocab_file), MERGES: read_bytes(merges_file)}
+            files = {JSON_VOCAB: read_bytes(vocab_file), MERGES: read_bytes(merges_file)}
         self.add_prefix_space = bool(self.add_prefix_space)
         library = library_of(values, vocab_file, added, self)
         if missing := [char for char in pre_tokenizers.ByteLevel.alphabet() if library.token_to_id(char) is None]:
@@ -93,8 +92,8 @@ class ByteBpeTokenizer(LibraryTokenizer):
         """The tokenizer of a tokenizer.json, or of a vocab.json with merges.txt beside it; it keeps case anyway."""
         if not vocab_file.endswith(".json"):
             raise ValueError(
-                f"{vocab_file} is no vocabulary of byte-level BPE: give the {VOCAB}, with {MERGES} beside it, or the "
-                f"{TOKENIZER}."
+                f"{vocab_file} is no vocabulary of byte-level BPE: give the {JSON_VOCAB}, with {MERGES} beside it, or "
+                f"the {TOKENIZER}."
             )
         with understood(vocab_file):
             return cls(vocab_file)

@@ -19,7 +19,8 @@ import tensorflow_text as tf_text
 
 from bert_tf.text.graph_added_tokens import Parts, Pieces, TokenizerGraph
 from bert_tf.text.graph_characters import CODE_POINTS, CodePointTable, GraphNormalizer, byte_counts, ranks
-from bert_tf.text.sentence_piece import WORD_START, SentencePieceTokenizer
+from bert_tf.text.sentence_piece import SentencePieceTokenizer
+from bert_tf.text.tokenizer_files import WORD_START
 
 
 class GraphSentencePiece(TokenizerGraph):

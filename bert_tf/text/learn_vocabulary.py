@@ -21,9 +21,10 @@ from absl import logging
 from tokenizers import models, pre_tokenizers, trainers
 
 from bert_tf.system.text_encodings import UTF_8
-from bert_tf.text.byte_bpe import MERGES, VOCAB, ByteBpeTokenizer
+from bert_tf.text.byte_bpe import ByteBpeTokenizer
 from bert_tf.text.characters import WHITESPACE, is_cjk, is_punctuation
 from bert_tf.text.sentence_piece import preprocess_text
+from bert_tf.text.tokenizer_files import JSON_VOCAB, MERGES
 from bert_tf.text.word_counts import count_words, read_lines
 from bert_tf.text.wordpiece import BasicTokenizer
 
@@ -264,7 +265,7 @@ def learn_byte_bpe(
     _warn_of_fewer(len(vocab), vocab_size, "More text or a lower --min_frequency gives more.")
     merges = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
     return {
-        VOCAB: json.dumps(vocab, ensure_ascii=False).encode(),
+        JSON_VOCAB: json.dumps(vocab, ensure_ascii=False).encode(),
         MERGES: "".join(line + "\n" for line in merges).encode(),
     }
 

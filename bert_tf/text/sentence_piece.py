@@ -27,6 +27,7 @@ from bert_tf.text.tokenizer_files import (
     MODEL,
     RELEASED_MODEL,
     VOCAB,
+    WORD_START,
     Casing,
     check_vocab,
     find_model,
@@ -35,7 +36,6 @@ from bert_tf.text.tokenizer_files import (
     vocabulary_bytes,
 )
 
-WORD_START = "\u2581"
 _TWO_QUOTES = re.compile("``|''")
 # What the tokenizer_config.json of a KoBERT may say; nothing else has been published.
 _ONLY = {"remove_space": True, "keep_accents": False, "sp_model_kwargs": {}}

@@ -4,18 +4,17 @@
 a vocabulary chooses by these functions.
 """
 
+import importlib
 import posixpath
 
 from bert_tf.system.text_files import read_json, read_json_if_there
-from bert_tf.text import byte_bpe
 from bert_tf.text.added_tokens import TOKENIZER
-from bert_tf.text.byte_bpe import ByteBpeTokenizer
-from bert_tf.text.japanese import JapaneseTokenizer
-from bert_tf.text.library_tokenizer import HuggingFaceSentencePiece, LibraryTokenizer
-from bert_tf.text.sentence_piece import WORD_START, KoBertTokenizer, SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import (
+    JSON_VOCAB,
+    MERGES,
     VOCAB,
+    WORD_START,
     Casing,
     find_model,
     first_existing,
@@ -23,18 +22,32 @@ from bert_tf.text.tokenizer_files import (
     named_class,
     read_tokens,
 )
-from bert_tf.text.wordpiece import CONTINUATION, ElectraTokenizer, FullTokenizer, RobertaWordPieceTokenizer
+from bert_tf.text.wordpiece import CONTINUATION, FullTokenizer
 
 _WORD_PIECES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "BertTokenizerLegacy")
-_BY_NAME: dict[str, type[Tokenizer]] = {
-    **dict.fromkeys(_WORD_PIECES, FullTokenizer),
-    "BertJapaneseTokenizer": JapaneseTokenizer,
-    "AlbertTokenizer": SentencePieceTokenizer,
-    "RobertaTokenizer": ByteBpeTokenizer,
-    **dict.fromkeys(("KoBertTokenizer", "KoBERTTokenizer", "XLNetTokenizer"), KoBertTokenizer),
+# Class -> its module here. Only that of a chosen one is imported, since many need a library of their own.
+_MODULES = {
+    **dict.fromkeys(("FullTokenizer", "ElectraTokenizer", "RobertaWordPieceTokenizer"), "wordpiece"),
+    (_JAPANESE := "JapaneseTokenizer"): "japanese",
+    (_BYTE_BPE := "ByteBpeTokenizer"): "byte_bpe",
+    (_SENTENCE_PIECE := "SentencePieceTokenizer"): "sentence_piece",
+    (_KO_BERT := "KoBertTokenizer"): "sentence_piece",
+    (_UNIGRAM := "HuggingFaceSentencePiece"): "library_tokenizer",
+}
+_BY_NAME = {
+    **dict.fromkeys(_WORD_PIECES, "FullTokenizer"),
+    "BertJapaneseTokenizer": _JAPANESE,
+    "AlbertTokenizer": _SENTENCE_PIECE,
+    "RobertaTokenizer": _BYTE_BPE,
+    **dict.fromkeys(("KoBertTokenizer", "KoBERTTokenizer", "XLNetTokenizer"), _KO_BERT),
 }
 # They say nothing but that the other files do.
 _NAMES_OF_ANY = {"PreTrainedTokenizer", "TokenizersBackend", "PythonBackend"}
+
+
+def tokenizer_class(name: str) -> type[Tokenizer]:
+    """The tokenizer class of this name."""
+    return getattr(importlib.import_module(f"bert_tf.text.{_MODULES[name]}"), name)
 
 
 def find_vocabulary(directory: str, default: type[Tokenizer]) -> str | None:
@@ -48,14 +61,13 @@ def find_vocabulary(directory: str, default: type[Tokenizer]) -> str | None:
         of what is needed is there; names the files.
     """
     named = _named(directory, default)
-    names = [] if named is None else [*_of_word_pieces(named, directory, default).vocab_files]
-    for name in (*names, *default.vocab_files, TOKENIZER, VOCAB, byte_bpe.VOCAB):
+    names = [] if named is None else [*tokenizer_class(_of_word_pieces(named, directory, default)).vocab_files]
+    for name in (*names, *default.vocab_files, TOKENIZER, VOCAB, JSON_VOCAB):
         if found := find_model(directory) if name == "*.model" else first_existing(directory, (name,)):
             return found
-    if default is ByteBpeTokenizer and first_existing(directory, (byte_bpe.MERGES,)):
+    if default.__name__ == _BYTE_BPE and first_existing(directory, (MERGES,)):
         raise ValueError(
-            f"{directory} has a {byte_bpe.MERGES} but no {byte_bpe.VOCAB}: put the {byte_bpe.VOCAB} of the same model "
-            "beside it."
+            f"{directory} has a {MERGES} but no {JSON_VOCAB}: put the {JSON_VOCAB} of the same model beside it."
         )
     return None
 
@@ -74,25 +86,25 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
         is a merges.txt, half of a vocabulary. Names the file.
     """
     directory, name = posixpath.split(vocab_file)
-    if name == byte_bpe.MERGES:
-        needed = posixpath.join(directory, byte_bpe.VOCAB)
+    if name == MERGES:
+        needed = posixpath.join(directory, JSON_VOCAB)
         raise ValueError(f"vocab_file={vocab_file} has only the merges of byte-level BPE: give {needed}, beside it.")
     named = _named(directory, default)
-    if named is JapaneseTokenizer:
-        return named
-    found: type[Tokenizer] = FullTokenizer
-    if name.endswith((".model", ".txt")) and (named is KoBertTokenizer or _has_sentence_pieces(vocab_file)):
-        return KoBertTokenizer
+    if named == _JAPANESE:
+        return tokenizer_class(named)
+    found = "FullTokenizer"
+    if name.endswith((".model", ".txt")) and (named == _KO_BERT or _has_sentence_pieces(vocab_file)):
+        return tokenizer_class(_KO_BERT)
     if name.endswith(".model"):
-        found = SentencePieceTokenizer
+        found = _SENTENCE_PIECE
     elif name.endswith(".json"):
         model = read_json(vocab_file).get("model")
-        kinds = {"BPE": ByteBpeTokenizer, "Unigram": HuggingFaceSentencePiece}
-        found = kinds.get(kind_of_model(model), FullTokenizer) if isinstance(model, dict) else ByteBpeTokenizer
+        kinds = {"BPE": _BYTE_BPE, "Unigram": _UNIGRAM}
+        found = kinds.get(kind_of_model(model), found) if isinstance(model, dict) else _BYTE_BPE
     # A RoBERTa's tokenizer refuses a Unigram model, an ALBERT's a BPE.
-    if default in (ByteBpeTokenizer, SentencePieceTokenizer) and found in (ByteBpeTokenizer, HuggingFaceSentencePiece):
-        return ByteBpeTokenizer if default is ByteBpeTokenizer else HuggingFaceSentencePiece
-    return _of_word_pieces(found, directory, default)
+    if default.__name__ in (_BYTE_BPE, _SENTENCE_PIECE) and found in (_BYTE_BPE, _UNIGRAM):
+        return tokenizer_class(_BYTE_BPE if default.__name__ == _BYTE_BPE else _UNIGRAM)
+    return tokenizer_class(_of_word_pieces(found, directory, default))
 
 
 def tokenizer_of_file(vocab_file: str, casing: Casing, default: type[Tokenizer] = FullTokenizer) -> Tokenizer:
@@ -101,10 +113,11 @@ def tokenizer_of_file(vocab_file: str, casing: Casing, default: type[Tokenizer] 
     Raises:
       ValueError: see `tokenizer_class_of` and `Tokenizer.from_file`.
     """
-    tokenizer = tokenizer_class_of(vocab_file, default).from_file(vocab_file, casing)
-    if isinstance(tokenizer, LibraryTokenizer) and issubclass(default, FullTokenizer):
+    kind = tokenizer_class_of(vocab_file, default)
+    tokenizer = kind.from_file(vocab_file, casing)
+    if hasattr(tokenizer, "take_rows") and issubclass(default, FullTokenizer):  # a `LibraryTokenizer`
         tokenizer.take_rows(read_json(vocab_file).get("post_processor"), vocab_file)
-    if isinstance(tokenizer, JapaneseTokenizer) and default is ByteBpeTokenizer:
+    if (kind.__name__, default.__name__) == (_JAPANESE, _BYTE_BPE):
         # A RoBERTa has one segment, and its positions leave out the padding token.
         tokenizer.second_segment, tokenizer.pad_id = 0, tokenizer.special_id(tokenizer.pad_token)
     return tokenizer
@@ -122,8 +135,8 @@ def _has_sentence_pieces(vocab_file: str) -> bool:
     return begin > len(tokens) / 10 or find_model(posixpath.dirname(vocab_file)) is not None
 
 
-def _named(directory: str, default: type[Tokenizer]) -> type[Tokenizer] | None:
-    """The class that tokenizer_class stands for; None if nothing names one."""
+def _named(directory: str, default: type[Tokenizer]) -> str | None:
+    """The name of the class that tokenizer_class stands for; None if nothing names one."""
     name, path = named_class(directory)
     is_xlnet = name == "XLNetTokenizer" and not issubclass(default, FullTokenizer)
     if name and name not in _NAMES_OF_ANY and (name not in _BY_NAME or is_xlnet):
@@ -132,14 +145,14 @@ def _named(directory: str, default: type[Tokenizer]) -> type[Tokenizer] | None:
     return _BY_NAME.get(name)
 
 
-def _of_word_pieces(found: type[Tokenizer], directory: str, default: type[Tokenizer]) -> type[Tokenizer]:
+def _of_word_pieces(found: str, directory: str, default: type[Tokenizer]) -> str:
     """`found`, or of word pieces the class of the model's family."""
-    if found is not FullTokenizer:
+    if found != "FullTokenizer":
         return found
     if issubclass(default, FullTokenizer) and default is not FullTokenizer:
-        return default
+        return default.__name__
     if named_class(directory)[0] == "ElectraTokenizer":
-        return ElectraTokenizer
+        return "ElectraTokenizer"
     config = read_json_if_there(posixpath.join(directory, "config.json")) or {}
-    is_roberta = default is ByteBpeTokenizer or config.get("model_type") == "roberta"
-    return RobertaWordPieceTokenizer if is_roberta else found
+    is_roberta = default.__name__ == _BYTE_BPE or config.get("model_type") == "roberta"
+    return "RobertaWordPieceTokenizer" if is_roberta else found

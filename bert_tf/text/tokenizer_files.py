@@ -26,6 +26,8 @@ from bert_tf.text.added_tokens import TOKENIZER, TOKENIZER_CONFIG
 MASK = "[MASK]"
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", MASK)
 VOCAB, MODEL, RELEASED_MODEL = "vocab.txt", "spiece.model", "30k-clean.model"
+JSON_VOCAB, MERGES = "vocab.json", "merges.txt"  # of byte-level BPE
+WORD_START = "\u2581"  # of SentencePiece: how a space is written
 
 # By default.
 _CASED_TOKENIZERS = ("BertJapaneseTokenizer", "KoBertTokenizer", "KoBERTTokenizer", "XLNetTokenizer")

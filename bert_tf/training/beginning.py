@@ -18,8 +18,7 @@ from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import is_encoder_variable
 from bert_tf.models.head_config import BASELINES, NO_HEAD, WITHOUT_BERT, HeadConfig
 from bert_tf.models.lora import check_lora_rank
-from bert_tf.models.recipe import Recipe
-from bert_tf.models.students import check_layers
+from bert_tf.models.recipe import Recipe, folder_of
 from bert_tf.models.variable_names import check_depth, expected_shapes
 from bert_tf.system.checks import is_remote
 from bert_tf.system.declare import Flags, declared_in, flags_given, settings_of
@@ -27,7 +26,6 @@ from bert_tf.system.messages import named_by, some, unheard
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import run_directory
-from bert_tf.training.search import folder_of
 from bert_tf.training.settings import FineTuningSettings, ModelSettings
 from bert_tf.training.teacher import open_teacher, recorded_before, with_labels_of
 from bert_tf.weights.bundle import DamagedError, latest_checkpoint
@@ -189,6 +187,8 @@ def _check_model(
         start = dataclasses.replace(start, max_seq_length=length)
     files, tokenizer = describe_model(start, newest, layer)
     if run.layers:
+        from bert_tf.models.students import check_layers
+
         check_layers(files.config, run.layers)
     check_frozen_layers(files.config, run.freeze_layers)
     check_lora_rank(files.config, run.lora_rank)

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import initialize, lora, lora_file, saving
+from bert_tf.models import initialize, lora, saving
 from bert_tf.models.directory import ModelFiles
 from bert_tf.system.atomic import check_may_write, write_text_file
 from bert_tf.system.messages import announced
@@ -125,6 +125,8 @@ class BestModel:
         files = dataclasses.replace(self._files, card=facts)
         saving.write_model(self.directory, weights, files, format="bert_tf", overwrite=True)
         if lora.has_adapters(model):
+            from bert_tf.models import lora_file
+
             lora_file.write_lora(posixpath.join(self.directory, lora_file.FILE), model)
         for name, content in self.further_files.items():
             write_text_file(posixpath.join(self.directory, name), content)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import directory as model_directory
-from bert_tf.models import encoder, head_config, initialize, layers, lora, lora_file, open_weights, students
+from bert_tf.models import encoder, head_config, initialize, layers, lora, open_weights
 from bert_tf.models.config import BertConfig, check_frozen_layers
 from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.recipe import OptimizerSettings, Recipe
@@ -84,6 +84,8 @@ def build_and_restore(
     with strategy.scope():
         model = create_model()
         if adapts:
+            from bert_tf.models import lora_file
+
             model.bert.add_lora(run.lora_rank, run.lora_alpha, lora_file.reads_pooler(model))
         model.build()
         optimizer = None
@@ -102,6 +104,8 @@ def build_and_restore(
                 model.bert.freeze_layers(run.freeze_layers)
     beginning = run.init_checkpoint
     if run.layers:
+        from bert_tf.models import students
+
         beginning = students.chosen_layers(open_weights.open_weights(run.teacher), run.layers)
     if adapts:
         if not newest:
@@ -125,6 +129,8 @@ def _check_base(model: keras.Model, beginning: str | Weights) -> None:
     Raises:
       ValueError: names the weights and what they lack.
     """
+    from bert_tf.models import lora_file
+
     weights = beginning if isinstance(beginning, Weights) else initialize.weights_for(model, beginning)
     missing = [name for name in lora_file.base_variables(model) if name not in weights]
     if missing:

@@ -14,7 +14,6 @@ from bert_tf.models.directory import ModelFiles, check_model, read_config, read_
 from bert_tf.models.families import DistilBertConfig, config_of_size
 from bert_tf.models.open_weights import is_light, open_weights
 from bert_tf.models.recipe import OptimizerSettings
-from bert_tf.models.students import LanguageTeacherSettings
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.pretraining.record_settings import InstanceSettings, check_mask_rates
 from bert_tf.pretraining.vocabulary_files import check_vocabulary
@@ -26,7 +25,7 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import run_directory
 from bert_tf.training.beginning import check_sizes
 from bert_tf.training.settings import DeviceSettings, TrainingSettings
-from bert_tf.training.teacher import Teacher, open_teacher, recorded_before
+from bert_tf.training.teacher import LanguageTeacherSettings, Teacher, open_teacher, recorded_before
 from bert_tf.weights.bundle import latest_checkpoint
 
 # See `mask_rules`.

@@ -23,7 +23,6 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles, read_model_files
 from bert_tf.models.families import AlbertConfig, Family, family_of
 from bert_tf.models.recipe import Recipe
-from bert_tf.models.students import DISTILLATION_FLAGS
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.pretraining.masking import Masking
 from bert_tf.system.messages import named_by
@@ -37,6 +36,7 @@ from bert_tf.training.pretraining_settings import (
     find_vocabulary,
     masked_reason,
 )
+from bert_tf.training.teacher import DISTILLATION_FLAGS
 from bert_tf.weights.mapping import Weights
 
 # Rows, the number of their batch, and the number in it of the first of them -> features.

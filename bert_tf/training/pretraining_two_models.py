@@ -21,7 +21,6 @@ from bert_tf.models.electra import (
 )
 from bert_tf.models.families import DistilBertConfig, ElectraConfig
 from bert_tf.models.recipe import Recipe
-from bert_tf.models.students import DISTILLATION_FLAGS
 from bert_tf.models.task_models import BertForMaskedLM
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.training import checkpoints, run_directory
@@ -32,6 +31,7 @@ from bert_tf.training.pretraining_settings import (
     student_family,
 )
 from bert_tf.training.pretraining_tasks import PretrainingTask
+from bert_tf.training.teacher import DISTILLATION_FLAGS
 from bert_tf.weights.mapping import Weights
 
 _USUAL_SIZE = 0.25  # of the generator

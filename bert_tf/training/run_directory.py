@@ -166,7 +166,7 @@ def removed_if_refused(output_dir: str) -> Iterator[None]:
 # --- one run at a time ------------------------------------------------------------------------------------------------
 
 _LOCK = "run.lock"
-_RUNS = re.compile(r"seed-\d+|search-[\w.=+-]+")  # folders of runs; see `search.folder_of`
+_RUNS = re.compile(r"seed-\d+|search-[\w.=+-]+")  # folders of runs; see `recipe.folder_of`
 _FOLDERS = re.compile(rf"best_model|eval|1_Pooling|{_RUNS.pattern}")  # all that a run, or several, write files into
 # What a killed run leaves half-written: folders of checkpoints, of the best model and of ELECTRA's two.
 _WRITING = re.compile(r"(model\.ckpt-\d+|(best_model|generator|discriminator)\.\d+)\.writing")

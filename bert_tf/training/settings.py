@@ -8,8 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from bert_tf.data.tables import FileSettings
 from bert_tf.models.directory import check_model
-from bert_tf.models.recipe import OPTIMIZER, OptimizerSettings, Recipe, number_of_steps
-from bert_tf.models.students import DISTILLATION, TeacherSettings
+from bert_tf.models.recipe import OPTIMIZER, SEARCHED, OptimizerSettings, Recipe, Values, grid_points, number_of_steps
 from bert_tf.system.checks import check_file, check_other_folder, check_output_dir, check_tf_config, is_remote
 from bert_tf.system.declare import (
     ORIGINAL,
@@ -23,7 +22,7 @@ from bert_tf.system.declare import (
 )
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.text.tokenizer_files import directory_of
-from bert_tf.training.search import SEARCHED, Values, combinations_of, parse_search
+from bert_tf.training.teacher import DISTILLATION, TeacherSettings
 
 DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 MOST_VIRTUAL_CPUS = 256  # TensorFlow reserves memory and threads for each
@@ -358,9 +357,9 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
         """The settings that are searched, in each combination; without a search one that is empty.
 
         Raises:
-          ValueError: see `search.parse_search`.
+          ValueError: see `recipe.parse_search`.
         """
-        return combinations_of({} if self.search is None else parse_search(self.search))
+        return grid_points(self.search)
 
     @property
     def checkpoints_while_training(self) -> int:

@@ -4,22 +4,23 @@ import json
 
 import pytest
 
+from bert_tf.models.recipe import SEARCHED, folder_of, grid_points, parse_search
 from bert_tf.tasks import outcome
 from bert_tf.tasks.outcome import Tried, best_of, table_text, write_search
 from bert_tf.training import run_directory
 from bert_tf.training.plots import plot_search
-from bert_tf.training.search import SEARCHED, combinations_of, folder_of, parse_search
 from bert_tf.training.settings import FineTuningSettings
 
 
 def test_the_papers_grid():
-    grid = parse_search("learning_rate=2e-5, 3e-5,5e-5; train_batch_size=16,32")
+    text = "learning_rate=2e-5, 3e-5,5e-5; train_batch_size=16,32"
+    grid = parse_search(text)
     assert grid == {"learning_rate": (2e-5, 3e-5, 5e-5), "train_batch_size": (16, 32)}
-    combinations = combinations_of(grid)
+    combinations = grid_points(text)
     assert len(combinations) == 6 and combinations[1] == {"learning_rate": 2e-5, "train_batch_size": 32}
     assert folder_of(combinations[1]) == "search-learning_rate=2e-05-train_batch_size=32"
     assert folder_of({"learning_rate": 1.2345678e-5}) == "search-learning_rate=1.2345678e-05"
-    assert combinations_of({}) == [{}]
+    assert grid_points(None) == [{}]
     assert set(SEARCHED) <= set(FineTuningSettings.__dataclass_fields__)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from absl import logging
 
-from bert_tf.models import baselines as models_baselines
 from bert_tf.models import task_models
 from bert_tf.models.head_config import BASELINE_LAYER, BASELINES, HeadConfig
 from bert_tf.system.messages import named_by
@@ -174,7 +173,9 @@ class ClassificationTask(FineTuningTask):
         num_labels = 1 if self.task.is_regression else len(self.task.labels)
         arguments = {"labels": head.labels, "problem_type": head.problem_type, "dtype": dtype}
         if self.settings.model != "bert":
-            return models_baselines.BaselineClassifier(config, num_labels, self.settings.model, **arguments)
+            from bert_tf.models.baselines import BaselineClassifier
+
+            return BaselineClassifier(config, num_labels, self.settings.model, **arguments)
         top = {name: getattr(head, name) for name in ("features", "model_on_top", "size_on_top") if head.features}
         arguments |= {"lstm_on_top": head.lstm_on_top, "hidden_act": head.hidden_act, **top}
         arguments |= {name: getattr(head, name) for name in WINDOW_FLAGS}
