@@ -114,7 +114,9 @@ class ByteBpeTokenizer(LibraryTokenizer):
                 found[token] = AddedToken(vocab[token], token, lstrip=token == self.mask_token, special=True)
         return sorted(found.values(), key=lambda token: token.id)
 
-    def encode_with_offsets(self, text: str, split_unknown: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
+    def encode_with_offsets(
+        self, text: str, split_unknown: bool = False, dropped_marks: bool = True
+    ) -> tuple[list[int], list[tuple[int, int]]]:
         """See `LibraryTokenizer.encode_with_offsets`."""
         ids, offsets = super().encode_with_offsets(text)
         if self.added_tokens and self.add_prefix_space:

@@ -102,14 +102,17 @@ class LibraryTokenizer(Tokenizer):
         texts = [text_of(text) for text in texts]
         return [row.ids for row in self._library.encode_batch_fast(texts, add_special_tokens=False)]
 
-    def encode_with_offsets(self, text: str, split_unknown: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
+    def encode_with_offsets(
+        self, text: str, split_unknown: bool = False, dropped_marks: bool = True
+    ) -> tuple[list[int], list[tuple[int, int]]]:
         """`encode`, and for each id the first character of `text` that it covers and the one after the last.
 
         A piece that is only the space before a word covers nothing: both numbers are the place after the space. Pieces
         within one character all cover it.
 
         Args:
-          split_unknown: makes no difference, since an unknown character never hides the pieces beside it.
+          split_unknown, dropped_marks: make no difference: an unknown character never hides the pieces beside it, and
+            pieces of bytes drop nothing.
         """
         encoding = self._encoding(text)
         return encoding.ids, encoding.offsets

@@ -19,7 +19,7 @@ import numpy as np
 
 from bert_tf.system import released_models
 from bert_tf.system.atomic import write_file
-from bert_tf.system.checks import folder_of, list_of, named, path_of, strings_of, true_or_false, whole_number
+from bert_tf.system.checks import check_names, folder_of, list_of, named, path_of, true_or_false
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.text import tokenizer_files
 from bert_tf.text.added_tokens import (
@@ -35,9 +35,9 @@ from bert_tf.text.added_tokens import (
 )
 from bert_tf.text.characters import is_mark, text_of
 from bert_tf.text.tokenizer_files import Casing, convert_by_vocab
+from bert_tf.text.transformers_call import CalledAsTransformers, batches_of, check_lengths, padded
 
 ROLES = ("cls", "sep", "unk", "mask", "pad")  # of special tokens
-PADDINGS = ("longest", "max_length")
 WITHOUT_GRAPH = (
     "Use the model in Python (Predictor and so on), or export it with --format=onnx or --format=tflite, which take ids."
 )
@@ -52,7 +52,7 @@ def _ids_of(place: str) -> functools.cached_property:
     return functools.cached_property(lambda self: list(map(self.special_id, getattr(self, f"{place}_tokens"))))
 
 
-class Tokenizer(abc.ABC):
+class Tokenizer(CalledAsTransformers, abc.ABC):
     """Turns texts into pieces, ids and rows.
 
     A subclass splits text without added tokens: `_tokenize` gives its pieces, `_encode` their ids, `_words` its words,
@@ -78,12 +78,14 @@ class Tokenizer(abc.ABC):
       word_separator: what stands between the words of a text that is given as words: "" where words are encoded alike
         wherever they are, " " where the space before a word is part of its pieces.
       mask_takes_spaces: whether the mask token in a text includes the whitespace before it.
+      max_length: of the rows that its model reads, if it was read with one (`read_tokenizer`).
       added_tokens: tokens that are cut out of a text before the rest is tokenized; in `vocab`, too.
     """
 
     graph_form: str | None = None
     vocab_file = word_separator = ""
     vocab_files: tuple[str, ...] = ()
+    max_length: int | None = None
     takes_strip_accents = answers_by_words = mask_takes_spaces = False
     added_tokens: AddedTokens = AddedTokens()
     as_text = staticmethod(text_of)  # what a text given as str or bytes is read as
@@ -126,7 +128,7 @@ class Tokenizer(abc.ABC):
     def files(self) -> dict[str, bytes]:
         """The vocabulary files of a model's directory: name -> content. `from_pretrained` reads them."""
 
-    def check_vocabulary(self) -> None:  # noqa: B027
+    def check_vocabulary(self) -> None:
         """Refuses a vocabulary that would fail later or does not mean what its author thinks.
 
         Raises:
@@ -215,7 +217,9 @@ class Tokenizer(abc.ABC):
             found += [getattr(part.token, of_token)] if part.token else between(part.text)
         return found
 
-    def encode_with_offsets(self, text: str, split_unknown: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
+    def encode_with_offsets(
+        self, text: str, split_unknown: bool = False, dropped_marks: bool = True
+    ) -> tuple[list[int], list[tuple[int, int]]]:
         """`encode`, and for each id the first character of `text` that it covers and the one after the last.
 
         A mark that is dropped belongs to the character before it. Two pieces may share a character, as a Hangul
@@ -223,6 +227,7 @@ class Tokenizer(abc.ABC):
         where the word begins.
 
         Args:
+          dropped_marks: False: a mark that is dropped belongs to nothing, as in transformers.
           split_unknown: split a word that is unknown as a whole into known pieces and an unknown token for each other
             character. Otherwise, in a script without spaces, one unknown character would hide a whole clause.
         """
@@ -234,12 +239,13 @@ class Tokenizer(abc.ABC):
                 continue
             own, spans, kept = self._encode_with_offsets(part.text, split_unknown)
             ids += own
-            offsets += self._offsets_in_text(text, part, spans, kept)
+            offsets += self._offsets_in_text(text, part, spans, kept if dropped_marks else None)
         return ids, offsets
 
     def _offsets_in_text(self, text: str, part: Part, spans, kept: Iterable[int]) -> Iterator[tuple[int, int]]:
         """Offsets in a part as those in the whole text, moved over what was dropped and belongs to a piece."""
-        places, is_ascii = [*part.places, part.end], text.isascii() and self.trails is is_mark
+        places = [*part.places, part.end]
+        is_ascii = kept is None or (text.isascii() and self.trails is is_mark)
         kept = () if is_ascii else {places[place] for place in kept}
         for first, after in spans:
             begin = places[first]
@@ -379,10 +385,14 @@ class Tokenizer(abc.ABC):
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """The ids of each word of a text that is given as its words, as they are in the text; nothing stands for the
         space before an added token."""
+        return self.encode_batch(self.words_in_text(words))
+
+    def words_in_text(self, words: Sequence[str]) -> list[str]:
+        """The words, each with what stands before it in a text and belongs to its pieces."""
         if not self.word_separator:
-            return self.encode_batch(words)
+            return list(words)
         alone = {0, *(number for number, word in enumerate(words) if self._begins_with_token(word))}
-        return self.encode_batch(word if n in alone else self.word_separator + word for n, word in enumerate(words))
+        return [word if n in alone else self.word_separator + word for n, word in enumerate(words)]
 
     def _begins_with_token(self, word: str) -> bool:
         return any(start == 0 for start, _ in self.added_tokens.places(word)[:1])
@@ -425,15 +435,15 @@ class Tokenizer(abc.ABC):
         ids += self.end_ids
         return ids, segments + [self.second_segment] * (len(ids) - len(segments))
 
-    @named
     def __call__(
         self,
-        texts: str | Sequence[str],
-        pairs: str | Sequence[str] | None = None,
+        texts: str | Sequence,
+        pairs: str | Sequence | None = None,
         *,
         max_length: int | None = None,
-        padding: str = "longest",
-    ) -> dict[str, np.ndarray]:
+        padding: str | bool = "longest",
+        **others,
+    ) -> dict:
         """The inputs of a model for texts or pairs of texts.
 
             features = tokenizer(["how are you", "fine"])
@@ -447,6 +457,8 @@ class Tokenizer(abc.ABC):
             `build_inputs`. None: no limit.
           padding: "longest" pads to the longest row of the batch; "max_length" pads every row to max_length, so that
             all batches have the same shape.
+          others: truncation, return_tensors and so on of transformers. With one of these, or padding=True or False, the
+            result is that of its fast tokenizers, names included: see docs/from-transformers.md.
 
         Returns:
           dict of int32 [B, S]: `input_ids`; `input_mask`, 1 for tokens and 0 for padding; `segment_ids`.
@@ -456,35 +468,20 @@ class Tokenizer(abc.ABC):
           ValueError: the numbers of texts and pairs differ; no such padding; no max_length for padding="max_length", or
             one without room for the special tokens and a token of each text.
         """
-        if padding not in PADDINGS:
-            raise ValueError(f"padding={padding!r} is not one of {', '.join(map(repr, PADDINGS))}")
-        if padding == "max_length" and max_length is None:
-            raise ValueError('padding="max_length" needs a max_length')
+        check_names(others, self.as_transformers, type(self).__name__)
+        if others or padding not in ("longest", "max_length"):
+            return self.as_transformers(texts, pairs, max_length, padding, **others)
         is_pair = pairs is not None
-        least = self.num_special_tokens(is_pair) + 1 + is_pair
-        whole_number(least if max_length is None else max_length, "max_length")
-        if max_length is not None and max_length < least:
-            kind = "a pair of texts" if is_pair else "a text"
-            raise ValueError(
-                f"max_length={max_length} has no room for {kind}: {self.num_special_tokens(is_pair)} special tokens "
-                f"and a token of each text are {least}"
-            )
-        if is_pair and isinstance(texts, str | bytes) != isinstance(pairs, str | bytes):
-            raise ValueError("texts and pairs must both be lists of strings, or both a string")
-        first = self.encode_batch(strings_of(texts, "texts"))
-        second = self.encode_batch(strings_of(pairs, "pairs")) if is_pair else [None] * len(first)
-        if len(first) != len(second):
-            raise ValueError(f"{len(first)} texts and {len(second)} pairs: there must be one pair per text")
-        rows = [self.build_inputs(a, b, max_length) for a, b in zip(first, second, strict=True)]
-        lengths = np.array([len(ids) for ids, _ in rows], np.int64)
-        width = max_length if padding == "max_length" else int(lengths.max(initial=1))
-        mask = np.arange(width) < lengths[:, None]
-        input_ids = np.full(mask.shape, self.pad_id, np.int32)
-        segment_ids = np.zeros(mask.shape, np.int32)
-        count = int(lengths.sum())
-        input_ids[mask] = np.fromiter((index for ids, _ in rows for index in ids), np.int32, count)
-        segment_ids[mask] = np.fromiter((segment for _, segments in rows for segment in segments), np.int32, count)
-        return {"input_ids": input_ids, "input_mask": mask.astype(np.int32), "segment_ids": segment_ids}
+        check_lengths(max_length, padding, self.num_special_tokens(is_pair), is_pair)
+        first, second = batches_of(texts, pairs)
+        encoded = self.encode_batch(first), self.encode_batch(second) if is_pair else second
+        rows = [self.build_inputs(a, b, max_length) for a, b in zip(*encoded, strict=True)]
+        columns = {
+            "input_ids": [ids for ids, _ in rows],
+            "input_mask": [[1] * len(ids) for ids, _ in rows],
+            "segment_ids": [segments for _, segments in rows],
+        }
+        return padded(columns, {"input_ids": self.pad_id}, max_length if padding == "max_length" else None)
 
 
 def special_tokens_of(tokenizer: Tokenizer | type[Tokenizer]) -> list[str]:

@@ -24,8 +24,7 @@ def call(name: str, method: str, *args, **kwargs):
 # A function and its arguments, what the message calls it, and the name that is wrong with the one that is meant. Names
 # are looked at before anything else is: there is no such model.
 CASES = [
-    (tokenizer, ("x",), "Tokenizer", "max_seq_length", "max_length"),
-    (tokenizer, ("x",), "Tokenizer", "truncation", "max_length"),
+    (tokenizer, ("x",), "FullTokenizer", "max_seq_length", "max_length"),
     (bert_tf.FullTokenizer, (VOCAB,), "BasicTokenizer", "do_lowercase", "do_lower_case"),
     (bert_tf.FullTokenizer.from_pretrained, ("none",), "Tokenizer.from_pretrained", "lowercase", "do_lower_case"),
     (bert_tf.as_dataset, (["x"],), "as_dataset", "max_seq_length", "max_length"),
@@ -61,7 +60,7 @@ def test_the_argument_that_is_meant_is_said(function, args, who, wrong, meant):
 
 def test_names_like_none_are_answered_by_all():
     message = (
-        r"^Tokenizer has no argument a, max_len \(did you mean max_length\?\); it has texts, pairs, max_length, pad"
+        r"^FullTokenizer has no argument a, max_len \(did you mean max_length\?\); it has texts, pairs, max_length, pad"
     )
     with pytest.raises(TypeError, match=message):
         tokenizer("x", a=1, max_len=2)

@@ -1,0 +1,215 @@
+"""A tokenizer called with the arguments of transformers: the names, cuts and numbers of its fast tokenizers.
+
+Shape legend: B batch, S sequence length.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bert_tf.system.checks import list_of, list_of_strings, strings_of, true_or_false, whole_number
+
+# What an argument may be -> what it means; None: nothing is done.
+_PADDINGS = {"longest": "longest", "max_length": "max_length", True: "longest", False: None, "do_not_pad": None}
+_TRUNCATIONS = {name: name for name in ("longest_first", "only_first", "only_second")} | {
+    True: "longest_first", None: "longest_first", False: None, "do_not_truncate": None,
+}  # fmt: skip
+_TENSORS = {None: None, "np": "np", "tf": "tf"}
+
+
+class CalledAsTransformers:
+    """A mixin for `tokenizer.Tokenizer`."""
+
+    def as_transformers(
+        self,
+        texts: str | Sequence,
+        pairs: str | Sequence | None = None,
+        max_length: int | None = None,
+        padding: str | bool = "longest",
+        truncation: str | bool | None = None,
+        text_pair: str | Sequence | None = None,
+        return_tensors: str | None = None,
+        is_split_into_words: bool = False,
+        add_special_tokens: bool = True,
+        return_token_type_ids: bool = True,
+        return_attention_mask: bool = True,
+        return_offsets_mapping: bool = False,
+        return_word_ids: bool = False,
+    ) -> dict:
+        """What a call gives as soon as one of the arguments from `truncation` on is given; see there.
+
+        Returns:
+          dict of int32 [B, S]: `input_ids`, `token_type_ids`, `attention_mask`; on request `offset_mapping` [B, S, 2],
+          for each token the first character of its text (or word) and the one after the last, and `word_ids` [B, S].
+          (0, 0) and -1 stand for special tokens.
+        """
+        asked = {
+            "input_ids": True,
+            "token_type_ids": return_token_type_ids,
+            "attention_mask": return_attention_mask,
+            "offset_mapping": return_offsets_mapping,
+            "word_ids": return_word_ids,
+        }
+        true_or_false(**asked, is_split_into_words=is_split_into_words, add_special_tokens=add_special_tokens)
+        padding, strategy = _one_of(_PADDINGS, "padding", padding), _one_of(_TRUNCATIONS, "truncation", truncation)
+        tensors, is_words = _one_of(_TENSORS, "return_tensors", return_tensors), is_split_into_words
+        if pairs is not None and text_pair is not None:
+            raise ValueError("pairs and text_pair are two names of one argument: give one")
+        pairs = text_pair if pairs is None else pairs
+        if truncation and strategy and max_length is None and (max_length := self.max_length) is None:
+            raise ValueError(f"truncation={truncation!r} needs a max_length; read_tokenizer knows that of a model")
+        if strategy == "only_second" and pairs is None:
+            raise ValueError('truncation="only_second" needs pairs of texts')
+        if return_word_ids and not is_words:
+            raise ValueError("return_word_ids=True needs texts that are lists of words, and is_split_into_words=True")
+        special = (self.begin_ids, self.between_ids, self.end_ids) if add_special_tokens else [()] * 3
+        number = sum(map(len, special[:: 1 if pairs is not None else 2]))
+        check_lengths(max_length, padding, number, pairs is not None)
+        room = max_length - number if max_length and strategy else None
+        rows = []
+        for both in zip(*batches_of(texts, pairs, is_words), strict=True):
+            pieces = [self._pieces(text, is_words, return_offsets_mapping) for text in both if text is not None]
+            rows.append(_row(_cut(pieces, room, strategy), special, self.second_segment))
+        columns = {
+            name: [[token[place] for token in row] for row in rows]
+            for place, (name, is_asked) in enumerate(asked.items())
+            if is_asked
+        }
+        fill = {"input_ids": self.vocab.get(self.pad_token, self.pad_id), "offset_mapping": (0, 0), "word_ids": -1}
+        return _as_asked(columns, fill, padding, max_length, tensors)
+
+    def _pieces(self, text, is_words: bool, with_offsets: bool) -> list[tuple]:
+        """(id, offsets, number of the word) of each piece of a text."""
+        pieces = []
+        texts = text if is_words else [self.as_text(text)]
+        for number, part in enumerate(self.words_in_text(texts) if is_words else texts):
+            if is_words or with_offsets:
+                if self.mask_token in part:
+                    raise ValueError(f"{self.mask_token} in a text can't be told with offsets or words: {part!r:.80}")
+                ids, offsets = self.encode_with_offsets(part, dropped_marks=False)
+                before = len(part) - len(texts[number])  # the space before a word
+                offsets = [(max(begin - before, 0), max(end - before, 0)) for begin, end in offsets]
+            else:
+                ids, offsets = self.encode_masked(part), itertools.repeat((0, 0))
+            pieces += zip(ids, offsets, itertools.repeat(number), strict=False)
+        return pieces
+
+
+def _row(pieces: list[list[tuple]], special: Sequence[Sequence[int]], second_segment: int) -> list[tuple]:
+    """(id, segment, 1, offsets, number of the word) of each token of a row of one or two texts."""
+    begin, between, end = ([(index, (0, 0), -1) for index in ids] for ids in special)
+    first, second = [*begin, *pieces[0]], end
+    if len(pieces) == 2:
+        first, second = [*first, *between], [*pieces[1], *end]
+    segments = [0] * len(first) + [second_segment if len(pieces) == 2 else 0] * len(second)
+    return [(index, segment, 1, *rest) for (index, *rest), segment in zip([*first, *second], segments, strict=True)]
+
+
+def _one_of(meanings: Mapping, name: str, value):
+    """What the value of an argument means; refuses others."""
+    if isinstance(value, str | bool | None) and value in meanings:
+        return meanings[value]
+    raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, meanings))}")
+
+
+def _cut(pieces: list[list], room: int | None, strategy: str | None) -> list[list]:
+    """The pieces of one or two texts, of which `room` are kept together; None: all."""
+    first, second = map(len, (*pieces, [])[:2])
+    if room is None or first + second <= room:
+        return pieces
+    if strategy == "longest_first":
+        shorter = min(first, second, room // 2)
+        sizes = (shorter, room - shorter) if first <= second else (room - shorter, shorter)
+    else:
+        sizes = (room - second, second) if strategy == "only_first" else (first, room - first)
+        if sizes[strategy == "only_second"] < 1:
+            raise ValueError(f"truncation={strategy!r} can't make a row fit: its other text alone has no room")
+    return [each[:size] for each, size in zip(pieces, sizes, strict=False)]
+
+
+def check_lengths(max_length: int | None, padding: str | None, special: int, is_pair: bool) -> None:
+    """Refuses a max_length without room for the special tokens and a token of each text.
+
+    Raises:
+      ValueError: says how many these are; or there is no max_length for padding="max_length".
+    """
+    if padding == "max_length" and max_length is None:
+        raise ValueError('padding="max_length" needs a max_length')
+    least = special + 1 + is_pair
+    whole_number(least if max_length is None else max_length, "max_length")
+    if max_length is not None and max_length < least:
+        kind = "a pair of texts" if is_pair else "a text"
+        raise ValueError(
+            f"max_length={max_length} has no room for {kind}: {special} special tokens and a token of each text are "
+            f"{least}"
+        )
+
+
+def batches_of(texts, pairs, is_split_into_words: bool = False) -> tuple[list, list]:
+    """The texts and their pairs, if there are none None for each: strings, or lists of words.
+
+    Raises:
+      TypeError: an entry is not a string; names its place. ValueError: there is not one pair for each text.
+    """
+    batches = []
+    for name, batch in (("texts", texts), ("pairs", pairs)):
+        if batch is None:
+            batches.append(None)
+        elif is_split_into_words:
+            rows = list_of(batch, name, "lists of words")
+            rows = [rows] if rows and isinstance(rows[0], str) else rows
+            batches.append([list_of_strings(row, f"{name}[{place}]") for place, row in enumerate(rows)])
+        else:
+            batches.append(strings_of(batch, name))
+    first, second = batches
+    if second is None:
+        return first, [None] * len(first)
+    if isinstance(texts, str | bytes) != isinstance(pairs, str | bytes):
+        raise ValueError("texts and pairs must both be lists of strings, or both a string")
+    if len(first) != len(second):
+        raise ValueError(f"{len(first)} texts and {len(second)} pairs: there must be one pair per text")
+    return first, second
+
+
+def padded(columns: Mapping[str, Sequence[Sequence]], fill: Mapping, width: int | None = None) -> dict[str, np.ndarray]:
+    """Rows of different lengths as arrays.
+
+    Args:
+      columns: name -> rows, of the same lengths for each name. fill: name -> what pads its rows; others: 0.
+      width: of the arrays; None: the length of the longest row.
+
+    Returns:
+      name -> int32 [B, S], or [B, S, N] of rows of N numbers.
+    """
+    lengths = np.array([len(row) for row in columns["input_ids"]], np.int64)
+    mask = np.arange(width or int(lengths.max(initial=1))) < lengths[:, None]
+    arrays = {}
+    for name, rows in columns.items():
+        size = np.shape(fill.get(name, 0))
+        arrays[name] = np.full((*mask.shape, *size), fill.get(name, 0), np.int32)
+        values = itertools.chain.from_iterable(rows)
+        arrays[name][mask] = np.fromiter(values, np.dtype((np.int32, size)), int(lengths.sum()))
+    return arrays
+
+
+def _as_asked(columns: dict, fill: Mapping, padding: str | None, max_length: int | None, tensors: str | None) -> dict:
+    """Lists of rows as they are, or arrays or tensors of padded ones."""
+    lengths = [len(row) for row in columns["input_ids"]]
+    if padding is None:
+        if tensors is None:
+            return columns
+        if len({*lengths}) > 1:
+            raise ValueError(
+                f"padding=False: rows of {min(lengths)} to {max(lengths)} tokens are no array: padding=True"
+            )
+    if padding == "max_length" and max(lengths, default=0) > max_length:
+        raise ValueError(
+            f"a row of {max(lengths)} tokens is longer than max_length={max_length}: truncation=True cuts it"
+        )
+    arrays = padded(columns, fill, max_length if padding == "max_length" else None)
+    if tensors == "tf":
+        import tensorflow as tf
+
+        arrays = {name: tf.constant(array) for name, array in arrays.items()}
+    return arrays

@@ -1,0 +1,139 @@
+"""A tokenizer called as those of transformers are: the rows of its fast tokenizers, of all families."""
+
+import itertools
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.albert_tokenizer import save_albert_tokenizer
+from helpers.descendants import NAMES, save_model
+from helpers.natural_texts import SENTENCES, mixed_texts
+from helpers.paths import GOLDEN
+
+from bert_tf.models.pretrained import read_tokenizer
+from bert_tf.models.task_models import BertModel
+from bert_tf.text.wordpiece import FullTokenizer
+
+TEXTS = [*SENTENCES, *mixed_texts(40), ""]
+PAIRS = [*mixed_texts(47, seed=1), "", "b"]
+ALL = {"return_offsets_mapping": True, "return_token_type_ids": True, "padding": True}
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def both(request, tmp_path_factory):
+    """The tokenizer of a family, here and in transformers."""
+    transformers = pytest.importorskip("transformers", reason="needs transformers (requirements-dev.txt)")
+    folder = tmp_path_factory.mktemp(request.param)
+    save_model(folder, request.param, BertModel, format="huggingface", max_length=30)
+    if request.param == "albert":  # transformers needs a tokenizer.json
+        other = tmp_path_factory.mktemp("tokenizer")
+        save_albert_tokenizer(GOLDEN / "tokenization" / "albert" / "tiny.model", other)
+        for path in other.iterdir():
+            shutil.copy(path, folder)
+    theirs = transformers.AutoTokenizer.from_pretrained(str(folder), model_max_length=30)
+    return read_tokenizer(str(folder)), theirs
+
+
+def assert_same(both, *texts, **arguments):
+    ours, theirs = (tokenizer(*texts, **arguments) for tokenizer in both)
+    assert list(ours) == sorted(theirs, key=["input_ids", "token_type_ids", "attention_mask", "offset_mapping"].index)
+    for name, values in ours.items():
+        if arguments.get("return_tensors"):
+            np.testing.assert_array_equal(values, theirs[name], err_msg=name)
+        else:
+            assert [*map(list, values)] == theirs[name], name
+
+
+@pytest.mark.parametrize("texts", [(TEXTS,), (TEXTS, PAIRS)], ids=["single", "pairs"])
+def test_rows_are_those_of_transformers(both, texts):
+    for length, strategy, special in itertools.product((9, 22), (True, "longest_first", False), (True, False)):
+        cut = {"max_length": length, "truncation": strategy, "add_special_tokens": special}
+        assert_same(both, *texts, **ALL, **cut, return_tensors="np")
+    assert_same(both, *texts, **ALL, truncation=True, return_tensors="np")  # to what the model can read
+    assert_same(both, *texts, **{**ALL, "padding": False}, max_length=12)
+    assert_same(both, *texts, **{**ALL, "padding": "max_length"}, max_length=40, truncation=True, return_tensors="np")
+    without = {"return_offsets_mapping": False, "return_attention_mask": False}
+    assert_same(both, *texts, **{**ALL, **without}, truncation=True, max_length=20, return_tensors="np")
+
+
+def test_one_text_of_a_pair_is_cut(both):
+    short = ["a b"] * len(TEXTS)
+    assert_same(both, short, TEXTS, **ALL, truncation="only_second", max_length=20, return_tensors="np")
+    assert_same(both, TEXTS, text_pair=short, **ALL, truncation="only_first", max_length=20, return_tensors="np")
+    for tokenizer in both:
+        with pytest.raises(Exception, match="short|can't make a row fit"):  # transformers' is of no class of its own
+            tokenizer(TEXTS, PAIRS, truncation="only_first", max_length=20)
+
+
+def test_masks_and_words(both):
+    """Of a word the pieces are those that it has in a text: in transformers byte-level BPE needs add_prefix_space."""
+    ours, theirs = both
+    mask = ours.mask_token
+    assert_same(
+        both, [f"The {mask} of caf\u00e9{mask}.", mask], return_tensors="np", padding=True, return_token_type_ids=True
+    )
+    words = [sentence.split() for sentence in SENTENCES]
+    asked = {"return_offsets_mapping": True, "return_word_ids": True, "padding": False}
+    found = ours(words, is_split_into_words=True, **asked)
+    if not ours.word_separator:
+        expected = theirs(words, is_split_into_words=True, return_offsets_mapping=True)
+        assert found["input_ids"] == expected["input_ids"] and found["offset_mapping"] == expected["offset_mapping"]
+        for row, numbers in enumerate(found["word_ids"]):
+            assert numbers == [-1 if number is None else number for number in expected.word_ids(row)]
+        return
+    assert found["input_ids"] == theirs([" ".join(row) for row in words])["input_ids"]
+    for row, ids, numbers, offsets in zip(
+        words, *map(found.get, ("input_ids", "word_ids", "offset_mapping")), strict=True
+    ):
+        for number, word in enumerate(row):
+            own = [place for place, each in enumerate(numbers) if each == number]
+            assert (offsets[own[0]][0], offsets[own[-1]][1]) == (0, len(word))
+            assert ours.decode([ids[place] for place in own]).strip() == word
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return FullTokenizer(str(GOLDEN / "vocab.txt"))
+
+
+def test_names_and_kinds_of_arrays(tokenizer):
+    plain = tokenizer(["how are you", "fine"], ["a", "b"])
+    assert list(plain) == ["input_ids", "input_mask", "segment_ids"]
+    found = tokenizer(["how are you", "fine"], text_pair=["a", "b"], return_tensors="tf")
+    assert list(found) == ["input_ids", "token_type_ids", "attention_mask"]
+    assert all(isinstance(value, tf.Tensor) and value.dtype == tf.int32 for value in found.values())
+    for one, other in zip(("input_ids", "segment_ids", "input_mask"), found.values(), strict=True):
+        np.testing.assert_array_equal(plain[one], other)
+    assert tokenizer("fine", padding=True)["input_ids"].shape == (1, 3)
+    assert tokenizer(["Fine", "words"], is_split_into_words=True, padding=True)["input_ids"].shape == (1, 4)
+    assert tokenizer([], padding=True)["input_ids"].shape == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"return_tensors": "pt"}, r"^return_tensors='pt' is not one of None, 'np', 'tf'$"),
+        ({"padding": "left"}, "^padding='left' is not one of 'longest', 'max_length', True, False, 'do_not_pad'$"),
+        ({"truncation": "first"}, "^truncation='first' is not one of 'longest_first', "),
+        ({"truncation": True}, "^truncation=True needs a max_length; read_tokenizer knows that of a model$"),
+        ({"truncation": "only_second", "max_length": 8}, '^truncation="only_second" needs pairs of texts$'),
+        ({"padding": False, "return_tensors": "np"}, "^padding=False: rows of 3 to 5 tokens are no array: padding="),
+        ({"padding": "max_length", "truncation": False, "max_length": 4}, "^a row of 5 tokens is longer than max_"),
+        ({"return_word_ids": True}, "^return_word_ids=True needs texts that are lists of words"),
+        ({"pairs": ["a", "b"], "text_pair": ["a", "b"]}, "^pairs and text_pair are two names of one argument"),
+        ({"truncation": True, "max_length": 2}, "^max_length=2 has no room for a text: 2 special tokens and a token"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(tokenizer, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        tokenizer(["how are you", "fine"], **arguments)
+
+
+def test_arguments_that_are_not_there(tokenizer):
+    with pytest.raises(TypeError, match="^FullTokenizer has no argument stride, return_overflowing_tokens.*"):
+        tokenizer(["a"], stride=3, return_overflowing_tokens=True)
+    with pytest.raises(TypeError, match="^is_split_into_words must be True or False, not 'yes'"):
+        tokenizer([["a"]], is_split_into_words="yes")
+    with pytest.raises(ValueError, match=r"^\[MASK\] in a text can't be told with offsets or words: 'a \[MASK\]'"):
+        tokenizer(["a [MASK]"], return_offsets_mapping=True)
