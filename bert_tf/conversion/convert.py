@@ -11,7 +11,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 
 from bert_tf.conversion import surgery
-from bert_tf.models import card, open_weights, pretrained, saving
+from bert_tf.models import card, huggingface, open_weights, pretrained, saving
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles, check_other_vocabulary, needed_config, tokenizer_of
 from bert_tf.models.families import config_of_dict, family_of, family_of_variables, is_encoder_variable
@@ -108,6 +108,8 @@ class Conversion:
           ValueError, OSError: nothing has been written to the target.
         """
         weights, files, format, compared = self.weights, self.files, self.writing["format"], []
+        if format == "huggingface":
+            weights, compared = huggingface.fitted(weights, files.config, files.head)
         text = _card(self.source, self.original, weights, files, format, self.part)
         text = card.converted(text, format, files.sentences, self.changes)
         with_optimizer = self.writing["with_optimizer"]
@@ -116,7 +118,7 @@ class Conversion:
             check=lambda path: compared.append(_compare_tensors(weights, path, with_optimizer)),
         )  # fmt: skip
         notes = [*self.notes, *compared, *_notes_on_activation(files.config, format)]
-        return Report(weights, format, written, _missing(weights, files.config), notes)
+        return Report(weights, format, written, _missing(self.original, files.config), notes)
 
 
 def convert(source: str, target: str, format: str, **options) -> Report:

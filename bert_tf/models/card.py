@@ -25,6 +25,7 @@ CARD = "README.md"
 PLACE = "path/to/this/folder"  # stands for the folder of the card in its commands
 _MARK = "<!-- bert_tf wrote this file, and replaces it. Remove this line to keep what you change. -->"
 _FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*\n*", re.DOTALL | re.MULTILINE)
+_THEIR_USE = re.compile(r"\n#{2} How \S+ opens it\n```python\n.*?```\n", re.DOTALL)
 _MOST_BYTES = 1 << 20  # that are read of a README or a licence
 _MOST_LABELS = 50
 _LICENSE_KEYS = ("license", "license_name", "license_link")
@@ -50,6 +51,12 @@ _TASKS = {
     "BertForNextSentencePrediction": (None, "whether one text follows another"),
     "ElectraDiscriminator": (None, "which tokens were replaced"),
     "BertModel": ("feature-extraction", "vectors of tokens and texts"),
+}
+
+# The hub's name of a task for which transformers has no pipeline -> its class.
+_WITHOUT_PIPELINE = {
+    "question-answering": "AutoModelForQuestionAnswering",
+    "multiple-choice": "AutoModelForMultipleChoice",
 }
 
 
@@ -203,6 +210,7 @@ def card_text(
         "Results on the dev set": (f"After step {step:g}:\n" if results and step is not None else "") + results,
         "How to use it": _usage(facts, architecture, tag),
     }
+    sections |= _their_use(format, front)
     body = "".join(_section(title, text) for title, text in sections.items() if text)
     return _with_front(front, f"{_MARK}\n# {title}: {task}\n{body}")
 
@@ -213,10 +221,26 @@ def converted(text: str, format: str, sentences: SentenceSettings | None, lines:
     Args:
       text: the card. lines: what was changed on the way.
     """
-    body = _FRONT.sub("", text, count=1)
+    body, front = _FRONT.sub("", text, count=1), front_matter(text, CARD)
+    front["library_name"] = _library(format, sentences)
+    body = _THEIR_USE.sub("", body) + "".join(_section(*pair) for pair in _their_use(format, front).items())
     if lines:
         body += _section("Changed by convert_checkpoint.py", "\n".join(f"- {line}" for line in lines))
-    return _with_front({**front_matter(text, CARD), "library_name": _library(format, sentences)}, body)
+    return _with_front(front, body)
+
+
+def _their_use(format: str, front: Mapping) -> dict[str, str]:
+    """The section that says how others open the files, for the libraries that do."""
+    library, tag = front["library_name"], front.get("pipeline_tag")
+    if format != "huggingface" or not tag:
+        return {}
+    opened = f'pipeline("{tag}", "{PLACE}")'
+    if library == "sentence-transformers":
+        opened = f'SentenceTransformer("{PLACE}")'
+    elif tag in _WITHOUT_PIPELINE:
+        opened = f'{_WITHOUT_PIPELINE[tag]}.from_pretrained("{PLACE}")'
+    imported = f"from {library.replace('-', '_')} import {re.split('[.(]', opened)[0]}"
+    return {f"How {library} opens it": f"```python\n{imported}\n\n{opened}\n```"}
 
 
 def _section(title: str, text: str) -> str:

@@ -23,6 +23,7 @@ from bert_tf.models.variable_names import (
     JOINT_HEAD,
     REPLACED_TOKEN_HEAD,
     all_names,
+    pooler,
     word_table,
 )
 from bert_tf.system.messages import some
@@ -49,6 +50,8 @@ _CLASSIFIER_DROPOUT = ("classifier_dropout", "classifier_dropout_prob", "seq_cla
 
 # Beginnings of names of their classes are the families'; here they are those of BERT.
 _CLASSES = "Bert"
+# Of these, the ones whose encoders have no pooler.
+_WITHOUT_POOLER = ("BertForMaskedLM", "BertForQuestionAnswering", "BertForTokenClassification")
 
 # --- config.json -----------------------------------------------------------------------------------------------------
 
@@ -264,6 +267,35 @@ def _reason(name: str, layout: Layout, head_prefix: str, read: Callable, origins
     return f"not in {layout.title} as the original has it"
 
 
+def fitted(weights: Weights, config: BertConfig, head: HeadConfig) -> tuple[Weights, list[str]]:
+    """The same model with the variables that their class has, and what was changed, as sentences.
+
+    A pooler that the class doesn't have is left out. A classifier of one layer becomes two where theirs has two: since
+    gelu(x) - gelu(-x) = x, the hidden layer has its scores and their negatives, the output layer takes the difference.
+
+    Args:
+      weights: of the model, which `names_there` accepts.
+    """
+    layout, architecture, lines = LAYOUTS[config.model_type], architecture_of(weights.shapes, head), []
+    theirs = layout.class_prefix + architecture.removeprefix(_CLASSES)
+    unread = [name for name in weights if name.startswith(pooler(layout.scope))]
+    if architecture in _WITHOUT_POOLER and unread:
+        weights = renamed(weights, {name: name for name in weights if name not in unread}, {})
+        lines.append(f"The pooler is left out: {theirs} has none.")
+    if "output_weights" in weights and architecture in layout.heads and HIDDEN_LAYER[0] not in weights:
+        kernel, bias = weights["output_weights"].T, weights["output_bias"]
+        free, signs = config.hidden_size - 2 * len(bias), np.eye(len(bias), dtype=np.float32)
+        layers = {
+            HIDDEN_LAYER[0]: np.pad(np.hstack([kernel, -kernel]), ((0, 0), (0, free))),
+            HIDDEN_LAYER[1]: np.pad(np.hstack([bias, -bias]), (0, free)),
+            "output_weights": np.pad(np.hstack([signs, -signs]), ((0, 0), (0, free))),
+            "output_bias": np.zeros_like(bias),
+        }
+        weights = with_tensors(weights, layers)
+        lines.append(f"The classifier is written as the two layers that {theirs} has, with the same outputs.")
+    return weights, lines
+
+
 def save(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> dict[str, str]:
     """Writes a model.safetensors.
 
@@ -282,6 +314,10 @@ def save(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> d
     bare = all(name.startswith(f"{layout.scope}/") for name in written)
     transposed = [theirs for name, theirs in written.items() if name.endswith("/kernel")]
     tensors = renamed(weights, {theirs: name for name, theirs in written.items()}, {}, transposed)
+    if layout.adds_pooler and bare:
+        size = config.hidden_size  # the identity; without one they warn
+        layer = {"pooler.dense.weight": np.eye(size, dtype=np.float32), "pooler.dense.bias": np.zeros(size, np.float32)}
+        tensors = with_tensors(tensors, layer)
     if layout.always_projects and config.embedding_size == config.hidden_size:
         size, project = config.hidden_size, layout.renamed(f"{scope}embeddings_project.").removeprefix(scope * bare)
         layer = {project + "weight": np.eye(size, dtype=np.float32), project + "bias": np.zeros(size, np.float32)}
@@ -307,10 +343,19 @@ def names_there(weights: Weights, config: BertConfig, head: HeadConfig) -> dict[
     names = [name for name in weights.shapes if is_model_variable(name)]
     names = [name for name in names if name.startswith(regular) or name in FIXED_NAMES or name in HIDDEN_LAYER]
     architecture = architecture_of(names, head) if "output_weights" in names else None
-    if architecture in layout.heads and HIDDEN_LAYER[0] not in names:
+    is_split = (
+        layout.classifier_act == "gelu_erf" and 2 * weights.shapes.get("output_weights", (0,))[0] <= config.hidden_size
+    )
+    if architecture in layout.heads and HIDDEN_LAYER[0] not in names and not is_split:
         raise ValueError(
             f"format=huggingface: {weights.path} has the classifier of the original {layout.title}, one layer, where "
-            "Hugging Face's has two. Use bert_tf."
+            f"Hugging Face's has two, the first with {config.hidden_size} units. Use bert_tf."
+        )
+    following, masked = "cls/seq_relationship/output_weights" in names, "cls/predictions/output_bias" in names
+    if following and not (config.has_pooler if masked else layout.class_prefix == _CLASSES):
+        raise ValueError(
+            f"format=huggingface: {weights.path} says whether one text follows another, and transformers has no "
+            f"{layout.title} that does {'both' if masked else 'only that'}. Use bert_tf."
         )
     act = layout.masked_lm_act
     if act not in (None, config.masked_lm_act or config.activation) and "cls/predictions/output_bias" in names:

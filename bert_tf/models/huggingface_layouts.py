@@ -36,6 +36,7 @@ class Layout:
       written: keys and values that a config.json has besides. carried: further keys, in and out as they are.
       block: how the scope of a transformer block ends, by its number, or by those of its group and within the group.
       inner_group_num: the blocks of a group.
+      adds_pooler: their encoder has a pooler, which the family's original doesn't have.
       always_projects: there is a layer behind the embeddings even if it needn't change their width.
       parts: (a part of a name as their BERT has it, this family's), replaced in this order.
       heads: classifier as `HeadConfig.architecture` -> its names, where it has a hidden layer under names of its own.
@@ -52,6 +53,7 @@ class Layout:
     carried: tuple[str, ...] = ()
     block: str = "layer.{number}"
     inner_group_num: int = 1
+    adds_pooler: bool = False
     always_projects: bool = False
     parts: tuple[tuple[str, str], ...] = ()
     heads: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
@@ -189,6 +191,7 @@ _ROBERTA = Layout(
         # Choices are scored on the output of a pooler.
         "BertForMultipleChoice": _classifier("roberta.pooler.dense", "classifier"),
     },
+    adds_pooler=True,
     masked_lm_act="gelu_erf",
 )
 # ElectraForPreTraining is a discriminator, ElectraForMaskedLM a generator.

@@ -19,6 +19,7 @@ from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.directory import ModelFiles, needed_config
 from bert_tf.models.families import ElectraConfig, family_of, family_of_variables, is_encoder_variable
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
+from bert_tf.models.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.variable_names import HIDDEN_LAYER
 from bert_tf.system.checks import check_names, folder_of, list_of_names, named, path_of, true_or_false
 from bert_tf.system.text_files import exists
@@ -225,9 +226,7 @@ def from_pretrained(
     weights, files = _with_files(weights)
     if model_class.other_head and model_class.other_head[0] in weights:
         raise ValueError(f"{path} has {model_class.other_head[1]}; {model_class.__name__} has another head.")
-    if config is None:
-        _check_vocabulary(files)  # before the weights are read
-    config = config or needed_config(files)
+    config = config or _checked_config(files)
     taken = inspect.signature(model_class.__init__).parameters
     if labels is not None:
         labels = list_of_names(labels, "labels")
@@ -238,7 +237,8 @@ def from_pretrained(
     outputs = weights.shapes[layer][0] if (layer := head_config.layer_in(weights)) else None
     if HIDDEN_LAYER[0] in weights.shapes and not (config.classifier_act or head.hidden_act):
         head = dataclasses.replace(head, hidden_act="gelu_erf")
-    stored = _stored_arguments(head, path, arguments.get("num_labels") or outputs)
+    files.sentences = read_settings(files.directory) if "pooling" in taken else None
+    stored = _stored_arguments(head, path, arguments.get("num_labels") or outputs, files.sentences)
     needs_number = "num_labels" in taken and taken["num_labels"].default is inspect.Parameter.empty
     if needs_number and not {"num_labels", "labels"} & {*stored, *arguments}:
         raise ValueError(f"{path} has no labels: give {model_class.__name__} labels=[...], or num_labels.")
@@ -249,20 +249,21 @@ def from_pretrained(
     return model
 
 
-def _check_vocabulary(files: ModelFiles) -> None:
-    """Refuses a vocab.txt of another size than the word table, as `read_tokenizer` does."""
+def _checked_config(files: ModelFiles) -> BertConfig:
+    """The configuration; refuses a vocab.txt of another size than the word table, as `read_tokenizer` does."""
     if (files.vocab_file or "").endswith(".txt"):
         vocab = tokenizer_files.load_vocab(files.vocab_file)
         added = (token.id for token in read_added_tokens(files.vocab_file, vocab))
         size = 1 + max([*vocab.values(), *added], default=0)
         check_vocab_size(needed_config(files), size, files.vocab_file, files.config_file or files.config.file_name)
+    return needed_config(files)
 
 
-def _stored_arguments(head: HeadConfig, path: str, outputs: int | None) -> dict:
+def _stored_arguments(head: HeadConfig, path: str, outputs: int | None, sentences: SentenceSettings | None) -> dict:
     """The arguments of a model's class that a directory's head gives.
 
     Args:
-      outputs: number of the model's outputs, if known.
+      outputs: number of the model's outputs, if known. sentences: how it makes vectors of texts, if it does.
     """
     labels = head.labels
     if labels and outputs not in (None, len(labels)):
@@ -271,6 +272,7 @@ def _stored_arguments(head: HeadConfig, path: str, outputs: int | None) -> dict:
         )
         labels = None
     values = {**head.to_dict(), "num_labels": outputs or len(labels or ()), "labels": labels}
+    values["pooling"] = sentences and sentences.pooling
     return {name: value for name, value in values.items() if value}
 
 
@@ -309,6 +311,9 @@ def save_pretrained(
     casing = tokenizer_files.resolve_casing(do_lower_case, strip_accents, files.casing)
     if casing.source == "the default":
         casing = Casing()
+    sentences = files.sentences
+    if pooling := getattr(model, "pooling", None):
+        sentences = dataclasses.replace(sentences or SentenceSettings(directory), pooling=pooling)
     files = dataclasses.replace(
         files,
         config=model.config,
@@ -317,6 +322,7 @@ def save_pretrained(
         ),
         vocab_file=vocab_file or files.vocab_file,
         casing=casing,
+        sentences=sentences,
     )
     if files.vocab_file and (do_lower_case, strip_accents) != (None, None):
         model_directory.tokenizer_of(files).check_casing(files.vocab_file, do_lower_case, strip_accents)

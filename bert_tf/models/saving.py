@@ -49,6 +49,9 @@ def write_weights(path: str, format: Format, weights: Weights, config: BertConfi
         names = {name: name for name in weights}
         write_safetensors(path, weights, {"format": "bert_tf"})
     elif format is HUGGINGFACE:
+        weights, lines = huggingface.fitted(weights, config, head)
+        for line in lines:
+            logging.info("%s: %s", path, line)
         names = huggingface.save(path, weights, config, head)
         values = huggingface.config_values(config, weights, head)
         texts = {huggingface.CONFIG: json.dumps(values, indent=2, sort_keys=True) + "\n"}

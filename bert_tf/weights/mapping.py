@@ -130,5 +130,6 @@ def with_tensors(weights: Weights, tensors: Mapping[str, np.ndarray]) -> Weights
     return dataclasses.replace(
         weights,
         shapes={**weights.shapes, **{name: value.shape for name, value in tensors.items()}},
+        origins={**dict.fromkeys(tensors, ""), **weights.origins},
         reader=lambda name: tensors[name] if name in tensors else weights.read(name),
     )

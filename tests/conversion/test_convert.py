@@ -106,10 +106,14 @@ def test_optimizer_state_both_ways(source, tmp_path, format):
 @pytest.mark.parametrize("head", ["bert_model", "classifier", "squad"])
 def test_golden_checkpoints_through_every_format(golden, tmp_path, head):
     prefix = str(golden / "model" / "config1" / f"{head}.ckpt")
-    expected = tensors_of(prefix)
+    original = tensors_of(prefix)
     for format in ("huggingface", "bert_tf"):
         target = tmp_path / format
-        convert.convert(prefix, str(target), format)
+        report = convert.convert(prefix, str(target), format)
+        without = head == "squad" and format == "huggingface"
+        expected = {name: value for name, value in original.items() if not without or "/pooler/" not in name}
+        if without:
+            assert "The pooler is left out: BertForQuestionAnswering has none." in report.notes
         assert_same_bytes(tensors_of(target), expected)
 
 

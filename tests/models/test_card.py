@@ -241,7 +241,9 @@ def test_a_conversion_carries_our_card_over(tmp_path):
     before = (tmp_path / "ours" / "README.md").read_text()
     convert.convert(str(tmp_path / "ours"), str(tmp_path / "hf"), "huggingface")
     after = (tmp_path / "hf" / "README.md").read_text()
-    assert after == before.replace("library_name: bert_tf", "library_name: transformers")
+    opened = f'from transformers import pipeline\n\npipeline("feature-extraction", "{card.PLACE}")'
+    use = f"\n## How transformers opens it\n```python\n{opened}\n```\n"
+    assert after == before.replace("library_name: bert_tf", "library_name: transformers") + use
     convert.convert(str(tmp_path / "hf"), str(tmp_path / "back"), "bert_tf")
     assert (tmp_path / "back" / "README.md").read_text() == before
     convert.convert(str(tmp_path / "back"), str(tmp_path / "long"), "bert_tf", max_position_embeddings=64)

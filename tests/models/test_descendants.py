@@ -122,9 +122,11 @@ def test_files_come_back_as_they_were(directory, tmp_path, family):
             source = str(target)
         old = safetensors.numpy.load_file(tmp_path / "theirs" / kind / "model.safetensors")
         new = safetensors.numpy.load_file(target / "model.safetensors")
-        assert old.keys() == new.keys()
-        for name, value in old.items():
-            np.testing.assert_array_equal(new[name], value, err_msg=name)
+        # transformers' classes for these have no pooler, which the oracles' encoder has.
+        without = kind in ("masked_lm", "question_answering", "token_classifier") and family == "albert"
+        assert old.keys() - new.keys() == ({"albert.pooler.weight", "albert.pooler.bias"} if without else set())
+        for name, value in new.items():
+            np.testing.assert_array_equal(value, old[name], err_msg=name)
         config = json.loads((target / "config.json").read_text())
         expected = json.loads((tmp_path / "theirs" / kind / "config.json").read_text())
         assert {key: config[key] for key in config.keys() & expected.keys()} == {

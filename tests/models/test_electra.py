@@ -193,9 +193,10 @@ def test_a_part_that_is_not_there(golden, released, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_the_originals_classifier_is_not_hugging_faces(released, tmp_path):
-    model = task_models.BertForSequenceClassification.from_pretrained(str(released), num_labels=3)
+def test_a_classifier_of_one_layer_needs_two_hidden_units_for_each_label(released, tmp_path):
+    """Two layers of transformers' then have its outputs: see test_given_back.py."""
+    model = task_models.BertForSequenceClassification.from_pretrained(str(released), num_labels=17)
     model.save_pretrained(str(tmp_path / "ours"))
-    with pytest.raises(ValueError, match="the classifier of the original ELECTRA, one layer, where Hugging Face's has"):
+    with pytest.raises(ValueError, match="one layer, where Hugging Face's has two, the first with 32 units"):
         convert.convert(str(tmp_path / "ours"), str(tmp_path / "theirs"), "huggingface", do_lower_case=True)
     assert not (tmp_path / "theirs").exists()

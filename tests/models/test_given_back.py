@@ -1,0 +1,158 @@
+"""Models that are given back: transformers and sentence-transformers open what we write without a word, and compute the
+same from the same texts; huggingface_hub understands the cards.
+"""
+
+import contextlib
+import logging
+import pathlib
+import warnings
+
+import numpy as np
+import pytest
+from helpers import descendants
+from helpers.albert_tokenizer import save_albert_tokenizer
+from helpers.paths import GOLDEN
+from helpers.slow import slow
+
+from bert_tf.models import task_models
+from bert_tf.models.directory import read_model_files
+from bert_tf.models.electra import ElectraDiscriminator
+from bert_tf.models.pretrained import read_tokenizer
+from bert_tf.models.sentence_settings import SentenceSettings, read_settings, settings_files
+from bert_tf.models.similarity import BertForSimilarity
+from bert_tf.serving.embedder import Embedder
+
+TEXTS = ["A man eats food.", "김철수는 서울에 산다, hello there!"]
+LABELS = {"num_labels": 3, "labels": ["가", "나", "다"]}
+# Head -> our class, transformers' class, arguments, our outputs in the order of theirs; None: the model's only one.
+HEADS = {
+    "encoder": (task_models.BertModel, "AutoModel", {}, ("sequence_output", "pooled_output")),
+    "masked": (task_models.BertForMaskedLM, "AutoModelForMaskedLM", {}, None),
+    "classifier": (task_models.BertForSequenceClassification, "AutoModelForSequenceClassification", LABELS, None),
+    "tagger": (task_models.BertForTokenClassification, "AutoModelForTokenClassification", LABELS, None),
+    "questions": (
+        task_models.BertForQuestionAnswering, "AutoModelForQuestionAnswering", {}, ("start_logits", "end_logits")),
+    "choice": (task_models.BertForMultipleChoice, "AutoModelForMultipleChoice", {}, None),
+    "pretraining": (
+        task_models.BertForPreTraining, "AutoModelForPreTraining", {}, ("masked_lm_logits", "next_sentence_logits")),
+    "next": (task_models.BertForNextSentencePrediction, "AutoModelForNextSentencePrediction", {}, None),
+    "discriminator": (ElectraDiscriminator, "AutoModelForPreTraining", {}, None),
+}  # fmt: skip
+USUAL = ("encoder", "masked", "classifier", "tagger", "questions", "choice")
+OF_FAMILY = {"bert": ("pretraining", "next"), "albert": ("pretraining",), "electra": ("discriminator",)}
+CASES = [(family, head) for family in descendants.NAMES for head in (*USUAL, *OF_FAMILY.get(family, ()))]
+AT_ONCE = [("bert", "tagger"), ("electra", "classifier"), ("roberta", "encoder")]
+
+
+@contextlib.contextmanager
+def without_a_word():
+    """Fails if a library warns, by warnings or by its log."""
+    records, handler = [], logging.Handler(logging.WARNING)
+    handler.emit = lambda record: records.append(record.getMessage())
+    loggers = [logging.getLogger(name) for name in (None, "transformers", "sentence_transformers", "huggingface_hub")]
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        with warnings.catch_warnings(action="error"):
+            yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+    assert records == []
+
+
+@pytest.fixture
+def library(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    pytest.importorskip("torch", reason="torch is not installed (requirements-dev.txt)")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed (requirements-dev.txt)")
+    transformers.logging.set_verbosity_warning()
+    # As on the hub: without it, transformers needs a protobuf that is newer than TensorFlow's.
+    save_albert_tokenizer(GOLDEN / "tokenization" / "albert" / "tiny.model", tmp_path / "tokenizer")
+    monkeypatch.setitem(descendants._VOCABULARIES, "albert", (tmp_path / "tokenizer" / "tokenizer.json", 560))
+    return transformers
+
+
+def outputs_of_theirs(library, folder: pathlib.Path, auto_class: str, choices: bool) -> list[np.ndarray]:
+    import torch
+
+    with without_a_word():
+        model = getattr(library, auto_class).from_pretrained(folder).eval()
+        tokenizer = library.AutoTokenizer.from_pretrained(folder)
+        inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
+        with torch.no_grad():
+            outputs = model(**{name: value[None] if choices else value for name, value in inputs.items()})
+    assert type(model).__name__ == model.config.architectures[0]
+    return [value.numpy() for value in outputs.values()]
+
+
+@pytest.mark.parametrize(("family", "head"), [*AT_ONCE, *slow(*(case for case in CASES if case not in AT_ONCE))])
+def test_transformers_opens_it_without_a_word(library, tmp_path, family, head):
+    model_class, auto_class, arguments, names = HEADS[head]
+    folder = tmp_path / "model"
+    descendants.save_model(folder, family, model_class, format="huggingface", **arguments)
+    expected = outputs_of_theirs(library, folder, auto_class, head == "choice")
+    model = model_class.from_pretrained(str(folder), trained=True)
+    inputs = {name: np.asarray(value) for name, value in read_tokenizer(str(folder))(TEXTS).items()}
+    mask = inputs["input_mask"] > 0
+    if head == "choice":
+        inputs = {name: value[None] for name, value in inputs.items()}
+    if head == "pretraining":
+        inputs["masked_lm_positions"] = np.arange(mask.shape[1])[None].repeat(2, 0)
+    found = model(inputs)
+    found = [found] if names is None else [found[name] for name in names]
+    if head == "encoder" and not model.config.has_pooler:  # theirs, if there is one, is tanh of the first token
+        found[1:] = [np.tanh(found[1])] * (len(expected) - 1)
+    assert len(found) == len(expected)
+    for ours, theirs in zip(map(np.asarray, found), expected, strict=True):
+        by_token = ours.shape[:2] == mask.shape
+        np.testing.assert_allclose(ours[mask] if by_token else ours, theirs[mask] if by_token else theirs, atol=1e-4)
+    if arguments:
+        assert list(model.labels) == LABELS["labels"]
+
+
+@pytest.mark.parametrize("family", ["distilbert", *slow("roberta", "electra", "albert")])
+def test_what_transformers_does_not_have_is_refused(tmp_path, family):
+    for head, lacks in (("pretraining", "both"), ("next", "only that")):
+        if (family, head) not in CASES:
+            with pytest.raises(ValueError, match=rf"transformers has no \w+ that does {lacks}\. Use bert_tf"):
+                descendants.save_model(tmp_path / "model", family, HEADS[head][0], format="huggingface")
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("family", ["bert", *slow("distilbert", "roberta", "electra", "albert")])
+def test_sentence_transformers_opens_it_without_a_word(library, tmp_path, family):
+    """Also what is loaded and saved again: prompts and the length of vectors stay."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    first, second = tmp_path / "model", tmp_path / "again"
+    descendants.save_model(first, family, BertForSimilarity, format="huggingface", pooling="cls")
+    settings = SentenceSettings("", "cls", True, 32, prompts={"query": "query: "})
+    for name, content in settings_files(settings, 32).items():
+        (first / name).write_text(content)
+    model = BertForSimilarity.from_pretrained(str(first))
+    assert model.pooling == "cls"
+    model.save_pretrained(str(second), format="huggingface")
+    for folder in (first, second):
+        with without_a_word():
+            theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+            expected = theirs.encode(TEXTS, prompt_name="query")
+        np.testing.assert_allclose(Embedder(str(folder)).encode(TEXTS, prompt_name="query"), expected, atol=1e-5)
+    again = read_settings(str(second))
+    assert (again.pooling, again.normalize, again.prompts) == ("cls", True, {"query": "query: "})
+    assert read_model_files(str(second)).vocab_file
+
+
+@pytest.mark.parametrize("head", ["classifier", *slow("encoder", "questions", "next")])
+def test_the_hub_understands_the_card(tmp_path, head):
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    model_class, auto_class, arguments, _ = HEADS[head]
+    descendants.save_model(tmp_path / "model", "bert", model_class, format="huggingface", **arguments)
+    with without_a_word():
+        card = huggingface_hub.ModelCard.load(tmp_path / "model" / "README.md")
+    assert card.data.library_name == "transformers" and card.data.tags == ["bert_tf", "bert"]
+    assert huggingface_hub.ModelCard(str(card)).data.to_dict() == card.data.to_dict()
+    tag = card.data.pipeline_tag
+    assert tag == {"classifier": "text-classification", "encoder": "feature-extraction",
+                   "questions": "question-answering"}.get(head)  # fmt: skip
+    opened = f"{auto_class}.from_pretrained(" if head == "questions" else f'pipeline("{tag}", '
+    assert (opened in card.text) == (tag is not None)
