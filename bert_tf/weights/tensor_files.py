@@ -23,7 +23,6 @@ from bert_tf.system.local_files import private_folder, written_locally
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import LFS_POINTER, exists, foreign_kind, read_json
 from bert_tf.weights.mapping import Weights, blocks, checksum_of
-from bert_tf.weights.pytorch_file import open_state_dict
 
 Shapes = dict[str, tuple[int, ...]]
 Reader = Callable[[str], np.ndarray]  # of a tensor by its name
@@ -51,6 +50,8 @@ def open_tensors(file: str) -> tuple[Shapes, Reader, bool]:
     if file.endswith(".safetensors"):
         shapes, metadata, read = open_safetensors(file)
         return shapes, read, "half_precision" in metadata
+    from bert_tf.weights.pytorch_file import open_state_dict  # few programs need it
+
     local, folder = _local(file)
     _refuse_pointer(local, file)
     shapes, read, half = open_state_dict(local, file)

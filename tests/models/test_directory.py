@@ -41,6 +41,31 @@ def test_each_format_finds_its_own_weights_only(folders, name, tmp_path):
         assert find_weights(str(renamed)) == (format, str(renamed))
 
 
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("tf_model.h5", r"tf_model\.h5 is of the TensorFlow classes of transformers: convert it .*from_tf=True"),
+        (
+            "flax_model.msgpack",
+            r"flax_model\.msgpack is of the Flax classes of transformers: convert it .*from_flax=True",
+        ),
+        ("model-q8.gguf", r"model-q8\.gguf is made for running the model: give the directory that it was made from"),
+        ("model.onnx", r"model\.onnx is made for running"),
+        ("adapter_model.safetensors", r"adapter_model\.safetensors is an adapter of PEFT: merge it into its model"),
+        ("lora.safetensors", r"lora\.safetensors has only what LoRA has trained"),
+        ("model.fp16.safetensors", r"give the file itself, .*/model\.fp16\.safetensors\."),
+    ],
+)
+def test_a_directory_of_weights_for_other_programs_says_what_to_do(tmp_path, name, message):
+    for file in (name, "config.json", "README.md"):
+        (tmp_path / file).write_text("{}")
+    with pytest.raises(FileNotFoundError, match=f"^{tmp_path} has no weights [^\n]*{message}"):
+        find_weights(str(tmp_path))
+    if not name.endswith("safetensors"):
+        with pytest.raises(FileNotFoundError, match=message):
+            find_weights(str(tmp_path / name))
+
+
 def test_a_directory_without_weights_says_what_was_looked_for(tmp_path):
     (tmp_path / "notes.txt").write_text("none")
     with pytest.raises(FileNotFoundError, match=r"has no weights: none of .*It contains notes\.txt") as error:

@@ -43,7 +43,7 @@ def test_scopes_tell_families_and_encoders():
 
 
 def test_an_unknown_family_is_named():
-    with pytest.raises(ValueError, match="config.json: model_type is 'xlnet'; .* are 'bert', 'distilbert', 'roberta'"):
+    with pytest.raises(ValueError, match="config.json: model_type is 'xlnet', XLNet; .* are BERT, DistilBERT, RoBERTa"):
         families.family_named("xlnet", "config.json")
 
 
