@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import re
+import socket
 from collections.abc import Callable, Iterable, Iterator
 
 import tensorflow as tf
@@ -18,6 +19,8 @@ from bert_tf.models import kernels
 from bert_tf.system import script
 from bert_tf.system.checks import check_tf_config
 from bert_tf.training.settings import DeviceSettings
+
+_CONNECT_SECONDS = 60  # that a TPU may take to accept a connection
 
 
 def set_up_devices(devices: DeviceSettings) -> tf.distribute.Strategy:
@@ -130,14 +133,22 @@ def _tpu_strategy(name: str | None, zone: str | None, project: str | None) -> tf
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name, zone=zone, project=project)
         if name != "local":
+            _check_answers(resolver.master())
             tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
-    except (ValueError, RuntimeError, ImportError, OSError, tf.errors.OpError) as error:
+    except Exception as error:  # also those of the libraries that look for credentials
         raise RuntimeError(
             f"no TPU {name!r} (--tpu_name, --tpu_zone, --gcp_project); on a TPU machine TensorFlow must be the build "
             f"with TPU support, tensorflow-tpu: {error}"
         ) from error
+
+
+def _check_answers(address: str) -> None:
+    """Raises OSError if nothing listens at grpc://host:port, for which TensorFlow would wait without end or word."""
+    logging.info("Connecting to the TPU at %s (gives up after %d s)", address, _CONNECT_SECONDS)
+    host, _, port = address.removeprefix("grpc://").rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
 
 
 def _set_before_start(change, flag: str):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import sys
 
 import numpy as np
@@ -164,6 +165,23 @@ def test_no_tpu():
     """In its own process: a failed start of a TPU leaves TensorFlow's device context unusable."""
     process = run_python(SET_UP + "set_up(use_tpu=True)", TPU_NAME="local")
     assert "RuntimeError: no TPU 'local' (--tpu_name" in process.stderr
+
+
+def test_a_tpu_that_does_not_answer_or_has_no_credentials_is_one_line(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"grpc://127.0.0.1:{server.getsockname()[1]}"
+    with pytest.raises(RuntimeError, match=f"^no TPU '{address}' .*: .*[Cc]onnection refused"):
+        distribution._tpu_strategy(address, None, None)
+
+    class CredentialsError(Exception):
+        """Of a library that TensorFlow calls."""
+
+    def look_for(**_):
+        raise CredentialsError("there are none")
+
+    monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", look_for)
+    with pytest.raises(RuntimeError, match="^no TPU 'mine' .*: there are none"):
+        distribution._tpu_strategy("mine", None, None)
 
 
 def test_check_batch_size(cpus):
