@@ -58,7 +58,7 @@ def write_source(directory: str) -> tuple[int, list[str]]:
     from bert_tf.models.open_weights import TF1
     from bert_tf.models.saving import write_weights
     from bert_tf.models.variable_names import expected_shapes
-    from bert_tf.weights.mapping import Weights
+    from bert_tf.weights.tensor_files import Weights
 
     name, sizes = MODELS[FLAGS.model]
     family = family_named(name)

@@ -250,11 +250,11 @@ def test_only_main_reads_flags():
 # What there is at most, so that weight does not come back: lower a number when the house gets lighter. The aims are
 # 27,500 and 18,500 lines, 26,000 of tests, 65 and 50 modules, 500 and 60 lines.
 AT_MOST = {
-    "lines of bert_tf/ and the scripts": 49_565,
-    "of these code": 31_979,
-    "lines of tests/": 43_925,
-    "modules that a fine-tuning run loads": 87,
-    "modules that Predictor loads": 66,
+    "lines of bert_tf/ and the scripts": 49_559,
+    "of these code": 31_971,
+    "lines of tests/": 43_927,
+    "modules that a fine-tuning run loads": 81,
+    "modules that Predictor loads": 61,
     "lines of a file": 500,
     "lines of a function": 60,
 }
@@ -281,7 +281,11 @@ def loaded_by(*modules: str) -> set[str]:
         waiting += [parent for parent in (module.rpartition(".")[0],) if parent]
         tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
         inside = {
-            node for function in ast.walk(tree) if isinstance(function, ast.FunctionDef) for node in ast.walk(function)
+            node
+            for block in ast.walk(tree)
+            if isinstance(block, ast.FunctionDef)
+            or (isinstance(block, ast.If) and getattr(block.test, "id", "") == "TYPE_CHECKING")
+            for node in ast.walk(block)
         }
         for node in ast.walk(tree):
             if node not in inside and isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bert_tf"):

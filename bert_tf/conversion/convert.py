@@ -26,7 +26,7 @@ from bert_tf.text.tokenizer import special_tokens_of
 from bert_tf.text.tokenizer_choice import tokenizer_class_of
 from bert_tf.text.tokenizer_files import Casing
 from bert_tf.text.wordpiece import FullTokenizer
-from bert_tf.weights.mapping import Weights, blocks, is_model_variable
+from bert_tf.weights.tensor_files import Weights, blocks, is_model_variable
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from bert_tf.models.variable_names import position_table, word_table
 from bert_tf.system.text_files import read_text_lines
 from bert_tf.text.characters import clean, is_punctuation
 from bert_tf.text.wordpiece import CONTINUATION, BasicTokenizer, WordpieceTokenizer
-from bert_tf.weights.mapping import Weights, base_name
+from bert_tf.weights.tensor_files import Weights, base_name
 
 OUTPUT_BIAS = "cls/predictions/output_bias"
 

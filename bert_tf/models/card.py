@@ -9,17 +9,20 @@ import math
 import posixpath
 import re
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 import yaml
 from absl import logging
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import WITHOUT_BERT, HeadConfig
-from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
 from bert_tf.system.text_files import exists, is_folder, open_binary
 from bert_tf.text.tokenizer_files import Casing, directory_of
-from bert_tf.weights.mapping import Weights, is_model_variable
+from bert_tf.weights.tensor_files import Weights, is_model_variable
+
+if TYPE_CHECKING:
+    from bert_tf.models.sentence_settings import SentenceSettings
 
 CARD = "README.md"
 PLACE = "path/to/this/folder"  # stands for the folder of the card in its commands
@@ -168,7 +171,7 @@ def card_text(
     format: str = "bert_tf",
     *,
     casing: Casing = Casing(),  # noqa: B008
-    sentences: SentenceSettings | None = None,
+    sentences: "SentenceSettings | None" = None,
 ) -> str:
     """The card of a model.
 
@@ -215,7 +218,7 @@ def card_text(
     return _with_front(front, f"{_MARK}\n# {title}: {task}\n{body}")
 
 
-def converted(text: str, format: str, sentences: SentenceSettings | None, lines: Collection[str]) -> str:
+def converted(text: str, format: str, sentences: "SentenceSettings | None", lines: Collection[str]) -> str:
     """A card of ours for the same model in another format.
 
     Args:
@@ -262,7 +265,7 @@ def _block(values: Mapping) -> str:
     return f"```yaml\n{text}```" if (text := _yaml(lines)) else ""
 
 
-def _library(format: str, sentences: SentenceSettings | None) -> str:
+def _library(format: str, sentences: "SentenceSettings | None") -> str:
     """What opens the files: the hub's library_name."""
     if format != "huggingface":
         return "bert_tf"

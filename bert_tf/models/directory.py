@@ -10,16 +10,15 @@ import functools
 import os
 import posixpath
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from absl import logging
 
-from bert_tf.models import huggingface
 from bert_tf.models.card import NO_FACTS, CardFacts
 from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.families import BERT, FAMILIES, family_of
-from bert_tf.models.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig
+from bert_tf.models.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, HeadConfig
 from bert_tf.models.open_weights import find_weights
-from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.system import released_models
 from bert_tf.system.checks import check_file, is_remote
 from bert_tf.system.messages import is_first, named_by, unheard
@@ -28,6 +27,9 @@ from bert_tf.text.added_tokens import TOKENIZER_CONFIG, AddedToken
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_choice import find_vocabulary, tokenizer_of_file
 from bert_tf.text.tokenizer_files import Casing, directory_of, first_existing, read_casing, resolve_casing
+
+if TYPE_CHECKING:
+    from bert_tf.models.sentence_settings import SentenceSettings
 
 # The names of configuration files in this project's form -> the families' classes.
 _CONFIG_CLASSES = {family.config_class.file_name: family.config_class for family in FAMILIES}
@@ -51,7 +53,7 @@ class ModelFiles:
     casing: Casing = dataclasses.field(default_factory=Casing)
     max_seq_length: int | None = None
     head: HeadConfig = NO_HEAD
-    sentences: SentenceSettings | None = None
+    sentences: "SentenceSettings | None" = None
     card: CardFacts = NO_FACTS
 
 
@@ -107,7 +109,7 @@ def find_config(directory: str) -> str | None:
         raise ValueError(
             f"{directory} has {' and '.join(own)}: it could be a {titles}. Remove the one that is not the model's."
         )
-    return first_existing(directory, (*own, huggingface.CONFIG))
+    return first_existing(directory, (*own, HUGGINGFACE_CONFIG))
 
 
 def config_files(config: BertConfig, head: HeadConfig) -> dict[str, str]:
@@ -133,6 +135,8 @@ def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
         return NO_HEAD
     values = read_json(config_file)
     if _is_huggingface(config_file, values):
+        from bert_tf.models import huggingface
+
         return huggingface.read_head(values, config_file)
     return HeadConfig.from_config(values, config_file)
 
@@ -156,6 +160,8 @@ def read_config(path: str, allow_unknown: bool = False) -> BertConfig:
     """
     values = read_json(path)
     if _is_huggingface(path, values):
+        from bert_tf.models import huggingface
+
         return huggingface.read_config(values, path)
     return _CONFIG_CLASSES.get(posixpath.basename(path), BertConfig).from_json_file(path, allow_unknown)
 
@@ -163,7 +169,7 @@ def read_config(path: str, allow_unknown: bool = False) -> BertConfig:
 def _is_huggingface(path: str, values: dict) -> bool:
     """Whether a configuration is not in this project's form."""
     name = posixpath.basename(path)
-    return name == huggingface.CONFIG or ("model_type" in values and name not in _CONFIG_CLASSES)
+    return name == HUGGINGFACE_CONFIG or ("model_type" in values and name not in _CONFIG_CLASSES)
 
 
 def tokenizer_of(files: ModelFiles, added: Sequence[AddedToken] = ()) -> Tokenizer:

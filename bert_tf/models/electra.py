@@ -28,7 +28,7 @@ from bert_tf.models.objectives import (
     row_weights,
     sigmoid_cross_entropy,
 )
-from bert_tf.weights.mapping import Weights
+from bert_tf.weights.tensor_files import Weights
 
 _PACKAGE = "bert_tf"
 _EPSILON = 1e-6  # added to numbers of tokens and predictions, so that a batch without any has loss 0

@@ -17,9 +17,9 @@ from bert_tf.system.checks import list_of_names, whole_number
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import read_json
 from bert_tf.text.characters import plain_name
-from bert_tf.weights.mapping import Weights, base_name
+from bert_tf.weights.tensor_files import Weights, base_name
 
-HEAD_CONFIG = "head_config.json"
+HEAD_CONFIG, HUGGINGFACE_CONFIG = "head_config.json", "config.json"
 
 # The classifiers of texts, words and choices, whose variables have the same names and shapes.
 CLASSIFIERS = ("BertForSequenceClassification", "BertForTokenClassification", "BertForMultipleChoice")

@@ -26,7 +26,7 @@ from bert_tf.models.keras_calls import NamedInputs
 from bert_tf.models.layers import ConfiguredLayer, Projection, Rebuilt, add_random_weight, gather_positions
 from bert_tf.models.objectives import ClassificationObjective, MultiLabelObjective, RegressionObjective
 from bert_tf.system.checks import whole_number
-from bert_tf.weights.mapping import Weights
+from bert_tf.weights.tensor_files import Weights
 
 
 class ObjectiveMetric(MetricsList):

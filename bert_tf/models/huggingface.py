@@ -15,7 +15,7 @@ from absl import logging
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.families import family_named
-from bert_tf.models.head_config import CLASSIFIERS, HeadConfig, names_in, placeholders
+from bert_tf.models.head_config import CLASSIFIERS, HUGGINGFACE_CONFIG, HeadConfig, names_in, placeholders
 from bert_tf.models.huggingface_layouts import FIXED_NAMES, LAYOUTS, Layout
 from bert_tf.models.variable_names import (
     HEAD_NAMES,
@@ -28,10 +28,14 @@ from bert_tf.models.variable_names import (
 )
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import read_json_if_there
-from bert_tf.weights.mapping import Weights, is_model_variable, renamed, with_tensors
-from bert_tf.weights.tensor_files import open_tensors, write_safetensors
-
-CONFIG = "config.json"
+from bert_tf.weights.tensor_files import (
+    Weights,
+    is_model_variable,
+    open_tensors,
+    renamed,
+    with_tensors,
+    write_safetensors,
+)
 
 _ACTIVATIONS_IN = {
     "gelu": "gelu_erf",
@@ -176,7 +180,7 @@ def open_weights(file: str) -> Weights:
     # The oldest files call a layer norm's variables gamma and beta.
     older = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
     plain = {re.sub("|".join(older), lambda match: older[match[0]], name): name for name in shapes}
-    config_file = posixpath.join(posixpath.dirname(file), CONFIG)
+    config_file = posixpath.join(posixpath.dirname(file), HUGGINGFACE_CONFIG)
     config = read_json_if_there(config_file) or {}
     stated = config.get("model_type")
     if stated is not None:

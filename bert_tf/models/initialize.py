@@ -14,7 +14,7 @@ from bert_tf.models.families import FAMILIES, is_encoder_variable
 from bert_tf.models.open_weights import open_weights
 from bert_tf.system.checks import named, path_of
 from bert_tf.system.messages import some
-from bert_tf.weights.mapping import Weights, is_model_variable
+from bert_tf.weights.tensor_files import Weights, is_model_variable
 
 # The attribute of a model that has the variables its weights lacked, with the checksums of their random values.
 _RANDOM = "_random_variables"

@@ -14,7 +14,7 @@ import numpy as np
 
 from bert_tf.models.config import BertConfig
 from bert_tf.system.checks import whole_number
-from bert_tf.weights.mapping import Weights, base_name
+from bert_tf.weights.tensor_files import Weights, base_name
 
 A, B, ALPHA = "lora_a", "lora_b", "lora_alpha"
 

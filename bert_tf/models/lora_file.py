@@ -21,8 +21,7 @@ from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.variable_names import pooler
 from bert_tf.system.checks import named, path_of
 from bert_tf.system.messages import some
-from bert_tf.weights.mapping import Weights, with_tensors
-from bert_tf.weights.tensor_files import open_safetensors, write_safetensors
+from bert_tf.weights.tensor_files import Weights, open_safetensors, with_tensors, write_safetensors
 
 FILE = "lora.safetensors"
 

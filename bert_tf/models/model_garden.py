@@ -27,7 +27,7 @@ from bert_tf.models.variable_names import check_shapes, config_of_shapes, expect
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import exists, read_bytes
 from bert_tf.weights import bundle
-from bert_tf.weights.mapping import Weights
+from bert_tf.weights.tensor_files import Weights
 
 # Scope in the full names here, below a layer -> scope in the original.
 _LAYER_SCOPES = {

@@ -12,7 +12,7 @@ names and shapes read, without TensorFlow.
 import dataclasses
 import posixpath
 
-from bert_tf.models import huggingface, variable_names
+from bert_tf.models import variable_names
 from bert_tf.models.families import family_of_variables
 from bert_tf.models.lora import merged
 from bert_tf.system import released_models
@@ -22,8 +22,7 @@ from bert_tf.system.messages import named_by, some
 from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text.tokenizer_files import first_existing
 from bert_tf.weights import bundle
-from bert_tf.weights.mapping import Weights
-from bert_tf.weights.tensor_files import open_safetensors
+from bert_tf.weights.tensor_files import Weights, open_safetensors
 
 # How the names of files other than TensorFlow's checkpoints end.
 _ENDINGS = (".safetensors", ".index.json", ".bin", ".pt", ".pth")
@@ -208,6 +207,8 @@ def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> W
         shapes, _, read = open_safetensors(file)
         weights = Weights(file, BERT_TF.name, shapes, {name: name for name in shapes}, read)
     elif format is HUGGINGFACE:
+        from bert_tf.models import huggingface
+
         weights = huggingface.open_weights(file)
     elif format is MODEL_GARDEN:
         from bert_tf.models import model_garden  # few programs need it

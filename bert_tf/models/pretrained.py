@@ -27,7 +27,7 @@ from bert_tf.text import tokenizer_files
 from bert_tf.text.added_tokens import read_added_tokens
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import Casing
-from bert_tf.weights.mapping import Weights
+from bert_tf.weights.tensor_files import Weights
 
 if TYPE_CHECKING:
     import keras

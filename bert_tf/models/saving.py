@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 
 from absl import logging
 
-from bert_tf.models import card, huggingface, variable_names
+from bert_tf.models import card, variable_names
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles, add_tokens, config_files, needed_config, tokenizer_of
 from bert_tf.models.families import family_of
-from bert_tf.models.head_config import HeadConfig
+from bert_tf.models.head_config import HUGGINGFACE_CONFIG, HeadConfig
 from bert_tf.models.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format
-from bert_tf.models.sentence_settings import settings_files
 from bert_tf.system.atomic import sync, synced_together, temporary_folder, write_file, write_text_file
 from bert_tf.system.local_files import names_in
 from bert_tf.system.messages import some
@@ -28,8 +27,7 @@ from bert_tf.text.added_tokens import AddedToken
 from bert_tf.text.tokenizer import ROLES
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.weights import bundle
-from bert_tf.weights.mapping import Weights, is_model_variable, renamed
-from bert_tf.weights.tensor_files import write_safetensors
+from bert_tf.weights.tensor_files import Weights, is_model_variable, renamed, write_safetensors
 
 # That of the original and of tf-models-official, whatever a configuration says.
 _THEIR_LAYER_NORM_EPS = 1e-12
@@ -49,12 +47,14 @@ def write_weights(path: str, format: Format, weights: Weights, config: BertConfi
         names = {name: name for name in weights}
         write_safetensors(path, weights, {"format": "bert_tf"})
     elif format is HUGGINGFACE:
+        from bert_tf.models import huggingface
+
         weights, lines = huggingface.fitted(weights, config, head)
         for line in lines:
             logging.info("%s: %s", path, line)
         names = huggingface.save(path, weights, config, head)
         values = huggingface.config_values(config, weights, head)
-        texts = {huggingface.CONFIG: json.dumps(values, indent=2, sort_keys=True) + "\n"}
+        texts = {HUGGINGFACE_CONFIG: json.dumps(values, indent=2, sort_keys=True) + "\n"}
     else:
         names = variable_names.names_there(weights, config)
         bundle.write_bundle(path, renamed(weights, {there: name for name, there in names.items()}, {}))
@@ -80,6 +80,8 @@ def write_description(
     check_vocabulary(files, vocabulary)
     if files.sentences:
         import tensorflow as tf
+
+        from bert_tf.models.sentence_settings import settings_files
 
         for name, content in settings_files(files.sentences, files.config.hidden_size).items():
             file = posixpath.join(directory, name)
@@ -220,7 +222,9 @@ def check_writable(
     if with_optimizer and "global_step" not in weights.shapes:
         raise ValueError(f"--with_optimizer: {weights.path} has no optimizer state (no global_step).")
     if kind is HUGGINGFACE:
-        huggingface.names_there(weights, files.config, files.head)
+        from bert_tf.models.huggingface import names_there
+
+        names_there(weights, files.config, files.head)
     directory, name = _place_of(target, kind, weights if with_optimizer else None)
     return directory, name, _check_target(directory, name, weights.path, overwrite)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.families import DistilBertConfig, is_encoder_variable
-from bert_tf.weights.mapping import Weights, is_model_variable, renamed
+from bert_tf.weights.tensor_files import Weights, is_model_variable, renamed
 
 _TRANSFORM = "cls/predictions/transform/"
 _LAYER = re.compile(r"(\w+/encoder/layer_)(\d+)(/.+)")

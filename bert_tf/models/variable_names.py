@@ -18,7 +18,7 @@ from absl import logging
 
 from bert_tf.models.config import BertConfig
 from bert_tf.system.messages import some
-from bert_tf.weights.mapping import Weights, base_name, is_model_variable, renamed
+from bert_tf.weights.tensor_files import Weights, base_name, is_model_variable, renamed
 
 # The output layers of the original's run_classifier.py (root scope) and run_squad.py, and the hidden layer that some
 # families have before the former.

@@ -14,7 +14,7 @@ from bert_tf.models.card import shown_results
 from bert_tf.models.recipe import Values, combination_text, folder_of, value_text
 from bert_tf.system.atomic import link_or_copy, remove_folder, write_text_file
 from bert_tf.tasks.table import TASKS
-from bert_tf.training import best_model, run_directory
+from bert_tf.training import fine_tuning, run_directory
 from bert_tf.training.settings import FineTuningSettings
 
 # The names of a run's result files begin like this.
@@ -121,7 +121,7 @@ def copy_best(run_dir: str, output_dir: str) -> None:
     for name in tf.io.gfile.listdir(run_dir):
         if name.startswith(_RESULT_FILES):
             tf.io.gfile.copy(posixpath.join(run_dir, name), posixpath.join(output_dir, name), overwrite=True)
-    source, target = (posixpath.join(folder, best_model.DIRECTORY) for folder in (run_dir, output_dir))
+    source, target = (posixpath.join(folder, fine_tuning.BEST_MODEL) for folder in (run_dir, output_dir))
     if tf.io.gfile.exists(source):
         remove_folder(target)
         for folder, _, names in tf.io.gfile.walk(source):
@@ -165,7 +165,7 @@ def tell(task, run: FineTuningSettings, results: Mapping[str, float], seed: int,
       task: a `task.FineTuningTask`. results: of the run with this seed. last: the last step, where the results don't
         say which one they are of.
     """
-    best = best_model.read_results(run.output_dir) if task.dev_sets else None
+    best = fine_tuning.read_best_results(run.output_dir) if task.dev_sets else None
     step = results.get("global_step", last)
     of_step = f" of step {step}" if step else ""
     if run.do_train:
@@ -180,7 +180,7 @@ def tell(task, run: FineTuningSettings, results: Mapping[str, float], seed: int,
         logging.info("Predictions:%s.", of_step)
     path = run.output_dir
     if best:
-        path = posixpath.join(run.output_dir, best_model.DIRECTORY)
+        path = posixpath.join(run.output_dir, fine_tuning.BEST_MODEL)
         beside = advice = ""
         if best["step"] != step and not run.use_best_model:
             beside = f" beside {results[task.main_metric]:.4f} of step {step}"

@@ -39,7 +39,7 @@ from bert_tf.tasks import outcome
 from bert_tf.tasks.outcome import Tried
 from bert_tf.tasks.task import ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import beginning, best_model, checkpoints, distribution, fine_tuning, loop, run_directory
+from bert_tf.training import beginning, checkpoints, distribution, fine_tuning, loop, run_directory
 from bert_tf.training.loop import LOG_FILE
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.step import Trainer, make_predict_function
@@ -210,7 +210,7 @@ class _Run:
             task.recipe_of(task.files.config), task.adjust,
         )  # fmt: skip
         self.predict = make_predict_function(model, self.strategy)
-        self.keeper = best_model.BestModel(
+        self.keeper = fine_tuning.BestModel(
             self.output_dir, self.files, task.main_metric, patience=run.early_stopping_patience, active=self.chief
         )
         self.keeper.forget_after(step)

@@ -29,7 +29,7 @@ from bert_tf.training import run_directory
 from bert_tf.training.settings import FineTuningSettings, ModelSettings
 from bert_tf.training.teacher import open_teacher, recorded_before, with_labels_of
 from bert_tf.weights.bundle import DamagedError, latest_checkpoint
-from bert_tf.weights.mapping import Weights
+from bert_tf.weights.tensor_files import Weights
 
 TaskSettings = TypeVar("TaskSettings")
 

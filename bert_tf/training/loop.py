@@ -31,7 +31,7 @@ from bert_tf.system.atomic import check_may_write, write_file
 from bert_tf.training import checkpoints
 from bert_tf.training.distribution import distribute, is_chief
 from bert_tf.training.step import Trainer
-from bert_tf.weights.mapping import Weights
+from bert_tf.weights.tensor_files import Weights
 
 LOG_FILE = "train_log.jsonl"
 # 128 + SIGTERM: what a shell reports for a process that this signal ended. Here: stopped early, checkpoint saved.

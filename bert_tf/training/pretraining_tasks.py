@@ -37,7 +37,7 @@ from bert_tf.training.pretraining_settings import (
     masked_reason,
 )
 from bert_tf.training.teacher import DISTILLATION_FLAGS
-from bert_tf.weights.mapping import Weights
+from bert_tf.weights.tensor_files import Weights
 
 # Rows, the number of their batch, and the number in it of the first of them -> features.
 Labeller = Callable[[Mapping[str, tf.Tensor], tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]

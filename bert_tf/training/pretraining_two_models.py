@@ -32,7 +32,7 @@ from bert_tf.training.pretraining_settings import (
 )
 from bert_tf.training.pretraining_tasks import PretrainingTask
 from bert_tf.training.teacher import DISTILLATION_FLAGS
-from bert_tf.weights.mapping import Weights
+from bert_tf.weights.tensor_files import Weights
 
 _USUAL_SIZE = 0.25  # of the generator
 

@@ -17,7 +17,7 @@ from bert_tf.system.declare import given, group, setting, value_of
 from bert_tf.system.messages import named_by
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.run_directory import TEACHER_CHECKSUM, read_settings
-from bert_tf.weights.mapping import Weights
+from bert_tf.weights.tensor_files import Weights
 
 DISTILLATION = "Distillation"  # the heading of all that needs a teacher
 

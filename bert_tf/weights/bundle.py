@@ -22,7 +22,7 @@ from bert_tf.system.example_bytes import fields, varint
 from bert_tf.system.local_files import names_in, paths_beginning_with
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import exists, is_folder, open_binary, read_bytes, size_of
-from bert_tf.weights.mapping import Weights
+from bert_tf.weights.tensor_files import Weights
 
 INDEX_SUFFIX = ".index"
 DATA_SUFFIX = ".data-00000-of-00001"

@@ -28,7 +28,7 @@ from bert_tf.models.task_models import (
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
-from bert_tf.weights.mapping import is_model_variable
+from bert_tf.weights.tensor_files import is_model_variable
 
 FORMATS = ("tf1", "huggingface", "bert_tf")
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [f"[unused{i}]" for i in range(1, 4)]

@@ -9,7 +9,7 @@ import pytest
 from bert_tf.conversion import surgery
 from bert_tf.models.variable_names import position_table, word_table
 from bert_tf.text.wordpiece import FullTokenizer
-from bert_tf.weights.mapping import Weights
+from bert_tf.weights.tensor_files import Weights
 
 VOCABULARY = [
     "[PAD]",

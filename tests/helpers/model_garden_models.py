@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.variable_names import expected_shapes
-from bert_tf.weights.mapping import Weights
+from bert_tf.weights.tensor_files import Weights
 
 # Imported after the test process has set its logical devices.
 tf_keras = pytest.importorskip("tf_keras", reason="needs tf-models-official and tf_keras")

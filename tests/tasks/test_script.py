@@ -27,7 +27,7 @@ from bert_tf.tasks.squad.settings import SquadSettings
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.table import TASKS
 from bert_tf.training import beginning, run_directory
-from bert_tf.training.best_model import BestModel
+from bert_tf.training.fine_tuning import BestModel
 from bert_tf.training.pretraining_run import pretrain
 from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.settings import FineTuningSettings

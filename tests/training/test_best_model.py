@@ -10,8 +10,8 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.text.tokenizer_files import Casing
-from bert_tf.training import best_model
-from bert_tf.training.best_model import BestModel
+from bert_tf.training import fine_tuning
+from bert_tf.training.fine_tuning import BestModel
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_a_run_that_starts_anew_does_not_heed_an_old_best_model(make, model, tmp
 def test_a_kill_while_the_best_model_is_written(make, model, tmp_path, monkeypatch, moment):
     """Weights and results always belong together, and the repeated evaluation ends as if undisturbed."""
     evaluate(make(), model, 10, 0.5)
-    write_model, write_text_file = saving.write_model, best_model.write_text_file
+    write_model, write_text_file = saving.write_model, fine_tuning.write_text_file
 
     class Killed(BaseException):
         pass
@@ -136,7 +136,7 @@ def test_a_kill_while_the_best_model_is_written(make, model, tmp_path, monkeypat
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(saving, "write_model", write_model_or_die)
-        patch.setattr(best_model, "write_text_file", write_text_or_die)
+        patch.setattr(fine_tuning, "write_text_file", write_text_or_die)
         evaluate(make(10), model, 20, 0.8)
     again = make(15)
     if again.best:

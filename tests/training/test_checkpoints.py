@@ -12,7 +12,7 @@ from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training import checkpoints
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
-from bert_tf.weights.mapping import Weights
+from bert_tf.weights.tensor_files import Weights
 
 
 def tiny_model():

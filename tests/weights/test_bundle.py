@@ -8,7 +8,7 @@ import tensorflow as tf
 from helpers.paths import GOLDEN
 
 from bert_tf.weights import bundle
-from bert_tf.weights.mapping import Weights
+from bert_tf.weights.tensor_files import Weights
 
 SHAPES = {"bert/table": (64, 16), "bert/kernel": (32, 32), "bert/bias": (32,), "bert/scale": (4, 8)}
 

@@ -7,8 +7,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from bert_tf.weights.mapping import Weights
-from bert_tf.weights.tensor_files import open_safetensors, write_safetensors
+from bert_tf.weights.tensor_files import Weights, open_safetensors, write_safetensors
 
 METADATA = {"format": "pt"}
 

@@ -23,7 +23,7 @@ from bert_tf.tasks.classification import outputs as classification_outputs
 from bert_tf.text.tokenizer_files import Casing
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training import step as train_step
-from bert_tf.training.best_model import BestModel
+from bert_tf.training.fine_tuning import BestModel
 
 
 @pytest.fixture(scope="module")
