@@ -1,30 +1,22 @@
-"""Reads rows of TSV, CSV and JSON files, and cells of named or numbered columns."""
+"""Reads rows of TSV, CSV, JSON and Parquet files, and cells of named or numbered columns."""
 
 import contextlib
-import csv
 import dataclasses
 import itertools
-import json
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from absl import logging
 
+from bert_tf.data.row_formats import CSV_DELIMITERS, has_names, kind_of, quoted, raw_rows, rows_at_beginning
 from bert_tf.system.declare import check_values, setting
-from bert_tf.system.messages import did_you_mean, is_first
-from bert_tf.system.text_encodings import UTF_8, encoding_setting
-from bert_tf.system.text_files import exists, lines_at_beginning, parse_json, read_text_lines
+from bert_tf.system.messages import did_you_mean
+from bert_tf.system.text_encodings import encoding_setting
+from bert_tf.system.text_files import exists
 from bert_tf.text.characters import plain_name, trimmed
 
 Column = int | str
 Example = TypeVar("Example")
-
-CSV_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
-_NOT_READ = ("parquet", "xlsx", "xls", "arrow", "npz", "gz", "zip")
-_JSON_LINES = ("jsonl", "json", "ndjson")
-_BETWEEN = re.compile(r"[\s,]*")  # of the values of a JSON array
-_LONGEST_CELL = (1 << 31) - 1  # characters; by default Python's reader takes 131,072
 
 # What columns are usually called; in the first row of a file without header they are hardly examples.
 _NAMES_OF_TEXTS = {
@@ -98,7 +90,12 @@ class TableSettings:
 class FileSettings:
     """A user's files of rows."""
 
-    train_file: str | None = setting(None, "Examples to train on: .csv, .tsv, .jsonl or .json.", heading="Your files")
+    train_file: str | None = setting(
+        None,
+        "Examples to train on: .csv, .tsv, .jsonl, .json or .parquet, or an address on the hub: "
+        "hf://datasets/OWNER/NAME/FILE.",
+        heading="Your files",
+    )
     dev_file: str | None = setting(None, "Examples to evaluate on.")
     test_file: str | None = setting(
         None, "Examples to predict. They need no label or score; if they have some, the predictions are scored."
@@ -111,9 +108,9 @@ USUAL_TABLE = TableSettings()
 def read_rows(
     path: str, table: TableSettings | None = None, columns: Collection[str] | None = None
 ) -> Iterator[tuple[int, list[str] | dict]]:
-    """Yields line number (from 1) and fields of each row: a list, or a dict for JSON (`_json_rows`). Skips blank lines.
+    """Yields line number (from 1) and fields of each row: a list, or a dict for JSON and Parquet. Skips blank lines.
 
-    If a CSV row spans several lines, the number is that of the first.
+    If a CSV row spans several lines, the number is that of the first. Of Parquet it is the number of the row.
 
     Args:
       table: of a user's own file, whose cells mean what they look like: without blanks and byte order marks at their
@@ -128,8 +125,8 @@ def read_rows(
         Names file and line.
     """
     if table is None:
-        return _raw_rows(path, None, columns, None)
-    rows = _raw_rows(path, parse_csv_delimiter(table.csv_delimiter), columns, table.encoding)
+        return raw_rows(path, None, columns, None)
+    rows = raw_rows(path, parse_csv_delimiter(table.csv_delimiter), columns, table.encoding)
     return _as_they_look(rows, path, columns is not None)
 
 
@@ -212,28 +209,6 @@ def _trimmed(value):
     return trimmed(value) if isinstance(value, str) else value
 
 
-def _raw_rows(
-    path: str, csv_delimiter: str | None, columns: Collection[str] | None, encoding: str | None
-) -> Iterator[tuple[int, list[str] | dict]]:
-    kind = _kind(path)
-    if kind in _NOT_READ:
-        raise ValueError(f"{path}: .{kind} is not supported. Use .tsv, .csv, .jsonl or .json; others are read as TSV.")
-    if csv_delimiter and kind != "csv":
-        raise ValueError(f"{path}: --csv_delimiter is for .csv files, not for .{kind}.")
-    if kind in _JSON_LINES:
-        yield from _json_rows(_lines(path, encoding), path)
-    elif kind == "csv":
-        yield from _csv_rows(path, csv_delimiter or find_csv_delimiter(path, columns, encoding), encoding)
-    else:
-        blank = 0
-        for number, line in enumerate(_lines(path, encoding), start=1):
-            if line:
-                yield number, line.split("\t")  # quotes have no meaning: GLUE has unbalanced ones
-            blank += not line
-        if blank:
-            logging.info("%s: skipped %d blank lines.", path, blank)
-
-
 def named_rows(path: str, names: Sequence[str] | None, table: TableSettings) -> Iterator[tuple[int, dict, dict | None]]:
     """Line number (from 1), fields by name, and `JoinedColumns` of each row of a user's file; see `read_rows`.
 
@@ -247,7 +222,7 @@ def named_rows(path: str, names: Sequence[str] | None, table: TableSettings) -> 
     for line, row in read_rows(path, table, names):
         if isinstance(row, dict):
             if by_number:
-                raise ValueError(f"{path}, line {line}: JSON lines have no numbered columns; there are {quoted(row)}.")
+                raise ValueError(f"{path}, line {line}: columns with names have no numbers; there are {quoted(row)}.")
             yield line, row, joined.of(row, line)
             continue
         if not first_line:
@@ -286,7 +261,7 @@ def all_examples(path: str, examples: Iterator[Example]) -> list[Example]:
 
 
 def beginning(path: str, examples: Iterator[Example]) -> tuple[list[Example], bool]:
-    """The examples of a local file's first megabyte, and whether these are all: what is checked before a run starts.
+    """The examples at a local file's beginning, and whether these are all: what is checked before a run starts.
 
     Args:
       examples: made from the rows of the file, one from each.
@@ -294,142 +269,11 @@ def beginning(path: str, examples: Iterator[Example]) -> tuple[list[Example], bo
     Raises:
       ValueError: there is none; names the file. Or as the reader does.
     """
-    lines = lines_at_beginning(path)
-    found = list(itertools.islice(examples, lines))
-    if not found and lines is None:
+    count = rows_at_beginning(path)
+    found = list(itertools.islice(examples, count))
+    if not found and count is None:
         raise ValueError(f"{path} has no example.")
-    return found, lines is None
-
-
-def find_csv_delimiter(path: str, columns: Collection[str] | None, encoding: str | None = UTF_8) -> str:
-    """Detects the delimiter of a .csv file from its first row; one other than the comma is logged, once a file.
-
-    Args:
-      path, columns, encoding: see `read_rows`.
-
-    Raises:
-      ValueError: it is ambiguous: the comma gives a single column and no other delimiter is certain, or several
-        delimiters give the named columns. Says what was tried.
-    """
-    first = {delimiter: _first_row(path, delimiter, encoding) for delimiter in CSV_DELIMITERS}
-    cut = [delimiter for delimiter, fields in first.items() if len(fields) > 1]
-    found = [delimiter for delimiter in cut if columns and set(columns) <= set(first[delimiter])]
-    if not cut or (not found and "," in cut):
-        return ","  # a single column; or a required column is missing, which the caller reports
-    if columns is not None and not found:
-        found = cut
-    if len(found) == 1:
-        if found != [","] and is_first("delimiter", path, found[0]):
-            logging.info("%s: the delimiter is the %s, according to the header.", path, CSV_DELIMITERS[found[0]])
-        return found[0]
-    tried = "; ".join(f"{CSV_DELIMITERS[delimiter]}: {quoted(fields)}" for delimiter, fields in first.items())
-    raise ValueError(f"{path}, line 1: the delimiter is ambiguous: give --csv_delimiter. Tried: {tried}.")
-
-
-def _first_row(path: str, delimiter: str, encoding: str | None) -> list[str]:
-    """The first row as split by a delimiter, which may be the wrong one; empty if there is none."""
-    lines = (line + "\n" for line in _lines(path, encoding))
-    try:
-        row = next(filter(None, csv.reader(lines, delimiter=delimiter)), [])
-    except csv.Error:
-        return []
-    return [plain_name(cell) for cell in row]
-
-
-def _kind(path: str) -> str:
-    return path.rsplit(".", 1)[-1].lower()
-
-
-def _lines(path: str, encoding: str | None) -> Iterator[str]:
-    for number, line in enumerate(read_text_lines(path, encoding=encoding)):
-        yield line.removeprefix("\ufeff") if number == 0 else line
-
-
-def _csv_rows(path: str, delimiter: str, encoding: str | None) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(_LONGEST_CELL)
-    # Files that were joined have byte order marks inside, which must not hide a quotation mark.
-    opened = was_opened = None  # the line of the quotation mark that is not closed so far, and before the last line
-
-    def lines() -> Iterator[str]:
-        nonlocal opened, was_opened
-        for number, line in enumerate(_lines(path, encoding), start=1):
-            was_opened = opened
-            if marks := line.replace('""', "").count('"'):
-                opened = number if (marks % 2 == 1) != bool(opened) else None
-            yield line.lstrip("\ufeff") + "\n"
-        was_opened = opened
-
-    reader = csv.reader(lines(), delimiter=delimiter, strict=True)
-    first, header, width = 1, 0, 0
-    try:
-        for row in reader:
-            if row and (len(row) > 1 or row[0].strip()):
-                header, width = header or first, width or len(row)
-                if len(row) > width:  # read on, it would give a text its first half and a class the second
-                    raise ValueError(
-                        f"{path}, line {first}: {len(row)} columns, but line {header} has {width}. A field that "
-                        f"contains the delimiter {delimiter!r} must be in double quotes."
-                    )
-                yield first, row
-            first = reader.line_num + 1
-    except csv.Error as error:
-        if was_opened is None:
-            raise ValueError(f"{path}, line {first}: not CSV: {error}; write a quotation mark inside twice.") from None
-        raise ValueError(
-            f"{path}, line {was_opened}: not CSV: the quotation mark that opens here is not closed; one that "
-            "belongs to the text is written twice."
-        ) from None
-
-
-def _json_rows(lines: Iterator[str], path: str) -> Iterator[tuple[int, dict]]:
-    """Line number (from 1, of the row's first line) and values of each row.
-
-    A value inside of an object has a name of both: {"labels": {"label": 4.9}} also has "labels.label".
-
-    Args:
-      lines: of the file, without line breaks. path: its name in errors.
-
-    Raises:
-      ValueError: not JSON, or a row is not an object; names file and line.
-    """
-    stripped = (line.lstrip("\ufeff").strip() for line in lines)
-    numbered = ((number, line) for number, line in enumerate(stripped, start=1) if line)
-    first = next(numbered, (1, ""))
-    if first[1].startswith("["):
-        yield from _rows_of_array("\n".join([first[1], *lines]), first[0], path)
-        return
-    for number, line in itertools.chain([first] if first[1] else [], numbered):
-        yield number, _json_row(parse_json(line, path, number), path, number)
-
-
-def _rows_of_array(text: str, line: int, path: str) -> Iterator[tuple[int, dict]]:
-    """The objects of an array. line: that of the text's beginning."""
-    values = parse_json("\n" * (line - 1) + text, path)  # counts from the file's first line
-    decoder, place, counted = json.JSONDecoder(), text.index("[") + 1, 0
-    for value in values:
-        place = _BETWEEN.match(text, place).end()
-        line, counted = line + text.count("\n", counted, place), place
-        yield line, _json_row(value, path, line)
-        place = decoder.raw_decode(text, place)[1]
-
-
-def _json_row(value, path: str, line: int) -> dict:
-    if not isinstance(value, dict):
-        raise ValueError(f"{path}, line {line}: expected a JSON object, found {type(value).__name__}")
-    return value | dict(_inner_values(value, ""))
-
-
-def _inner_values(value: dict, prefix: str) -> Iterator[tuple[str, object]]:
-    for name, inner in value.items():
-        if isinstance(inner, dict):
-            yield from _inner_values(inner, f"{prefix}{name}.")
-        elif prefix:
-            yield prefix + name, inner
-
-
-def quoted(names) -> str:
-    """Names as listed in error messages."""
-    return ", ".join(map(repr, names))
+    return found, count is None
 
 
 def field_of(row: list | dict, column: Column | None, path: str, line: int, flag: str = ""):
@@ -451,9 +295,9 @@ def field_of(row: list | dict, column: Column | None, path: str, line: int, flag
 def other_delimiter(path: str, cells: Sequence) -> str:
     """The end of a message about a missing column, if a row's only cell seems to be several with another delimiter."""
     found = [name for mark, name in CSV_DELIMITERS.items() if len(cells) == 1 and mark in str(cells[0])]
-    if not found or _kind(path) in _JSON_LINES:
+    if not found or has_names(path):
         return ""
-    if _kind(path) == "csv":
+    if kind_of(path) == "csv":
         return f"; the line has the {found[0]}: give --csv_delimiter"
     return f"; the line has no tab, but the {found[0]}: name the file .csv, as others are separated by tabs"
 

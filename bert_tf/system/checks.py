@@ -15,7 +15,8 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 
-from bert_tf.system.messages import some, unheard
+from bert_tf.system.hub_files import is_on_hub, matching
+from bert_tf.system.messages import named_by, some, unheard
 from bert_tf.system.text_files import is_folder, list_files
 
 
@@ -26,7 +27,7 @@ def check_file(path: str | None, flag: str) -> None:
       FileNotFoundError: it does not exist, or is a directory. ValueError: it is empty, or in the web. Names the flag.
     """
     check_no_web_address(path or "", flag)
-    if not path or is_remote(path):
+    if not path or is_remote(path) or is_on_hub(path):
         return
     if not os.path.exists(path):
         advice = "; name one, not several" if any(sign in path for sign in "*?,") else ""
@@ -52,13 +53,16 @@ def check_input_files(patterns: str | None, flag: str) -> list[str]:
 
 
 def check_no_web_address(path: str, flag: str) -> None:
-    """Refuses what TensorFlow can't open, which would only say so after its import.
+    """Refuses what TensorFlow can't open, which would only say so after its import; downloads what is on the hub.
 
     Raises:
       ValueError: names the flag.
     """
     if path.startswith(("http://", "https://")):
         raise ValueError(f"{flag}={path} is in the web: download it first, and name the file.")
+    if is_on_hub(path):
+        with named_by(flag):
+            matching(path)
 
 
 # What each extra adds, `pip install 'bert-tf[EXTRA]'`, by the names that are imported.
@@ -142,6 +146,8 @@ def check_output_dir(path: str, flag: str) -> None:
     """
     if is_remote(path):
         return
+    if is_on_hub(path):
+        raise ValueError(f"{flag}={path}: data sets on the hub are read, not written; name a directory.")
     there = os.path.abspath(path)
     while not os.path.lexists(there):
         there = os.path.dirname(there)
@@ -211,7 +217,7 @@ def check_output_files(paths: Iterable[str], read: Iterable[str], flag: str) -> 
 
 def is_remote(path: str) -> bool:
     """Whether a path is on a file system that only TensorFlow can open."""
-    return "://" in path
+    return "://" in path and not is_on_hub(path)
 
 
 def check_different(columns: Mapping[str, str | None]) -> None:

@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from bert_tf.system import text_encodings
 from bert_tf.system.example_bytes import is_frame_head
+from bert_tf.system.hub_files import is_on_hub, local_file, matching
 from bert_tf.system.messages import some, warn_once
 
 LONGEST_LINE = 1 << 26  # bytes; lines are read whole
@@ -104,7 +105,7 @@ def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
     files = []
     for pattern in filter(None, (part.strip() for part in (patterns or "").split(","))):
         # File names may contain glob characters: if a file of exactly this name exists, it is used.
-        paths = [pattern] if exists(pattern) else sorted(_matches(pattern))
+        paths = [pattern] if not is_on_hub(pattern) and exists(pattern) else sorted(_matches(pattern))
         are_folders = in_threads(is_folder, paths)
         found = [path for path, is_folder in zip(paths, are_folders, strict=True) if not is_folder]
         if not found:
@@ -123,6 +124,8 @@ def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
 
 def _matches(pattern: str) -> list[str]:
     """The paths that a glob matches."""
+    if is_on_hub(pattern):
+        return list(matching(pattern))
     files = _gfile(pattern)
     return files.glob(pattern) if files else glob.glob(pattern, include_hidden=True)
 
@@ -326,29 +329,31 @@ def _gfile(path: str):
 
 def open_binary(path: str):
     """Opens a file to read its bytes."""
+    path = local_file(path)
     files = _gfile(path)
     return files.GFile(path, "rb") if files else open(path, "rb")
 
 
 def size_of(path: str) -> int:
     """The size of a file in bytes."""
+    path = local_file(path)
     files = _gfile(path)
     return files.stat(path).length if files else os.path.getsize(path)
 
 
 def exists(path: str) -> bool:
     """Whether there is a file or directory."""
-    return (_gfile(path) or os.path).exists(path)
+    return bool(matching(path)) if is_on_hub(path) else (_gfile(path) or os.path).exists(path)
 
 
 def is_folder(path: str) -> bool:
     """Whether there is a directory."""
-    return (_gfile(path) or os.path).isdir(path)
+    return not is_on_hub(path) and (_gfile(path) or os.path).isdir(path)
 
 
 def lines_at_beginning(path: str) -> int | None:
     """How many lines of a local file begin in its first megabyte; None if that is all of it."""
-    with open(path, "rb") as file:
+    with open(local_file(path), "rb") as file:
         content = file.read(_READ_BYTES)
     return content.count(b"\n") + 1 if len(content) == _READ_BYTES else None
 
@@ -359,7 +364,7 @@ LFS_POINTER = b"version https://git-lfs"
 _FOREIGN = {
     b"PK\x03\x04": "an Excel file or another zip archive; export it as CSV, or unpack it",
     b"\xd0\xcf\x11\xe0": "a file of Excel or Word; export it as CSV or text",
-    b"PAR1": "a Parquet file; export it as CSV or JSON lines",
+    b"PAR1": "a Parquet file; where tables are read, call it .parquet, or else export it as CSV or text",
     b"\x1f\x8b\x08": "a gzip file; unpack it: gunzip < FILE > NEW_FILE",
     b"%PDF-": "a PDF file; save its text as a text file",
     b"\x89PNG": "an image (PNG), not text",

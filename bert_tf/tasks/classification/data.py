@@ -161,8 +161,8 @@ def split_path(task: Task, split: Split, directory: str = "") -> str:
     return posixpath.join(directory, file)
 
 
-def _find_columns(task: Task, split: Split, row: list | dict, path: str, line: int) -> tuple[list, bool]:
-    """Where a file's rows have text_a, text_b, label and guid, by its first row; and whether that row is a header."""
+def _find_columns(task: Task, split: Split, row: list | dict, path: str, line: int) -> tuple[list, list | None]:
+    """Where a file's rows have text_a, text_b, label and guid, by its first row; and that row if it is a header."""
     named = isinstance(row, dict)
     header = row if split.has_header and not named else None
     if header is not None:
@@ -172,10 +172,10 @@ def _find_columns(task: Task, split: Split, row: list | dict, path: str, line: i
             advice = "; as --dev_file with --do_eval the file is scored" if task.name == "custom" else ""
             logging.warning("%s, line 1: a test set has no labels; %s is not used%s.", path, quoted(names), advice)
     if named and any(isinstance(column, int) for column in (split.text_a, split.text_b, split.label)):
-        raise ValueError(f"{path}, line {line}: JSON lines have no numbered columns; the names are {quoted(row)}")
+        raise ValueError(f"{path}, line {line}: columns with names have no numbers; the names are {quoted(row)}")
     JoinedColumns(path, split.table, not split.has_header).of(_named(row, header), line)  # the first row has all names
     columns = (split.text_a, split.text_b, split.label, split.guid)
-    return [column if named else _resolve(column, header, path) for column in columns], header is not None
+    return [column if named else _resolve(column, header, path) for column in columns], header
 
 
 def _named(row: list | dict, header: Sequence[str] | None) -> Mapping:
@@ -236,14 +236,13 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
 
 
 def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
-    columns, header, skipped, is_first = None, None, 0, split.table is not None and not split.has_header
+    columns, header, skipped, unlabeled, is_first = None, None, [], [], split.table is not None and not split.has_header
     joined = JoinedColumns(path, split.table, not split.has_header)
     equal = EqualTexts(path, split.table is not None and split.set_name == "train" and not task.is_regression)
     for index, (line, row) in enumerate(read_rows(path, split.table, split.column_names)):
         if columns is None:
-            columns, is_header = _find_columns(task, split, row, path, line)
-            if is_header:
-                header = row
+            columns, header = _find_columns(task, split, row, path, line)
+            if header is not None:
                 continue
         if split.keep and isinstance(row, list):
             column, value = split.keep
@@ -254,7 +253,10 @@ def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
         except ValueError:
             if not split.skip_short_rows:
                 raise
-            skipped += 1
+            skipped.append(line)
+            continue
+        if columns[2] is not None and task.any_case and label in (None, "-") and "-" not in task.labels:
+            unlabeled.append(line)
             continue
         cells = {"text_a": text_a, "text_b": text_b, "label": label}
         cells = {name: cells[name] for name, column in zip(cells, columns, strict=False) if column is not None}
@@ -270,8 +272,12 @@ def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
         yield InputExample(f"{split.set_name}-{index if guid is None else guid}", *texts, label, source, line)
     joined.warn_of_repeated_ids()
     equal.warn()
-    if skipped:
-        logging.warning("%s: left out rows that lack a column: %d.", path, skipped)
+    _tell_of_left_out(path, {"without a label ('-' or null)": unlabeled, "that lack a column": skipped})
+
+
+def _tell_of_left_out(path: str, rows: Mapping[str, Sequence[int]]) -> None:
+    for what, lines in ((what, lines) for what, lines in rows.items() if lines):
+        logging.warning("%s: left out rows %s: %d, the first in line %d.", path, what, len(lines), lines[0])
 
 
 def _label(task: Task, value, path: str, line: int):
@@ -289,7 +295,8 @@ def _label(task: Task, value, path: str, line: int):
         parts = map(str, value) if isinstance(value, list) else str(value).split(",")
         return tuple(_known_label(task, part, path, line) for part in map(plain_name, parts) if part)
     if value is None or value == "":
-        raise ValueError(f"{path}, line {line}: there is no label")
+        advice = "" if value == "" else "; --labels=first,second,... leaves such rows out"
+        raise ValueError(f"{path}, line {line}: there is no label{advice}")
     return _known_label(task, str(value), path, line)
 
 
@@ -341,13 +348,8 @@ def custom_split(
         raise ValueError("--text_a, --text_b and --label: give all columns by name, or all by number.")
     if not file:
         return None
-    return Split(
-        file.replace("{", "{{").replace("}", "}}"),
-        *columns,
-        set_name=set_name,
-        has_header=by_name,
-        table=table.of_set(set_name),
-    )
+    file = file.replace("{", "{{").replace("}", "}}")
+    return Split(file, *columns, set_name=set_name, has_header=by_name, table=table.of_set(set_name))
 
 
 NO_CLASSES = "Which classes are there? Give --train_file, or --labels=first,second,..."

@@ -10,6 +10,7 @@ from bert_tf.data import token_rows
 from bert_tf.data.order import permutation
 from bert_tf.data.token_rows import check_tokenizer
 from bert_tf.system.checks import list_of, list_of_names, list_of_strings, named, whole_number
+from bert_tf.system.messages import did_you_mean
 from bert_tf.tasks.classification.data import InputExample, Task
 from bert_tf.tasks.classification.encode import EncodedExamples, encode_examples
 from bert_tf.text.tokenizer import Tokenizer
@@ -47,9 +48,9 @@ def as_dataset(
     After it, `bert_tf.Predictor("reviews_model")("A lovely film.")` gives a label and probabilities.
 
     Args:
-      texts: strings: a list, an array, a column of a table.
-      labels: one for each text. With label_names their names, or for each text a list of names where several may hold;
-        without, class numbers from 0, or floats for a regression. None: nothing but texts, for `predict`.
+      texts: strings: a list, an array, a column of a table; or a table of one or two such columns.
+      labels: one for each text, or their column's name. With label_names names, or for each text a list of names where
+        several may hold; without, class numbers from 0, or floats for a regression. None: only texts, for `predict`.
       pairs: the second text of each, "" for none.
       tokenizer: that of the model.
       label_names: the names in the order of the classes, as `model.labels` has them; `fit` compares both, also of what
@@ -65,10 +66,10 @@ def as_dataset(
 
     Raises:
       TypeError: something that is not a string (None and NaN of a table with gaps are not); names its place.
-      ValueError: no texts, another number of labels or pairs than of texts, a label that is none of label_names, or
-        max_length or batch_size out of range; names place and value.
+      ValueError: no texts, more or fewer labels or pairs, an unknown label, a number out of range; names the place.
     """
     _check_settings(tokenizer, batch_size, max_length, seed)
+    texts, labels, pairs = _columns_of(texts, labels, pairs)
     examples = _examples(texts, pairs)
     names = None if label_names is None else list_of_names(label_names, "label_names")
     y = None if labels is None else _label_array(list_of(labels, "labels", "labels"), names)
@@ -78,6 +79,24 @@ def as_dataset(
     dataset = _dataset(encoded, y, batch_size, token_rows.padded_lengths(max_length), seed)
     dataset.label_names = names  # `fit` compares them with the model's
     return dataset
+
+
+def _columns_of(table, labels: Sequence | str | None, pairs: Sequence[str] | None) -> tuple:
+    """The texts, labels and pairs of a table of pandas; what is no table stays as it is."""
+    if not hasattr(table, "columns"):
+        return table, labels, pairs
+    names = list(table.columns)
+    if isinstance(labels, str):
+        if labels not in names:
+            raise ValueError(f"labels={labels!r}: the table has the columns {names}{did_you_mean(labels, names)}")
+        names.remove(labels)
+        labels = table[labels]
+    if not 1 <= len(names) <= 2 or (pairs is not None and len(names) > 1):
+        raise ValueError(
+            f"the table has the columns {names} beside the labels: choose one or two of texts, as "
+            f"table[[{', '.join(map(repr, names[:2]))}]], and give labels=table[...]"
+        )
+    return table[names[0]], labels, table[names[1]] if len(names) == 2 else pairs
 
 
 def _check_settings(tokenizer: Tokenizer, batch_size: int, max_length: int, seed: int | None) -> None:

@@ -23,7 +23,7 @@ _ALIKE = 0.8  # as `difflib` measures it: one letter of five
 _MOST_COMPARED = 100
 _SEPARATORS = {";": any, "|": any, ",": any, "/": all}  # -> which parts must be labels: "books/crime" may be one class
 _MANY_KNOWN = 0.01  # of the rows of a dev set; short texts are often the same by chance
-_MISSING = {"nan", "NaN", "<NA>", "None", "null", "NULL"}  # what programs write where there is no value
+_MISSING = {"nan", "NaN", "<NA>", "None", "null", "NULL", "-"}  # what is written where there is no value
 
 
 def check_found_labels(path: str, examples: Sequence, by_number: bool) -> None:
@@ -51,9 +51,10 @@ def check_found_labels(path: str, examples: Sequence, by_number: bool) -> None:
     _warn_of_slips(path, counts)
     _warn_of_several(path, counts, isinstance(examples[0].label, tuple))
     for label in _MISSING.intersection(counts):
-        logging.warning(
-            "%s: %d rows have the class %r: if their label is missing, leave them out.", path, counts[label], label
-        )
+        if label != "-" or "+" not in counts:
+            advice = " by --labels=... without it" if label == "-" else ""
+            logging.warning("%s: %d rows have the class %r: if their label is missing, leave them out%s.", path,
+                            counts[label], label, advice)  # fmt: skip
     if len(counts) > max(len(labels) / 2, _MANY_NUMBERS):
         logging.warning("%s: %d classes in %d rows: is --label the column of the classes?", path, len(counts),
                         len(labels))  # fmt: skip

@@ -13,10 +13,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from absl import logging
 
+from bert_tf.data.row_formats import has_names, rows_at_beginning
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.messages import is_first, some
 from bert_tf.system.text_encodings import UTF_8
-from bert_tf.system.text_files import lines_at_beginning, read_text_lines
+from bert_tf.system.text_files import read_text_lines
+from bert_tf.tasks.ner.rows import lines_of_rows
 from bert_tf.tasks.ner.tags import (
     LETTERS,
     OUTSIDE,
@@ -146,6 +148,9 @@ def read_conll(path: str, layout: Layout, scheme: str | None = None, has_tags: b
 
 
 def _lines(path: str, layout: Layout) -> Iterator[str]:
+    if has_names(path):
+        yield from lines_of_rows(path, layout.word_column, layout.tag_column, layout.encoding)
+        return
     for line in read_text_lines(path, encoding=layout.encoding):
         yield line.lstrip("\ufeff")  # also inside: in files that were joined
 
@@ -169,7 +174,7 @@ def check_beginning(path: str, layout: Layout, has_tags: bool = True) -> tuple[l
     Raises:
       ValueError: as of `read_conll`.
     """
-    checked = lines_at_beginning(path)
+    checked = rows_at_beginning(path)
     reader = _Reader(path, layout, learned_scheme(layout.tag_scheme), has_tags)
     for number, line in enumerate(_lines(path, layout), start=1):
         reader.add(line, number)

@@ -5,20 +5,24 @@ SQuAD 1.1 and 2.0, and what shares their format: XQuAD, KorQuAD, KLUE-MRC, JSQuA
 
 import bisect
 import dataclasses
+import itertools
 import json
 import re
 from collections.abc import Sequence
 
 from absl import logging
 
+from bert_tf.data.row_formats import kind_of, raw_rows, rows_at_beginning
+from bert_tf.data.tables import field_of, text_of
 from bert_tf.system.text_encodings import UTF_8
-from bert_tf.system.text_files import lines_at_beginning, parse_json, read_json, read_text_lines
+from bert_tf.system.text_files import parse_json, read_json, read_text_lines
 
 # What the original splits a context at. Other spaces (no-break, ideographic) are part of a word.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 _CHECKED = 1 << 20  # characters of a file that are checked before TensorFlow is imported
 # In JSON; strings as a whole, also one that is cut off.
 _BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+_CHECKED_ROWS = 2000  # or so many rows of questions
 _MANY_PARTS = 0.1  # the share of answers that are parts of words; in English 0.01
 _FORM = '{"data": [{"paragraphs": [{"context": "...", "qas": [{"id": "...", "question": "...", "answers": [...]}]}]}]}'
 _LISTED = 10  # the log shows this many of the answers that are not found
@@ -89,13 +93,18 @@ class SquadData:
 def read_articles(path: str, encoding: str = UTF_8, whole: bool = True) -> list[dict]:
     """The list under `data` of a SQuAD file, every part of which has been checked to be there.
 
+    Parquet and JSON lines have a question a row: id, context, question, answers (text and answer_start, lists of both).
+
     Args:
       whole: False: only the paragraphs in its first million characters.
 
     Raises:
       ValueError: not in the encoding, not JSON, or a key is missing or of another type; names the file and the place.
     """
-    root = read_json(path, object, encoding) if whole else _beginning(path, encoding)
+    if kind_of(path) in ("parquet", "jsonl", "ndjson"):
+        root = _rows_as_articles(path, encoding, whole)
+    else:
+        root = read_json(path, object, encoding) if whole else _beginning(path, encoding)
 
     def part(holder, place: str, key: str, kind: type):
         where = f"{path}: {place or 'the file'}"
@@ -132,6 +141,36 @@ def read_articles(path: str, encoding: str = UTF_8, whole: bool = True) -> list[
                 for m, answer in enumerate(part(question, inner, "answers", list)):
                     part(answer, f"{inner}.answers[{m}]", "text", str)
     return articles
+
+
+def _rows_as_articles(path: str, encoding: str, whole: bool) -> dict:
+    """Rows of one question each as a SQuAD file would have them; those that follow each other share their context.
+
+    Where some questions have answers, those without are impossible; where none has, answers are not known.
+    """
+    paragraphs, questions = [], []
+    for number, row in itertools.islice(raw_rows(path, None, None, encoding), None if whole else _CHECKED_ROWS):
+        context, question = (
+            text_of(field_of(row, name, path, number), path, number, name) for name in ("context", "question")
+        )
+        one = {"question": question} | {key: row[key] for key in ("id", "guid", "is_impossible") if key in row}
+        answers = row.get("answers")
+        if isinstance(answers, dict):
+            parts = (field_of(row, f"answers.{name}", path, number) for name in ("text", "answer_start"))
+            answers = [dict(zip(("text", "answer_start"), pair, strict=False)) for pair in zip(*parts, strict=False)]
+        if answers is not None:
+            one["answers"] = answers
+        if not paragraphs or paragraphs[-1]["context"] != context:
+            paragraphs.append({"context": context, "qas": []})
+        paragraphs[-1]["qas"].append(one)
+        questions.append(one)
+    are_known = any(one.get("answers") for one in questions)
+    for one in questions:
+        if not are_known:
+            one.pop("answers", None)
+        elif "answers" in one:
+            one.setdefault("is_impossible", not one["answers"])
+    return {"data": [{"paragraphs": paragraphs}]}
 
 
 def _beginning(path: str, encoding: str) -> dict:
@@ -188,7 +227,7 @@ def check_beginning(
     """
     counts, has_text, example = [], False, None
     for path in paths:
-        whole = lines_at_beginning(path) is None
+        whole = rows_at_beginning(path) is None
         found = read_squad_examples([path], is_training, version_2_with_negative, encoding=encoding, whole=whole)
         if whole and not found.examples:
             if not found.skipped:

@@ -124,7 +124,7 @@ def record(**changes):
         ("a.csv", SWAG, Columns("sent1", None, ("ending0", "ending9"), "label"), "line 2: no 'ending9'"),
         ("a.csv", SWAG, Columns("sent1", None, ("ending",), "gold"), "line 2: no 'gold'"),
         ("a.csv", SWAG.replace("sent2", "sent1"), None, "line 1: the column 'sent1' appears twice"),
-        ("a.jsonl", lines(record()), NUMBERED, "line 1: JSON lines have no numbered columns"),
+        ("a.jsonl", lines(record()), NUMBERED, "line 1: columns with names have no numbers"),
         ("a.jsonl", lines(record(choices=["x"])), None, "line 1: at least two choices are needed; found 1"),
         ("a.jsonl", lines(record(choices=["x", None])), None, "line 1: expected a string, found None"),
         ("a.jsonl", lines(record(context=3)), None, "line 1: expected a string, found 3"),

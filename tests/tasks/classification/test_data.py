@@ -341,7 +341,7 @@ def test_custom_rows_with_mistakes(tmp_path, name, content, message):
 def test_numbers_for_columns_that_have_names_only(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "x", "label": 1}\n')
-    with pytest.raises(ValueError, match=r"a\.jsonl, line 1: JSON lines have no numbered columns; .*'text', 'label'"):
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 1: columns with names have no numbers; .*'text', 'label'"):
         data.custom_task(str(path), None, None, text_a="0", label="1")
 
 

@@ -48,6 +48,20 @@ def test_rows_are_the_tokenizers(english):
     }
 
 
+def test_a_table_is_texts_and_perhaps_labels(english):
+    table = pandas.DataFrame({"a": TEXTS, "label": [0, 1, 0, 1, 0], "b": TEXTS[::-1]})
+    expected = as_dataset(TEXTS, table.label, pairs=TEXTS[::-1], tokenizer=english, batch_size=5)
+    for dataset in (
+        as_dataset(table, "label", tokenizer=english, batch_size=5),
+        as_dataset(table[["a", "b"]], table.label, tokenizer=english, batch_size=5),
+    ):
+        [(features, labels)], [(wanted, wanted_labels)] = list(dataset), list(expected)
+        assert labels.numpy().tolist() == wanted_labels.numpy().tolist()
+        assert {name: values.numpy().tolist() for name, values in features.items()} == {
+            name: values.numpy().tolist() for name, values in wanted.items()
+        }
+
+
 def test_a_batch_is_as_wide_as_its_longest_text_needs(english):
     texts = ["word " * count for count in (3, 40, 90)]
     widths = [
@@ -105,7 +119,8 @@ def test_labels(english):
     ({"texts": ["a", float("nan")]}, TypeError, r"texts\[1\] is nan \(float\), not a string"),
     ({"texts": "a text"}, TypeError, "texts must be a list of strings, not a single string"),
     ({"texts": []}, ValueError, "there are no texts"),
-    ({"texts": pandas.DataFrame({"text": TEXTS})}, TypeError, "not a DataFrame: give one of its columns"),
+    ({"texts": pandas.DataFrame({"a": TEXTS, "b": TEXTS, "c": TEXTS})}, ValueError, r"\['a', 'b', 'c'\] beside"),
+    ({"texts": pandas.DataFrame({"text": TEXTS, "kind": TEXTS}), "labels": "kin"}, ValueError, "did you mean 'kind'"),
     ({"labels": "good"}, TypeError, "labels must be a list of labels, not a single string"),
     ({"labels": ["good"] * 5, "label_names": "bad,good"}, TypeError, r"label_names .*: write \['bad', 'good'\]"),
     ({"labels": [0] * 5, "label_names": [0, 1]}, TypeError, r"label_names must be names, not \[0, 1\]"),

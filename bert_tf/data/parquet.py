@@ -1,0 +1,111 @@
+"""Rows of Parquet files, by pyarrow, with the names of classes that Hugging Face's `datasets` writes into them."""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+
+from absl import logging
+
+from bert_tf.system.checks import is_remote
+from bert_tf.system.hub_files import local_file
+from bert_tf.system.messages import is_first, some
+from bert_tf.system.text_files import foreign_kind, open_binary, parse_json, read_bytes, understood
+
+_AT_ONCE = 1000  # rows
+_MAGIC = b"PAR1"
+_OF_JSON = re.compile("u?int|float|double|halffloat|bool|large_string|string|null")
+
+
+def count(path: str) -> int:
+    """The number of rows, from the end of the file alone.
+
+    Raises:
+      ValueError: see `rows`.
+    """
+    with _opened(path) as file:
+        return file.metadata.num_rows
+
+
+def rows(path: str) -> Iterator[dict]:
+    """The rows by the names of their columns, in the values of JSON; dates and the like are strings.
+
+    Columns of bytes, such as images, are left out. A number that `datasets` takes for a class (ClassLabel) becomes the
+    name that the file's metadata give it, and -1, which stands for none, becomes None.
+
+    Raises:
+      ValueError: no Parquet, or damaged; names the file.
+    """
+    with _opened(path) as file, understood(path):
+        schema = file.schema_arrow
+        kinds = {field.name: list(map(str, _leaves(field.type))) for field in schema}
+        left_out = [name for name, leaves in kinds.items() if any("binary" in leaf for leaf in leaves)]
+        if left_out and is_first("bytes", path):
+            logging.info("%s: left out columns of bytes: %s.", path, some(left_out))
+        changed = {name: str for name, leaves in kinds.items() if not all(map(_OF_JSON.match, leaves))}
+        changed |= _named_classes(schema, path)
+        columns = [name for name in kinds if name not in left_out] if left_out else None
+        for batch in file.iter_batches(_AT_ONCE, columns=columns):
+            for row in batch.to_pylist():
+                for name, change in changed.items():
+                    if row.get(name) is not None:
+                        row[name] = change(row[name])
+                yield row
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator:
+    """The file for pyarrow, whose errors become a ValueError that names it."""
+    with open_binary(path) as file:
+        beginning = file.read(1000)
+    if not beginning.startswith(_MAGIC):
+        raise ValueError(f"{path} is {foreign_kind(beginning) or 'no Parquet file, although it is called so'}.")
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        source = pyarrow.BufferReader(read_bytes(path)) if is_remote(path) else pyarrow.OSFile(local_file(path))
+        with parquet.ParquetFile(source) as file:
+            yield file
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path} is damaged or not complete: it can't be read as Parquet ({reason:.200}).") from None
+
+
+def _leaves(kind) -> list:
+    """The types of single values in a type of pyarrow."""
+    kind = getattr(kind, "value_type", kind) if not kind.num_fields else kind  # of a dictionary
+    return [leaf for k in range(kind.num_fields) for leaf in _leaves(kind.field(k).type)] or [kind]
+
+
+def _named_classes(schema, path: str) -> dict[str, Callable]:
+    """The columns of classes, and what turns their numbers into names."""
+    text = (schema.metadata or {}).get(b"huggingface")
+    features = parse_json(text.decode(), path)["info"]["features"] if text else {}
+    found = {}
+    for column, feature in features.items():
+        names: list[str] = []
+        if column in schema.names and (namer := _namer(feature, names)):
+            found[column] = namer
+            shown = some([f"{number} {name}" for number, name in enumerate(names)])
+            if is_first("classes", column, shown):
+                logging.info("%s: the file names the numbers in %r, and the names are read: %s.", path, column, shown)
+    return found
+
+
+def _namer(feature, found: list[str]) -> Callable | None:
+    """What turns a value into one with the names of its classes; None: it has none.
+
+    Args:
+      feature: of `datasets`, as JSON. found: the names are appended to it.
+    """
+    if isinstance(feature, list):  # as older versions write a list
+        feature = {"feature": feature[0]}
+    if feature.get("_type") == "ClassLabel":
+        names = feature["names"]
+        found += names
+        return lambda value: None if value in (None, -1) else names[value]
+    if "_type" not in feature and "feature" not in feature:  # an object
+        inner = {name: namer for name, one in feature.items() if (namer := _namer(one, found))}
+        return inner and (lambda value: value and value | {name: namer(value[name]) for name, namer in inner.items()})
+    one = _namer(feature["feature"], found) if isinstance(feature.get("feature"), dict) else None
+    return one and (lambda values: values and list(map(one, values)))

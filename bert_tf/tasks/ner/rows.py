@@ -1,0 +1,44 @@
+"""Sentences in rows of Parquet or JSON, tokens and ner_tags as in Hugging Face's data sets, as lines in CoNLL style."""
+
+import re
+from collections.abc import Iterator
+
+from bert_tf.data.row_formats import quoted, raw_rows
+
+
+def lines_of_rows(path: str, word_column: int, tag_column: int, encoding: str) -> Iterator[str]:
+    """The lines of a file whose columns are the lists of each row, and a blank line after each row.
+
+    Lists of another length, which are neither the words nor the tags, have "_" where they are too short.
+
+    Args:
+      word_column, tag_column: numbers among the columns of lists, from 0; negative ones count from the end.
+
+    Raises:
+      ValueError: a row has no such lists, or not as many words as tags; names file and row. Or see `raw_rows`.
+    """
+    columns = {"word_column": word_column, "tag_column": tag_column}
+    for number, row in raw_rows(path, None, None, encoding):
+        yield from _lines_of_row(row, columns, f"{path}, line {number}")
+
+
+def _lines_of_row(row: dict, columns: dict[str, int], place: str) -> Iterator[str]:
+    """See `lines_of_rows`. columns: flag -> number. place: of the row, for messages."""
+    lists = {name: cells for name, cells in row.items() if isinstance(cells, list)}
+    if not lists:
+        raise ValueError(f"{place}: no column has lists, as of words and tags; there are {quoted(row)}.")
+    chosen = {}
+    for flag, column in columns.items():
+        if not -len(lists) <= column < len(lists):
+            raise ValueError(f"{place}: no column --{flag}={column}; those of lists are {quoted(lists)}, from 0.")
+        chosen[flag] = list(lists)[column]
+    words, tags = (lists[name] for name in chosen.values())
+    if len(words) != len(tags):
+        raise ValueError(
+            f"{place}: {len(words)} words in {chosen['word_column']!r}, {len(tags)} tags in {chosen['tag_column']!r}. "
+            f"--word_column and --tag_column say which columns of lists are meant, from 0: {quoted(lists)}."
+        )
+    for k in range(len(words)):
+        cells = (cells[k] if k < len(cells) else "_" for cells in lists.values())
+        yield "\t".join("" if cell is None else re.sub(r"[\t\r\n]", " ", str(cell)) for cell in cells)
+    yield ""

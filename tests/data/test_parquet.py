@@ -1,0 +1,183 @@
+"""Rows of Parquet files: values, names of classes, what is refused, and how the tasks read them."""
+
+import datetime
+import decimal
+import json
+
+import pytest
+from helpers.parquet import parquet_of
+
+from bert_tf.data import parquet, row_formats
+from bert_tf.data.tables import TableSettings, named_rows, read_rows
+from bert_tf.tasks.classification.data import check_examples, custom_task, read_examples
+from bert_tf.tasks.ner.data import Layout, check_beginning, read_conll
+from bert_tf.tasks.squad.data import read_squad_examples
+
+LIST = {"feature": {"names": ["O", "B-PS", "I-PS"], "_type": "ClassLabel"}, "_type": "Sequence"}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "train.parquet"
+
+
+def test_values_are_those_of_json(path, caplog):
+    row = {"text": " a\u00a0", "labels": {"label": 4.9, "real-label": None}, "day": datetime.date(2026, 11, 26),
+           "price": decimal.Decimal("1.50"), "image": {"bytes": b"\xff", "path": "x.png"}, "of": ["b ", "c"],
+           "n": None}  # fmt: skip
+    path.write_bytes(parquet_of([row, row | {"day": None, "n": 3}]))
+    with caplog.at_level("INFO"):
+        (one, first, _), (two, second, _) = named_rows(str(path), ["text"], TableSettings())
+    assert (one, two) == (1, 2)
+    assert json.loads(json.dumps(first)) == first == {
+        "text": "a", "labels": row["labels"], "labels.label": 4.9, "labels.real-label": None, "day": "2026-11-26",
+        "price": "1.50", "of": ["b", "c"], "n": None,
+    }  # fmt: skip
+    assert (second["day"], second["n"]) == (None, 3)
+    assert "train.parquet: left out columns of bytes: image." in caplog.text
+
+
+def test_numbers_of_classes_have_the_names_in_the_file(path, caplog):
+    rows = [{"text": "x", "label": 1, "tags": [0, 2], "inner": {"label": 0, "n": 7}}, {"text": "y", "label": -1}]
+    classes = {"label": ["no", "yes"], "tags": LIST, "inner": {"label": LIST["feature"], "n": {"_type": "Value"}}}
+    path.write_bytes(parquet_of(rows, **classes))
+    with caplog.at_level("INFO"):
+        (_, first), (_, second) = read_rows(str(path))
+    assert (first["label"], first["tags"], first["inner.label"], first["inner.n"]) == ("yes", ["O", "I-PS"], "O", 7)
+    assert (second["label"], second["tags"], second["inner"]) == (None, None, None)
+    assert "the file names the numbers in 'label', and the names are read: 0 no, 1 yes." in caplog.text
+    path.write_bytes(parquet_of([{"label": 2}], label=["no", "yes"]))
+    with pytest.raises(ValueError, match=r"train\.parquet: a value in it.* not of the expected kind"):
+        list(read_rows(str(path)))
+
+
+def test_damaged_files_and_those_of_other_kinds(path):
+    good = parquet_of([{"text": f"text {number}", "label": "a"} for number in range(100)])
+    cases = {
+        good[:-9]: "train.parquet is damaged or not complete: it can't be read as Parquet",
+        good[:4] + b"z" * 60 + good[64:]: "train.parquet is damaged or not complete",
+        b"": "train.parquet is no Parquet file, although it is called so",
+        b"text,label\na,b\n": "train.parquet is no Parquet file, although it is called so",
+        b"version https://git-lfs.github.com/spec/v1\n": "train.parquet is a pointer of Git LFS",
+    }
+    for content, message in cases.items():
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            list(read_rows(str(path)))
+    text = path.with_name("train.csv")
+    text.write_bytes(good)
+    with pytest.raises(ValueError, match=r"train\.csv is a Parquet file; where tables are read, call it \.parquet"):
+        list(read_rows(str(text)))
+    with pytest.raises(ValueError, match=r"a\.xlsx: \.xlsx is not supported\. Save it as CSV"):
+        list(read_rows("a.xlsx"))
+
+
+@pytest.mark.parametrize(("rows", "columns", "message"), [
+    ([{"text": "a", "label": "x"}], {"label": "lable"}, r"line 1: no 'lable'; found .*; did you mean 'label'\?"),
+    ([{"text": "a", "label": "x"}, {"text": None, "label": "y"}], {}, "line 2: expected a string, found None in 'tex"),
+    ([{"text": 3, "label": "x"}], {}, "line 1: expected a string, found 3 in 'text'"),
+    ([{"text": "a", "label": None}], {}, "line 1: there is no label; --labels=first,second,... leaves such rows out"),
+    ([{"text": "a", "label": "x"}], {"text_a": "0", "label": "1"}, "line 1: columns with names have no numbers; the n"),
+    ([{"text": "a", "label": "x"}], {}, "only one class, 'x'"),
+    ([], {}, "has no example"),
+])  # fmt: skip
+def test_what_a_classifier_refuses(path, rows, columns, message):
+    path.write_bytes(parquet_of(rows))
+    with pytest.raises(ValueError, match=message):
+        custom_task(str(path), None, None, **{"text_a": "text", "label": "label", **columns})
+
+
+def test_rows_without_a_label_are_left_out_where_labels_are_named(path, caplog):
+    rows = [{"text": text, "label": label} for text, label in zip("abcd", [0, -1, 1, -1], strict=True)]
+    path.write_bytes(parquet_of(rows, label=["no", "yes"]))
+    task = custom_task(str(path), None, None, text_a="text", label="label", labels=["no", "yes"])
+    assert [one.label for one in read_examples(task, task.train)] == ["no", "yes"]
+    assert "train.parquet: left out rows without a label ('-' or null): 2, the first in line 2." in caplog.text
+
+
+def test_the_beginning_of_a_large_file_is_checked(path, monkeypatch):
+    monkeypatch.setattr(row_formats, "_CHECKED", 20)
+    rows = [{"text": "a", "label": "xy"[number % 2]} for number in range(20)]
+    path.write_bytes(parquet_of(rows))
+    task = custom_task(str(path), None, None, text_a="text", label="label")
+    found, are_all = check_examples(task, task.train)
+    assert (len(found), are_all) == (20, True)
+    path.write_bytes(parquet_of([*rows, {"text": None, "label": "x"}]))
+    found, are_all = check_examples(task, task.train)
+    assert (len(found), are_all) == (20, False)
+    assert parquet.count(str(path)) == 21
+
+
+def test_a_file_on_a_remote_file_system(path):
+    """A file of TensorFlow's, which pyarrow can't open itself."""
+    import tensorflow as tf
+
+    content = parquet_of([{"text": "a"}])
+    with tf.io.gfile.GFile("ram://folder/a.parquet", "wb") as file:
+        file.write(content)
+    assert list(read_rows("ram://folder/a.parquet")) == [(1, {"text": "a"})]
+
+
+def test_sentences_of_words_and_tags(path):
+    rows = [{"sentence": "홍 길동", "tokens": ["홍", " ", "길"], "pos": [1, 2], "ner_tags": [1, 2, 2]},
+            {"sentence": "a", "tokens": ["a\tb"], "pos": [1], "ner_tags": [0]}]  # fmt: skip
+    path.write_bytes(parquet_of(rows, ner_tags=LIST))
+    read = read_conll(str(path), Layout())
+    assert [(one.words, one.tags) for one in read.sentences] == [
+        (["홍", " ", "길"], ["B-PS", "I-PS", "I-PS"]), (["a b"], ["O"]),
+    ]  # fmt: skip
+    assert read.lines[:2] == ["홍\t1\tB-PS", " \t2\tI-PS"]
+    assert check_beginning(str(path), Layout()) == (read.sentences, True)
+    lines = path.with_name("train.jsonl")
+    lines.write_text(json.dumps({"tokens": ["a", "b"], "ner_tags": ["B-X", "O"]}) + "\n")
+    assert read_conll(str(lines), Layout()).sentences[0].tags == ["B-X", "O"]
+    for row, layout, message in (
+        (
+            rows[0],
+            Layout(tag_column=1),
+            r"line 1: 3 words in 'tokens', 2 tags in 'pos'\. --word_column and --tag_colum",
+        ),
+        (rows[0], Layout(tag_column=5), "line 1: no column --tag_column=5; those of lists are 'tokens', 'pos', 'ner_t"),
+        ({"text": "a"}, Layout(), "line 1: no column has lists, as of words and tags; there are 'text'"),
+        ({"tokens": ["a", None], "ner_tags": ["O", "O"]}, Layout(), "the word .* is empty"),
+    ):
+        path.write_bytes(parquet_of([row]))
+        with pytest.raises(ValueError, match=message):
+            read_conll(str(path), layout)
+
+
+def question(number, context="Seoul is a city.", text=("Seoul",), start=(0,), **more):
+    answers = {"text": list(text), "answer_start": list(start)}
+    return {"id": f"q{number}", "title": "t", "context": context, "question": "Which?", "answers": answers} | more
+
+
+def test_questions(path):
+    rows = [question(1), question(2, text=("city",), start=(11,)), question(3, "Busan, too.", ("Busan",), (0,))]
+    path.write_bytes(parquet_of(rows))
+    read = read_squad_examples([str(path)], is_training=True)
+    assert [(one.qas_id, one.orig_answer_text, one.answer_start) for one in read.examples] == [
+        ("q1", "Seoul", 0), ("q2", "city", 11), ("q3", "Busan", 0),
+    ]  # fmt: skip
+    assert [len(entry["qas"]) for entry in read.articles[0]["paragraphs"]] == [2, 1]
+    lines = path.with_name("train.jsonl")
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_squad_examples([str(lines)], is_training=True) == read
+    path.write_bytes(parquet_of([*rows, question(4, text=(), start=())]))
+    assert [one.is_impossible for one in read_squad_examples([str(path)], True, True).examples] == [False] * 3 + [True]
+    with pytest.raises(ValueError, match="train.parquet is SQuAD 2.0 data: 1 of its 4 questions have no answer"):
+        read_squad_examples([str(path)], is_training=True)
+    path.write_bytes(parquet_of([question(1, text=(), start=())]))
+    assert read_squad_examples([str(path)], is_training=False).unanswered.startswith("1 questions have no answers")
+
+
+@pytest.mark.parametrize(("row", "message"), [
+    ({"question": "q", "contexts": "c"}, r"line 1: no 'context'; found .*; did you mean 'contexts'\?"),
+    (question(1) | {"question": None}, "line 1: expected a string, found None in 'question'"),
+    (question(1) | {"answers": {"text": ["Seoul"]}}, "line 1: no 'answers.answer_start'"),
+    (question(1) | {"answers": "Seoul"}, '"answers" is not a list but "Seoul"'),
+    (question(1) | {"id": None}, '"id" is not a string but null'),
+])  # fmt: skip
+def test_rows_that_are_no_questions(path, row, message):
+    path.write_bytes(parquet_of([row]))
+    with pytest.raises(ValueError, match=message):
+        read_squad_examples([str(path)], is_training=True)

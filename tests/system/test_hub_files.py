@@ -1,0 +1,82 @@
+"""Data sets on the hub: what is downloaded and told, globs, revisions, without connection, and what does not exist."""
+
+import pytest
+from helpers.hub import COMMIT, forget, hub_of
+from helpers.parquet import parquet_of
+
+from bert_tf.data.tables import read_rows
+from bert_tf.system import checks, text_files
+
+SET = "hf://datasets/owner/name"
+FILES = {
+    "nli/train-00000-of-00002.parquet": parquet_of([{"text": "a"}, {"text": "b"}]),
+    "nli/train-00001-of-00002.parquet": parquet_of([{"text": "c"}]),
+    "nli/deep/train-2.parquet": parquet_of([{"text": "d"}]),
+    "ratings.txt": b"id\tdocument\n1\tgood\n",
+    "README.md": b"about",
+}
+
+
+@pytest.fixture
+def requests(monkeypatch, tmp_path):
+    with hub_of(monkeypatch, tmp_path, {"owner/name": FILES}) as requests:
+        yield requests
+
+
+def test_a_glob_is_one_table(requests, caplog):
+    with caplog.at_level("INFO"):
+        checks.check_file(f"{SET}/nli/train-*.parquet", "--train_file")
+    size = sum(len(FILES[name]) for name in FILES if name.startswith("nli/train-")) / 1e6
+    assert (
+        f"train-*.parquet: 2 file(s) of commit {COMMIT[:8]}; 2 to download from the hub ({size:.1f} MB)" in caplog.text
+    )
+    asked = len(requests)
+    rows = [(1, {"text": "a"}), (2, {"text": "b"}), (3, {"text": "c"})]
+    assert list(read_rows(f"{SET}/nli/train-*.parquet")) == rows
+    assert len(requests) == asked  # the hub is asked once in a process
+    assert not any("README" in path or "deep" in path for path in requests)
+    forget()
+    with caplog.at_level("INFO"):
+        assert list(read_rows(f"{SET}/nli/train-*.parquet")) == rows
+    assert "; 0 to download from the hub (0.0 MB)" in caplog.text
+
+
+def test_files_of_text(requests):
+    path = f"{SET}@refs/convert/parquet/ratings.txt"
+    assert list(read_rows(path)) == [(1, ["id", "document"]), (2, ["1", "good"])]
+    assert any("/revision/refs%2Fconvert%2Fparquet" in path for path in requests)
+    assert text_files.list_files(f"{SET}/*.txt,{SET}/README.md") == [f"{SET}/ratings.txt", f"{SET}/README.md"]
+    assert checks.check_input_files(f"{SET}/*.txt", "--train_file") == [f"{SET}/ratings.txt"]
+    assert text_files.size_of(f"{SET}/ratings.txt") == len(FILES["ratings.txt"])
+    with pytest.raises(ValueError, match=r"\* matches 2 files: .*README.md, .*ratings.txt; name one"):
+        list(read_rows(f"{SET}/*"))
+
+
+@pytest.mark.parametrize(("address", "message"), [
+    (f"{SET}s/a.txt", "the data set owner/names is not on the hub; if it is private, set HF_TOKEN"),
+    (f"{SET}/rating.txt", r"no file matches; there are .*; did you mean 'ratings.txt'\?"),
+    (f"{SET}/nli/dev-*.parquet", "no file matches; there are nli/train-00000-of-00002.parquet, nli/train-00001-of-00"),
+    ("hf://datasets/name/a.txt", "an address on the hub is hf://datasets/OWNER/NAME/FILE, or hf://datasets/OWNER/NAM"),
+])  # fmt: skip
+def test_what_is_not_there(requests, address, message):
+    for check in (checks.check_file, checks.check_input_files):
+        with pytest.raises(ValueError, match=f"--train_file: {address.replace('*', '.')}: {message}"):
+            check(address, "--train_file")
+
+
+def test_without_connection_the_cache_is_read(requests, caplog, monkeypatch):
+    list(read_rows(f"{SET}/nli/train-*.parquet"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    forget()
+    requests.clear()
+    assert len(list(read_rows(f"{SET}/nli/train-*.parquet"))) == 3
+    assert requests == []
+    assert "the hub can't be reached, and the files in the cache are taken (" in caplog.text
+    for address in (f"{SET}/ratings.txt", "hf://datasets/owner/other/a.txt"):
+        with pytest.raises(ValueError, match="can't be reached, and the cache does not have all files that are meant"):
+            list(read_rows(address))
+
+
+def test_nothing_is_written_there(tmp_path):
+    with pytest.raises(ValueError, match=r"--output_dir=hf:.*: data sets on the hub are read, not written"):
+        checks.check_output_dir(f"{SET}/out", "--output_dir")
