@@ -253,8 +253,8 @@ AT_MOST = {
     "lines of bert_tf/ and the scripts": 49_963,
     "of these code": 32_240,
     "lines of tests/": 44_305,
-    "modules that a fine-tuning run loads": 81,
-    "modules that Predictor loads": 61,
+    "modules that a fine-tuning run loads": 84,
+    "modules that Predictor loads": 64,
     "lines of a file": 500,
     "lines of a function": 60,
 }

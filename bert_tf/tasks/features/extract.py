@@ -21,7 +21,7 @@ from absl import logging
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows, watch_unknown
 from bert_tf.models import initialize, kernels
-from bert_tf.models.layers import normalized
+from bert_tf.models.layers import drawn_late, normalized
 from bert_tf.models.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.task_models import BertModel
 from bert_tf.system.messages import named_by, progress_bar
@@ -389,7 +389,7 @@ def run(settings: FeatureSettings) -> None:
         )
     strategy = distribution.set_up_devices(settings)
     distribution.check_batch_size(settings.batch_size, strategy, 1, "batch_size")
-    with layers.drawn_late():
+    with drawn_late():
         with strategy.scope():
             model = BertModel(files.config, dtype=DTYPE_POLICIES[settings.dtype])
             model.build()
