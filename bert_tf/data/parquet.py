@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from absl import logging
 
-from bert_tf.system.checks import is_remote
+from bert_tf.system.checks import check_extra, is_remote
 from bert_tf.system.hub_files import local_file
 from bert_tf.system.messages import is_first, some
 from bert_tf.system.text_files import foreign_kind, open_binary, parse_json, read_bytes, understood
@@ -59,6 +59,7 @@ def _opened(path: str) -> Iterator:
         beginning = file.read(1000)
     if not beginning.startswith(_MAGIC):
         raise ValueError(f"{path} is {foreign_kind(beginning) or 'no Parquet file, although it is called so'}.")
+    check_extra("parquet", path)
     import pyarrow
     from pyarrow import parquet
 
