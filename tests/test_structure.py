@@ -252,7 +252,7 @@ def test_only_main_reads_flags():
 AT_MOST = {
     "lines of bert_tf/ and the scripts": 49_965,
     "of these code": 32_242,
-    "lines of tests/": 44_305,
+    "lines of tests/": 44_450,
     "modules that a fine-tuning run loads": 84,
     "modules that Predictor loads": 64,
     "lines of a file": 500,

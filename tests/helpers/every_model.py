@@ -4,6 +4,7 @@ import numpy as np
 
 from bert_tf.models.baselines import BaselineClassifier, create_config
 from bert_tf.models.config import BertConfig
+from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
 from bert_tf.models.electra import ElectraDiscriminator, ElectraPretrainer
 from bert_tf.models.families import ElectraConfig
 from bert_tf.models.question_heads import ElectraForQuestionAnswering
@@ -17,6 +18,7 @@ from bert_tf.models.task_models import (
     BertForSequenceClassification,
     BertForTokenClassification,
 )
+from bert_tf.training.optimization import create_optimizer
 
 ROWS, LENGTH, VOCAB = 4, 6, 40
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -65,3 +67,32 @@ MODELS = {
         inputs(label_ids=zeros()),
     ),
 }
+
+
+def adapted():
+    model = BertForSequenceClassification(CONFIG, 5)
+    model.bert.add_lora(4, 8.0)
+    return model
+
+
+def taught():
+    student, teacher = BertForMaskedLM(CONFIG), BertForMaskedLM(CONFIG)
+    for model in (student, teacher):
+        model.build()
+    return TaughtLanguageModel(student, teacher, LanguageDistillation())
+
+
+# And with adapters, and with a teacher.
+CASES = {**MODELS, "adapted": (adapted, MODELS["classifier"][1]), "taught": (taught, MODELS["masked"][1])}
+
+
+def trained(strategy, case: str) -> tuple:
+    """A model with its optimizer, made for a strategy, and its batch."""
+    make, features = CASES[case]
+    with strategy.scope():
+        model = make()
+        if not isinstance(model, TaughtLanguageModel):
+            model.build()
+        optimizer = create_optimizer("adamw", 1e-3, 10, 1)
+        optimizer.build(model.trainable_variables)
+    return model, optimizer, features

@@ -5,13 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 import tensorflow as tf
-from helpers.every_model import CONFIG, MODELS, ROWS
+from helpers.every_model import CASES, ROWS, trained
 from helpers.slow import slow
 from helpers.training_steps import feed, one_device, trainer_of
-
-from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
-from bert_tf.models.task_models import BertForMaskedLM, BertForSequenceClassification
-from bert_tf.training.optimization import create_optimizer
 
 
 def gpus(count: int) -> tf.distribute.Strategy:
@@ -20,20 +16,6 @@ def gpus(count: int) -> tf.distribute.Strategy:
     return tf.distribute.OneDeviceStrategy(names[0]) if count == 1 else tf.distribute.MirroredStrategy(names)
 
 
-def adapted():
-    model = BertForSequenceClassification(CONFIG, 5)
-    model.bert.add_lora(4, 8.0)
-    return model
-
-
-def taught():
-    student, teacher = BertForMaskedLM(CONFIG), BertForMaskedLM(CONFIG)
-    for model in (student, teacher):
-        model.build()
-    return TaughtLanguageModel(student, teacher, LanguageDistillation())
-
-
-CASES = {**MODELS, "adapted": (adapted, MODELS["classifier"][1]), "taught": (taught, MODELS["masked"][1])}
 OPTIONS = {
     "plain": {},
     "all": {"gradient_accumulation_steps": 2, "recompute": True, "scale": 1024.0, "skip_nonfinite_steps": True},
@@ -45,14 +27,8 @@ USUAL = {1: ("pretraining", "plain"), 2: ("classifier", "all")}  # by the number
 @functools.cache
 def loop_of(strategy_of, replicas: int, case: str, options: str) -> tuple:
     """The body and the condition of the loop of steps, and the graph's functions by their names."""
-    make, features = CASES[case]
     strategy = strategy_of(replicas)
-    with strategy.scope():
-        model = make()
-        if not isinstance(model, TaughtLanguageModel):
-            model.build()
-        optimizer = create_optimizer("adamw", 1e-3, 10, 1)
-        optimizer.build(model.trainable_variables)
+    model, optimizer, features = trained(strategy, case)
     trainer = trainer_of(model, optimizer, strategy=strategy, batch_size=ROWS, **OPTIONS[options])
     iterator = feed(strategy, tf.data.Dataset.from_tensors(features).repeat())
     graph = trainer.steps.get_concrete_function(iterator, tf.constant(1)).graph.as_graph_def()
@@ -141,7 +117,7 @@ def test_whether_the_loop_goes_on_depends_on_no_gradient(strategy_of, replicas):
 def test_batches_wait_on_the_gpus(replicas):
     """The strategy's iterators copy them there ahead."""
     assert isinstance(
-        feed(gpus(replicas), tf.data.Dataset.from_tensors(MODELS["next"][1])), tf.distribute.DistributedIterator
+        feed(gpus(replicas), tf.data.Dataset.from_tensors(CASES["next"][1])), tf.distribute.DistributedIterator
     )
     body, _, functions = loop_of(gpus, replicas, *USUAL[replicas])
     nexts = [node for node in operations(body, functions) if node.op == "IteratorGetNext"]
