@@ -28,8 +28,8 @@ from absl import flags, logging
 
 from bert_tf.data import record_files
 from bert_tf.pretraining import corpus, corpus_formats
+from bert_tf.pretraining.model_vocabulary import check_vocabulary, tokenizer_of
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings, settings_of_records
-from bert_tf.pretraining.vocabulary_files import check_vocabulary, tokenizer_of
 from bert_tf.system import checks, script
 from bert_tf.system.declare import declared_in, define_flags, flags_given, settings_of
 from bert_tf.system.messages import unheard

@@ -19,7 +19,6 @@ from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.directory import ModelFiles, needed_config
 from bert_tf.models.families import ElectraConfig, family_of, family_of_variables, is_encoder_variable
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
-from bert_tf.models.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.variable_names import HIDDEN_LAYER
 from bert_tf.system.checks import check_names, folder_of, list_of_names, named, path_of, true_or_false
 from bert_tf.system.text_files import exists
@@ -31,6 +30,8 @@ from bert_tf.weights.tensor_files import Weights
 
 if TYPE_CHECKING:
     import keras
+
+    from bert_tf.models.sentence_settings import SentenceSettings
 
 _FILES_ATTRIBUTE = "_pretrained_files"
 
@@ -237,7 +238,7 @@ def from_pretrained(
     outputs = weights.shapes[layer][0] if (layer := head_config.layer_in(weights)) else None
     if HIDDEN_LAYER[0] in weights.shapes and not (config.classifier_act or head.hidden_act):
         head = dataclasses.replace(head, hidden_act="gelu_erf")
-    files.sentences = read_settings(files.directory) if "pooling" in taken else None
+    files.sentences = _sentences_in(files.directory) if "pooling" in taken else None
     stored = _stored_arguments(head, path, arguments.get("num_labels") or outputs, files.sentences)
     needs_number = "num_labels" in taken and taken["num_labels"].default is inspect.Parameter.empty
     if needs_number and not {"num_labels", "labels"} & {*stored, *arguments}:
@@ -259,7 +260,13 @@ def _checked_config(files: ModelFiles) -> BertConfig:
     return needed_config(files)
 
 
-def _stored_arguments(head: HeadConfig, path: str, outputs: int | None, sentences: SentenceSettings | None) -> dict:
+def _sentences_in(directory: str) -> "SentenceSettings":
+    from bert_tf.models.sentence_settings import read_settings  # few models have them
+
+    return read_settings(directory)
+
+
+def _stored_arguments(head: HeadConfig, path: str, outputs: int | None, sentences: "SentenceSettings | None") -> dict:
     """The arguments of a model's class that a directory's head gives.
 
     Args:
@@ -313,6 +320,8 @@ def save_pretrained(
         casing = Casing()
     sentences = files.sentences
     if pooling := getattr(model, "pooling", None):
+        from bert_tf.models.sentence_settings import SentenceSettings
+
         sentences = dataclasses.replace(sentences or SentenceSettings(directory), pooling=pooling)
     files = dataclasses.replace(
         files,

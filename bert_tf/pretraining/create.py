@@ -33,9 +33,9 @@ from bert_tf.data.record_index import beside
 from bert_tf.pretraining import shard as pretraining_shard
 from bert_tf.pretraining.corpus import Corpus
 from bert_tf.pretraining.corpus_formats import TextSettings, likely_language
+from bert_tf.pretraining.model_vocabulary import tokenizer_of, vocabulary_sha256
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings, settings_of_records
 from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard, read_summary, summary_path
-from bert_tf.pretraining.vocabulary_files import tokenizer_of, vocabulary_sha256
 from bert_tf.system import atomic, run_lock, workers
 from bert_tf.system.checks import check_output_dir, check_output_files, is_remote
 from bert_tf.system.cores import available_cores

@@ -24,10 +24,10 @@ from bert_tf.pretraining.corpus import Corpus
 from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.instance_kernels import A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NO_B, NUM_MASKED
 from bert_tf.pretraining.instances import Instances, create_instances, log_instances
+from bert_tf.pretraining.model_vocabulary import read_tokenizer
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings
 from bert_tf.pretraining.row_kinds import WITH_SEPARATORS, pack
 from bert_tf.pretraining.token_store import TokenStore, merge_stores, tokenize
-from bert_tf.pretraining.vocabulary_files import read_tokenizer
 from bert_tf.system import workers
 from bert_tf.system.atomic import written_together
 from bert_tf.system.messages import progress_bar

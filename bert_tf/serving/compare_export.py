@@ -16,7 +16,7 @@ from bert_tf.serving.tagger import Tagger
 from bert_tf.system.messages import progress_bar
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.tasks.ner import data as ner_data
-from bert_tf.tasks.ner import metrics as ner_metrics
+from bert_tf.tasks.ner import outputs as ner_metrics
 from bert_tf.tasks.ner.tagging import TaggingSettings
 from bert_tf.tasks.ner.tags import standard_tags
 from bert_tf.tasks.squad import data as squad_data

@@ -24,7 +24,7 @@ from bert_tf.models import question_heads, task_models
 from bert_tf.models.initialize import check_trained
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.sentence_settings import read_settings
-from bert_tf.serving import detect_task, graph_models, loaded_export, server_ops
+from bert_tf.serving import detect_task, graph_models, loaded_export, safe_graph
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.system.atomic import remove_folder, write_file, write_text_file
@@ -85,7 +85,7 @@ def export_saved_model(
         _freeze(served)
     functions = {name: function.get_concrete_function() for name, function in served.signatures().items()}
     ops = used_ops(functions)
-    lowest = server_ops.lowest_version(ops)
+    lowest = safe_graph.lowest_version(ops)
     description = {
         "task": task,
         "dtype": dtype,

@@ -24,9 +24,10 @@ from bert_tf.models.directory import config_files
 from bert_tf.models.sentence_settings import read_settings
 from bert_tf.serving import detect_task, export, graph_models, loaded_export
 from bert_tf.serving.loaded_export import OnnxModel
-from bert_tf.system import local_files, script
+from bert_tf.system import local_files
 from bert_tf.system.atomic import write_file
 from bert_tf.system.checks import check_extra
+from bert_tf.system.messages import without_notes
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer_files import directory_of
 
@@ -201,7 +202,7 @@ def _converted(function: tf.types.experimental.ConcreteFunction, task: str) -> b
     # even if the second one has a 0, which stands for a size of the first one's result.
     chosen = ("ConstFold", "Loop", "MergeDuplicatedNodes", "Reshape", "Identity")
     optimizers = {name: getattr(optimizer, f"{name}Optimizer") for name in chosen}
-    with export.quiet(python_logging.WARNING), script.without_notes(), tf.device("CPU:0"):
+    with export.quiet(python_logging.WARNING), without_notes(), tf.device("CPU:0"):
         graph_def = tf_loader.from_function(function, list(inputs), list(outputs))
         with tf.Graph().as_default() as graph:
             tf.import_graph_def(graph_def, name="")

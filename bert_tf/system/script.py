@@ -12,7 +12,6 @@ import re
 import select
 import signal
 import sys
-import tempfile
 import traceback
 from collections.abc import Iterator
 
@@ -21,7 +20,7 @@ from absl import app, flags, logging
 from bert_tf.system import compiled_programs, cores
 from bert_tf.system.declare import declared_flags, help_text, required_flags
 from bert_tf.system.local_files import check_text
-from bert_tf.system.messages import visible
+from bert_tf.system.messages import visible, without_lines
 
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Packages that TensorFlow and Keras import if they are there, for what no script uses: nearly half of the time of their
@@ -296,7 +295,7 @@ def start_tensorflow(num_virtual_cpus: int | None = None, trains: bool = True) -
     needless = _NEEDLESS if tpu else (*_NEEDLESS, _FINDS_TPUS)
     with (
         contextlib.nullcontext() if num_virtual_cpus else compiled_programs.kept(),
-        contextlib.nullcontext() if gpu else _without_lines(b"failed call to cuInit"),
+        contextlib.nullcontext() if gpu else without_lines(b"failed call to cuInit"),
         _not_found(*needless),
         _made_to_stay(),
     ):
@@ -358,55 +357,9 @@ def _not_found(*names: str) -> Iterator[None]:
             del sys.modules[name]
 
 
-def without_notes() -> contextlib.AbstractContextManager:
-    """Hides notes of TensorFlow's libraries that bypass its log, and thus TF_CPP_MIN_LOG_LEVEL.
-
-    If that variable lets notes through, as outside of scripts, these are shown as well.
-    """
-    if _notes_are_shown():
-        return contextlib.nullcontext()
-    return _without_lines(b"I0000 00:00:", b"before absl::InitializeLog() is called")  # log level, still without a date
-
-
-def hide_note_of_first_compilation() -> None:
-    """Compiles a sum with XLA, which logs a note at the first compilation of a process only.
-
-    Called when the devices are set up; takes 0.03 seconds.
-    """
-    if _notes_are_shown():
-        return
-    import tensorflow as tf
-
-    with without_notes(), tf.device("CPU:0"):
-        tf.function(lambda: tf.constant(1) + 1, jit_compile=True, autograph=False)()
-
-
-def _notes_are_shown() -> bool:
-    return os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") == "0"
-
-
 def _has_cuda_driver() -> bool:
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def _without_lines(*markers: bytes) -> Iterator[None]:
-    """Captures stderr, including C++'s, and at the end writes everything but the lines that contain a marker."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        finally:
-            sys.stderr.flush()
-            os.dup2(kept, 2)
-            os.close(kept)
-            held.seek(0)
-            for line in held:
-                if not any(marker in line for marker in markers):
-                    os.write(2, line)

@@ -16,8 +16,8 @@ from absl import logging
 
 from bert_tf.data.order import WHOLE, Share
 from bert_tf.models import kernels
-from bert_tf.system import script
 from bert_tf.system.checks import check_tf_config
+from bert_tf.system.messages import hide_note_of_first_compilation
 from bert_tf.training.settings import DeviceSettings
 
 _CONNECT_SECONDS = 60  # that a TPU may take to accept a connection
@@ -51,7 +51,7 @@ def set_up_devices(devices: DeviceSettings) -> tf.distribute.Strategy:
             logging.warning(message, devices.num_tpu_cores, replicas)
         return strategy
     try:
-        script.hide_note_of_first_compilation()
+        hide_note_of_first_compilation()
     except tf.errors.NotFoundError:
         logging.info("This build of TensorFlow compiles for TPUs only: on the CPU, nothing is compiled.")
         kernels.set_fused(False)

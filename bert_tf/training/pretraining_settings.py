@@ -15,8 +15,8 @@ from bert_tf.models.families import DistilBertConfig, config_of_size
 from bert_tf.models.open_weights import is_light, open_weights
 from bert_tf.models.recipe import OptimizerSettings
 from bert_tf.pretraining import model_vocabulary
+from bert_tf.pretraining.model_vocabulary import check_vocabulary
 from bert_tf.pretraining.record_settings import InstanceSettings, check_mask_rates
-from bert_tf.pretraining.vocabulary_files import check_vocabulary
 from bert_tf.system import checks
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, given, group, like, setting
 from bert_tf.system.messages import named_by, unheard

@@ -14,7 +14,7 @@ from helpers.pretraining_records_read import read_records
 from bert_tf.pretraining import instance_kernels
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.instances import InstanceSettings, create_instances, ngram_shares
-from bert_tf.pretraining.vocabulary_files import read_tokenizer
+from bert_tf.pretraining.model_vocabulary import read_tokenizer
 from bert_tf.system.numba_compile import interpreted
 
 FOLDER = GOLDEN / "pretraining" / "albert"

@@ -14,7 +14,7 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.families import family_named
 from bert_tf.pretraining import model_vocabulary, shard, token_store
 from bert_tf.pretraining.create import create_pretraining_data
-from bert_tf.pretraining.vocabulary_files import read_tokenizer, tokenizer_class_of, vocabulary_sha256
+from bert_tf.pretraining.model_vocabulary import read_tokenizer, tokenizer_class_of, vocabulary_sha256
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 
 TOKENIZERS = GOLDEN / "tokenization"

@@ -18,7 +18,7 @@ from helpers.paths import ROOT
 from helpers.slow import slow
 
 from bert_tf.models import task_models
-from bert_tf.serving import compare_export, detect_task, export, graph_models, loaded_export, other_runtimes, server_ops
+from bert_tf.serving import compare_export, detect_task, export, graph_models, loaded_export, other_runtimes, safe_graph
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 from bert_tf.system.example_bytes import example, int64_feature, pack
@@ -289,9 +289,9 @@ def test_ops_a_server_lacks_are_named():
     function = tf.function(lambda x: tf.numpy_function(np.sin, [x], tf.float32), [tf.TensorSpec([], tf.float32)])
     ops = export.used_ops({"serving_default": function.get_concrete_function()})
     with pytest.raises(ValueError, match=r"TensorFlow Serving is not known to have .*: PyFunc$"):
-        server_ops.lowest_version(ops)
-    assert server_ops.lowest_version({"MatMul", "BatchMatMulV3"}) == "2.6"
-    assert {name for name in server_ops.FIRST_VERSION if "piece" not in name} <= set(dir(tf.raw_ops))
+        safe_graph.lowest_version(ops)
+    assert safe_graph.lowest_version({"MatMul", "BatchMatMulV3"}) == "2.6"
+    assert {name for name in safe_graph.FIRST_VERSION if "piece" not in name} <= set(dir(tf.raw_ops))
 
 
 # ---- TFLite and what exports cost ------------------------------------------------------------------------------------

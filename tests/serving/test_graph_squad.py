@@ -15,7 +15,7 @@ from helpers.slow import slow
 from bert_tf.models.config import BertConfig
 from bert_tf.models.question_heads import AlbertForQuestionAnswering, ElectraForQuestionAnswering
 from bert_tf.models.task_models import BertForQuestionAnswering
-from bert_tf.serving import export, graph_squad, server_ops
+from bert_tf.serving import export, graph_squad, safe_graph
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.serving.question_answerer import QuestionAnswerer, _describe
 from bert_tf.tasks.squad.answers import PredictionSettings, predict_answers
@@ -328,7 +328,7 @@ def test_bad_input(answerer, answer):
 
 def test_servers_have_all_ops_and_batches_may_be_empty_but_not_uneven(answer):
     ops = export.used_ops({"serving_default": answer.get_concrete_function()})
-    assert server_ops.lowest_version(ops) == "2.7" and "FastWordpieceTokenizeWithOffsets" in ops
+    assert safe_graph.lowest_version(ops) == "2.7" and "FastWordpieceTokenizeWithOffsets" in ops
     outputs = answer(tf.zeros([0], tf.string), tf.zeros([0], tf.string))
     assert {name: tuple(value.shape) for name, value in outputs.items()} == {
         name: (0, 11) if name.startswith("nbest") else (0,) for name in KEYS

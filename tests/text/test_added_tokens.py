@@ -14,13 +14,13 @@ from helpers.op_by_op import op_by_op
 from helpers.paths import GOLDEN
 from tokenizers import AddedToken as LibraryToken
 
+from bert_tf.serving.graph_ner import GraphWords
 from bert_tf.tasks.squad.answers import AnswerTexts
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
 from bert_tf.text.added_tokens import AddedTokens
 from bert_tf.text.byte_bpe import ByteBpeTokenizer
 from bert_tf.text.characters import SPLITS, WHITESPACE, is_word_character, split_words
-from bert_tf.text.graph_words import GraphWords
 from bert_tf.text.library_tokenizer import HuggingFaceSentencePiece
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 from bert_tf.text.wordpiece import FullTokenizer

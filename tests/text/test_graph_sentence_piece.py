@@ -14,7 +14,7 @@ from helpers.op_by_op import op_by_op
 from helpers.paths import GOLDEN
 from helpers.slow import slow
 
-from bert_tf.serving.server_ops import lowest_version
+from bert_tf.serving.safe_graph import lowest_version
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 
 ORACLE = GOLDEN / "tokenization" / "albert"

@@ -28,7 +28,7 @@ from helpers.exported_tokenizer import assert_answers_elsewhere
 from helpers.op_by_op import op_by_op
 from helpers.slow import slow
 
-from bert_tf.serving.server_ops import lowest_version
+from bert_tf.serving.safe_graph import lowest_version
 from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
 
 MODES = {"uncased": (True, None), "cased": (False, None), "lower": (True, False), "stripped": (False, True)}

@@ -5,8 +5,8 @@ import tensorflow as tf
 from helpers.odd_texts import odd_texts
 from helpers.slow import slow
 
+from bert_tf.serving.graph_ner import GraphWords
 from bert_tf.text.characters import SPLITS, split_words, text_of
-from bert_tf.text.graph_words import GraphWords
 
 CASES = {
     "Ada Lovelace  lived in London.": ["Ada", "Lovelace", "lived", "in", "London", "."],

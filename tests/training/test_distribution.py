@@ -234,7 +234,7 @@ def test_a_build_that_compiles_for_tpus_only(monkeypatch):
         compiled.append(1)
         raise tf.errors.NotFoundError(None, None, "could not find registered transfer manager for platform Host")
 
-    monkeypatch.setattr(distribution.script, "hide_note_of_first_compilation", fail)
+    monkeypatch.setattr(distribution, "hide_note_of_first_compilation", fail)
     monkeypatch.setattr(distribution, "_tpu_strategy", lambda *_: tf.distribute.OneDeviceStrategy("CPU:0"))
     monkeypatch.setattr(kernels, "set_fused", fused.append)
     strategy_of("tpu")

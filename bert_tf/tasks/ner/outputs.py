@@ -1,8 +1,12 @@
-"""The tagger as a whole: its model, predictions and scores, and the settings kept with a trained one."""
+"""The tagger as a whole: its model, predictions and scores, and the settings kept with a trained one.
+
+Whole entities are scored by seqeval, which counts as conlleval does.
+"""
 
 import dataclasses
 import json
 import posixpath
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 
 import keras
@@ -15,13 +19,78 @@ from bert_tf.system.atomic import write_text_file
 from bert_tf.tasks.classification.label_checks import warn_of_spellings
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
-from bert_tf.tasks.ner import metrics as ner_metrics
 from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.ner.data import ConllFile, Layout, Sentence
 from bert_tf.tasks.ner.encode import WordRows
 from bert_tf.tasks.ner.tagging import TaggingSettings
 from bert_tf.tasks.predictions import softmax
 from bert_tf.tasks.table import TASKS
+
+Tags = Sequence[Sequence[str]]  # sentences of tags
+
+
+def evaluate(gold: Tags, predicted: Tags, *, plain: bool = False) -> dict[str, float]:
+    """Scores from 0 to 1: precision, recall, f1 of entities (type and both ends right), and accuracy of words.
+
+    Args:
+      gold, predicted: tags in IOB2 or BIOES. plain: tags that do not form entities; only accuracy is computed.
+
+    Raises:
+      ValueError: a sentence has different numbers of gold and predicted tags.
+    """
+    _check(gold, predicted)
+    pairs = [(one, other) for tags in zip(gold, predicted, strict=True) for one, other in zip(*tags, strict=True)]
+    accuracy = float(np.mean([one == other for one, other in pairs])) if pairs else 0.0
+    if plain:
+        return {"accuracy": accuracy}
+    from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about tags with unknown letters: there are none
+        values = precision_recall_fscore_support(gold, predicted, average="micro", zero_division=0)
+    precision, recall, f1 = map(float, values[:3])
+    return {"precision": precision, "recall": recall, "f1": f1, "accuracy": accuracy}
+
+
+def klue(gold: Tags, predicted: Tags, labels: Sequence[str]) -> dict[str, float]:
+    """The scores of KLUE-NER, from 0 to 1: the mean of the F1 of each type of entity, and of each tag ("O" included).
+
+    As in KLUE-baseline (klue_baseline/metrics/functional.py), except that [CLS] and [SEP] don't count.
+
+    Args:
+      gold, predicted: tags of characters without spaces, in IOB2. labels: the tags that there are; one that neither
+        occurs nor is predicted counts as 1.
+    """
+    from seqeval.metrics import f1_score
+    from seqeval.scheme import IOB2
+    from sklearn.metrics import f1_score as f1_of_classes
+
+    _check(gold, predicted)
+    by_entity = f1_score(gold, predicted, average="macro", mode="strict", scheme=IOB2, zero_division=0)
+    flat = ([tag for tags in sentences for tag in tags] for sentences in (gold, predicted))
+    by_tag = f1_of_classes(*flat, labels=list(labels), average="macro", zero_division=1)
+    return {"entity_macro_f1": float(by_entity), "character_macro_f1": float(by_tag)}
+
+
+def report(gold: Tags, predicted: Tags, *, plain: bool = False) -> str:
+    """A table: precision, recall, F1 and number of each type of entities, or of each tag if `plain`."""
+    _check(gold, predicted)
+    if plain:
+        from sklearn.metrics import classification_report
+
+        flat = ([tag for tags in sentences for tag in tags] for sentences in (gold, predicted))
+        return classification_report(*flat, digits=4, zero_division=0)
+    from seqeval.metrics import classification_report
+
+    if not any(tag != "O" for sentences in (gold, predicted) for tags in sentences for tag in tags):
+        return "No entities, neither gold nor predicted.\n"
+    return classification_report(gold, predicted, digits=4, zero_division=0)
+
+
+def _check(gold: Tags, predicted: Tags) -> None:
+    if list(map(len, gold)) != list(map(len, predicted)):
+        raise ValueError("Gold and predicted tags are not of the same sentences.")
+
 
 _FEWEST_WORDS = 5  # of fewer words, each may well have a tag of its own
 
@@ -132,17 +201,17 @@ def score(
     settings: TaggingSettings,
     metric: str = "entities",
 ) -> tuple[dict[str, float], str]:
-    """Scores of `ner.metrics.evaluate` and loss (mean negative log-likelihood of the words' tags), and a table by type.
+    """Scores of `evaluate` and loss (mean negative log-likelihood of the words' tags), and a table by type.
 
     A tag that the model does not know counts as wrong; the loss leaves it out.
 
     Args:
-      metric: "klue" adds the scores of `ner.metrics.klue`.
+      metric: "klue" adds the scores of `klue`.
     """
     plain = settings.learned_scheme == "plain"
     gold = [sentence.tags for sentence in sentences]
     predicted = predicted_tags(sentences, logits, labels, settings.learned_scheme)
-    results = ner_metrics.evaluate(gold, predicted, plain=plain)
+    results = evaluate(gold, predicted, plain=plain)
     if metric == "klue":
         results |= _klue_scores(sentences, predicted, labels)
     number = {label: index for index, label in enumerate(labels)}
@@ -150,7 +219,7 @@ def score(
     known = ids >= 0
     losses = -np.log(np.maximum(softmax(logits[known])[np.arange(known.sum()), ids[known]], 1e-30))
     results["loss"] = float(losses.mean()) if len(losses) else 0.0
-    return results, ner_metrics.report(gold, predicted, plain=plain)
+    return results, report(gold, predicted, plain=plain)
 
 
 def _klue_scores(sentences: Sequence[Sentence], predicted: Sequence, labels: Sequence[str]) -> dict[str, float]:
@@ -159,7 +228,7 @@ def _klue_scores(sentences: Sequence[Sentence], predicted: Sequence, labels: Seq
         for found, own in zip(of_characters, (sentence.tags, tags), strict=True):
             kept = [tag for word, tag in zip(sentence.words, own, strict=True) if not word.isspace()]
             found.append(ner_tags.valid_tags(kept, "iob2"))
-    return ner_metrics.klue(*of_characters, ner_tags.tag_set("iob2", ner_tags.types_of(labels)))
+    return klue(*of_characters, ner_tags.tag_set("iob2", ner_tags.types_of(labels)))
 
 
 def write_confusion_matrix(

@@ -1,14 +1,83 @@
-"""What run_similarity.py writes: how alike texts are, and a picture of that beside the scores."""
+"""How good vectors of texts are (the correlation of cosines with scores, and the search for partners), and what
+run_similarity.py writes: how alike texts are, and a picture of that beside the scores.
+
+Shape legend: n examples, N texts of each, H hidden size.
+"""
 
 import posixpath
 from collections.abc import Sequence
 
 import numpy as np
 
+from bert_tf.data.token_rows import GroupedRows
+from bert_tf.models.layers import normalized
 from bert_tf.system.atomic import write_text_file
 from bert_tf.tasks import predictions
-from bert_tf.tasks.similarity import metrics
 from bert_tf.tasks.similarity.data import SimilarityExample
+
+RANKS = (1, 5, 10)
+_DEPTH = max(RANKS)
+_QUERIES_AT_ONCE = 1024
+
+
+def cosines_of(vectors: np.ndarray) -> np.ndarray:
+    """float32 [n]: the cosines of the first two texts of vectors [n, N, H]."""
+    one, other = (np.asarray(normalized(vectors[:, number])) for number in (0, 1))
+    return (one * other).sum(-1)
+
+
+def correlations(found: np.ndarray, scores: np.ndarray) -> dict[str, float]:
+    """eval_spearman and eval_pearson, by SciPy; 0 where nothing varies."""
+    from bert_tf.tasks.classification.outputs import METRICS
+
+    return {f"eval_{name}": float(METRICS[name](scores, found)) for name in ("spearman", "pearson")}
+
+
+def retrieval(vectors: np.ndarray, text_ids: np.ndarray) -> dict[str, float]:
+    """Each first text searches its partners among the second and third texts of all examples.
+
+    Args:
+      vectors: [n, N, H]. text_ids: [n, N], equal numbers for equal texts; a text counts once, and may have several
+        partners.
+
+    Returns:
+      By trec_eval's definitions (the library pytrec_eval), the mean over the different first texts: eval_accuracy_1, 5
+      and 10, whether a partner is among the first k found; eval_mrr_10, of the rank of the first partner; and
+      eval_ndcg_10.
+    """
+    import pytrec_eval
+
+    normal = np.asarray(normalized(vectors))
+    queries, first = np.unique(text_ids[:, 0], return_index=True)
+    texts, place = np.unique(text_ids[:, 1:].reshape(-1), return_index=True)
+    corpus = normal[:, 1:].reshape(-1, normal.shape[-1])[place]
+    partners = {str(query): {} for query in queries}
+    for query, partner in text_ids[:, :2].tolist():
+        partners[str(query)][str(partner)] = 1
+    depth, run = min(_DEPTH, len(texts)), {}
+    for begin in range(0, len(queries), _QUERIES_AT_ONCE):
+        chosen = slice(begin, begin + _QUERIES_AT_ONCE)
+        scores = normal[first[chosen], 0] @ corpus.T
+        best = np.argpartition(-scores, depth - 1, axis=-1)[:, :depth]
+        for query, row, found in zip(queries[chosen], scores, best, strict=True):
+            run[str(query)] = {str(texts[number]): float(row[number]) for number in found}
+    names = {f"success_{rank}": f"eval_accuracy_{rank}" for rank in RANKS}
+    names |= {"recip_rank": "eval_mrr_10", "ndcg_cut_10": "eval_ndcg_10"}
+    measures = {f"success.{','.join(map(str, RANKS))}", "recip_rank", f"ndcg_cut.{_DEPTH}"}
+    results = pytrec_eval.RelevanceEvaluator(partners, measures).evaluate(run)
+    return {name: float(np.mean([values[key] for values in results.values()])) for key, name in names.items()}
+
+
+def evaluate(rows: GroupedRows, vectors: np.ndarray) -> dict[str, float]:
+    """The correlations where examples have scores, else those of `retrieval`; of triplets eval_triplet_accuracy, too:
+    the share of those whose second text is nearer to the first than the third is, by cosine."""
+    if "scores" in rows.labels:
+        return correlations(cosines_of(vectors), rows.labels["scores"])
+    results = retrieval(vectors, rows.labels["text_ids"])
+    if rows.rows_per_example == 3:
+        nearer = cosines_of(vectors) > cosines_of(vectors[:, [0, 2]])
+        results["eval_triplet_accuracy"] = float(nearer.mean())
+    return results
 
 
 def write_predictions(
@@ -19,7 +88,7 @@ def write_predictions(
     The first has for each example its number `guid`, the `cosine` of its first two texts, and the `score`, from 0 to 1,
     if there is one. The second has the cosines alone.
     """
-    cosines = metrics.cosines(vectors).tolist()
+    cosines = cosines_of(vectors).tolist()
     described = [
         {"cosine": cosine} if example.score is None else {"cosine": cosine, "score": example.score}
         for example, cosine in zip(examples, cosines, strict=True)
@@ -35,4 +104,4 @@ def write_picture(output_dir: str, scores: np.ndarray, vectors: np.ndarray, resu
 
     title = f"Dev set, step {results['global_step']}: Spearman {results['eval_spearman']:.3f}"
     path = posixpath.join(output_dir, "similarity.png")
-    plots.plot_cosines(scores, metrics.cosines(vectors), path, title=title)
+    plots.plot_cosines(scores, cosines_of(vectors), path, title=title)

@@ -11,7 +11,7 @@ from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.similarity import RANKING_SCALE, TRIPLET_MARGIN, BertForSimilarity
 from bert_tf.system.messages import named_by
-from bert_tf.tasks.similarity import data, encode, metrics, outputs
+from bert_tf.tasks.similarity import data, encode, outputs
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training import run_directory
@@ -136,7 +136,7 @@ class SimilarityTask(FineTuningTask):
         return list(examples[0].texts)
 
     def score(self, examples, vectors, batch_size):
-        return metrics.evaluate(examples.rows, vectors)
+        return outputs.evaluate(examples.rows, vectors)
 
     def write_analysis(self, output_dir, examples, vectors, results):
         if "scores" in examples.rows.labels:
@@ -150,5 +150,5 @@ class SimilarityTask(FineTuningTask):
         if "scores" not in examples.rows.labels:
             return
         logging.info("Step %d, test:", step)
-        results = metrics.evaluate(examples.rows, vectors)
+        results = outputs.evaluate(examples.rows, vectors)
         run_directory.write_test_results(posixpath.join(output_dir, "test_results.txt"), results, step)

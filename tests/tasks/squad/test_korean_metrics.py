@@ -2,8 +2,7 @@
 
 import pytest
 
-from bert_tf.tasks.squad.korean_metrics import klue_scores, korquad_scores
-from bert_tf.tasks.squad.metrics import best_threshold, evaluate
+from bert_tf.tasks.squad.metrics import best_threshold, evaluate, klue_scores, korquad_scores
 
 # gold, predicted, what KorQuAD's script gives, what KLUE's gives. All were run: they also agree on 34,644 pairs made of
 # KorQuAD's dev set.
