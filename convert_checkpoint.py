@@ -36,6 +36,7 @@ class ConversionSettings:
         REQUIRED,
         "The weights: a directory, a checkpoint prefix or a weight file.",
         heading="Conversion",
+        is_model=True,
     )
     to: str = setting(
         REQUIRED,

@@ -35,6 +35,7 @@ class ExportSettings:
         "best_model) or of any other format that convert_checkpoint.py reads.",
         heading="Export",
         check=check_model,
+        is_model=True,
     )
     export_dir: str = setting(
         REQUIRED, "Directory of the versions, as given to a server.", check=checks.check_output_dir

@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec
 
 # name -> (module, description in help(bert_tf)), in the order in which a user needs them.
 _PUBLIC = {
-    "download": ("system.released_models", "The folder of one of Google's released models, by name"),
+    "download": ("system.released_models", "The folder of a released model, by its name"),
     "FullTokenizer": ("text.wordpiece", "Text to word pieces and ids; called on texts, it returns a model's inputs"),
     "read_tokenizer": ("models.pretrained", "The tokenizer of a model's directory, of the kind that its family has"),
     "BasicTokenizer": ("text.wordpiece", "Text to words, punctuation marks and Chinese characters"),

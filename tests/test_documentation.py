@@ -456,7 +456,7 @@ def test_lora(environment, folder):
 @pytest.mark.slow
 def test_sentences(environment):
     (program,) = blocks("sentences", "python")
-    program = program.replace("all-MiniLM-L6-v2", environment["BERT_BASE_DIR"])
+    program = program.replace("sentence-transformers/all-MiniLM-L6-v2", environment["BERT_BASE_DIR"])
     run(["-c", f"{program}assert vectors.shape == (3, 32)"], environment)
 
 

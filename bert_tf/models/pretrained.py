@@ -104,7 +104,7 @@ def read_tokenizer(path: str) -> Tokenizer:
     Raises:
       FileNotFoundError, ValueError: there is no model, or no vocabulary that fits it.
     """
-    path = path_of(path, "read_tokenizer")
+    path = path_of(path, "read_tokenizer", with_weights=False)
     files, names = model_directory.read_model_files(path), {}
     if not files.config:
         with contextlib.suppress(FileNotFoundError):

@@ -15,6 +15,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 
+from bert_tf.system import hub
 from bert_tf.system.hub_files import is_on_hub, matching
 from bert_tf.system.messages import named_by, some, unheard
 from bert_tf.system.text_files import is_folder, list_files
@@ -91,11 +92,16 @@ def check_extra(extra: str, use: str) -> None:
         raise ValueError(f"{use} needs {' and '.join(missing)}: pip install 'bert-tf[{extra}]'")
 
 
-def path_of(path, reader: str) -> str:
-    """A path, also a `pathlib.Path`, as a string; refuses what is no path, such as a model.
+def path_of(path, reader: str, with_weights: bool = True) -> str:
+    """A path, also a `pathlib.Path`, as a string, or the local folder of a model that it names on the hub; refuses what
+    is neither, such as a model.
+
+    Args:
+      with_weights: see `hub.local`.
 
     Raises:
       TypeError, ValueError: says what reader, a class or function, takes; also where the path is that of a .keras file.
+      OSError: see `hub.local`.
     """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(
@@ -112,7 +118,7 @@ def path_of(path, reader: str) -> str:
             f"{path}: keras.models.load_model opens a .keras file; {reader} takes the directory that the model's "
             "save_pretrained wrote."
         )
-    return path
+    return hub.local(path, with_weights=with_weights)
 
 
 def folder_of(directory) -> str:

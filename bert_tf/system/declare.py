@@ -21,6 +21,8 @@ from typing import TypeVar
 
 from absl import flags
 
+from bert_tf.system import hub
+
 flags.disclaim_key_flags()
 
 REQUIRED = dataclasses.MISSING  # the default of a setting that must be given
@@ -46,6 +48,7 @@ class Declared:
         ..."). The default holds where nothing else is known.
       shown: whether the default is also the flag's; else the flag has none, and the help says what holds.
       is_gone: the flag is only there to be refused; see `gone`.
+      is_model: it is the path of a model, or its name on the hub, which its local folder replaces.
     """
 
     default: object
@@ -60,6 +63,7 @@ class Declared:
     unset: bool = False
     shown: bool = True
     is_gone: bool = False
+    is_model: bool = False
 
     @property
     def flag_default(self):
@@ -198,7 +202,7 @@ def settings_of(kind: type[Settings], values: Flags) -> Settings:
     """Settings of a kind from a script's flags, checked by `check_values`. A field without a flag keeps its default.
 
     Raises:
-      ValueError: a value that its declaration does not allow; names the flag.
+      ValueError: a value that its declaration does not allow; names the flag. OSError, ValueError: see `hub.local`.
     """
     chosen, set_flags = {}, flags_given(values)
     for name, declared in declared_in(kind).items():
@@ -207,9 +211,26 @@ def settings_of(kind: type[Settings], values: Flags) -> Settings:
             chosen[name] = values[flag].value
             if values[flag].present and chosen[name] == []:  # as of --columns=$NAMES, where the variable is not set
                 raise ValueError(f"--{flag} is empty: leave it out, or name one at least.")
+    _fetch_models(kind, chosen, values)
     settings = kind(**chosen)
     check_values(settings)
     return settings
+
+
+def _fetch_models(kind: type, chosen: dict[str, typing.Any], values: Flags) -> None:
+    """Replaces the names of models on the hub by their local folders, once the other settings are checked.
+
+    Args:
+      chosen: the settings of a kind, by name. values: the flags, by which a run may go on.
+    """
+    named = [name for name in chosen if declared_in(kind)[name].is_model and hub.is_name(chosen[name] or "")]
+    for name in chosen.keys() - named if named else ():
+        if chosen[name] is not None:
+            declared_in(kind)[name].check_value(_flag_name(name), chosen[name])
+    begins_again = "overwrite_output_dir" in values and values["overwrite_output_dir"].value
+    begun = values["output_dir"].value if "output_dir" in values and not begins_again else None
+    for name in named:
+        chosen[name] = hub.local(chosen[name], f"--{_flag_name(name)}", begun)
 
 
 def flags_given(values: Flags) -> set[str]:

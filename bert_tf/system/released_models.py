@@ -12,6 +12,7 @@ import re
 import tempfile
 from collections.abc import Callable
 
+from bert_tf.system import hub
 from bert_tf.system.checks import is_remote, named
 from bert_tf.system.download import download_file, unpack_tar, unpack_zip
 from bert_tf.system.local_files import names_in, paths_beginning_with
@@ -72,7 +73,7 @@ NAMES_ELSEWHERE = {
     **{name.replace("_", "-"): name for name in _ALBERTS if not name.endswith("zh")},
 }
 
-_HUB_NAME = re.compile(r"(?:(\w[\w-]*)/)?(\w[\w.]*-[\w.-]*\w)")  # all-MiniLM-L6-v2, google/electra-small-generator
+_HUB_NAME = re.compile(r"(\w[\w-]*/(?=\w))?((?(1)[\w.-]+|\w[\w.]*-[\w.-]*\w))")  # all-MiniLM-L6-v2, klue/bert-base
 
 
 def hint(path: str) -> str:
@@ -86,11 +87,8 @@ def hint(path: str) -> str:
     if name:
         command = f"""python -c "import bert_tf; print(bert_tf.download('{name}'))\""""
         return f" Google released a model of this name; {command} downloads it and prints its folder: use that."
-    hub = _HUB_NAME.fullmatch(path)
-    if not hub or (hub[1] and os.path.isdir(hub[1])):
-        return ""
-    owner, name = hub[1] or "OWNER", hub[2]
-    return f" If you mean a model on huggingface.co, download it first: hf download {owner}/{name} --local-dir {name}"
+    found = _HUB_NAME.fullmatch(path)
+    return f" If you mean a model on huggingface.co: hf://{found[1] or 'OWNER/'}{found[2]}" if found else ""
 
 
 def check_path(path: str | None, flag: str) -> None:
@@ -106,29 +104,34 @@ def check_path(path: str | None, flag: str) -> None:
 
 @named
 def download(name: str, cache_dir: str | None = None) -> str:
-    """The folder of one of Google's released models, downloaded unless it is in the cache.
+    """The folder of a released model, downloaded unless it is in the cache: one of Google's, or of huggingface.co's.
 
         folder = bert_tf.download("uncased_L-4_H-256_A-4")
         model = bert_tf.BertForSequenceClassification.from_pretrained(folder, num_labels=2)
 
-    Only this function uses the network. The folder has the files as released: of a BERT vocab.txt, bert_config.json and
-    bert_model.ckpt.*. The next call resumes a broken transfer, and the checksum that the server publishes is verified.
+    The folder has the files as released: of a BERT of Google's vocab.txt, bert_config.json and bert_model.ckpt.*; of a
+    model of huggingface.co those that are needed. The next call resumes a broken transfer, and the checksum that the
+    server publishes is verified.
 
     Args:
       name: one of `MODELS` in this module: "uncased_L-12_H-768_A-12" (BERT-Base), "uncased_L-24_H-1024_A-16"
         (BERT-Large), "cased_...", "multi_cased_L-12_H-768_A-12", "chinese_L-12_H-768_A-12", "wwm_...", and the 24 small
         models, beginning with "uncased_L-2_H-128_A-2" (BERT-Tiny). The last of these has the name of BERT-Base:
         "2020_02_20/uncased_L-12_H-768_A-12". ELECTRA: "electra_small", "electra_base", "electra_large". ALBERT:
-        "albert_base_v2" and so on: base, large, xlarge or xxlarge, with _v1, _v2 or, for Chinese, _zh.
-      cache_dir: a local folder; by default the environment variable BERT_TF_CACHE, or ~/.cache/bert_tf.
+        "albert_base_v2" and so on: base, large, xlarge or xxlarge, with _v1, _v2 or, for Chinese, _zh. Or the name of a
+        model of huggingface.co: "klue/bert-base", or "klue/bert-base@REVISION".
+      cache_dir: a local folder; by default the environment variable BERT_TF_CACHE, or ~/.cache/bert_tf; for models of
+        huggingface.co its own cache, see HF_HOME.
 
     Returns:
-      cache_dir/name.
+      cache_dir/name, or the folder of the model's commit in the cache of huggingface.co.
 
     Raises:
       ValueError: no such model (the message lists similar names), or cache_dir is not a local folder.
       OSError: it could not be downloaded or written; the message has the address. cache_dir/name does not exist then.
     """
+    if name not in MODELS and hub.is_name(str(name)):
+        return hub.local(name, cache_dir=cache_dir)
     if name not in MODELS:
         form = posixpath.basename(str(name))
         if google_name := NAMES_ELSEWHERE.get(form):

@@ -63,6 +63,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         "Weights to start from: a checkpoint of the original, of this project or of tf-models-official (prefix or "
         "directory), a Hugging Face directory, or a SavedModel of TensorFlow Hub. Ignored once output_dir has a "
         "checkpoint.",
+        is_model=True,
     )
     do_train: bool = setting(False, "Train until --num_train_steps.")
     do_eval: bool = setting(False, "Evaluate at the end, and write eval_results.txt.")

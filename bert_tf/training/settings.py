@@ -54,9 +54,10 @@ class ModelSettings:
 
     init_checkpoint: str | None = setting(
         None,
-        "Weights to start from: a checkpoint (prefix or directory), a Hugging Face directory, a Model Garden "
+        "Weights to start from: a checkpoint, a directory or name (klue/bert-base) of Hugging Face, a Model Garden "
         "checkpoint, or a SavedModel of TensorFlow Hub. Ignored once output_dir has a checkpoint.",
         heading=ORIGINAL,
+        is_model=True,
     )
     bert_config_file: str | None = setting(
         None, "The model's configuration. If unset, the one beside --init_checkpoint."

@@ -32,6 +32,7 @@ class TeacherSettings:
         "outputs this one also learns.",
         heading=DISTILLATION,
         check=check_model,
+        is_model=True,
     )
     student_layers: list[str] | None = setting(
         None,

@@ -204,7 +204,7 @@ def test_the_name_on_the_hub_is_that_of_its_cache_or_of_an_earlier_card(tmp_path
     model.save_pretrained(str(tmp_path / "tuned"))
     text = (tmp_path / "tuned" / "README.md").read_text()
     assert front_of(text)["base_model"] == "owner/base.1" and front_of(text)["license"] == "mit"
-    assert "weights at the start: owner/base.1\n" in text
+    assert f"weights at the start: owner/base.1@{'0a' * 20}\n" in text
     assert beginning(tmp_path / "tuned")["base_model"] == "owner/base.1"
     (tmp_path / "tuned" / "README.md").write_text("---\nbase_model: owner/x\n---\n")  # of which model, is not known
     assert beginning(tmp_path / "tuned", with_checksum=False)["base_model"] is None

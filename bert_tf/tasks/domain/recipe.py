@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from bert_tf.models.families import AlbertConfig
 from bert_tf.pretraining.shard import summary_path
-from bert_tf.system import run_lock
+from bert_tf.system import hub, run_lock
 from bert_tf.system.atomic import remove_folder, write_text_file
 from bert_tf.system.script_runs import Run, check_flags, do_runs, results_in, scores_in
 from bert_tf.system.text_encodings import UTF_8
@@ -118,7 +118,11 @@ class _Job:
         """
         settings, path = self.settings, self.path(SETTINGS)
         now = {
-            "texts": {name: getattr(settings, name) for name in ("init_checkpoint", "new_words")} | files_of(settings),
+            "texts": {
+                "init_checkpoint": hub.name_of(settings.init_checkpoint),
+                "new_words": settings.new_words,
+                **files_of(settings),
+            },
             "pretraining": {name: getattr(settings, name) for name in _OF_PRETRAINING},
         }
         now = json.loads(json.dumps(now))

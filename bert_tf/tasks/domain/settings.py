@@ -50,6 +50,7 @@ class DomainSettings:
         "own.",
         heading="Weights and texts",
         check=functools.partial(check_model, with_tokenizer=True),
+        is_model=True,
     )
     input_file: str = setting(REQUIRED, "The domain's texts: a comma-separated list of files or globs.")
     encoding: str = encoding_setting("all texts and of the task's files")

@@ -1,0 +1,149 @@
+"""A hub on the loopback interface: what huggingface_hub asks of huggingface.co, with its redirects and errors."""
+
+import hashlib
+import http.server
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+from huggingface_hub import constants
+
+from bert_tf.system import hub
+from helpers.paths import ROOT
+
+COMMIT = "0a" * 20
+_PATHS = re.compile(r"/(?:api/models/)?([\w.-]+/[\w.-]+)(?:/(revision|tree|resolve|cdn)/([^/]+)(?:/(.*))?)?")
+_LARGE = (".safetensors", ".bin", ".model")  # in LFS
+
+
+class HubServer(http.server.ThreadingHTTPServer):
+    """Serves models; see `put`.
+
+    Attributes:
+      models: name -> {commit -> folder}, the last one is that of main. private, gated: names that need TOKEN.
+      failures: statuses to answer the next API requests with.
+      break_after: bytes after which the next large files break off.
+      requests: (method, path, Range) of each.
+    """
+
+    TOKEN = "hf_right"
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.models: dict[str, dict[str, pathlib.Path]] = {}
+        self.private, self.gated, self.failures, self.break_after, self.requests = set(), set(), [], [], []
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def put(self, name: str, folder, commit: str = COMMIT) -> None:
+        """Makes the files of a folder a new commit of a model."""
+        self.models.setdefault(name, {})[commit] = pathlib.Path(folder)
+
+    def use_here(self, monkeypatch, home) -> None:
+        """Makes this process use the hub, with its cache in a folder, in which `environment` would put it."""
+        for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in {
+            "ENDPOINT": self.address,
+            "HUGGINGFACE_CO_URL_TEMPLATE": self.address + "/{repo_id}/resolve/{revision}/{filename}",
+            "HF_HUB_CACHE": f"{home}/hub",
+            "HF_TOKEN_PATH": f"{home}/token",
+            "HF_HUB_OFFLINE": False,
+        }.items():
+            monkeypatch.setattr(constants, name, value)
+        hub._commit.cache_clear()
+
+    def environment(self, home, **variables: str) -> dict[str, str]:
+        """The environment of a process that uses this hub, with its cache in a folder."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+        return kept | {"HF_ENDPOINT": self.address, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"} | variables
+
+    def python(self, code: str, home, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
+        """Runs Python code in a process that uses this hub."""
+        return subprocess.run(
+            [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT,
+            env=self.environment(home, **variables) | {"PYTHONPATH": f"{ROOT}"}, check=False,
+        )  # fmt: skip
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self):
+        self._answer()
+
+    def do_GET(self):
+        self._answer()
+
+    def _answer(self):
+        server, path = self.server, self.path.partition("?")[0]
+        server.requests.append((self.command, path, self.headers.get("Range")))
+        name, kind, revision, file = _PATHS.fullmatch(path).groups()
+        if path.startswith("/api") and server.failures:
+            return self._send(server.failures.pop(0))
+        if kind != "cdn" and self.headers.get("Authorization") != f"Bearer {server.TOKEN}":
+            if name in server.private:
+                return self._send(401, headers={"X-Error-Message": "Invalid username or password."})
+            if name in server.gated and not path.startswith("/api"):
+                return self._send(403, headers={"X-Error-Code": "GatedRepo"})
+        commits = server.models.get(name)
+        if not commits:
+            return self._send(401, headers={"X-Error-Message": "Invalid username or password."})
+        commit = [*commits][-1] if revision in (None, "main") else revision
+        if commit not in commits:
+            return self._send(404, headers={"X-Error-Code": "RevisionNotFound"})
+        folder = commits[commit]
+        if kind in (None, "revision"):
+            return self._send_json({"id": name, "sha": commit, "siblings": []})
+        if kind == "tree":
+            found = sorted(one for one in folder.rglob("*") if one.is_file())
+            return self._send_json([self._entry(one, folder) for one in found])
+        if not (folder / file).is_file():
+            return self._send(404, headers={"X-Error-Code": "EntryNotFound"})
+        self._send_file(kind, name, commit, file, (folder / file).read_bytes())
+
+    @staticmethod
+    def _entry(file: pathlib.Path, folder: pathlib.Path) -> dict:
+        content = file.read_bytes()
+        entry = {"type": "file", "path": str(file.relative_to(folder)), "size": len(content), "oid": _etag(content)}
+        if file.name.endswith(_LARGE):
+            entry["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
+        return entry
+
+    def _send_file(self, kind: str, name: str, commit: str, file: str, content: bytes):
+        if kind == "resolve" and file.endswith(_LARGE):  # of which the repository has a pointer
+            headers = {
+                "X-Repo-Commit": commit,
+                "X-Linked-Size": str(len(content)),
+                "X-Linked-Etag": f'"{_etag(content)}"',
+            }
+            return self._send(302, headers={**headers, "Location": f"{self.server.address}/{name}/cdn/{commit}/{file}"})
+        start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").partition("-")[0])
+        breaks = self.server.break_after and kind == "cdn" and self.command == "GET"
+        sent = self.server.break_after.pop(0) if breaks else None
+        headers = {"X-Repo-Commit": commit, "ETag": f'"{_etag(content)}"'}
+        self._send(206 if start else 200, content[start:], headers, sent)
+
+    def _send_json(self, values):
+        self._send(200, json.dumps(values).encode(), {"Content-Type": "application/json"})
+
+    def _send(self, status: int, content: bytes = b"", headers: dict[str, str] | None = None, sent: int | None = None):
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(content)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content[:sent])
+        self.close_connection = sent is not None
+
+    def log_message(self, *_):
+        pass
+
+
+def _etag(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,230 @@
+"""Names of models on the hub, against one on the loopback interface: files, cache, errors."""
+
+import os
+import pathlib
+import shutil
+
+import pytest
+from absl import logging
+from helpers.hub_server import COMMIT, HubServer
+from helpers.local_server import serving
+from huggingface_hub import constants, file_download
+
+import bert_tf
+from bert_tf.models.open_weights import HUGGINGFACE
+from bert_tf.system import checks, hub
+from bert_tf.text.tokenizer_files import read_casing
+
+NAME, NEWER = "owner/tiny-bert.1", "0b" * 20
+DESCRIPTION = {
+    "config.json",
+    "vocab.txt",
+    "tokenizer_config.json",
+    "modules.json",
+    "1_Pooling/config.json",
+    "README.md",
+}
+OTHERS = {"tf_model.h5", "pytorch_model.bin", "training_args.bin", "onnx/model.onnx", "onnx/vocab.txt", "optimizer.pt"}
+
+
+def write(folder: pathlib.Path, names, content: bytes = b"{}") -> pathlib.Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content + name.encode())
+    return folder
+
+
+def files_in(folder) -> set[str]:
+    return {str(path.relative_to(folder)) for path in pathlib.Path(folder).rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    with serving(HubServer()) as server:
+        server.put(NAME, write(tmp_path / "repository", DESCRIPTION | OTHERS | {"model.safetensors"}))
+        server.use_here(monkeypatch, tmp_path / "home")
+        monkeypatch.chdir(tmp_path)
+        yield server
+
+
+def test_the_files_that_are_needed_come_once(server, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.get_absl_logger(), "level", 0)
+    caplog.set_level("INFO", "absl")
+    folder = hub.local(NAME, "--init_checkpoint")
+    assert folder == str(tmp_path / f"home/hub/models--owner--tiny-bert.1/snapshots/{COMMIT}")
+    assert files_in(folder) == DESCRIPTION | {"model.safetensors"}
+    assert (pathlib.Path(folder) / "model.safetensors").read_bytes() == b"{}model.safetensors"
+    assert hub.name_of(folder) == hub.name_of(f"{folder}/model.safetensors") == f"{NAME}@{COMMIT}"
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == (
+        f"Downloading {NAME}@main, commit {COMMIT}: 0.0 MB in 4 files from {server.address} to {folder}."
+    )  # the configurations come first, which are small
+    trees = [path for _, path, _ in server.requests if "/tree/" in path]
+    assert len(trees) == 1 and not any(name in path for _, path, _ in server.requests for name in OTHERS)
+    # Another process asks only whether there is a newer commit; this one does not ask again.
+    server.requests.clear()
+    assert hub.local(f"hf://{NAME}") == hub.local(pathlib.PurePath(folder).as_posix()) == folder
+    assert not server.requests
+    hub._commit.cache_clear()
+    assert hub.local(NAME) == folder and server.requests == [("GET", f"/api/models/{NAME}", None)]
+    # A newer one is taken, and the other one by its revision.
+    server.put(NAME, write(tmp_path / "newer", {"config.json", "pytorch_model.bin"}, b"[]"), NEWER)
+    hub._commit.cache_clear()
+    assert files_in(hub.local(NAME)) == {"config.json", "pytorch_model.bin"}
+    assert hub.local(f"{NAME}@{COMMIT}") == folder and hub.local(f"{NAME}@main").endswith(NEWER)
+    assert bert_tf.download(NAME, cache_dir=str(tmp_path / "other")) == folder.replace("home/hub", "other").replace(
+        COMMIT, NEWER
+    )
+
+
+@pytest.mark.parametrize(("there", "chosen"), [
+    ({"bert_model.safetensors", "model.safetensors"}, {"bert_model.safetensors"}),
+    ({"model.safetensors.index.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+      "pytorch_model.bin"}, None),
+    ({"pytorch_model.bin.index.json", "pytorch_model-00001-of-00001.bin", "tf_model.h5"}, None),
+    ({"bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001", "bert_model.ckpt.meta"}, None),
+])  # fmt: skip
+def test_one_kind_of_weights_comes(server, tmp_path, there, chosen):
+    server.put("owner/kinds", write(tmp_path / "kinds", there | {"config.json"}))
+    chosen = chosen or there - {"pytorch_model.bin", "tf_model.h5", "bert_model.ckpt.meta"}
+    assert files_in(hub.local("owner/kinds")) == chosen | {"config.json"}
+
+
+def test_the_kinds_are_those_that_are_read():
+    assert [hub._chosen([name], True, "")[0] for name in HUGGINGFACE.looked_for] == [*HUGGINGFACE.looked_for]
+
+
+def test_a_tokenizer_needs_no_weights(server, tmp_path):
+    (tmp_path / "repository" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    (tmp_path / "repository" / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    (tmp_path / "repository" / "config.json").unlink()
+    tokenizer = bert_tf.FullTokenizer.from_pretrained(NAME)
+    assert tokenizer.tokenize("a A") == ["a", "[UNK]"]
+    assert not any("safetensors" in path for _, path, _ in server.requests)
+
+
+def test_the_name_shows_the_casing_of_googles_models(server, tmp_path):
+    name = "google/bert_uncased_L-2_H-128_A-2"
+    server.put(name, write(tmp_path / "google", {"pytorch_model.bin"}))
+    assert read_casing(hub.local(name)).do_lower_case is True
+
+
+def test_what_is_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    for name in ("klue/bert-base", "klue/bert-base@v1", "a/b@refs/pr/1", "hf://models/bert", "hf://x"):
+        assert hub.is_name(name), name
+    paths = (
+        "", "bert-base", "models/bert", "models/bert@main", "./klue/bert-base", "../a/b", "/a/b", "~/a", "a/b/c",
+        "a/b/", "runs/model.ckpt", "runs/model.ckpt-100", "run/model.safetensors", "gs://a/b", "https://a/b", "a/b@",
+        "a\\b/c",
+    )  # fmt: skip
+    for path in paths:
+        assert not hub.is_name(path) and hub.local(path) == path and hub.name_of(path) == path, path
+
+
+@pytest.mark.parametrize(("name", "kind", "message"), [
+    ("nobody/none", FileNotFoundError, "no such directory, weight file or checkpoint, and no such model on http://"),
+    ("owner/private", FileNotFoundError, "If it is private, set HF_TOKEN"),
+    ("owner/gated", PermissionError, r"is gated: accept its terms at http://.*/owner/gated, and set HF_TOKEN"),
+    (f"{NAME}@v9", FileNotFoundError, f"/{NAME} has no revision v9"),
+    ("owner/flax", ValueError, r"has no weights in a format that is read .*It has config.json, flax_model.msgpack"),
+    ("hf://bert", ValueError, "a model on the hub is hf://OWNER/NAME, or hf://OWNER/NAME@REVISION"),
+    ("a--b/c", ValueError, "Cannot have -- or .. in repo_id"),
+])  # fmt: skip
+def test_what_the_hub_does_not_give(server, tmp_path, name, kind, message):
+    server.put("owner/flax", write(tmp_path / "flax", {"config.json", "flax_model.msgpack"}))
+    for other in ("owner/private", "owner/gated"):
+        server.put(other, tmp_path / "repository")
+    server.private, server.gated = {"owner/private"}, {"owner/gated"}
+    with pytest.raises(kind, match=f"^--teacher={name}.*{message}") as error:
+        hub.local(name, "--teacher")
+    assert type(error.value) is kind and "\n" not in str(error.value)
+
+
+def test_a_token_opens_what_is_private_or_gated(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", server.TOKEN)
+    server.private, server.gated = {"owner/private"}, {"owner/gated"}
+    for name in ("owner/private", "owner/gated"):
+        server.put(name, tmp_path / "repository")
+        assert "model.safetensors" in files_in(hub.local(name))
+
+
+def test_a_broken_transfer_goes_on_where_it_broke(server, tmp_path, monkeypatch):
+    content = bytes(range(256)) * 800
+    (tmp_path / "repository" / "model.safetensors").write_bytes(content)
+    monkeypatch.setattr(file_download.time, "sleep", lambda _: None)
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
+    server.break_after = [100_000]
+    folder = hub.local(NAME)
+    assert (pathlib.Path(folder) / "model.safetensors").read_bytes() == content
+    ranges = [wanted for method, path, wanted in server.requests if method == "GET" and "/cdn/" in path]
+    assert ranges == [None, "bytes=100000-"]
+    # What never comes is no model, and leaves no half of one behind.
+    shutil.rmtree(tmp_path / "home")
+    server.break_after = [0] * 50
+    with pytest.raises(OSError, match=f"^{NAME} is neither a path nor, with all its files, in the cache"):
+        hub.local(NAME)
+    assert not [path for path in (tmp_path / "home").rglob("*") if path.suffix == ".incomplete"]
+    server.break_after = []
+    assert hub.local(NAME) == folder
+
+
+def test_without_an_answer_the_cache_is_used(server, tmp_path, monkeypatch, caplog):
+    server.failures = [429]
+    with pytest.raises(OSError, match="429 Too Many Requests") as error:
+        hub.local(NAME)
+    assert "\n" not in str(error.value)
+    folder = hub.local(NAME)
+    hub._commit.cache_clear()
+    server.failures = [429]
+    assert hub.local(NAME) == folder and "429 Too Many Requests" in caplog.text
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    hub._commit.cache_clear()
+    server.requests.clear()
+    assert hub.local(NAME) == folder == hub.local(f"{NAME}@{COMMIT}")
+    # What another program has put there has no list.
+    shutil.rmtree(tmp_path / "home/hub/models--owner--tiny-bert.1/trees")
+    assert hub.local(NAME) == folder
+    for name in ("owner/other", f"{NAME}@{NEWER}"):
+        with pytest.raises(
+            OSError, match=f"^{name} is neither .*can't be fetched from http.*: HF_HUB_OFFLINE is set.$"
+        ):
+            hub.local(name)
+    os.remove(f"{folder}/model.safetensors")
+    with pytest.raises((OSError, ValueError), match=f"^{NAME} "):
+        hub.local(NAME)
+    assert not server.requests
+
+
+def test_a_run_goes_on_with_its_commit(server, tmp_path):
+    (tmp_path / "newer").mkdir()
+    server.put(NAME, write(tmp_path / "newer", {"config.json", "model.safetensors"}), NEWER)
+    run = tmp_path / "output" / "seed-0"
+    run.mkdir(parents=True)
+    assert hub.local(NAME, output_dir=str(tmp_path / "output")).endswith(NEWER)
+    (run / "run.json").write_text(f'{{"init_checkpoint": "{NAME}@{COMMIT}"}}')
+    assert hub.local(NAME, output_dir=str(tmp_path / "output")).endswith(COMMIT)
+    assert hub.local(f"{NAME}@main", output_dir=str(tmp_path / "output")).endswith(NEWER)
+
+
+def test_the_environment_counts_and_the_library_is_imported_for_names_only(server, tmp_path):
+    code = (
+        "import sys; from bert_tf.system import hub; print(hub.local(sys.argv[1]), 'huggingface_hub' in sys.modules, "
+        "'tensorflow' in sys.modules)"
+    )
+    ran = server.python(code, tmp_path / "elsewhere", NAME)
+    assert ran.stdout.split() == [
+        str(tmp_path / f"elsewhere/hub/models--owner--tiny-bert.1/snapshots/{COMMIT}"), "True", "False"
+    ], ran.stderr  # fmt: skip
+    assert server.python(code, tmp_path, "runs/model.ckpt").stdout.split() == ["runs/model.ckpt", "False", "False"]
+
+
+def test_paths_are_as_before(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "models" / "bert", {"config.json"})
+    assert checks.path_of("models/bert", "Predictor") == "models/bert"
+    with pytest.raises(
+        FileNotFoundError, match="^--init_checkpoint=models/brt: there is no such directory.*hf://models/brt"
+    ):
+        bert_tf.system.released_models.check_path("models/brt", "--init_checkpoint")
