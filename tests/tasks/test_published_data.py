@@ -111,7 +111,7 @@ CASES = {
             "label": {"dtype": "float64", "_type": "Value"}, "real-label": {"dtype": "float64", "_type": "Value"},
             "binary-label": {"names": ["negative", "positive"], "_type": "ClassLabel"}}), SCORES),
     "ynat-v1.1_train.json": (
-        array({"guid": f"ynat-v1_train_{k:05}", "title": f"‘{k}’…유튜브 공간 운영", "predefined_news_category": "IT과학",
+        array({"guid": f"ynat-v1_train_{k:05}", "title": f"‘{k}’…유튜브 공간 운영",
                "label": TOPICS[k % 7], "annotations": {"annotators": ["08"], "annotations": {"first-scope": ["사회"]}},
                "url": "https://news.example", "date": "2016.06.30. 오전 10:36"} for k in TEN),
         [TOPICS[k % 7] for k in TEN]),
@@ -130,7 +130,7 @@ CASES = {
     "KorQuAD_v1.0_train.json": (squad_file(), ["서울"] * 10),
     "hf://datasets/KorQuAD/squad_kor_v1/squad_kor_v1/train-*.parquet": (parquet_of(squad_rows()), ["서울"] * 10),
     "marc_ja-v1.1/train-v1.0.json": (
-        json_lines({"review_id": f"R{k}", "text": f"{k}回\u3000買いました。\nよい", "label": ["positive", "negative"][k % 2]}
+        json_lines({"review_id": f"R{k}", "text": f"{k}回\u3000買う。\nよい", "label": ["positive", "negative"][k % 2]}
                    for k in TEN), ["positive", "negative"] * 5),
     "jsts-v1.1/train-v1.1.json": (
         json_lines({"sentence_pair_id": str(k), "yjcaptions_id": "10005_480796-10996", **pair(k), "label": SCORES[k]}
@@ -151,7 +151,7 @@ CASES = {
         json_lines({"level": "medium", **pair(k), "label": OCNLI[k], "label0": "neutral", "genre": "lit",
                     "prem_id": "l_1", "id": k} for k in TEN), NLI * 3),
     "iflytek_public/train.json": (
-        json_lines({"label": str(k % 2), "label_des": ["打车", "地图导航"][k % 2], "sentence": f"应用{k}"} for k in TEN),
+        json_lines({"label": str(k % 2), "label_des": ["打车", "地图导航"][k % 2], "sentence": f"应{k}"} for k in TEN),
         ["打车", "地图导航"] * 5),
     "hf://datasets/clue/clue/tnews/train-*.parquet": (
         parquet_of([{"sentence": f"第{k}个", "label": k % 2, "idx": k} for k in TEN], label=["100", "101"]),
