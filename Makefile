@@ -1,4 +1,4 @@
-# make install | test | test-slow | test-all | test-kill | demo | docs | lint | bench | lock | clean
+# make install | test | test-slow | test-all | test-kill | mutants | demo | docs | lint | bench | lock | clean
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,7 +10,7 @@ PYTEST_FLAGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
-.PHONY: install test test-slow test-all test-kill demo docs lint format bench lock clean
+.PHONY: install test test-slow test-all test-kill mutants demo docs lint format bench lock clean
 install: $(STAMP)
 
 # constraints.txt holds the versions of everything for users and tests alike: the tests see what users run.
@@ -44,6 +44,10 @@ test-all: $(DEV_STAMP)
 # Scripts killed at random moments and started again leave what undisturbed runs leave.
 test-kill: $(DEV_STAMP)
 	$(BIN)/python tests/kill_campaign.py --kills=500
+
+# Planted faults, each of which some test must see. FAULTS=electra.py: those with this in the name of the file or the tests.
+mutants: $(DEV_STAMP)
+	$(BIN)/python tests/mutants.py $(FAULTS)
 
 demo: install
 	$(BIN)/python -m demo --family=$(FAMILY) --text="$(TEXT)"

@@ -6,6 +6,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.models.config import BertConfig
+from bert_tf.serving import export
+from helpers.op_by_op import op_by_op
 from helpers.paths import ROOT
 
 VOCAB = str(ROOT / "tests" / "golden" / "vocab.txt")
@@ -32,6 +34,14 @@ def save(folder, model_class, config=None, **arguments) -> str:
         variable.assign(noise + (1 if variable.name == "gamma" else 0))
     model.save_pretrained(str(folder), vocab_file=VOCAB, do_lower_case=True)
     return str(folder)
+
+
+def signature_of(model_dir: str, task: str, **strings) -> dict[str, np.ndarray]:
+    """What an export of a model gives for strings, op by op: a graph that is traced, written and read takes longer."""
+    signature = export.create_served_model(model_dir, task).signatures()["serving_default"]
+    with op_by_op():
+        outputs = signature(**{name: tf.constant(values) for name, values in strings.items()})
+    return {name: value.numpy() for name, value in outputs.items()}
 
 
 def load_no_graphs(monkeypatch) -> None:

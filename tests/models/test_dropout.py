@@ -9,7 +9,8 @@ from helpers.tiny import ONE_LAYER, TINY_CONFIG
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import Drop, drop_at, dropout, dropout_scope, keep_mask, place, random_bits, several_rows
-from bert_tf.models.families import AlbertConfig
+from bert_tf.models.electra import ElectraPretrainer
+from bert_tf.models.families import AlbertConfig, ElectraConfig
 from bert_tf.models.task_models import BertForSequenceClassification, BertModel
 
 ONES = np.ones((4, 6, 50), "float32")
@@ -103,13 +104,12 @@ def test_layers_that_share_their_weights_have_masks_of_their_own():
 
 def test_models_of_one_step_have_masks_of_their_own():
     """As ELECTRA's generator and discriminator, which share their embeddings."""
-    config = BertConfig.from_dict({**TINY_CONFIG, "hidden_dropout_prob": 0.5})
-    one = BertModel(config)
-    one.build()
-    other = BertModel(config, name="generator", embeddings=one.embeddings)
-    ids = np.full((2, 8), 7, "int32")
+    config = ElectraConfig(**{**TINY_CONFIG, "hidden_dropout_prob": 0.5, "embedding_size": 32})
+    model = ElectraPretrainer(config, config)
+    model.build()
+    rows, encoders = {"input_ids": np.full((2, 8), 7, "int32")}, (model.bert, model.bert, model.generator)
     first, again, second = (
-        np.asarray(in_training(model, ids, return_all_layers=True)["embedding_output"]) for model in (one, one, other)
+        np.asarray(in_training(one, rows, return_all_layers=True)["embedding_output"]) for one in encoders
     )
     np.testing.assert_array_equal(first, again)
     assert ((first == 0) != (second == 0)).any()

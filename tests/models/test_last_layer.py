@@ -154,7 +154,9 @@ def test_what_asks_for_all_layers_computes_them():
     assert_close(few["sequence_output"], read)
     np.testing.assert_array_equal(everything["sequence_output"], read)
     np.testing.assert_array_equal(everything["encoder_layers"][-1], expected["sequence_output"])
-    assert everything["attention_probabilities"][-1].shape == (BATCH, 2, LENGTH, LENGTH)
+    attention = model(ROWS, read_positions=POSITIONS, return_attention=True)
+    for outputs in (everything, attention):
+        assert outputs["attention_probabilities"][-1].shape == (BATCH, 2, LENGTH, LENGTH)
     most = np.tile(np.arange(LENGTH - 2), (BATCH, 1))  # not clearly fewer: the same bits
     whole = model(ROWS, read_positions=most)["sequence_output"]
     np.testing.assert_array_equal(whole, expected["sequence_output"][:, : LENGTH - 2])

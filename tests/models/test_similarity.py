@@ -132,7 +132,8 @@ def test_what_is_refused():
     for loss in LOSSES:
         model = BertForSimilarity(CONFIG, loss, pooling="cls", scale=3.0, margin=2.0)
         again = BertForSimilarity.from_config(model.get_config())
-        assert again.get_config() == model.get_config() and again.objective.__name__ == model.objective.__name__
+        assert again.get_config() == model.get_config() and again.objective.__name__ == LOSSES[loss].__name__
+        assert (again.objective.scale, again.objective.margin) == (3.0, 2.0)
     with pytest.raises(ValueError, match=r"input_ids must be \[batch, texts, sequence\]; got shape \(2, 3\)"):
         model({"input_ids": np.ones((2, 3), np.int32)})
     with pytest.raises(ValueError, match=r"text_ids must be \[batch, 2\], not \(3,\)"):  # scores are for the cosine

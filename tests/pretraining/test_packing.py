@@ -89,14 +89,19 @@ def unpacked(batch, rows=ROWS):
     return {name: np.stack([row[name] for row in found]) for name in found[0]}, places
 
 
+def enlarge(model):
+    """Weights larger than initially, so that small numbers hide nothing."""
+    for variable in model.trainable_variables:
+        if "gamma" not in variable.path:
+            variable.assign(variable + np.random.default_rng(len(variable.path)).normal(0, 0.2, variable.shape))
+    return model
+
+
 def build(dtype=None):
     keras.utils.set_random_seed(3)
     model = BertForPreTraining(BertConfig.from_dict(CONFIG), dtype=dtype)
     model.build()
-    for variable in model.trainable_variables:  # larger than initially, so that small numbers hide nothing
-        if "gamma" not in variable.path:
-            variable.assign(variable + np.random.default_rng(len(variable.path)).normal(0, 0.2, variable.shape))
-    return model
+    return enlarge(model)
 
 
 @pytest.mark.parametrize("kind", ["inference", "training, plain kernels"])
@@ -176,7 +181,7 @@ def test_evaluation_leaves_filling_rows_out():
     batch = packed_batch()
     results = []
     for strategy, rows in ((one_device(), 3), (mirrored(2), 4)):
-        model, _ = build_for_training(strategy)
+        model = enlarge(build_for_training(strategy)[0])
         part = {name: value[:rows].copy() for name, value in batch.items()}
         # The weights of pairs are kept, to check that those of rows are enough.
         part["example_weights"] = (np.arange(rows) < 3).astype("float32")

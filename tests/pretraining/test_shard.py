@@ -91,7 +91,15 @@ def test_each_shard_has_a_seed_of_its_own(corpus, tmp_path):
 def test_tokenizing_one_shard_by_several_processes_changes_nothing(corpus, tmp_path, monkeypatch):
     alone = make(corpus, tmp_path / "alone", num_workers=1)
     monkeypatch.setattr(pretraining_shard, "_BYTES_A_TASK", 5000)
+    run, asked = pretraining_shard.workers.run_tasks, []
+
+    def run_here(function, tasks, num_workers, progress):  # in processes: test_each_shard_has_a_seed_of_its_own
+        asked.append((len(tasks) > 1, num_workers))
+        return run(function, tasks, 1, progress)
+
+    monkeypatch.setattr(pretraining_shard.workers, "run_tasks", run_here)
     together = make(corpus, tmp_path / "together", num_workers=2)
+    assert asked == [(True, 2)]
     assert (tmp_path / "alone/out.tfrecord").read_bytes() == (tmp_path / "together/out.tfrecord").read_bytes()
     assert alone["tokens"] == together["tokens"] > 5000
 

@@ -11,17 +11,15 @@ from helpers.scenarios import FINE_TUNING, PRETRAINING, SCENARIOS, TWO_REPLICAS
 from helpers.script_cases import arguments_of, results_of, run_cases, weights_of
 from helpers.slow import exhaustive, slow
 
-OFTEN = "classifier with LoRA"
 KILLED = (*FINE_TUNING, *PRETRAINING, "classifier without optimizer state", "classifier with seeds",
           "classifier with a search", "shards", "conversion")  # fmt: skip
 # Like others of their kind; adapters and frozen layers in parts of a batch also in training/test_lora_steps.py.
 ALIKE = {"joint answers of ALBERT", "pretraining of ALBERT", "pretraining of RoBERTa", "pretraining left to right"}
-CUT_ALIKE = {*ALIKE, OFTEN, "classifier on a frozen BERT"}
+CUT_ALIKE = {*ALIKE, "classifier with LoRA", "classifier on a frozen BERT"}
 
 
-@pytest.mark.parametrize(
-    "name", [OFTEN, *slow(*(name for name in KILLED if name not in {OFTEN, *ALIKE})), *exhaustive(*sorted(ALIKE))]
-)
+# In small: test_run_pretraining.py, where a run is killed, and test_fine_tuning_runs.py, where runs go on.
+@pytest.mark.parametrize("name", [*slow(*(name for name in KILLED if name not in ALIKE)), *exhaustive(*sorted(ALIKE))])
 def test_a_killed_run_goes_on_to_the_same_files(name, tmp_path):
     """Killed before a change of a file about the middle of its work; the campaign has all moments."""
     campaign = kill_campaign.Campaign(name, tmp_path / "run")

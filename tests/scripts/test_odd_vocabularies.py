@@ -2,12 +2,15 @@
 best model, read again, in a graph, and answered with, all on disk."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from helpers.op_by_op import op_by_op
 from helpers.script_cases import run_cases
+from helpers.slow import slow
 from helpers.tiny import ONE_LAYER, write_encoder
 
-from bert_tf import Predictor
+from bert_tf import BertForSequenceClassification, Predictor
+from bert_tf.models.config import BertConfig
 from bert_tf.text.wordpiece import FullTokenizer
 
 # The id of "good" is that of its last line, 9, and those after U+2028 would shift if it ended a line.
@@ -15,19 +18,26 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "\u2028", "good", "\u300
 TEXTS = ["good bads \u5317", "\u2028good\u3000bad", "\u5317\u5317 goods", ""]
 
 
-def test_best_model_and_graph_have_the_same_ids(tmp_path):
+@pytest.mark.parametrize("is_trained", [False, *slow(True)])
+def test_model_and_graph_have_the_same_ids(tmp_path, is_trained):
     pieces = [*PIECES, *(f"w{number}" for number in range(ONE_LAYER["vocab_size"] - len(PIECES)))]
     write_encoder(tmp_path, pieces)
     content = (tmp_path / "vocab.txt").read_bytes()
-    (tmp_path / "train.csv").write_text("text,label\n" + "good w1,up\nbad\u5317,down\n" * 4)
-    cases = {"run": {
-        "do_train": True, "do_eval": True, "train_file": tmp_path / "train.csv", "dev_file": tmp_path / "train.csv",
-        "init_checkpoint": tmp_path / "encoder", "max_seq_length": 16, "train_batch_size": 4, "num_train_epochs": 1,
-        "learning_rate": 1e-2, "seed": 1, "task_name": "custom", "text_a": "text", "label": "label",
-        "output_dir": tmp_path / "run",
-    }}  # fmt: skip
-    assert run_cases("run_classifier", cases)[0] == {"run": "done"}
     best = tmp_path / "run" / "best_model"
+    if is_trained:
+        (tmp_path / "train.csv").write_text("text,label\n" + "good w1,up\nbad\u5317,down\n" * 4)
+        cases = {"run": {
+            "do_train": True, "do_eval": True, "train_file": tmp_path / "train.csv", "dev_file": tmp_path / "train.csv",
+            "init_checkpoint": tmp_path / "encoder", "max_seq_length": 16, "train_batch_size": 4, "seed": 1,
+            "num_train_epochs": 1, "learning_rate": 1e-2, "task_name": "custom", "text_a": "text", "label": "label",
+            "output_dir": tmp_path / "run",
+        }}  # fmt: skip
+        assert run_cases("run_classifier", cases)[0] == {"run": "done"}
+    else:
+        config = BertConfig.from_dict({**ONE_LAYER, "initializer_range": 0.5})
+        model = BertForSequenceClassification(config, labels=["down", "up"])
+        model.build()
+        model.save_pretrained(str(best), vocab_file=str(tmp_path / "vocab.txt"), do_lower_case=True)
     assert (best / "vocab.txt").read_bytes() == content
     predictor = Predictor(str(best))
     tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))

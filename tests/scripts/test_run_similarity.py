@@ -131,7 +131,7 @@ def test_a_run_learns(ran, folder):
 
 
 def test_the_best_model_is_opened_and_converted(ran, folder):
-    """Predictions are the cosines of Embedder's vectors; sentence-transformers gives the same vectors."""
+    """Predictions are the cosines of Embedder's vectors."""
     out, *_ = ran
     best = str(out / "ranked" / "best_model")
     settings = read_settings(best)
@@ -149,9 +149,15 @@ def test_the_best_model_is_opened_and_converted(ran, folder):
     assert "1_Pooling/config.json" in report.written.files and "Vectors of texts: mean." in report.notes
     convert(best, str(folder / "theirs"), "huggingface", overwrite=True)
     assert read_settings(str(folder / "theirs")).described
+
+
+@pytest.mark.slow  # in small: the settings above, serving/test_embedder.py
+def test_sentence_transformers_makes_the_same_vectors(ran, folder):
+    best = str(ran[0] / "ranked" / "best_model")
+    convert(best, str(folder / "for others"), "huggingface")
     library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
-    theirs = library.SentenceTransformer(str(folder / "theirs"), device="cpu")
-    texts = [text for texts in triplets for text in texts]
+    theirs = library.SentenceTransformer(str(folder / "for others"), device="cpu")
+    texts = [text for texts in texts_of(9, 2) for text in texts]
     np.testing.assert_allclose(theirs.encode(texts), Embedder(best).encode(texts), atol=1e-5)
 
 

@@ -151,7 +151,7 @@ SIZES = {"max_seq_length": 24, "doc_stride": 5, "max_query_length": 6, "max_answ
 def test_equal_to_the_last_tie(tokenizer, null, values):
     settings = make_settings(**(SIZES | values))
     model = Numbers(24, null)
-    pairs = random_pairs(80, seed=null)
+    pairs = random_pairs(40, seed=null)
     pairs += [("which?", "ab " * 60), ("", "(((" * 30), ("which?", "a" + " " * 300 + "b")]
     # Only the case with most windows and, below, one with "no answer" are traced.
     with op_by_op(values.get("doc_stride") != 1):
@@ -261,13 +261,13 @@ def check_equal(outputs, wanted) -> None:
 
 
 def test_equal_to_the_answerer(answerer, answer):
-    pairs = random_pairs(60, seed=5)
+    pairs = random_pairs(30, seed=5)
     wanted = answerer.predict(pairs)
     outputs = as_dicts(answer(*zip(*pairs, strict=True)))
     check_equal(outputs, wanted)
     assert {bool(result["answer"]) for result in wanted} == {True, False}
     # A row's result does not depend on other rows.
-    for place in (0, 17, 40):
+    for place in (0, 17):
         (alone,) = as_dicts(answer(*([text] for text in pairs[place])))
         check_equal([alone], [outputs[place]])
         assert alone["null_score"] == pytest.approx(outputs[place]["null_score"], abs=1e-4)

@@ -8,7 +8,6 @@ import unicodedata
 import pytest
 import tensorflow as tf
 import tokenizers
-from helpers.exported_tokenizer import assert_answers_elsewhere
 from helpers.odd_texts import odd_texts
 from helpers.op_by_op import op_by_op
 from helpers.paths import GOLDEN
@@ -111,9 +110,3 @@ def test_what_a_graph_cannot_follow(tmp_path):
         with pytest.raises(ValueError, match=f"has {reason}, which an exported graph can't follow exactly") as caught:
             ByteBpeTokenizer.from_pretrained(str(path)).to_graph()
         assert "\n" not in str(caught.value)
-
-
-@pytest.mark.slow
-def test_in_a_process_without_this_project(tmp_path, tokenizer, graph):
-    texts = ["The caf\u00e9's  \u4e1c\u4eac \U0001f600", "", *BY_HAND]
-    assert_answers_elsewhere(graph, tokenizer, texts, tmp_path / "export", tensorflow_text=False)

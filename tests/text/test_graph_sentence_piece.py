@@ -8,13 +8,11 @@ import unicodedata
 import pytest
 import sentencepiece
 import tensorflow as tf
-from helpers.exported_tokenizer import assert_answers_elsewhere
 from helpers.odd_texts import odd_texts
 from helpers.op_by_op import op_by_op
 from helpers.paths import GOLDEN
 from helpers.slow import slow
 
-from bert_tf.serving.safe_graph import lowest_version
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 
 ORACLE = GOLDEN / "tokenization" / "albert"
@@ -110,11 +108,3 @@ def test_other_models(tmp_path):
     spaces = trained(tmp_path / "spaces", ["the harbour  wakes"] * 50, vocab_size=20, remove_extra_whitespaces=False)
     with pytest.raises(ValueError, match="keeps repeated spaces, which an exported graph can't follow exactly"):
         spaces.to_graph()
-
-
-@pytest.mark.slow
-def test_in_a_process_without_this_project(tmp_path, tokenizer, graph):
-    texts = ["The caf\u00e9's 2019,  \u4e1c\u4eac \U0001f600 \u039f\u03a3", *BY_HAND]
-    ops = assert_answers_elsewhere(graph, tokenizer, texts, tmp_path / "export")
-    writing = {"MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename"}
-    assert lowest_version({*ops} - writing) == "2.10"

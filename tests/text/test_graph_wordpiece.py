@@ -24,11 +24,9 @@ import unicodedata
 
 import pytest
 import tensorflow as tf
-from helpers.exported_tokenizer import assert_answers_elsewhere
 from helpers.op_by_op import op_by_op
 from helpers.slow import slow
 
-from bert_tf.serving.safe_graph import lowest_version
 from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
 
 MODES = {"uncased": (True, None), "cased": (False, None), "lower": (True, False), "stripped": (False, True)}
@@ -228,22 +226,3 @@ def test_threads_share_it(english, english_graph):
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda texts: english_graph.encode(tf.constant(texts)).to_list(), batches))
     assert found == [english.encode_batch(texts) for texts in batches]
-
-
-# ---- in an export ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow  # in small: the exports of tests/serving
-def test_in_a_process_without_this_project(tmp_path, english):
-    texts = [
-        "The caf\u00e9 in \ud55c\uad6d, \u039f\u0394\u039f\u03a3.",
-        "plain ASCII unaffable",
-        "",
-        "\u0130\u1b44\U0001d16d",
-    ]
-    texts += ["a" * 201 + "\u00e9", "\u00a0"]
-    graph, export = english.to_graph(), tmp_path / "export"
-    ops = assert_answers_elsewhere(graph, english, texts, export)
-    assert sum(file.stat().st_size for file in export.rglob("*") if file.is_file()) < 10_000_000
-    writing = {"MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename"}
-    assert lowest_version({*ops} - writing) == "2.7" and "FastWordpieceTokenizeWithOffsets" in ops

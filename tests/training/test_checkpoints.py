@@ -157,6 +157,12 @@ def test_a_checkpoint_that_a_kill_left_unlisted_is_removed_in_its_turn(named, tm
     for step in (6, 9):
         checkpoints.save(folder, step, {"a": np.zeros(2)}, keep_max=2)
     assert sorted(path.name for path in tmp_path.glob("*.index")) == ["model.ckpt-6.index", "model.ckpt-9.index"]
+    checkpoints.save(str(tmp_path / "other"), 3, {"a": np.zeros(2)})
+    for path in (tmp_path / "other").glob("model.ckpt-3.*"):
+        path.rename(tmp_path / path.name)
+    for keep_max, remains in ((3, True), (2, False)):  # an older one goes where as many as are kept are listed
+        checkpoints.remove_superseded(folder, keep_max)
+        assert (tmp_path / "model.ckpt-3.index").exists() == remains
 
 
 def test_a_checkpoint_without_its_values_is_not_the_newest(tmp_path, caplog):

@@ -132,20 +132,23 @@ def set_up(**settings): return distribution.set_up_devices(DeviceSettings(**sett
 """
 
 
-def test_multi_worker_in_time_and_too_late():
-    code = (
-        SET_UP
-        + """
+ONE_WORKER = json.dumps({"cluster": {"worker": ["localhost:0"]}, "task": {"type": "worker", "index": 0}})
+
+
+def test_multi_worker_too_late(cpus, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", ONE_WORKER)
+    with pytest.raises(RuntimeError, match="--distribution_strategy comes too late"):
+        strategy_of("multi_worker_mirrored")
+
+
+@pytest.mark.slow  # in small: above, and scripts/test_exact_runs.py
+def test_multi_worker_in_time():
+    code = """
 strategy = set_up(distribution_strategy="multi_worker_mirrored")
 print(type(strategy).__name__, strategy.num_replicas_in_sync)
 """
-    )
-    tf_config = {"cluster": {"worker": ["localhost:0"]}, "task": {"type": "worker", "index": 0}}
-    process = run_python(code, TF_CONFIG=json.dumps(tf_config))
+    process = run_python(SET_UP + code, TF_CONFIG=ONE_WORKER)
     assert process.stdout.split() == ["CollectiveAllReduceStrategy", "1"], process.stderr
-    late = run_python("import tensorflow as tf; tf.zeros(1)" + code, TF_CONFIG=json.dumps(tf_config))
-    assert late.returncode != 0
-    assert "RuntimeError: --distribution_strategy comes too late" in late.stderr
 
 
 def test_logical_cpu_devices_in_time_and_too_late():

@@ -101,8 +101,12 @@ def commands(folder) -> dict[str, list[str]]:
 )
 def test_each_family_is_trained_in_its_way(tmp_path, scripts, family, model_class, of_records, of_training, predicted):
     model = save_model(tmp_path / "model", family, model_class)
-    content = adapt(job(tmp_path, model))
-    made = commands(tmp_path)
+    further = ("--seed=7", "--deterministic=false")
+    settings = job(tmp_path, model, pretraining_flag=further)
+    settings.check()
+    content, made = adapt(settings), commands(tmp_path)
+    assert {name for name, command in made.items() if {*further} <= {*command}} == {*made} & {
+        "evaluation-heldout-before", "pretraining", "evaluation-heldout-after"}  # fmt: skip
     # There is nothing to evaluate before a head is trained.
     before = ["evaluation-heldout-before"] if model_class is not BertModel else []
     after = ["pretraining", "evaluation-heldout-after"]

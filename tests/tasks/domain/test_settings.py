@@ -70,11 +70,3 @@ def test_no_task_takes_no_flags_of_a_task(right):
         with pytest.raises(ValueError, match=f"--{name} is for a fine-tuning, which needs --train_file"):
             dataclasses.replace(without, **{name: value}).check()
     assert without.seeds == 3 and dataclasses.replace(right, num_seeds=5).seeds == 5
-
-
-def test_further_flags_are_passed_on(right):
-    dataclasses.replace(
-        right,
-        pretraining_flag=("--seed=7", "--do_whole_word_mask", "--nodeterministic"),
-        fine_tuning_flag=("--seed=7",),
-    ).check()

@@ -352,6 +352,9 @@ def test_predictions_keep_every_line(write, tmp_path):
     assert added == ["O", *predicted[0], *predicted[1], "O", *predicted[2]]
     again = read_conll(out, layout)  # the predictions are the last column
     assert again.sentences[2].tags == ["B-ORG", "B-ORG", "O"]
+    empty, before_last = write("Ada\tB-PER\t\n", "empty"), Layout(tag_column=1)
+    write_conll(out, read_conll(empty, before_last), [["O"]], before_last)
+    assert (tmp_path / "predictions.conll").read_text() == "Ada\tB-PER\t\tO\n"
     with pytest.raises(ValueError):
         write_conll(str(tmp_path / "other"), file, predicted[:2], layout)
     assert not (tmp_path / "other").exists()
