@@ -5,12 +5,10 @@ import pytest
 import tensorflow as tf
 from helpers.every_model import MODELS, inputs
 from helpers.losses import as_floats, softmax_losses
-from helpers.training_steps import feed, mirrored, one_device, trainer_of
 
 from bert_tf.models import objectives
 from bert_tf.models.heads import with_class_weights
 from bert_tf.models.objectives import ClassificationObjective, TokenClassificationObjective
-from bert_tf.training.optimization import create_optimizer
 
 
 def objective_cases():
@@ -168,30 +166,6 @@ def test_the_loss_is_that_of_pytorch(objective, logits, labels):
     assert weighted.metrics(sums) == objective.metrics(plain)
     assert float(objective.loss(plain, plain)) != pytest.approx(expected, rel=1e-3)
     assert with_class_weights(objective, None) is objective
-
-
-@pytest.mark.slow  # in small: the parts above, and the replicas of training/test_loop.py
-def test_micro_batches_and_replicas_make_the_same_step():
-    create, features = MODELS["tagger"]
-    labels = np.random.default_rng(1).integers(0, 5, features["label_ids"].shape).astype("int32")
-    batch, weights = {**features, "label_ids": labels}, []
-    for strategy, parts in ((one_device(), 1), (one_device(), 2), (mirrored(2), 1)):
-        with strategy.scope():
-            model = create()
-            model.dropout_rate = 0.0
-            model.build()
-            for number, variable in enumerate(model.trainable_variables):
-                draw = np.random.default_rng(number).normal(scale=0.1, size=variable.shape)
-                variable.assign(draw)
-            optimizer = create_optimizer("adamw", 1e-2, 3, 0)
-            optimizer.build(model.trainable_variables)
-        objective = with_class_weights(model.objective, WEIGHTS)
-        options = {"batch_size": 4, "gradient_accumulation_steps": parts, "seed": 1}
-        run = trainer_of(model, optimizer, objective, strategy, **options).steps
-        run(feed(strategy, tf.data.Dataset.from_tensors(batch).repeat()), 1)
-        weights.append(np.asarray(model.head.output_weights))
-    np.testing.assert_allclose(weights[0], weights[1], atol=1e-5)
-    np.testing.assert_allclose(weights[0], weights[2], atol=1e-5)
 
 
 def test_weights_in_fit():

@@ -189,7 +189,7 @@ def test_sum_of_losses_of_words():
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     config = ElectraConfig(30, 8, 1, 2, 16, embedding_size=8, max_position_embeddings=8, **rates)
     model = BertForTokenClassification(config, 3, dropout_rate=0.0, seed=0)
-    optimizer = create_optimizer("adamw", 1e-3, 10, 0, dataclasses.replace(config.recipe, clip_norm=0.0))
+    optimizer = create_optimizer("adamw", 1e-3, 10, 0, dataclasses.replace(config.recipe, clip_norm=1e6))
     model.build()
     optimizer.build(model.trainable_variables)
     batch = {"input_ids": [[1, 2, 3, 4], [5, 6, 0, 0]], "label_ids": [[-1, 0, 2, 1], [1, -1, -1, -1]]}
@@ -202,6 +202,9 @@ def test_sum_of_losses_of_words():
     result = train(data, tf.constant(1))
     np.testing.assert_allclose(result["gradient_norm"], tf.linalg.global_norm(gradients), rtol=1e-5)
     np.testing.assert_allclose(4 * result["loss"], losses, rtol=1e-6)
+    for moment, gradient in zip(optimizer.first_moments, gradients, strict=True):  # whose norm is not clipped
+        if gradient is not None:
+            np.testing.assert_allclose(moment, 0.1 * tf.convert_to_tensor(gradient), rtol=1e-4, atol=1e-7)
 
 
 def test_berts_recipe_is_the_originals():
