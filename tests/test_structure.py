@@ -252,7 +252,7 @@ def test_only_main_reads_flags():
 AT_MOST = {
     "lines of bert_tf/ and the scripts": 50_214,
     "of these code": 32_400,
-    "lines of tests/": 45_179,
+    "lines of tests/": 45_246,
     "modules that a fine-tuning run loads": 83,
     "modules that Predictor loads": 64,
     "lines of a file": 500,
