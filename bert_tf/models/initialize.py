@@ -131,13 +131,24 @@ def initialize(
     if must_have_all and missing:
         raise ValueError(f"{path} lacks {len(missing)} of the run's {len(variables)} variables: {some(missing)}.")
     for name in found:
-        value = weights.read(name)
-        if not np.isfinite(value).all():
-            raise ValueError(f"{path}: {name} has NaN or infinite values: the file is damaged, or its training failed.")
-        variables[name].assign(value)
+        variables[name].assign(finite_value(weights, name))
         layers.has_value(variables[name])
     unused = dict.fromkeys(sorted(set(shapes) - set(found)), "") | weights.unused
     return Initialization(path, found, missing, unused)
+
+
+def finite_value(weights: Weights, name: str) -> np.ndarray:
+    """A tensor, none of whose values is NaN or infinite.
+
+    Raises:
+      ValueError: some are; names the file and the tensor.
+    """
+    value = weights.read(name)
+    if not np.isfinite(value).all():
+        raise ValueError(
+            f"{weights.path}: {name} has NaN or infinite values: the file is damaged, or its training failed."
+        )
+    return value
 
 
 def initialize_model(

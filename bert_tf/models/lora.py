@@ -9,6 +9,7 @@ has the sum (`merged`). `lora_file` reads and writes A and B alone.
 """
 
 import dataclasses
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -74,29 +75,41 @@ def merged_kernel(kernel, a, b, scale: float):
     return kernel + ops.matmul(a, b) * scale
 
 
+def adapted_kernels(names: Iterable[str]) -> list[str]:
+    """The kernels to which adapters of these names in a checkpoint belong, each once."""
+    scopes = [name.rpartition("/")[0] for name in names if name.endswith(("/" + A, "/" + B))]
+    return [f"{scope}/kernel" for scope in dict.fromkeys(scopes)]
+
+
 def merged(weights: Weights) -> Weights:
     """Weights with each adapter added to its kernel; without adapters they are returned as they are.
 
     Moments of the adapters are left out, those of other variables stay.
 
     Raises:
-      ValueError: there are adapters without their kernels or their alpha.
+      ValueError: there are adapters without their kernels or their alpha, or of shapes that don't fit.
     """
-    adapted = {name.removesuffix(A) + "kernel": name for name in weights.shapes if name.endswith("/" + A)}
+    adapted = adapted_kernels(weights.shapes)
     if not adapted:
         return weights
     alpha = next((name for name in weights.shapes if name.endswith("/" + ALPHA)), None)
-    if alpha is None or not weights.shapes.keys() >= adapted.keys():
+    if alpha is None or not weights.shapes.keys() >= set(adapted):
         raise ValueError(
             f"{weights.path} has adapters of LoRA without the encoder that they belong to: give the model that was "
             "saved with them, or in Python the encoder's weights and load_lora."
         )
+    for kernel in adapted:
+        names = [kernel, *(kernel.removesuffix("kernel") + factor for factor in (A, B))]
+        sizes = [size for name in names for size in weights.shapes.get(name, ())]
+        if len(sizes) != 6 or sizes != [sizes[0], sizes[1], sizes[0], sizes[3], sizes[3], sizes[1]] or not sizes[3]:
+            found = ", ".join(f"{name} {list(weights.shapes.get(name, ['missing']))}" for name in names)
+            raise ValueError(f"{weights.path} has an adapter of LoRA that does not fit its kernel: {found}.")
 
     def read(name: str) -> np.ndarray:
         value = weights.read(name)
         if name not in adapted:
             return value
-        a, b = weights.read(adapted[name]), weights.read(adapted[name].removesuffix(A) + B)
+        a, b = (weights.read(name.removesuffix("kernel") + factor) for factor in (A, B))
         scale = float(weights.read(alpha)) / a.shape[1]
         from keras import ops
 

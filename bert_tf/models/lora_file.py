@@ -6,7 +6,6 @@ strings: `rank`, `alpha`, `base`, the checksum of the encoder's variables (`base
 
 import dataclasses
 import json
-import math
 import posixpath
 from collections.abc import Mapping
 
@@ -21,6 +20,7 @@ from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.variable_names import pooler
 from bert_tf.system.checks import named, path_of
 from bert_tf.system.messages import some
+from bert_tf.system.text_files import parse_json
 from bert_tf.weights.tensor_files import Weights, open_safetensors, with_tensors, write_safetensors
 
 FILE = "lora.safetensors"
@@ -83,7 +83,7 @@ def load_lora(model: keras.Model, path: str) -> None:
     path = path_of(path, "load_lora")
     path = posixpath.join(path, FILE) if tf.io.gfile.isdir(path) else path
     shapes, metadata, read = open_safetensors(path)
-    kernels = [name.removesuffix(lora.A) + "kernel" for name in shapes if name.endswith("/" + lora.A)]
+    kernels = lora.adapted_kernels(shapes)
     alpha = _alpha(metadata)
     if not kernels or alpha is None or "base" not in metadata:
         raise ValueError(f"{path} has no adapters of LoRA, or does not say their alpha and base.")
@@ -103,9 +103,13 @@ def load_lora(model: keras.Model, path: str) -> None:
     file = Weights(path, "bert_tf", shapes, {name: name for name in shapes}, read)
     trained, labels, wanted = lora.merged(with_tensors(file, own)), _labels(path, metadata), model.head_config.labels
     layer = head_config.layer_in(trained)
+    if layer and labels and trained.shapes[layer][0] != len(labels):
+        raise ValueError(f"{path} has {trained.shapes[layer][0]} outputs, but names of {len(labels)} labels.")
     if layer and wanted and trained.shapes[layer][0] == len(wanted):
         order = head_config.order_of(labels, wanted, path, "Load the encoder with these labels.")
         trained = head_config.reordered(trained, layer, order) if order else trained
+    for name in changed:  # all are found right before any is assigned
+        initialize.finite_value(trained, name)
     initialize.initialize({name: variables[name] for name in changed}, trained, must_have_all=True)
     if labels and not wanted:
         model.head_config = dataclasses.replace(model.head_config, labels=labels)
@@ -119,8 +123,9 @@ def _labels(path: str, metadata: Mapping[str, str]) -> tuple[str, ...] | None:
     """
     if "labels" not in metadata:
         return read_head(posixpath.dirname(path)).labels
+    names = parse_json(metadata["labels"], path)
     try:
-        return HeadConfig(labels=json.loads(metadata["labels"])).labels
+        return HeadConfig(labels=names).labels
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -131,4 +136,4 @@ def _alpha(metadata: Mapping[str, str]) -> float | None:
         alpha = float(metadata["alpha"])
     except (KeyError, ValueError):
         return None
-    return alpha if alpha and math.isfinite(alpha) else None
+    return alpha if alpha and abs(alpha) <= float(np.finfo(np.float32).max) else None

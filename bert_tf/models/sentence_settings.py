@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Mapping
 
 from bert_tf.models.config import BertConfig
-from bert_tf.system.text_files import exists, read_json
+from bert_tf.system.text_files import exists, read_json, read_json_if_there
 
 POOLINGS = ("mean", "cls", "max")
 
@@ -100,7 +100,8 @@ def read_settings(directory: str) -> SentenceSettings:
         return SentenceSettings(directory)
     for step in read_json(path, list):
         kind, folder = (step.get(key) if isinstance(step, dict) else None for key in ("type", "path"))
-        sound = isinstance(kind, str) and isinstance(folder, str) and ".." not in folder.split("/")
+        sound = isinstance(kind, str) and isinstance(folder, str) and folder.isprintable()
+        sound = sound and not folder.startswith("/") and ".." not in folder.split("/")
         _need(sound, path, f"each step needs a type, and a path below this folder, not {step!r:.200}")
         name = kind.rpartition(".")[2]
         if name not in _STEPS[len(folders) :][:1]:
@@ -112,16 +113,16 @@ def read_settings(directory: str) -> SentenceSettings:
         if name not in folders:
             raise ValueError(f"{path} has no {name}")
 
-    def read(folder: str, name: str, must_exist: bool = False) -> tuple[str, dict]:
+    def read(folder: str, name: str) -> tuple[str, dict]:
         file = posixpath.join(folder, name)
-        return file, read_json(file) if must_exist or exists(file) else {}
+        return file, read_json_if_there(file) or {}
 
     path, values = read(folders[_ENCODER], _ENCODER_SETTINGS)
     length, lower = values.get("max_seq_length"), values.get("do_lower_case", False)
-    sound = isinstance(length, int | None) and isinstance(lower, bool) and (length is None or length >= 1)
+    sound = isinstance(lower, bool) and (length is None or (type(length) is int and length >= 1))
     _need(sound, path, "max_seq_length must be a number of tokens, do_lower_case true or false")
 
-    path, values = read(folders[_POOLING], _POOLING_SETTINGS, must_exist=True)
+    path, values = read(folders[_POOLING], _POOLING_SETTINGS)
     kinds = values.get("pooling_mode")
     if kinds is None:
         kinds = [_KEYS.get(key, key) for key, value in values.items() if key.startswith("pooling_mode_") and value]
@@ -136,7 +137,7 @@ def read_settings(directory: str) -> SentenceSettings:
     sound = isinstance(prompts, dict) and all(isinstance(text, str | None) for text in prompts.values())
     _need(sound, path, "prompts must be texts by name")
     _need(
-        default is None or default in prompts,
+        default is None or (isinstance(default, str) and default in prompts),
         path,
         f"default_prompt_name is {default!r:.80}, which is none of its prompts",
     )

@@ -16,6 +16,7 @@ from bert_tf.models import layers, sentence_settings
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving.predictor import Answerer
 from bert_tf.system.checks import list_of_strings, path_of, true_or_false
+from bert_tf.system.text_files import understood
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.settings import DTYPE_POLICIES
 
@@ -88,7 +89,8 @@ class Embedder(Answerer):
                     f"{path} was exported by an earlier version, without vectors of texts: export it again"
                 )
             self.max_seq_length = self.length(max_seq_length)
-            self.size = self.export.description["signatures"]["embed"]["outputs"]["vector"][1][-1]
+            with understood(path):
+                self.size = int(self.export.description["signatures"]["embed"]["outputs"]["vector"][1][-1])
             return
         if is_onnx:
             self.settings = sentence_settings.read_settings(self.path)

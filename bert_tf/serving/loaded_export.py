@@ -17,7 +17,7 @@ from bert_tf.models.directory import read_head
 from bert_tf.system import local_files
 from bert_tf.system.checks import check_extra
 from bert_tf.system.messages import some, visible
-from bert_tf.system.text_files import read_json
+from bert_tf.system.text_files import read_json, understood
 from bert_tf.text.tokenizer_files import first_existing
 
 EXPORT_FILE = "export.json"
@@ -43,15 +43,21 @@ def onnx_file(directory: str) -> str | None:
 
 
 def read_description(directory: str) -> dict:
-    """The content of export.json, which has a task.
+    """The content of export.json, with task, labels, max_seq_length and signatures.
 
     Raises:
-      ValueError: it is damaged; names it.
+      ValueError: it is damaged, or a value is of another kind; names it.
     """
     path = posixpath.join(directory, EXPORT_FILE)
     description = read_json(path)
-    if not isinstance(description.get("task"), str):
-        raise ValueError(f"{path}: not the description of an export: it has no task")
+    with understood(path):
+        parts = [signature[part] for signature in description["signatures"].values() for part in ("inputs", "outputs")]
+        kinds = [*map(type, (description["task"], description["max_seq_length"], *description["labels"], *parts))]
+        if (
+            kinds != [str, int, *[str] * len(description["labels"]), *[dict] * len(parts)]
+            or description["max_seq_length"] < 1
+        ):
+            raise TypeError("not the description of an export")
     return description
 
 

@@ -7,7 +7,7 @@ a vocabulary chooses by these functions.
 import importlib
 import posixpath
 
-from bert_tf.system.text_files import read_json, read_json_if_there
+from bert_tf.system.text_files import read_json, read_json_if_there, understood
 from bert_tf.text.added_tokens import TOKENIZER
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import (
@@ -100,7 +100,8 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
     elif name.endswith(".json"):
         model = read_json(vocab_file).get("model")
         kinds = {"BPE": _BYTE_BPE, "Unigram": _UNIGRAM}
-        found = kinds.get(kind_of_model(model), found) if isinstance(model, dict) else _BYTE_BPE
+        with understood(vocab_file):
+            found = kinds.get(kind_of_model(model), found) if isinstance(model, dict) else _BYTE_BPE
     # A RoBERTa's tokenizer refuses a Unigram model, an ALBERT's a BPE.
     if default.__name__ in (_BYTE_BPE, _SENTENCE_PIECE) and found in (_BYTE_BPE, _UNIGRAM):
         return tokenizer_class(_BYTE_BPE if default.__name__ == _BYTE_BPE else _UNIGRAM)

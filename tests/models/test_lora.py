@@ -12,7 +12,7 @@ from bert_tf.models.families import family_named, is_encoder_variable
 from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
 from bert_tf.training import checkpoints
 from bert_tf.training.optimization import create_optimizer
-from bert_tf.weights.tensor_files import write_safetensors
+from bert_tf.weights.tensor_files import open_safetensors, write_safetensors
 
 FAMILIES = ["bert", *slow("distilbert", "electra", "roberta", "albert")]
 RANK, ALPHA, HIDDEN, INNER = 3, 4.5, 32, 64
@@ -241,6 +241,47 @@ def test_other_files_are_refused(tmp_path):
     content[-5] ^= 1
     (tmp_path / lora_file.FILE).write_bytes(content)
     assert_refused(model, path, "does not match its checksum")
+
+
+KERNEL = "bert/encoder/layer_0/output/dense/"
+DAMAGES = {
+    "no B": ({KERNEL + "lora_b": None}, "lora_b ['missing']"),
+    "no A": ({KERNEL + "lora_a": None}, "lora_a ['missing']"),
+    "one axis": ({KERNEL + "lora_a": np.zeros(RANK)}, "does not fit its kernel"),
+    "three axes": ({KERNEL + "lora_a": np.zeros((INNER, RANK, 1))}, "does not fit its kernel"),
+    "no rank": ({KERNEL + "lora_a": np.zeros((INNER, 0)), KERNEL + "lora_b": np.zeros((0, HIDDEN))}, "lora_a [64, 0]"),
+    "another rank": ({KERNEL + "lora_a": np.zeros((INNER, 2))}, "lora_a [64, 2]"),
+    "other rows": ({KERNEL + "lora_a": np.zeros((HIDDEN, RANK))}, "lora_a [32, 3]"),
+    "other columns": ({KERNEL + "lora_b": np.zeros((RANK, INNER))}, "lora_b [3, 64]"),
+    "another layer": ({"bert/encoder/layer_9/output/dense/lora_b": np.zeros((RANK, HIDDEN))}, "of another kind"),
+    "NaN": ({KERNEL + "lora_a": np.full((INNER, RANK), np.nan)}, "output/dense/kernel has NaN"),
+    "an infinite product": (
+        {KERNEL + "lora_a": np.full((INNER, RANK), 3e38), KERNEL + "lora_b": np.full((RANK, HIDDEN), 3e38)},
+        "output/dense/kernel has NaN or infinite values",
+    ),
+    "NaN in the head, which comes last": ({"output_bias": np.full(2, np.nan)}, "output_bias has NaN"),
+    "labels": ({"labels": '["a", "b", "c"]'}, "has 2 outputs, but names of 3 labels"),
+    "deep labels": ({"labels": "[" * 100_000}, "nested too deeply"),
+    "a large alpha": ({"alpha": "1e39"}, "does not say their alpha"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DAMAGES)
+def test_all_or_nothing_is_loaded(tmp_path, case):
+    path, model = str(tmp_path / lora_file.FILE), make("bert", RANK)
+    train_a_little(model)
+    lora_file.write_lora(path, model)
+    shapes, metadata, read = open_safetensors(path)
+    tensors = {name: read(name) for name in shapes}
+    changes, message = DAMAGES[case]
+    for name, value in changes.items():
+        if isinstance(value, str):
+            metadata[name] = value
+        else:
+            tensors.pop(name, None)
+            tensors |= {} if value is None else {name: value.astype(np.float32)}
+    write_safetensors(path, tensors, metadata)
+    assert_refused(make("bert"), path, message)
 
 
 def test_what_can_not_be_adapted():

@@ -10,8 +10,11 @@ from helpers.paths import GOLDEN
 from helpers.slow import slow
 
 from bert_tf.models import directory, pretrained
+from bert_tf.models.config import BertConfig
+from bert_tf.models.sentence_settings import SentenceSettings, read_settings, settings_files
+from bert_tf.serving.loaded_export import read_description
 
-OTHERS = (None, -1, 0, 10**30, 1.5, True, "x", "", [], [1], {}, {"a": 1})
+OTHERS = (None, -1, 0, 10**30, 1.5, True, "x", "/etc", "", [], [1], {}, {"a": 1})
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(chr, range(ord("a"), ord("z")))]
 SIZES = {
     "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 30,
@@ -34,6 +37,14 @@ def files_of(kind: str) -> dict:
             "tokenizer_config.json": casing,
             "vocab.txt": WORDS,
         }
+    if kind == "sentences":
+        settings = SentenceSettings("", "mean", True, 16, True, True, {"query": "q: ", "doc": ""}, "query", False)
+        files = {name: json.loads(content) for name, content in settings_files(settings, 8).items()}
+        return {**files, "vocab.txt": WORDS}
+    if kind == "export":
+        signature = {"inputs": {"text": ["string", [None]]}, "outputs": {"vector": ["float32", [None, 8]]}}
+        values = {"task": "embed", "labels": ["a"], "max_seq_length": 8, "signatures": {"embed": signature}}
+        return {"export.json": values, "vocab.txt": WORDS}
     if kind == "huggingface":
         added = [{"id": 0, "content": "[PAD]", "special": True}]
         model = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "vocab": vocab}
@@ -74,15 +85,23 @@ def changed(value, place, new):
 def write(folder, content) -> None:
     for name, value in content.items():
         is_json = name.endswith(".json")
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(json.dumps(value) if is_json else "\n".join(value) + "\n", encoding="utf-8")
 
 
 def read(folder) -> None:
     directory.read_model_files(str(folder))
     pretrained.read_tokenizer(str(folder)).encode("abc")
+    settings = read_settings(str(folder))
+    assert settings.directory.startswith(str(folder)) and settings.length_for(BertConfig(9)) in (None, 1, 16, 512)
+    assert isinstance(settings.prompt(), str)
+    if (folder / "export.json").exists():
+        description = read_description(str(folder))
+        assert description["max_seq_length"] >= 1 and "".join(description["labels"]) in ("a", "x", "/etc", "")
+        assert all("vector" not in signature["inputs"] for signature in description["signatures"].values())
 
 
-@pytest.mark.parametrize("kind", ["bert_tf", "huggingface", "roberta"])
+@pytest.mark.parametrize("kind", ["bert_tf", "huggingface", "roberta", "sentences", "export"])
 @pytest.mark.parametrize("part", [0, *slow(*range(1, 8))])
 def test_a_value_of_another_kind(kind, part, tmp_path):
     """All combinations in eight parts."""

@@ -102,6 +102,9 @@ FILES = {
 }
 
 
+DESCRIPTION = {"task": "classification", "labels": [], "max_seq_length": 8, "signatures": {}}
+
+
 @pytest.fixture
 def opened(tmp_path, monkeypatch):
     """Opens a model, with the secret in the working directory."""
@@ -110,7 +113,7 @@ def opened(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "work")
 
     def open_model(content: bytes) -> OnnxModel:
-        (tmp_path / "export.json").write_text(json.dumps({"task": "classification"}))
+        (tmp_path / "export.json").write_text(json.dumps(DESCRIPTION))
         (tmp_path / "model.onnx").write_bytes(content)
         return OnnxModel(str(tmp_path))
 
