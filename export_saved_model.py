@@ -15,11 +15,12 @@ from absl import flags, logging
 
 from bert_tf.models import open_weights
 from bert_tf.models.directory import check_model
-from bert_tf.serving import check_file, detect_task
+from bert_tf.serving import check_file
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, setting, settings_of
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import encoding_setting
+from bert_tf.tasks import table
 from bert_tf.text.tokenizer_files import directory_of
 
 FLAGS = flags.FLAGS
@@ -106,13 +107,13 @@ def main(_):
             raise ValueError(f"--{name} is for --format=saved_model, not for {settings.format}")
     with named_by("--model_dir"), unheard():
         is_light = open_weights.is_light(settings.model_dir)
-        task = settings.task or (detect_task.task_in(settings.model_dir) if is_light else None)
-        files = detect_task.check_task(settings.model_dir, task) if is_light else None
+        task = settings.task or (table.task_in(settings.model_dir) if is_light else None)
+        files = table.check_task(settings.model_dir, task) if is_light else None
     if task:
         _check_task(settings, task)
     checks.check_outside(settings.export_dir, "--export_dir", directory_of(settings.model_dir), "--model_dir")
     if files:
-        detect_task.choose_max_seq_length(files, settings.max_seq_length)
+        table.choose_max_seq_length(files, settings.max_seq_length)
         if settings.check_file:
             check_file.check_beginning(settings.check_file, settings.encoding, task, files.head, settings.text_pairs)
     if kind == "onnx" or (kind == "tflite" and settings.check_file):
@@ -121,7 +122,7 @@ def main(_):
     script.start_tensorflow()
     from bert_tf.serving import compare_export, export, other_runtimes
 
-    task = task or detect_task.task_in(settings.model_dir)
+    task = task or table.task_in(settings.model_dir)
     _check_task(settings, task)
     if settings.check_file:
         compare_export.refuse_unfit(

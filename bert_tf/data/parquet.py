@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from absl import logging
 
 from bert_tf.system.checks import check_extra, is_remote
-from bert_tf.system.hub_files import local_file
+from bert_tf.system.hub import local_file
 from bert_tf.system.messages import is_first, some
 from bert_tf.system.text_files import foreign_kind, open_binary, parse_json, read_bytes, understood
 

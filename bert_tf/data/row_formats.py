@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterator
 
 from absl import logging
 
-from bert_tf.data import parquet
-from bert_tf.system.hub_files import is_on_hub, matching
+from bert_tf.system.hub import is_on_hub, matching
 from bert_tf.system.messages import is_first
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import lines_at_beginning, parse_json, read_text_lines
@@ -34,6 +33,8 @@ def raw_rows(
     if csv_delimiter and kind != "csv":
         raise ValueError(f"{path}: --csv_delimiter is for .csv files, not for .{kind}.")
     if kind == "parquet":
+        from bert_tf.data import parquet
+
         rows = itertools.chain.from_iterable(map(parquet.rows, _parts_of(path)))
         yield from ((number, _json_row(row, path, number)) for number, row in enumerate(rows, start=1))
     elif kind in _JSON_LINES:
@@ -97,6 +98,8 @@ def rows_at_beginning(path: str) -> int | None:
     """
     if kind_of(path) != "parquet":
         return lines_at_beginning(path)
+    from bert_tf.data import parquet
+
     return _CHECKED if sum(map(parquet.count, _parts_of(path))) > _CHECKED else None
 
 

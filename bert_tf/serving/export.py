@@ -24,11 +24,12 @@ from bert_tf.models import question_heads, task_models
 from bert_tf.models.initialize import check_trained
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.sentence_settings import read_settings
-from bert_tf.serving import detect_task, graph_models, loaded_export, safe_graph
+from bert_tf.serving import graph_models, loaded_export, safe_graph
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.system.atomic import remove_folder, write_file, write_text_file
 from bert_tf.system.checks import missing_packages
+from bert_tf.tasks import table
 from bert_tf.tasks.classification.data import task_of
 from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.tasks.ner import tagging
@@ -77,7 +78,7 @@ def export_saved_model(
     if dtype not in DTYPES:
         raise ValueError(f"--dtype={dtype}: choose one of {', '.join(DTYPES)}")
     version = new_version(export_dir, version)
-    task = task or detect_task.task_in(model_dir)
+    task = task or table.task_in(model_dir)
     served = create_served_model(
         model_dir, task, dtype=dtype, max_seq_length=max_seq_length, text_pairs=text_pairs, top_k=top_k
     )
@@ -167,7 +168,7 @@ def create_served_model(
         tokenizer = copy.copy(tokenizer)
         tokenizer.to_graph = lambda split_unknown=False: types.SimpleNamespace(resources=())
     try:
-        files = detect_task.check_task(model_dir, task)
+        files = table.check_task(model_dir, task)
     except ValueError as error:
         raise ValueError(f"--task={task}: {error}") from None
     options = {"dtype": dtype, "trained": True}
@@ -176,12 +177,12 @@ def create_served_model(
         check_trained(model)  # the pooler may be missing, which is warned of: only `pooled_output` depends on it
         sentences = read_settings(directory_of(model_dir))
         length = sentences.length_for(model.config) if max_seq_length is None else max_seq_length
-        return graph_models.ServedEncoder(model, tokenizer, detect_task.choose_max_seq_length(files, length), sentences)
+        return graph_models.ServedEncoder(model, tokenizer, table.choose_max_seq_length(files, length), sentences)
     if task == "squad":
         model = question_heads.from_pretrained(model_dir, **options)
         given = {"max_seq_length": max_seq_length} if max_seq_length else {}
         return ServedQuestionAnswering(model, tokenizer, settings_of(model_dir, model.config, **given))
-    length = detect_task.choose_max_seq_length(files, max_seq_length)
+    length = table.choose_max_seq_length(files, max_seq_length)
     if task == "ner":
         labels = standard_tags(files.head.labels)
         settings = tagging.TaggingSettings.of_model(directory_of(model_dir), labels)

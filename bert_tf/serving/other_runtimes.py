@@ -22,12 +22,13 @@ from bert_tf.models import directory as model_directory
 from bert_tf.models import saving
 from bert_tf.models.directory import config_files
 from bert_tf.models.sentence_settings import read_settings
-from bert_tf.serving import detect_task, export, graph_models, loaded_export
+from bert_tf.serving import export, graph_models, loaded_export
 from bert_tf.serving.loaded_export import OnnxModel
 from bert_tf.system import local_files
 from bert_tf.system.atomic import write_file
 from bert_tf.system.checks import check_extra
 from bert_tf.system.messages import without_notes
+from bert_tf.tasks import table
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer_files import directory_of
 
@@ -80,7 +81,7 @@ def export_tflite(
     Raises:
       ValueError: TFLite does not support the task or the model. FileNotFoundError, ValueError: there is no model.
     """
-    task = task or detect_task.task_in(model_dir)
+    task = task or table.task_in(model_dir)
     possible = [name for name, entry in TASKS.items() if entry.tflite]
     if task not in possible:
         raise ValueError(f"--task={task}: TFLite supports {', '.join(possible[:-1])} and {possible[-1]}")
@@ -136,7 +137,7 @@ def export_onnx(
     """
     check_extra("onnx", "--format=onnx_int8" if int8 else "--format=onnx")
     version = export.new_version(export_dir, version)
-    task = task or detect_task.task_in(model_dir)
+    task = task or table.task_in(model_dir)
     served = _create_served(model_dir, task, "onnx", max_seq_length=max_seq_length, top_k=top_k)
     if served.weight_bytes >= graph_models.MOST_BYTES:
         size = served.weight_bytes / 1e9
@@ -299,7 +300,7 @@ def _check_outputs(
 
 def _write_files_of_model(directory: str, model_dir: str, task: str, served: graph_models.ServedModel) -> None:
     """Writes what a model directory has beside its weights, so that predictors open it like one."""
-    files = detect_task.check_task(model_dir, task)
+    files = table.check_task(model_dir, task)
     source = directory_of(model_dir)
     sentences = read_settings(source) if task == "encoder" else None
     files = dataclasses.replace(

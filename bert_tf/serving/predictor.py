@@ -17,14 +17,13 @@ from bert_tf.models import directory as model_directory
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.serving import loaded_export
-from bert_tf.serving.detect_task import check_task, choose_max_seq_length
 from bert_tf.system.checks import list_of, named, path_of, true_or_false, whole_number
 from bert_tf.system.cores import batches_at_once, mapped_in_order
 from bert_tf.system.messages import progress_bar, warn_once
 from bert_tf.tasks.classification import encode as classification_encode
 from bert_tf.tasks.classification import outputs as classification_outputs
 from bert_tf.tasks.classification.data import InputExample, Task, task_of
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.table import TASKS, check_task, choose_max_seq_length
 
 _SECONDS_WITHOUT_PROGRESS = 5
 

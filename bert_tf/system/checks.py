@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 
 from bert_tf.system import hub
-from bert_tf.system.hub_files import is_on_hub, matching
+from bert_tf.system.hub import is_on_hub, matching
 from bert_tf.system.messages import named_by, some, unheard
 from bert_tf.system.text_files import is_folder, list_files
 

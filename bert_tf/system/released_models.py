@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 from bert_tf.system import hub
 from bert_tf.system.checks import is_remote, named
-from bert_tf.system.download import download_file, unpack_tar, unpack_zip
 from bert_tf.system.local_files import names_in, paths_beginning_with
 
 ADDRESS = "https://storage.googleapis.com"
@@ -137,6 +136,8 @@ def download(name: str, cache_dir: str | None = None) -> str:
         if google_name := NAMES_ELSEWHERE.get(form):
             raise ValueError(f"{name!r} is the name of this model elsewhere; Google's is {google_name!r}.")
         raise ValueError(f"{name!r} is not the name of a released model. {_names_offered(str(name))}")
+    from bert_tf.system.download import unpack_tar, unpack_zip  # few programs need it
+
     unpack = unpack_zip if MODELS[name].endswith(".zip") else unpack_tar
     return _unpacked(f"{ADDRESS}/{MODELS[name]}", cache_dir, name, unpack, _model_folder)
 
@@ -176,6 +177,8 @@ def download_hub_module(address: str, cache_dir: str | None = None) -> str:
     Raises:
       OSError: it could not be downloaded or unpacked, or is no SavedModel; the message has the address.
     """
+    from bert_tf.system.download import unpack_tar
+
     name = f"tfhub/{hashlib.sha256(address.encode()).hexdigest()[:16]}"
     separator = "&" if "?" in address else "?"
     return _unpacked(f"{address}{separator}tf-hub-format=compressed", cache_dir, name, unpack_tar, _saved_model_folder)
@@ -191,6 +194,8 @@ def _unpacked(
     target = os.path.join(os.path.expanduser(cache_dir), *name.split("/"))
     if os.path.isdir(target):
         return target
+    from bert_tf.system.download import download_file
+
     archive = f"{target}.archive"
     download_file(address, archive)
     with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=os.path.dirname(target)) as temporary:

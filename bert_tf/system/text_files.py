@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from bert_tf.system import text_encodings
 from bert_tf.system.example_bytes import is_frame_head
-from bert_tf.system.hub_files import is_on_hub, local_file, matching
+from bert_tf.system.hub import is_on_hub, local_file, matching
 from bert_tf.system.messages import some, warn_once
 
 LONGEST_LINE = 1 << 26  # bytes; lines are read whole

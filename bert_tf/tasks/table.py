@@ -1,11 +1,21 @@
-"""The tasks: what a model's output layer is for, which script trains it, and which class answers with it.
+"""The tasks: what a model's output layer is for, which script trains it, which class answers with it; and which task
+the model in a directory is for.
 
 The only list of tasks. Fine-tuning, export, TFLite, comparison and predictors read it; to add a task, add a line here.
 Modules on higher floors are named only by their public names. Nothing here needs TensorFlow.
 """
 
 import dataclasses
+import posixpath
 from collections.abc import Collection
+
+from bert_tf.models import directory as model_directory
+from bert_tf.models import open_weights, pretrained
+from bert_tf.models.directory import ModelFiles
+from bert_tf.models.head_config import WITHOUT_BERT
+from bert_tf.system.checks import whole_number
+from bert_tf.system.text_files import exists
+from bert_tf.text import tokenizer_files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,3 +122,78 @@ _ENTRIES = (
 )
 
 TASKS = {entry.name: entry for entry in _ENTRIES}
+
+
+# --- which task the model in a directory is for -----------------------------------------------------------------------
+
+
+def task_in(model_dir: str) -> str:
+    """The task that a model's output layer is for: a name of `tasks.table.TASKS`.
+
+    Raises:
+      ValueError: it could be for several; the message names --task.
+    """
+    weights = open_weights.open_weights(model_dir)
+    layers = {entry.name: entry.output_layer_in(weights) for entry in TASKS.values()}
+    entries = [entry for entry in TASKS.values() if layers[entry.name] and layers[entry.name] in weights]
+    if not entries:
+        return "encoder"
+    # Several tasks have the same output layer: what is beside the weights decides.
+    output_layer = layers[entries[0].name]
+    entries = [entry for entry in entries if layers[entry.name] == output_layer]
+    folder = tokenizer_files.directory_of(model_dir)
+    for entry in entries:
+        if entry.settings_file and exists(posixpath.join(folder, entry.settings_file)):
+            return entry.name
+    head, outputs = model_directory.read_model_files(model_dir).head, weights.shapes[output_layer][0]
+    named = [entry for entry in entries if entry.architecture == head.architecture]
+    if len(entries) == 1 or len(named) == 1:
+        return (named or entries)[0].name
+    if outputs == 1 and head.problem_type is None:
+        raise ValueError(f"{model_dir} has one output: give --task=regression or --task=multiple_choice.")
+    return "regression" if head.problem_type == "regression" else "classification"
+
+
+def check_task(model_dir: str, task: str) -> ModelFiles:
+    """The files of a model for a task.
+
+    Raises:
+      ValueError: the model in the directory is for another task, or for none; the message says what it is.
+    """
+    entry, architecture = TASKS[task], model_directory.read_model_files(model_dir).head.architecture
+    if architecture in WITHOUT_BERT:
+        raise ValueError(f"{model_dir} is a {architecture}, a model without BERT: use run_classifier.py --do_predict.")
+    weights, files = pretrained.read_model(model_dir)
+    output_layer = entry.output_layer_in(weights)
+    if output_layer and output_layer not in weights:
+        others = [other for other in TASKS.values() if other.output_layer_in(weights) in weights]
+        others = [other for other in others if architecture in (None, other.architecture)] or others
+        if others and others[0].name != "masked_lm":
+            answerers = " or ".join(dict.fromkeys(other.answerer for other in others))
+            raise ValueError(f"{model_dir} is a model for {others[0].name}, not for {task}: use {answerers}.")
+        raise ValueError(
+            f"{model_dir} has no output layer for {task} ({output_layer}): fine-tune it first ({entry.script})."
+        )
+    # Several tasks have the same output layer.
+    rivals = {other.architecture: other for other in TASKS.values() if other.output_layer == entry.output_layer}
+    if architecture in rivals and architecture != entry.architecture:
+        raise ValueError(f"{model_dir} is a {architecture}: use {rivals[architecture].answerer}.")
+    if task == "ner" and len(files.head.labels or ()) != weights.shapes[output_layer][0]:
+        raise ValueError(f"{model_dir} does not list the tags that it has learned (labels in its head_config.json).")
+    if task == "regression" and (outputs := weights.shapes[output_layer][0]) != 1:
+        raise ValueError(f"{model_dir} has {outputs} outputs, but a regression has one.")
+    return files
+
+
+def choose_max_seq_length(files: ModelFiles, given: int | None) -> int:
+    """The sequence length: the one given, else that of training if known, else the model's maximum.
+
+    Raises:
+      ValueError: more than the model can take, or no room for a token besides two special ones.
+    """
+    limit = model_directory.needed_config(files).max_length
+    chosen = min(files.max_seq_length or limit, limit) if given is None else given
+    whole_number(chosen, "max_seq_length")
+    if not 3 <= chosen <= limit:
+        raise ValueError(f"max_seq_length={chosen}: the model takes 3 to {limit} (max_position_embeddings)")
+    return chosen

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from huggingface_hub import constants
 
-from bert_tf.system import hub_files
+from bert_tf.system import hub
 from helpers.local_server import serving
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -72,5 +72,5 @@ def hub_of(patch, folder, files: Mapping[str, Mapping[str, bytes]]) -> Iterator[
 
 def forget():
     """Makes the next reading ask the hub again, as in another process."""
-    hub_files.matching.cache_clear()
-    hub_files._local_files.clear()
+    hub.matching.cache_clear()
+    hub._local_files.clear()

@@ -15,8 +15,8 @@ import bert_tf
 from bert_tf import PartialLoadWarning
 from bert_tf.models import initialize, task_models
 from bert_tf.models.config import BertConfig
-from bert_tf.serving.detect_task import task_in
 from bert_tf.serving.export import create_served_model
+from bert_tf.tasks.table import task_in
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training import loop
 from bert_tf.training.beginning import describe_model

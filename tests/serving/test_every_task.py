@@ -12,10 +12,11 @@ from bert_tf import ChoicePredictor, Embedder, Predictor, QuestionAnswerer, Tagg
 from bert_tf.models import task_models
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.question_heads import AlbertForQuestionAnswering, ElectraForQuestionAnswering
-from bert_tf.serving import compare_export, detect_task, export
+from bert_tf.serving import compare_export, export
 from bert_tf.serving.fill_mask import fill_mask
 from bert_tf.serving.loaded_export import OnnxModel
 from bert_tf.serving.other_runtimes import export_onnx
+from bert_tf.tasks import table
 from bert_tf.tasks.ner import tagging
 from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.squad.answers import PredictionSettings
@@ -101,7 +102,7 @@ def test_answers_are_the_models(tmp_path, clean_process, family, kind):
         (tmp_path / "model" / SETTINGS_FILE).write_text(SETTINGS.to_json())
     if task == "ner":
         (tmp_path / "model" / tagging.SETTINGS_FILE).write_text(tagging.TaggingSettings().to_json())
-    assert detect_task.task_in(path) == task
+    assert table.task_in(path) == task
     expected = answerer(path).predict(asked)
     assert len({str(row) for row in expected}) > 2
     saved_model = export.export_saved_model(path, str(tmp_path / "out"), freeze=False, warm_up=False)

@@ -18,10 +18,11 @@ from helpers.paths import ROOT
 from helpers.slow import slow
 
 from bert_tf.models import task_models
-from bert_tf.serving import compare_export, detect_task, export, graph_models, loaded_export, other_runtimes, safe_graph
+from bert_tf.serving import compare_export, export, graph_models, loaded_export, other_runtimes, safe_graph
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 from bert_tf.system.example_bytes import example, int64_feature, pack
+from bert_tf.tasks import table
 from bert_tf.text.wordpiece import FullTokenizer
 
 TEXTS = [
@@ -199,7 +200,7 @@ def test_multiple_choice_beside_a_regression(tmp_path):
     folder = save(tmp_path / "model", task_models.BertForMultipleChoice)
     with pytest.raises(ValueError, match=r"is a BertForMultipleChoice: use ChoicePredictor"):
         Predictor(folder)
-    assert detect_task.task_in(folder) == "multiple_choice"
+    assert table.task_in(folder) == "multiple_choice"
     (tmp_path / "model/head_config.json").unlink()  # as beside a checkpoint of the original
     with pytest.raises(ValueError, match="give --task=regression or --task=multiple_choice"):
         export.export_saved_model(folder, str(tmp_path / "out"))

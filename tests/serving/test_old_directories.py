@@ -7,7 +7,8 @@ from helpers.slow import slow
 
 from bert_tf import ChoicePredictor, Predictor, Tagger
 from bert_tf.models import task_models
-from bert_tf.serving import detect_task, export
+from bert_tf.serving import export
+from bert_tf.tasks import table
 
 CLASSIFIER, TAGGER = task_models.BertForSequenceClassification, task_models.BertForTokenClassification
 TEXTS = ["One text.", "Another, longer text"]
@@ -41,7 +42,7 @@ def test_they_answer_and_can_be_exported(tmp_path, task, answerer, model_class, 
     questions = [(text, ["yes", "no"]) for text in TEXTS] if task == "multiple_choice" else TEXTS
     expected = answerer(path).predict(questions)
     make_old(path, **keys)
-    assert detect_task.task_in(path) == task
+    assert table.task_in(path) == task
     assert answerer(path).predict(questions) == expected
     served = export.create_served_model(path, task)  # what an export is made of
     assert list(served.labels) == arguments.get("labels", [])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
+from bert_tf.tasks.classification.label_checks import check_class_weights, class_weights
 from bert_tf.tasks.classification.settings import ClassificationSettings
-from bert_tf.training.class_weights import check_class_weights, class_weights
 from bert_tf.training.settings import FineTuningSettings
 
 LABELS = ["긍정", "부정", "b=c"]

@@ -14,7 +14,6 @@ from bert_tf.data.tables import (
     USUAL_TABLE,
     TableSettings,
     all_examples,
-    beginning,
     field_of,
     maybe_header,
     named_rows,
@@ -98,23 +97,13 @@ def read_examples(
       ValueError: a row with another number of choices or columns than the first, a column that is not there, a label
         that is none of the choices, an empty choice, no example at all; names file and line.
     """
-    return all_examples(path, _examples(path, columns, first_label, labels_needed, table))
+    return all_examples(path, examples_of(path, columns, first_label, labels_needed, table))
 
 
-def check_examples(
-    path: str, columns: Columns | None, first_label: str, labels_needed: bool, table: TableSettings = USUAL_TABLE
-) -> tuple[list[ChoiceExample], bool]:
-    """Reads the beginning of a local file, without TensorFlow; see `tables.beginning`.
-
-    Raises:
-      ValueError: as of `read_examples`, whose arguments these are.
-    """
-    return beginning(path, _examples(path, columns, first_label, labels_needed, table))
-
-
-def _examples(
+def examples_of(
     path: str, columns: Columns | None, first_label: str, labels_needed: bool, table: TableSettings
 ) -> Iterator[ChoiceExample]:
+    """The examples one by one; arguments and errors as of `read_examples`."""
     first, first_line, twice, equal, first_is_right = None, 0, [], EqualTexts(path, labels_needed), []
     by_number = columns is not None and bool(_INTEGER.fullmatch(columns.context))
     names = columns.header_names(labels_needed) if columns else []

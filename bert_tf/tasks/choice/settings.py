@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from bert_tf.data.tables import FileSettings, TableSettings
+from bert_tf.data.tables import FileSettings, TableSettings, beginning
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.system.checks import check_different
 from bert_tf.system.declare import setting
-from bert_tf.tasks.choice.data import Columns, check_examples
+from bert_tf.tasks.choice.data import Columns, examples_of
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.characters import plain_name
 from bert_tf.training.settings import FineTuningSettings
@@ -69,9 +69,8 @@ class ChoiceSettings(TableSettings, FileSettings):
                 raise ValueError(f"--{name} needs --context and --choices beside it.")
 
         def check_beginning(name: str, file: str) -> tuple[list, bool]:
-            return check_examples(
-                file, self.columns, self.first_label, name != "test_file", self.of_set(name.removesuffix("_file"))
-            )
+            table = self.of_set(name.removesuffix("_file"))
+            return beginning(file, examples_of(file, self.columns, self.first_label, name != "test_file", table))
 
         run.check_tables(check_beginning, self)
         return HeadConfig(TASKS["multiple_choice"].architecture)

@@ -21,9 +21,9 @@ from bert_tf.tasks.classification.data import (
     custom_task,
     declared_task,
 )
+from bert_tf.tasks.classification.label_checks import check_class_weights, check_labels_of, class_weights_setting
 from bert_tf.tasks.table import TASKS
 from bert_tf.training.beginning import StartingHead, stored_head
-from bert_tf.training.class_weights import check_class_weights, check_labels_of, class_weights_setting
 from bert_tf.training.run_directory import settings_of_model
 from bert_tf.training.settings import FineTuningSettings, features_setting, lstm_setting
 

@@ -11,13 +11,12 @@ from bert_tf.models.head_config import BASELINE_LAYER, BASELINES, HeadConfig
 from bert_tf.system.messages import named_by
 from bert_tf.tasks.classification import data, encode, glue, model_choice
 from bert_tf.tasks.classification import outputs as classification_outputs
-from bert_tf.tasks.classification.label_checks import warn_of_known_texts
+from bert_tf.tasks.classification.label_checks import class_weights, warn_of_known_texts
 from bert_tf.tasks.classification.settings import WINDOW_FLAGS
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.training import run_directory
 from bert_tf.training.beginning import find_head, put_lstm_on_top
-from bert_tf.training.class_weights import class_weights
 
 
 class ClassificationTask(FineTuningTask):

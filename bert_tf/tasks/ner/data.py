@@ -126,15 +126,7 @@ def read_conll(path: str, layout: Layout, scheme: str | None = None, has_tags: b
         scheme, a header, no word at all; names file and line.
     """
     reader = _Reader(path, layout, scheme or learned_scheme(layout.tag_scheme), has_tags)
-    lines = []
-    for line in _lines(path, layout):
-        lines.append(line)
-        reader.add(line, len(lines))
-    reader.end_sentence()
-    if not reader.sentences:
-        raise ValueError(f"{path} has no words.")
-    _check_first_word(path, reader.sentences)
-    reader.finish()
+    lines = _read(reader)
     if len(reader.sentences) == 1 and (length := len(reader.sentences[0].words)) > _LONG_SENTENCE:
         logging.warning("%s: no blank line ends a sentence, so that it is one sentence of %d words.", path, length)
     if reader.repaired:
@@ -153,6 +145,23 @@ def _lines(path: str, layout: Layout) -> Iterator[str]:
         return
     for line in read_text_lines(path, encoding=layout.encoding):
         yield line.lstrip("\ufeff")  # also inside: in files that were joined
+
+
+def _read(reader: "_Reader", most: int | None = None) -> list[str]:
+    """Reads a file, at most so many lines of it, which are returned."""
+    lines = []
+    for line in _lines(reader.path, reader.layout):
+        lines.append(line)
+        reader.add(line, len(lines))
+        if len(lines) == most:
+            break
+    else:
+        reader.end_sentence()
+        if not reader.sentences:
+            raise ValueError(f"{reader.path} has no words.")
+        _check_first_word(reader.path, reader.sentences)
+    reader.finish()
+    return lines
 
 
 def _check_first_word(path: str, sentences: Sequence[Sentence]) -> None:
@@ -176,16 +185,7 @@ def check_beginning(path: str, layout: Layout, has_tags: bool = True) -> tuple[l
     """
     checked = rows_at_beginning(path)
     reader = _Reader(path, layout, learned_scheme(layout.tag_scheme), has_tags)
-    for number, line in enumerate(_lines(path, layout), start=1):
-        reader.add(line, number)
-        if number == checked:
-            break
-    else:
-        reader.end_sentence()
-        if not reader.sentences:
-            raise ValueError(f"{path} has no words.")
-        _check_first_word(path, reader.sentences)
-    reader.finish()
+    _read(reader, checked)
     return reader.sentences, checked is None
 
 

@@ -9,6 +9,7 @@ from bert_tf.system.checks import check_extra, check_input_files, is_remote
 from bert_tf.system.declare import setting
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import encoding_setting
+from bert_tf.tasks.classification.label_checks import check_class_weights, check_labels_of, class_weights_setting
 from bert_tf.tasks.ner.data import (
     Layout,
     check_beginning,
@@ -24,7 +25,6 @@ from bert_tf.tasks.ner.tags import OUTSIDE, learned_scheme, standard_tags, tag_s
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.beginning import StartingHead, newest_of, stored_head
-from bert_tf.training.class_weights import check_class_weights, check_labels_of, class_weights_setting
 from bert_tf.training.settings import FineTuningSettings, features_setting
 
 

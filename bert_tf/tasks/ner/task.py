@@ -9,13 +9,13 @@ from bert_tf.models.head_config import HeadConfig, difference, spelled_as
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.messages import named_by, some
 from bert_tf.system.text_files import list_files
+from bert_tf.tasks.classification.label_checks import class_weights
 from bert_tf.tasks.ner import data, encode, outputs, tagging
 from bert_tf.tasks.ner.tags import OUTSIDE, standard_tags
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.training import run_directory
 from bert_tf.training.beginning import StartingHead, find_head
-from bert_tf.training.class_weights import class_weights
 
 
 class NerTask(FineTuningTask):

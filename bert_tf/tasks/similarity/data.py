@@ -15,7 +15,6 @@ from bert_tf.data.tables import (
     USUAL_TABLE,
     TableSettings,
     all_examples,
-    beginning,
     field_of,
     maybe_header,
     named_rows,
@@ -106,7 +105,7 @@ def read_examples(
         letter, a score that is no number or not in score_range, no example at all, columns that are not named and leave
         out one of labels or scores; names file and line.
     """
-    examples = all_examples(path, _examples(path, columns, score_range, table, partners))
+    examples = all_examples(path, examples_of(path, columns, score_range, table, partners))
     scores = [example.score for example in examples if example.score is not None]
     if len(scores) > 1 and max(scores) - min(scores) < _NARROW:
         low, high = score_range
@@ -124,24 +123,10 @@ def read_examples(
     return examples
 
 
-def check_examples(
-    path: str,
-    columns: Columns | None,
-    score_range: tuple[float, float],
-    table: TableSettings = USUAL_TABLE,
-    partners: bool = True,
-) -> tuple[list[SimilarityExample], bool]:
-    """Reads the beginning of a local file, without TensorFlow; see `tables.beginning`.
-
-    Raises:
-      ValueError: as of `read_examples`, whose arguments these are.
-    """
-    return beginning(path, _examples(path, columns, score_range, table, partners))
-
-
-def _examples(
+def examples_of(
     path: str, columns: Columns | None, score_range: tuple[float, float], table: TableSettings, partners: bool
 ) -> Iterator[SimilarityExample]:
+    """The examples one by one; arguments and errors as of `read_examples`."""
     by_number = columns is not None and bool(_INTEGER.fullmatch(columns.text_a))
     names, number, equal, is_named, judged = columns.all if columns else [], 0, {}, columns is not None, {}
     for number, (line, row, source) in enumerate(named_rows(path, None if by_number else names, table)):

@@ -4,11 +4,11 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from bert_tf.data.tables import FileSettings, TableSettings
+from bert_tf.data.tables import FileSettings, TableSettings, beginning
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.system.checks import check_different, check_extra
 from bert_tf.system.declare import setting
-from bert_tf.tasks.similarity.data import Columns, check_examples
+from bert_tf.tasks.similarity.data import Columns, examples_of
 from bert_tf.text.characters import plain_name
 from bert_tf.training.settings import FineTuningSettings
 
@@ -175,7 +175,7 @@ class SimilaritySettings(TableSettings, FileSettings):
 
         def check_beginning(name: str, file: str) -> tuple[list, bool]:
             kind = name.removesuffix("_file")
-            found = check_examples(file, self.columns, score_range, self.of_set(kind), partners=kind != "test")
+            found = beginning(file, examples_of(file, self.columns, score_range, self.of_set(kind), kind != "test"))
             scored.append(not found[0] or found[0][0].score is not None)
             if kind == "dev" and not scored[-1]:
                 check_extra("metrics", "--dev_file without scores")
