@@ -35,6 +35,7 @@ COMMANDS = {
     "distillation": (["run_classifier.py", "create_pretraining_data.py"], 0),
     "domain": (["run_domain.py"], 0),
     "features": (["extract_features.py"], 0),
+    "from-transformers": ([], 5),  # tests/test_from_transformers.py
     "lora": (["run_classifier.py"], 1),
     "models": (["run_classifier.py"], 0),
     "onnx": (["export_saved_model.py"], 2),

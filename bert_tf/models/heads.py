@@ -242,7 +242,7 @@ class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
         names = self.objective.label_names
         if y is not None or len(names) > 1 or not isinstance(x, Mapping):
             return y
-        return x.get(names[0])
+        return x.get(names[0], x.get("labels"))
 
     def _sums(self, x, y, y_pred, sample_weight):
         features = features_with_labels(self.objective, x, y, sample_weight)

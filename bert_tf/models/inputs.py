@@ -27,12 +27,17 @@ ENCODER_INPUTS = (*ROW_INPUTS, "sequence_ids", "position_ids", "pooled_positions
 OTHER_NAMES = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
 
 
-def named_inputs(inputs, known: Sequence[str], model_name: str = "the model") -> dict:
+def other_names(label_names: Sequence[str] = ()) -> dict[str, str]:
+    """`OTHER_NAMES`, and that of the label of a model that has only one."""
+    return {**OTHER_NAMES, **({"labels": label_names[0]} if len(label_names) == 1 else {})}
+
+
+def named_inputs(inputs, known: Sequence[str], model_name: str = "the model", others: Mapping = OTHER_NAMES) -> dict:
     """A model's inputs as a dict under the original's names.
 
     Args:
       inputs: arrays by name, or only the input_ids. None counts as not given.
-      known: the names that the model reads. model_name: for errors.
+      known: the names that the model reads. model_name: for errors. others: see `other_names`.
 
     Raises:
       ValueError: an unknown name, no input_ids, or one input under both of its names; lists the known names.
@@ -40,14 +45,14 @@ def named_inputs(inputs, known: Sequence[str], model_name: str = "the model") ->
     if not isinstance(inputs, Mapping):
         return {"input_ids": inputs}
     inputs = {name: value for name, value in inputs.items() if value is not None}
-    for other, name in OTHER_NAMES.items():
+    for other, name in others.items():
         if other in inputs:
             if name in inputs:
                 raise ValueError(
                     f"{model_name} got {name} and {other}, which are two names of the same input: give one."
                 )
             inputs[name] = inputs.pop(other)
-    others = [f"{other} ({name})" for other, name in OTHER_NAMES.items() if name in known]
+    others = [f"{other} ({name})" for other, name in others.items() if name in known]
     unknown = sorted(str(name) for name in inputs if name not in known)
     if unknown:
         raise ValueError(
@@ -89,8 +94,10 @@ def features_with_labels(objective, x, y=None, sample_weight=None) -> dict:
     Raises:
       ValueError: a label is missing; names the feature.
     """
-    features = dict(x) if isinstance(x, Mapping) else {}
     names = objective.label_names
+    features = (
+        {other_names(names).get(name, name): value for name, value in x.items()} if isinstance(x, Mapping) else {}
+    )
     if isinstance(y, dict):
         features |= y
     elif y is not None:

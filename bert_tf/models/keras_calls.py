@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import keras
 import numpy as np
+from keras.src.tree import register_tree_node_class
 
-from bert_tf.models.inputs import ENCODER_INPUTS, OTHER_NAMES, known_shape, named_inputs, shapes_agree
+from bert_tf.models.inputs import ENCODER_INPUTS, known_shape, named_inputs, other_names, shapes_agree
 from bert_tf.models.objectives import OF_ONE_CLASS, MultiLabelObjective, RegressionObjective
 from bert_tf.system.checks import check_names, number, whole_number
 from bert_tf.system.messages import warn_once
@@ -58,21 +59,27 @@ class NamedInputs:
 
     known_inputs: Sequence[str] = ENCODER_INPUTS
 
+    @property
+    def other_names(self) -> dict[str, str]:
+        """See `inputs.other_names`."""
+        return other_names(getattr(getattr(self, "objective", None), "label_names", ()))
+
     def __call__(self, inputs=None, *args, **kwargs):
-        by_name = [] if inputs is not None else [*self.known_inputs, *OTHER_NAMES]
+        by_name = [] if isinstance(inputs, Mapping) else [*self.known_inputs, *self.other_names]
         check_names(kwargs, type(self).call, type(self).__name__, by_name)
-        if inputs is None:  # model(**tokenizer(texts))
-            inputs = {name: kwargs.pop(name) for name in (*self.known_inputs, *OTHER_NAMES) if name in kwargs}
+        given = {name: kwargs.pop(name) for name in by_name if name in kwargs}
+        if given or inputs is None:  # model(**tokenizer(texts)), model(ids, attention_mask=mask)
+            inputs = given | ({} if inputs is None else {"input_ids": inputs})
         _refuse_text(inputs, type(self).__name__, _CALL)
         if args and hasattr(args[0], "shape"):
             raise TypeError(f"{type(self).__name__} takes several inputs as a dict: {_CALL}.")
         if odd := [name for name, value in kwargs.items() if isinstance(value, str)]:
             raise TypeError(f"{odd[0]} must be True or False, not {kwargs[odd[0]]!r:.80}.")
-        named = named_inputs(inputs, self.known_inputs, type(self).__name__)
+        named = named_inputs(inputs, self.known_inputs, type(self).__name__, self.other_names)
         named = {name: _as_array(value, name) for name, value in named.items()}
         _check_shapes(named)
         with _in_one_line():
-            return super().__call__(named, *args, **kwargs)
+            return _answering(super().__call__(named, *args, **kwargs))
 
     def compile(self, *args, **kwargs):
         """See `keras.Model.compile`; without a loss a model uses its own objective.
@@ -95,6 +102,71 @@ class NamedInputs:
 
     fit, evaluate, predict = map(_checked_method, ("fit", "evaluate", "predict"))
     train_on_batch, test_on_batch = map(_checked_method, ("train_on_batch", "test_on_batch"))
+
+
+# --- outputs ---------------------------------------------------------------------------------------------------------
+
+# What transformers calls outputs.
+_KNOWN_AS = {
+    "last_hidden_state": "sequence_output",
+    "pooler_output": "pooled_output",
+    "attentions": "attention_probabilities",
+    "prediction_logits": "masked_lm_logits",
+    "seq_relationship_logits": "next_sentence_logits",
+    "sop_logits": "next_sentence_logits",
+}
+
+
+class _AnyDict(type):
+    """Of a dict of losses Keras asks whether it is of the outputs' class."""
+
+    def __instancecheck__(cls, instance) -> bool:
+        return isinstance(instance, dict)
+
+
+@register_tree_node_class
+class Outputs(dict, metaclass=_AnyDict):
+    """A model's outputs by name, which also answer to the names of transformers and as attributes."""
+
+    def __missing__(self, name):
+        if name == "hidden_states" and "encoder_layers" in self:
+            return (self["embedding_output"], *self["encoder_layers"])
+        if _KNOWN_AS.get(name) in self:
+            return self[_KNOWN_AS[name]]
+        raise KeyError(f"{name!r} is none of the outputs {', '.join(self)}")
+
+    def __getattr__(self, name):
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(error.args[0]) from None
+
+    def tree_flatten(self) -> tuple:
+        """Children, what else is needed, and the children's names: as Keras takes a dict apart, in their order."""
+        names = sorted(self)
+        return [self[name] for name in names], tuple(self), names
+
+    @classmethod
+    def tree_unflatten(cls, names: Sequence[str], values: Sequence) -> "Outputs":
+        """The reverse of `tree_flatten`."""
+        if any(isinstance(value, str) for value in values):
+            # Keras first tries the keys of a dict of labels, then compares its paths with those of the outputs.
+            raise TypeError("an output is no string")
+        by_name = dict(zip(sorted(names), values, strict=True))
+        return cls({name: by_name[name] for name in names})
+
+
+def _answering(outputs):
+    """A model's outputs; on TensorFlow they also answer to the names of transformers: a single one to `logits`."""
+    if keras.backend.backend() != "tensorflow":  # JAX compiles nothing that returns a class of ours
+        return outputs
+    if isinstance(outputs, Mapping):
+        return Outputs(outputs)
+    import tensorflow as tf
+
+    # An eager tensor that refers to itself would keep its memory until Python looks for garbage.
+    outputs.logits = tf.identity(outputs) if tf.is_tensor(outputs) and tf.executing_eagerly() else outputs
+    return outputs
 
 
 # --- arrays ----------------------------------------------------------------------------------------------------------
@@ -232,7 +304,7 @@ def _checked_data(model, data: Sequence, who: str, instead: str, batch_size: int
         raise TypeError(f"{who} takes one dict of arrays, not a list of them: {instead}.")
     x = {name: _as_array(value, name) for name, value in x.items()} if isinstance(x, Mapping) else _as_array(x, "x")
     if isinstance(x, Mapping):
-        _check_shapes(named_inputs(x, model.known_inputs, type(model).__name__))
+        _check_shapes(named_inputs(x, model.known_inputs, type(model).__name__, model.other_names))
     if isinstance(y, numbers.Number) or getattr(y, "shape", None) == ():
         raise TypeError(f"{who}: labels must be a list or an array, one for each row of input_ids, not {y!r:.80}.")
     if holds_text(y):

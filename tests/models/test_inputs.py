@@ -73,8 +73,8 @@ def test_unknown_and_double_names(name):
         model(attention_mask=batch["input_mask"])
     with pytest.raises(ValueError, match=f"{kind} needs input_ids; given: nothing"):
         model()
-    with pytest.raises(ValueError, match="does not know the input labels"):
-        model.predict({**batch, "labels": np.zeros(4)}, verbose=0)
+    with pytest.raises(ValueError, match="does not know the input label\\."):
+        model.predict({**batch, "label": np.zeros(4)}, verbose=0)
 
 
 def test_labels_are_known_to_the_model_that_learns_from_them():

@@ -1,0 +1,171 @@
+"""The programs of docs/from-transformers.md: their numbers are those of transformers on PyTorch, with the same weights.
+
+The updates are those of plain gradient descent on both sides, which shows every gradient.
+"""
+
+import keras
+import numpy as np
+import pytest
+from helpers.pages import blocks
+from helpers.paths import GOLDEN
+
+import bert_tf
+
+torch = pytest.importorskip("torch", reason="needs PyTorch (requirements-dev.txt)")
+transformers = pytest.importorskip("transformers", reason="needs transformers (requirements-dev.txt)")
+
+RATE = 0.1
+CONFIG = {
+    "vocab_size": 30522, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
+    "max_position_embeddings": 48, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+}  # fmt: skip
+NUMBERS = {"atol": 2e-5, "rtol": 2e-5}
+
+
+def program_of(number, folder):
+    """The program of this number in two parts, before it compiles and from there on, and what both define."""
+    before, after = blocks("from-transformers", "python")[number].split("\nmodel.compile(")
+    after, found = "model.compile(" + after, {}
+    assert before.count('"bert-base-uncased"') == 2 and after.count("optimizers.Adam(") == 1
+    exec(before.replace('"bert-base-uncased"', repr(folder)), found)
+    rate = after.split("optimizers.Adam(")[1].split(")")[0]
+    return found, lambda: exec(after.replace(f"Adam({rate})", f"SGD({RATE})"), found)
+
+
+@pytest.fixture
+def both(request, tmp_path):
+    """A model of a class, saved for transformers; what transformers reads there."""
+    kind, arguments = request.param
+    name = f"BertFor{kind}" if kind else "BertModel"
+    keras.utils.set_random_seed(1)
+    config = bert_tf.BertConfig(**CONFIG)
+    model = getattr(bert_tf, name)(config, **arguments)
+    model.build()
+    for variable in model.trainable_variables:  # outputs differ, no bias is zero
+        variable.assign(variable + 0.1 * keras.random.normal(variable.shape))
+    folder = str(tmp_path / "model")
+    model.save_pretrained(folder, format="huggingface", vocab_file=str(GOLDEN / "vocab.txt"), do_lower_case=True)
+    theirs = getattr(transformers, name).from_pretrained(folder)
+    theirs.base_model.embeddings.word_embeddings.padding_idx = None  # PyTorch's never trains that of [PAD]
+    return folder, theirs, transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def steps(parameters, loss_of, count=2):
+    """The losses of so many steps of gradient descent."""
+    optimizer, losses = torch.optim.SGD(parameters, RATE), []
+    for _ in range(count):
+        optimizer.zero_grad()
+        losses.append(loss_of())
+        losses[-1].backward()
+        optimizer.step()
+    return [loss.item() for loss in losses]
+
+
+def of_class(kind, **arguments):
+    return pytest.mark.parametrize("both", [(kind, arguments)], indirect=True, ids=[kind])
+
+
+def same(ours, theirs):
+    np.testing.assert_allclose(np.asarray(ours), theirs.detach().numpy(), **NUMBERS)
+
+
+def run_both(found, train, theirs, their_inputs):
+    """Outputs before, losses of two steps, outputs after, each compared."""
+    logits = ["start_logits", "end_logits"] if hasattr(theirs, "qa_outputs") else ["logits"]
+    found["model"].dropout_rate = 0.0  # before the output layer; transformers takes it from hidden_dropout_prob
+
+    def compare():
+        ours, others = found["model"](found["encoded"]), theirs(**their_inputs)
+        for name in logits:
+            same(getattr(ours, name), getattr(others, name))
+
+    compare()
+    losses = steps(theirs.parameters(), lambda: theirs(**their_inputs).loss)
+    train()
+    np.testing.assert_allclose(found["history"].history["loss"], losses, **NUMBERS)
+    assert abs(losses[1] - losses[0]) > 1e-3
+    compare()
+
+
+@of_class("SequenceClassification", num_labels=2)
+def test_sequence_classification(both):
+    folder, theirs, tokenizer = both
+    found, train = program_of(0, folder)
+    inputs = tokenizer(found["texts"], truncation=True, padding=True, return_tensors="pt")
+    run_both(found, train, theirs, {**inputs, "labels": torch.tensor(found["labels"])})
+    assert found["probabilities"].shape == (4, 2)
+
+
+@of_class("MaskedLM")
+def test_masked_lm(both):
+    folder, theirs, tokenizer = both
+    found, train = program_of(1, folder)
+    inputs = tokenizer(found["texts"], padding=True, return_tensors="pt")
+    masked = inputs["input_ids"] == tokenizer.mask_token_id
+    labels = torch.where(masked, tokenizer(found["answers"], padding=True, return_tensors="pt")["input_ids"], -100)
+    run_both(found, train, theirs, {**inputs, "labels": labels})
+    guesses = theirs(**inputs).logits[masked].argmax(-1)
+    assert found["guesses"] == tokenizer.convert_ids_to_tokens(guesses) and len(guesses) == 2
+
+
+@of_class("TokenClassification", num_labels=3)
+def test_token_classification(both):
+    folder, theirs, tokenizer = both
+    found, train = program_of(2, folder)
+    inputs = tokenizer(found["sentences"], is_split_into_words=True, truncation=True, padding=True, return_tensors="pt")
+    labels = torch.full(inputs["input_ids"].shape, -100)
+    for row, tags in enumerate(found["tags"]):
+        words = inputs.word_ids(row)
+        for place, word in enumerate(words):
+            if word is not None and word != words[place - 1]:
+                labels[row, place] = tags[word]
+    assert (labels >= 0).sum() == 7 and (labels == -100).sum() == 7
+    run_both(found, train, theirs, {**inputs, "labels": labels})
+    assert (found["predicted"] == theirs(**inputs).logits.argmax(-1).numpy()).all()
+
+
+@of_class("QuestionAnswering")
+def test_question_answering(both):
+    folder, theirs, tokenizer = both
+    found, train = program_of(3, folder)
+    asked = {"truncation": "only_second", "max_length": 48, "padding": True, "return_tensors": "pt"}
+    inputs = tokenizer(found["questions"], found["contexts"], **asked)
+    positions = {"start_positions": [], "end_positions": []}
+    for row, (begin, answer) in enumerate(zip(found["begins"], found["answers"], strict=True)):
+        positions["start_positions"].append(inputs.char_to_token(row, int(begin), 1))
+        positions["end_positions"].append(inputs.char_to_token(row, int(begin) + len(answer) - 1, 1))
+    assert {name: list(values) for name, values in found["positions"].items()} == positions
+    positions = {name: torch.tensor(values) for name, values in positions.items()}
+    run_both(found, train, theirs, {**inputs, **positions})
+    assert found["answer"] in found["contexts"][0]
+
+
+@of_class(None)
+def test_a_functional_model_with_a_frozen_encoder(both):
+    folder, theirs, tokenizer = both
+    found, train = program_of(4, folder)
+    model, encoder = found["model"], found["encoder"]
+    frozen = {variable.path: np.array(variable) for variable in encoder.non_trainable_weights}
+    assert 0 < len(encoder.trainable_variables) < len(frozen)
+    hidden, output = torch.nn.Linear(32, 16), torch.nn.Linear(16, 1)
+    for theirs_layer, ours in zip((hidden, output), model.layers[-2:], strict=True):
+        with torch.no_grad():
+            theirs_layer.weight.copy_(torch.tensor(np.array(ours.kernel).T))
+            theirs_layer.bias.copy_(torch.tensor(np.array(ours.bias)))
+    for part in (theirs.embeddings, theirs.encoder.layer[0]):
+        part.requires_grad_(False)
+    inputs = tokenizer(found["texts"], max_length=32, padding="max_length", return_tensors="pt")
+
+    def probabilities():
+        first = theirs(**inputs).last_hidden_state[:, 0]
+        return torch.sigmoid(output(torch.relu(hidden(first))))
+
+    labels = torch.tensor(found["labels"], dtype=torch.float32)
+    same(model.predict(found["encoded"], verbose=0), probabilities())
+    parameters = [*hidden.parameters(), *output.parameters(), *theirs.encoder.layer[1].parameters()]
+    losses = steps(parameters, lambda: torch.nn.functional.binary_cross_entropy(probabilities(), labels))
+    train()
+    np.testing.assert_allclose(found["history"].history["loss"], losses, **NUMBERS)
+    assert losses[0] - losses[1] > 1e-3
+    same(found["probabilities"], probabilities())
+    assert all((frozen[variable.path] == np.array(variable)).all() for variable in encoder.non_trainable_weights)
