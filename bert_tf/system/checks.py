@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from bert_tf.system import hub
 from bert_tf.system.hub import is_on_hub, matching
 from bert_tf.system.messages import named_by, some, unheard
-from bert_tf.system.text_files import is_folder, list_files
+from bert_tf.system.text_files import is_folder, list_files, size_of
 
 
 def check_file(path: str | None, flag: str) -> None:
@@ -141,7 +141,7 @@ def check_not_empty(files: list[str], flag: str) -> None:
     Raises:
       ValueError: names the flag and the first one.
     """
-    if files and not any(map(os.path.getsize, files)):
+    if files and not any(map(size_of, files)):
         raise ValueError(f"{flag}: {files[0]} is empty{', and so are the others' if len(files) > 1 else ''}.")
 
 

@@ -364,7 +364,7 @@ LFS_POINTER = b"version https://git-lfs"
 _FOREIGN = {
     b"PK\x03\x04": "an Excel file or another zip archive; export it as CSV, or unpack it",
     b"\xd0\xcf\x11\xe0": "a file of Excel or Word; export it as CSV or text",
-    b"PAR1": "a Parquet file; where tables are read, call it .parquet, or else export it as CSV or text",
+    b"PAR1": "a Parquet file; call it .parquet where a table is meant, and export its texts where a text is",
     b"\x1f\x8b\x08": "a gzip file; unpack it: gunzip < FILE > NEW_FILE",
     b"%PDF-": "a PDF file; save its text as a text file",
     b"\x89PNG": "an image (PNG), not text",

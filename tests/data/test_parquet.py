@@ -66,7 +66,7 @@ def test_damaged_files_and_those_of_other_kinds(path):
             list(read_rows(str(path)))
     text = path.with_name("train.csv")
     text.write_bytes(good)
-    with pytest.raises(ValueError, match=r"train\.csv is a Parquet file; where tables are read, call it \.parquet"):
+    with pytest.raises(ValueError, match=r"train\.csv is a Parquet file; call it \.parquet where a table is meant"):
         list(read_rows(str(text)))
     with pytest.raises(ValueError, match=r"a\.xlsx: \.xlsx is not supported\. Save it as CSV"):
         list(read_rows("a.xlsx"))

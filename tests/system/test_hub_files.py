@@ -5,6 +5,7 @@ from helpers.hub import COMMIT, forget, hub_of
 from helpers.parquet import parquet_of
 
 from bert_tf.data.tables import read_rows
+from bert_tf.pretraining import corpus
 from bert_tf.system import checks, text_files
 
 SET = "hf://datasets/owner/name"
@@ -39,6 +40,15 @@ def test_a_glob_is_one_table(requests, caplog):
     with caplog.at_level("INFO"):
         assert list(read_rows(f"{SET}/nli/train-*.parquet")) == rows
     assert "; 0 to download from the hub (0.0 MB)" in caplog.text
+
+
+def test_a_corpus(requests):
+    corpus.check_beginning(f"{SET}/*.txt", "--input_file", corpus.TextSettings())
+    assert "".join(corpus.Corpus([f"{SET}/ratings.txt"], corpus.TextSettings()).blocks()) == "id\tdocument\n1\tgood\n"
+    with pytest.raises(
+        ValueError, match="a Parquet file; call it .parquet where a table is meant, and export its texts"
+    ):
+        corpus.check_beginning(f"{SET}/nli/train-00001*", "--input_file", corpus.TextSettings())
 
 
 def test_files_of_text(requests):

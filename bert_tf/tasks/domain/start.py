@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import os
 import posixpath
 from collections.abc import Iterable, Iterator
 
@@ -19,7 +18,7 @@ from bert_tf.pretraining.documents import Document, all_documents, marked_held_o
 from bert_tf.system.checks import check_input_files, is_remote
 from bert_tf.system.local_files import names_in
 from bert_tf.system.messages import named_by, unheard
-from bert_tf.system.text_files import read_json_if_there
+from bert_tf.system.text_files import read_json_if_there, size_of
 from bert_tf.tasks.domain.settings import DomainSettings
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import casing_of_vocabulary, resolve_casing
@@ -38,7 +37,7 @@ def check_beginning(settings: DomainSettings) -> None:
     """
     with unheard():
         files = check_input_files(settings.input_file, "--input_file")
-        if not settings.heldout_file and files and sum(map(os.path.getsize, files)) <= _SMALL:
+        if not settings.heldout_file and files and sum(map(size_of, files)) <= _SMALL:
             list(held_out(settings, itertools.islice(all_documents(files, False, settings.encoding), 2)))
         if not is_remote(settings.output_dir):
             earlier_job(settings)

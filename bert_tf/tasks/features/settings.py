@@ -12,7 +12,7 @@ from bert_tf.system.checks import check_no_web_address, check_not_empty, check_o
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, like, setting, value_of
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import encoding_setting
-from bert_tf.system.text_files import TextFile, compression_of, warn_of_tables, whole_lines
+from bert_tf.system.text_files import TextFile, compression_of, exists, is_folder, warn_of_tables, whole_lines
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.beginning import make_tokenizer
@@ -126,7 +126,7 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
         check_output_file(self.output_file, "--output_file")
         check_no_web_address(self.input_file, "--input_file")
         if not is_remote(self.input_file):
-            if not os.path.exists(self.input_file) or os.path.isdir(self.input_file):
+            if not exists(self.input_file) or is_folder(self.input_file):
                 raise FileNotFoundError(f"--input_file: {self.input_file} is not a file.")
             check_not_empty([self.input_file] * os.path.isfile(self.input_file), "--input_file")
             warn_of_tables([self.input_file])
