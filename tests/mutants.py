@@ -33,19 +33,16 @@ MUTANTS = {
         ("(replica * self._parts + part) * size", "part * size"),
         ("gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]", "pass"),
         ("add(self._totals(share)) if several", "self._totals(share) if several")],
-    ("training/optimization.py", "training/test_optimization.py training/test_recipes.py"): [
-        ('first = 1.0 if self.warmup == "precedes" else 0.0', "first = 1.0")],
-    ("training/optimization.py",
-     "training/test_optimization.py training/test_recipes.py training/test_electra_pretraining.py"): [
-        ("rate * ops.minimum(warmed_up, 1.0)", "rate * warmed_up")],
-    ("training/optimization.py", "training/test_recipes.py training/test_electra_finetuning.py"): [
-        ('layers + 1 if "/pooler/" in path else layers + 2', "layers + 2")],
-    ("training/optimization.py",
-     "training/test_optimization.py training/test_recipes.py training/test_roberta_pretraining.py"): [
+    ("training/optimization.py", "training/test_recipes.py::test_robertas_schedule"): [
+        ('first = 1.0 if self.warmup == "precedes" else 0.0', "first = 1.0"),
         ("max(steps - warmup, 1.0)", "steps")],
-    ("training/fine_tuning.py", "training/test_electra_finetuning.py training/test_recipes.py"): [
+    ("training/optimization.py", "training/test_recipes.py::test_electras_schedule"): [
+        ("rate * ops.minimum(warmed_up, 1.0)", "rate * warmed_up")],
+    ("training/optimization.py", "training/test_recipes.py::test_layers_have_their_rates"): [
+        ('layers + 1 if "/pooler/" in path else layers + 2', "layers + 2")],
+    ("training/fine_tuning.py", "training/test_recipes.py::test_warmups_as_runs_make_them"): [
         ('if recipe.warmup != "multiplies":', "if True:")],
-    ("training/pretraining_run.py", "training/test_pretraining_run.py"): [
+    ("training/pretraining_run.py", "training/test_recipes.py::test_warmups_as_runs_make_them"): [
         ("math.ceil(recipe.warmup_proportion", "int(recipe.warmup_proportion")],
     ("training/checkpoints.py", "training/test_checkpoints.py"): [
         ("if 0 < keep_max <= len(listed) else ()", "if 0 < keep_max else ()"),
@@ -73,7 +70,8 @@ MUTANTS = {
     ("models/electra.py", "models/test_dropout.py"): [('name="generator",\n            dtype', "dtype")],
     ("models/encoder.py", "models/test_last_layer.py"): [
         ("not (return_all_layers or return_attention)", "not return_all_layers")],
-    ("models/encoder.py", "training/test_recipes.py"): [("if self.frozen_layers == len(order):", "if False:")],
+    ("models/encoder.py", "training/test_recipes.py::test_layers_that_are_all_frozen_have_no_gradient"): [
+        ("if self.frozen_layers == len(order):", "if False:")],
     ("models/encoder.py", "models/bert/test_encoder.py"): [('activation="tanh"', "activation=self.config.activation")],
     ("models/layers.py", "models/test_similarity.py"): [("ops.where(counted > 0, outputs, _LOWEST)", "outputs")],
     ("models/layers.py", "serving/test_embedder.py"): [
@@ -84,7 +82,7 @@ MUTANTS = {
     ("models/distillation.py", "models/test_distillation.py"): [("teacher.trainable = False", "pass")],
     ("models/dropout.py", "models/test_dropout.py models/test_similarity.py"): [
         ("scope.key * ops.convert_to_tensor([1, 1, count]", "scope.key * ops.convert_to_tensor([1, 1, 1]")],
-    ("models/families.py", "training/test_recipes.py training/test_pretraining_run.py"): [
+    ("models/families.py", "training/test_recipes.py::test_warmups_as_runs_make_them"): [
         ('learning_rate=5e-4, warmup_proportion=0.01, warmup="multiplies"',
          "learning_rate=5e-4, warmup_proportion=0.01")],
     ("pretraining/mask_rules.py", "pretraining/test_smoothed_masking.py"): [

@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 from helpers.descendants import save_model
-from helpers.exports import save
+from helpers.exports import save, signature_of
 from helpers.slow import slow
 
 from bert_tf.models.sentence_settings import POOLINGS, SentenceSettings, read_settings, settings_files
@@ -162,10 +162,17 @@ def test_arguments_that_are_refused(model_dir, tmp_path):
     assert embedder.encode([]).shape == (0, 32)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"pooling": "mean", "normalize": True, "max_seq_length": 16}, *slow({"pooling": "max", "lower": True})],
-)
+OF_EXPORTS = [{"pooling": "mean", "normalize": True, "max_seq_length": 16}, {"pooling": "max", "lower": True}]
+
+
+@pytest.mark.parametrize("settings", OF_EXPORTS)
+def test_graphs_make_the_same_vectors(model_dir, tmp_path, settings):
+    folder = described(tmp_path / "st", model_dir, **settings)
+    found = signature_of(folder, "encoder", "embed", text=TEXTS)["vector"]
+    np.testing.assert_allclose(found, Embedder(folder).encode(TEXTS), atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", slow(*OF_EXPORTS))  # in small: the graphs above, and opened ones in test_tagger.py
 def test_exports_make_the_same_vectors(model_dir, tmp_path, clean_process, settings):
     folder = described(tmp_path / "st", model_dir, **settings)
     path = export.export_saved_model(folder, str(tmp_path / "out"), warm_up=False)

@@ -1,6 +1,7 @@
 """The families' recipes of fine-tuning, compared with what their originals' optimizers computed."""
 
 import dataclasses
+import functools
 import json
 
 import keras
@@ -8,14 +9,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.slow import slow
-from helpers.training_steps import trainer_of
+from helpers.training_steps import one_device, trainer_of
 
 from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
 from bert_tf.models.families import ElectraConfig, RobertaConfig
 from bert_tf.models.recipe import Recipe
-from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
+from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification, BertModel
+from bert_tf.training import fine_tuning, pretraining_run
 from bert_tf.training.optimization import AdamWeightDecay, WarmupLinearDecay, create_optimizer, layer_rates
+from bert_tf.training.pretraining_settings import PretrainingSettings
+from bert_tf.training.settings import FineTuningSettings
 
 pytestmark = pytest.mark.numbers
 
@@ -65,8 +69,38 @@ def test_robertas_schedule(golden):
             continue
         schedule = WarmupLinearDecay(case["lr"], case["total_num_update"], case["warmup_updates"], "precedes")
         np.testing.assert_allclose(float(schedule(0)), case["rate_of_first_update"], rtol=1e-6)
+        from_zero = WarmupLinearDecay(
+            case["lr"], case["total_num_update"], case["warmup_updates"], "precedes_from_zero"
+        )
+        assert float(from_zero(0)) == (0 if case["warmup_updates"] else float(schedule(0)))
         for update, rate in case["rate_set_after_update"]:
             np.testing.assert_allclose(float(schedule(update)), rate, rtol=2e-6, atol=1e-10)
+
+
+def test_warmups_as_runs_make_them(tmp_path):
+    """A share of 15 steps is a whole number of them, but not ELECTRA's; that of its pre-training is rounded up."""
+    for kind, rate in ((ElectraConfig, 14 / 15 / 1.5), (BertConfig, 14 / 15)):
+        run = FineTuningSettings(
+            output_dir=str(tmp_path), warmup_proportion=0.1, learning_rate=1.0, optimizer="adamw", do_train=True
+        )
+        config = kind.from_dict({**TINY, "num_hidden_layers": 1})
+        model = functools.partial(BertForSequenceClassification, config, 2)
+        _, optimizer, _ = fine_tuning.build_and_restore(run, one_device(), model, 15, config.recipe)
+        assert float(optimizer.learning_rate_at(tf.constant(1))) == pytest.approx(rate)
+    settings = PretrainingSettings("records", str(tmp_path), objective="electra", do_train=True, num_train_steps=101)
+    assert pretraining_run._with_recipe(settings, ElectraConfig(30)).num_warmup_steps == 2
+    assert ElectraConfig(30).pretraining_recipe.warmup == "multiplies"
+
+
+def test_layers_that_are_all_frozen_have_no_gradient():
+    model = BertModel(BertConfig.from_dict({**TINY, "num_hidden_layers": 1}))
+    model.build()
+    model.freeze_layers(1)
+    with tf.GradientTape() as tape:
+        output = tf.reduce_sum(model(np.array([[1, 2, 3]]))["pooled_output"])
+    gradients = tape.gradient(output, [variable.value for variable in model.trainable_variables])
+    learned = {v.path for v, g in zip(model.trainable_variables, gradients, strict=True) if g is not None}
+    assert learned and all("/pooler/" in path for path in learned)
 
 
 @pytest.mark.parametrize("fused", [True, False])
