@@ -1,114 +1,67 @@
-"""Downloads with a progress bar: complete or not at all, and resumed where a transfer broke off."""
+"""Archives of released models: downloaded by `huggingface_hub`, complete or not at all, and unpacked."""
 
 import base64
+import gzip
 import hashlib
-import http.client
 import os
 import posixpath
 import tarfile
-import urllib.error
-import urllib.request
 import uuid
 import zipfile
-from collections.abc import Iterator
-
-from bert_tf.system.messages import progress_bar
+import zlib
+from collections.abc import Iterable
 
 _READ_BYTES = 1 << 20
 _TIMEOUT = 30.0  # seconds without a byte
+_MOST_UNPACKED = 1 << 34  # bytes of an archive; the largest released model has 3 GB
 
 
-class _BrokenTransfer(Exception):
-    """The server or the connection failed; another attempt may succeed."""
-
-
-def download_file(url: str, path: str, attempts: int = 3) -> None:
+def download_file(url: str, path: str) -> None:
     """Downloads `url` to a local path, whose directory is made once the server has answered.
 
-    The bytes of a broken transfer stay beside `path`; the next attempt or the next call completes them, as long as the
-    server offers the same file (by its ETag). If the server publishes a checksum (`x-goog-hash: md5=...`, as Google
-    Cloud Storage does), it is verified.
+    A broken transfer goes on where it broke, in this call or in the next one, as long as the server offers the same
+    file (by its ETag): its bytes stay beside `path`. If the server publishes a checksum (`x-goog-hash: md5=...`, as
+    Google Cloud Storage does), it is verified.
 
     Raises:
       OSError: there is no network, the server returned an error, the transfer keeps breaking off, or the checksum
         differs; the message names the address. There is no file at `path` then.
     """
-    for attempt in range(1, attempts + 1):
-        try:
-            return _transfer(url, path)
-        except _BrokenTransfer as error:
-            if attempt == attempts:
-                raise OSError(
-                    f"{url} could not be downloaded: {error}. Is there a network? What has arrived is kept: the same "
-                    "call continues."
-                ) from None
+    from huggingface_hub import get_session
+    from huggingface_hub.file_download import http_get
 
-
-def _open(url: str, headers: dict[str, str]) -> http.client.HTTPResponse:
+    etag = part = None
     try:
-        return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT)
-    except urllib.error.HTTPError as error:
-        message = f"the server answered {error.code} {error.reason}"
-        error.close()
-        if error.code >= 500:
-            raise _BrokenTransfer(message) from None
-        raise OSError(f"{url} could not be downloaded: {message}.") from None
-    except (OSError, http.client.HTTPException) as error:
-        raise _BrokenTransfer(getattr(error, "reason", None) or error) from None
-
-
-def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    try:
-        while chunk := response.read(_READ_BYTES):
-            yield chunk
-    except (OSError, http.client.HTTPException) as error:
-        raise _BrokenTransfer(error) from None
-
-
-def _transfer(url: str, path: str) -> None:
-    response = _open(url, {})
-    etag, total = response.headers.get("ETag"), int(response.headers.get("Content-Length") or 0)
-    published = _published_md5(response)
-    # Only a transfer of the same file, by its ETag, can be resumed.
-    key = hashlib.sha256(etag.encode()).hexdigest() if etag else uuid.uuid4().hex
-    part = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{key[:12]}.part")
-    have = os.path.getsize(part) if os.path.exists(part) else 0
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    try:
-        if total and have > total:
-            have = 0
-        elif 0 < have < total:
-            response.close()
-            response = _open(url, {"Range": f"bytes={have}-", "If-Range": etag})
-            have = have if response.status == 206 else 0
-        with (
-            open(part, "ab" if have else "wb") as file,
-            progress_bar(
-                total=total or None, initial=have, desc=posixpath.basename(url), unit="B", unit_scale=True, leave=False
-            ) as bar,
-        ):
-            for chunk in _chunks(response) if have < total or not total else ():
-                file.write(chunk)
-                bar.update(len(chunk))
-        arrived = os.path.getsize(part)
-        if arrived < total:
-            raise _BrokenTransfer(f"the connection ended after {arrived:,} of {total:,} bytes")
+        with get_session().stream("GET", url, follow_redirects=True, timeout=_TIMEOUT) as answer:  # for its headers
+            answer.raise_for_status()
+        etag, total = answer.headers.get("ETag"), int(answer.headers.get("Content-Length") or 0)
+        published = _published_md5(answer.headers.get_list("x-goog-hash"))
+        # Only a transfer of the same file, by its ETag, can be resumed.
+        key = hashlib.sha256(etag.encode()).hexdigest() if etag else uuid.uuid4().hex
+        part = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{key[:12]}.part")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(part, "ab") as file:
+            if (have := os.path.getsize(part)) > total > 0:
+                have = file.truncate(0)
+            name = posixpath.basename(url)
+            http_get(url, file, resume_size=have, expected_size=total or None, displayed_filename=name)
         if published and (found := _md5(part)) != published:
-            os.remove(part)
-            raise OSError(
-                f"{url}: what arrived has the checksum md5={found}, the server publishes md5={published}: it was "
-                "damaged on the way. Nothing is kept; try again."
-            )
+            etag = None  # nothing is kept
+            raise OSError(f"what arrived has the checksum md5={found}, the server publishes md5={published}")
         os.replace(part, path)
+    except Exception as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        reason = f"the server answered {status}" if status else " ".join(str(error).split())[:200].rstrip(".")
+        kept = " What has arrived is kept: the same call continues." if etag and not status else ""
+        raise OSError(f"{url} could not be downloaded: {reason}.{kept}") from error
     finally:
-        response.close()
-        if not etag and os.path.exists(part):
+        if part and not etag and os.path.exists(part):
             os.remove(part)
 
 
-def _published_md5(response: http.client.HTTPResponse) -> str | None:
-    """The MD5 sum, in hexadecimal, from the headers of Google Cloud Storage; None if there is none."""
-    for value in ",".join(response.headers.get_all("x-goog-hash") or ()).split(","):
+def _published_md5(hashes: Iterable[str]) -> str | None:
+    """The MD5 sum, in hexadecimal, from headers of Google Cloud Storage; None if there is none."""
+    for value in ",".join(hashes).split(","):
         kind, _, digest = value.strip().partition("=")
         if kind == "md5":
             return base64.b64decode(digest).hex()
@@ -124,8 +77,8 @@ def unpack_zip(path: str, directory: str) -> None:
     """Unpacks a zip file into a local directory.
 
     Raises:
-      OSError: it is damaged, or an entry would be outside the directory; names the file. Some entries may have been
-        written.
+      OSError: it is damaged, an entry would be outside the directory, or it is far too large; names the file. Some
+        entries may have been written.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -134,16 +87,32 @@ def unpack_zip(path: str, directory: str) -> None:
                 name = entry.filename.replace("\\", "/")
                 if name.startswith("/") or ".." in name.split("/") or ":" in name:
                     raise OSError(f"{path}: the entry {entry.filename!r} would be outside the folder.")
+            _check_size(path, sum(entry.file_size for entry in entries))
             for entry in entries:
                 archive.extract(entry, directory)
-    except (zipfile.BadZipFile, EOFError, ValueError) as error:
+    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError, zlib.error) as error:
         raise OSError(f"{path} is not a complete zip file: {error}") from None
 
 
 def unpack_tar(path: str, directory: str) -> None:
-    """Unpacks a tar file, compressed or not, into a local directory; otherwise as `unpack_zip`."""
+    """Unpacks a tar file, compressed by gzip or not, into a local directory; otherwise as `unpack_zip`."""
+    size = 0
     try:
-        with tarfile.open(path) as archive:
-            archive.extractall(directory, filter="data")
-    except (tarfile.TarError, EOFError) as error:
+        with open(path, "rb") as file:
+            is_gzip = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            stream = gzip.GzipFile(fileobj=file) if is_gzip else file
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                for entry in archive:
+                    size += entry.size
+                    _check_size(path, size)
+                    archive.extract(entry, directory, filter="data")
+            while stream.read(_READ_BYTES):  # to its end, where gzip has the checksum
+                pass
+    except (tarfile.TarError, EOFError, ValueError, zlib.error, gzip.BadGzipFile) as error:
         raise OSError(f"{path} is not a complete tar file, or has entries outside of its folder: {error}") from None
+
+
+def _check_size(path: str, size: int) -> None:
+    if size > _MOST_UNPACKED:
+        raise OSError(f"{path} holds more than {_MOST_UNPACKED >> 30} GB: it is not a released model.")
