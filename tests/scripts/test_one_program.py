@@ -123,6 +123,7 @@ def fine_tuning_steps(folder) -> dict:
         return {f"{kind}_file": folder / name for kind in kinds}
 
     table = files("pairs.tsv", "train", "dev", "test") | {"task_name": "custom", "text_a": "one", "text_b": "two"}
+    single, pairs = {**table, "text_b": None, "label": "number"}, {**table, "task_name": None}
     squad = files("squad.json", "train", "dev", "predict") | {"doc_stride": 12, "max_query_length": 4}
     ner, swag = (files(name, "train", "dev", "test") for name in ("ner.conll", "swag.csv"))
     kinds = {
@@ -139,12 +140,22 @@ def fine_tuning_steps(folder) -> dict:
         "entities": ("run_ner", ner),
         "entities from features": ("run_ner", {**ner, "features": "last", "lstm_size": 8}),
         "choices": ("run_swag", swag),
+        "similar texts": ("run_similarity", {**pairs, "score": "number", "score_range": "0,2"}),
+        "ranking": ("run_similarity", pairs),
+        "long texts": ("run_classifier", {**single, "long_texts": "windows", "window_stride": 8, "max_seq_length": 16}),
+        "adapters": ("run_classifier", {**table, "label": "number", "lora_rank": 2}),
+        "cnn": (
+            "run_classifier",
+            {**single, "model": "cnn", "init_checkpoint": None, "vocab_file": folder / "encoder" / "vocab.txt"},
+        ),
+        "joint head": ("run_squad", {**squad, "version_2_with_negative": True, "init_checkpoint": folder / "electra"}),
     }
     steps = {}
     for name, (script, flags) in kinds.items():
         for parts in (1, 2):
             own = {"output_dir": folder / f"{name}-{parts}", "gradient_accumulation_steps": parts}
-            steps[f"{name}, {parts}"] = (script, {**training, **(whole if parts == 1 else {}), **flags, **own})
+            every = {**training, **(whole if parts == 1 else {}), **flags, **own}
+            steps[f"{name}, {parts}"] = script, {flag: value for flag, value in every.items() if value is not None}
     return steps
 
 
@@ -162,7 +173,8 @@ NAMES = [
     *(f"{name}, {parts}" for name in (
         "masked", "unmasked", "packed", "no nsp", "left to right", "lamb in bfloat16", "albert", "electra", "roberta",
         "distilbert", "classes", "with a teacher", "regression", "several labels", "lstm on top", "squad 1",
-        "squad 2", "entities", "entities from features", "choices",
+        "squad 2", "entities", "entities from features", "choices", "similar texts", "ranking", "long texts",
+        "adapters", "cnn", "joint head",
     ) for parts in (1, 2)),
     "features",
 ]  # fmt: skip
