@@ -52,6 +52,7 @@ _PUBLIC = {
     "Tagger": ("serving.tagger", "Named entities and word tags in texts of any length"),
     "ChoicePredictor": ("serving.choice_predictor", "Which of several choices fits a context best"),
     "Embedder": ("serving.embedder", "One vector for each text: the nearer, the more alike"),
+    "TextIndex": ("serving.text_index", "Texts with their vectors, in which Embedder finds those nearest to a query"),
     "fill_mask": ("serving.fill_mask", "The likeliest words for each [MASK]"),
     "LinearHead": ("models.heads", "A linear output layer with the original's names"),
     "MaskedLanguageModelHead": ("models.heads", "The output layer over the vocabulary"),

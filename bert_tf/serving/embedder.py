@@ -15,7 +15,8 @@ from bert_tf.data.token_rows import rows_of_texts
 from bert_tf.models import layers, sentence_settings
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving.predictor import Answerer
-from bert_tf.system.checks import list_of_strings, path_of, true_or_false
+from bert_tf.serving.text_index import TextIndex
+from bert_tf.system.checks import list_of_strings, path_of, true_or_false, whole_number
 from bert_tf.system.text_files import understood
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.settings import DTYPE_POLICIES
@@ -179,6 +180,56 @@ class Embedder(Answerer):
             vectors = self.computed(rows, self.size)
         normalize = self.settings.normalize if normalize is None else normalize
         return keras.ops.convert_to_numpy(layers.normalized(vectors)) if normalize else vectors
+
+    def index(self, texts: Sequence[str], prompt_name: str | None = None) -> TextIndex:
+        """Texts with their vectors, for `search`, also later: see `TextIndex`.
+
+        Args:
+          texts: strings.
+          prompt_name: see `encode`. Default: "document" or "passage" where the directory has such a prompt.
+
+        Raises:
+          TypeError, ValueError: see `encode`; there are no texts.
+        """
+        texts = list_of_strings(texts, "texts")
+        prompt_name = prompt_name or self._first_prompt("document", "passage")
+        return TextIndex(texts, self.encode(texts, True, prompt_name), prompt_name)
+
+    def search(
+        self,
+        query: str | Sequence[str],
+        texts_or_vectors: Sequence[str] | np.ndarray | TextIndex,
+        k: int = 10,
+        prompt_name: str | None = None,
+    ) -> list[dict] | list[list[dict]]:
+        """The k texts that are nearest to a query, the nearest first; for a list of queries a list for each.
+
+            embedder.search("Who eats?", ["A man eats food.", "The sky is blue."], k=1)
+            # [{"index": 0, "score": 0.41, "text": "A man eats food."}]
+
+        Each has index: its place; score: the cosine; and text, where texts are known.
+
+        Args:
+          texts_or_vectors: strings; or vectors [n, H] of this model; or an index, with which many queries take less.
+          prompt_name: of the queries, see `encode`. Default: "query" where the directory has such a prompt.
+
+        Raises:
+          TypeError, ValueError: see `encode`; there are no texts, or vectors are those of another model.
+        """
+        whole_number(k, "k")
+        queries = [query] if isinstance(query, str) else list_of_strings(query, "query")
+        index = texts_or_vectors
+        if isinstance(index, np.ndarray):
+            index = TextIndex(None, index)
+        elif not isinstance(index, TextIndex):
+            index = self.index(index)
+        vectors = self.encode(queries, True, prompt_name or self._first_prompt("query"))
+        found = index.nearest(vectors, k) if queries else []
+        return found[0] if isinstance(query, str) else found
+
+    def _first_prompt(self, *names: str) -> str | None:
+        """The first of these prompts that the directory has."""
+        return None if self.export else next((name for name in names if name in self.settings.prompts), None)
 
     def __call__(self, text: str, normalize: bool | None = None) -> np.ndarray:
         """float32 [H]: the vector of one text."""

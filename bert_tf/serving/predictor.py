@@ -58,7 +58,7 @@ class Answerer:
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        for name in {"__init__", "__call__", "predict", "encode"} & vars(cls).keys():
+        for name in {"__init__", "__call__", "predict", "encode", "index", "search"} & vars(cls).keys():
             setattr(cls, name, named(vars(cls)[name]))
 
     def __init__(self, path: str, batch_size: int, trust: bool = False):

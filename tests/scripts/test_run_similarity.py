@@ -78,6 +78,7 @@ def cases_of(folder) -> tuple[dict, dict]:
         "again": {**triplets, **ranked, "do_train": False},
         "scored": {**scored, **once, **ranked, "do_predict": True, "keep_checkpoint_max": 1, "pooling": "cls",
                    "normalize": True},
+        "mined": {**pairs, **once, **ranked, "mine_hard_negatives": 2, "negatives_margin": 0.01},
     }  # fmt: skip
     refused = {
         "another pooling": ({**done["scored"], "pooling": "max", "output_dir": folder / "out" / "scored"},
@@ -100,6 +101,12 @@ def cases_of(folder) -> tuple[dict, dict]:
         "score alone": ({**scored, "score": "score"}, "--score needs --text_a and --text_b beside it."),
         "no dev file": ({**triplets, "dev_file": None}, "--do_eval needs --dev_file."),
         "too long": ({**triplets, "max_seq_length": 64}, "--max_seq_length=64 is more than max_position_embeddings=24"),
+        "mined triplets": ({**triplets, "mine_hard_negatives": 1},
+                           "--mine_hard_negatives is for pairs that belong together, and --train_file has a third tex"),
+        "mined by nothing": ({**pairs, "init_checkpoint": None, "bert_config_file": folder / "encoder/bert_config.json",
+                              "vocab_file": folder / "vocab.txt", "mine_hard_negatives": 1},
+                             "--mine_hard_negatives needs a model that finds them: give --init_checkpoint."),
+        "margin of nothing": ({**pairs, "negatives_margin": 0.1}, "--negatives_margin is for --mine_hard_negatives."),
         "alone": ({**pairs, "train_batch_size": 1},
                   "--loss=ranking needs other examples as negatives: --train_batch_size is too small."),
     }  # fmt: skip
@@ -168,6 +175,17 @@ def test_a_finished_model_is_trained_on_files_with_scores(ran):
     assert "test_spearman = " in (out / "scored" / "test_results.txt").read_text()
     settings = read_settings(str(out / "scored" / "best_model"))
     assert settings.normalize and settings.pooling == "cls"
+
+
+def test_hard_negatives_are_mined_and_trained_on(ran):
+    out, _, logs, _ = ran
+    lines = [json.loads(line) for line in (out / "mined" / "hard_negatives.jsonl").read_text().splitlines()]
+    partners = {one: near for one, near, _ in texts_of(96, 0)}
+    assert lines and all(partners[line["anchor"]] == line["positive"] != line["negative"] for line in lines)
+    assert {line["negative"] for line in lines} <= set(partners.values())
+    assert f"{len(lines)} examples of three texts" in logs["mined"]
+    assert f"; {len(lines)} rows in {out}/mined/hard_negatives.jsonl, which is trained on." in logs["mined"]
+    assert (out / "mined" / "best_model" / "modules.json").exists()
 
 
 def test_what_is_refused(ran):

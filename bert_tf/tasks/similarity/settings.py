@@ -66,6 +66,18 @@ class SimilaritySettings(TableSettings, FileSettings):
         "devices makes the same steps.",
         least=1,
     )
+    mine_hard_negatives: int | None = setting(
+        None,
+        "Adds to each pair of --train_file so many texts that do not belong to the first, although --init_checkpoint "
+        "takes them for near: the nearest partners of other pairs. They are in hard_negatives.jsonl in --output_dir.",
+        least=1,
+    )
+    negatives_margin: float | None = setting(
+        0.05,
+        "--mine_hard_negatives: the cosine of a negative is lower than that of the partner by this share of it, since "
+        "what is nearer may belong to the text, too. If unset, 0.05.",
+        unset=True, shown=False, least=0,
+    )  # fmt: skip
     pooling: str | None = setting(
         None,
         "What is made of the outputs for a text's tokens. If unset, what the directory of the weights says, else mean.",
@@ -171,6 +183,12 @@ class SimilaritySettings(TableSettings, FileSettings):
         check_different({f"--{name}": getattr(self, name) for name in ("text_a", "text_b", "negative", "score")})
         if self.loss:
             self.check_loss(self.loss)
+        if self.mine_hard_negatives and not run.do_train:
+            raise ValueError("--mine_hard_negatives is for training: give --do_train.")
+        if self.mine_hard_negatives and not run.init_checkpoint:
+            raise ValueError("--mine_hard_negatives needs a model that finds them: give --init_checkpoint.")
+        if self.negatives_margin is not None and not self.mine_hard_negatives:
+            raise ValueError("--negatives_margin is for --mine_hard_negatives.")
         score_range, scored = self.scores_between, []
 
         def check_beginning(name: str, file: str) -> tuple[list, bool]:
@@ -187,7 +205,16 @@ class SimilaritySettings(TableSettings, FileSettings):
         if scored and not any(scored) and score_range != (0.0, 1.0):
             raise ValueError("--score_range is for scores, and there are none: name their column by --score.")
         for example in first.get("train_file", ()):
-            loss = self.loss_of(len(example.texts), example.score is not None)
+            texts = len(example.texts)
+            if self.mine_hard_negatives:
+                if texts == 3 or example.score is not None:
+                    what = "a third text" if texts == 3 else "scores"
+                    raise ValueError(
+                        f"--mine_hard_negatives is for pairs that belong together, and --train_file has {what}: leave "
+                        "it out, or name its columns by --text_a and --text_b alone."
+                    )
+                texts = 3
+            loss = self.loss_of(texts, example.score is not None)
             for values in run.combinations:
-                self.negatives(dataclasses.replace(run, **values), loss, len(example.texts))
+                self.negatives(dataclasses.replace(run, **values), loss, texts)
         return None

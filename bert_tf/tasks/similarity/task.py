@@ -11,7 +11,8 @@ from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.similarity import RANKING_SCALE, TRIPLET_MARGIN, BertForSimilarity
 from bert_tf.system.messages import named_by
-from bert_tf.tasks.similarity import data, encode, outputs
+from bert_tf.system.text_files import exists
+from bert_tf.tasks.similarity import data, encode, mining, outputs
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training import run_directory
@@ -22,9 +23,14 @@ class SimilarityTask(FineTuningTask):
 
     Args:
       settings: `SimilaritySettings`.
+      embedder_class: `Embedder`, which --mine_hard_negatives needs.
     """
 
     name = "encoder"
+
+    def __init__(self, settings, embedder_class: type | None = None):
+        super().__init__(settings)
+        self.embedder_class = embedder_class
 
     def load(self, run, files, tokenizer, newest):
         own, earlier = self.settings, run_directory.read_settings(run.output_dir) if newest else {}
@@ -42,6 +48,8 @@ class SimilarityTask(FineTuningTask):
                     getattr(own, f"{kind}_file"), own.columns, score_range=own.scores_between,
                     table=own.of_set(kind), partners=kind != "test",
                 )  # fmt: skip
+            if kind == "train" and own.mine_hard_negatives:
+                examples = self._with_hard_negatives(run, examples, is_new=not newest)
             logging.info("%s: %d examples of %s", flag, len(examples), "two texts" if len(examples[0].texts) == 2
                          else "three texts")  # fmt: skip
             return ExampleSet(
@@ -67,6 +75,21 @@ class SimilarityTask(FineTuningTask):
             self.test_sets = [read("test")]
         if run.do_train:
             encode.log_examples(self.train_rows, tokenizer, LOGGED_EXAMPLES)
+
+    def _with_hard_negatives(self, run, pairs: list, is_new: bool) -> list:
+        """Pairs with mined negatives. A run that goes on takes those of its beginning."""
+        own, path = self.settings, posixpath.join(run.output_dir, "hard_negatives.jsonl")
+        if is_new or not exists(path):
+            embedder = self.embedder_class(
+                run.init_checkpoint, pooling=self.files.sentences.pooling, max_seq_length=run.max_seq_length,
+                batch_size=run.predict_batch_size,
+            )  # fmt: skip
+            tf.io.gfile.makedirs(run.output_dir)
+            margin = 0.05 if own.negatives_margin is None else own.negatives_margin
+            mining.write_hard_negatives(
+                path, pairs, lambda texts: embedder.encode(texts, normalize=True), own.mine_hard_negatives, margin
+            )
+        return data.read_examples(path, mining.COLUMNS)
 
     def _sentences(self, run, newest: str | None) -> SentenceSettings:
         """How vectors are made: as the flags say, else the directory of the weights."""
