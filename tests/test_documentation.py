@@ -16,7 +16,7 @@ from helpers import warm
 from helpers.descendants import save_model
 from helpers.pages import PAGES, blocks
 from helpers.paths import ROOT
-from helpers.tiny import TINY_CONFIG
+from helpers.tiny import ONE_LAYER, TINY_CONFIG, write_encoder
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import read_config
@@ -27,7 +27,7 @@ from bert_tf.text.sentence_piece import SentencePieceTokenizer
 # For each page: the first words of every command, and the number of Python programs.
 COMMANDS = {
     "README": (["run_classifier.py", "run_classifier.py"], 1),
-    "README.ko": (["run_classifier.py", "run_classifier.py"], 1),  # those of README, see below
+    "README.ko": (["run_classifier.py"] * 3, 2),  # a Korean one, then those of README, see below
     "checkpoints": (["Google's"], 1),
     "choice": (["run_swag.py"], 1),
     "classification": (["run_classifier.py"] * 3, 2),
@@ -36,6 +36,7 @@ COMMANDS = {
     "domain": (["run_domain.py"], 0),
     "features": (["extract_features.py"], 0),
     "from-transformers": ([], 5),  # tests/test_from_transformers.py
+    "korean": (["run_classifier.py", "run_similarity.py", "run_ner.py", "run_squad.py"], 0),
     "lora": (["run_classifier.py"], 1),
     "models": (["run_classifier.py"], 0),
     "onnx": (["export_saved_model.py"], 2),
@@ -46,7 +47,7 @@ COMMANDS = {
     "pretraining": (["create_pretraining_data.py", "run_pretraining.py", "-m"], 1),
     "pretraining-descendants": (["create_pretraining_data.py", *["create_vocab.py"] * 2], 0),
     "questions": (["run_squad.py", "run_squad.py"], 1),
-    "sentences": (["run_similarity.py"], 1),
+    "sentences": (["run_similarity.py"], 2),
     "serving": (["export_saved_model.py"], 1),
     "settings-search": (["run_classifier.py"], 1),
     "tagging": (["run_ner.py"], 1),
@@ -171,6 +172,43 @@ def test_readme(environment, folder):
     assert [set(json.loads(line)["probabilities"]) for line in lines] == [{"negative", "positive"}] * 2
     (python,) = blocks("README", "python")
     run(["-c", python.replace("reviews/", f"{reviews}/")], environment)
+
+
+@pytest.mark.slow
+def test_korean(environment, folder):
+    """On files of the published layouts; a model in which no character is unknown has the place of klue/bert-base."""
+    home, texts = folder / "korean", ["배우들의 연기가 좋다.", "지루하고 재미없다!", "서울은 한국의 수도다."]
+    (home / "nsmc").mkdir(parents=True)
+    letters = sorted({*"".join(texts), '"'} - {" "})
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters)]
+    sizes = {**ONE_LAYER, "vocab_size": len(pieces), "max_position_embeddings": 512}
+    write_encoder(home, pieces, sizes, do_lower_case=False)
+    ner = "## klue-ner-v1_dev_00000-wikitree\t<서울:LC>은\n서\tB-LC\n울\tI-LC\n은\tO\n \tO\n한\tO\n\n"
+    answers = [{"text": "서울", "answer_start": 0}]
+    questions = [{"id": f"{k}", "question": "한국의 수도", "answers": answers} for k in range(24)]
+    squad = {"version": "KorQuAD_v1.0_dev", "data": [{"paragraphs": [{"context": texts[2], "qas": questions}]}]}
+    for kind, count in (("train", 36), ("dev", 9)):
+        pairs = [{"premise": text, "hypothesis": texts[0], "gold_label": label}
+                 for text, label in zip(texts, ("entailment", "neutral", "contradiction"), strict=True)]  # fmt: skip
+        scores = [{"sentence1": text, "sentence2": texts[k], "labels": {"label": 5.0 * (text == texts[k])}}
+                  for k in range(3) for text in texts]  # fmt: skip
+        for name, rows in (("nli", pairs * (count // 3)), ("sts", scores * (count // 9))):
+            (home / f"klue-{name}-v1.1_{kind}.json").write_text(json.dumps(rows, ensure_ascii=False, indent=1))
+        (home / f"klue-ner-v1.1_{kind}.tsv").write_text(ner * count)
+        (home / f"KorQuAD_v1.0_{kind}.json").write_text(json.dumps(squad))
+        rows = [f"{k}\t{texts[k % 2]}\t{1 - k % 2}\n" for k in range(count)]
+        name = {"train": "train", "dev": "test"}[kind]
+        (home / "nsmc" / f"ratings_{name}.txt").write_text("id\tdocument\tlabel\n" + "".join(rows))
+    environment = {**environment, "KLUE_DIR": str(home)}
+    for command in (blocks("README.ko", "shell")[0], *blocks("korean", "shell")):
+        command = command.replace("klue/bert-base", f"{home}/encoder").replace("nsmc/", f"{home}/nsmc/")
+        written = run_commands(command, environment, folder)
+        assert "are [UNK]" not in written
+        assert "run_ner.py" not in command or '("서울은 한")' in written
+    run(["-c", blocks("README.ko", "python")[0].replace("nsmc/", f"{home}/nsmc/")], environment)
+    assert "eval_f1" in (folder / "klue_ner" / "eval_results.txt").read_text()
+    card = (home / "nsmc" / "model" / "best_model" / "README.md").read_text()
+    assert '"대한민국의 수도는 서울이다."' in card and texts[0] not in card
 
 
 @pytest.mark.slow
@@ -455,8 +493,8 @@ def test_lora(environment, folder):
 
 
 @pytest.mark.slow
-def test_sentences(environment):
-    (program,) = blocks("sentences", "python")
+def test_sentences(environment, folder):
+    program = "".join(blocks("sentences", "python")).replace("runs/", f"{folder}/")
     program = program.replace("sentence-transformers/all-MiniLM-L6-v2", environment["BERT_BASE_DIR"])
     run(["-c", f"{program}assert vectors.shape == (3, 32)"], environment)
 

@@ -23,6 +23,12 @@ _RESULT_FILES = (
     "question_answering.json", "token_classification.json", "loss.png",
 )  # fmt: skip
 _SHOWN = 80  # characters of a text
+# Characters of a language's script -> examples for a card, which shows none of the data's: a question, then texts.
+_SAMPLES = {
+    "[가-힣]": ("대한민국의 수도는 어디입니까?", "대한민국의 수도는 서울이다.", "서울에는 한강이 흐른다."),
+    "[ぁ-ヿ]": ("日本の首都はどこですか。", "日本の首都は東京です。", "東京には隅田川が流れています。"),
+    "[一-鿿]": ("中国的首都是哪里？", "中国的首都是北京。", "北京有很多公园。"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,6 +198,14 @@ def tell(task, run: FineTuningSettings, results: Mapping[str, float], seed: int,
     if task.answers:
         texts = task.texts_of(task.dev_sets[0].examples) if task.dev_sets else []
         logging.info("In Python:\n  from bert_tf import %s\n  %s", *usage(task, path, texts))
+
+
+def samples(task) -> list[str]:
+    """Examples for `usage` in the script of the dev set's texts or of the labels; none if both seem to be English."""
+    known = task.texts_of(task.dev_sets[0].examples) if task.dev_sets else []
+    known = " ".join([*known, *map(str, task.files.head.labels or ())])
+    texts = next((texts for script, texts in _SAMPLES.items() if re.search(script, known)), ())
+    return [*texts] if TASKS[task.name].answerer == "QuestionAnswerer" else [*texts[1:]]
 
 
 def usage(task, path: str, texts: Iterable[str] = ()) -> tuple[str, str]:

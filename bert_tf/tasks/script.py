@@ -273,7 +273,8 @@ class _Run:
             data=recorded[run_directory.TRAINING_DATA],
             settings=run_directory.settings_shown(recorded, run, task.settings),
             notes=tuple(notes),
-            usage="from bert_tf import {}\n\n{}".format(*outcome.usage(task, card.PLACE)) if task.answers else None,
+            usage=task.answers
+            and "from bert_tf import {}\n\n{}".format(*outcome.usage(task, card.PLACE, outcome.samples(task))),
             is_served=task.answers is not None,
         )
 

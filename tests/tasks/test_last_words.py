@@ -84,3 +84,21 @@ def test_the_loss_over_batches_is_not_shown_beside_that_over_examples(tmp_path):
     values = {"learning_rate": 1e-5}
     header = outcome.table_text([Tried(values, {1: LAST})], "eval_f1").splitlines()[0]
     assert header.split("|")[1:-1] == [" learning_rate ", " eval_f1 ", " eval_loss "]
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels", "name", "expected"),
+    [
+        (["누가?", "Ada"], None, "squad", '("대한민국의 수도는 어디입니까?", "대한민국의 수도는 서울이다.")'),
+        (["A film."], ["긍정", "부정"], "classification", '("대한민국의 수도는 서울이다.")'),
+        (["映画です"], None, "classification", '("日本の首都は東京です。")'),
+        (["电影"], None, "classification", '("中国的首都是北京。")'),
+        (["Ein Film."], ["gut"], "classification", '("A text.")'),
+    ],
+)
+def test_a_card_has_examples_in_the_script_of_the_data(texts, labels, name, expected):
+    """But none of the data itself."""
+    dev, files = types.SimpleNamespace(examples=texts), types.SimpleNamespace(head=types.SimpleNamespace(labels=labels))
+    line = '{}("{{path}}")({})'.format(*(["QA", '"Who?", "Ada."'] if name == "squad" else ["P", '"A text."']))
+    task = types.SimpleNamespace(name=name, dev_sets=[dev], texts_of=list, files=files, answers=line)
+    assert outcome.usage(task, card.PLACE, outcome.samples(task))[1].endswith(expected)

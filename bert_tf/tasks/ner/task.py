@@ -45,7 +45,7 @@ class NerTask(FineTuningTask):
         return super().answers if self.tagging.features is None else None
 
     def texts_of(self, sentences):
-        return [" ".join(sentences[0].words)]
+        return [(" " if self.tagging.split == "words" else "").join(sentences[0].words)]
 
     @property
     def teacher_layers(self):
