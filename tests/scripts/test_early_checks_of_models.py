@@ -74,7 +74,7 @@ CASES = {
          CONVERT | {"with_optimizer": True, "format": "huggingface"}),
         ("format=tf1: this model has causal attention", model(attention="causal"), CONVERT),
         ("format=huggingface: *whole/bert_model.safetensors has the classifier of the original ELECTRA, one layer",
-         model(2, family="electra"), CONVERT | {"format": "huggingface"}),
+         model(3, family="electra"), CONVERT | {"format": "huggingface"}),
         ("--add_tokens: *words, line 1: 'two words' has whitespace in it", {**model(), "words": "two words\n"},
          CONVERT | {"add_tokens": "words"}),
         ("--add_tokens: *words, line 2: not UTF-8", {**model(), "words": b"a\n\xff\n"},
