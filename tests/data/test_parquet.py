@@ -139,6 +139,7 @@ def test_sentences_of_words_and_tags(path):
         ),
         (rows[0], Layout(tag_column=5), "line 1: no column --tag_column=5; those of lists are 'tokens', 'pos', 'ner_t"),
         ({"text": "a"}, Layout(), "line 1: no column has lists, as of words and tags; there are 'text'"),
+        ({"tokens": ["a", " ", "b"]}, Layout(), "line 1: word 1 is blank, which only rows with tags may have"),
         ({"tokens": ["a", None], "ner_tags": ["O", "O"]}, Layout(), "the word .* is empty"),
     ):
         path.write_bytes(parquet_of([row]))

@@ -40,5 +40,8 @@ def _lines_of_row(row: dict, columns: dict[str, int], place: str) -> Iterator[st
         )
     for k in range(len(words)):
         cells = (cells[k] if k < len(cells) else "_" for cells in lists.values())
-        yield "\t".join("" if cell is None else re.sub(r"[\t\r\n]", " ", str(cell)) for cell in cells)
+        line = "\t".join("" if cell is None else re.sub(r"[\t\r\n]", " ", str(cell)) for cell in cells)
+        if not line.strip():  # would end the sentence
+            raise ValueError(f"{place}: word {k} is blank, which only rows with tags may have: give each the tag O.")
+        yield line
     yield ""
