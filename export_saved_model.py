@@ -53,7 +53,9 @@ class ExportSettings:
         "The model's task. If unset, detected from its output layer.",
         choices=("encoder", "classification", "regression", "squad", "ner", "multiple_choice", "masked_lm"),
     )
-    version: int | None = setting(None, "Version number. If unset, one more than the newest in export_dir.", least=1)
+    version: int | None = setting(
+        None, "Version number. If unset, one more than the newest in export_dir.", least=1, most=10**18
+    )
     max_seq_length: int | None = setting(
         None, "Longer texts are truncated; contexts of questions are windowed. If unset, the length of training."
     )

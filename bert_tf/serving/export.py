@@ -228,7 +228,7 @@ def new_version(export_dir: str, version: int | None) -> int:
     Servers take the highest number for the newest model.
 
     Raises:
-      ValueError: it is not positive, or exists.
+      ValueError: it is not positive, too large, or exists.
     """
     existing = []
     if tf.io.gfile.exists(export_dir):
@@ -236,8 +236,8 @@ def new_version(export_dir: str, version: int | None) -> int:
         existing = [int(name) for name in names if name.isdigit()]
     if version is None:
         return max(existing, default=0) + 1
-    if version < 1:
-        raise ValueError(f"--version={version} must be at least 1")
+    if not 1 <= version <= 10**18:  # servers read 64 bits
+        raise ValueError(f"--version={version} must be from 1 to 10^18")
     if version in existing:
         raise ValueError(f"--version={version}: {posixpath.join(export_dir, str(version))} already exists")
     return version

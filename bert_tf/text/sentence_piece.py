@@ -30,6 +30,7 @@ from bert_tf.text.tokenizer_files import (
     WORD_START,
     Casing,
     check_vocab,
+    convert_by_vocab,
     find_model,
     read_tokenizer_config,
     read_tokens,
@@ -139,6 +140,10 @@ class SentencePieceTokenizer(Tokenizer):
         if self.added_tokens:
             return super().encode_batch(texts)
         return [self._ids_of(numbers) for numbers in self._processor.encode([self.preprocess(text) for text in texts])]
+
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
+        """Ids of `tokens`; what is no piece has the unknown one's, as in the original. See `convert_by_vocab`."""
+        return convert_by_vocab(self.vocab, tokens, self.unk_id)
 
     def _ids_of(self, numbers: list[int]) -> list[int]:
         """Ids of pieces by their numbers in the model, with commas behind digits split off."""

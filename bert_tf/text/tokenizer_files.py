@@ -222,8 +222,11 @@ def read_tokens(vocab_file: str) -> list[str]:
     return lines if vocab_file.endswith(".json") else [line.strip() for line in lines]
 
 
-def convert_by_vocab(vocab: Mapping, items: Iterable) -> list:
+def convert_by_vocab(vocab: Mapping, items: Iterable, unknown=None) -> list:
     """Looks up each item in `vocab`.
+
+    Args:
+      unknown: for an item that it lacks; None: there is none.
 
     Raises:
       KeyError: it lacks an item; names it.
@@ -232,7 +235,7 @@ def convert_by_vocab(vocab: Mapping, items: Iterable) -> list:
     if isinstance(items, str | bytes) or not isinstance(items, Iterable):
         raise TypeError(f"tokens or ids must be a list, not {items!r:.80}: write [{items!r:.80}]; a text has encode")
     try:
-        return [vocab[item] for item in items]
+        return [vocab[item] if unknown is None else vocab.get(item, unknown) for item in items]
     except KeyError as error:
         raise KeyError(f"{error.args[0]!r:.80} is none of the {len(vocab)} entries of the vocabulary") from None
     except TypeError:

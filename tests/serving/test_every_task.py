@@ -151,6 +151,8 @@ def test_masks_and_vectors(tmp_path, clean_process, family):
         onnx = OnnxModel(export_onnx(path, str(tmp_path / "onnx"), top_k=3))
         found["by ONNX"] = onnx(features)
         nothing = onnx({**features, "input_ids": np.where(ids == tokenizer.mask_id, 5, 6)})
+        with pytest.raises(ValueError, match="^input_ids has the negative number -1, which is no row of a table$"):
+            onnx({**features, "input_ids": np.where(ids == tokenizer.mask_id, -1, 6)})
         assert (nothing["positions"] == -1).all() and nothing["tokens"].tolist() == [[[""] * 3]] * 3
     for outputs in found.values():
         for row, masks in enumerate(fill_mask(model, tokenizer, texts, top_k=3)):

@@ -129,6 +129,13 @@ def test_offsets(tokenizer, text, covered):
     assert [text[start:end] for start, end in tokenizer.encode_with_offsets(text)[1]] == covered
 
 
+def test_what_is_no_piece_is_unknown(tokenizer):
+    """As PieceToId of the original's model."""
+    assert tokenizer.convert_tokens_to_ids(["nonesuch!", "▁the", "[CLS]"])[0] == tokenizer.vocab["<unk>"] == 1
+    with pytest.raises(TypeError, match=r"must be a list, not 'the'"):
+        tokenizer.convert_tokens_to_ids("the")
+
+
 def test_rows_and_text(tokenizer):
     assert tokenizer.build_inputs([9], [8]) == ([2, 9, 3, 8, 3], [0, 0, 0, 1, 1])
     assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.mask_id) == (0, 1, 4)
