@@ -341,7 +341,8 @@ def _make_evaluate(
     """Builds evaluate(step) -> results, which evaluates each step only once."""
     settings = task.settings
     opened = data.get("eval_input_file") or data["input_file"]
-    evaluate_batches = make_evaluate_function(model, task.evaluation_objective, strategy)
+    compiled = distribution.compiles_steps(settings.use_xla, strategy)
+    evaluate_batches = make_evaluate_function(model, task.evaluation_objective, strategy, compiled)
     evaluated: dict[int, dict] = {}
 
     def evaluate(step: int) -> dict[str, float]:

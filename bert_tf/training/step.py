@@ -6,6 +6,7 @@ gets its rows of a batch; the counts that a loss divides by are added up over al
 here needs it, and it doubles the tracing time.
 
 On GPUs, or with `use_xla`, a step is one XLA program; on several replicas three, between which values are added up.
+So is a batch of an evaluation, if all have one length.
 The loop waits for nothing that a step computes: its state stays on the device, which holds integers of 64 bits only,
 since TensorFlow keeps those of 32 bits in the host's memory.
 """
@@ -312,18 +313,26 @@ def _signed(seed: int) -> int:
 # --- evaluation ------------------------------------------------------------------------------------------------------
 
 
-def make_evaluate_function(model, objective, strategy) -> Callable[[Iterable], dict]:
+def make_evaluate_function(model, objective, strategy, compiled: bool = False) -> Callable[[Iterable], dict]:
     """Builds evaluate(batches) -> {metric: float, "loss": float}.
 
     `loss` is the plain mean of the batches' losses, as the original's Estimator reported it; the metrics weight every
     prediction equally. The batch size must be divisible by the number of replicas.
+
+    Args:
+      compiled: a batch is one XLA program on each replica, compiled once for each length.
     """
     replicas = strategy.num_replicas_in_sync
 
+    def share_sums(share):
+        return objective.sums(model(share, training=False), share)
+
+    if compiled:
+        share_sums = _one_program(share_sums)
+
     def replica_sums(batch):
         context = tf.distribute.get_replica_context()
-        share = _replica_rows(batch, context)
-        sums = objective.sums(model(share, training=False), share)
+        sums = share_sums(_replica_rows(batch, context))
         return context.all_reduce(tf.distribute.ReduceOp.SUM, sums) if replicas > 1 else sums
 
     @tf.function(autograph=False)

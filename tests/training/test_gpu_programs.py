@@ -9,6 +9,8 @@ from helpers.every_model import CASES, ROWS, trained
 from helpers.slow import slow
 from helpers.training_steps import feed, one_device, trainer_of
 
+from bert_tf.training import step
+
 
 def gpus(count: int) -> tf.distribute.Strategy:
     """A strategy of GPUs, whether there are any or not: steps can be traced for it."""
@@ -122,3 +124,33 @@ def test_batches_wait_on_the_gpus(replicas):
     body, _, functions = loop_of(gpus, replicas, *USUAL[replicas])
     nexts = [node for node in operations(body, functions) if node.op == "IteratorGetNext"]
     assert len(nexts) == replicas and not any("CPU" in node.device for node in nexts)
+
+
+@pytest.mark.parametrize(("replicas", "case"), [(1, "pretraining"), *slow((2, "electra"))])
+def test_a_batch_of_an_evaluation_is_one_program_on_each_gpu(monkeypatch, replicas, case):
+    strategy = gpus(replicas)
+    model, _, features = trained(strategy, case)
+    batches, graphs = tf.data.Dataset.from_tensors(features), []
+
+    def trace(function, batches):
+        graphs.append(function.get_concrete_function(batches.element_spec).graph.as_graph_def())
+        raise InterruptedError  # there are no GPUs to run it
+
+    monkeypatch.setattr(step, "_traced_once", trace)
+    with pytest.raises(InterruptedError):
+        step.make_evaluate_function(model, model.objective, strategy, compiled=True)(batches)
+    (graph,) = graphs
+    functions = {function.signature.name: function for function in graph.library.function}
+    programs = [node for node in graph.node if any("GPU" in node.device for _ in called(node, functions))]
+    assert len(programs) == replicas
+    assert not any("MatMul" in node.op for node in graph.node)
+
+
+def test_a_compiled_evaluation_has_the_same_numbers():
+    strategy = one_device()
+    model, _, features = trained(strategy, "pretraining")
+    plain, compiled = (
+        step.make_evaluate_function(model, model.objective, strategy, compiled)(tf.data.Dataset.from_tensors(features))
+        for compiled in (False, True)
+    )
+    assert plain.keys() == compiled.keys() and compiled == pytest.approx(plain, rel=1e-5, abs=1e-6)
