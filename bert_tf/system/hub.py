@@ -110,7 +110,8 @@ def _folder(name: str, revision: str | None, cache_dir: str | None, with_weights
     sizes = _sizes(name, commit, cache_dir, fetch)
     missing = [file for file in _chosen(sizes, with_weights, start) if not os.path.exists(os.path.join(folder, file))]
     if missing:
-        logging.info(
+        tell = logging.info if logging.level_info() else logging.warning  # nothing comes by surprise
+        tell(
             "Downloading %s@%s, commit %s: %s MB in %d files from %s to %s.", name, commit, commit.resolved,
             f"{sum(sizes[file] for file in missing) / 1e6:,.1f}", len(missing), constants.ENDPOINT, folder,
         )  # fmt: skip

@@ -63,7 +63,7 @@ def checked_settings(
     Raises:
       OSError, ValueError: a setting makes no sense, or a file or a model does not exist or fit; names the flag.
     """
-    run, own = settings_of(FineTuningSettings, values), settings_of(kind, values)
+    own, run = settings_of(kind, values), settings_of(FineTuningSettings, values)  # which may download a model
     run.check()
     run.check_given_once(flags_given(values))
     head = _with_labels(run, own, layers).check(run)
