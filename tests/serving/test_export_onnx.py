@@ -66,6 +66,8 @@ def test_the_files_of_a_version(classifier, exported):
     assert set(kinds) == set(description["ops"])
     # 2 layers with 2 norms and a GELU each, and the norm of the embeddings; nothing is left of the chains.
     assert (kinds.count("LayerNormalization"), kinds.count("Gelu")) == (5, 2)
+    given = [(attribute.name, attribute.f) for node in model.graph.node for attribute in node.attribute]
+    assert [value for name, value in given if name == "epsilon"] == [np.float32(1e-12)] * 5
     assert not {"Tanh", "Erf", "Reciprocal", "ReduceMean"} & set(kinds) - {"Tanh"}
     assert kinds.count("Tanh") == 1  # the pooler's
 

@@ -14,7 +14,7 @@ from helpers.slow import slow
 from helpers.training_steps import trainer_of
 
 from bert_tf.models import encoder, initialize, kernels
-from bert_tf.models.electra import ElectraPretrainer, ReplacedTokenEvaluation
+from bert_tf.models.electra import ElectraPretrainer, ReplacedTokenEvaluation, replace_tokens
 from bert_tf.models.families import ElectraConfig
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
@@ -159,6 +159,19 @@ def test_what_is_drawn(fused):
     np.testing.assert_array_equal(part, drawn[:7])
     assert len({row.tobytes() for row in drawn}) == 300
     assert drawn[:, 0].tolist() != drawn[:, 1].tolist()
+
+
+def test_the_temperature_and_where_tokens_go():
+    config = ElectraConfig(4, 8, 1, 2, 16, embedding_size=8, max_position_embeddings=8)
+    usual, cold = (ElectraPretrainer(config, config, temperature=value) for value in (1.0, 0.5))
+    generator = np.random.default_rng(0)
+    logits, given = generator.normal(size=(2, 9, 4)), {"sampling_uniform": generator.random((2, 9, 4))}
+    logits, given = tf.constant(logits, tf.float32), {name: tf.constant(u, tf.float32) for name, u in given.items()}
+    np.testing.assert_array_equal(cold.draw(logits, given), usual.draw(2.0 * logits, given))
+    assert np.any(cold.draw(logits, given) != usual.draw(logits, given))
+    ids, places, drawn = (tf.constant([row]) for row in ([5, 6, 7], [0, 1], [9, 9]))
+    new, replaced = replace_tokens(ids, places, tf.ones((1, 2)), drawn)
+    assert (new.numpy().tolist(), replaced.numpy().tolist()) == ([[5, 9, 7]], [[False, True, False]])
 
 
 def test_model_flops_are_those_of_the_products():
