@@ -177,6 +177,15 @@ def test_what_arrived_is_kept_for_the_next_call(server, fetch, tmp_path):
         fetch(NAME)
     server.archive, server.etag, server.break_after = zipped({**FILES, "vocab.txt": b"[UNK]\n"}), '"two"', []
     assert contents(fetch(NAME))["vocab.txt"] == b"[UNK]\n"
+    # Nor is what is longer than the file.
+    shutil.rmtree(tmp_path / "cache")
+    server.break_after = [0, 1000, *[0] * 20]
+    with pytest.raises(OSError, match="could not be downloaded"):
+        fetch(NAME)
+    (part,) = (tmp_path / "cache").rglob(".*.part")
+    part.write_bytes(bytes(1 + len(server.archive)))
+    server.break_after = []
+    assert contents(fetch(NAME))["vocab.txt"] == b"[UNK]\n"
 
 
 def test_without_an_etag_nothing_is_kept_for_the_next_call(server, fetch, tmp_path):
