@@ -29,7 +29,7 @@ from bert_tf.system.example_bytes import fields
 from bert_tf.system.local_files import private_folder, remove_left_behind
 
 VARIABLE = "BERT_TF_COMPILED"
-_MOST_BYTES = 32 * 2**20  # of a folder, which then begins anew: several hundred programs, read in a tenth of a second
+_MOST_BYTES = 32 * 2**20  # of a folder: several hundred programs, read in a tenth of a second
 _LEAST_ROOM = 2**30  # bytes for temporary files, of which a run writes up to a few hundred million
 _FLAG = "tf_xla_persistent_cache_directory"
 _place = None  # the folder, once `kept` keeps programs there
@@ -139,12 +139,13 @@ def _copy_sound(folder: str, own: str) -> set[str]:
 
 
 def _move_new(own: str, folder: str, known: set[str]) -> None:
-    """Adds what this process compiled to the folder; if that is full, it keeps nothing else."""
+    """Adds what this process compiled to the folder; if that is full, the oldest go."""
     made = {name: _as_text(pathlib.Path(own, name).read_bytes()) for name in {*os.listdir(own)} - known}
     texts = {os.path.join(folder, name): _checksum(text) + b"\n" + text for name, text in made.items() if text}
-    there = list(os.scandir(folder)) if texts else []
-    if sum(entry.stat().st_size for entry in there) + sum(map(len, texts.values())) > _MOST_BYTES:
-        for entry in there:
+    there, size = list(os.scandir(folder)) if texts else [], sum(map(len, texts.values()))
+    for entry in sorted(there, key=lambda entry: entry.stat().st_mtime, reverse=True):
+        size += entry.stat().st_size
+        if size > _MOST_BYTES:
             os.remove(entry.path)
     write_files(texts)
 

@@ -77,17 +77,18 @@ def test_a_damaged_program_is_made_again(folder, at_exit, damage):
     assert path.read_bytes() == sound
 
 
-def test_a_full_folder_begins_anew(folder, at_exit, monkeypatch):
+def test_the_oldest_programs_leave_a_full_folder(folder, at_exit, monkeypatch):
     one_process(at_exit, {f"{number}.pb": entry() for number in range(3)})
     size = next(folder.glob("*/*.pb")).stat().st_size
-    monkeypatch.setattr(compiled_programs, "_MOST_BYTES", 4 * size)
-    one_process(at_exit, {"3.pb": entry()})
-    assert len(list(folder.glob("*/*"))) == 4
+    for age, number in enumerate((1, 0, 2)):  # 1 is the newest
+        (path,) = folder.glob(f"*/{number}.pb")
+        os.utime(path, (1000 - age, 1000 - age))
     monkeypatch.setattr(compiled_programs, "_MOST_BYTES", 3 * size)
-    assert len(one_process(at_exit, {})) == 4  # it compiles nothing
-    assert len(list(folder.glob("*/*"))) == 4
-    one_process(at_exit, {"4.pb": entry()})
-    assert [path.name for path in folder.glob("*/*")] == ["4.pb"]
+    assert len(one_process(at_exit, {})) == 3  # it compiles nothing
+    one_process(at_exit, {"3.pb": entry()})
+    assert {path.name for path in folder.glob("*/*")} == {"0.pb", "1.pb", "3.pb"}
+    one_process(at_exit, {"4.pb": entry(), "5.pb": entry()})
+    assert {path.name for path in folder.glob("*/*")} >= {"4.pb", "5.pb"} and len(list(folder.glob("*/*"))) == 3
 
 
 def test_other_flags_other_programs(folder, at_exit, monkeypatch):
