@@ -165,6 +165,9 @@ def test_readme(environment, folder):
         (reviews / f"{name}.csv").write_text("\n".join(["text,label", *rows]) + "\n")
     (reviews / "new.csv").write_text("text\nA warm film.\nTwo hours.\n")
     train, predict = (text.replace("reviews/", "runs/reviews/") for text in blocks("README", "shell"))
+    name = "google/bert_uncased_L-4_H-256_A-4"
+    assert name in train
+    train = train.replace(name, "$BERT_BASE_DIR")
     run_commands(train, environment, folder)
     assert "eval_accuracy = " in (reviews / "model" / "eval_results.txt").read_text()
     run_commands(predict, environment, folder)
