@@ -1,13 +1,12 @@
 """Steps as TensorFlow's TPUStrategy traces them for several cores: static shapes, no strings, no work for the host."""
 
 import json
-import os
 import sys
 
 import pytest
 from helpers import warm
 from helpers.every_model import CASES
-from helpers.paths import ROOT, TESTS
+from helpers.paths import TESTS
 from helpers.slow import slow
 
 
@@ -16,7 +15,7 @@ def test_steps_on_the_cores_of_a_tpu(cores, cases):
     """In its own process, whose CPUs stand for the cores. Each script's whole program: scripts/test_one_program.py."""
     pytest.importorskip("tensorflow.python.distribute.tpu_strategy", reason="leans on names of TensorFlow 2.20")
     command = [sys.executable, "-m", "helpers.eight_cores", str(cores), *cases, "values"]
-    done = warm.run(command, env={**os.environ, "PYTHONPATH": f"{ROOT}:{TESTS}"}, capture_output=True, text=True)
+    done = warm.run(command, cwd=str(TESTS), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
     count, wrong = found.pop("values")
