@@ -5,8 +5,8 @@
 
 It writes export_dir/VERSION with these signatures: serving_default takes raw strings (the exact tokenizer is in the
 graph), serve_ids takes token ids, serve_examples takes serialized tf.Examples of token ids; classifiers also have
-serve_pairs, and taggers serve_words. It loads wherever TensorFlow and tensorflow_text do. docs/serving.md shows how to
-serve and query it.
+serve_pairs, taggers serve_words, encoders embed. It loads wherever TensorFlow and tensorflow_text do. docs/serving.md
+shows how to serve and query it.
 """
 
 import dataclasses

@@ -17,7 +17,7 @@ from bert_tf.tasks.squad.windows import WindowSettings
 # unanswerable questions are the same).
 PUBLISHED = {
     "1.1/BERT_ensemble": (86.20624, 92.19558),
-    "1.1/Logistic_Regression_Baseline": (40.14191, 50.98154),  # 50.98158 there: half a word of one of 10,570 answers
+    "1.1/Logistic_Regression_Baseline": (40.14191, 50.98154),  # 50.98158 there; see docs/results.md
     "1.1/Match-LSTM": (67.63482, 76.75556),
     "1.1/SLQA+_ensemble": (81.94891, 88.38386),
     "1.1/r-net+_ensemble": (82.46925, 88.47786),
