@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 
+from bert_tf.system.script_runs import ending_with_this
+
 # What a demo writes: it replaces a folder only if there is nothing else in it.
 _WRITTEN = re.compile(
     r"(demo|corpus|results)\.json|(train|heldout)\.(txt|tfrecord)|pretraining_data\.(train|heldout)\..*|"
@@ -84,7 +86,7 @@ def run_script(script: str, **script_flags) -> None:
     command += [f"--{name}={value}" for name, value in script_flags.items()]
     shown = [shlex.quote(_short_path(part)) for part in command[:2]] + [shlex.quote(part) for part in command[2:]]
     print("$ " + " ".join(shown[:2]) + "".join(f" \\\n    {part}" for part in shown[2:]), flush=True)
-    returncode = subprocess.call(command)
+    returncode = subprocess.call(command, **ending_with_this())
     if returncode:
         raise DemoError(f"{script} failed (exit code {returncode}); its own message is above.")
 

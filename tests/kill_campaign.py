@@ -30,14 +30,10 @@ from helpers.pretraining_runs import two_workers  # noqa: E402
 from helpers.scenarios import SCENARIOS  # noqa: E402
 from helpers.script_cases import arguments_of  # noqa: E402
 
-from bert_tf.system.atomic import is_temporary_name  # noqa: E402
-
 FLAGS = flags.FLAGS
 MOST_KILLS = 3  # of one run
 # They hold times, speeds, or drawings of them.
 UNEQUAL = re.compile(r"train_log\.jsonl|loss\.png|run\.json|pretraining_data\.data\.json|events\.out\..*")
-# They have no folder of their own, so what a killed one has half-written stays, under a name that nothing reads.
-ONE_FILE = {"create_vocab", "extract_features"}
 
 # Runs a script whose process kills itself before or after its n-th change of a file; the changes are counted in a file.
 _PRELUDE = """
@@ -82,7 +78,7 @@ def run_once(
 ) -> int:
     """Runs a script, killed after some seconds or at its change number `limit`; returns the exit code."""
     program = [str(ROOT / f"{script}.py"), *arguments_of(values)]
-    if script in ONE_FILE:
+    if "output_file" in values:
         (folder / "out").mkdir(exist_ok=True)
     if scenario.endswith("two workers"):
         with two_workers([sys.executable, *program], folder) as processes:
@@ -101,11 +97,9 @@ def run_once(
         return process.wait()
 
 
-def contents(script: str, folder: pathlib.Path) -> dict[str, bytes]:
+def contents(folder: pathlib.Path) -> dict[str, bytes]:
     """Name of each file that must be equal -> its bytes."""
     files = (path for path in folder.rglob("*") if path.is_file() and not UNEQUAL.fullmatch(path.name))
-    if script in ONE_FILE:
-        files = (path for path in files if not is_temporary_name(path.name))
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
@@ -123,7 +117,7 @@ class Campaign:
         self.seconds = time.monotonic() - begin
         counted = folder / "changes"
         self.changes = int(counted.read_text()) if counted.exists() else 0
-        self.expected = contents(self.script, folder / "out")
+        self.expected = contents(folder / "out")
         shutil.rmtree(folder / "out")
 
     def moments(self, generator: random.Random) -> list[dict]:
@@ -146,7 +140,7 @@ class Campaign:
         kills, told = codes.count(-9), moments[: len(codes)]
         if codes[-1]:
             return kills, f"{self.name}, killed at {told}: it ended with {codes[-1]}"
-        found = contents(self.script, self.folder / "out")
+        found = contents(self.folder / "out")
         if found == self.expected:
             shutil.rmtree(self.folder / "out")
             return kills, ""

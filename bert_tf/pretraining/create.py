@@ -39,7 +39,7 @@ from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard, re
 from bert_tf.system import atomic, run_lock, workers
 from bert_tf.system.checks import check_output_dir, check_output_files, is_remote
 from bert_tf.system.cores import available_cores
-from bert_tf.system.local_files import names_in, paths_beginning_with
+from bert_tf.system.local_files import paths_beginning_with
 from bert_tf.system.messages import progress_bar
 from bert_tf.system.text_files import list_files
 from bert_tf.text.tokenizer import Tokenizer
@@ -176,8 +176,8 @@ def _alone(job: ShardJob) -> Iterator[ShardJob]:
     """
     with contextlib.ExitStack() as stack:
         for path in sorted({*job.output_files}):
-            stack.enter_context(run_lock.held(_lock_path(path), f"--output_file={path}", [path, beside(path, "")]))
-        _remove_temporary_files(job)
+            stack.enter_context(run_lock.file_held(path, beside(path, "")))
+        atomic.remove_temporary_files([path for shard in range(job.num_shards) for path in job.files(shard)])
         if not job.records.beam_runner:
             # A run of the same output has the same name for it, so that the next one finds what a killed one left.
             owner = f"{socket.gethostname()} {os.path.abspath(job.output_files[0])}"
@@ -188,21 +188,6 @@ def _alone(job: ShardJob) -> Iterator[ShardJob]:
             stack.callback(atomic.remove_folder, scratch)
             job = dataclasses.replace(job, records=dataclasses.replace(job.records, scratch_dir=scratch))
         yield job
-
-
-def _lock_path(output_file: str) -> str:
-    folder, name = os.path.split(output_file)
-    return os.path.join(folder, f".{name}.lock")
-
-
-def _remove_temporary_files(job: ShardJob) -> None:
-    paths = [path for shard in range(job.num_shards) for path in job.files(shard)]
-    paths += map(_lock_path, job.output_files)
-    for folder in {os.path.dirname(path) for path in paths}:
-        names = {os.path.basename(path) for path in paths if os.path.dirname(path) == folder}
-        for name in names_in(folder):
-            if atomic.is_temporary_name(name) and name[1:].rsplit(".", 2)[0] in names:
-                tf.io.gfile.remove(os.path.join(folder, name))
 
 
 def _remove_if_there(path: str) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.system.checks import is_remote
+from bert_tf.system.local_files import names_in
 
 # Each is called with the path of a file before that is written; it raises if this process may not write it any more.
 # Worker processes get a copy.
@@ -43,6 +44,17 @@ def temporary_name(path: str, key: str) -> str:
 def is_temporary_name(name: str) -> bool:
     """Whether a file has a temporary name of `written_together`."""
     return re.fullmatch(r"\..+\.[0-9a-f]{12}\.tmp", name, re.DOTALL) is not None
+
+
+def remove_temporary_files(paths: Sequence[str]) -> None:
+    """Removes what a killed process left half-written of some files, which nobody else may write meanwhile."""
+    import tensorflow as tf
+
+    for folder in {os.path.dirname(path) for path in paths}:
+        names = {os.path.basename(path) for path in paths if os.path.dirname(path) == folder}
+        for name in names_in(folder):
+            if is_temporary_name(name) and name[1:].rsplit(".", 2)[0] in names:
+                tf.io.gfile.remove(os.path.join(folder, name))
 
 
 def sync(path: str) -> None:

@@ -115,6 +115,21 @@ def held(path: str, named: str, writes: Sequence[str]) -> Iterator[None]:
             tf.io.gfile.rmtree(folder)
 
 
+def lock_of(output_file: str) -> str:
+    """The lock file beside a file."""
+    folder, name = os.path.split(output_file)
+    return os.path.join(folder, f".{name}.lock")
+
+
+@contextlib.contextmanager
+def file_held(output_file: str, *others: str) -> Iterator[None]:
+    """`held` for the file of --output_file and others, after removing what a killed run left half-written of them."""
+    paths = [output_file, *others]
+    with held(lock_of(output_file), f"--output_file={output_file}", paths):
+        atomic.remove_temporary_files([*paths, lock_of(output_file)])
+        yield
+
+
 def check_free(path: str, named: str) -> None:
     """Refuses at once a local place that another process owns; `held` does it for good.
 

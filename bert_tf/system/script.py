@@ -12,6 +12,7 @@ import re
 import select
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 
@@ -82,6 +83,8 @@ _VALUES_ELSEWHERE = {
     "iobes": "bioes", "multi_worker": "multi_worker_mirrored", "pytorch": "huggingface",
     "unigram": "sentencepiece",
 }  # fmt: skip
+# In the environment of a script that must not outlive the process that started it: that holds the other end of stdin.
+ENDS_WITH_STDIN = "BERT_TF_ENDS_WITH_STDIN"
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # that word processors and web pages make of two hyphens
 
 
@@ -92,6 +95,8 @@ def run(main) -> None:
     own code, what the system refuses (a file that can't be opened or written, a full disk), and too little memory.
     Other errors are shown with their traceback, as are all with --verbosity=1.
     """
+    if os.environ.pop(ENDS_WITH_STDIN, None):
+        threading.Thread(target=_end_with_stdin, daemon=True).start()
     # Hides TensorFlow's notes on how it was built; errors are still shown.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -128,6 +133,13 @@ def run(main) -> None:
         sys.exit(f"{os.path.basename(sys.argv[0])}: error: {error}")
     with _reader_may_leave():
         app.run(guarded, flags_parser=_parse)
+
+
+def _end_with_stdin() -> None:
+    """Ends this process as a kill does, as soon as its starter has ended, in whatever way."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)
 
 
 def _check_dashes(arguments: list[str]) -> None:

@@ -19,6 +19,7 @@ from absl import logging
 from bert_tf.system.atomic import write_text_file
 from bert_tf.system.checks import is_remote
 from bert_tf.system.messages import progress_bar
+from bert_tf.system.script import ENDS_WITH_STDIN
 from bert_tf.system.text_files import read_json_if_there, read_text_lines
 
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2]
@@ -93,6 +94,11 @@ def progress_in(log: str) -> str:
     return "{} {}, {} left".format(*bars[-1]) if bars else ""
 
 
+def ending_with_this() -> dict:
+    """Arguments of `subprocess.Popen`, with which a script ends when this process does, also if that is killed."""
+    return {"stdin": subprocess.PIPE, "env": {**os.environ, ENDS_WITH_STDIN: "1"}}
+
+
 def do_run(run: Run, output_dir: str, wait: Callable[[str], None] = lambda progress: None) -> dict:
     """Runs a script, with its output in logs/<name>.log, and saves the results; see `result_of`.
 
@@ -115,8 +121,9 @@ def do_run(run: Run, output_dir: str, wait: Callable[[str], None] = lambda progr
     with _appended(log_path) as log:
         known = log.seek(0, os.SEEK_END)  # bytes of earlier starts
         process = subprocess.Popen(
-            [sys.executable, str(SCRIPTS / command[0]), *command[1:]], stdout=log, stderr=subprocess.STDOUT
-        )
+            [sys.executable, str(SCRIPTS / command[0]), *command[1:]], stdout=log, stderr=subprocess.STDOUT,
+            **ending_with_this(),
+        )  # fmt: skip
         try:
             while process.poll() is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):

@@ -69,15 +69,15 @@ def prepare() -> None:
     from bert_tf.system import script_runs
 
     tf.load_op_library(os.environ[_LIBRARY])
-    names = {name: getattr(subprocess, name) for name in ("STDOUT", "TimeoutExpired")}
+    names = {name: getattr(subprocess, name) for name in ("PIPE", "STDOUT", "TimeoutExpired")}
     script_runs.subprocess = types.SimpleNamespace(Popen=_Here, **names)
 
 
 class _Here:
     """`subprocess.Popen` of a script, as the ablations use it, in this process; it has ended when it has begun."""
 
-    def __init__(self, command: list[str], stdout, stderr):
-        del stderr
+    def __init__(self, command: list[str], stdout, **others):
+        del others
         with contextlib.redirect_stdout(None):
             run_main(pathlib.Path(command[1]).stem, command[2:])
         stdout.write(f"{command[1]} has run\n".encode())

@@ -62,14 +62,18 @@ def test_each_kind_is_written_where_its_tokenizer_reads_it(tmp_path):
         kind: {**case, **flags, "kind": kind, "output_file": tmp_path / kind / name}
         for kind, (name, flags) in KINDS.items()
     }
+    bpe, pieces = tmp_path / "byte_bpe", tmp_path / "sentencepiece"
+    bpe.mkdir()
+    for name in ("vocab.json", "merges.txt", "another.json"):  # half-written by runs that were killed
+        (bpe / f".{name}.0123456789ab.tmp").touch()
     ended, logs = run_cases("create_vocab", cases)
     assert ended == dict.fromkeys(KINDS, "done"), logs
     for kind, (name, _) in KINDS.items():
         assert "Next:\n  python create_pretraining_data.py --input_file=" in logs[kind].replace("'", "")
         assert f"--vocab_file={tmp_path / kind / name}{NEXT[kind]}" in logs[kind]
     assert len((tmp_path / "wordpiece" / "vocab.txt").read_text(encoding="utf-8").splitlines()) <= 400
-    bpe, pieces = tmp_path / "byte_bpe", tmp_path / "sentencepiece"
-    assert sorted(os.listdir(bpe)) == ["merges.txt", "vocab.json"] and os.listdir(pieces) == ["spiece.model"]
+    assert sorted(os.listdir(bpe)) == [".another.json.0123456789ab.tmp", "merges.txt", "vocab.json"]
+    assert os.listdir(pieces) == ["spiece.model"]
     assert len(ByteBpeTokenizer.from_pretrained(str(bpe)).vocab) == 400
     tokenizer = SentencePieceTokenizer.from_pretrained(str(pieces), do_lower_case=True)
     assert tokenizer.unk_id not in tokenizer.encode("The lamps, in Zürich!")

@@ -69,8 +69,10 @@ def test_script(tmp_path):
     }
     cases = {name: full | {"output_file": tmp_path / "refused"} | change for name, change in refused.items()}
     cases |= {"golden": full, "beside": beside | {"input_file": tmp_path / "input.txt.gz"}}
+    (tmp_path / ".output.0123456789ab.tmp").touch()  # half-written by a run that was killed
     outcomes, errors = run_cases("extract_features", cases)
     assert outcomes.pop("golden") == outcomes.pop("beside") == "done"
+    assert not list(tmp_path.glob(".output*"))
     expected = (GOLDEN / "output.jsonl").read_text()
     for path in (output, tmp_path / "output_hf"):
         assert NUMBER.sub("#", path.read_text()) == NUMBER.sub("#", expected)

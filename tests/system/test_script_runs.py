@@ -1,8 +1,15 @@
 """What a script says while it runs, and at its end, to those who started it."""
 
+import contextlib
 import logging
+import os
+import select
+import signal
+import sys
 
 import pytest
+from helpers import warm
+from helpers.paths import ROOT
 
 from bert_tf.system import script_runs
 from bert_tf.system.script_runs import Run
@@ -53,6 +60,35 @@ def test_a_failure_shows_the_end_of_this_starts_log(script, tmp_path):
         script_runs.do_run(Run("one", script, {"a": 1}), str(tmp_path))
     assert "Only 3" in str(raised.value) and "earlier" not in str(raised.value)
     assert script_runs.result_of(Run("one", script, {"a": 1}), str(tmp_path)) is None
+
+
+def test_a_script_ends_with_a_killed_starter(tmp_path):
+    """What it held, such as the lock of its output, is free then: the same command can go on."""
+    held, place = tmp_path / "held", str(tmp_path)
+    os.mkfifo(held)
+    (tmp_path / "hangs.py").write_text(
+        "import os, signal\nfrom bert_tf.system import script\n"
+        f"def main(_):\n    os.write(os.open({str(held)!r}, os.O_WRONLY), b'%d' % os.getpid())\n    signal.pause()\n"
+        "script.run(main)\n"
+    )
+    program = f"""
+import pathlib
+from bert_tf.system import script_runs
+script_runs.SCRIPTS = pathlib.Path({place!r})
+script_runs.do_run(script_runs.Run("hanging", "hangs.py", {{}}), {place!r})
+"""
+    reader, events = os.open(held, os.O_RDONLY | os.O_NONBLOCK), select.poll()
+    events.register(reader)
+    starter = warm.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert events.poll(1000 * warm.HANG_SECONDS)
+    child = int(os.read(reader, 20))
+    try:
+        starter.kill()
+        assert starter.wait() == -signal.SIGKILL
+        assert events.poll(1000 * warm.HANG_SECONDS) == [(reader, select.POLLHUP)]  # nobody holds it any more
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("content", ["{}", '{"command": "x", "results": {}}', '{"command": [], "results": []}'])

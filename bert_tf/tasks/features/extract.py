@@ -24,6 +24,7 @@ from bert_tf.models import initialize, kernels
 from bert_tf.models.layers import drawn_late, normalized
 from bert_tf.models.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.task_models import BertModel
+from bert_tf.system import run_lock
 from bert_tf.system.messages import named_by, progress_bar
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import TextFile, compression_of, whole_lines
@@ -397,11 +398,12 @@ def run(settings: FeatureSettings) -> None:
     model.reads_pooler = False
     initialize.check_complete(result, model)
     initialize.log_initialization(result, model)
-    extract_features(
-        model, tokenizer, settings.input_file, settings.output_file, layers=layers,
-        max_seq_length=settings.max_seq_length, batch_size=settings.batch_size, output_format=settings.output_format,
-        pooling=settings.pooling, sentences=sentences, strategy=strategy, text=text,
-        static_padding=settings.static_padding or settings.strategy == "tpu",
-    )  # fmt: skip
+    with run_lock.file_held(settings.output_file):
+        extract_features(
+            model, tokenizer, settings.input_file, settings.output_file, layers=layers,
+            max_seq_length=settings.max_seq_length, batch_size=settings.batch_size,
+            output_format=settings.output_format, pooling=settings.pooling, sentences=sentences, strategy=strategy,
+            text=text, static_padding=settings.static_padding or settings.strategy == "tpu",
+        )  # fmt: skip
     rows = {"none": "tokens", SENTENCE: "vectors"}.get(settings.pooling, "words")
     logging.info("Wrote %d %s of %d lines to %s.", text.entries.count, rows, len(text.rows), settings.output_file)
