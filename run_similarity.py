@@ -40,7 +40,7 @@ FLAGS = flags.FLAGS
 define_flags(
     SimilaritySettings,
     FineTuningSettings,
-    without=("eval_batch_size", "classifier_dropout", "new_head", *group(FineTuningSettings, DISTILLATION)),
+    without=("eval_batch_size", "classifier_dropout", "new_head", "ensemble", *group(FineTuningSettings, DISTILLATION)),
 )
 
 

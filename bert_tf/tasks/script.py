@@ -19,7 +19,7 @@ import contextlib
 import dataclasses
 import functools
 import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -69,7 +69,7 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
     writes = run.do_train and task.is_chief
     if writes:
         run_directory.check_free(run.output_dir)
-    teacher = _load(task, run, files, tokenizer, newest)
+    others = _load(task, run, files, tokenizer, newest)
     steps = [_number_of_steps(task, one) if run.do_train else 0 for one in runs]
     if run.do_train:
         warn_of_few_steps(min(steps))
@@ -90,7 +90,7 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
             for seed in range(run.seed, run.seed + run.num_seeds):
                 own = posixpath.join(folder, f"seed-{seed}") if run.num_seeds > 1 else folder
                 one = dataclasses.replace(one, seed=seed, output_dir=own)
-                results[seed] = _Run(task, one, strategy, count, teacher).execute()
+                results[seed] = _Run(task, one, strategy, count, others).execute()
                 if several:
                     keras.backend.clear_session()
             tried.append(Tried(values, results))
@@ -150,12 +150,11 @@ def _describe(
 
 def _load(
     task: FineTuningTask, run: FineTuningSettings, files: ModelFiles, tokenizer: Tokenizer, newest: str | None
-) -> Teacher | None:
-    """Loads the task's data, and matches the labels of the weights and of the teacher, which is returned, with it."""
-    teacher = task.open_teacher(run, tokenizer) if run.teacher else None
+) -> list[Teacher]:
+    """Loads the task's data, and matches the labels of all models with it; returns those beside the run's."""
+    others = task.open_others(run, tokenizer)
     task.load(run, files, tokenizer, newest)
-    if teacher:
-        teacher = with_labels_of(teacher, task.files.head, task.other_labels, run.distillation_temperature)
+    others = [with_labels_of(one, task.files.head, task.other_labels, run.distillation_temperature) for one in others]
     task.adjust = beginning.adjustment_of(run, newest, task.output_layer, task.files.head, task.other_labels)
     if run.do_train:
         run.check_dev_set(bool(task.dev_sets), ", and the task has no dev set")
@@ -163,7 +162,7 @@ def _load(
             logging.warning(
                 "The set %s is the training set: results on it say nothing about other texts.", examples.name
             )
-    return teacher
+    return others
 
 
 def _number_of_steps(task: FineTuningTask, run: FineTuningSettings) -> int:
@@ -186,9 +185,10 @@ class _Run:
 
     def __init__(
         self, task: FineTuningTask, run: FineTuningSettings, strategy: tf.distribute.Strategy, num_train_steps: int,
-        teacher: Teacher | None,
+        others: Sequence[Teacher],
     ):  # fmt: skip
-        self.task, self.run, self.strategy, self.teacher = task, run, strategy, teacher
+        self.task, self.run, self.strategy, self.others = task, run, strategy, others
+        self.teacher = others[0] if run.teacher else None
         self.num_train_steps, self.output_dir = num_train_steps, run.output_dir
         self.chief, self.files = task.is_chief, task.files
         self.evaluated = {}  # step -> outputs on the main dev set, of the newest and the best evaluation
@@ -209,7 +209,7 @@ class _Run:
             run, self.strategy, lambda: task.create_model(run.dtype_policy), 0 if finished else self.num_train_steps,
             task.recipe_of(task.files.config), task.adjust,
         )  # fmt: skip
-        self.predict = make_predict_function(model, self.strategy)
+        self.predict = make_predict_function(self.ensemble(model) if run.ensemble else model, self.strategy)
         self.keeper = fine_tuning.BestModel(
             self.output_dir, self.files, task.main_metric, patience=run.early_stopping_patience, active=self.chief
         )
@@ -236,6 +236,16 @@ class _Run:
             step = fine_tuning.use_best_model(model, self.keeper)
         tf.io.gfile.makedirs(self.output_dir)
         return self.evaluate_and_predict(step, is_last=step == last_step)
+
+    def ensemble(self, model: keras.Model) -> Callable:
+        """The run's model together with the others; see `FineTuningTask.mean`."""
+        with self.strategy.scope():
+            models = [model, *(self.task.create_teacher(one, self.run.dtype_policy) for one in self.others)]
+
+        def outputs_of(features, training):
+            return tf.nest.map_structure(self.task.mean, *(one(features, training=training) for one in models))
+
+        return outputs_of
 
     def check_output_dir(self) -> bool:
         """Checks that the run fits to what is in its directory; returns whether it is finished there.

@@ -117,9 +117,23 @@ class FineTuningTask(abc.ABC):
     def create_model(self, dtype: str) -> keras.Model:
         """The model, not built yet."""
 
-    def open_teacher(self, run: FineTuningSettings, tokenizer: Tokenizer) -> Teacher:
-        """The run's teacher; see `teacher.open_teacher`."""
-        return open_teacher(run.teacher, tokenizer, run.max_seq_length, self.teacher_layers, self.teacher_architecture)
+    def open_others(self, run: FineTuningSettings, tokenizer: Tokenizer) -> list[Teacher]:
+        """The run's `other_models`; see `teacher.open_teacher`."""
+        like = (tokenizer, run.max_seq_length, self.teacher_layers, self.teacher_architecture)
+        return [open_teacher(path, *like, named=named) for path, named in run.other_models]
+
+    def mean(self, *outputs):
+        """What stands for the outputs of several models: those of the mean of their probabilities, or numbers.
+
+        Of classes it is the logarithm of the probabilities, up to a constant.
+        """
+        logits, kind = tf.stack(outputs), self.files.head.problem_type
+        if kind == "regression":
+            return tf.reduce_mean(logits, 0)
+        if kind == "multi_label_classification":
+            of, of_not = (tf.reduce_logsumexp(tf.math.log_sigmoid(one), 0) for one in (logits, -logits))
+            return of - of_not
+        return tf.reduce_logsumexp(tf.nn.log_softmax(logits), 0)
 
     @property
     def other_labels(self) -> tuple[str, ...]:

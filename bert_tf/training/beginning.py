@@ -195,8 +195,10 @@ def _check_model(
     if check_model:
         check_model(own, start, newest, files, tokenizer, names)
     others = getattr(own, "other_labels", ())
-    if run.teacher and layers and open_weights.is_light(run.teacher):
-        teacher = open_teacher(run.teacher, tokenizer, run.max_seq_length, layers, head and head.architecture)
+    for path, named in run.other_models if layers else ():
+        if not open_weights.is_light(path):
+            continue
+        teacher = open_teacher(path, tokenizer, run.max_seq_length, layers, head and head.architecture, named=named)
         if head and not head.lacks_labels:
             with_labels_of(teacher, head, others, run.distillation_temperature)
     if head and newest and run.do_train:

@@ -22,7 +22,7 @@ from bert_tf.system.declare import (
 )
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.text.tokenizer_files import directory_of
-from bert_tf.training.teacher import DISTILLATION, TeacherSettings
+from bert_tf.training.teacher import DISTILLATION, OtherModels
 
 DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 MOST_VIRTUAL_CPUS = 256  # TensorFlow reserves memory and threads for each
@@ -247,7 +247,7 @@ _APART = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, DeviceSettings, ModelSettings):
+class FineTuningSettings(OptimizerSettings, OtherModels, TrainingSettings, DeviceSettings, ModelSettings):
     """A fine-tuning run of any task: model, actions, schedule. None means "not given".
 
     Attributes:

@@ -7,6 +7,7 @@ same function from texts to probabilities by name.
 import dataclasses
 import json
 import logging
+import types
 import zlib
 
 import keras
@@ -15,12 +16,13 @@ import pytest
 from helpers.slow import slow
 from helpers.small_data import PIECES
 from helpers.tiny import ONE_LAYER, write_encoder
+from scipy.special import expit
 
 from bert_tf import Predictor, Tagger
 from bert_tf.models import baselines, initialize, pretrained, saving, task_models
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import read_head
-from bert_tf.models.head_config import HEAD_CONFIG
+from bert_tf.models.head_config import HEAD_CONFIG, HeadConfig
 from bert_tf.tasks.choice.settings import ChoiceSettings
 from bert_tf.tasks.choice.task import ChoiceTask
 from bert_tf.tasks.classification import glue
@@ -42,9 +44,11 @@ def row_of(label: str) -> np.ndarray:
     return np.random.default_rng(zlib.crc32(label.encode())).normal(size=ONE_LAYER["hidden_size"])
 
 
-def save_classifier(folder, labels, kind=task_models.BertForSequenceClassification, spelled=None, **arguments) -> str:
+def save_classifier(
+    folder, labels, kind=task_models.BertForSequenceClassification, spelled=None, seed=0, **arguments
+) -> str:
     """A model whose outputs depend on the names of its labels, which it may write in another way."""
-    keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(seed)
     names = {"labels": list(spelled or labels)} if kind is not task_models.BertForMultipleChoice else {}
     if kind is task_models.BertForTokenClassification:
         names["num_labels"] = len(labels)
@@ -212,6 +216,42 @@ def test_labels_of_a_run_in_its_own_directory(folder):
         run = run_of(folder, model, do_eval=True, do_predict=True, use_best_model=best)
         assert fine_tune(custom(folder, gold, labels=["b", "a"]), run)["eval_accuracy"] == 1.0
         assert_same_answers(predicted(folder / "out"), expected)
+
+
+def test_an_ensemble_predicts_by_the_mean_of_probabilities(folder):
+    """Of models with other weights and another order of the labels; what does not belong together is refused."""
+    paths = [
+        save_classifier(folder / f"model{number}", order, seed=number) for number, order in enumerate(("ab", "ba"))
+    ]
+    expected, alone = [], [Predictor(path).predict(TEXTS) for path in paths]
+    for answers in zip(*alone, strict=True):
+        means = {label: np.mean([one["probabilities"][label] for one in answers]) for label in "ab"}
+        expected.append({"label": max(means, key=means.get), "probabilities": means})
+    assert {one["label"] for one in expected} == {"a", "b"}
+    run = {"do_eval": True, "do_predict": True, "ensemble": paths[1:]}
+    results = fine_tune(custom(folder, [one["label"] for one in expected]), run_of(folder, paths[0], **run))
+    assert results["eval_accuracy"] == 1.0
+    assert_same_answers(predicted(folder / "out"), expected)
+    other = save_classifier(folder / "other", ("yes", "no"))
+    for changes, message in (
+        ({"ensemble": [other]}, "--ensemble: .*other has other labels: only there no, yes; only here a, b"),
+        ({"ensemble": [str(folder / "encoder")]}, "--ensemble: .*encoder has no output layer for this task"),
+        ({"do_train": True}, "--ensemble is for --do_eval and --do_predict: leave out --do_train"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fine_tune(custom(folder, "ab"), run_of(folder, paths[0], "refused", **run | changes))
+    assert not (folder / "refused").exists()
+
+
+@pytest.mark.parametrize("kind", ["multi_label_classification", "regression"])
+def test_the_mean_of_other_outputs(folder, kind):
+    task, logits = custom(folder, "ab"), np.array([[[4.0, -80.0, 0.3]], [[-1.0, 80.0, -2.0]]])
+    task.files = types.SimpleNamespace(head=HeadConfig(problem_type=kind))
+    found = task.mean(*logits).numpy()
+    if kind == "regression":
+        np.testing.assert_allclose(found, logits.mean(0))
+    else:
+        np.testing.assert_allclose(expit(found), expit(logits).mean(0))
 
 
 # ---- train on --------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.system.atomic import write_file, write_text_file
+from bert_tf.system.local_files import names_in
 from bert_tf.system.text_files import read_text_lines
 from bert_tf.tasks.classification.data import Split, Task
 
@@ -139,6 +140,47 @@ def find_task(name: str, language: str = "") -> Task:
                 raise ValueError(f"--language={language}: --task_name={name} has one language only.")
             return dataclasses.replace(task, language=language or task.language)
     raise ValueError(f"--task_name={name} is not one of {', '.join(TASKS)}, custom.")
+
+
+# --- the average ------------------------------------------------------------------------------------------------------
+
+# Table 1 of the paper: task, metric, and what ends the name of a set's results. WNLI is not in it.
+_TABLE_1 = {
+    "MNLI-m": ("mnli", "accuracy", ""),
+    "MNLI-mm": ("mnli", "accuracy", "_dev_mismatched"),
+    "QQP": ("qqp", "f1", ""),
+    "QNLI": ("qnli", "accuracy", ""),
+    "SST-2": ("sst2", "accuracy", ""),
+    "CoLA": ("cola", "matthews", ""),
+    "STS-B": ("stsb", "spearman", ""),
+    "MRPC": ("mrpc", "f1", ""),
+    "RTE": ("rte", "accuracy", ""),
+}
+
+
+def average(folder: str) -> str:
+    """The results of the runs in a folder in percent, as the paper's Table 1 has them, and their mean: a table of text.
+
+    Args:
+      folder: of output directories called as their tasks, in any spelling.
+
+    Raises:
+      ValueError: a file of results lacks the metric, or there is none at all; names it.
+    """
+    folders = {re.sub("[-_]", "", name.lower()): posixpath.join(folder, name) for name in names_in(folder)}
+    lines, scores = ["| set | metric | % |", "|---|---|---|"], []
+    for title, (task, metric, suffix) in _TABLE_1.items():
+        path, shown = posixpath.join(folders.get(task, ""), f"eval_results{suffix}.txt"), "no results"
+        if task in folders and posixpath.basename(path) in names_in(folders[task]):
+            results = dict(line.partition(" = ")[::2] for line in read_text_lines(path))
+            if f"eval_{metric}" not in results:
+                raise ValueError(f"{path} has no eval_{metric}: it is not of a run of {title}.")
+            scores.append(100.0 * float(results[f"eval_{metric}"]))
+            shown = f"{scores[-1]:.1f}"
+        lines.append(f"| {title} | {metric} | {shown} |")
+    if not scores:
+        raise ValueError(f"{folder} has no results of GLUE's tasks: their output directories belong there.")
+    return "\n".join([*lines, f"| mean of {len(scores)} | | {np.mean(scores):.1f} |"]) + "\n"
 
 
 # --- submissions -----------------------------------------------------------------------------------------------------

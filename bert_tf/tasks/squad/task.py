@@ -38,7 +38,15 @@ class SquadTask(FineTuningTask):
         self.source = newest or run.init_checkpoint
         with named_by("--output_dir" if newest else "--init_checkpoint"):
             self.trained_head = question_heads.head_in(open_weights(self.source)) if self.source else None
+        for path in (self.source, *run.ensemble) if run.ensemble and self.source else ():
+            if question_heads.head_in(open_weights(path)) == "joint":
+                raise ValueError(
+                    f"--ensemble: {path} scores the ends of a few starts only: it has no mean with others."
+                )
         return super().resolve(run, newest)
+
+    def mean(self, *outputs):
+        return tf.reduce_mean(tf.stack(outputs), 0)  # of scores, by which windows are compared with each other
 
     @property
     def output_layer(self):

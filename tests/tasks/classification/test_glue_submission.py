@@ -1,4 +1,4 @@
-"""A submission to GLUE's leaderboard: each task's file, the zip file, and files that it would refuse."""
+"""A submission to GLUE's leaderboard: each task's file, the zip file, and files that it would refuse; the average."""
 
 import zipfile
 
@@ -124,3 +124,33 @@ def test_a_wrong_file_among_all_keeps_the_zip_file_from_being_written(submission
     (tmp_path / "RTE.tsv").write_bytes(b"index\tprediction\n0\t\xff\n")
     assert glue.finish_submission(str(tmp_path)) is None
     assert not (tmp_path / "submission.zip").exists()
+
+
+def test_the_average_of_the_papers_table(tmp_path):
+    """BERT-Base's line of Table 1, whose average is 79.6."""
+    paper = {
+        "MNLI": 84.6,
+        "QQP": 71.2,
+        "qnli": 90.5,
+        "sst_2": 93.5,
+        "CoLA": 52.1,
+        "STS-B": 85.8,
+        "MRPC": 88.9,
+        "RTE": 66.4,
+    }
+    metrics = {"QQP": "f1", "CoLA": "matthews", "STS-B": "spearman", "MRPC": "f1"}
+    for name, value in {**paper, "WNLI": 11.0, "notes": 12.0}.items():
+        (tmp_path / name).mkdir()
+        lines = f"eval_{metrics.get(name, 'accuracy')} = {value / 100:.3f}\neval_loss = 0.5\nglobal_step = 9\n"
+        (tmp_path / name / "eval_results.txt").write_text(lines)
+    assert "| MNLI-mm | accuracy | no results |\n" in (table := glue.average(str(tmp_path)))
+    assert table.endswith("| mean of 8 | | 79.1 |\n")
+    (tmp_path / "MNLI" / "eval_results_dev_mismatched.txt").write_text("eval_accuracy = 0.834\n")
+    table = glue.average(str(tmp_path))
+    assert "| SST-2 | accuracy | 93.5 |\n| CoLA | matthews | 52.1 |\n" in table
+    assert table.endswith("| mean of 9 | | 79.6 |\n")
+    (tmp_path / "CoLA" / "eval_results.txt").write_text("eval_accuracy = 0.8\n")
+    with pytest.raises(ValueError, match=r"CoLA/eval_results.txt has no eval_matthews: it is not of a run of CoLA"):
+        glue.average(str(tmp_path))
+    with pytest.raises(ValueError, match="CoLA has no results of GLUE's tasks"):
+        glue.average(str(tmp_path / "CoLA"))
