@@ -1,5 +1,7 @@
 """LoRA: an encoder that stays as it is, and the small matrices that are trained beside it."""
 
+import random
+
 import keras
 import numpy as np
 import pytest
@@ -282,6 +284,55 @@ def test_all_or_nothing_is_loaded(tmp_path, case):
             tensors |= {} if value is None else {name: value.astype(np.float32)}
     write_safetensors(path, tensors, metadata)
     assert_refused(make("bert"), path, message)
+
+
+def craft(chance, tensors, metadata) -> None:
+    """Changes tensors and metadata of a file of LoRA by chance."""
+    for _ in range(chance.randint(1, 3)):
+        name, other = chance.choice(sorted(tensors)), chance.choice(sorted(tensors))
+        value = tensors[name]
+        tensors |= chance.choice((
+            {name: tensors[other]}, {name: value.T}, {name: value[None]}, {name: np.full_like(value, 3e38)},
+            {name: value[:0]}, {name: np.full_like(value, np.inf)},
+            {f"{name}/../{other}": value}, {"bert/embeddings/word_embeddings": value}, {name: np.float32(value.sum())},
+        ))  # fmt: skip
+        hostile = chance.choice(("", "-1", "1e400", "0", "\x1b[2J", "[[]]", '{"a": 1}', "../x", "9" * 5000))
+        metadata |= {chance.choice((*metadata, "x")): hostile} if chance.random() < 0.3 else {}
+        if chance.random() < 0.2:
+            del tensors[name]
+
+
+@pytest.mark.slow  # in small: test_all_or_nothing_is_loaded
+def test_crafted_files_are_refused_or_change_what_lora_may(tmp_path):
+    """Thirty by chance; most are refused, with one line and the model as it was."""
+    path, model, chance, refused = tmp_path / lora_file.FILE, make("bert", RANK), random.Random(7), 0
+    train_a_little(model)
+    lora_file.write_lora(str(path), model)
+    shapes, metadata, read = open_safetensors(str(path))
+    whole, target = path.read_bytes(), make("bert")
+    before, allowed = values_of(target), set(shapes) | set(lora.adapted_kernels(shapes))
+    for number in range(30):
+        tensors, said = {name: read(name) for name in shapes}, dict(metadata)
+        if number % 3:
+            craft(chance, tensors, said)
+            write_safetensors(str(path), tensors, said)
+        else:
+            place = chance.randrange(len(whole))
+            path.write_bytes(whole[:place] + chance.randbytes(chance.choice((0, 1, 8))) + whole[place + 1 :])
+        try:
+            lora_file.load_lora(target, str(path))
+        except ValueError as error:
+            assert "\n" not in str(error), number
+            refused, expected = refused + 1, before
+        else:
+            expected = {name: value for name, value in before.items() if name not in allowed}
+            assert all(np.isfinite(value).all() for value in values_of(target).values()), number
+        after = values_of(target)
+        assert after.keys() == before.keys()
+        for name, value in expected.items():
+            np.testing.assert_array_equal(after[name], value, err_msg=f"{number} {name}")
+        target = target if expected is before else make("bert")
+    assert refused > 20
 
 
 def test_what_can_not_be_adapted():

@@ -1,11 +1,12 @@
 """ONNX files whose tensors are in other files are refused, wherever these tensors are."""
 
 import json
+import random
 
 import numpy as np
 import pytest
 
-from bert_tf.serving.loaded_export import OnnxModel
+from bert_tf.serving.loaded_export import OnnxModel, _parts_of
 
 onnx = pytest.importorskip("onnx", reason="needs the extra `onnx`")
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra `onnx`")
@@ -137,6 +138,46 @@ def test_what_is_in_the_file_is_computed(opened):
     for file in files:
         found = opened(file.SerializeToString()).run({"input_ids": np.array([[1]])})
         assert found["logits"].tolist() == [[1235.0]]
+
+
+PLACES = ("secret", "./secret", "../work/secret", "/proc/self/environ", "*/_ORT_MEM_ADDR_/*", "", "\x1b[2J")
+ADDED = {
+    "TensorProto": lambda part, tensor: part.CopyFrom(tensor),
+    "SparseTensorProto": lambda part, tensor: part.values.CopyFrom(tensor),
+    "AttributeProto": lambda part, tensor: part.tensors.append(tensor),
+    "NodeProto": lambda part, tensor: part.attribute.add(name="added", t=tensor),
+    "GraphProto": lambda part, tensor: part.initializer.append(tensor),
+    "FunctionProto": lambda part, tensor: part.attribute_proto.add(name="added", sparse_tensor=sparse(tensor)),
+    "ModelProto": lambda part, tensor: part.training_info.add().initialization.initializer.append(tensor),
+}
+
+
+def test_crafted_files_are_refused_or_read_no_other_file(opened):
+    """Sixty by chance: a tensor elsewhere is added at any place, or bytes change."""
+    chance, read = random.Random(3), []
+    five = onnx.numpy_helper.from_array(np.array([5.0], np.float32), "elsewhere")
+    bases = [
+        model(initializers=[five]), model([constant(value=five)]), condition(branch(constant(value=five))),
+        model([constant(sparse_value=sparse(five))]), model([LOCAL], functions=[function(constant(value=five))]),
+    ]  # fmt: skip
+    for number in range(60):
+        file = onnx.ModelProto.FromString(chance.choice(bases).SerializeToString())
+        if number % 3:
+            part = chance.choice([part for part in _parts_of(file) if type(part).__name__ in ADDED])
+            ADDED[type(part).__name__](part, outside(location=chance.choice(PLACES)))
+            with pytest.raises(ValueError, match=r"^[^\n]*model.onnx has a tensor that is not in it"):
+                opened(file.SerializeToString())
+            continue
+        content = bytearray(file.SerializeToString())
+        for place in chance.sample(range(len(content)), 2):
+            content[place] ^= 1 << chance.randrange(8)
+        try:
+            read.append(opened(bytes(content)).run({"input_ids": np.array([[1]])})["logits"])
+        except (ValueError, KeyError):
+            continue  # refused, or another model
+        except Exception as error:  # those of ONNX Runtime have no common class
+            assert type(error).__module__.startswith("onnxruntime"), error
+    assert not any(np.isin(SECRET + np.arange(7), found).any() for found in read)
 
 
 def test_another_format_or_none(opened, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 
@@ -88,6 +89,43 @@ def test_a_damaged_lock_is_replaced(case, tmp_path):
         assert content_of(tmp_path)["pid"] == os.getpid()
         atomic.write_text_file(str(tmp_path / "mine"), "")
     assert os.listdir(tmp_path) == ["mine"]
+
+
+HOSTILE = (
+    "\x1b[2J",
+    "../victim",
+    "\u202e",
+    "x" * 9999,
+    "\ud800",
+    "\0",
+    -1,
+    1e308,
+    None,
+    [[]],
+    {"a": {}},
+    True,
+    10**400,
+)
+
+
+def test_crafted_locks_are_replaced_and_steer_nothing(tmp_path):
+    """Forty by chance: values of other kinds, bytes that changed, parts that are missing."""
+    path, chance = tmp_path / "run.lock", random.Random(5)
+    (tmp_path / "victim").write_text("precious")
+    for number in range(40):
+        content = json.loads(lock_content())
+        content |= {name: chance.choice(HOSTILE) for name in chance.sample([*content, "path", "writes"], 3)}
+        crafted = bytearray(json.dumps(content).encode())
+        for _ in range(number % 4):
+            place = chance.randrange(len(crafted))
+            crafted[place : place + chance.choice((0, 1, 50))] = chance.randbytes(chance.choice((0, 1, 9)))
+        path.write_bytes(crafted)
+        with living(path), pytest.raises(run_lock.LockedError, match="is in use by process") as error:
+            run_lock.check_free(str(path), "--output_dir")
+        assert len(str(error.value)) < 600 + len(str(path)) and str(error.value).isprintable(), crafted
+        with held(tmp_path):
+            assert content_of(tmp_path)["pid"] == os.getpid()
+        assert os.listdir(tmp_path) == ["victim"] and (tmp_path / "victim").read_text() == "precious"
 
 
 def test_what_is_no_file_is_no_lock(tmp_path):
