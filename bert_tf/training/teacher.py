@@ -207,7 +207,9 @@ def open_teacher(
             raise ValueError(f"{path} does not read the {named[1]}'s rows: {difference}.")
         if max_seq_length > config.max_length:
             raise ValueError(f"{path} takes rows of at most {config.max_length} tokens, not {max_seq_length}.")
-    logging.info("%s: the %s of %d layers in %s.", named[0], config.title, len(config.block_order), path)
+    logging.info(
+        "%s: the %s of %d layers in %s.", named[0].strip("-").title(), config.title, len(config.block_order), path
+    )
     return Teacher(path, weights, files, weights.shapes[output_layer][0], named=named)
 
 
