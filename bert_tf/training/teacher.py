@@ -20,7 +20,7 @@ from bert_tf.training.run_directory import TEACHER_CHECKSUM, read_settings
 from bert_tf.weights.tensor_files import Weights
 
 DISTILLATION = "Distillation"  # the heading of all that needs a teacher
-TEACHER, ENSEMBLE = ("--teacher", "student"), ("--ensemble", "run's model")  # see `Teacher.named`
+TEACHER, ENSEMBLE = ("--teacher", "student"), ("--ensemble", "first model")  # see `Teacher.named`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

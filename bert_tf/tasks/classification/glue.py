@@ -144,18 +144,9 @@ def find_task(name: str, language: str = "") -> Task:
 
 # --- the average ------------------------------------------------------------------------------------------------------
 
-# Table 1 of the paper: task, metric, and what ends the name of a set's results. WNLI is not in it.
-_TABLE_1 = {
-    "MNLI-m": ("mnli", "accuracy", ""),
-    "MNLI-mm": ("mnli", "accuracy", "_dev_mismatched"),
-    "QQP": ("qqp", "f1", ""),
-    "QNLI": ("qnli", "accuracy", ""),
-    "SST-2": ("sst2", "accuracy", ""),
-    "CoLA": ("cola", "matthews", ""),
-    "STS-B": ("stsb", "spearman", ""),
-    "MRPC": ("mrpc", "f1", ""),
-    "RTE": ("rte", "accuracy", ""),
-}
+# Table 1 of the paper, which leaves WNLI out; what is not accuracy.
+_TABLE_1 = ("MNLI-m", "MNLI-mm", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE")
+_METRICS_OF_TABLE_1 = {"QQP": "f1", "CoLA": "matthews", "STS-B": "spearman", "MRPC": "f1"}
 
 
 def average(folder: str) -> str:
@@ -167,11 +158,17 @@ def average(folder: str) -> str:
     Raises:
       ValueError: a file of results lacks the metric, or there is none at all; names it.
     """
-    folders = {re.sub("[-_]", "", name.lower()): posixpath.join(folder, name) for name in names_in(folder)}
+
+    def plain(name: str) -> str:
+        return re.sub("-m+$|[-_]", "", name.lower())
+
+    folders = {plain(name): posixpath.join(folder, name) for name in names_in(folder)}
     lines, scores = ["| set | metric | % |", "|---|---|---|"], []
-    for title, (task, metric, suffix) in _TABLE_1.items():
-        path, shown = posixpath.join(folders.get(task, ""), f"eval_results{suffix}.txt"), "no results"
-        if task in folders and posixpath.basename(path) in names_in(folders[task]):
+    for title in _TABLE_1:
+        metric, shown = _METRICS_OF_TABLE_1.get(title, "accuracy"), "no results"
+        own, name = folders.get(plain(title)), f"eval_results{'_dev_mismatched' if title == 'MNLI-mm' else ''}.txt"
+        if own and name in names_in(own):
+            path = posixpath.join(own, name)
             results = dict(line.partition(" = ")[::2] for line in read_text_lines(path))
             if f"eval_{metric}" not in results:
                 raise ValueError(f"{path} has no eval_{metric}: it is not of a run of {title}.")
