@@ -18,8 +18,9 @@ from bert_tf.models.directory import ModelFiles, add_tokens, config_files, neede
 from bert_tf.models.families import family_of
 from bert_tf.models.head_config import HUGGINGFACE_CONFIG, HeadConfig
 from bert_tf.models.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format
-from bert_tf.system.atomic import sync, synced_together, temporary_folder, write_file, write_text_file
-from bert_tf.system.local_files import names_in
+from bert_tf.system.atomic import remove_folder, sync, synced_together, temporary_folder, write_file, write_text_file
+from bert_tf.system.checks import is_remote
+from bert_tf.system.local_files import names_in, paths_beginning_with
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text import tokenizer_choice, tokenizer_files
@@ -179,6 +180,7 @@ def write_model(
     if not with_optimizer:
         left_out = {name: "optimizer state" for name in weights if not is_model_variable(name)}
         weights = dataclasses.replace(weights, shapes={n: s for n, s in weights.shapes.items() if n not in left_out})
+    _remove_abandoned(directory.rstrip("/"))
     temporary = f"{directory.rstrip('/')}.{os.getpid()}.writing"
     try:
         with temporary_folder(temporary):
@@ -196,6 +198,18 @@ def write_model(
         raise OSError(f"{target} could not be written: {error.message}") from error
     left_out |= {name: f"the {format} format can't store it" for name in weights if name not in names}
     return Written(posixpath.join(directory, name), names, left_out, written)
+
+
+def _remove_abandoned(directory: str) -> None:
+    """Removes what writers of a directory that were killed on this machine left beside it."""
+    for path in () if is_remote(directory) else paths_beginning_with(f"{directory}."):
+        if found := re.fullmatch(r"\.(\d{1,9})\.writing", path[len(directory) :]):
+            try:
+                os.kill(int(found[1]), 0)
+            except ProcessLookupError:
+                remove_folder(path)
+            except PermissionError:  # it lives, as another user's
+                continue
 
 
 def check_writable(

@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import os
 import shutil
+import subprocess
 import sys
 
 import keras
@@ -194,7 +196,16 @@ def test_files_that_are_there(source, tmp_path):
         convert.convert(str(source), str(target), "huggingface")
     assert {path.name for path in target.iterdir()} == {"vocab.txt", "notes.txt"}
     assert (target / "vocab.txt").read_text() == "mine"
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    half = [
+        tmp_path / f"there.{number}.writing" for number in (ended.pid, os.getppid())
+    ]  # of a killed and a living one
+    for folder in half:
+        folder.mkdir()
     convert.convert(str(source), str(target), "huggingface", overwrite=True)
+    assert [folder.exists() for folder in half] == [False, True]
+    half[1].rmdir()
     convert.convert(str(source), str(target), "tf1", overwrite=True)
     assert (target / "vocab.txt").read_bytes() == (source / "vocab.txt").read_bytes()
     assert not (target / "model.safetensors").exists() and not (target / "config.json").exists()
