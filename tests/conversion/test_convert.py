@@ -198,9 +198,7 @@ def test_files_that_are_there(source, tmp_path):
     assert (target / "vocab.txt").read_text() == "mine"
     ended = subprocess.Popen(["true"])
     ended.wait()
-    half = [
-        tmp_path / f"there.{number}.writing" for number in (ended.pid, os.getppid())
-    ]  # of a killed and a living one
+    half = [tmp_path / f"there.{number}.writing" for number in (ended.pid, os.getppid())]
     for folder in half:
         folder.mkdir()
     convert.convert(str(source), str(target), "huggingface", overwrite=True)
