@@ -234,7 +234,7 @@ def test_an_ensemble_predicts_by_the_mean_of_probabilities(folder):
     assert_same_answers(predicted(folder / "out"), expected)
     other = save_classifier(folder / "other", ("yes", "no"))
     for changes, message in (
-        ({"ensemble": [other]}, "--ensemble: .*other has other labels: only there no, yes; only here a, b"),
+        ({"ensemble": [other]}, "--ensemble: .*other has other labels: only there yes, no; only here a, b"),
         ({"ensemble": [str(folder / "encoder")]}, "--ensemble: .*encoder has no output layer for this task"),
         ({"do_train": True}, "--ensemble is for --do_eval and --do_predict: leave out --do_train"),
     ):
