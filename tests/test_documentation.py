@@ -30,11 +30,12 @@ COMMANDS = {
     "README.ko": (["run_classifier.py"] * 3, 2),  # a Korean one, then those of README, see below
     "checkpoints": (["Google's"], 1),
     "choice": (["run_swag.py"], 1),
-    "classification": (["run_classifier.py"] * 3, 2),
+    "classification": (["run_classifier.py"] * 4, 1),
     "data-at-scale": (["create_pretraining_data.py", "run_pretraining.py"], 0),
     "distillation": (["run_classifier.py", "create_pretraining_data.py"], 0),
     "domain": (["run_domain.py"], 0),
     "features": (["extract_features.py"], 0),
+    "fit": ([], 1),
     "from-transformers": ([], 5),  # tests/test_from_transformers.py
     "korean": (["run_classifier.py", "run_similarity.py", "run_ner.py", "run_squad.py"], 0),
     "lora": (["run_classifier.py"], 1),
@@ -53,6 +54,7 @@ COMMANDS = {
     "tagging": (["run_ner.py"], 1),
     "vocabulary": (["create_vocab.py"] * 2, 0),
 }
+ON_THE_HUB = "google/bert_uncased_L-4_H-256_A-4"  # BERT_BASE_DIR takes its place
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +123,7 @@ def environment(tmp_path_factory):
 def run_commands(text, environment, folder):
     """Runs the commands of a block one after the other; returns what they wrote to both streams."""
     written = ""
+    text = text.replace(ON_THE_HUB, environment["BERT_BASE_DIR"])
     for line in text.replace("runs/", f"{folder}/").replace("\\\n", " ").splitlines():
         program, *arguments = shlex.split(string.Template(line).substitute(environment), comments=True) or ["python"]
         assert program == "python"
@@ -139,7 +142,8 @@ def run(arguments, environment):
 
 def run_python(page, environment, folder):
     """All programs of a page, one after the other in one process, as in a notebook."""
-    run(["-c", "\n".join(blocks(page, "python")).replace("runs/", f"{folder}/")], environment)
+    program = "\n".join(blocks(page, "python")).replace(ON_THE_HUB, environment["BERT_BASE_DIR"])
+    return run(["-c", program.replace("runs/", f"{folder}/")], environment)
 
 
 @pytest.fixture(scope="module")
@@ -165,16 +169,16 @@ def test_readme(environment, folder):
         (reviews / f"{name}.csv").write_text("\n".join(["text,label", *rows]) + "\n")
     (reviews / "new.csv").write_text("text\nA warm film.\nTwo hours.\n")
     train, predict = (text.replace("reviews/", "runs/reviews/") for text in blocks("README", "shell"))
-    name = "google/bert_uncased_L-4_H-256_A-4"
-    assert name in train
-    train = train.replace(name, "$BERT_BASE_DIR")
     run_commands(train, environment, folder)
     assert "eval_accuracy = " in (reviews / "model" / "eval_results.txt").read_text()
     run_commands(predict, environment, folder)
     lines = (reviews / "predictions" / "predictions.jsonl").read_text().splitlines()
     assert [set(json.loads(line)["probabilities"]) for line in lines] == [{"negative", "positive"}] * 2
     (python,) = blocks("README", "python")
-    run(["-c", python.replace("reviews/", f"{reviews}/")], environment)
+    download = 'bert_tf.download("uncased_L-4_H-256_A-4")'
+    assert download in python
+    written = run(["-c", python.replace(download, repr(environment["BERT_BASE_DIR"]))], environment)
+    assert [float(line.split()[1]) > 0 for line in written.splitlines()[-5:]] == [True] * 5
 
 
 @pytest.mark.slow
@@ -377,7 +381,14 @@ def test_checkpoints(environment, folder):
 
 @pytest.mark.slow
 def test_classification(environment, folder):
-    training, prediction, windows = blocks("classification", "shell")
+    own, training, prediction, windows = blocks("classification", "shell")
+    (folder / "films").mkdir()
+    for name, count in (("train", 40), ("dev", 8), ("new", 4)):
+        rows = [f"{17 + k},Film {k}.,{('positive', 'negative')[k % 4 == 0]}" for k in range(count)]
+        (folder / "films" / f"{name}.csv").write_text("\n".join(["id,text,label", *rows]) + "\n")
+    run_commands(own, environment, folder)
+    (answer, *_) = (folder / "films" / "model" / "predictions.jsonl").read_text().splitlines()
+    assert json.loads(answer)["id"] == "17"
     assert 'best_model")("Sentence 0.", "Another.")' in run_commands(training, environment, folder)
     results = (folder / "mrpc_output" / "eval_results.txt").read_text()
     assert [line.split(" = ")[0] for line in results.splitlines()] == [
@@ -399,7 +410,13 @@ def test_classification(environment, folder):
     head = json.loads((folder / "reports" / "model" / "best_model" / "head_config.json").read_text())
     assert (head["window_pooling"], head["window_stride"], head["max_windows"]) == ("attention", 63, 16)
     run_python("classification", environment, folder)
-    assert json.loads((folder / "reviews_model" / "head_config.json").read_text())["labels"][1] == "positive"
+
+
+@pytest.mark.slow
+def test_fit(environment, folder):
+    run_python("fit", environment, folder)
+    assert json.loads((folder / "fit_model" / "head_config.json").read_text())["labels"][1] == "positive"
+    assert (folder / "fit.keras").exists()
 
 
 @pytest.mark.slow

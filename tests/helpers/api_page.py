@@ -1,0 +1,37 @@
+"""Writes docs/api.md: for each object that a `:::` line names, a heading, its signature and its docstring's first line.
+
+python tests/helpers/api_page.py
+"""
+
+import importlib
+import inspect
+import pathlib
+import re
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "api.md"
+
+
+def entry(path: str) -> str:
+    """The heading, the line and the `:::` line of an object, which the site replaces by the whole docstring."""
+    module, _, name = path.rpartition(".")
+    thing = getattr(importlib.import_module(module), name, None) or importlib.import_module(path)
+    shown, is_class = name, inspect.isclass(thing)
+    if not inspect.ismodule(thing):
+        parameters = [*inspect.signature(thing.__init__ if is_class else thing).parameters.values()][is_class:]
+        bare = inspect.Signature([each.replace(annotation=inspect.Parameter.empty) for each in parameters])
+        shown += re.sub(r" at 0x\w+", "", str(bare))
+    return f"### {name}\n`{shown}`  \n{inspect.getdoc(thing).splitlines()[0]}\n\n::: {path}\n"
+
+
+def written_anew(page: str) -> str:
+    """The page with its title, introduction, sections and objects, in their order."""
+    introduction, *sections = page.split("\n## ")
+    anew = [introduction.rstrip() + "\n"]
+    for section in sections:
+        paths = re.findall(r"^::: (\S+)$", section, re.MULTILINE)
+        anew.append(f"## {section.splitlines()[0]}\n" + "\n".join(map(entry, paths)))
+    return "\n".join(anew)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written_anew(PAGE.read_text()))
