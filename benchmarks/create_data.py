@@ -107,6 +107,7 @@ def run_plain(text: str, vocab_file: str, arguments: dict) -> dict:
     from helpers import plain_pretraining
     from plain_tokenization import PlainTokenizer
 
+    from bert_tf.pretraining.record_settings import InstanceSettings
     from bert_tf.system.text_files import list_files
     from bert_tf.text.tokenizer_files import load_vocab
 
@@ -117,17 +118,9 @@ def run_plain(text: str, vocab_file: str, arguments: dict) -> dict:
     start = time.perf_counter()
     documents = plain_pretraining.read_documents(list_files(text), PlainTokenizer(vocab).tokenize)
     tokenized = time.perf_counter()
-    instances = plain_pretraining.create_instances_from_documents(
-        documents,
-        arguments["max_seq_length"],
-        arguments["dupe_factor"],
-        0.1,
-        0.15,
-        arguments["max_predictions_per_seq"],
-        vocabulary,
-        random.Random(12345),
-        arguments["do_whole_word_mask"],
-    )
+    names = ("max_seq_length", "max_predictions_per_seq", "dupe_factor", "do_whole_word_mask")
+    settings = InstanceSettings(**{name: arguments[name] for name in names})
+    instances = plain_pretraining.create_instances_from_documents(documents, settings, vocabulary, random.Random(12345))
     built = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         with tf.io.TFRecordWriter(f"{folder}/out") as writer:

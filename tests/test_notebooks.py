@@ -18,18 +18,13 @@ import zipfile
 
 import numpy as np
 import pytest
-from helpers.paths import ROOT
+from helpers.paths import GOLDEN, ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NAMES = {
-    "ask_questions",
-    "classify_reviews",
-    "export_and_serve",
-    "find_similar_sentences",
-    "look_inside",
-    "pretrain_on_your_text",
-    "train_on_your_domain",
-}
+    "ask_questions", "classify_reviews", "export_and_serve", "find_similar_sentences", "look_inside",
+    "pretrain_on_your_text", "train_on_your_domain",
+}  # fmt: skip
 
 # Reads cells and expressions; runs the cells in one namespace; writes the values of the expressions.
 _PROGRAM = """
@@ -219,21 +214,26 @@ def test_look_inside(pretrained, tmp_path):
     assert values["bars"] == values["probabilities"]
 
 
-# ---- vectors of sentences --------------------------------------------------------------------------------------------
+# ---- a small random model: vectors of sentences, a domain, classification --------------------------------------------
+
+SIZES = {"vocab_size": 30522, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128}
+
+
+def write_small_model(folder: pathlib.Path, **form) -> None:
+    """A BERT of one layer with the heads of pre-training."""
+    import keras
+
+    from bert_tf import BertConfig, BertForPreTraining
+
+    keras.utils.set_random_seed(1)
+    model = BertForPreTraining(BertConfig(**SIZES, num_hidden_layers=1), seed=1)
+    model.build()
+    model.save_pretrained(str(folder), vocab_file=str(GOLDEN / "vocab.txt"), do_lower_case=True, **form)
 
 
 @pytest.mark.slow
 def test_find_similar_sentences(tmp_path):
-    import keras
-
-    from bert_tf import BertConfig, BertModel
-
-    vocab_file = ROOT / "tests" / "golden" / "vocab.txt"
-    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
-    keras.utils.set_random_seed(0)
-    model = BertModel(BertConfig(vocab_size=len(vocab_file.read_text().splitlines()), **sizes))
-    model.build()
-    model.save_pretrained(str(tmp_path / "model"), vocab_file=str(vocab_file), do_lower_case=True)
+    write_small_model(tmp_path / "model")
     places = [f"In {1800 + number} the {place} of the town was known." for number, place in enumerate(_PLACES)]
     text = [*places, "Nobody who saw it forgot it again.", "nobody who saw it FORGOT it again.", "Too short."]
     (tmp_path / "tales.txt").write_text("\n".join(text) + "\n")
@@ -249,21 +249,9 @@ def test_find_similar_sentences(tmp_path):
     assert "1.000  Nobody who saw it forgot it again." in printed or "1.000  nobody who saw it FORGOT" in printed
 
 
-# ---- a domain --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_train_on_your_domain(tmp_path):
-    import keras
-
-    from bert_tf import BertConfig, BertForPreTraining
-
-    vocab_file = ROOT / "tests" / "golden" / "vocab.txt"
-    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
-    keras.utils.set_random_seed(0)
-    model = BertForPreTraining(BertConfig(vocab_size=len(vocab_file.read_text().splitlines()), **sizes))
-    model.build()
-    model.save_pretrained(str(tmp_path / "model"), vocab_file=str(vocab_file), do_lower_case=True)
+    write_small_model(tmp_path / "model")
     tales = (f"The {place} stood in zorbland. In {year} it fell." for year in range(80) for place in _PLACES)
     (tmp_path / "tales.jsonl").write_text("".join(json.dumps({"text": tale}) + "\n" for tale in tales))
     values, printed = run_notebook(
@@ -285,9 +273,6 @@ def test_train_on_your_domain(tmp_path):
     assert (tmp_path / "domain" / "domain.png").exists()
 
 
-# ---- classification --------------------------------------------------------------------------------------------------
-
-
 def write_archive(path: pathlib.Path) -> None:
     """Reviews in the layout of aclImdb_v1.tar.gz, with words that determine the label."""
     draw = random.Random(0)
@@ -304,30 +289,9 @@ def write_archive(path: pathlib.Path) -> None:
 
 
 def write_model_zip(path: pathlib.Path) -> None:
-    """A small random BERT, packed like the released models."""
-    import keras
-
-    from bert_tf import BertConfig, BertForPreTraining
-    from bert_tf.models import initialize
-    from bert_tf.training import checkpoints
-
-    config = BertConfig(
-        vocab_size=30522,
-        hidden_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=128,
-        max_position_embeddings=64,
-        type_vocab_size=2,
-    )
-    keras.utils.set_random_seed(1)
-    model = BertForPreTraining(config, seed=1)
-    model.build()
+    """Packed like the released models."""
     folder = path.parent / "unpacked"
-    folder.mkdir()
-    checkpoints.write_bundle(str(folder / "bert_model.ckpt"), initialize.model_variables(model))
-    (folder / "vocab.txt").write_bytes((ROOT / "tests" / "golden" / "vocab.txt").read_bytes())
-    (folder / "bert_config.json").write_text(json.dumps(config.to_dict()))
+    write_small_model(folder, format="tf1")
     with zipfile.ZipFile(path, "w") as archive:
         for file in folder.iterdir():
             archive.write(file, file.name)
@@ -465,23 +429,14 @@ def question_model(tmp_path_factory):
         ]
         paragraphs.append({"context": context, "qas": qas})
     (folder / "train.json").write_text(json.dumps({"data": [{"title": "Sales", "paragraphs": paragraphs}]}))
-    vocab_file = ROOT / "tests" / "golden" / "vocab.txt"
+    vocab_file = GOLDEN / "vocab.txt"
     tokenizer = FullTokenizer(str(vocab_file))
     data = squad_data.read_squad_examples([str(folder / "train.json")], True)
     settings = squad_windows.WindowSettings(max_seq_length=48, doc_stride=16, max_query_length=12)
     windows = squad_windows.build_windows(data.examples, tokenizer, settings, True, num_processes=1)
     keras.utils.set_random_seed(1)
-    config = BertConfig(
-        vocab_size=30522,
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=128,
-        max_position_embeddings=48,
-        type_vocab_size=2,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
+    plain = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = BertConfig(**SIZES, num_hidden_layers=2, max_position_embeddings=48, type_vocab_size=2, **plain)
     model = BertForQuestionAnswering(config, seed=1)
     model.compile(optimizer=create_optimizer("adamw", 2e-3, 200, 20))
     model.fit(windows.batch(range(len(windows)), 48), batch_size=32, epochs=8, verbose=0)

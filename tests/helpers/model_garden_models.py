@@ -16,15 +16,7 @@ from official.nlp.configs import encoders  # noqa: E402
 from official.nlp.modeling import layers, models, networks  # noqa: E402
 from official.nlp.tools import export_tfhub_lib  # noqa: E402
 
-CONFIG = BertConfig(
-    vocab_size=50,
-    hidden_size=12,
-    num_hidden_layers=2,
-    num_attention_heads=3,
-    intermediate_size=20,
-    max_position_embeddings=16,
-    type_vocab_size=2,
-)
+CONFIG = BertConfig(50, 12, 2, 3, 20, max_position_embeddings=16, type_vocab_size=2)
 
 
 def randomise(model, seed=0):
@@ -48,8 +40,7 @@ def make_encoder(kind, config=CONFIG, **settings):
         inner_dim=config.intermediate_size,
         max_sequence_length=config.max_position_embeddings,
         type_vocab_size=config.type_vocab_size,
-        **({"dict_outputs": True} if kind is networks.BertEncoder else {}),
-        **settings,
+        **({"dict_outputs": True} if kind is networks.BertEncoder else {}) | settings,
     )
     if not encoder.built:
         encoder(encoder.inputs)
@@ -127,31 +118,13 @@ def write(folder, name, **objects):
     return tf.train.Checkpoint(**objects).save(str(folder / name))
 
 
-def make_encoder_with_list_outputs():
-    """An encoder as the older classes expect it."""
-    return networks.BertEncoder(
-        vocab_size=CONFIG.vocab_size,
-        hidden_size=CONFIG.hidden_size,
-        num_layers=CONFIG.num_hidden_layers,
-        num_attention_heads=CONFIG.num_attention_heads,
-        inner_dim=CONFIG.intermediate_size,
-        max_sequence_length=CONFIG.max_position_embeddings,
-        type_vocab_size=CONFIG.type_vocab_size,
-    )
-
-
 def export(folder, pretrainer, kind, with_mlm):
     """Writes the SavedModel that the library's tool makes for TensorFlow Hub; returns the prefix of its variables."""
     encoder = pretrainer.encoder_network
     objects = pretrainer.checkpoint_items if with_mlm else {"model": encoder, "encoder": encoder}
-    sizes = {
-        "vocab_size": CONFIG.vocab_size,
-        "hidden_size": CONFIG.hidden_size,
-        "num_attention_heads": CONFIG.num_attention_heads,
-        "intermediate_size": CONFIG.intermediate_size,
-        "max_position_embeddings": CONFIG.max_position_embeddings,
-        "type_vocab_size": CONFIG.type_vocab_size,
-    }
+    names = ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings",
+             "type_vocab_size")  # fmt: skip
+    sizes = {name: getattr(CONFIG, name) for name in names}
     if kind is networks.BertEncoder:
         config = {"bert_config": configs.BertConfig(num_hidden_layers=CONFIG.num_hidden_layers, **sizes)}
     else:

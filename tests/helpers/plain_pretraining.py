@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bert_tf.pretraining.instances import TrainingInstance
+from bert_tf.pretraining.instances import InstanceSettings, TrainingInstance
 from bert_tf.system.example_bytes import example, float_feature, int64_feature, pack
 from bert_tf.system.text_files import read_text_lines
 from bert_tf.text.tokenizer import Tokenizer
@@ -56,57 +56,22 @@ def read_documents(input_files: Sequence[str], tokenize: Callable[[str], Sentenc
 
 
 def create_training_instances(
-    input_files: Sequence[str],
-    tokenizer: FullTokenizer,
-    max_seq_length: int,
-    dupe_factor: int,
-    short_seq_prob: float,
-    masked_lm_prob: float,
-    max_predictions_per_seq: int,
-    rng: random.Random,
-    do_whole_word_mask: bool = False,
+    input_files: Sequence[str], tokenizer: FullTokenizer, settings: InstanceSettings, rng: random.Random
 ) -> list[TrainingInstance]:
     """Instances of text files (original: create_training_instances)."""
-    return create_instances_from_documents(
-        read_documents(input_files, tokenizer.encode),
-        max_seq_length,
-        dupe_factor,
-        short_seq_prob,
-        masked_lm_prob,
-        max_predictions_per_seq,
-        VocabularyIds.of(tokenizer),
-        rng,
-        do_whole_word_mask,
-    )
+    documents = read_documents(input_files, tokenizer.encode)
+    return create_instances_from_documents(documents, settings, VocabularyIds.of(tokenizer), rng)
 
 
 def create_instances_from_documents(
-    documents: list[Document],
-    max_seq_length: int,
-    dupe_factor: int,
-    short_seq_prob: float,
-    masked_lm_prob: float,
-    max_predictions_per_seq: int,
-    vocabulary: VocabularyIds,
-    rng: random.Random,
-    do_whole_word_mask: bool = False,
+    documents: list[Document], settings: InstanceSettings, vocabulary: VocabularyIds, rng: random.Random
 ) -> list[TrainingInstance]:
     """Goes over the documents dupe_factor times, with new pairs and masks each time, and shuffles the result."""
     rng.shuffle(documents)
     instances: list[TrainingInstance] = []
-    for _ in range(dupe_factor):
+    for _ in range(settings.dupe_factor):
         for document_index in range(len(documents)):
-            instances += create_instances_from_document(
-                documents,
-                document_index,
-                max_seq_length,
-                short_seq_prob,
-                masked_lm_prob,
-                max_predictions_per_seq,
-                vocabulary,
-                rng,
-                do_whole_word_mask,
-            )
+            instances += create_instances_from_document(documents, document_index, settings, vocabulary, rng)
     rng.shuffle(instances)
     return instances
 
@@ -114,13 +79,9 @@ def create_instances_from_documents(
 def create_instances_from_document(
     all_documents: Sequence[Document],
     document_index: int,
-    max_seq_length: int,
-    short_seq_prob: float,
-    masked_lm_prob: float,
-    max_predictions_per_seq: int,
+    settings: InstanceSettings,
     vocabulary: VocabularyIds,
     rng: random.Random,
-    do_whole_word_mask: bool = False,
 ) -> list[TrainingInstance]:
     """One pass over one document (original: create_instances_from_document).
 
@@ -129,10 +90,10 @@ def create_instances_from_document(
     next instance.
     """
     document = all_documents[document_index]
-    max_num_tokens = max_seq_length - 3  # [CLS], [SEP], [SEP]
+    max_num_tokens = settings.max_seq_length - 3  # [CLS], [SEP], [SEP]
     target_length = max_num_tokens
     # Once per document and pass, not once per instance, as in the original.
-    if rng.random() < short_seq_prob:
+    if rng.random() < settings.short_seq_prob:
         target_length = rng.randint(2, max_num_tokens)
 
     instances = []
@@ -162,9 +123,7 @@ def create_instances_from_document(
             for token in tokens_b:
                 tokens.append(token)
             tokens.append(vocabulary.sep_id)
-            masked = create_masked_lm_predictions(
-                tokens, masked_lm_prob, max_predictions_per_seq, vocabulary, rng, do_whole_word_mask
-            )
+            masked = create_masked_lm_predictions(tokens, settings, vocabulary, rng)
             instances.append(TrainingInstance(masked[0], len(tokens_a) + 2, is_random_next, masked[1], masked[2]))
             chunk, length = [], 0
         index += 1
@@ -203,12 +162,7 @@ def truncate_seq_pair(tokens_a: list[Token], tokens_b: list[Token], max_num_toke
 
 
 def create_masked_lm_predictions(
-    tokens: Sequence[Token],
-    masked_lm_prob: float,
-    max_predictions_per_seq: int,
-    vocabulary: VocabularyIds,
-    rng: random.Random,
-    do_whole_word_mask: bool = False,
+    tokens: Sequence[Token], settings: InstanceSettings, vocabulary: VocabularyIds, rng: random.Random
 ) -> tuple[list[Token], list[int], list[Token]]:
     """Chooses positions to predict and masks their tokens (original: create_masked_lm_predictions).
 
@@ -219,9 +173,9 @@ def create_masked_lm_predictions(
     Returns:
       (masked tokens, increasing positions, the original tokens there).
     """
-    num_to_predict = min(max_predictions_per_seq, max(1, round(len(tokens) * masked_lm_prob)))
+    num_to_predict = min(settings.max_predictions_per_seq, max(1, round(len(tokens) * settings.masked_lm_prob)))
     positions = [k for k, token in enumerate(tokens) if token not in (vocabulary.cls_id, vocabulary.sep_id)]
-    words = word_sets(tokens, positions, vocabulary.continuations if do_whole_word_mask else frozenset())
+    words = word_sets(tokens, positions, vocabulary.continuations if settings.do_whole_word_mask else frozenset())
     rng.shuffle(words)
     masked = list(tokens)
     chosen: list[tuple[int, Token]] = []

@@ -10,7 +10,7 @@ from helpers.model_garden_models import (
     encoder_values,
     export,
     gelu,
-    make_encoder_with_list_outputs,
+    make_encoder,
     make_pretrainer,
     masked_lm_values,
     output_values,
@@ -68,7 +68,9 @@ def official(tmp_path_factory):
 
     encoder = pretrainers[one].encoder_network
     alone = encoder_values(encoder)
-    older = randomise(models.BertPretrainer(make_encoder_with_list_outputs(), 2, 4, activation=gelu), 7)
+    older = randomise(
+        models.BertPretrainer(make_encoder(networks.BertEncoder, dict_outputs=False), 2, 4, activation=gelu), 7
+    )
     expected = encoder_values(older.encoder) | masked_lm_values(older.masked_lm)
     expected |= output_values("cls/seq_relationship/", older.classification.layers[1])
     files["BertPretrainer"] = write(folder, "older", model=older), expected, 1

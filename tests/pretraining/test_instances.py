@@ -16,21 +16,8 @@ from bert_tf.system.numba_compile import interpreted
 from bert_tf.text.wordpiece import FullTokenizer
 
 
-def compiled_instances(
-    input_files,
-    tokenizer,
-    max_seq_length,
-    dupe_factor,
-    short_seq_prob,
-    masked_lm_prob,
-    max_predictions_per_seq,
-    rng,
-    do_whole_word_mask=False,
-) -> list[TrainingInstance]:
+def compiled_instances(input_files, tokenizer, settings, rng) -> list[TrainingInstance]:
     """`plain.create_training_instances` with the compiled code."""
-    settings = InstanceSettings(
-        max_seq_length, max_predictions_per_seq, dupe_factor, short_seq_prob, masked_lm_prob, do_whole_word_mask
-    )
     with tempfile.TemporaryDirectory() as folder:
         store = store_of(input_files, tokenizer, folder)
         return create_instances(store, settings, tokenizer, rng, folder)[:]
@@ -85,10 +72,10 @@ def test_random_corpora(seed, whole_words, max_seq_length, max_predictions, shor
                 lines.append(" ".join("".join(generator.choices("abcde.,z", k=3)) for _ in range(words)))
             lines.append("")
         (tmp_path / "text.txt").write_text("\n".join(lines))
-        arguments = ([str(tmp_path / "text.txt")], tokenizer, max_seq_length, 3, short, prob, max_predictions)
+        settings = InstanceSettings(max_seq_length, max_predictions, 3, short, prob, whole_words)
+        arguments = ([str(tmp_path / "text.txt")], tokenizer, settings)
         mine, reference = random.Random(seed), random.Random(seed)
-        found = compiled_instances(*arguments, mine, whole_words)
-        assert found == plain.create_training_instances(*arguments, reference, whole_words)
+        assert compiled_instances(*arguments, mine) == plain.create_training_instances(*arguments, reference)
         assert mine.getstate() == reference.getstate()  # the stream is in the state where the original leaves it
 
 
@@ -96,7 +83,7 @@ def test_instances_go_on_where_a_call_ended(golden, tmp_path, monkeypatch):
     """Calls of three instances at a time end in the middle of documents."""
     tokenizer = FullTokenizer(str(golden / "vocab.txt"))
     files = [str(golden / "pretraining" / "corpus_0.txt")]
-    arguments = (files, tokenizer, 32, 2, 0.1, 0.15, 5)
+    arguments = (files, tokenizer, InstanceSettings(32, 5, dupe_factor=2))
     whole = compiled_instances(*arguments, random.Random(1))
     monkeypatch.setattr("bert_tf.pretraining.instances._INSTANCES_PER_CALL", 3)
     assert compiled_instances(*arguments, random.Random(1)) == whole

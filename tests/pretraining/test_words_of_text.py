@@ -12,7 +12,7 @@ from helpers.pretraining_records_read import UNMASKED_FEATURES, read_records
 from bert_tf.data import record_files, record_index
 from bert_tf.models.config import BertConfig
 from bert_tf.pretraining.create import create_pretraining_data
-from bert_tf.pretraining.instances import TrainingInstance
+from bert_tf.pretraining.instances import InstanceSettings, TrainingInstance
 from bert_tf.pretraining.record_settings import settings_of_records
 from bert_tf.text import word_boundaries
 from bert_tf.text.word_boundaries import WordBoundaries
@@ -64,17 +64,9 @@ def plain_records(corpus, segmenter) -> list[bytes]:
 
     vocabulary = plain.VocabularyIds.of(tokenizer)
     marked = dataclasses.replace(vocabulary, continuations=frozenset(range(CONTINUES, CONTINUES + len(VOCAB))))
-    instances = plain.create_instances_from_documents(
-        plain.read_documents([str(corpus / "text.txt")], tokenize),
-        32,
-        2,
-        0.1,
-        0.15,
-        6,
-        marked,
-        random.Random(12345),
-        True,
-    )
+    documents = plain.read_documents([str(corpus / "text.txt")], tokenize)
+    settings = InstanceSettings(32, 6, dupe_factor=2, do_whole_word_mask=True)
+    instances = plain.create_instances_from_documents(documents, settings, marked, random.Random(12345))
     encoder = plain.ExampleEncoder(32, 6)
     unmarked = (
         TrainingInstance(

@@ -192,20 +192,14 @@ def programs(marker: str) -> dict[str, bytes]:
         "new object": dict_of(system + command + b"\x85\x81"),
         "new object with names": b"\x80\x04" + dict_of(system + command + b"\x85}\x92")[2:],
         "extension": dict_of(b"\x82\xf0" + command + b"\x85R"),
-        "extension of two bytes": dict_of(b"\x83\xf0\0" + command + b"\x85R"),
         "evaluation": dict_of(evaluate),
         "as hooks": dict_of(tensor().replace(ORDERED, evaluate)),
-        "as a shape": dict_of(tensor().replace(number((2, 3)), evaluate)),
-        "as a storage's class": dict_of(tensor(storage(kind=evaluate))),
         "of a persistent id": dict_of(evaluate + b"Q"),
-        "as a key": dict_of(tensor(), key=evaluate),
         "as attributes": b"\x80\x02" + ORDERED + evaluate + b"b.",
         "state": dict_of(pickle.dumps(State(marker), 2)[2:-1]),
-        "chain": dict_of(pickle.dumps([Touch(marker)], 2)[2:-1]),
         "protocol 0": pickle.dumps({"a": Touch(marker)}, 0),
         "protocol 5": pickle.dumps({"a": Touch(marker)}, 5),
         "getattr": dict_of(b"c__builtin__\ngetattr\ncposix\nsystem\n" + text("__call__") + b"\x86R"),
-        "a class of torch": dict_of(b"ctorch.hub\nload\n" + command + b"\x85R"),
         "a name with a dot": b"\x80\x04" + dict_of(b"\x8c\x05torch\x8c\x09os.system\x93" + command + b"\x85R")[2:],
     }
 
@@ -227,7 +221,6 @@ DEEP = 500_000
 PICKLES = {
     "persistent id of text": (dict_of(b"P0\n"), "the operation PERSID"),
     "persistent id of a number": (dict_of(b"K\x01Q"), "a persistent id in it is no storage"),
-    "persistent id of a list": (dict_of(tensor(b"]Q")), "a persistent id in it is no storage"),
     "persistent id of another kind": (dict_of(tensor(storage(first=text("module")))), "no storage"),
     "a storage's class as text": (dict_of(tensor(storage(kind=text("torch FloatStorage")))), "no storage"),
     "a function as storage's class": (
@@ -235,7 +228,6 @@ PICKLES = {
     ),
     "a list as key": (dict_of(tensor(storage(key=b"]"))), "no storage"),
     "a path as key": (dict_of(tensor(storage(key=text("../../../etc/passwd")))), "its tensor 'a' has no storage"),
-    "no such storage": (dict_of(tensor(storage(key=text("1")))), "its tensor 'a' has no storage"),
     "complex": (dict_of(tensor(storage(kind=b"ctorch\nComplexFloatStorage\n"))), "it names 'torch.ComplexFloatSto"),
     "too many numbers": (dict_of(tensor(storage(count=7))), "a storage of another size"),
     "as many bytes in other numbers": (dict_of(tensor(storage(kind=b"ctorch\nLongStorage\n"))), "of another size"),
@@ -243,14 +235,10 @@ PICKLES = {
     "a negative count": (dict_of(tensor(storage(count=-6))), "a size, step or offset that is none"),
     "true as count": (dict_of(tensor(storage(count=True))), "a size, step or offset that is none"),
     "a negative step": (dict_of(tensor(strides=(-3, 1), offset=3)), "a size, step or offset that is none"),
-    "a negative offset": (dict_of(tensor(offset=-1)), "a size, step or offset that is none"),
-    "a negative size": (dict_of(tensor(shape=(-2, -3))), "a size, step or offset that is none"),
     "a fraction": (dict_of(tensor(shape=(2.0, 3))), "a size, step or offset that is none"),
     "text as offset": (dict_of(tensor(offset="0")), "a size, step or offset that is none"),
     "beyond the storage": (dict_of(tensor(offset=1)), "is larger than its storage"),
     "a long step": (dict_of(tensor(strides=(4, 1))), "is larger than its storage"),
-    "a huge step": (dict_of(tensor(strides=(10**30, 1))), "is larger than its storage"),
-    "a huge size": (dict_of(tensor(shape=(2**60, 2**60))), "is larger than its storage"),
     "one element for all": (dict_of(tensor(shape=(10**6, 10**6), strides=(0, 0))), "is larger than its storage"),
     "none of huge sizes": (dict_of(tensor(shape=(0, 10**9, 10**9), strides=(1, 1, 1))), "is larger than its st"),
     "one step too few": (dict_of(tensor(strides=(1,))), "has 2 sizes and 1 steps"),
@@ -260,7 +248,6 @@ PICKLES = {
     "a call of a text": (dict_of(text("eval") + b")R"), "arguments that no tensor has"),
     "a parameter of a number": (dict_of(b"ctorch._utils\n_rebuild_parameter\n(K\x01\x88}tR"), "arguments that no"),
     "attributes of a tensor": (dict_of(tensor() + b"}b"), "attributes of something else than a dict"),
-    "a number": (dict_of(b"K\x01"), "'a' in it is no tensor, but int"),
     "a dict inside": (dict_of(dict_of(tensor())[2:-1], text("state_dict")), "'state_dict' in it is no tensor, but d"),
     "a list of tensors": (b"\x80\x02]" + tensor() + b"a.", "it is no dict of tensors"),
     "several objects": (b"\x80\x02}}.", "it is no dict of tensors"),
@@ -270,14 +257,11 @@ PICKLES = {
     "one item too few": (b"\x80\x02}(" + text("a") + b"u.", "something else than a dict by names"),
     "nothing on the stack": (b"\x80\x02R.", "an operation lacks its arguments"),
     "an unknown memo": (b"\x80\x02h\x05.", "an operation of its pickle lacks its arguments"),
-    "no mark": (b"\x80\x02}t.", "lacks its arguments"),
     "below a mark": (b"\x80\x02}" + text("a") + text("b") + b"(s.", "an operation lacks its arguments"),
     "no end": (b"\x80\x02}", "exhausted before seeing STOP"),
-    "nothing": (b"", "exhausted before seeing STOP"),
     "no operation": (b"\x80\x02\xff.", "unknown"),
     "a text of four gigabytes": (b"\x80\x02X\xff\xff\xff\xffa.", "expected 4294967295 bytes"),
     "a text of any size": (b"\x80\x04\x8d" + b"\xff" * 8 + b"a.", "byte count"),
-    "a number of any size": (b"\x80\x02\x8b\xff\xff\xff\x7f1.", "not enough data"),
     "text that is none": (b"\x80\x02X\x01\0\0\0\xff.", "can't decode byte 0xff"),
     "deep lists": (b"\x80\x02" + b"](" * DEEP + b"e" * DEEP + b".", "it is no dict of tensors"),
     "deep tuples as a name": (dict_of(b"K\x01", b")" + b"\x85" * DEEP), "something else than a dict by names"),
@@ -326,16 +310,7 @@ def test_crafted_zips(tmp_path):
     for change, message in (
         (field(8, "<H", 1), "is compressed"),  # encrypted
         (field(20, "<I", 20), "is compressed"),
-        (
-            field(
-                20,
-                "<II",
-                10**6,
-            )
-            if False
-            else field(24, "<I", 10**6),
-            "is compressed",
-        ),
+        (field(24, "<I", 10**6), "is compressed"),
         (field(42, "<I", 0), "is not where it should be"),  # the place of the pickle
         (field(42, "<I", 9), "is not where it should be"),
     ):
