@@ -2,11 +2,13 @@
 
 import abc
 import dataclasses
+import posixpath
 from collections.abc import Callable
 
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
@@ -16,7 +18,7 @@ from bert_tf.models.directory import ModelFiles
 from bert_tf.models.recipe import Recipe
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import beginning
+from bert_tf.training import beginning, run_directory
 from bert_tf.training.beginning import Adjustment
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.teacher import Teacher, open_teacher
@@ -166,7 +168,8 @@ class FineTuningTask(abc.ABC):
         Args:
           tokens, flops: of a row that the model's encoder reads, which is trained.
         """
-        return tokens, flops
+        count = getattr(self.train_rows, "rows_per_example", 1)
+        return tokens * count, flops * count
 
     def training_batches(self, **arguments) -> tf.data.Dataset:
         """See `token_rows.training_batches`."""
@@ -216,8 +219,16 @@ class FineTuningTask(abc.ABC):
     def write_predictions(self, output_dir: str, examples: ExampleSet, outputs) -> None:
         """Writes what is predicted for a test set."""
 
-    def score_predictions(self, output_dir: str, examples: ExampleSet, outputs, step: int, batch_size: int) -> None:  # noqa: B027
+    def is_labelled(self, examples: ExampleSet) -> bool:
+        """Whether it is known what is right for a test set."""
+        return "label_ids" in examples.rows.labels
+
+    def score_predictions(self, output_dir: str, examples: ExampleSet, outputs, step: int, batch_size: int) -> None:
         """Scores a test set that has labels, and writes the results."""
+        if self.is_labelled(examples):
+            logging.info("Step %d, %s:", step, examples.name)
+            path = posixpath.join(output_dir, f"test_results{examples.suffix}.txt")
+            run_directory.write_test_results(path, self.score(examples, outputs, batch_size), step)
 
 
 def predict_logits(

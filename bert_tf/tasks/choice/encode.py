@@ -64,23 +64,25 @@ def encode_examples(
     )
 
 
-def log_examples(rows: GroupedRows, tokenizer: Tokenizer, count: int = 2) -> None:
-    """Shows the first examples as the model will see them."""
+def log_examples(rows: GroupedRows, tokenizer: Tokenizer, count: int = 2, row: str = "choice") -> None:
+    """Shows the first examples as the model will see them. row: what a row is."""
     for number in range(min(count, len(rows)) * rows.rows_per_example):
-        example, choice = divmod(number, rows.rows_per_example)
-        right = "label_ids" in rows.labels and rows.labels["label_ids"][example] == choice
+        example, place = divmod(number, rows.rows_per_example)
+        said = " (right)" if "label_ids" in rows.labels and rows.labels["label_ids"][example] == place else ""
+        said = f", score {rows.labels['scores'][example]:.3f}" if "scores" in rows.labels else said
         tokens = tokenizer.convert_ids_to_tokens(rows.ids[rows.offsets[number] : rows.offsets[number + 1]].tolist())
-        logging.info("Example %d, choice %d%s: %s", example, choice, " (right)" if right else "", " ".join(tokens))
+        logging.info("Example %d, %s %d%s: %s", example, row, place, said, " ".join(tokens))
 
 
-def write_records(path: str, rows: GroupedRows, max_seq_length: int) -> None:
-    """Writes a TFRecord file, a record for each choice, the N of an example one after the other.
+def write_records(path: str, rows: GroupedRows, max_seq_length: int, row: str = "choice") -> None:
+    """Writes a TFRecord file, a record for each row, the N of an example one after the other.
 
-    Features: those of `token_rows.write_records`, and int64 scalars: example, choice, and where there are labels
-    label_ids, the number of the right choice.
+    Features: those of `token_rows.write_records`; int64 scalars example and, called as what a row is, its place; and
+    where there are labels int64 label_ids, the number of the right choice, or float score.
     """
     every = np.arange(len(rows.second_starts))
-    columns = {"example": every // rows.rows_per_example, "choice": every % rows.rows_per_example}
-    if "label_ids" in rows.labels:
-        columns["label_ids"] = np.repeat(rows.labels["label_ids"], rows.rows_per_example)
+    columns = {"example": every // rows.rows_per_example, row: every % rows.rows_per_example}
+    for label, feature in (("label_ids", "label_ids"), ("scores", "score")):
+        if label in rows.labels:
+            columns[feature] = np.repeat(rows.labels[label], rows.rows_per_example)
     token_rows.write_records(path, rows.rows, max_seq_length, columns)

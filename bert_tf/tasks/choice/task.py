@@ -1,7 +1,5 @@
 """Multiple choice for the fine-tuning run: examples, model, metrics and files of run_swag.py."""
 
-import posixpath
-
 from absl import logging
 
 from bert_tf.models import task_models
@@ -10,7 +8,6 @@ from bert_tf.system.messages import named_by
 from bert_tf.tasks.choice import data, encode, outputs
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
-from bert_tf.training import run_directory
 
 
 class ChoiceTask(FineTuningTask):
@@ -54,9 +51,6 @@ class ChoiceTask(FineTuningTask):
     def create_model(self, dtype):
         return task_models.BertForMultipleChoice(self.files.config, dtype=dtype)
 
-    def cost_of_example(self, tokens, flops, model):
-        return tokens * self.train_rows.rows_per_example, flops * self.train_rows.rows_per_example
-
     def write_records(self, path, rows, max_seq_length):
         encode.write_records(path, rows, max_seq_length)
 
@@ -72,10 +66,3 @@ class ChoiceTask(FineTuningTask):
     def write_predictions(self, output_dir, examples, logits):
         paths = outputs.write_predictions(output_dir, examples.examples, logits, self.settings.predictions_csv)
         logging.info("Wrote the choices in %d examples to %s.", len(examples.rows), " and ".join(paths))
-
-    def score_predictions(self, output_dir, examples, logits, step, batch_size):
-        if not examples.rows.labels:
-            return
-        logging.info("Step %d, test:", step)
-        results = outputs.evaluate(examples.rows, logits, batch_size)
-        run_directory.write_test_results(posixpath.join(output_dir, "test_results.txt"), results, step)

@@ -1,7 +1,6 @@
 """Classification and regression for the fine-tuning run: examples, model, metrics and files of run_classifier.py."""
 
 import dataclasses
-import posixpath
 from collections.abc import Callable
 
 from absl import logging
@@ -15,7 +14,6 @@ from bert_tf.tasks.classification.label_checks import class_weights, warn_of_kno
 from bert_tf.tasks.classification.settings import WINDOW_FLAGS
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
-from bert_tf.training import run_directory
 from bert_tf.training.beginning import find_head, put_lstm_on_top
 
 
@@ -208,10 +206,3 @@ class ClassificationTask(FineTuningTask):
             glue.write_submission(self.settings.glue_submission, self.task, examples.name, outputs)
             if examples is self.test_sets[-1]:
                 glue.finish_submission(self.settings.glue_submission)
-
-    def score_predictions(self, output_dir, examples, outputs, step, batch_size):
-        if examples.rows.label_ids is None:
-            return
-        logging.info("Step %d, %s:", step, examples.name)
-        path = posixpath.join(output_dir, f"test_results{examples.suffix}.txt")
-        run_directory.write_test_results(path, self.score(examples, outputs, batch_size), step)

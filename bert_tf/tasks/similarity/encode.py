@@ -50,25 +50,3 @@ def encode_examples(
     return GroupedRows(
         rows.ids, rows.offsets, rows.second_starts, labels, len(examples[0].texts), truncated, pad_id=rows.pad_id
     )
-
-
-def log_examples(rows: GroupedRows, tokenizer: Tokenizer, count: int = 2) -> None:
-    """Shows the first examples as the model will see them."""
-    for number in range(min(count, len(rows)) * rows.rows_per_example):
-        example, text = divmod(number, rows.rows_per_example)
-        tokens = tokenizer.convert_ids_to_tokens(rows.ids[rows.offsets[number] : rows.offsets[number + 1]].tolist())
-        score = f", score {rows.labels['scores'][example]:.3f}" if "scores" in rows.labels else ""
-        logging.info("Example %d, text %d%s: %s", example, text, score, " ".join(tokens))
-
-
-def write_records(path: str, rows: GroupedRows, max_seq_length: int) -> None:
-    """Writes a TFRecord file, a record for each text, the N of an example one after the other.
-
-    Features: those of `token_rows.write_records`, int64 scalars example and text, and where there are scores the float
-    score.
-    """
-    every = np.arange(len(rows.second_starts))
-    columns = {"example": every // rows.rows_per_example, "text": every % rows.rows_per_example}
-    if "scores" in rows.labels:
-        columns["score"] = np.repeat(rows.labels["scores"], rows.rows_per_example)
-    token_rows.write_records(path, rows.rows, max_seq_length, columns)

@@ -12,6 +12,7 @@ from bert_tf.models.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.similarity import RANKING_SCALE, TRIPLET_MARGIN, BertForSimilarity
 from bert_tf.system.messages import named_by
 from bert_tf.system.text_files import exists
+from bert_tf.tasks.choice.encode import log_examples, write_records
 from bert_tf.tasks.similarity import data, encode, mining, outputs
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer_files import directory_of
@@ -74,7 +75,7 @@ class SimilarityTask(FineTuningTask):
         if run.do_predict:
             self.test_sets = [read("test")]
         if run.do_train:
-            encode.log_examples(self.train_rows, tokenizer, LOGGED_EXAMPLES)
+            log_examples(self.train_rows, tokenizer, LOGGED_EXAMPLES, "text")
 
     def _with_hard_negatives(self, run, pairs: list, is_new: bool) -> list:
         """Pairs with mined negatives. A run that goes on takes those of its beginning."""
@@ -137,9 +138,6 @@ class SimilarityTask(FineTuningTask):
             scale=own.ranking_scale or RANKING_SCALE, margin=own.triplet_margin or TRIPLET_MARGIN, dtype=dtype,
         )  # fmt: skip
 
-    def cost_of_example(self, tokens, flops, model):
-        return tokens * self.train_rows.rows_per_example, flops * self.train_rows.rows_per_example
-
     def training_batches(self, *, batch_size, share, **arguments):
         batches = token_rows.training_batches(self.train_rows, batch_size=batch_size, share=share, **arguments)
         size = self.settings.negatives_batch_size
@@ -153,7 +151,7 @@ class SimilarityTask(FineTuningTask):
         return batches.map(tf.autograph.experimental.do_not_convert(numbered))
 
     def write_records(self, path, rows, max_seq_length):
-        encode.write_records(path, rows, max_seq_length)
+        write_records(path, rows, max_seq_length, "text")
 
     def texts_of(self, examples):
         return list(examples[0].texts)
@@ -162,16 +160,12 @@ class SimilarityTask(FineTuningTask):
         return outputs.evaluate(examples.rows, vectors)
 
     def write_analysis(self, output_dir, examples, vectors, results):
-        if "scores" in examples.rows.labels:
+        if self.is_labelled(examples):
             outputs.write_picture(output_dir, examples.rows.labels["scores"], vectors, results)
 
     def write_predictions(self, output_dir, examples, vectors):
         paths = outputs.write_predictions(output_dir, examples.examples, vectors, self.settings.predictions_csv)
         logging.info("Wrote the cosines of %d pairs to %s.", len(examples.rows), " and ".join(paths))
 
-    def score_predictions(self, output_dir, examples, vectors, step, batch_size):
-        if "scores" not in examples.rows.labels:
-            return
-        logging.info("Step %d, test:", step)
-        results = outputs.evaluate(examples.rows, vectors)
-        run_directory.write_test_results(posixpath.join(output_dir, "test_results.txt"), results, step)
+    def is_labelled(self, examples):
+        return "scores" in examples.rows.labels
