@@ -22,10 +22,14 @@ LENGTHS = (5, 12, 1)
 
 
 def classifier(kind, features="concat_last_four", **arguments):
+    """Or a tagger, whose logits are those of each token."""
     keras.utils.set_random_seed(0)
-    model = BertForSequenceClassification(
-        CONFIG, features=features, model_on_top=kind, size_on_top=12, **{"num_labels": 3, **arguments}
-    )
+    if kind == "tagger":
+        model = baselines.BertFeatureTagger(CONFIG, 3, features, lstm_size=12)
+    else:
+        model = BertForSequenceClassification(
+            CONFIG, features=features, model_on_top=kind, size_on_top=12, **{"num_labels": 3, **arguments}
+        )
     model.build()
     return model
 
@@ -41,21 +45,25 @@ def logits_of(model, inputs, **arguments):
 
 
 @pytest.mark.parametrize(
-    ("kind", "features"), [("bilstm", "last"), ("cnn", "concat_last_four"), *slow(("cnn", "sum_all"))]
+    ("kind", "features"),
+    [("bilstm", "last"), ("cnn", "concat_last_four"), ("tagger", "sum_last_four"), *slow(("cnn", "sum_all"))],
 )
 def test_padding_changes_nothing(kind, features):
+    """The backward LSTM starts at the end of a row, and what comes last counts for what is first."""
     model = classifier(kind, features)
     wide = rows()
     logits = logits_of(model, wide)
-    assert logits.shape == (3, 3)
+    assert logits.shape == ((3, 16, 3) if kind == "tagger" else (3, 3))
     for row, length in enumerate(LENGTHS):
         alone = {name: values[row : row + 1, :length] for name, values in wide.items()}
-        np.testing.assert_allclose(logits_of(model, alone)[0], logits[row], atol=1e-6)
-        np.testing.assert_allclose(logits_of(model, alone["input_ids"])[0], logits[row], atol=1e-6)
+        expected = logits[row, :length] if kind == "tagger" else logits[row]
+        np.testing.assert_allclose(logits_of(model, alone)[0], expected, atol=1e-6)
+        np.testing.assert_allclose(logits_of(model, alone["input_ids"])[0], expected, atol=1e-6)
     changed = {**wide, "input_ids": np.where(wide["input_mask"], wide["input_ids"], 7)}
-    np.testing.assert_allclose(logits_of(model, changed), logits, atol=1e-6)
+    real = wide["input_mask"].astype(bool) if kind == "tagger" else slice(None)
+    np.testing.assert_allclose(logits_of(model, changed)[real], logits[real], atol=1e-6)
     changed["input_ids"][1, 11] = 5 + (changed["input_ids"][1, 11] - 4) % 90
-    assert np.abs(logits_of(model, changed) - logits)[1].max() > 1e-6
+    assert np.abs(logits_of(model, changed) - logits)[1, 0].max() > 1e-6
 
 
 def test_the_layers_of_the_cnn_by_hand():
@@ -74,7 +82,7 @@ def test_the_layers_of_the_cnn_by_hand():
     np.testing.assert_allclose(logits_of(model, inputs)[0], weights @ np.concatenate(found) + bias, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", baselines.TOKEN_READERS)
+@pytest.mark.parametrize("kind", [*baselines.TOKEN_READERS, "tagger"])
 def test_no_gradient_reaches_bert_and_dropout_hangs_on_the_seed(kind):
     model = classifier(kind)
     with tf.GradientTape() as tape:
@@ -83,7 +91,8 @@ def test_no_gradient_reaches_bert_and_dropout_hangs_on_the_seed(kind):
     by_name = dict(zip(map(initialize.checkpoint_name, model.trainable_variables), gradients, strict=True))
     learned = {name for name, gradient in by_name.items() if gradient is not None}
     assert learned == {name for name in by_name if not name.startswith("bert/")}
-    assert TASKS["classification"].other_layer in learned and len(learned) == 2 + 6
+    layer = "tagger/output_weights" if kind == "tagger" else TASKS["classification"].other_layer
+    assert layer in learned and len(learned) == 2 + (2 * 6 if kind == "tagger" else 6)
     one, again, other = (np.asarray(in_training(model, rows(), seed)) for seed in ((1, 2), (1, 2), (1, 3)))
     assert (one == again).all() and (one != other).any()
 

@@ -1,21 +1,14 @@
 """Entity markers from a model directory to an export that takes strings."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
 from helpers.exports import signature_of
-from helpers.paths import GOLDEN
 
 from bert_tf.models.config import BertConfig
-from bert_tf.models.families import config_of_dict
-from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
-from bert_tf.serving.export import export_saved_model
+from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.serving.predictor import Predictor
-from bert_tf.serving.tagger import Tagger
-from bert_tf.tasks.ner import tagging
-from bert_tf.tasks.ner import tags as ner_tags
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "삼성", "전자", "은", "##은", "[", "]", "/", "e1", "a", "b"]
 CONFIG = {"vocab_size": 17, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -66,44 +59,6 @@ def test_other_arguments(directory, texts, message):
     predictor = Predictor(str(directory / "model"))
     with pytest.raises(TypeError, match=message):
         predictor.predict(texts)
-
-
-@pytest.mark.slow  # in small: the classifier above, and text/test_graph_tokenizer.py
-def test_a_tagger_keeps_markers_whole(tmp_path):
-    """In strings and in words, as its export does; a RoBERTa's, whose markers are numbered in a file of their own."""
-    labels = ner_tags.tag_set("iob2", ["PER", "LOC"])
-    shutil.copytree(GOLDEN / "tokenization" / "roberta", tmp_path / "files")
-    vocab_file = tmp_path / "files" / "vocab.json"
-    (tmp_path / "files" / "tokenizer.json").unlink()
-    size = len(json.loads(vocab_file.read_text(encoding="utf-8")))
-    (tmp_path / "files" / "added_tokens.json").write_text(json.dumps({"[E1]": size, "[/E1]": size + 1}))
-    sizes = {"vocab_size": size + 2, "pad_token_id": 1, "type_vocab_size": 1}
-    config = config_of_dict({**CONFIG, "model_type": "roberta", **sizes})
-    model = BertForTokenClassification(config, num_labels=len(labels), labels=labels)
-    model.build()
-    generator = np.random.default_rng(7)
-    for variable in model.trainable_variables:
-        variable.assign(generator.normal(size=variable.shape) * 0.3)
-    path = str(tmp_path / "model")
-    model.save_pretrained(path, vocab_file=str(vocab_file))
-    settings = tagging.TaggingSettings(learned_scheme="iob2").to_json()
-    (tmp_path / "model" / tagging.SETTINGS_FILE).write_text(settings)
-    tagger = Tagger(path)
-    export_saved_model(path, str(tmp_path / "export"), warm_up=False)
-    exported = Tagger(str(tmp_path / "export"))
-    text = "[E1]삼성[/E1]은  a, [E1]"
-    words = ["[E1]", "삼성", "[/E1]", "은", "a", ",", "[E1]"]
-    asked = [text, words, "삼성은", "", "a [E1][/E1]b"]
-    found, others = tagger.predict(asked), exported.predict(asked)
-    assert found[0]["words"] == found[1]["words"] == words
-    assert found[0]["tags"] == found[1]["tags"]
-    assert [text[a:b] for a, b in zip(found[0]["starts"], found[0]["ends"], strict=True)] == words
-    assert found[4]["words"] == ["a", "[E1]", "[/E1]", "b"] and found[4]["starts"] == [0, 2, 6, 11]
-    for one, other in zip(found, others, strict=True):
-        assert [one[name] for name in ("words", "tags", "starts", "ends")] == [
-            other[name] for name in ("words", "tags", "starts", "ends")
-        ]
-        np.testing.assert_allclose(one["scores"], other["scores"], atol=1e-5)
 
 
 def test_any_iterable_of_strings(directory):

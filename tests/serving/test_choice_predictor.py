@@ -88,9 +88,3 @@ def test_what_is_refused(model_dir, export_dir, monkeypatch):
         ChoicePredictor(model_dir, max_seq_length=65)
     with pytest.raises(ValueError, match="max_seq_length=10: the export has a fixed length of 64"):
         ChoicePredictor(export_dir, max_seq_length=10)
-
-
-def test_models_of_other_tasks(tmp_path, model_dir):
-    tagger = save(tmp_path / "tagger", task_models.BertForTokenClassification, num_labels=3)
-    with pytest.raises(ValueError, match="tagger is a BertForTokenClassification: use Tagger"):
-        ChoicePredictor(tagger)

@@ -112,6 +112,7 @@ def test_arguments_of_another_kind(predictor, arguments, message):
 
 def test_a_model_of_another_task_names_who_answers_with_it(predictor, tmp_path):
     models = {"Predictor": predictor.path}
+    no_layer = r"has no output layer for \w+ \(\S*output_weights\): fine-tune it first \(run_"
     for model_class, answerer, arguments in [
         (BertForQuestionAnswering, "QuestionAnswerer", {}),
         (BertForTokenClassification, "Tagger", {"num_labels": 2, "labels": ["O", "B-PER"]}),
@@ -124,7 +125,5 @@ def test_a_model_of_another_task_names_who_answers_with_it(predictor, tmp_path):
     for kind in (Predictor, QuestionAnswerer, Tagger, ChoicePredictor):
         for answerer, path in models.items():
             if answerer != kind.__name__:
-                with pytest.raises(
-                    ValueError, match=f": use {answerer}.$" if answerer else r"fine-tune it first \(run_"
-                ):
+                with pytest.raises(ValueError, match=f": use {answerer}.$" if answerer else no_layer):
                     kind(path)

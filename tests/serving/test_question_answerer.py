@@ -11,7 +11,7 @@ from helpers.progress import show_progress_at_once
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf.models.config import BertConfig
-from bert_tf.models.task_models import BertForQuestionAnswering, BertModel
+from bert_tf.models.task_models import BertForQuestionAnswering
 from bert_tf.serving import predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 
@@ -176,21 +176,9 @@ def test_settings(plain, version_2):
             QuestionAnswerer(plain, **settings)
 
 
-def test_models_that_cannot_answer(tmp_path):
-    keras.utils.set_random_seed(0)
-    encoder = BertModel(BertConfig.from_dict(TINY_CONFIG))
-    encoder.build()
-    (tmp_path / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES), encoding="utf-8")
-    encoder.save_pretrained(str(tmp_path / "encoder"), vocab_file=str(tmp_path / "vocab.txt"), do_lower_case=True)
-    with pytest.raises(
-        ValueError, match=r"encoder has no output layer for squad \(cls/squad/output_weights\): fine-tune it first"
-    ):
-        QuestionAnswerer(str(tmp_path / "encoder"))
+def test_the_original_checkpoint_needs_files_beside_it(tmp_path):
     with pytest.raises((ValueError, FileNotFoundError), match="nothing"):
         QuestionAnswerer(str(tmp_path / "nothing"))
-
-
-def test_the_original_checkpoint_needs_files_beside_it(plain):
     with pytest.raises(ValueError, match=r"vocab.txt"):
         QuestionAnswerer(str(TESTS / "golden" / "model" / "config1"))
 

@@ -159,13 +159,7 @@ def test_what_is_refused(exported, monkeypatch):
         Predictor(export_dir)
 
 
-def test_models_of_other_tasks(tmp_path):
-    classifier = save(tmp_path / "classifier", task_models.BertForSequenceClassification, num_labels=3)
-    with pytest.raises(ValueError, match="classifier is a BertForSequenceClassification: use Predictor"):
-        Tagger(classifier)
-    encoder = save(tmp_path / "encoder", task_models.BertForMaskedLM)
-    with pytest.raises(ValueError, match=r"encoder has no output layer for ner \(output_weights\): fine-tune it first"):
-        Tagger(encoder)
+def test_a_model_that_does_not_say_its_tags(tmp_path):
     unnamed = save(tmp_path / "unnamed", task_models.BertForTokenClassification, num_labels=3)
     with pytest.raises(ValueError, match="unnamed does not list the tags that it has learned"):
         Tagger(unnamed)

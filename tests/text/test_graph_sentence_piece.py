@@ -9,7 +9,7 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 from helpers.odd_texts import odd_texts
-from helpers.op_by_op import op_by_op
+from helpers.op_by_op import assert_graph_equal, op_by_op
 from helpers.paths import GOLDEN
 from helpers.slow import slow
 
@@ -22,20 +22,6 @@ BY_HAND = [
     "\u03a3", "A\u03a3\u0301", "\ufdfa", "\u00bd,", "\u212b\u1e9b\u0323", "\ud55c\uae00", "\u1112\u1161", "[CLS] <pad>",
     "a\x00\x1cb", "  a  b  ",
 ]  # fmt: skip
-
-
-def assert_equal(tokenizer, texts, graph, ties=0) -> None:
-    """`ties`: how many texts may have pieces of equal scores behind an unknown character in another order."""
-    found = graph.tokenize(tf.constant(texts, tf.string))
-    assert all(part.dtype == tf.int32 for part in found)
-    ids, starts, ends = (part.to_list() for part in found)
-    assert graph.encode(tf.constant(texts, tf.string)).to_list() == ids
-    for text, *row in zip(texts, ids, starts, ends, strict=True):
-        expected, offsets = tokenizer.encode_with_offsets(text)
-        if ties and row[0] != expected and sorted(row[0]) == sorted(expected) and tokenizer.unk_id in expected:
-            ties -= 1
-            continue
-        assert row == [expected, [start for start, _ in offsets], [end for _, end in offsets]], repr(text)
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["lower", "cased"])
@@ -53,7 +39,7 @@ def graph(tokenizer):
 def test_golden_and_odd_strings(tokenizer, graph, count):
     with gzip.open(ORACLE / "tokenization.jsonl.gz", "rt", encoding="utf-8") as file:
         golden = [json.loads(line)["text"] for line in file]
-    assert_equal(tokenizer, [*BY_HAND, *golden, *odd_texts(count)], graph, ties=count // 20_000)
+    assert_graph_equal(tokenizer, [*BY_HAND, *golden, *odd_texts(count)], graph, ties=count // 20_000)
 
 
 def test_pieces_of_equal_scores(tokenizer, graph):
@@ -72,7 +58,7 @@ def test_every_code_point(tokenizer, graph, step):
         " ".join(f"{chr(code)} a{chr(code)}b" for code in codes[first : first + 40])
         for first in range(0, len(codes), 40)
     ]
-    assert_equal(tokenizer, texts, graph)
+    assert_graph_equal(tokenizer, texts, graph)
     assert {unicodedata.category(chr(code))[0] for code in codes} == set("CLMNPSZ")
 
 
@@ -101,7 +87,7 @@ def test_other_models(tmp_path):
     assert len(plain) > 1500
     other = trained(tmp_path / "other", map(first.preprocess, plain), vocab_size=3000, character_coverage=0.98)
     with op_by_op():
-        assert_equal(other, [*BY_HAND, *plain], other.to_graph())
+        assert_graph_equal(other, [*BY_HAND, *plain], other.to_graph())
     hangul = trained(tmp_path / "hangul", ["\ud55c\uae00 \uad6d\uc5b4 a b"] * 50, vocab_size=20)
     with pytest.raises(ValueError, match="composed characters .*, which an exported graph can't follow exactly"):
         hangul.to_graph()

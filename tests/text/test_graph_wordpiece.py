@@ -24,7 +24,7 @@ import unicodedata
 
 import pytest
 import tensorflow as tf
-from helpers.op_by_op import op_by_op
+from helpers.op_by_op import assert_graph_equal, op_by_op
 from helpers.slow import slow
 
 from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
@@ -47,22 +47,6 @@ variants = pytest.mark.parametrize(
 def tokenizer_of(path, tokens, mode) -> FullTokenizer:
     path.write_text("".join(token + "\n" for token in tokens), encoding="utf-8")
     return FullTokenizer(str(path), *MODES[mode])
-
-
-def assert_equal(tokenizer, texts, split_unknown=False, graph=None) -> int:
-    """The graph gives the same as the tokenizer for `texts`, str or bytes; returns the number of ids."""
-    graph = graph or tokenizer.to_graph(split_unknown)
-    found = graph.tokenize(tf.constant(texts, tf.string))
-    assert all(part.dtype == tf.int32 for part in found)
-    ids, starts, ends = (part.to_list() for part in found)
-    assert len(ids) == len(texts)
-    assert graph.encode(tf.constant(texts, tf.string)).to_list() == ids
-    for text, *row in zip(texts, ids, starts, ends, strict=True):
-        decoded = text if isinstance(text, str) else text.decode("utf-8", "ignore")
-        expected_ids, offsets = tokenizer.encode_with_offsets(decoded, split_unknown)
-        expected = [expected_ids, [start for start, _ in offsets], [end for _, end in offsets]]
-        assert row == expected, f"{text[:100]!r}"
-    return sum(map(len, ids))
 
 
 @pytest.fixture
@@ -92,7 +76,7 @@ def test_all_golden_strings(golden, english, english_graph, do_lower_case):
             assert ids == record["ids"], record["index"]
             compared += 1
     assert compared == 4000 - 454
-    assert_equal(tokenizer, [record["text"] for record in records], graph=graph)
+    assert_graph_equal(tokenizer, [record["text"] for record in records], graph=graph)
 
 
 @pytest.mark.usefixtures("untraced")
@@ -120,7 +104,7 @@ def test_every_code_point(tmp_path, mode, thinned):
         " ".join(f"{chr(code)} A{chr(code)}B" for code in codes[first : first + 200])
         for first in range(0, len(codes), 200)
     ]
-    assert assert_equal(tokenizer, texts) > 2 * len(codes)
+    assert assert_graph_equal(tokenizer, texts) > 2 * len(codes)
 
 
 SPECIAL = list("ABab.,'#$: \t\n\0\ufffd\u200b\u00ad\u200d\u0130\u03a3\u03c3\u00df\u1e9e\u2260\u212b\ud55c\uae00\u4e00")
@@ -166,7 +150,7 @@ def test_odd_texts_and_vocabularies(tmp_path, mode, split_unknown):
         tokens = odd_vocabulary(rng, basic, texts, size)
         tokens += [*"xY0.", "##a", "##Y", "##xy", "xa", "##.", "[CLS]", "##[UNK]"]
         tokenizer = tokenizer_of(tmp_path / "vocab.txt", tokens, mode)
-        assert assert_equal(tokenizer, [*texts, *pairs], split_unknown) > 4000
+        assert assert_graph_equal(tokenizer, [*texts, *pairs], None, split_unknown) > 4000
 
 
 @pytest.mark.usefixtures("untraced")
@@ -179,7 +163,7 @@ def test_long_words_and_texts(tmp_path, split_unknown):
     letters = "".join(random.Random(1).choices("ab\u00e9", k=100_000))
     texts = [*words, " ".join(words), letters, "a" * 100_000, "a " * 50_000, "\u03a3" * 1000, "\u00e9 " * 50_000]
     graph = tokenizer.to_graph(split_unknown)
-    assert_equal(tokenizer, texts, split_unknown, graph)
+    assert_graph_equal(tokenizer, texts, graph, split_unknown)
     ids = graph.encode(tf.constant(words)).to_list()
     assert ids[0] == [1] + [2] * 199 and ids[1] == ([1] + [2] * 200 if split_unknown else [0])
     assert ids[2] == [3] + [4] * 199 and len(ids[4]) == 200
@@ -191,7 +175,7 @@ def test_invalid_bytes_are_left_out_as_by_python(english, english_graph):
     rng = random.Random(1)
     texts += [bytes(rng.choices([*starts, 0x8F, 0x90, 0x20], k=rng.randrange(3, 12))) for _ in range(5000)]
     texts = [b"x" + text + b"y" if number % 2 else text for number, text in enumerate(texts)]
-    assert_equal(english, texts, graph=english_graph)
+    assert_graph_equal(english, texts, graph=english_graph)
     assert english_graph.encode(tf.constant([b"caf\xc3\xa9 \xff\xfehouse\xc3"])).to_list() == [[7668, 2160]]
     for empty in (english_graph.encode(tf.zeros([0], tf.string)), *english_graph.tokenize(tf.zeros([0], tf.string))):
         assert empty.to_list() == [] and empty.dtype == tf.int32

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import tokenizers
 from helpers.natural_texts import SENTENCES, mixed_texts, shared_texts, word_pieces
-from helpers.op_by_op import op_by_op
+from helpers.op_by_op import assert_graph_equal, op_by_op
 from helpers.paths import GOLDEN
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
@@ -153,9 +153,7 @@ def assert_graph_follows(tokenizer, texts):
         return
     graph = tokenizer.to_graph()  # a method of it holds it only weakly
     with op_by_op():  # traced in test_graph_wordpiece.py
-        ids, starts, ends = (values.to_list() for values in graph.tokenize(tf.constant(texts)))
-    for text, *row in zip(texts, ids, starts, ends, strict=True):
-        assert (row[0], list(zip(*row[1:], strict=True))) == tokenizer.encode_with_offsets(text), text
+        assert_graph_equal(tokenizer, texts, graph)
 
 
 def test_mecab(tmp_path, monkeypatch):

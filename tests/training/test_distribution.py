@@ -141,16 +141,6 @@ def test_multi_worker_too_late(cpus, monkeypatch):
         strategy_of("multi_worker_mirrored")
 
 
-@pytest.mark.slow  # in small: above, and scripts/test_exact_runs.py
-def test_multi_worker_in_time():
-    code = """
-strategy = set_up(distribution_strategy="multi_worker_mirrored")
-print(type(strategy).__name__, strategy.num_replicas_in_sync)
-"""
-    process = run_python(SET_UP + code, TF_CONFIG=ONE_WORKER)
-    assert process.stdout.split() == ["CollectiveAllReduceStrategy", "1"], process.stderr
-
-
 def test_logical_cpu_devices_in_time_and_too_late():
     process = run_python(
         SET_UP

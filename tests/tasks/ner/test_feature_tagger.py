@@ -1,14 +1,11 @@
 """BiLSTMs on the outputs of a frozen BERT, and the settings saved with a trained tagger."""
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-from helpers.dropped import in_training
 from helpers.tiny import TINY_CONFIG
 from keras import ops
 
-from bert_tf.models import baselines, initialize
+from bert_tf.models import baselines
 from bert_tf.models.baselines import BertFeatureTagger
 from bert_tf.models.config import BertConfig
 from bert_tf.tasks.ner import outputs as ner_outputs
@@ -35,49 +32,6 @@ def test_which_layers_are_taken():
     assert values["sum_all"].tolist() == [11111.0] * 3
     assert values["embeddings"].tolist() == [7.0] * 3
     assert values["concat_last_four"].tolist() == [10.0] * 3 + [100.0] * 3 + [1000.0] * 3 + [10000.0] * 3
-
-
-def test_padding_changes_nothing():
-    """The backward LSTM starts at the end of a row: wider batches give the same logits."""
-    keras.utils.set_random_seed(0)
-    model = BertFeatureTagger(CONFIG, 3, "sum_last_four", lstm_size=8)
-    model.build()
-    wide = features_of([5, 12, 1], 16)
-    logits = ops.convert_to_numpy(model(wide))
-    assert logits.shape == (3, 16, 3)
-    for row, length in enumerate((5, 12, 1)):
-        alone = {name: values[row : row + 1, :length] for name, values in wide.items()}
-        np.testing.assert_allclose(ops.convert_to_numpy(model(alone))[0], logits[row, :length], atol=1e-5)
-    # The words after a word count, too.
-    changed = {**wide, "input_ids": wide["input_ids"].copy()}
-    changed["input_ids"][1, 11] += 1 if changed["input_ids"][1, 11] < 99 else -1
-    assert np.abs(ops.convert_to_numpy(model(changed))[1, 0] - logits[1, 0]).max() > 1e-6
-
-
-def test_no_gradient_reaches_bert():
-    model = BertFeatureTagger(CONFIG, 3, "concat_last_four", lstm_size=8)
-    model.build()
-    features = features_of([5, 12], 16)
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(in_training(model, features) ** 2)
-    gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
-    by_name = dict(zip(map(initialize.checkpoint_name, model.trainable_variables), gradients, strict=True))
-    learned = {name for name, gradient in by_name.items() if gradient is not None}
-    assert learned and not any(name.startswith("bert/") for name in learned)
-    assert {name for name in by_name if not name.startswith("bert/")} == learned
-    assert {"tagger/output_weights", "tagger/output_bias"} < learned and len(learned) == 2 + 2 * 2 * 3
-
-
-def test_dropout_hangs_on_the_seed():
-    model = BertFeatureTagger(CONFIG, 3, "last", lstm_size=8, lstm_layers=1)
-    model.build()
-    features = features_of([9], 9)
-
-    def logits(*seed):
-        return ops.convert_to_numpy(in_training(model, features, seed))
-
-    assert (logits(1, 2) == logits(1, 2)).all() and (logits(1, 2) != logits(1, 3)).any()
-    assert (ops.convert_to_numpy(model(features)) == ops.convert_to_numpy(model(features))).all()
 
 
 def test_save_and_load(tmp_path):
