@@ -24,20 +24,18 @@ from bert_tf.serving.embedder import Embedder
 
 TEXTS = ["A man eats food.", "김철수는 서울에 산다, hello there!"]
 LABELS = {"num_labels": 3, "labels": ["가", "나", "다"]}
-# Head -> our class, transformers' class, arguments, our outputs in the order of theirs; None: the model's only one.
+# Head -> our class, transformers' class, arguments.
 HEADS = {
-    "encoder": (task_models.BertModel, "AutoModel", {}, ("sequence_output", "pooled_output")),
-    "masked": (task_models.BertForMaskedLM, "AutoModelForMaskedLM", {}, None),
-    "classifier": (task_models.BertForSequenceClassification, "AutoModelForSequenceClassification", LABELS, None),
-    "tagger": (task_models.BertForTokenClassification, "AutoModelForTokenClassification", LABELS, None),
-    "questions": (
-        task_models.BertForQuestionAnswering, "AutoModelForQuestionAnswering", {}, ("start_logits", "end_logits")),
-    "choice": (task_models.BertForMultipleChoice, "AutoModelForMultipleChoice", {}, None),
-    "pretraining": (
-        task_models.BertForPreTraining, "AutoModelForPreTraining", {}, ("masked_lm_logits", "next_sentence_logits")),
-    "next": (task_models.BertForNextSentencePrediction, "AutoModelForNextSentencePrediction", {}, None),
-    "discriminator": (ElectraDiscriminator, "AutoModelForPreTraining", {}, None),
-}  # fmt: skip
+    "encoder": (task_models.BertModel, "AutoModel", {}),
+    "masked": (task_models.BertForMaskedLM, "AutoModelForMaskedLM", {}),
+    "classifier": (task_models.BertForSequenceClassification, "AutoModelForSequenceClassification", LABELS),
+    "tagger": (task_models.BertForTokenClassification, "AutoModelForTokenClassification", LABELS),
+    "questions": (task_models.BertForQuestionAnswering, "AutoModelForQuestionAnswering", {}),
+    "choice": (task_models.BertForMultipleChoice, "AutoModelForMultipleChoice", {}),
+    "pretraining": (task_models.BertForPreTraining, "AutoModelForPreTraining", {}),
+    "next": (task_models.BertForNextSentencePrediction, "AutoModelForNextSentencePrediction", {}),
+    "discriminator": (ElectraDiscriminator, "AutoModelForPreTraining", {}),
+}
 USUAL = ("encoder", "masked", "classifier", "tagger", "questions", "choice")
 OF_FAMILY = {"bert": ("pretraining", "next"), "albert": ("pretraining",), "electra": ("discriminator",)}
 CASES = [(family, head) for family in descendants.NAMES for head in (*USUAL, *OF_FAMILY.get(family, ()))]
@@ -73,7 +71,7 @@ def library(monkeypatch, tmp_path):
     return transformers
 
 
-def outputs_of_theirs(library, folder: pathlib.Path, auto_class: str, choices: bool) -> list[np.ndarray]:
+def outputs_of_theirs(library, folder: pathlib.Path, auto_class: str, choices: bool) -> dict[str, np.ndarray]:
     import torch
 
     with without_a_word():
@@ -83,12 +81,12 @@ def outputs_of_theirs(library, folder: pathlib.Path, auto_class: str, choices: b
         with torch.no_grad():
             outputs = model(**{name: value[None] if choices else value for name, value in inputs.items()})
     assert type(model).__name__ == model.config.architectures[0]
-    return [value.numpy() for value in outputs.values()]
+    return {name: value.numpy() for name, value in outputs.items()}
 
 
 @pytest.mark.parametrize(("family", "head"), [*AT_ONCE, *slow(*(case for case in CASES if case not in AT_ONCE))])
 def test_transformers_opens_it_without_a_word(library, tmp_path, family, head):
-    model_class, auto_class, arguments, names = HEADS[head]
+    model_class, auto_class, arguments = HEADS[head]
     folder = tmp_path / "model"
     descendants.save_model(folder, family, model_class, format="huggingface", **arguments)
     expected = outputs_of_theirs(library, folder, auto_class, head == "choice")
@@ -100,11 +98,10 @@ def test_transformers_opens_it_without_a_word(library, tmp_path, family, head):
     if head == "pretraining":
         inputs["masked_lm_positions"] = np.arange(mask.shape[1])[None].repeat(2, 0)
     found = model(inputs)
-    found = [found] if names is None else [found[name] for name in names]
-    if head == "encoder" and not model.config.has_pooler:  # theirs, if there is one, is tanh of the first token
-        found[1:] = [np.tanh(found[1])] * (len(expected) - 1)
-    assert len(found) == len(expected)
-    for ours, theirs in zip(map(np.asarray, found), expected, strict=True):
+    for name, theirs in expected.items():
+        ours = np.asarray(getattr(found, name))
+        if name == "pooler_output" and not model.config.has_pooler:  # theirs is tanh of the first token
+            ours = np.tanh(ours)
         by_token = ours.shape[:2] == mask.shape
         np.testing.assert_allclose(ours[mask] if by_token else ours, theirs[mask] if by_token else theirs, atol=1e-4)
     if arguments:
@@ -145,7 +142,7 @@ def test_sentence_transformers_opens_it_without_a_word(library, tmp_path, family
 @pytest.mark.parametrize("head", ["classifier", *slow("encoder", "questions", "next")])
 def test_the_hub_understands_the_card(tmp_path, head):
     huggingface_hub = pytest.importorskip("huggingface_hub")
-    model_class, auto_class, arguments, _ = HEADS[head]
+    model_class, auto_class, arguments = HEADS[head]
     descendants.save_model(tmp_path / "model", "bert", model_class, format="huggingface", **arguments)
     with without_a_word():
         card = huggingface_hub.ModelCard.load(tmp_path / "model" / "README.md")

@@ -149,10 +149,8 @@ IDS, ONES = np.array([[5, 6, 7], [5, 6, 0]]), np.ones((2, 3), int)
 
 @pytest.mark.parametrize(("given", "message"), [
     ({"input_ids": IDS, "input_mask": ONES[0]}, r"^input_mask must have the shape .*, \(2, 3\), not \(3,\)"),
-    ({"input_ids": IDS, "input_mask": np.ones((2, 3, 2))}, r"^input_mask must have the shape of input_ids"),
     ({"input_ids": IDS, "segment_ids": 0 * ONES[0]}, r"^segment_ids must have the shape of input_ids"),
     ({"input_ids": IDS, "position_ids": ONES[:, :1]}, r"^position_ids must have the shape of input_ids"),
-    ({"input_ids": IDS.astype("float32")}, "^input_ids must be whole numbers, not float32: give them as int32"),
     ({"input_ids": [[5, 6], [5]]}, "^input_ids has rows of different lengths: pad them"),
     ({"input_ids": 5}, "^input_ids must be an array of ids, not a int"),
     ({"input_ids": [IDS, ONES]}, "^input_ids must be an array of ids, not a list; several inputs are a dict"),

@@ -162,6 +162,7 @@ def test_labels_that_do_not_fit(name, labels, message):
     ({"input_ids": tf.sparse.from_dense(IDS)}, "^input_ids must be an array, not a SparseTensor: pad its rows, as tok"),
     ({"input_ids": IDS[0], "input_mask": None, "segment_ids": None},
      r"^input_ids must be \[batch, sequence\]; got shape \(6,\)"),
+    ({"input_ids": IDS.astype("float32")}, "^input_ids must be whole numbers, not float32: give them as int32"),
     ({"input_ids": IDS[:0]}, r"^input_ids has no tokens: its shape is \(0, 6\)"),
     ({"input_mask": np.ones_like(IDS).T}, r"^input_mask must have the shape of input_ids, \(4, 6\), not \(6, 4\)"),
     ({"input_mask": 2 * np.ones_like(IDS)}, "^input_mask must be 1 for tokens and 0 for padding, not 2"),

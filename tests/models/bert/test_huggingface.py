@@ -13,7 +13,7 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import config_files, read_config, read_model_files
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.huggingface_layouts import LAYOUTS
-from bert_tf.models.task_models import BertForPreTraining, BertModel
+from bert_tf.models.task_models import BertModel
 from bert_tf.models.variable_names import expected_shapes
 from bert_tf.text.wordpiece import FullTokenizer
 
@@ -216,19 +216,11 @@ INPUTS = {
     "segment_ids": (np.arange(11) > 5)[None, None].repeat(3, 0).repeat(2, 1).astype(np.int64),
 }
 
-ARCHITECTURES = {
-    "BertModel": BertModel,
-    "BertForPreTraining": BertForPreTraining,
-    "BertForMaskedLM": task_models.BertForMaskedLM,
-    "BertForNextSentencePrediction": task_models.BertForNextSentencePrediction,
-    "BertForSequenceClassification": task_models.BertForSequenceClassification,
-    "BertForQuestionAnswering": task_models.BertForQuestionAnswering,
-    "BertForTokenClassification": task_models.BertForTokenClassification,
-    "BertForMultipleChoice": task_models.BertForMultipleChoice,
-}
 
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ["BertModel", *(f"BertFor{head}" for head in (
+    "PreTraining", "MaskedLM", "NextSentencePrediction", "SequenceClassification", "QuestionAnswering",
+    "TokenClassification", "MultipleChoice",
+))])  # fmt: skip
 def test_outputs_equal_transformers_and_round_trip(transformers, tmp_path, architecture):
     """Their model -> our model: the same outputs. -> their format: the same bytes, read by them."""
     import torch
@@ -244,29 +236,18 @@ def test_outputs_equal_transformers_and_round_trip(transformers, tmp_path, archi
             parameter.normal_(0, 0.2)
     theirs.save_pretrained(tmp_path / "theirs")
 
-    ours = pretrained.from_pretrained(ARCHITECTURES[architecture], str(tmp_path / "theirs"))
+    ours = pretrained.from_pretrained(getattr(task_models, architecture), str(tmp_path / "theirs"))
     choices = architecture == "BertForMultipleChoice"
     inputs = {name: value if choices else value[:, 0] for name, value in INPUTS.items()}
-    arguments = {
-        "input_ids": torch.from_numpy(np.ascontiguousarray(inputs["input_ids"])),
-        "attention_mask": torch.from_numpy(np.ascontiguousarray(inputs["input_mask"])),
-        "token_type_ids": torch.from_numpy(np.ascontiguousarray(inputs["segment_ids"])),
-    }
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    arguments = {name: torch.tensor(value) for name, value in zip(names, inputs.values(), strict=True)}
     with torch.no_grad():
         expected = theirs(**arguments)
     if architecture == "BertForPreTraining":
         inputs["masked_lm_positions"] = np.arange(11)[None].repeat(3, 0)
     actual = ours(inputs)
-    if architecture == "BertModel":
-        pairs = [(actual["sequence_output"], expected[0]), (actual["pooled_output"], expected[1])]
-    elif architecture == "BertForPreTraining":
-        pairs = [(actual["masked_lm_logits"], expected[0]), (actual["next_sentence_logits"], expected[1])]
-    elif architecture == "BertForQuestionAnswering":
-        pairs = [(actual["start_logits"], expected[0]), (actual["end_logits"], expected[1])]
-    else:
-        pairs = [(actual, expected[0])]
-    for value, reference in pairs:
-        np.testing.assert_allclose(np.asarray(value), reference.numpy(), atol=2e-5, rtol=2e-5)
+    for name, reference in expected.items():
+        np.testing.assert_allclose(getattr(actual, name), reference.numpy(), atol=2e-5, rtol=2e-5, err_msg=name)
 
     pretrained.save_pretrained(ours, str(tmp_path / "back"), format="huggingface")
     before = safetensors.numpy.load_file(tmp_path / "theirs" / "model.safetensors")
@@ -277,8 +258,8 @@ def test_outputs_equal_transformers_and_round_trip(transformers, tmp_path, archi
     again = their_class.from_pretrained(tmp_path / "back").eval()
     with torch.no_grad():
         outputs = again(**arguments)
-    for number in range(len(pairs)):
-        np.testing.assert_allclose(outputs[number].numpy(), expected[number].numpy(), atol=1e-6)
+    for name, reference in expected.items():
+        np.testing.assert_allclose(outputs[name].numpy(), reference.numpy(), atol=1e-6)
     assert type(again.config) is transformers.BertConfig and again.config.hidden_act == "gelu"
     assert again.config.layer_norm_eps == 1e-7
 
