@@ -203,6 +203,12 @@ CASES = {
         ("--train_file: *line 4: *label*'7'*", {"choices.csv": CHOICES + "x,y,z,7\n"}, CHOOSE),
         ("--train_file: *line 4: 2 columns, but line 1 has 4", {"choices.csv": CHOICES + "x,y\n"}, CHOOSE),
         ("--output_dir=*is a file", {"choices.csv": CHOICES}, CHOOSE | {"output_dir": "choices.csv"}),
+        ("--do_predict needs --test_file", {"choices.csv": CHOICES}, CHOOSE | {"do_predict": True}),
+        ("--context needs --choices beside it; without", {"choices.csv": CHOICES}, CHOOSE | {"choices": None}),
+        ("--choices needs --context beside it; without", {"choices.csv": CHOICES}, CHOOSE | {"context": None}),
+        ("--label needs --context and --choices", {"choices.csv": CHOICES},
+         CHOOSE | {"context": None, "choices": None}),
+        ("--first_label=AB must be a number or one letter", {"choices.csv": CHOICES}, CHOOSE | {"first_label": "AB"}),
     ],
     "run_similarity": [
         *models("init_checkpoint", COMPARE),

@@ -42,10 +42,7 @@ def folder(tmp_path_factory):
     (folder / "rte").mkdir()
     rows = "".join(f"{number}\tw1 w2\tw3\t{('not_', '')[number % 2]}entailment\n" for number in range(16))
     (folder / "rte" / "train.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows)
-    (folder / "qnli").mkdir()
-    (folder / "qnli" / "train.tsv").write_text(f"index\tquestion\tsentence\tlabel\n{rows}")
     write_marked(folder / "marked")
-    write_table(folder / "unknown.tsv", 3, 0, lambda number: "abx"[number])
     write_xnli(folder / "xnli")
     return folder
 
@@ -122,7 +119,6 @@ def cases_of(folder) -> tuple[dict, dict]:
         "nothing to do": ({**train, "do_train": False}, "--do_train*--do_eval*--do_predict"),
         "nothing to predict with": ({**predict, "vocab_file": folder / "vocab.txt"},
                                     "--output_dir*no checkpoint*--init_checkpoint"),
-        "random output layer": ({**predict, **encoder}, "/encoder*no output layer"),
         "no data_dir": ({**encoder, **short, "task_name": "rte", "do_train": True}, "--task_name=rte*--data_dir"),
         "no text": ({**encoder, **short, "task_name": "custom", "do_train": True}, "--text_a"),
         "no label": ({**train, "label": None}, "--label"),
@@ -132,24 +128,14 @@ def cases_of(folder) -> tuple[dict, dict]:
         "no training set": ({**rte, "task_name": "ax", "data_dir": folder}, "--do_train*ax has no train set"),
         "seeds without training": ({**predict, "num_seeds": 2, "output_dir": out / "patience"},
                                    "--num_seeds is for training: give --do_train"),
-        "unknown label": ({**train, "dev_file": folder / "unknown.tsv", "do_eval": True},
-                          "unknown.tsv, line 4*'x'*'a', 'b'"),
-        "other labels": ({**train, "labels": "b,a", "output_dir": out / "patience"}, "--output_dir*labels"),
         "no best model": ({**predict, "use_best_model": True, "output_dir": out / "markers"},
                           "--use_best_model*markers/best_model"),
         "batch": ({**train, "train_batch_size": 9, "gradient_accumulation_steps": 2},
                   "--train_batch_size=9*--gradient_accumulation_steps=2"),
         "eval batch": ({**train, "eval_batch_size": 3, "distribution_strategy": "mirrored"},
                        "--eval_batch_size=3*2 replicas"),
-        "no step": ({**train, "train_batch_size": 100, "num_train_epochs": 1},
-                    "40 training examples*--train_batch_size=100*less than one step"),
-        "another task's directory": (
-            {**rte, "task_name": "QNLI", "data_dir": folder / "qnli", "output_dir": out / "no dev file"},
-            "--output_dir*--task_name=RTE*QNLI*--init_checkpoint=",
-        ),
         "columns of one's own": ({**rte, "regression": True},
                                  "--regression is for --task_name=custom*RTE has its own files"),
-        "no dev file named": ({**train, "dev_file": None, "do_eval": True}, "--do_eval*--dev_file"),
         "part of a submission": (submission, "mnli/test_matched.tsv has 10 examples*MNLI-m.tsv needs 9796"),
         "submission of another task": ({**submission, "task_name": "XNLI", "data_dir": folder / "xnli"},
                                        "--glue_submission is for --task_name=ax, cola, mnli,*not for XNLI"),
@@ -161,8 +147,6 @@ def cases_of(folder) -> tuple[dict, dict]:
         ),
         "submission into a file": ({**submission, "glue_submission": folder / "train.tsv"},
                                    "--glue_submission=*train.tsv is a file"),
-        "no such class": ({**rte, "class_weights": "entailment=2,seldom=3"},
-                          "no such label: seldom. The labels are entailment, not_entailment"),
     }  # fmt: skip
     return done, refused
 

@@ -123,18 +123,13 @@ def cases_of(folder) -> tuple[dict, dict]:
                      "repair_tags": True},
     }  # fmt: skip
     refused = {
-        "no dev file": ({**training, "dev_file": None}, "--do_eval needs --dev_file"),
         "no test file": ({**training, "do_predict": True}, "--do_predict needs --test_file"),
         "lstm without features": ({**training, "lstm_size": 8},
                                   "--lstm_size is for the feature-based way: give --features"),
         "wrong scheme": ({**training, "tag_scheme": "iob2"}, "--train_file: *train.conll*fits --tag_scheme=iob1."),
-        "two test files": ({**predict, "test_file": f"{folder}/test.conll,{folder}/test.conll"}, "2 files; give one"),
-        "too long": ({**training, "max_seq_length": 64}, "--max_seq_length=64 is more than max_position_embeddings=32"),
         "not frozen": ({**predict, "features": "last"}, "--features=last contradicts *which was trained with None"),
         "entities by a plain model": ({**predict, "init_checkpoint": out / "plain"},
                                       "--tag_scheme=bioes contradicts *trained on tags of the kind plain"),
-        "klue by words": ({**training, "metric": "klue"},
-                          "--metric=klue scores characters: --dev_file must have a character a line, and has words."),
         "damaged settings": ({**predict, "init_checkpoint": folder / "damaged"},
                              "--init_checkpoint: *token_classification.json is not a JSON object but list"),
     }  # fmt: skip

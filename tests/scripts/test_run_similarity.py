@@ -92,23 +92,15 @@ def cases_of(folder) -> tuple[dict, dict]:
         "margin": ({**triplets, "triplet_margin": -1}, "--triplet_margin=-1 must be more than 0."),
         "negatives of scores": ({**scored, "loss": "cosine", "negatives_batch_size": 4},
                                 "--negatives_batch_size is for --loss=ranking; this is --loss=cosine."),
-        "negatives of a file with scores": ({**scored, "negatives_batch_size": 4},
-                                            "--negatives_batch_size is for --loss=ranking; this is"),
-        "negatives": ({**triplets, "negatives_batch_size": 5},
-                      "--negatives_batch_size=5: a device computes 16 examples at once, which can't be divided"),
         "range": ({**scored, "score_range": "5,0"}, "--score_range=5,0 must be two numbers, the lower one first"),
         "one column": ({**pairs, "text_b": ""}, "--text_a and --text_b: name both columns"),
         "score alone": ({**scored, "score": "score"}, "--score needs --text_a and --text_b beside it."),
-        "no dev file": ({**triplets, "dev_file": None}, "--do_eval needs --dev_file."),
-        "too long": ({**triplets, "max_seq_length": 64}, "--max_seq_length=64 is more than max_position_embeddings=24"),
         "mined triplets": ({**triplets, "mine_hard_negatives": 1},
                            "--mine_hard_negatives is for pairs that belong together, and --train_file has a third tex"),
         "mined by nothing": ({**pairs, "init_checkpoint": None, "bert_config_file": folder / "encoder/bert_config.json",
                               "vocab_file": folder / "vocab.txt", "mine_hard_negatives": 1},
                              "--mine_hard_negatives needs a model that finds them: give --init_checkpoint."),
         "margin of nothing": ({**pairs, "negatives_margin": 0.1}, "--negatives_margin is for --mine_hard_negatives."),
-        "alone": ({**pairs, "train_batch_size": 1},
-                  "--loss=ranking needs other examples as negatives: --train_batch_size is too small."),
     }  # fmt: skip
     return done, refused
 

@@ -15,7 +15,6 @@ from helpers.script_cases import arguments_of, assert_refused, results_of, run_a
 from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import QuestionAnswerer
-from bert_tf.models.config import BertConfig
 from bert_tf.tasks.squad import outputs as squad_outputs
 from bert_tf.tasks.squad.data import read_squad_examples
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
@@ -57,10 +56,6 @@ def folder(tmp_path_factory):
     write_questions(folder / "train1.json", 24, 2, version_2=False, broken=(3, 4))
     write_questions(folder / "further1.json", 8, 3, version_2=False)
     write_questions(folder / "dev1.json", 11, 4, version_2=False)
-    (folder / "no.json").write_text('{"data": [{"title": "t"}]}')
-    empty = [{"context": "", "qas": [{"id": "1", "question": "?"}]}]
-    (folder / "empty.json").write_text(json.dumps({"data": [{"paragraphs": empty}]}))
-    BertConfig.from_dict({**ONE_LAYER, "hidden_size": 64}).save(str(folder / "larger.json"))
     golden = TESTS / "golden"
     for name in ("uncased_L-12_H-768_A-12", "damaged"):
         (folder / name).mkdir()
@@ -114,11 +109,8 @@ def cases_of(folder) -> tuple[dict, dict]:
                       "answer_from": "offsets"},
     }  # fmt: skip
     refused = {
-        "no lstm": ({**predict, "lstm_on_top": True}, "--lstm_on_top needs --do_train"),
         "no predict file": ({**predict, "predict_file": ""}, "--do_predict needs --predict_file"),
         "no dev file": ({**training, "dev_file": None}, "--do_eval needs --dev_file"),
-        "too long": ({**training, "max_seq_length": 64}, "--max_seq_length=64*max_position_embeddings=32"),
-        "no room": ({**training, "max_query_length": 29}, "max_seq_length=32 must*max_query_length=29"),
         "casing": (
             {
                 **original, "predict_file": files["v1.1"], "do_lower_case": False,
@@ -132,12 +124,6 @@ def cases_of(folder) -> tuple[dict, dict]:
             "--answer_from=words splits contexts at spaces*--answer_from=offsets",
         ),
         "random layer": ({**predict, "init_checkpoint": folder / "encoder"}, "/encoder*no output layer*--do_train"),
-        "no text": ({**predict, "predict_file": folder / "empty.json"},
-                    "--predict_file*empty.json has no context with any text"),
-        "no answers": ({**training, "dev_file": folder / "empty.json"}, "--dev_file*empty.json"),
-        "another size": ({**training, "bert_config_file": folder / "larger.json"},
-                         "--init_checkpoint: *encoder*does not have the size of*larger.json*[100, 32] there, [100, 64"),
-        "another vocabulary": ({**training, "vocab_file": folder / "train.json"}, "--vocab_file: *train.json"),
         "damaged settings": ({**predict, "init_checkpoint": folder / "damaged"},
                              "--init_checkpoint: *question_answering.json"),
     }  # fmt: skip
