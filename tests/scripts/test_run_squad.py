@@ -56,6 +56,7 @@ def folder(tmp_path_factory):
     write_questions(folder / "train1.json", 24, 2, version_2=False, broken=(3, 4))
     write_questions(folder / "further1.json", 8, 3, version_2=False)
     write_questions(folder / "dev1.json", 11, 4, version_2=False)
+    (folder / "no.json").write_text('{"data": [{"title": "t"}]}')
     golden = TESTS / "golden"
     for name in ("uncased_L-12_H-768_A-12", "damaged"):
         (folder / name).mkdir()
