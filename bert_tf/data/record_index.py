@@ -18,19 +18,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.data import record_files
 from bert_tf.data.order import permutation
-from bert_tf.data.record_files import (
-    FRAME_BYTES,
-    MAGIC,
-    RECORDS_PER_BLOCK,
-    Features,
-    RecordError,
-    check_first_records,
-    first_payload,
-    is_gzip,
-    read_records,
-    with_advice,
-)
+from bert_tf.data.record_files import RECORDS_PER_BLOCK
 from bert_tf.system.atomic import arrays_as_bytes, load_arrays, save_arrays
 from bert_tf.system.cores import in_threads
 from bert_tf.system.example_bytes import is_frame_head
@@ -99,7 +89,7 @@ class RecordIndex:
 
         def read(number: int, offset: int) -> tuple[str, tuple[int, bytes]]:
             name = self.files[number]
-            return name, (offset, first_payload(name, self.file_sizes[number], offset))
+            return name, (offset, record_files.first_payload(name, self.file_sizes[number], offset))
 
         first = np.unique(self.file_number, return_index=True)[1]
         return dict(in_threads(read, self.file_number[first].tolist(), self.byte_offset[first].tolist()))
@@ -147,10 +137,10 @@ def _written_blocks(record_file: str, size: int) -> _FileBlocks | None:
         (sizes, counts), compressed = stored["blocks"][:2].astype(np.int64), bool(stored["compressed"])
         if sizes.sum() != size:
             problem = f"is of a file of {sizes.sum()} bytes, which now has {size}"
-        elif (sizes > FRAME_BYTES).all() and (counts >= 1).all() and (counts <= RECORDS_PER_BLOCK).all():
+        elif (sizes > record_files.FRAME_BYTES).all() and (counts >= 1).all() and (counts <= RECORDS_PER_BLOCK).all():
             offsets = np.cumsum(sizes) - sizes
             head = b"" if not size else _head_at(record_file, int(offsets[-1]))
-            if not size or (head[:3] == MAGIC if compressed else is_frame_head(head)):
+            if not size or (head[:3] == record_files.MAGIC if compressed else is_frame_head(head)):
                 return np.stack([offsets, counts], axis=1), 0, compressed
             problem = "is of another file of this size"
     logging.warning("%s %s: reading all of %s", index_path(record_file), problem, record_file)
@@ -168,7 +158,7 @@ def _head_at(name: str, offset: int) -> bytes:
 
 def index_records(
     files: str | Sequence[str],
-    features: Features | None,
+    features: record_files.Features | None,
     *,
     skip_corrupt_records: bool = False,
     verify: bool = False,
@@ -197,7 +187,7 @@ def index_records(
     stats = in_threads(tf.io.gfile.stat, files)
     for name, stat in zip(files, stats, strict=True):
         if stat.is_directory:
-            raise RecordError(f"{name} is a directory, not a TFRecord file")
+            raise record_files.RecordError(f"{name} is a directory, not a TFRecord file")
     sizes, times = [int(stat.length) for stat in stats], [int(stat.mtime_nsec) for stat in stats]
     state = [skip_corrupt_records, verify, [*zip(files, sizes, times, strict=True)]]
     key = json.dumps([_CACHE_VERSION, RECORDS_PER_BLOCK, *state])
@@ -218,7 +208,7 @@ def index_records(
     index = RecordIndex(files, sizes, times, skipped, tuple(map(bool, compressed)), *found["blocks"].T)
     _check_found(index)
     if features is not None:
-        check_first_records(index.first_payloads(), features)
+        record_files.check_first_records(index.first_payloads(), features)
     return index
 
 
@@ -230,7 +220,7 @@ def _check_found(index: RecordIndex) -> None:
             logging.warning("%s: skipped %d corrupt or truncated records (--skip_corrupt_records)", name, skipped)
     if not index.total_records:
         shown = ", ".join(files[:5]) + (f" and {len(files) - 5} more" if len(files) > 5 else "")
-        raise RecordError(f"no records in {shown}")
+        raise record_files.RecordError(f"no records in {shown}")
     if empty := sorted(set(range(len(files))) - set(index.file_number.tolist())):
         logging.warning("%d of %d files have no records, the first of them %s", len(empty), len(files), files[empty[0]])
     logging.info("%d records in %d files, %.1f MB", index.total_records, len(files), sum(index.file_sizes) / 1e6)
@@ -260,10 +250,10 @@ def _scan_files(
 
 
 def _scan_file(name: str, size: int, skip_corrupt_records: bool, progress: Callable[[int], object]) -> _FileBlocks:
-    compressed, blocks, skipped = size > 0 and is_gzip(name), [], 0
-    for stretch in read_records(name, size, most=RECORDS_PER_BLOCK):
+    compressed, blocks, skipped = size > 0 and record_files.is_gzip(name), [], 0
+    for stretch in record_files.read_records(name, size, most=RECORDS_PER_BLOCK):
         if stretch.damage and not skip_corrupt_records:
-            raise RecordError(with_advice(stretch.damage))
+            raise record_files.RecordError(record_files.with_advice(stretch.damage))
         if stretch.damage:
             logging.warning("%s; skipped %d of %d bytes", stretch.damage, stretch.end - stretch.begin, size)
             skipped += 1
@@ -300,9 +290,9 @@ def window_reader(index: RecordIndex):
     def read_gzip(name, member):
         # A last value that is no bytes, so that NumPy treats them as bytes of any length.
         name = name.decode()
-        (stretch,) = itertools.islice(read_records(name, size_of(name), int(member)), 1)
+        (stretch,) = itertools.islice(record_files.read_records(name, size_of(name), int(member)), 1)
         if stretch.damage:
-            raise RecordError(stretch.damage)
+            raise record_files.RecordError(stretch.damage)
         return np.array([*stretch.payloads, None], object)[:-1]
 
     def block(name, offset, count, compressed):

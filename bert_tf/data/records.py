@@ -20,16 +20,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.data import record_files
 from bert_tf.data.order import WHOLE, Share, parts_of_batches
-from bert_tf.data.record_files import (
-    ELECTRA,
-    FRAME_BYTES,
-    OTHER_ROW,
-    Features,
-    RecordError,
-    read_records,
-    record_problem,
-)
 from bert_tf.data.record_files import Feature as Feature  # for users, to whom this module is `bert_tf.records`
 from bert_tf.data.record_files import pretraining_features as pretraining_features
 from bert_tf.data.record_index import RecordIndex, shuffled_windows, window_reader
@@ -53,7 +45,7 @@ Preparation = Callable[[dict[str, tf.Tensor], tf.Tensor, tf.Tensor], dict[str, t
 # --- What is wrong with a batch ---------------------------------------------------------------------------------------
 
 
-def explain_record_error(error: Exception, index: RecordIndex, features: Features) -> str | None:
+def explain_record_error(error: Exception, index: RecordIndex, features: record_files.Features) -> str | None:
     """Which record made a batch unreadable, and its problem; None if `error` is not about records.
 
     The files were intact when they were indexed, so either a file has changed since, or a record other than its file's
@@ -68,28 +60,28 @@ def explain_record_error(error: Exception, index: RecordIndex, features: Feature
             return f"{name} no longer exists; it existed when it was indexed"
         if (stat.length, stat.mtime_nsec) != (size, time):
             return f"{name} has changed since it was indexed ({size} bytes then, {stat.length} now)"
-    of_records = ("ParseExample", "RecordError", _TOO_LONG, OTHER_ROW, _OUT_OF_RANGE, _OTHER_TOTAL)
+    of_records = ("ParseExample", "RecordError", _TOO_LONG, record_files.OTHER_ROW, _OUT_OF_RANGE, _OTHER_TOTAL)
     if not isinstance(error, tf.errors.DataLossError) and not any(mark in str(error) for mark in of_records):
         return None
     logging.info("a batch could not be read; looking for the record in %d files", len(index.files))
     with progress_bar(total=sum(index.file_sizes), desc="looking for the record", unit="B", delay=2) as progress:
         files = zip(index.files, index.file_sizes, index.skipped, index.compressed, strict=True)
         for name, size, skipped, compressed in files:
-            for stretch in read_records(name, size):
+            for stretch in record_files.read_records(name, size):
                 skipped -= bool(stretch.damage)
                 if skipped < 0:
                     return f"{stretch.damage}; it was intact when indexed"
                 place = stretch.begin
                 for number, payload in enumerate(stretch.payloads, stretch.number):
-                    if problem := record_problem(payload, features):
+                    if problem := record_files.record_problem(payload, features):
                         return f"{name}: record {number} (at byte {place}) {problem}"
-                    place += 0 if compressed else len(payload) + FRAME_BYTES
+                    place += 0 if compressed else len(payload) + record_files.FRAME_BYTES
                 progress.update(stretch.end - stretch.begin)
     return None
 
 
 @contextlib.contextmanager
-def explained_errors(index: RecordIndex, features: Features, flag: str = ""):
+def explained_errors(index: RecordIndex, features: record_files.Features, flag: str = ""):
     """Turns TensorFlow's error about an unreadable batch into a RecordError that names the record and its problem.
 
     Args:
@@ -101,7 +93,7 @@ def explained_errors(index: RecordIndex, features: Features, flag: str = ""):
         explanation = explain_record_error(error, index, features)
         if explanation is None:
             raise
-        raise RecordError(f"--{flag}: {explanation}" if flag else explanation) from error
+        raise record_files.RecordError(f"--{flag}: {explanation}" if flag else explanation) from error
 
 
 # --- Reading ----------------------------------------------------------------------------------------------------------
@@ -109,7 +101,7 @@ def explained_errors(index: RecordIndex, features: Features, flag: str = ""):
 
 def training_batches(
     index: RecordIndex,
-    features: Features,
+    features: record_files.Features,
     *,
     batch_size: int,
     seed: int,
@@ -181,7 +173,7 @@ def _rows_of_windows(windows: Iterator[tuple], batch_size: int, rows: range) -> 
 
 def evaluation_batches(
     index: RecordIndex,
-    features: Features,
+    features: record_files.Features,
     *,
     batch_size: int,
     repeat: bool,
@@ -243,7 +235,7 @@ def _finished(dataset: tf.data.Dataset, steps: int, prefetched: int) -> tf.data.
     return dataset.with_options(options).prefetch(prefetched)
 
 
-def _parse(serialized: tf.Tensor, features: Features) -> dict[str, tf.Tensor]:
+def _parse(serialized: tf.Tensor, features: record_files.Features) -> dict[str, tf.Tensor]:
     batch = tf.io.parse_example(serialized, {
         name: tf.io.RaggedFeature(tf.as_dtype(feature.dtype))
         if feature.is_padded
@@ -273,7 +265,7 @@ def _parse(serialized: tf.Tensor, features: Features) -> dict[str, tf.Tensor]:
             if feature.is_padded:
                 value = value.to_tensor(shape=[serialized.shape[0], feature.length])
             batch[name] = tf.cast(value, tf.int32) if value.dtype == tf.int64 else tf.identity(value)
-    return _with_lengths(batch) if {*features} == {*ELECTRA} else batch
+    return _with_lengths(batch) if {*features} == {*record_files.ELECTRA} else batch
 
 
 def _with_lengths(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -284,5 +276,5 @@ def _with_lengths(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     size = mask.shape[1]
     row = tf.sequence_mask(length, size), tf.sequence_mask(length, size) & ~tf.sequence_mask(first, size)
     fits = tf.reduce_all((mask == tf.cast(row[0], tf.int32)) & (segments == tf.cast(row[1], tf.int32)))
-    with tf.control_dependencies([tf.debugging.Assert(fits, [OTHER_ROW])]):
+    with tf.control_dependencies([tf.debugging.Assert(fits, [record_files.OTHER_ROW])]):
         return {"input_ids": batch["input_ids"], "segment_lengths": tf.stack([first, length - first], axis=1)}

@@ -21,18 +21,8 @@ from bert_tf.models.open_weights import open_weights
 from bert_tf.system.atomic import check_may_write, sync, temporary_folder, write_text_file
 from bert_tf.system.local_files import names_in
 from bert_tf.system.messages import announced
-from bert_tf.weights.bundle import (
-    DATA_SUFFIX,
-    INDEX_SUFFIX,
-    CheckpointReader,
-    DamagedError,
-    checkpoint_state,
-    data_files,
-    latest_checkpoint,
-    saved_steps,
-    value_of,
-    write_bundle,
-)
+from bert_tf.weights import bundle
+from bert_tf.weights.bundle import latest_checkpoint, saved_steps, write_bundle
 
 _STATE_FILE = "checkpoint"
 _SET_ASIDE = "damaged."  # before the names of a damaged checkpoint's files
@@ -70,10 +60,10 @@ def use_newest(output_dir: str, use: Callable[[str], Used], resume_from_older: b
     own = next((step for step, prefix in steps.items() if prefix == newest), None)
     older = [] if own is None else [steps[step] for step in sorted(steps, reverse=True) if step < own]
     damaged = []
-    for prefix in (newest, *filter(data_files, older)):
+    for prefix in (newest, *filter(bundle.data_files, older)):
         try:
             used = use(prefix)
-        except DamagedError as error:
+        except bundle.DamagedError as error:
             if not resume_from_older:
                 raise
             damaged.append((prefix, error))
@@ -82,7 +72,7 @@ def use_newest(output_dir: str, use: Callable[[str], Used], resume_from_older: b
             logging.warning("%s is damaged; going on from %s instead. %s", path, prefix, error)
             _set_aside(path)
         return used
-    raise DamagedError(f"{damaged[0][1]} {output_dir} has no whole checkpoint: start over in another directory.")
+    raise bundle.DamagedError(f"{damaged[0][1]} {output_dir} has no whole checkpoint: start over in another directory.")
 
 
 def check_newest(output_dir: str, resume_from_older: bool) -> None:
@@ -91,14 +81,14 @@ def check_newest(output_dir: str, resume_from_older: bool) -> None:
     Raises:
       DamagedError: see `use_newest`.
     """
-    use_newest(output_dir, CheckpointReader, resume_from_older)
+    use_newest(output_dir, bundle.CheckpointReader, resume_from_older)
 
 
 def _set_aside(prefix: str) -> None:
     """Renames a checkpoint's files; of several workers that do it at once, the first."""
     check_may_write(prefix)
     folder, base = posixpath.split(prefix)
-    for name in [base + INDEX_SUFFIX, *map(posixpath.basename, data_files(prefix))]:
+    for name in [base + bundle.INDEX_SUFFIX, *map(posixpath.basename, bundle.data_files(prefix))]:
         try:
             tf.io.gfile.rename(posixpath.join(folder, name), posixpath.join(folder, _SET_ASIDE + name), overwrite=True)
         except tf.errors.NotFoundError:
@@ -128,13 +118,13 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
     try:
         with temporary_folder(temporary):
             write_bundle(posixpath.join(temporary, "model"), {name: tensors[name] for name in names})
-            for suffix in (DATA_SUFFIX, INDEX_SUFFIX):
+            for suffix in (bundle.DATA_SUFFIX, bundle.INDEX_SUFFIX):
                 sync(posixpath.join(temporary, "model" + suffix))
             check_may_write(prefix)
             # A prefix counts as a checkpoint only while it has an index: the old index goes first, the new comes last.
             if _exists(output_dir, posixpath.basename(prefix)):
                 _remove(prefix)
-            for suffix in (DATA_SUFFIX, INDEX_SUFFIX):
+            for suffix in (bundle.DATA_SUFFIX, bundle.INDEX_SUFFIX):
                 tf.io.gfile.rename(posixpath.join(temporary, "model" + suffix), prefix + suffix, overwrite=True)
             sync(output_dir)
     except tf.errors.OpError as error:
@@ -142,7 +132,7 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
             f"{prefix} could not be written: {error.message}. The checkpoints before it are untouched; free some space "
             "or choose another --output_dir, then run the same command again to resume."
         ) from error
-    state = checkpoint_state(output_dir)
+    state = bundle.checkpoint_state(output_dir)
     older = [posixpath.basename(path) for path in state.all_model_checkpoint_paths] if state else []
     # Only those that a run saves: the state file may name others, such as the released weights beside them.
     own = {posixpath.basename(path) for path in saved_steps(output_dir).values()} - {posixpath.basename(prefix)}
@@ -188,7 +178,7 @@ class Writer:
             return
         self.join()
         with tf.device("CPU:0"):
-            values = {name: tf.identity(value_of(tensor)) for name, tensor in tensors.items()}
+            values = {name: tf.identity(bundle.value_of(tensor)) for name, tensor in tensors.items()}
         self._thread = threading.Thread(target=self._write, args=(step, values), name=f"save step {step}")
         self._thread.start()
 
@@ -231,10 +221,10 @@ def remove_superseded(output_dir: str, keep_max: int) -> None:
     removed in their turn. Those older than all that it names are removed, if these are as many as are kept, and so are
     files of values without an index.
     """
-    state, found = checkpoint_state(output_dir), saved_steps(output_dir)
+    state, found = bundle.checkpoint_state(output_dir), saved_steps(output_dir)
     listed = {posixpath.basename(path) for path in state.all_model_checkpoint_paths} if state else set()
     if not listed or not all(_exists(output_dir, name) for name in listed):
-        whole = [posixpath.basename(prefix) for _, prefix in sorted(found.items()) if data_files(prefix)]
+        whole = [posixpath.basename(prefix) for _, prefix in sorted(found.items()) if bundle.data_files(prefix)]
         if not whole:
             return
         _write_state(output_dir, whole)
@@ -251,10 +241,10 @@ def remove_superseded(output_dir: str, keep_max: int) -> None:
 
 def _remove(prefix: str) -> None:
     """Removes a checkpoint, its index first, without which the rest doesn't count."""
-    tf.io.gfile.remove(prefix + INDEX_SUFFIX)
-    for path in data_files(prefix):
+    tf.io.gfile.remove(prefix + bundle.INDEX_SUFFIX)
+    for path in bundle.data_files(prefix):
         tf.io.gfile.remove(path)
 
 
 def _exists(output_dir: str, name: str) -> bool:
-    return tf.io.gfile.exists(posixpath.join(output_dir, name + INDEX_SUFFIX))
+    return tf.io.gfile.exists(posixpath.join(output_dir, name + bundle.INDEX_SUFFIX))

@@ -11,16 +11,7 @@ from bert_tf.system.checks import check_extra, check_file, check_output_dir
 from bert_tf.system.declare import ORIGINAL, group, setting, value_of
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import UTF_8
-from bert_tf.tasks.classification import glue
-from bert_tf.tasks.classification.data import (
-    NO_CLASSES,
-    InputExample,
-    Split,
-    Task,
-    check_examples,
-    custom_task,
-    declared_task,
-)
+from bert_tf.tasks.classification import data, glue
 from bert_tf.tasks.classification.label_checks import check_class_weights, check_labels_of, class_weights_setting
 from bert_tf.tasks.table import TASKS
 from bert_tf.training.beginning import StartingHead, stored_head
@@ -145,7 +136,7 @@ class ClassificationSettings(TableSettings, FileSettings):
         if not self.is_custom or self.labels or self.regression or others or stored.head.problem_type == "regression":
             return self
         if not stored.labels and not self.train_file:
-            raise ValueError(NO_CLASSES)
+            raise ValueError(data.NO_CLASSES)
         return dataclasses.replace(self, labels=stored.labels and list(stored.labels))
 
     def check(self, run: FineTuningSettings) -> HeadConfig | None:
@@ -269,7 +260,7 @@ class ClassificationSettings(TableSettings, FileSettings):
         if run.teacher:
             raise ValueError("--teacher reads a text as one row, so that --long_texts=windows can't learn from it.")
 
-    def _check_own_files(self, run: FineTuningSettings) -> Task:
+    def _check_own_files(self, run: FineTuningSettings) -> data.Task:
         if not self.text_a:
             raise ValueError("--task_name=custom needs --text_a, the column of the text, by name or number.")
         for name in ("data_dir", "language"):
@@ -288,24 +279,24 @@ class ClassificationSettings(TableSettings, FileSettings):
             check_file(file, f"--{kind}_file")
         declared = {name: getattr(self, name) for name in ("text_a", "text_b", "label", "labels", "regression",
                                                            "multi_label")}  # fmt: skip
-        task = declared_task(*files.values(), **declared, table=self)
+        task = data.declared_task(*files.values(), **declared, table=self)
         splits, count = {"train": task.train, **task.dev, **task.test}, None
         for kind in filter(splits.get, splits):
             with unheard():
                 with named_by(f"--{kind}_file"):
-                    examples, are_all = check_examples(task, splits[kind])
+                    examples, are_all = data.check_examples(task, splits[kind])
                 count = len(examples) if kind == "train" and are_all else count
                 if kind != "train" or task.is_regression or task.labels or not examples:
                     continue
                 if are_all or len({one.label for one in examples}) == 1:  # the rest may have others
-                    task = custom_task(*files.values(), **declared, table=self)
+                    task = data.custom_task(*files.values(), **declared, table=self)
                 else:
                     self._check_known(run, examples)
         if count:
             run.check_steps(count)
         return task
 
-    def _check_known(self, run: FineTuningSettings, examples: Sequence[InputExample]) -> None:
+    def _check_known(self, run: FineTuningSettings, examples: Sequence[data.InputExample]) -> None:
         """Refuses labels of the training file's beginning that a model to go on from can't have learned."""
         stored = stored_head(run, OUTPUT_LAYERS)
         others = (None, TASKS["classification"].architecture, *WITHOUT_BERT)
@@ -316,7 +307,7 @@ class ClassificationSettings(TableSettings, FileSettings):
         if unknown := [label for label in found if label not in known]:
             raise stored.does_not_know("labels", "--train_file", unknown, run.do_train)
 
-    def _check_glue(self, run: FineTuningSettings) -> Task:
+    def _check_glue(self, run: FineTuningSettings) -> data.Task:
         task = glue.find_task(self.task_name, self.language)
         for name in _CUSTOM:
             if (value := getattr(self, name)) and value != UTF_8:
@@ -331,7 +322,7 @@ class ClassificationSettings(TableSettings, FileSettings):
             if needed and split:
                 try:
                     with unheard():
-                        examples, are_all = check_examples(task, split, self.data_dir)
+                        examples, are_all = data.check_examples(task, split, self.data_dir)
                 except ValueError as error:
                     raise ValueError(f"--data_dir: {error}") from None
                 if split is task.train and are_all:
@@ -354,5 +345,5 @@ def trained_on_pairs(source: str) -> bool | None:
     return bool(earlier.get("text_b")) if name.lower() == "custom" else glue.find_task(name).train.text_b is not None
 
 
-def _main(splits: Mapping[str, Split]) -> Split | None:
+def _main(splits: Mapping[str, data.Split]) -> data.Split | None:
     return next(iter(splits.values()), None)

@@ -18,21 +18,8 @@ from bert_tf.system.atomic import write_text_file
 from bert_tf.system.messages import is_first, some
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import read_text_lines
+from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.ner.rows import lines_of_rows
-from bert_tf.tasks.ner.tags import (
-    LETTERS,
-    OUTSIDE,
-    SCHEMES,
-    STANDARD,
-    BrokenTags,
-    Notation,
-    entities_of,
-    learned_scheme,
-    lenient_entities,
-    notation_of,
-    tags_of,
-    types_of,
-)
 from bert_tf.text.characters import plain_name, trimmed
 
 DOCUMENT_START = "-DOCSTART-"
@@ -66,8 +53,8 @@ class Layout:
     encoding: str = UTF_8
 
     def __post_init__(self):
-        if self.tag_scheme not in SCHEMES:
-            raise ValueError(f"--tag_scheme={self.tag_scheme!r} is not one of {', '.join(SCHEMES)}.")
+        if self.tag_scheme not in ner_tags.SCHEMES:
+            raise ValueError(f"--tag_scheme={self.tag_scheme!r} is not one of {', '.join(ner_tags.SCHEMES)}.")
         if self.column_separator not in _SEPARATORS:
             raise ValueError(f"--column_separator={self.column_separator!r} is not one of {', '.join(_SEPARATORS)}.")
 
@@ -100,7 +87,7 @@ class ConllFile:
     lines: list[str]
     sentences: list[Sentence]
     separator: str
-    notation: Notation = STANDARD
+    notation: ner_tags.Notation = ner_tags.STANDARD
 
 
 def split_of(sentences: Iterable[Sentence], added_tokens: Collection[str] = ()) -> str:
@@ -125,7 +112,7 @@ def read_conll(path: str, layout: Layout, scheme: str | None = None, has_tags: b
       ValueError: not in the encoding, unequal columns, no such column, an empty word or tag, tags that break the
         scheme, a header, no word at all; names file and line.
     """
-    reader = _Reader(path, layout, scheme or learned_scheme(layout.tag_scheme), has_tags)
+    reader = _Reader(path, layout, scheme or ner_tags.learned_scheme(layout.tag_scheme), has_tags)
     lines = _read(reader)
     if len(reader.sentences) == 1 and (length := len(reader.sentences[0].words)) > _LONG_SENTENCE:
         logging.warning("%s: no blank line ends a sentence, so that it is one sentence of %d words.", path, length)
@@ -184,7 +171,7 @@ def check_beginning(path: str, layout: Layout, has_tags: bool = True) -> tuple[l
       ValueError: as of `read_conll`.
     """
     checked = rows_at_beginning(path)
-    reader = _Reader(path, layout, learned_scheme(layout.tag_scheme), has_tags)
+    reader = _Reader(path, layout, ner_tags.learned_scheme(layout.tag_scheme), has_tags)
     _read(reader, checked)
     return reader.sentences, checked is None
 
@@ -238,7 +225,7 @@ def kinds_of(sentences: Iterable[Sentence], tag_scheme: str) -> dict[str, str]:
                 first[tag] = f"{sentence.path}, line {line}"
     found = {}
     for tag, place in first.items():
-        for kind in (tag,) if tag_scheme == "plain" else types_of((tag,)):
+        for kind in (tag,) if tag_scheme == "plain" else ner_tags.types_of((tag,)):
             found.setdefault(kind, f"{kind} ({place})")
     return found
 
@@ -259,7 +246,7 @@ class _Reader:
     def __init__(self, path: str, layout: Layout, scheme: str, has_tags: bool):
         self.path, self.layout, self.scheme, self.has_tags = path, layout, scheme, has_tags
         self.sentences: list[Sentence] = []
-        self.notation = STANDARD
+        self.notation = ner_tags.STANDARD
         self.separator = {"tab": "\t", "space": " "}.get(layout.column_separator)
         self.repaired = 0
         self._columns = 0  # in the first word's line, and so in every line
@@ -360,19 +347,19 @@ class _Reader:
             return
         if self.layout.tag_scheme == "plain":
             tags = {tag for sentence in self.sentences for tag in sentence.tags}
-            if tags > {OUTSIDE} and all(map(_is_tag, tags)) and is_first("plain"):
-                shown = (self.path, min(tags - {OUTSIDE}))
+            if tags > {ner_tags.OUTSIDE} and all(map(_is_tag, tags)) and is_first("plain"):
+                shown = (self.path, min(tags - {ner_tags.OUTSIDE}))
                 logging.warning(
                     "%s: its tags, such as %s, mark entities, which --tag_scheme=plain does not score.", *shown
                 )
             return
-        self.notation = notation_of(tag for sentence in self.sentences for tag in sentence.tags)
+        self.notation = ner_tags.notation_of(tag for sentence in self.sentences for tag in sentence.tags)
         self.sentences = [dataclasses.replace(one, tags=self._learned_tags(one)) for one in self.sentences]
 
     def _check_words(self) -> None:
         """Refuses words that are tags, or lines of CSV or JSON, or numbers, as in the files of Naver's challenge."""
         words, layout = {word for one in self.sentences for word in one.words}, self.layout
-        if self.has_tags and words > {OUTSIDE} and all(map(_is_tag, words)):
+        if self.has_tags and words > {ner_tags.OUTSIDE} and all(map(_is_tag, words)):
             raise ValueError(
                 f"{self.path}: its words are tags. Are the columns swapped? --word_column={layout.tag_column} "
                 f"--tag_column={layout.word_column} reads them the other way round."
@@ -392,8 +379,8 @@ class _Reader:
         scheme = self.layout.tag_scheme
         tags = [self.notation.read(tag) for tag in sentence.tags]
         try:
-            entities = entities_of(tags, scheme)
-        except BrokenTags as error:
+            entities = ner_tags.entities_of(tags, scheme)
+        except ner_tags.BrokenTags as error:
             if not self.layout.repair_tags or not all(_is_tag(tag) for tag in tags):
                 line, written = sentence.lines[error.place], sentence.tags[error.place]
                 spelled = "" if written == tags[error.place] else f" (spelled {written!r})"
@@ -403,18 +390,18 @@ class _Reader:
                     advice += f" Or {_header_advice(sentence.words[0], written)}"
                 raise ValueError(f"{self.path}, line {line}: {error}{spelled}.{advice}") from None
             self.repaired += 1
-            entities = lenient_entities(tags)
-        return tags_of(entities, len(tags), self.scheme)
+            entities = ner_tags.lenient_entities(tags)
+        return ner_tags.tags_of(entities, len(tags), self.scheme)
 
     def _advice(self, tags: list[str]) -> str:
         """The flag that would make the file readable, judged by the tags of its first wrong sentence."""
         fitting = []
-        for scheme in SCHEMES:
+        for scheme in ner_tags.SCHEMES:
             try:
-                if scheme != "plain" and all("-" in tag or tag == OUTSIDE for tag in tags):
-                    entities_of(tags, scheme)
+                if scheme != "plain" and all("-" in tag or tag == ner_tags.OUTSIDE for tag in tags):
+                    ner_tags.entities_of(tags, scheme)
                     fitting.append(scheme)
-            except BrokenTags:
+            except ner_tags.BrokenTags:
                 continue
         if fitting:
             return f" This sentence fits --tag_scheme={' or '.join(fitting)}."
@@ -429,7 +416,7 @@ class _Reader:
 def _is_tag(tag: str) -> bool:
     """Whether a tag is of any scheme of entities."""
     letter, hyphen, type_ = tag.partition("-")
-    return tag == OUTSIDE or (bool(hyphen and type_) and len(letter) == 1 and letter in LETTERS)
+    return tag == ner_tags.OUTSIDE or (bool(hyphen and type_) and len(letter) == 1 and letter in ner_tags.LETTERS)
 
 
 def _comment_advice(text: str) -> str:
@@ -479,7 +466,7 @@ def write_conll(path: str, file: ConllFile, predicted: Sequence[Sequence[str]], 
         tag = tag_at.get(number)
         comment = layout.comment_prefix and line.startswith(layout.comment_prefix)
         if tag is None and is_document_start(line) and not comment:
-            tag = spell(OUTSIDE)
+            tag = spell(ner_tags.OUTSIDE)
         stripped = line.rstrip(" ") if file.separator == "\t" else line.rstrip(" \t")
         lines.append(line if tag is None else f"{stripped}{file.separator}{tag}")
     write_text_file(path, "".join(line + "\n" for line in lines))

@@ -10,16 +10,7 @@ from bert_tf.system.declare import setting
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_encodings import encoding_setting
 from bert_tf.tasks.classification.label_checks import check_class_weights, check_labels_of, class_weights_setting
-from bert_tf.tasks.ner.data import (
-    Layout,
-    check_beginning,
-    check_characters,
-    check_several_tags,
-    check_tags,
-    kinds_of,
-    no_tags,
-    unknown_tags,
-)
+from bert_tf.tasks.ner import data
 from bert_tf.tasks.ner.tagging import TaggingSettings, choose_tagging
 from bert_tf.tasks.ner.tags import OUTSIDE, learned_scheme, standard_tags, tag_set, types_of
 from bert_tf.tasks.table import TASKS
@@ -100,9 +91,9 @@ class NerSettings:
     class_weights: str | None = class_weights_setting("tagged words")
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> data.Layout:
         """How a file is to be read."""
-        return Layout(
+        return data.Layout(
             self.column_separator, self.word_column, self.tag_column, self.tag_scheme, self.comment_prefix,
             self.repair_tags, self.encoding,
         )  # fmt: skip
@@ -155,22 +146,26 @@ class NerSettings:
                 if name == "test" and len(files) > 1:
                     raise ValueError(f"--test_file={named} is {len(files)} files; give one.")
                 with named_by(flag), unheard():
-                    read = [check_beginning(path, self.layout, name != "test" or self.test_has_tags) for path in files]
+                    read = [
+                        data.check_beginning(path, self.layout, name != "test" or self.test_has_tags) for path in files
+                    ]
                     for path, (sentences, _) in zip(files, read, strict=True) if name != "test" else ():
-                        check_tags(path, sentences)
+                        data.check_tags(path, sentences)
                     sentences = [sentence for sentences, _ in read for sentence in sentences]
-                    found = kinds_of(sentences, self.tag_scheme)
+                    found = data.kinds_of(sentences, self.tag_scheme)
                     are_all = not is_remote(named) and all(are_all for _, are_all in read)
                     if name == "train" and are_all:
-                        check_several_tags(sentences)
+                        data.check_several_tags(sentences)
                         known = found
                 if self.metric == "klue" and name != "train" and found:
-                    check_characters(flag, sentences)
+                    data.check_characters(flag, sentences)
                 if stored and stored.head.architecture in (None, TASKS["ner"].architecture):
-                    _check_known(stored, flag, kinds_of(sentences, "plain") if run.do_train else found, run, are_all)
+                    _check_known(
+                        stored, flag, data.kinds_of(sentences, "plain") if run.do_train else found, run, are_all
+                    )
                 unknown = [] if known is None else [place for kind, place in found.items() if kind not in known]
                 if unknown and not _knows_tags(run.init_checkpoint):
-                    raise unknown_tags(flag, unknown)
+                    raise data.unknown_tags(flag, unknown)
         labels = None
         if known is not None and not _knows_tags(run.init_checkpoint):
             scheme = learned_scheme(self.tag_scheme)
@@ -193,7 +188,7 @@ def _check_known(
     if stored.labels is None:
         if run.do_train:
             return  # its outputs are taken by position
-        raise no_tags(stored.source)
+        raise data.no_tags(stored.source)
     labels = standard_tags(stored.labels)
     known = spelled_as(labels if run.do_train else sorted({*labels, *types_of(labels)}), sorted(found))
     unknown = [place for kind, place in found.items() if kind not in known]
