@@ -76,13 +76,6 @@ def test_arrays_of_texts(wordpiece):
     assert not features["segment_ids"].any()
 
 
-def test_arrays_of_a_row_of_another_kind():
-    features = WordTokenizer()(["a", "a b"], ["b", "c"])
-    assert features["input_ids"].tolist() == [[0, 4, 2, 2, 5, 2, 1], [0, 4, 5, 2, 2, 6, 2]]
-    assert features["input_mask"].tolist() == [[1] * 6 + [0], [1] * 7]
-    assert not features["segment_ids"].any()
-
-
 def test_what_texts_may_be(wordpiece):
     expected = wordpiece(["the house", "the"])
     for texts in (

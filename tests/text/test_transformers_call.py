@@ -114,7 +114,6 @@ def test_names_and_kinds_of_arrays(tokenizer):
     ("arguments", "message"),
     [
         ({"return_tensors": "pt"}, r"^return_tensors='pt' is not one of None, 'np', 'tf'$"),
-        ({"padding": "left"}, "^padding='left' is not one of 'longest', 'max_length', True, False, 'do_not_pad'$"),
         ({"truncation": "first"}, "^truncation='first' is not one of 'longest_first', "),
         ({"truncation": True}, "^truncation=True needs a max_length; read_tokenizer knows that of a model$"),
         ({"truncation": "only_second", "max_length": 8}, '^truncation="only_second" needs pairs of texts$'),
@@ -122,7 +121,6 @@ def test_names_and_kinds_of_arrays(tokenizer):
         ({"padding": "max_length", "truncation": False, "max_length": 4}, "^a row of 5 tokens is longer than max_"),
         ({"return_word_ids": True}, "^return_word_ids=True needs texts that are lists of words"),
         ({"pairs": ["a", "b"], "text_pair": ["a", "b"]}, "^pairs and text_pair are two names of one argument"),
-        ({"truncation": True, "max_length": 2}, "^max_length=2 has no room for a text: 2 special tokens and a token"),
     ],
 )  # fmt: skip
 def test_what_is_refused(tokenizer, arguments, message):
