@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from bert_tf.data.tables import TableSettings
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.tasks.classification import data, glue
@@ -204,57 +203,33 @@ def test_custom_multi_label(tmp_path):
     assert labels == [("red", "big"), (), ("big", "blue")]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "arguments", "message"),
-    [
-        ("a.csv", "text,label\nx,1\n", {"text_a": "words", "label": "label"}, r"a\.csv, line 1: no column 'words'"),
-        ("a.csv", 'text,label\n"x,1\n', {"text_a": "text", "label": "label"}, r"a\.csv, line \d: not CSV"),
-        ("a.jsonl", '{"text": "x"}\n', {"text_a": "text", "label": "label"}, r"a\.jsonl, line 1: no 'label'"),
-        ("a.jsonl", '{"text": 1, "label": "x"}\n', {"text_a": "text", "label": "label"}, r"line 1: expected a string"),
-        ("a.jsonl", '{"text": null, "label": "x"}\n', {"text_a": "text", "label": "label"}, "found None in 'text'$"),
-        (
-            "a.json",
-            '{"text": ["x", "y"], "label": ["1", "2"]}',
-            {"text_a": "text", "label": "label"},
-            r"found \['x', 'y'\] in 'text'; each row must be an object \(pandas: orient=\"records\"\)",
-        ),
-        (
-            "a.json",
-            '{"text": {"0": "x"}, "label": {"0": "1"}}',
-            {"text_a": "text", "label": "label"},
-            r"found \{'0': 'x'\} in 'text'; each row must be an object",
-        ),
-        (
-            "a.csv",
-            "text,label\nx,1\n",
-            {"text_a": "Text", "label": "label"},
-            "'Text'.*; did you mean 'text'?",
-        ),
-        (
-            "a.jsonl",
-            '{"text": "x"}\n',
-            {"text_a": "txt", "label": "text"},
-            "no 'txt'; .*; did you mean 'text'?",
-        ),
-        ("a.jsonl", "[1]\n", {"text_a": "text", "label": "label"}, r"line 1: expected a JSON object"),
-        ("a.jsonl", "{\n", {"text_a": "text", "label": "label"}, r"a\.jsonl, line 1, column 2: not JSON"),
-        ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", {"text_a": "text", "label": "label"}, "only one class, '1'"),
-        ("a.tsv", "text\tlabel\nx\t1\n", {"text_a": "text", "label": "1"}, "all columns by name, or all by number"),
-    ],
-)
-def test_custom_mistakes(tmp_path, name, content, arguments, message):
+# What all formats of tables have in common is in tests/data/.
+@pytest.mark.parametrize(("name", "content", "changes", "message"), [
+    ("a.csv", "text,label\nx,1\n", {"text_a": "words"}, r"a\.csv, line 1: no column 'words'"),
+    ("a.jsonl", '{"text": "x"}\n', {}, r"a\.jsonl, line 1: no 'label'"),
+    ("a.jsonl", '{"text": 1, "label": "x"}\n', {}, "line 1: expected a string"),
+    ("a.jsonl", '{"text": null, "label": "x"}\n', {}, "found None in 'text'$"),
+    ("a.json", '{"text": ["x", "y"], "label": ["1", "2"]}', {},
+     r"found \['x', 'y'\] in 'text'; each row must be an object \(pandas: orient=\"records\"\)"),
+    ("a.json", '{"text": {"0": "x"}, "label": {"0": "1"}}', {}, r"found \{'0': 'x'\} in 'text'; each row must be an obj"),
+    ("a.csv", "text,label\nx,1\n", {"text_a": "Text"}, r"'Text'.*; did you mean 'text'\?"),
+    ("a.jsonl", '{"text": "x"}\n', {"text_a": "txt", "label": "text"}, r"no 'txt'; .*; did you mean 'text'\?"),
+    ("a.jsonl", '{"text": "x", "label": 1}\n', {"text_a": "0", "label": "1"},
+     r"a\.jsonl, line 1: columns with names have no numbers; .*'text', 'label'"),
+    ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", {}, "only one class, '1'"),
+    ("a.tsv", "text\tlabel\nx\t1\n", {"label": "1"}, "all columns by name, or all by number"),
+    # The row with the mistake begins in line 4, since a field spans lines 2 and 3.
+    ("a.csv", 'text,label\n"x\ny",1\n"z\nz"\n', {}, r"a\.csv, line 4: 1 columns, but column 1"),
+    ("a.csv", 'text,label\n"x\ny",1\n"z\nz" z,2\n', {}, r"a\.csv, line 4: not CSV"),
+    ("a.csv", "text,label\nx,1\ny,\n", {}, r"a\.csv, line 3: there is no label"),
+    ("a.jsonl", '{"text": "x", "label": null}\n', {}, r"a\.jsonl, line 1: there is no label"),
+    ("a.tsv", "text\tlabel\n", {}, r"a\.tsv has no example"),
+])  # fmt: skip
+def test_custom_mistakes(tmp_path, name, content, changes, message):
     path = tmp_path / name
     path.write_text(content)
     with pytest.raises(ValueError, match=message):
-        data.custom_task(str(path), None, None, **arguments)
-
-
-def test_numbers_are_expected_for_a_regression(tmp_path):
-    path = tmp_path / "a.tsv"
-    path.write_text("text\tscore\nx\tmany\n")
-    task = data.custom_task(str(path), None, None, text_a="text", label="score", regression=True)
-    with pytest.raises(ValueError, match=r"a\.tsv, line 2: a number is expected as label, found 'many'"):
-        data.read_examples(task, task.train)
+        data.custom_task(str(path), None, None, **{"text_a": "text", "label": "label", **changes})
 
 
 def test_data_of_another_task_are_noticed(tmp_path):
@@ -312,45 +287,17 @@ def test_one_language_only():
         glue.find_task("MRPC", "de")
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path):
-    for kind in CUSTOM:
-        path = tmp_path / f"bom.{kind}"
-        path.write_text("\ufeff" + CUSTOM[kind], encoding="utf-8")
-        task = data.custom_task(str(path), None, None, text_a="text", label="stars")
-        assert [example.text_a for example in data.read_examples(task, task.train)] == ['so "so', "fine"]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        # The row with the mistake begins in line 4, since a field spans lines 2 and 3.
-        ("a.csv", 'text,label\n"x\ny",1\n"z\nz"\n', r"a\.csv, line 4: 1 columns, but column 1"),
-        ("a.csv", 'text,label\n"x\ny",1\n"z\nz" z,2\n', r"a\.csv, line 4: not CSV"),
-        ("a.csv", "text,label\nx,1\ny,\n", r"a\.csv, line 3: there is no label"),
-        ("a.jsonl", '{"text": "x", "label": null}\n', r"a\.jsonl, line 1: there is no label"),
-        ("a.tsv", "text\tlabel\n", r"a\.tsv has no example"),
-    ],
-)
-def test_custom_rows_with_mistakes(tmp_path, name, content, message):
-    path = tmp_path / name
-    path.write_text(content)
-    with pytest.raises(ValueError, match=message):
-        data.custom_task(str(path), None, None, text_a="text", label="label")
-
-
-def test_numbers_for_columns_that_have_names_only(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"text": "x", "label": 1}\n')
-    with pytest.raises(ValueError, match=r"a\.jsonl, line 1: columns with names have no numbers; .*'text', 'label'"):
-        data.custom_task(str(path), None, None, text_a="0", label="1")
-
-
 def test_what_is_no_number_is_no_label_of_a_regression(tmp_path):
     path = tmp_path / "a.tsv"
-    path.write_text("text\tscore\nx\t1e3\ny\tnan\n")
-    task = data.custom_task(str(path), None, None, text_a="text", label="score", regression=True)
-    with pytest.raises(ValueError, match=r"a\.tsv, line 3: a number is expected as label, found 'nan'"):
-        data.read_examples(task, task.train)
+    for value, message in (
+        ("nan", "found 'nan'"),
+        ("many", "found 'many'"),
+        ("4,5", r"'4,5' \(write .* decimal point"),
+    ):
+        path.write_text(f"text\tscore\nx\t1e3\ny\t{value}\n")
+        task = data.custom_task(str(path), None, None, text_a="text", label="score", regression=True)
+        with pytest.raises(ValueError, match=rf"a\.tsv, line 3: a number is expected as label, .*{message}"):
+            data.read_examples(task, task.train)
     with pytest.raises(ValueError, match="--regression has no classes"):
         data.custom_task(str(path), None, None, text_a="text", label="score", regression=True, labels=["a"])
 
@@ -458,29 +405,3 @@ def test_labels_in_a_test_set_of_ones_own_are_told(tmp_path, caplog):
     task = data.custom_task(None, None, str(tmp_path / "new.csv"), text_a="text", label="label", labels=["good", "bad"])
     data.read_examples(task, task.test["test"])
     assert "'label' is not used; as --dev_file with --do_eval the file is scored" in caplog.text
-
-
-def test_semicolons(tmp_path, caplog):
-    """CSV as spreadsheets write it in locales with a decimal comma."""
-    text = '\ufefftext;score\r\n"Gut; sehr gut";1\r\nFür 3,50 Euro, nun ja;0\r\n'
-    (tmp_path / "train.csv").write_text(text, encoding="utf-8", newline="")
-    columns = {"text_a": "text", "label": "score"}
-    with caplog.at_level("INFO", logger="absl"):
-        task = data.custom_task(str(tmp_path / "train.csv"), None, None, **columns)
-        examples = data.read_examples(task, task.train)
-    assert [(example.text_a, example.label) for example in examples] == [
-        ("Gut; sehr gut", "1"),
-        ("Für 3,50 Euro, nun ja", "0"),
-    ]
-    assert "train.csv: the delimiter is the semicolon, according to the header." in caplog.text
-    (tmp_path / "numbers.csv").write_text("gut;1\nschlecht;0\n")
-    with pytest.raises(ValueError, match=r"numbers\.csv, line 1: the delimiter is ambiguous: give --csv_del"):
-        data.custom_task(str(tmp_path / "numbers.csv"), None, None, text_a="0", label="1")
-    task = data.custom_task(
-        str(tmp_path / "numbers.csv"), None, None, text_a="0", label="1", table=TableSettings(csv_delimiter=";")
-    )
-    assert [example.label for example in data.read_examples(task, task.train)] == ["1", "0"]
-    (tmp_path / "scores.csv").write_text("text;score\ngut;4,5\n")
-    task = data.custom_task(str(tmp_path / "scores.csv"), None, None, **columns, regression=True)
-    with pytest.raises(ValueError, match=r"scores\.csv, line 2: a number is expected .*'4,5' \(write .* decimal point"):
-        data.read_examples(task, task.train)
