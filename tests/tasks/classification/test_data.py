@@ -211,7 +211,7 @@ def test_custom_multi_label(tmp_path):
     ("a.jsonl", '{"text": null, "label": "x"}\n', {}, "found None in 'text'$"),
     ("a.json", '{"text": ["x", "y"], "label": ["1", "2"]}', {},
      r"found \['x', 'y'\] in 'text'; each row must be an object \(pandas: orient=\"records\"\)"),
-    ("a.json", '{"text": {"0": "x"}, "label": {"0": "1"}}', {}, r"found \{'0': 'x'\} in 'text'; each row must be an obj"),
+    ("a.json", '{"text": {"0": "x"}, "label": {"0": "1"}}', {}, r"found \{'0': 'x'\} in 'text'; each row must be an"),
     ("a.csv", "text,label\nx,1\n", {"text_a": "Text"}, r"'Text'.*; did you mean 'text'\?"),
     ("a.jsonl", '{"text": "x"}\n', {"text_a": "txt", "label": "text"}, r"no 'txt'; .*; did you mean 'text'\?"),
     ("a.jsonl", '{"text": "x", "label": 1}\n', {"text_a": "0", "label": "1"},
@@ -289,11 +289,7 @@ def test_one_language_only():
 
 def test_what_is_no_number_is_no_label_of_a_regression(tmp_path):
     path = tmp_path / "a.tsv"
-    for value, message in (
-        ("nan", "found 'nan'"),
-        ("many", "found 'many'"),
-        ("4,5", r"'4,5' \(write .* decimal point"),
-    ):
+    for value, message in (("nan", "'nan'"), ("many", "'many'"), ("4,5", r"'4,5' \(write .* decimal point")):
         path.write_text(f"text\tscore\nx\t1e3\ny\t{value}\n")
         task = data.custom_task(str(path), None, None, text_a="text", label="score", regression=True)
         with pytest.raises(ValueError, match=rf"a\.tsv, line 3: a number is expected as label, .*{message}"):
