@@ -252,7 +252,7 @@ def test_only_main_reads_flags():
 AT_MOST = {
     "lines of bert_tf/ and the scripts": 50_676,
     "of these code": 32_671,
-    "lines of tests/": 45_835,
+    "lines of tests/": 45_855,
     "modules that a fine-tuning run loads": 79,
     "modules that Predictor loads": 60,
     "lines of a file": 500,
