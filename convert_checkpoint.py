@@ -20,7 +20,7 @@ import sys
 from absl import flags, logging
 
 from bert_tf.conversion import convert
-from bert_tf.models.directory import check_model, read_model_files
+from bert_tf.models.directory import check_model, read_head, read_model_files
 from bert_tf.models.open_weights import FORMATS, find_weights, is_light
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, gone, setting, settings_of
@@ -36,7 +36,7 @@ class ConversionSettings:
         REQUIRED,
         "The weights: a directory, a checkpoint prefix or a weight file.",
         heading="Conversion",
-        is_model=True,
+        model_check=read_head,
     )
     to: str = setting(
         REQUIRED,

@@ -14,7 +14,7 @@ import dataclasses
 from absl import flags, logging
 
 from bert_tf.models import open_weights
-from bert_tf.models.directory import check_model
+from bert_tf.models.directory import check_model, read_head
 from bert_tf.serving import check_file
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, setting, settings_of
@@ -36,7 +36,7 @@ class ExportSettings:
         "best_model) or of any other format that convert_checkpoint.py reads.",
         heading="Export",
         check=check_model,
-        is_model=True,
+        model_check=read_head,
     )
     export_dir: str = setting(
         REQUIRED, "Directory of the versions, as given to a server.", check=checks.check_output_dir

@@ -21,7 +21,7 @@ define_flags(FeatureSettings)
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    settings = settings_of(FeatureSettings, FLAGS)
+    settings = settings_of(FeatureSettings, FLAGS, FeatureSettings.check_input)
     settings.check()
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(settings.num_virtual_cpus, trains=False)

@@ -26,7 +26,7 @@ define_flags(DomainSettings)
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    settings = settings_of(DomainSettings, FLAGS)
+    settings = settings_of(DomainSettings, FLAGS, DomainSettings.check)
     settings.check()
     check_beginning(settings)
     script.start_tensorflow()

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable
 import keras
 
 from bert_tf.models.config import BertConfig
+from bert_tf.models.directory import read_head
 from bert_tf.models.initialize import checkpoint_name
 from bert_tf.models.kernels import ACTIVATIONS
 from bert_tf.models.layers import truncated_normal
 from bert_tf.models.open_weights import open_weights
 from bert_tf.models.task_models import BertModel
+from bert_tf.system.checks import path_of
 
 __all__ = [
     "BertConfig",
@@ -48,7 +50,7 @@ def get_assignment_map_from_checkpoint(
 
     Args:
       tvars: `model.trainable_variables`, of a model that is built.
-      init_checkpoint: weights of any format.
+      init_checkpoint: weights of any format, or the name of a model on the hub.
 
     Returns:
       name -> the same name, for each variable that both have, in the order of the checkpoint; and name -> 1, also for
@@ -58,7 +60,8 @@ def get_assignment_map_from_checkpoint(
       FileNotFoundError, ValueError: there are no weights, or they can't be read.
     """
     names = {checkpoint_name(variable) for variable in tvars}
-    assignment_map = OrderedDict((name, name) for name in open_weights(init_checkpoint) if name in names)
+    path = path_of(init_checkpoint, "get_assignment_map_from_checkpoint", read_head)
+    assignment_map = OrderedDict((name, name) for name in open_weights(path) if name in names)
     return assignment_map, dict.fromkeys([spelling for name in assignment_map for spelling in (name, f"{name}:0")], 1)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.models import layers, lora
+from bert_tf.models.directory import read_head
 from bert_tf.models.families import FAMILIES, is_encoder_variable
 from bert_tf.models.open_weights import open_weights
 from bert_tf.system.checks import named, path_of
@@ -224,7 +225,7 @@ def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
     """
     if not isinstance(model, keras.layers.Layer):
         raise TypeError(f"the first argument is a model, not {model!r:.80}: write load_weights(model, path)")
-    return initialize_model(model, weights_for(model, path_of(checkpoint, "load_weights")), depth=4)
+    return initialize_model(model, weights_for(model, path_of(checkpoint, "load_weights", read_head)), depth=4)
 
 
 def _without_pooler(names: Iterable[str], unread: tuple[str, ...] = ()) -> list[str]:

@@ -104,7 +104,7 @@ def read_tokenizer(path: str) -> Tokenizer:
     Raises:
       FileNotFoundError, ValueError: there is no model, or no vocabulary that fits it.
     """
-    path = path_of(path, "read_tokenizer", with_weights=False)
+    path = path_of(path, "read_tokenizer")
     files, names = model_directory.read_model_files(path), {}
     if not files.config:
         with contextlib.suppress(FileNotFoundError):
@@ -219,7 +219,7 @@ def from_pretrained(
 
     user = f"{model_class.__name__}.from_pretrained"
     check_names(arguments, model_class, user, ("config", "labels", "new_head", "trained"))
-    path = path_of(path, user)
+    path = path_of(path, user, model_directory.read_head)
     true_or_false(new_head=new_head)
     weights = open_weights.open_weights(path)
     if model_class.part in family_of_variables(weights.shapes).parts:

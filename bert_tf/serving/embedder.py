@@ -13,6 +13,7 @@ from absl import logging
 
 from bert_tf.data.token_rows import rows_of_texts
 from bert_tf.models import layers, sentence_settings
+from bert_tf.models.directory import read_head
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving.predictor import Answerer
 from bert_tf.serving.text_index import TextIndex
@@ -76,7 +77,7 @@ class Embedder(Answerer):
         if dtype not in (None, *DTYPE_POLICIES):
             raise ValueError(f"dtype={dtype!r} is not one of {', '.join(DTYPE_POLICIES)}")
         self._dtype = DTYPE_POLICIES[dtype or "float32"]
-        path = path_of(path, "Embedder")
+        path = path_of(path, "Embedder", read_head)
         self.settings = sentence_settings.read_settings(directory_of(path))
         super().__init__(self.settings.directory if self.settings.described else path, batch_size, trust)
         is_onnx = self.model is not None and not isinstance(self.model, keras.Model)

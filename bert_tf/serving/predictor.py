@@ -62,7 +62,7 @@ class Answerer:
             setattr(cls, name, named(vars(cls)[name]))
 
     def __init__(self, path: str, batch_size: int, trust: bool = False):
-        path = path_of(path, type(self).__name__)
+        path = path_of(path, type(self).__name__, model_directory.read_head)
         whole_number(batch_size, "batch_size")
         true_or_false(trust=trust)
         self.batch_size = batch_size

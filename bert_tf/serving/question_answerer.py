@@ -1,6 +1,7 @@
 """Question answering, for notebooks: a fine-tuned model that takes strings; loaded once, it batches its inputs."""
 
 from bert_tf.models import question_heads
+from bert_tf.models.directory import read_head
 from bert_tf.serving import loaded_export
 from bert_tf.serving.predictor import Answerer
 from bert_tf.system.checks import list_of, path_of
@@ -37,7 +38,7 @@ class QuestionAnswerer(Answerer):
     action = "answer"
 
     def __init__(self, path: str, *, batch_size: int = 32, trust: bool = False, **settings):
-        path = path_of(path, "QuestionAnswerer")
+        path = path_of(path, "QuestionAnswerer", read_head)
         found = loaded_export.find_export(path) if settings else None
         if found and not loaded_export.onnx_file(found):
             raise ValueError(f"{path} is an export, whose settings are fixed: {', '.join(sorted(settings))}")

@@ -92,12 +92,12 @@ def check_extra(extra: str, use: str) -> None:
         raise ValueError(f"{use} needs {' and '.join(missing)}: pip install 'bert-tf[{extra}]'")
 
 
-def path_of(path, reader: str, with_weights: bool = True) -> str:
+def path_of(path, reader: str, check: Callable[[str], object] | None = None) -> str:
     """A path, also a `pathlib.Path`, as a string, or the local folder of a model that it names on the hub; refuses what
     is neither, such as a model.
 
     Args:
-      with_weights: see `hub.local`.
+      check: see `hub.local`. None: no weights are needed.
 
     Raises:
       TypeError, ValueError: says what reader, a class or function, takes; also where the path is that of a .keras file.
@@ -118,7 +118,7 @@ def path_of(path, reader: str, with_weights: bool = True) -> str:
             f"{path}: keras.models.load_model opens a .keras file; {reader} takes the directory that the model's "
             "save_pretrained wrote."
         )
-    return hub.local(path, with_weights=with_weights)
+    return hub.local(path, with_weights=bool(check), check=check)
 
 
 def folder_of(directory) -> str:

@@ -48,7 +48,8 @@ class Declared:
         ..."). The default holds where nothing else is known.
       shown: whether the default is also the flag's; else the flag has none, and the help says what holds.
       is_gone: the flag is only there to be refused; see `gone`.
-      is_model: it is the path of a model, or its name on the hub, which its local folder replaces.
+      model_check: it is the path of a model, or its name on the hub, which its local folder replaces; this is the
+        `check` of `hub.local`.
     """
 
     default: object
@@ -63,7 +64,7 @@ class Declared:
     unset: bool = False
     shown: bool = True
     is_gone: bool = False
-    is_model: bool = False
+    model_check: Callable[[str], object] | None = None
 
     @property
     def flag_default(self):
@@ -96,8 +97,12 @@ class Declared:
         ):
             shown = f"{value:g}" if isinstance(value, float) else value
             raise ValueError(f"--{name}={shown} must be {self.bounds or 'a finite number'}.")
-        if self.check:
+        if self.check and not self.names_model(value):
             self.check(value, f"--{name}")
+
+    def names_model(self, value) -> bool:
+        """Whether a value is the name of a model on the hub."""
+        return bool(self.model_check) and hub.is_name(value or "")
 
 
 def setting(default, help: str, **declared):
@@ -198,8 +203,13 @@ def _define_flag(name: str, kind, declared: Declared, default) -> None:
     setattr(flags.FLAGS[name], _KEY, declared)
 
 
-def settings_of(kind: type[Settings], values: Flags) -> Settings:
+def settings_of(
+    kind: type[Settings], values: Flags, before_download: Callable[[Settings], object] | None = None
+) -> Settings:
     """Settings of a kind from a script's flags, checked by `check_values`. A field without a flag keeps its default.
+
+    Args:
+      before_download: see `with_models`.
 
     Raises:
       ValueError: a value that its declaration does not allow; names the flag. OSError, ValueError: see `hub.local`.
@@ -211,26 +221,36 @@ def settings_of(kind: type[Settings], values: Flags) -> Settings:
             chosen[name] = values[flag].value
             if values[flag].present and chosen[name] == []:  # as of --columns=$NAMES, where the variable is not set
                 raise ValueError(f"--{flag} is empty: leave it out, or name one at least.")
-    _fetch_models(kind, chosen, values)
-    settings = kind(**chosen)
+    begins_again = "overwrite_output_dir" in values and values["overwrite_output_dir"].value
+    begun = values["output_dir"].value if "output_dir" in values and not begins_again else None
+    settings = with_models(kind(**chosen), begun, before_download)
     check_values(settings)
     return settings
 
 
-def _fetch_models(kind: type, chosen: dict[str, typing.Any], values: Flags) -> None:
-    """Replaces the names of models on the hub by their local folders, once the other settings are checked.
+def with_models(
+    settings: Settings, begun: str | None = None, before_download: Callable[[Settings], object] | None = None
+) -> Settings:
+    """Settings with the local folders of models instead of their names on the hub, once all others are checked.
 
     Args:
-      chosen: the settings of a kind, by name. values: the flags, by which a run may go on.
+      begun: the output_dir of a run that may go on. before_download: gets the settings with the names, and refuses what
+        is wrong with the others.
+
+    Raises:
+      OSError, ValueError: see `check_values` and `hub.local`.
     """
-    named = [name for name in chosen if declared_in(kind)[name].is_model and hub.is_name(chosen[name] or "")]
-    for name in chosen.keys() - named if named else ():
-        if chosen[name] is not None:
-            declared_in(kind)[name].check_value(_flag_name(name), chosen[name])
-    begins_again = "overwrite_output_dir" in values and values["overwrite_output_dir"].value
-    begun = values["output_dir"].value if "output_dir" in values and not begins_again else None
-    for name in named:
-        chosen[name] = hub.local(chosen[name], f"--{_flag_name(name)}", begun)
+    declared = declared_in(type(settings))
+    named = [name for name, one in declared.items() if one.names_model(getattr(settings, name))]
+    if named:
+        check_values(settings)
+        if before_download:
+            before_download(settings)
+    folders = {
+        name: hub.local(getattr(settings, name), f"--{_flag_name(name)}", begun, check=declared[name].model_check)
+        for name in named
+    }
+    return dataclasses.replace(settings, **folders)
 
 
 def flags_given(values: Flags) -> set[str]:

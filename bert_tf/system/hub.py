@@ -11,12 +11,12 @@ import functools
 import os
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from absl import logging
 from tqdm import tqdm
 
-from bert_tf.system.messages import did_you_mean, some
+from bert_tf.system.messages import did_you_mean, named_by, some, unheard
 
 _PREFIX = "hf://"
 _NAME = re.compile(r"([a-zA-Z0-9_][a-zA-Z0-9_.-]*/[a-zA-Z0-9_.-]+)(?:@([a-zA-Z0-9_./-]+))?")
@@ -24,8 +24,13 @@ _FILE = re.compile(r".*\.(ckpt(-\d+)?|index|safetensors|bin|pth?|json|txt|zip|gz
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 # Where the cache keeps a commit of a model.
 _CACHED = re.compile(rf"(?:^|/)models--([\w.-]+?)--([\w.-]+)/snapshots/({_COMMIT.pattern})(?:/|$)")
+# What is there -> what it is called, what may be meant by a name that is none, and where it may be.
+_KINDS = {
+    "model": ("model", "directory, weight file or checkpoint, and no such model", "neither a path nor"),
+    "dataset": ("data set", "data set", "not"),
+}
 # The files of a model that are fetched: what describes it, and the first kind of weights that is there.
-_CONFIGURATION = "*config.json"  # small ones, also those of the modules of sentence-transformers
+_SMALL = ("*config.json", ".gitattributes")  # with which the list of all files comes
 _DESCRIPTION = re.compile(
     r"([^/]+/)?[\w.-]*config\.json|vocab\.(txt|json)|merges\.txt|[^/]+\.model|(README|LICENSE)(\.\w+)?|"
     r"(tokenizer|added_tokens|special_tokens_map|modules|config_sentence_transformers|token_classification|"
@@ -58,7 +63,12 @@ def with_names(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def local(
-    path: str, flag: str = "", output_dir: str | None = None, cache_dir: str | None = None, with_weights: bool = True
+    path: str,
+    flag: str = "",
+    output_dir: str | None = None,
+    cache_dir: str | None = None,
+    with_weights: bool = True,
+    check: Callable[[str], object] | None = None,
 ) -> str:
     """A path as it is, or for the name of a model the local folder with its files, fetched unless the cache has them.
 
@@ -66,6 +76,7 @@ def local(
       flag: that gave the path, for messages. output_dir: of a run; if it began with a commit of this model, that one
         is taken, unless the name has a revision. cache_dir: instead of the hub's.
       with_weights: False: only what describes the model, as its tokenizer.
+      check: gets the folder when only configurations are there, and refuses what is none of our models.
 
     Raises:
       ValueError: hf:// and no name follow, or the model has no weights in a known format. FileNotFoundError: there is
@@ -78,16 +89,29 @@ def local(
     if not found:
         raise ValueError(f"{start}: a model on the hub is hf://OWNER/NAME, or hf://OWNER/NAME@REVISION.")
     revision = found[2] or (output_dir and _recorded(found[1], output_dir))
-    with _told(start, *found.groups()):
-        return _folder(found[1], revision, cache_dir, with_weights, start)
+    with _told(start, "model", *found.groups()):
+        asked = _asked("model", found[1], revision, cache_dir)
+        sizes = _sizes(asked)
+        if check:
+            with named_by(start), unheard():
+                check(_folder(asked))
+        return _fetched(asked, sizes, _chosen(sizes, with_weights, start))
+
+
+def _asked(kind: str, name: str, revision: str | None, cache_dir: str | None = None) -> dict:
+    """What is meant, a "model" or "dataset" at a commit, as the library's functions take it."""
+    from huggingface_hub import constants
+
+    commit = _commit(kind, name, revision, cache_dir)
+    return {"repo_type": kind, "repo_id": name, "revision": commit, "cache_dir": cache_dir or constants.HF_HUB_CACHE}
 
 
 @functools.cache
-def _commit(name: str, revision: str | None, cache_dir: str | None):
+def _commit(kind: str, name: str, revision: str | None, cache_dir: str | None):
     """The commit of a revision, the same for the whole process."""
     from huggingface_hub import HfApi, constants, errors
 
-    resolved = functools.partial(HfApi().resolve_revision, name, revision=revision, cache_dir=cache_dir)
+    resolved = functools.partial(HfApi().resolve_revision, name, repo_type=kind, revision=revision, cache_dir=cache_dir)
     try:
         return resolved(local_files_only=constants.HF_HUB_OFFLINE)
     except errors.RepositoryNotFoundError:
@@ -100,41 +124,40 @@ def _commit(name: str, revision: str | None, cache_dir: str | None):
         raise
 
 
-def _folder(name: str, revision: str | None, cache_dir: str | None, with_weights: bool, start: str) -> str:
-    """The folder of a commit in the cache, once all files that are needed are there."""
-    from huggingface_hub import constants, snapshot_download
-
-    commit, cache_dir = _commit(name, revision, cache_dir), cache_dir or constants.HF_HUB_CACHE
-    fetch = functools.partial(snapshot_download, name, revision=commit, cache_dir=cache_dir)
-    folder = os.path.join(cache_dir, f"models--{name.replace('/', '--')}", "snapshots", commit.resolved)
-    sizes = _sizes(name, commit, cache_dir, fetch)
-    missing = [file for file in _chosen(sizes, with_weights, start) if not os.path.exists(os.path.join(folder, file))]
-    if missing:
-        tell = logging.info if logging.level_info() else logging.warning  # nothing comes by surprise
-        tell(
-            "Downloading %s@%s, commit %s: %s MB in %d files from %s to %s.", name, commit, commit.resolved,
-            f"{sum(sizes[file] for file in missing) / 1e6:,.1f}", len(missing), constants.ENDPOINT, folder,
-        )  # fmt: skip
-        fetch(allow_patterns=missing)
-    return folder
+def _folder(asked: dict) -> str:
+    """The folder of a commit in the cache."""
+    name = f"{asked['repo_type']}s--{asked['repo_id'].replace('/', '--')}"
+    return os.path.join(asked["cache_dir"], name, "snapshots", asked["revision"].resolved)
 
 
-def _sizes(name: str, commit: str, cache_dir: str, fetch: Callable) -> dict[str, int]:
-    """The files of a commit, with their bytes; they are listed once, and the list stays in the cache.
-
-    Args:
-      fetch: fetches files by patterns, and lists them all.
-    """
-    from huggingface_hub import errors, get_cached_repo_tree
+def _sizes(asked: dict) -> dict[str, int]:
+    """The files of a commit, with their bytes; they are listed once, and the list stays in the cache."""
+    from huggingface_hub import errors, get_cached_repo_tree, snapshot_download
 
     for _ in range(2):
         try:
-            return {file.path: file.size for file in get_cached_repo_tree(name, revision=commit, cache_dir=cache_dir)}
+            return {file.path: file.size for file in get_cached_repo_tree(**asked)}
         except errors.CachedRepoTreeNotFoundError:
-            folder = fetch(allow_patterns=[_CONFIGURATION], tqdm_class=_Silent)
+            folder = snapshot_download(**asked, allow_patterns=[*_SMALL], tqdm_class=_Silent)
     # Without a network: what another program has fetched.
     walk = ((posixpath.relpath(at, folder), names) for at, _, names in os.walk(folder))
     return {posixpath.normpath(posixpath.join(at, file)): 0 for at, names in walk for file in names}
+
+
+def _fetched(asked: dict, sizes: Mapping[str, int], files: Iterable[str]) -> str:
+    """The folder of a commit, once these of its files are there."""
+    from huggingface_hub import constants, snapshot_download
+
+    folder = _folder(asked)
+    if missing := [file for file in files if not os.path.exists(os.path.join(folder, file))]:
+        tell = logging.info if logging.level_info() else logging.warning  # nothing comes by surprise
+        tell(
+            "Downloading %s@%s, commit %s: %s MB in %d files from %s to %s.", asked["repo_id"], asked["revision"],
+            asked["revision"].resolved, f"{sum(sizes[file] for file in missing) / 1e6:,.1f}", len(missing),
+            constants.ENDPOINT, folder,
+        )  # fmt: skip
+        snapshot_download(**asked, allow_patterns=missing)
+    return folder
 
 
 def _chosen(files: Collection[str], with_weights: bool, start: str) -> list[str]:
@@ -161,20 +184,21 @@ def _recorded(name: str, output_dir: str) -> str | None:
 
 
 @contextlib.contextmanager
-def _told(start: str, name: str, revision: str | None) -> Iterator[None]:
-    """Says in one line what the hub or its library has against a name."""
+def _told(start: str, kind: str, name: str, revision: str | None) -> Iterator[None]:
+    """Says in one line what the hub or its library has against a model or data set."""
     from huggingface_hub import constants, errors
 
-    endpoint = constants.ENDPOINT
+    endpoint, (known_as, missing, elsewhere) = constants.ENDPOINT, _KINDS[kind]
+    page = f"{endpoint}/{'datasets/' if kind == 'dataset' else ''}{name}"
     try:
         yield
     except errors.GatedRepoError:
         raise PermissionError(
-            f"{start}: the model is gated: accept its terms at {endpoint}/{name}, and set HF_TOKEN to a token of that "
+            f"{start}: the {known_as} is gated: accept its terms at {page}, and set HF_TOKEN to a token of that "
             "account (or call `hf auth login`)."
         ) from None
     except errors.RevisionNotFoundError:
-        raise FileNotFoundError(f"{start}: {endpoint}/{name} has no revision {revision}.") from None
+        raise FileNotFoundError(f"{start}: {page} has no revision {revision}.") from None
     except errors.HFValidationError as error:
         raise ValueError(f"{start}: {_first_line(error)}.") from None
     except Exception as error:  # of the library, its own libraries, the network or the disk
@@ -182,12 +206,12 @@ def _told(start: str, name: str, revision: str | None) -> Iterator[None]:
             raise
         if getattr(getattr(error, "response", None), "status_code", None) in (401, 403, 404):
             raise FileNotFoundError(
-                f"{start}: there is no such directory, weight file or checkpoint, and no such model on {endpoint}. "
+                f"{start}: there is no such {missing} on {endpoint}. "
                 "If it is private, set HF_TOKEN to a token that may read it (or call `hf auth login`)."
             ) from None
         reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else _first_line(error.__cause__ or error)
         raise OSError(
-            f"{start} is neither a path nor, with all its files, in the cache ({constants.HF_HUB_CACHE}), and can't be "
+            f"{start} is {elsewhere}, with all its files, in the cache ({constants.HF_HUB_CACHE}), and can't be "
             f"fetched from {endpoint}: {reason}."
         ) from None
 
@@ -212,15 +236,6 @@ HUB = "hf://datasets/"
 _ADDRESS = re.compile(f"{HUB}([^/@]+/[^/@]+)(?:@((?:refs/(?:convert|pr)/)?[^/@]+))?/(.+)")
 _REVISIONS = {"~parquet": "refs/convert/parquet"}
 
-# Kind of an error -> what it says of a data set, and what helps; the more specific ones first.
-_REASONS = {
-    "GatedRepoError": "has conditions: accept them on its page at huggingface.co, and set HF_TOKEN",
-    "RepositoryNotFoundError": "is not on the hub; if it is private, set HF_TOKEN",
-    "RevisionNotFoundError": "has no such revision",
-    "LocalEntryNotFoundError": "can't be reached, and the cache does not have all files that are meant",
-}
-_local_files: dict[str, str] = {}  # address of one file -> its path in the cache
-
 
 def is_on_hub(path: str) -> bool:
     """Whether a path is that of a data set's file on the hub."""
@@ -228,7 +243,7 @@ def is_on_hub(path: str) -> bool:
 
 
 @functools.cache
-def matching(pattern: str) -> list[str]:
+def matching(pattern: str) -> dict[str, str]:
     """Downloads files into the hub's cache, where they are not there yet, which the log tells; once in a process.
 
     If the hub can't be reached (or HF_HUB_OFFLINE=1), those of the cache are taken.
@@ -237,30 +252,23 @@ def matching(pattern: str) -> list[str]:
       pattern: hf://datasets/OWNER/NAME[@REVISION]/FILE, where FILE may have * and ?, as train-*.parquet.
 
     Returns:
-      the address of each file, sorted; at least one.
+      the address of each file, sorted, and its path in the cache; at least one.
 
     Raises:
-      ValueError: no such address, data set, revision or file. OSError: the transfer failed. Names the pattern.
+      ValueError: no such address or file. Others: see `local`. Names the pattern.
     """
     if not (parts := _ADDRESS.fullmatch(pattern)):
         raise ValueError(f"{pattern}: an address on the hub is {HUB}OWNER/NAME/FILE, or {HUB}OWNER/NAME@REVISION/FILE.")
-    import huggingface_hub
-
-    revision = _REVISIONS.get(parts[2], parts[2])
-    asked = {"repo_id": parts[1], "repo_type": "dataset", "revision": revision and revision.replace("%2F", "/")}
-    try:
-        known = _told_of_download(pattern, parts[3], asked)
-        folder = huggingface_hub.snapshot_download(**asked, allow_patterns=[parts[3]])
-    except Exception as error:
-        reasons = [f"the data set {parts[1]} {why}" for kind, why in _REASONS.items() if _is_a(error, kind)]
-        reason = next(iter(reasons), " ".join(str(error).split())[:300])
-        raise (ValueError if reasons or isinstance(error, ValueError) else OSError)(f"{pattern}: {reason}") from error
-    if known is None:
-        paths = (os.path.join(inside, name) for inside, _, names in os.walk(folder) for name in names)
-        known = _matches(parts[3], [os.path.relpath(path, folder).replace(os.sep, "/") for path in paths])
-    found = {pattern.removesuffix(parts[3]) + name: os.path.join(folder, name) for name in known}
-    _local_files.update(found)
-    return sorted(found)
+    name, revision, file = parts.groups()
+    revision = _REVISIONS.get(revision, revision)
+    with _told(pattern, "dataset", name, revision):
+        asked = _asked("dataset", name, revision and revision.replace("%2F", "/"))
+        sizes = _sizes(asked)
+        if not (found := _matches(file, [*sizes])):
+            known = [one for one in sizes if not one.startswith(".")]
+            raise ValueError(f"{pattern}: no file matches; there are {some(known)}{did_you_mean(file, known)}")
+        folder = _fetched(asked, sizes, found)
+    return {pattern.removesuffix(file) + one: os.path.join(folder, one) for one in sorted(found)}
 
 
 def local_file(path: str) -> str:
@@ -269,42 +277,13 @@ def local_file(path: str) -> str:
     Raises:
       ValueError: several files match. Or see `matching`.
     """
-    if not is_on_hub(path) or path in _local_files:
-        return _local_files.get(path, path)
-    found = matching(path)
-    if len(found) > 1:
-        raise ValueError(f"{path} matches {len(found)} files: {some(found)}; name one. Only .parquet may be several.")
-    return _local_files[found[0]]
-
-
-def _told_of_download(pattern: str, file: str, asked: dict) -> list[str] | None:
-    """The names of the files that are meant, whose download is told; None: the hub can't be reached, which is, too.
-
-    Raises:
-      ValueError: there is no such file. HfHubHTTPError: no such data set or revision.
-    """
-    import huggingface_hub
-
-    try:
-        info = huggingface_hub.HfApi().repo_info(**asked, files_metadata=True)
-    except Exception as error:
-        if any(_is_a(error, kind) for kind in _REASONS):
-            raise
-        reason = " ".join(str(error).split())
-        logging.warning("%s: the hub can't be reached, and the files in the cache are taken (%.200s).", pattern, reason)
-        return None
-    sizes = {one.rfilename: one.size for one in info.siblings}
-    if not (found := _matches(file, list(sizes))):
-        known = [name for name in sizes if not name.startswith(".")]
-        raise ValueError(f"no file matches; there are {some(known)}{did_you_mean(file, known)}")
-    new = [
-        name for name in found
-        if not isinstance(huggingface_hub.try_to_load_from_cache(filename=name, **asked | {"revision": info.sha}), str)
-    ]  # fmt: skip
-    size = sum(sizes[name] or 0 for name in new) / 1e6
-    shown = (pattern, len(found), info.sha[:8], len(new), size)
-    logging.info("%s: %d file(s) of commit %s; %d to download from the hub (%.1f MB), others in the cache.", *shown)
-    return found
+    if not is_on_hub(path):
+        return path
+    if len(found := matching(path)) > 1:
+        raise ValueError(
+            f"{path} matches {len(found)} files: {some([*found])}; name one. Only .parquet may be several."
+        )
+    return next(iter(found.values()))
 
 
 def _matches(file: str, names: list[str]) -> list[str]:
@@ -317,7 +296,3 @@ def _matches(file: str, names: list[str]) -> list[str]:
         for name in names
         if name.count("/") == file.count("/") and all(map(fnmatch.fnmatchcase, name.split("/"), parts))
     ]
-
-
-def _is_a(error: Exception, kind: str) -> bool:
-    return any(one.__name__ == kind for one in type(error).__mro__)

@@ -34,6 +34,7 @@ from bert_tf.models.directory import ModelFiles
 from bert_tf.models.heads import with_class_weights
 from bert_tf.models.recipe import number_of_steps
 from bert_tf.system.atomic import write_text_file
+from bert_tf.system.declare import with_models
 from bert_tf.system.messages import announced
 from bert_tf.tasks import outcome
 from bert_tf.tasks.outcome import Tried
@@ -61,6 +62,8 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
       FileNotFoundError, OSError, ValueError: a setting, a file or the model does not fit; names the flag.
       NonFiniteLossError, SystemExit: see `loop.train`.
     """
+    begun = None if run.overwrite_output_dir else run.output_dir
+    run = with_models(run, begun, functools.partial(beginning.check_before_download, own=task.settings))
     newest = _check(task, run)
     combinations = run.combinations
     run, runs, files, tokenizer = _describe(task, run, newest)

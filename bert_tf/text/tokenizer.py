@@ -277,7 +277,7 @@ class Tokenizer(CalledAsTransformers, abc.ABC):
           FileNotFoundError: there is nothing at path.
           ValueError: they contradict the directory, it has no vocabulary, or see `from_file`.
         """
-        path = path_of(path, f"{cls.__name__}.from_pretrained", with_weights=False)
+        path = path_of(path, f"{cls.__name__}.from_pretrained")
         true_or_false(do_lower_case=do_lower_case, strip_accents=strip_accents)
         choice = importlib.import_module("bert_tf.text.tokenizer_choice")  # by its name, as it imports all classes
         if not tokenizer_files.is_there(path):

@@ -63,7 +63,8 @@ def checked_settings(
     Raises:
       OSError, ValueError: a setting makes no sense, or a file or a model does not exist or fit; names the flag.
     """
-    own, run = settings_of(kind, values), settings_of(FineTuningSettings, values)  # which may download a model
+    own = settings_of(kind, values)
+    run = settings_of(FineTuningSettings, values, functools.partial(check_before_download, own=own))
     run.check()
     run.check_given_once(flags_given(values))
     head = _with_labels(run, own, layers).check(run)
@@ -76,6 +77,21 @@ def checked_settings(
             for one in _each_of(run) if run.do_train and not run.overwrite_output_dir else ():
                 _check_earlier(one, own)
     return run, own
+
+
+def check_before_download(run: FineTuningSettings, own) -> None:
+    """Refuses settings and files of a run whose models are still names on the hub.
+
+    Args:
+      own: the settings of the run's task.
+
+    Raises:
+      OSError, ValueError: names the flag.
+    """
+    run.check_without_models()
+    # The labels of a model that is only used are not known yet; that a file is not there is.
+    with contextlib.suppress(*([] if run.do_train or not hasattr(own, "with_labels_of") else [ValueError])):
+        own.check(run)
 
 
 def check_folder(run: FineTuningSettings, own) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from bert_tf.data import record_files
 from bert_tf.models import students
 from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import ModelFiles, check_model, read_config, read_model_files
+from bert_tf.models.directory import ModelFiles, check_model, read_config, read_head, read_model_files
 from bert_tf.models.families import DistilBertConfig, config_of_size
 from bert_tf.models.open_weights import is_light, open_weights
 from bert_tf.models.recipe import OptimizerSettings
@@ -63,7 +63,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         "Weights to start from: a checkpoint of the original, of this project or of tf-models-official (prefix or "
         "directory), a Hugging Face directory, or a SavedModel of TensorFlow Hub. Ignored once output_dir has a "
         "checkpoint.",
-        is_model=True,
+        model_check=read_head,
     )
     do_train: bool = setting(False, "Train until --num_train_steps.")
     do_eval: bool = setting(False, "Evaluate at the end, and write eval_results.txt.")
@@ -286,6 +286,20 @@ def check_settings(settings: PretrainingSettings) -> None:
             check_sizes(weights, config, model, with_heads=True)
 
 
+def check_input(settings: PretrainingSettings) -> dict[str, list[str]]:
+    """The local files of records, by flag.
+
+    Raises:
+      ValueError, OSError: there are none, or they are empty; names the flag.
+    """
+    files = {}
+    for name in given(settings, ("input_file", "eval_input_file")):
+        flag = f"--{name}"
+        files[flag] = checks.check_input_files(getattr(settings, name), flag)
+        checks.check_not_empty(files[flag], flag)
+    return files
+
+
 def _check_records(settings: PretrainingSettings, config: BertConfig | None, model: str) -> None:
     """Refuses local records that the run can't read, or can't mask as its flags say. model: the configuration's name.
 
@@ -293,9 +307,7 @@ def _check_records(settings: PretrainingSettings, config: BertConfig | None, mod
       ValueError, OSError: names the flag.
     """
     pairs = []
-    for name in given(settings, ("input_file", "eval_input_file")):
-        flag = f"--{name}"
-        checks.check_not_empty(files := checks.check_input_files(getattr(settings, name), flag), flag)
+    for flag, files in check_input(settings).items():
         lengths = settings.max_seq_length, settings.max_predictions_per_seq
         limits = {"vocab_size": config.vocab_size, "segments": max(2, config.type_vocab_size)} if config else {}
         limits |= {"no_masked": masked_reason(settings), "model_name": model}

@@ -7,19 +7,10 @@ import dataclasses
 from collections.abc import Callable, Collection, Sequence
 
 from bert_tf.data.tables import FileSettings
-from bert_tf.models.directory import check_model
+from bert_tf.models.directory import check_model, read_head
 from bert_tf.models.recipe import OPTIMIZER, SEARCHED, OptimizerSettings, Recipe, Values, grid_points, number_of_steps
 from bert_tf.system.checks import check_file, check_other_folder, check_output_dir, check_tf_config, is_remote
-from bert_tf.system.declare import (
-    ORIGINAL,
-    REQUIRED,
-    check_values,
-    declared_in,
-    given,
-    like,
-    setting,
-    value_of,
-)
+from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, declared_in, given, like, setting, value_of
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.teacher import DISTILLATION, OtherModels
@@ -57,7 +48,7 @@ class ModelSettings:
         "Weights to start from: a checkpoint, a directory or name (klue/bert-base) of Hugging Face, a Model Garden "
         "checkpoint, or a SavedModel of TensorFlow Hub. Ignored once output_dir has a checkpoint.",
         heading=ORIGINAL,
-        is_model=True,
+        model_check=read_head,
     )
     bert_config_file: str | None = setting(
         None, "The model's configuration. If unset, the one beside --init_checkpoint."
@@ -398,6 +389,13 @@ class FineTuningSettings(OptimizerSettings, OtherModels, TrainingSettings, Devic
         Raises:
           ValueError, FileNotFoundError: names the flag to change.
         """
+        self.check_without_models()
+        self.check_model_files(self.allow_unknown_config_keys)
+        if self.init_checkpoint and (self.do_train or not is_remote(self.output_dir)):
+            check_other_folder(self.output_dir, directory_of(self.init_checkpoint))
+
+    def check_without_models(self) -> None:
+        """`check`, but for the model's files, which may not be there yet."""
         check_values(self)
         self.check_devices(self.dtype, self.use_xla)
         if not (self.do_train or self.do_eval or self.do_predict):
@@ -413,15 +411,12 @@ class FineTuningSettings(OptimizerSettings, OtherModels, TrainingSettings, Devic
         for pair, reason in _APART.items():
             if len(given(self, pair)) == 2:
                 raise ValueError(f"--{pair[0]} and --{pair[1]}: {reason}; give one.")
-        self.check_model_files(self.allow_unknown_config_keys)
-        if self.init_checkpoint and (self.do_train or not is_remote(self.output_dir)):
-            check_other_folder(self.output_dir, directory_of(self.init_checkpoint))
         self.check_teacher()
         if self.search is not None:
             self.check_given_once(given(self, SEARCHED))
         for values in self.combinations if self.search is not None else ():
             try:
-                dataclasses.replace(self, search=None, **values).check()
+                dataclasses.replace(self, search=None, **values).check_without_models()
             except ValueError as error:
                 raise ValueError(f"--search: {error}") from None
 

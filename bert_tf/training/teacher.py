@@ -11,7 +11,7 @@ from absl import logging
 
 from bert_tf.models import directory as model_directory
 from bert_tf.models import head_config, pretrained
-from bert_tf.models.directory import ModelFiles, check_model
+from bert_tf.models.directory import ModelFiles, check_model, read_head
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.system.declare import given, group, setting, value_of
 from bert_tf.system.messages import named_by
@@ -33,7 +33,7 @@ class TeacherSettings:
         "outputs this one also learns.",
         heading=DISTILLATION,
         check=check_model,
-        is_model=True,
+        model_check=read_head,
     )
     student_layers: list[str] | None = setting(
         None,

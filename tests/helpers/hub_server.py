@@ -1,5 +1,6 @@
 """A hub on the loopback interface: what huggingface_hub asks of huggingface.co, with its redirects and errors."""
 
+import contextlib
 import hashlib
 import http.server
 import json
@@ -8,22 +9,27 @@ import pathlib
 import re
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 
 from huggingface_hub import constants
 
 from bert_tf.system import hub
+from helpers.local_server import serving
 from helpers.paths import ROOT
 
 COMMIT = "0a" * 20
-_PATHS = re.compile(r"/(?:api/models/)?([\w.-]+/[\w.-]+)(?:/(revision|tree|resolve|cdn)/([^/]+)(?:/(.*))?)?")
+_PATHS = re.compile(
+    r"/(?:api/)?(?:models/)?((?:datasets/)?[\w.-]+/[\w.-]+)(?:/(revision|tree|resolve|cdn)/([^/]+)(?:/(.*))?)?"
+)
 _LARGE = (".safetensors", ".bin", ".model")  # in LFS
 
 
 class HubServer(http.server.ThreadingHTTPServer):
-    """Serves models; see `put`.
+    """Serves models and data sets; see `put`.
 
     Attributes:
-      models: name -> {commit -> folder}, the last one is that of main. private, gated: names that need TOKEN.
+      models: name, of a data set datasets/name -> {commit -> folder}, the last one is that of main and of refs/.
+      private, gated: names that need TOKEN.
       failures: statuses to answer the next API requests with.
       break_after: bytes after which the next large files break off.
       requests: (method, path, Range) of each.
@@ -56,7 +62,13 @@ class HubServer(http.server.ThreadingHTTPServer):
             "HF_HUB_OFFLINE": False,
         }.items():
             monkeypatch.setattr(constants, name, value)
+        self.forget()
+
+    @staticmethod
+    def forget() -> None:
+        """Makes this process ask again, as another one would."""
         hub._commit.cache_clear()
+        hub.matching.cache_clear()
 
     def environment(self, home, **variables: str) -> dict[str, str]:
         """The environment of a process that uses this hub, with its cache in a folder."""
@@ -94,7 +106,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         commits = server.models.get(name)
         if not commits:
             return self._send(401, headers={"X-Error-Message": "Invalid username or password."})
-        commit = [*commits][-1] if revision in (None, "main") else revision
+        is_newest = revision in (None, "main") or revision.startswith("refs%2F")
+        commit = [*commits][-1] if is_newest else revision
         if commit not in commits:
             return self._send(404, headers={"X-Error-Code": "RevisionNotFound"})
         folder = commits[commit]
@@ -147,3 +160,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 def _etag(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+@contextlib.contextmanager
+def hub_of(monkeypatch, folder: pathlib.Path, files: Mapping[str, Mapping[str, bytes]]) -> Iterator[HubServer]:
+    """A hub that this process uses during the context, with data sets; files: OWNER/NAME -> file -> content."""
+    with serving(HubServer()) as server:
+        for name in files:
+            for file, content in files[name].items():
+                path = folder / "served" / name / file
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            server.put(f"datasets/{name}", folder / "served" / name)
+        server.use_here(monkeypatch, folder)
+        yield server
+    server.forget()

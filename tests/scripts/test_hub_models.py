@@ -1,5 +1,6 @@
 """Scripts and classes on a model by its name on the hub: what they note of it, and what a run goes on with."""
 
+import dataclasses
 import json
 import shutil
 import sys
@@ -7,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from helpers import warm
+from helpers.early_mistakes import outcomes
 from helpers.hub_server import COMMIT, HubServer
 from helpers.local_server import serving
 from helpers.paths import ROOT
@@ -15,6 +17,11 @@ from helpers.small_data import texts_of, write_classification
 from helpers.tiny import ONE_LAYER
 
 import bert_tf
+from bert_tf import modeling
+from bert_tf.tasks.classification.settings import ClassificationSettings
+from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.script import fine_tune
+from bert_tf.training.settings import FineTuningSettings
 
 NAME, NEWER = "owner/tiny", "0b" * 20
 
@@ -32,6 +39,10 @@ def server(tmp_path_factory):
     model.save_pretrained(str(folder / "model"), format="huggingface", vocab_file=vocab_file, do_lower_case=True)
     with serving(HubServer()) as server:
         server.put(NAME, folder / "model")
+        (folder / "foreign").mkdir()
+        for file, text in {"config.json": '{"model_type": "deberta-v2"}', "model.safetensors": ""}.items():
+            (folder / "foreign" / file).write_text(text)
+        server.put("owner/foreign", folder / "foreign")
         yield server
 
 
@@ -39,6 +50,7 @@ def server(tmp_path_factory):
 def here(server, tmp_path, monkeypatch):
     server.models[NAME] = {COMMIT: server.models[NAME][COMMIT]}
     server.use_here(monkeypatch, tmp_path / "home")
+    server.requests.clear()
     monkeypatch.chdir(tmp_path)
     return server.models[NAME][COMMIT]
 
@@ -55,9 +67,45 @@ def test_a_name_is_as_good_as_its_folder(here):
 
 @pytest.mark.parametrize("maker", [bert_tf.Predictor, bert_tf.Tagger, bert_tf.QuestionAnswerer, bert_tf.Embedder,
                                    bert_tf.BertModel.from_pretrained, bert_tf.read_tokenizer])  # fmt: skip
-def test_everything_that_takes_a_path_says_what_is_wrong_with_a_name(here, maker):
+def test_everything_that_takes_a_path_says_what_is_wrong_with_a_name(server, here, maker):
     with pytest.raises(FileNotFoundError, match="^owner/none: there is no such directory.*and no such model on http"):
         maker("owner/none")
+    with pytest.raises(ValueError, match=r"/config.json: model_type is 'deberta-v2', DeBERTa"):
+        maker("owner/foreign")
+    assert not any(path.endswith(".safetensors") for _, path, _ in server.requests)
+
+
+def test_what_is_wrong_with_all_else_is_said_before_a_download(server, here, tmp_path, monkeypatch):
+    for name, value in server.environment(tmp_path / "cold").items():
+        monkeypatch.setenv(name, value)
+    write_classification(tmp_path / "train.csv", texts_of(8, 0))
+    given = {"task_name": "custom", "train_file": "train.csv", "text_a": "text", "label": "verdict", "do_train": True,
+             "init_checkpoint": NAME, "output_dir": "out"}  # fmt: skip
+    cases = {
+        "FileNotFoundError: --train_file=none.csv: ": {"train_file": "none.csv"},
+        "ValueError: --train_file: train.csv": {"text_a": "txt"},
+        "ValueError: --lora_alpha needs --lora_rank": {"lora_alpha": 2},
+        "FileNotFoundError: --test_file=none.csv: ": {"do_train": False, "do_predict": True, "test_file": "none.csv"},
+    }
+    found = outcomes("run_classifier", [arguments_of({**given, **changed}) for changed in cases.values()])
+    for (message, with_tensorflow), wanted in zip(found, cases, strict=True):
+        assert message.startswith(wanted) and not with_tensorflow, message
+    assert not server.requests
+
+
+def test_programs_give_names(here, tmp_path):
+    model = bert_tf.BertModel.from_pretrained(NAME)
+    assert len(modeling.get_assignment_map_from_checkpoint(model.trainable_variables, NAME)[0]) == len(model.weights)
+    (tmp_path / "new.csv").write_text("text\ngood film\nbad\n")
+    task = ClassificationTask(ClassificationSettings(task_name="custom", test_file="new.csv", text_a="text"))
+    run = FineTuningSettings(output_dir="out", init_checkpoint=NAME, do_predict=True)
+    fine_tune(task, run)
+    rows = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
+    assert [row["label"] for row in rows] == [
+        row["label"] for row in bert_tf.Predictor(NAME).predict(["good film", "bad"])
+    ]
+    with pytest.raises(FileNotFoundError, match="^--init_checkpoint=owner/none: .*no such model on http"):
+        fine_tune(task, dataclasses.replace(run, init_checkpoint="owner/none"))
 
 
 def test_a_run_notes_the_commit_and_goes_on_with_it(server, here, tmp_path):

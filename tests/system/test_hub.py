@@ -11,6 +11,7 @@ from helpers.local_server import serving
 from huggingface_hub import constants, file_download
 
 import bert_tf
+from bert_tf.models.directory import read_head
 from bert_tf.models.open_weights import HUGGINGFACE
 from bert_tf.system import checks, hub
 from bert_tf.text.tokenizer_files import read_casing
@@ -65,11 +66,11 @@ def test_the_files_that_are_needed_come_once(server, tmp_path, caplog, monkeypat
     server.requests.clear()
     assert hub.local(f"hf://{NAME}") == hub.local(pathlib.PurePath(folder).as_posix()) == folder
     assert not server.requests
-    hub._commit.cache_clear()
+    server.forget()
     assert hub.local(NAME) == folder and server.requests == [("GET", f"/api/models/{NAME}", None)]
     # A newer one is taken, and the other one by its revision.
     server.put(NAME, write(tmp_path / "newer", {"config.json", "pytorch_model.bin"}, b"[]"), NEWER)
-    hub._commit.cache_clear()
+    server.forget()
     assert files_in(hub.local(NAME)) == {"config.json", "pytorch_model.bin"}
     assert hub.local(f"{NAME}@{COMMIT}") == folder and hub.local(f"{NAME}@main").endswith(NEWER)
     assert bert_tf.download(NAME, cache_dir=str(tmp_path / "other")) == folder.replace("home/hub", "other").replace(
@@ -142,6 +143,18 @@ def test_what_the_hub_does_not_give(server, tmp_path, name, kind, message):
     assert type(error.value) is kind and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(("config", "message"), [
+    (b'{"model_type": "xlm-roberta"}', r".*/config.json: model_type is 'xlm-roberta', XLM-RoBERTa; the families of"),
+    (b"{", r".*/config.json"),
+])  # fmt: skip
+def test_what_is_none_of_our_models_is_refused_by_its_configuration(server, tmp_path, config, message):
+    server.put("owner/other", write(tmp_path / "other", {"model.safetensors", "tokenizer.json"}))
+    (tmp_path / "other" / "config.json").write_bytes(config)
+    with pytest.raises(ValueError, match=f"^--teacher=owner/other: {message}"):
+        hub.local("owner/other", "--teacher", check=read_head)
+    assert {path.rpartition("/")[2] for _, path, _ in server.requests if "/resolve/" in path} == {"config.json"}
+
+
 def test_a_token_opens_what_is_private_or_gated(server, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", server.TOKEN)
     server.private, server.gated = {"owner/private"}, {"owner/gated"}
@@ -176,11 +189,11 @@ def test_without_an_answer_the_cache_is_used(server, tmp_path, monkeypatch, capl
         hub.local(NAME)
     assert "\n" not in str(error.value)
     folder = hub.local(NAME)
-    hub._commit.cache_clear()
+    server.forget()
     server.failures = [429]
     assert hub.local(NAME) == folder and "429 Too Many Requests" in caplog.text
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    hub._commit.cache_clear()
+    server.forget()
     server.requests.clear()
     assert hub.local(NAME) == folder == hub.local(f"{NAME}@{COMMIT}")
     # What another program has put there has no list.

@@ -8,7 +8,7 @@ import re
 import shlex
 
 import pytest
-from helpers.hub import hub_of
+from helpers.hub_server import hub_of
 from helpers.mains import run_main
 from helpers.pages import PAGES
 from helpers.parquet import parquet_of

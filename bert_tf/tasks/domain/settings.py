@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from absl import logging
 
-from bert_tf.models.directory import check_model
+from bert_tf.models.directory import check_model, read_head
 from bert_tf.models.open_weights import check_readable
 from bert_tf.models.recipe import OptimizerSettings
 from bert_tf.pretraining.corpus import check_beginning
@@ -16,6 +16,7 @@ from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.record_settings import MIN_SEQ_LENGTH
 from bert_tf.system import checks
 from bert_tf.system.declare import REQUIRED, check_values, declared_in, like, setting, value_of
+from bert_tf.system.hub import is_name
 from bert_tf.system.messages import is_first
 from bert_tf.system.text_encodings import encoding_setting
 from bert_tf.tasks.classification.settings import ClassificationSettings
@@ -50,7 +51,7 @@ class DomainSettings:
         "own.",
         heading="Weights and texts",
         check=functools.partial(check_model, with_tokenizer=True),
-        is_model=True,
+        model_check=read_head,
     )
     input_file: str = setting(REQUIRED, "The domain's texts: a comma-separated list of files or globs.")
     encoding: str = encoding_setting("all texts and of the task's files")
@@ -130,7 +131,8 @@ class DomainSettings:
         self._check_task()
         _check_further("pretraining_flag", self.pretraining_flag, _OF_PRETRAINING)
         _check_further("fine_tuning_flag", self.fine_tuning_flag, _OF_FINE_TUNING)
-        check_readable(self.init_checkpoint, "--init_checkpoint")
+        if not is_name(self.init_checkpoint):  # which is still to be downloaded
+            check_readable(self.init_checkpoint, "--init_checkpoint")
 
     def _check_task(self) -> None:
         """Checks the flags of the fine-tuning: all that it needs, or none."""

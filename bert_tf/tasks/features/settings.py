@@ -124,6 +124,19 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
         if folder and not is_remote(folder) and not os.path.isdir(folder):
             raise ValueError(f"--output_file={self.output_file}: there is no directory {folder}.")
         check_output_file(self.output_file, "--output_file")
+        self.check_input()
+        with named_by("--init_checkpoint"):
+            is_light = open_weights.is_light(self.init_checkpoint)
+        if is_light and all(map(os.path.isfile, filter(None, (self.bert_config_file, self.vocab_file)))):
+            with unheard():
+                describe_model(self)
+
+    def check_input(self) -> None:
+        """Refuses a text that can't be read.
+
+        Raises:
+          ValueError, FileNotFoundError: names the flag.
+        """
         check_no_web_address(self.input_file, "--input_file")
         if not is_remote(self.input_file):
             if not exists(self.input_file) or is_folder(self.input_file):
@@ -134,11 +147,6 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
                 file = TextFile(self.input_file, compression_of(self.input_file)[0], self.encoding)
                 for offset, block in itertools.islice(whole_lines(file, file.chunks()), 1):
                     file.decode(offset, block)
-        with named_by("--init_checkpoint"):
-            is_light = open_weights.is_light(self.init_checkpoint)
-        if is_light and all(map(os.path.isfile, filter(None, (self.bert_config_file, self.vocab_file)))):
-            with unheard():
-                describe_model(self)
 
 
 def describe_model(settings: FeatureSettings) -> tuple[Weights, ModelFiles, Tokenizer, tuple[int, ...]]:

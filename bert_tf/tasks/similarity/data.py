@@ -29,6 +29,7 @@ _JUDGEMENTS = {
     "is_duplicate", "is_paraphrase", "target",
 }  # fmt: skip
 _NARROW = 0.3  # of the range of scores; 0..1 for 0..5 is less
+_CLASSES = "write 1 in it for the class of texts that belong together, and 0 for the other"
 _INTEGER = re.compile(r"-?[0-9]+")
 
 
@@ -139,7 +140,7 @@ def examples_of(
         score = None
         if columns.score:
             with maybe_header(by_number and not number, cells):
-                score = _score(field_of(row, columns.score, path, line), score_range, path, line)
+                score = _score(field_of(row, columns.score, path, line), score_range, path, line, by_number)
         elif by_number and not number:
             warn_of_header(path, line, cells)
         if partners and not (columns.score or columns.negative):
@@ -179,11 +180,17 @@ def _check_judgements(
 
 def _not_used(path: str, name: str, columns: Columns, first, line: int, second, other_line: int) -> str:
     named = f"--text_a={columns.text_a} --text_b={columns.text_b}"
+    lowest = _CLASSES if _is_class(first) else "its lowest and highest number"
     return (
         f"{path}: the column {name!r} ({first!r} in line {line}, {second!r} in line {other_line}) is not used: each "
         f"row counts as two texts that belong together. If it says whether they do, give {named} --score={name} "
-        f"--score_range=0,1 (its lowest and highest number), or keep only those rows that do; if not, {named} alone."
+        f"--score_range=0,1 ({lowest}), or keep only those rows that do; if not, {named} alone."
     )
+
+
+def _is_class(value) -> bool:
+    """Whether a value is the name of a class, as "duplicate", and no number."""
+    return isinstance(value, str) and value.strip()[:1].isalpha()
 
 
 def _known_layout(names: Sequence[str], path: str) -> Columns:
@@ -198,7 +205,7 @@ def _known_layout(names: Sequence[str], path: str) -> Columns:
     )
 
 
-def _score(value, score_range: tuple[float, float], path: str, line: int) -> float:
+def _score(value, score_range: tuple[float, float], path: str, line: int, may_be_header: bool) -> float:
     """A score, mapped to 0..1."""
     try:
         score = math.nan if isinstance(value, bool) else float(value)
@@ -206,6 +213,7 @@ def _score(value, score_range: tuple[float, float], path: str, line: int) -> flo
         score = math.nan
     if not math.isfinite(score):
         hint = " (write numbers with a decimal point)" if "," in str(value) else ""
+        hint = hint or (f" ({_CLASSES})" if _is_class(value) and not may_be_header else "")
         raise ValueError(f"{path}, line {line}: a number is expected as score, found {value!r}{hint}")
     low, high = score_range
     if not low <= score <= high:

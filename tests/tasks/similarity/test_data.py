@@ -57,6 +57,10 @@ def test_known_layouts(folder):
         ("x.csv", "sentence1,sentence2,label\na,b,1\nc,d,1\ne,f,0\n", {},
          r"x.csv: the column 'label' \('1' in line 2, '0' in line 4\) is not used: .*--text_a=sentence1 --text_b="
          "sentence2 --score=label --score_range=0,1 .* or keep only those"),
+        ("x.jsonl", '{"question": "a", "answer": "b", "label": "duplicate"}\n{"question": "c", "answer": "d", '
+         '"label": "not_duplicate"}', {}, r"--score=label --score_range=0,1 \(write 1 in it for the class of texts"),
+        ("x.csv", "a,b,label\nc,d,paraphrase\n", {"columns": Columns("a", "b", score="label")},
+         r"line 2: a number is expected as score, found 'paraphrase' \(write 1 in it for the class of texts"),
         ("x.jsonl", '{"question": "a", "answer": "b", "Similarity": 2}\n{"question": "c", "answer": "d", '
          '"Similarity": 3.5}', {}, r"the column 'Similarity' \(2 in line 1, 3.5 in line 2\) is not used"),
     ],
