@@ -24,10 +24,10 @@ _FILE = re.compile(r".*\.(ckpt(-\d+)?|index|safetensors|bin|pth?|json|txt|zip|gz
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 # Where the cache keeps a commit of a model.
 _CACHED = re.compile(rf"(?:^|/)models--([\w.-]+?)--([\w.-]+)/snapshots/({_COMMIT.pattern})(?:/|$)")
-# What is there -> what it is called, what may be meant by a name that is none, and where it may be.
+# What the hub has -> what a name may mean that is none, and what it is if it isn't there.
 _KINDS = {
-    "model": ("model", "directory, weight file or checkpoint, and no such model", "neither a path nor"),
-    "dataset": ("data set", "data set", "not"),
+    "model": ("directory, weight file or checkpoint, and no such model", "neither a path nor"),
+    "dataset": ("data set", "not"),
 }
 # The files of a model that are fetched: what describes it, and the first kind of weights that is there.
 _SMALL = ("*config.json", ".gitattributes")  # with which the list of all files comes
@@ -188,14 +188,14 @@ def _told(start: str, kind: str, name: str, revision: str | None) -> Iterator[No
     """Says in one line what the hub or its library has against a model or data set."""
     from huggingface_hub import constants, errors
 
-    endpoint, (known_as, missing, elsewhere) = constants.ENDPOINT, _KINDS[kind]
+    endpoint, (meant, elsewhere) = constants.ENDPOINT, _KINDS[kind]
     page = f"{endpoint}/{'datasets/' if kind == 'dataset' else ''}{name}"
     try:
         yield
     except errors.GatedRepoError:
         raise PermissionError(
-            f"{start}: the {known_as} is gated: accept its terms at {page}, and set HF_TOKEN to a token of that "
-            "account (or call `hf auth login`)."
+            f"{start} is gated: accept its terms at {page}, and set HF_TOKEN to a token of that account (or call "
+            "`hf auth login`)."
         ) from None
     except errors.RevisionNotFoundError:
         raise FileNotFoundError(f"{start}: {page} has no revision {revision}.") from None
@@ -206,7 +206,7 @@ def _told(start: str, kind: str, name: str, revision: str | None) -> Iterator[No
             raise
         if getattr(getattr(error, "response", None), "status_code", None) in (401, 403, 404):
             raise FileNotFoundError(
-                f"{start}: there is no such {missing} on {endpoint}. "
+                f"{start}: there is no such {meant} on {endpoint}. "
                 "If it is private, set HF_TOKEN to a token that may read it (or call `hf auth login`)."
             ) from None
         reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else _first_line(error.__cause__ or error)
