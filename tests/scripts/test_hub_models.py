@@ -98,7 +98,7 @@ def test_programs_give_names(here, tmp_path):
     assert len(modeling.get_assignment_map_from_checkpoint(model.trainable_variables, NAME)[0]) == len(model.weights)
     (tmp_path / "new.csv").write_text("text\ngood film\nbad\n")
     task = ClassificationTask(ClassificationSettings(task_name="custom", test_file="new.csv", text_a="text"))
-    run = FineTuningSettings(output_dir="out", init_checkpoint=NAME, do_predict=True)
+    run = FineTuningSettings(output_dir="out", init_checkpoint=NAME, do_predict=True, max_seq_length=16)
     fine_tune(task, run)
     rows = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
     assert [row["label"] for row in rows] == [
@@ -134,9 +134,7 @@ def test_a_run_notes_the_commit_and_goes_on_with_it(server, here, tmp_path):
     assert again.returncode == 0 and NEWER not in again.stderr, again.stderr
     assert not (tmp_path / f"home/hub/models--owner--tiny/snapshots/{NEWER}").exists()
     # Other scripts.
-    missing = run(
-        "run_ner", {"init_checkpoint": "owner/none", "output_dir": "other", "train_file": "t", "do_train": True}
-    )
-    assert "run_ner.py: error: --init_checkpoint=owner/none: there is no such directory" in missing.stderr
+    missing = run("export_saved_model", {"model_dir": "owner/none", "export_dir": "other"})
+    assert "export_saved_model.py: error: --model_dir=owner/none: there is no such directory" in missing.stderr
     converted = run("convert_checkpoint", {"from": NAME, "to": "converted", "format": "bert_tf"})
     assert converted.returncode == 0 and (tmp_path / "converted" / "bert_model.safetensors").exists(), converted.stderr

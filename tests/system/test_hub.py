@@ -144,7 +144,7 @@ def test_what_the_hub_does_not_give(server, tmp_path, name, kind, message):
 
 
 @pytest.mark.parametrize(("config", "message"), [
-    (b'{"model_type": "xlm-roberta"}', r".*/config.json: model_type is 'xlm-roberta', XLM-RoBERTa; the families of"),
+    (b'{"model_type": "xlm-roberta"}', r".*/config.json: model_type is 'xlm-roberta', XLM-R; the families of"),
     (b"{", r".*/config.json"),
 ])  # fmt: skip
 def test_what_is_none_of_our_models_is_refused_by_its_configuration(server, tmp_path, config, message):

@@ -64,7 +64,7 @@ def test_files_of_text(server):
     (f"{SET}s/a.txt", "there is no such data set on http://.*If it is private, set HF_TOKEN"),
     (f"{SET}@v1/a.txt", "http://.*/datasets/owner/name has no revision v1"),
     (f"{SET}/rating.txt", r"no file matches; there are .*; did you mean 'ratings.txt'\?"),
-    (f"{SET}/nli/dev-*.parquet", "no file matches; there are nli/train-00000-of-00002.parquet, nli/train-00001-of-00"),
+    (f"{SET}/nli/dev-*.parquet", "no file matches; there are .*, nli/train-00000-of-00002.parquet, nli/train-00001"),
     ("hf://datasets/name/a.txt", "an address on the hub is hf://datasets/OWNER/NAME/FILE, or hf://datasets/OWNER/NAM"),
 ])  # fmt: skip
 def test_what_is_not_there(server, address, message):
