@@ -252,7 +252,7 @@ def test_only_main_reads_flags():
 AT_MOST = {
     "lines of bert_tf/ and the scripts": 50_726,
     "of these code": 32_690,
-    "lines of tests/": 45_870,
+    "lines of tests/": 45_851,
     "modules that a fine-tuning run loads": 79,
     "modules that Predictor loads": 60,
     "lines of a file": 500,

@@ -110,30 +110,23 @@ def test_files_of_sentence_transformers(tmp_path):
     assert read_settings(str(tmp_path)) == SentenceSettings(f"{tmp_path}/0_BERT", "cls", described=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("modules.json", "{", r"modules.json, line 1, column 2: not JSON"),
-        ("modules.json", "{}", r"modules.json is not a JSON list but dict"),
-        ("modules.json", "[]", r"modules.json has no Transformer"),
-        ("modules.json", '[{"type": "a.Transformer", "path": ""}]', r"modules.json has no Pooling"),
-        ("modules.json", '[{"type": "a.Pooling", "path": ""}]', r"Pooling is no step that vectors are made by here"),
-        ("modules.json", '[{"type": "Transformer", "path": "../x"}]', r"a path below this folder, not {'type'"),
-        ("modules.json", '[{"type": "Transformer", "path": "/etc"}]', r"a path below this folder, not {'type'"),
-        ("modules.json", "[3]", r"each step needs a type, and a path below this folder, not 3"),
-        ("1_Pooling/config.json", '{"pooling_mode": ["cls", "max"]}', r"config.json: the pooling is \['cls', 'max'\]"),
-        ("1_Pooling/config.json", '{"pooling_mode_lasttoken": true}', r"is \['pooling_mode_lasttoken'\]; known is one"),
-        ("1_Pooling/config.json", '{"pooling_mode": 3}', r"the pooling is 3; known is one of mean, cls, max"),
-        ("sentence_bert_config.json", '{"max_seq_length": "x"}', r"sentence_bert_config.json: max_seq_length must be"),
-        ("sentence_bert_config.json", '{"max_seq_length": true}', r"sentence_bert_config.json: max_seq_length must be"),
-        (
-            "config_sentence_transformers.json",
-            '{"default_prompt_name": []}',
-            r"default_prompt_name is \[\], which is none",
-        ),
-        ("sentence_bert_config.json", '{"max_seq_length": 0}', r"sentence_bert_config.json: max_seq_length must be"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "message"), [
+    ("modules.json", "{", r"modules.json, line 1, column 2: not JSON"),
+    ("modules.json", "{}", r"modules.json is not a JSON list but dict"),
+    ("modules.json", "[]", r"modules.json has no Transformer"),
+    ("modules.json", '[{"type": "a.Transformer", "path": ""}]', r"modules.json has no Pooling"),
+    ("modules.json", '[{"type": "a.Pooling", "path": ""}]', r"Pooling is no step that vectors are made by here"),
+    ("modules.json", '[{"type": "Transformer", "path": "../x"}]', r"a path below this folder, not {'type'"),
+    ("modules.json", '[{"type": "Transformer", "path": "/etc"}]', r"a path below this folder, not {'type'"),
+    ("modules.json", "[3]", r"each step needs a type, and a path below this folder, not 3"),
+    ("1_Pooling/config.json", '{"pooling_mode": ["cls", "max"]}', r"config.json: the pooling is \['cls', 'max'\]"),
+    ("1_Pooling/config.json", '{"pooling_mode_lasttoken": true}', r"is \['pooling_mode_lasttoken'\]; known is one"),
+    ("1_Pooling/config.json", '{"pooling_mode": 3}', r"the pooling is 3; known is one of mean, cls, max"),
+    ("sentence_bert_config.json", '{"max_seq_length": "x"}', r"sentence_bert_config.json: max_seq_length must be"),
+    ("sentence_bert_config.json", '{"max_seq_length": true}', r"sentence_bert_config.json: max_seq_length must be"),
+    ("config_sentence_transformers.json", '{"default_prompt_name": []}', r"default_prompt_name is \[\], which is"),
+    ("sentence_bert_config.json", '{"max_seq_length": 0}', r"sentence_bert_config.json: max_seq_length must be"),
+])  # fmt: skip
 def test_files_that_are_refused(tmp_path, name, content, message):
     write_settings(tmp_path, SentenceSettings(str(tmp_path)))
     (tmp_path / name).write_text(content)

@@ -92,20 +92,8 @@ def test_a_damaged_lock_is_replaced(case, tmp_path):
 
 
 HOSTILE = (
-    "\x1b[2J",
-    "../victim",
-    "\u202e",
-    "x" * 9999,
-    "\ud800",
-    "\0",
-    -1,
-    1e308,
-    None,
-    [[]],
-    {"a": {}},
-    True,
-    10**400,
-)
+    "\x1b[2J", "../victim", "\u202e", "x" * 9999, "\ud800", "\0", -1, 1e308, None, [[]], {"a": {}}, True, 10**400,
+)  # fmt: skip
 
 
 def test_crafted_locks_are_replaced_and_steer_nothing(tmp_path):
