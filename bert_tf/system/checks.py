@@ -287,6 +287,13 @@ _ELSEWHERE = {
     "lowercase": ("do_lower_case",), "lr": ("learning_rate",), "n_classes": ("num_labels",),
     "text_pair": ("pairs", "pair"), "torch_dtype": ("dtype",), "truncation": ("max_length",),
 }  # fmt: skip
+# Likewise, what to do instead of giving it.
+_INSTEAD = {
+    **dict.fromkeys(("from_pt", "return_dict", "use_fast", "use_safetensors"), "leave it out"),
+    **dict.fromkeys(("token", "use_auth_token"), "set HF_TOKEN in the environment"),
+    "cache_dir": "set HF_HOME in the environment", "revision": "write OWNER/NAME@REVISION",
+    "Embedder.encode.batch_size": "it is one of Embedder(...)",
+}  # fmt: skip
 
 
 def named(function: Callable) -> Callable:
@@ -311,14 +318,16 @@ def check_names(given: Iterable[str], function: Callable, user: str, others: Ite
       TypeError: names each, and the argument that is meant, or else those that there are.
     """
     names, takes_any = _names_of(function)
-    known = [*others, *names]
+    known = list(dict.fromkeys([*others, *names]))
     meant = {}
     for name in () if takes_any else given:
         if name not in known:
             here = [one for one in _ELSEWHERE.get(name, ()) if one in known]
-            meant[name] = (here or difflib.get_close_matches(name, known, 1) or [""])[0]
+            near = (here or difflib.get_close_matches(name, known, 1) or [""])[0]
+            instead = _INSTEAD.get(name) or _INSTEAD.get(f"{user}.{name}")
+            meant[name] = instead or (near and f"did you mean {near}?")
     if meant:
-        odd = ", ".join(f"{name} (did you mean {here}?)" if here else name for name, here in meant.items())
+        odd = ", ".join(f"{name} ({here})" if here else name for name, here in meant.items())
         raise TypeError(f"{user} has no argument {odd}{'' if all(meant.values()) else f'; it has {some(known)}'}.")
 
 

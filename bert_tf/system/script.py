@@ -44,19 +44,21 @@ _IS_NEEDED = re.compile(r"Flag (--\w+) must have a value other than None")
 # They may be empty, as commands pass on variables that are set on Google's cloud only.
 _OF_THE_CLOUD = ("tpu_name", "tpu_zone", "gcp_project", "master")
 
-# What other tools call a flag, and what it is called here: the first of these that a script has, with what to know.
+_OF_A_MODEL = ("init_checkpoint", "model_dir", "from")
+# What other tools call a flag, and what it is called here: the first of these that a script has, with what to know; or
+# after a colon what to do instead, in the scripts that have the flag before it.
 _ELSEWHERE = {
     "batch_size": ("train_batch_size", "predict_batch_size"), "bf16": ("dtype=bfloat16",),
-    "bs": ("train_batch_size", "batch_size"), "cache_dir": ("feature_cache_dir",), "config_name": ("bert_config_file",),
+    "bs": ("train_batch_size", "batch_size"), "config_name": ("bert_config_file",),
     "data_path": ("train_file", "input_file"), "dev_path": ("dev_file",), "device": ("distribution_strategy",),
     "dropout": ("classifier_dropout",), "early_stopping": ("early_stopping_patience",), "epochs": ("num_train_epochs",),
     "eval_file": ("dev_file",), "eval_steps": ("eval_every_steps",), "evaluation_steps": ("eval_every_steps",),
-    "fp16": ("dtype=float16",), "gpus": ("num_gpus",), "gradient_checkpointing": ("recompute",),
-    "half": ("dtype=float16",), "init_checkpoint": ("model_dir", "from"), "label_column": ("label",),
+    "gpus": ("num_gpus",), "gradient_checkpointing": ("recompute",),
+    "init_checkpoint": ("model_dir", "from"), "label_column": ("label",),
     "label_column_name": ("label",),
     "learning_rate_warmup": ("warmup_proportion (a share of the steps)",), "logging_steps": ("log_every_steps",),
     "lora_r": ("lora_rank",), "lr": ("learning_rate",), "max_grad_norm": ("clip_norm",), "max_len": ("max_seq_length",),
-    "max_length": ("max_seq_length",), "max_steps": ("num_train_steps",),
+    "max_length": ("max_seq_length",), "max_steps": ("num_train_steps", "num_train_epochs (may be a fraction)"),
     "mlm_probability": ("masked_lm_prob", "mask_rate"), "model": ("init_checkpoint", "model_dir", "from"),
     "model_dir": ("init_checkpoint",), "model_name": ("init_checkpoint", "model_dir", "from"),
     "model_name_or_path": ("init_checkpoint", "model_dir", "from"), "model_path": ("init_checkpoint", "model_dir"),
@@ -75,6 +77,25 @@ _ELSEWHERE = {
     "validation_file": ("dev_file", "eval_input_file"), "warmup_ratio": ("warmup_proportion",),
     "warmup_steps": ("num_warmup_steps (a number of steps)", "warmup_proportion (a share of the steps)"),
     "weight_decay": ("weight_decay_rate",),
+    "load_best_model_at_end": ("use_best_model",), "save_strategy": ("save_checkpoints_steps (a number of steps)",),
+    **dict.fromkeys(("fp16", "half"), ("dtype=bfloat16 (float16 on older GPUs)",)),
+    **dict.fromkeys(("eval_strategy", "evaluation_strategy"), ("eval_every_steps (a number of steps)",)),
+    "resume_from_checkpoint": ("save_checkpoints_steps: give the same command again, which resumes.",),
+    "model_revision": tuple(f"{flag}=OWNER/NAME@REVISION" for flag in _OF_A_MODEL),
+    "cache_dir": tuple(f"{flag}: set HF_HOME in the environment." for flag in _OF_A_MODEL),
+    **dict.fromkeys(
+        ("hub_token", "token", "use_auth_token"),
+        tuple(f"{flag}: set HF_TOKEN in the environment." for flag in _OF_A_MODEL),
+    ),
+    **dict.fromkeys(("dataset_name", "dataset_config_name"), ("train_file=hf://datasets/OWNER/NAME/FILE",)),
+    "metric_for_best_model": ("use_best_model: not here; the task decides which metric makes a model the best.",),
+    "lr_scheduler_type": ("learning_rate: not here; after the warm-up the rate falls linearly.",),
+    "report_to": ("save_checkpoints_steps: not here; TensorBoard's files and train_log.jsonl are in --output_dir.",),
+    "max_train_samples": ("train_file: not here; give --train_file a shorter file.",),
+    "max_eval_samples": ("dev_file: not here; give --dev_file a shorter file.",),
+    **dict.fromkeys(
+        ("validation_split", "validation_split_percentage"), ("dev_file: not here; give --dev_file a file.",)
+    ),
 }  # fmt: skip
 # Likewise, values of flags with choices.
 _VALUES_ELSEWHERE = {
@@ -170,7 +191,7 @@ def _unknown(name: str) -> str:
         return f"there is no flag --{name}; here it is --{asked}."
     for here in _ELSEWHERE.get(asked, ()):
         if re.match(r"\w+", here)[0] in flags.FLAGS:
-            return f"there is no flag --{name}; here it is --{here}."
+            return f"there is no flag --{name}; {here.partition(': ')[2] or f'here it is --{here}.'}"
     known = declared_flags(flags.FLAGS)
     near = difflib.get_close_matches(asked, [*known, *(f"no{one}" for one in known if flags.FLAGS[one].boolean)], 1)
     return f"there is no flag --{name}; " + (f"did you mean --{near[0]}?" if near else "--help lists all flags.")

@@ -1,6 +1,7 @@
 """Names of arguments that are misspelt, or another library's: one line says which was meant."""
 
 import functools
+import re
 
 import pytest
 from helpers.every_model import CONFIG, MODELS, inputs
@@ -56,6 +57,19 @@ def test_the_argument_that_is_meant_is_said(function, args, who, wrong, meant):
     with pytest.raises(TypeError) as caught:
         function(*args, **{wrong: 3})
     assert str(caught.value) == f"{who} has no argument {wrong} (did you mean {meant}?)."
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "wrong", "instead"),
+    [
+        (bert_tf.BertModel.from_pretrained, ("none",), "from_pt", "leave it out"),
+        (bert_tf.read_tokenizer, ("none",), "revision", "write OWNER/NAME@REVISION"),
+        (bert_tf.Embedder.encode, (None, []), "batch_size", "it is one of Embedder(...)"),
+    ],
+)
+def test_what_to_do_instead_is_said(function, args, wrong, instead):
+    with pytest.raises(TypeError, match=re.escape(f"has no argument {wrong} ({instead}).") + "$"):
+        function(*args, **{wrong: True})
 
 
 def test_names_like_none_are_answered_by_all():
