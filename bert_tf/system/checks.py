@@ -32,6 +32,8 @@ def check_file(path: str | None, flag: str) -> None:
         return
     if not os.path.exists(path):
         advice = "; name one, not several" if any(sign in path for sign in "*?,") else ""
+        if hub.is_name(path) and "." not in path:
+            advice = f"; one of the hub is hf://datasets/{path}/FILE"
         raise FileNotFoundError(f"{flag}={path}: there is no such file{advice}.")
     if os.path.isdir(path):
         raise FileNotFoundError(f"{flag}={path} is a directory; a file is needed.")
@@ -61,7 +63,7 @@ def check_no_web_address(path: str, flag: str) -> None:
     """
     if path.startswith(("http://", "https://")):
         raise ValueError(f"{flag}={path} is in the web: download it first, and name the file.")
-    if is_on_hub(path):
+    if path.startswith("hf://"):
         with named_by(flag):
             matching(path)
 
@@ -110,7 +112,8 @@ def path_of(path, reader: str, check: Callable[[str], object] | None = None) -> 
     path = os.fspath(path)
     if not path:
         raise ValueError(f"{reader} is given an empty path.")
-    check_no_web_address(path, "path")
+    if not hub.is_name(path):
+        check_no_web_address(path, "path")
     if path.startswith("~") and not os.path.exists(path):
         raise FileNotFoundError(f"{path}: Python does not replace ~: write os.path.expanduser({path!r}).")
     if path.endswith(".keras") and not os.path.isdir(path):

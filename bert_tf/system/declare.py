@@ -48,7 +48,7 @@ class Declared:
         ..."). The default holds where nothing else is known.
       shown: whether the default is also the flag's; else the flag has none, and the help says what holds.
       is_gone: the flag is only there to be refused; see `gone`.
-      model_check: it is the path of a model, or its name on the hub, which its local folder replaces; this is the
+      model_check: it is the path of a model, or several, or names on the hub, which local folders replace; this is the
         `check` of `hub.local`.
     """
 
@@ -101,8 +101,12 @@ class Declared:
             self.check(value, f"--{name}")
 
     def names_model(self, value) -> bool:
-        """Whether a value is the name of a model on the hub."""
-        return bool(self.model_check) and hub.is_name(value or "")
+        """Whether a value is the name of a model on the hub, or has one."""
+        return bool(self.model_check) and any(map(hub.is_name, _paths_in(value)))
+
+
+def _paths_in(value: str | list[str] | None) -> list[str]:
+    return [value] if isinstance(value, str) else value or []
 
 
 def setting(default, help: str, **declared):
@@ -246,10 +250,11 @@ def with_models(
         check_values(settings)
         if before_download:
             before_download(settings)
-    folders = {
-        name: hub.local(getattr(settings, name), f"--{_flag_name(name)}", begun, check=declared[name].model_check)
-        for name in named
-    }
+    folders = {}
+    for name in named:
+        value, flag, check = getattr(settings, name), f"--{_flag_name(name)}", declared[name].model_check
+        local = [hub.local(path, flag, begun, check=check) for path in _paths_in(value)]
+        folders[name] = local[0] if isinstance(value, str) else local
     return dataclasses.replace(settings, **folders)
 
 

@@ -1,4 +1,5 @@
-"""Models of huggingface.co by their names: owner/name, owner/name@revision, or hf://owner/name; files of data sets.
+"""Models of huggingface.co by their names: owner/name, owner/name@revision, hf://owner/name or the address of its page;
+files of data sets.
 
 `huggingface_hub` fetches them, and is imported when a name is used: its cache, HF_HOME, HF_TOKEN, HF_HUB_OFFLINE and
 HF_ENDPOINT hold here. A name is replaced by the folder in that cache once, where a flag or an argument is read
@@ -18,7 +19,7 @@ from tqdm import tqdm
 
 from bert_tf.system.messages import did_you_mean, named_by, some, unheard
 
-_PREFIX = "hf://"
+_PREFIX, _PAGE = "hf://", "https://huggingface.co/"
 _NAME = re.compile(r"([a-zA-Z0-9_][a-zA-Z0-9_.-]*/[a-zA-Z0-9_.-]+)(?:@([a-zA-Z0-9_./-]+))?")
 _FILE = re.compile(r".*\.(ckpt(-\d+)?|index|safetensors|bin|pth?|json|txt|zip|gz|keras|h5|onnx|pb|model)")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -45,7 +46,7 @@ _WEIGHTS = (
 
 def is_name(path: str) -> bool:
     """Whether a path names a model on the hub, and nothing here: owner/name where there is no folder owner."""
-    if path.startswith(_PREFIX):
+    if path.startswith((_PREFIX, _PAGE)):
         return True
     found = _NAME.fullmatch(path)
     return bool(found) and not _FILE.fullmatch(path) and not os.path.lexists(path.partition("/")[0])
@@ -85,7 +86,7 @@ def local(
     if not is_name(path):
         return path
     start = f"{flag}={path}" if flag else path
-    found = _NAME.fullmatch(path.removeprefix(_PREFIX))
+    found = _NAME.fullmatch(path.removeprefix(_PREFIX).removeprefix(_PAGE))
     if not found:
         raise ValueError(f"{start}: a model on the hub is hf://OWNER/NAME, or hf://OWNER/NAME@REVISION.")
     revision = found[2] or (output_dir and _recorded(found[1], output_dir))
@@ -93,8 +94,12 @@ def local(
         asked = _asked("model", found[1], revision, cache_dir)
         sizes = _sizes(asked)
         if check:
+            folder = _folder(asked)
             with named_by(start), unheard():
-                check(_folder(asked))
+                try:
+                    check(folder)
+                except ValueError as error:
+                    raise ValueError(str(error).replace(f"{folder}/", "")) from None
         return _fetched(asked, sizes, _chosen(sizes, with_weights, start))
 
 
@@ -191,7 +196,8 @@ def _told(start: str, kind: str, name: str, revision: str | None) -> Iterator[No
     endpoint, (meant, elsewhere) = constants.ENDPOINT, _KINDS[kind]
     page = f"{endpoint}/{'datasets/' if kind == 'dataset' else ''}{name}"
     try:
-        yield
+        with unheard("httpx"):  # which logs each request
+            yield
     except errors.GatedRepoError:
         raise PermissionError(
             f"{start} is gated: accept its terms at {page}, and set HF_TOKEN to a token of that account (or call "
@@ -266,7 +272,9 @@ def matching(pattern: str) -> dict[str, str]:
         sizes = _sizes(asked)
         if not (found := _matches(file, [*sizes])):
             known = [one for one in sizes if not one.startswith(".")]
-            raise ValueError(f"{pattern}: no file matches; there are {some(known)}{did_you_mean(file, known)}")
+            raise ValueError(
+                f"{pattern}: no file matches; there are {some(known) or 'none'}{did_you_mean(file, known)}"
+            )
         folder = _fetched(asked, sizes, found)
     return {pattern.removesuffix(file) + one: os.path.join(folder, one) for one in sorted(found)}
 

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Collection, Hashable, Iterable, Iterator
+from logging import getLogger
 
 from absl import logging
 from tqdm import tqdm
@@ -53,9 +54,9 @@ def warn_once(place: Hashable, message: str, *args) -> None:
 
 
 @contextlib.contextmanager
-def unheard() -> Iterator[None]:
-    """Logs nothing: for a check of files that are read again, and told of then."""
-    logger = logging.get_absl_logger()
+def unheard(name: str = "absl") -> Iterator[None]:
+    """Logs nothing by a logger: for a check of files that are read again, and told of then."""
+    logger = getLogger(name)
     before, logger.disabled = logger.disabled, True
     try:
         yield

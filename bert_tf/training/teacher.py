@@ -75,6 +75,11 @@ class TeacherSettings:
                 raise ValueError(f"--student_layers: the student starts from the teacher; leave out --{name}.")
 
 
+def _check_models(paths: list[str], flag: str) -> None:
+    for path in paths:
+        check_model(path, flag)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OtherModels(TeacherSettings):
     """The models beside that of a fine-tuning run: its teacher, or further ones of an ensemble."""
@@ -85,6 +90,8 @@ class OtherModels(TeacherSettings):
         "predictions are those of the mean over them and the run's model: of probabilities, or in run_squad.py of the "
         "scores of tokens. All are in memory together.",
         heading="Several models",
+        check=_check_models,
+        model_check=read_head,
     )
 
     @property
@@ -96,8 +103,6 @@ class OtherModels(TeacherSettings):
         super().check_teacher()
         if self.ensemble and self.do_train:
             raise ValueError("--ensemble is for --do_eval and --do_predict: leave out --do_train.")
-        for path in self.ensemble or ():
-            check_model(path, "--ensemble")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -70,7 +70,7 @@ def test_a_name_is_as_good_as_its_folder(here):
 def test_everything_that_takes_a_path_says_what_is_wrong_with_a_name(server, here, maker):
     with pytest.raises(FileNotFoundError, match="^owner/none: there is no such directory.*and no such model on http"):
         maker("owner/none")
-    with pytest.raises(ValueError, match=r"/config.json: model_type is 'deberta-v2', DeBERTa"):
+    with pytest.raises(ValueError, match=r"config.json: model_type is 'deberta-v2', DeBERTa"):
         maker("owner/foreign")
     assert not any(path.endswith(".safetensors") for _, path, _ in server.requests)
 
@@ -81,11 +81,12 @@ def test_what_is_wrong_with_all_else_is_said_before_a_download(server, here, tmp
     write_classification(tmp_path / "train.csv", texts_of(8, 0))
     given = {"task_name": "custom", "train_file": "train.csv", "text_a": "text", "label": "verdict", "do_train": True,
              "init_checkpoint": NAME, "output_dir": "out"}  # fmt: skip
+    prediction = {"do_train": False, "do_predict": True}
     cases = {
         "FileNotFoundError: --train_file=none.csv: ": {"train_file": "none.csv"},
         "ValueError: --train_file: train.csv": {"text_a": "txt"},
         "ValueError: --lora_alpha needs --lora_rank": {"lora_alpha": 2},
-        "FileNotFoundError: --test_file=none.csv: ": {"do_train": False, "do_predict": True, "test_file": "none.csv"},
+        "FileNotFoundError: --test_file=none.csv: ": {"test_file": "none.csv", "ensemble": NAME, **prediction},
     }
     found = outcomes("run_classifier", [arguments_of({**given, **changed}) for changed in cases.values()])
     for (message, with_tensorflow), wanted in zip(found, cases, strict=True):
@@ -98,7 +99,8 @@ def test_programs_give_names(here, tmp_path):
     assert len(modeling.get_assignment_map_from_checkpoint(model.trainable_variables, NAME)[0]) == len(model.weights)
     (tmp_path / "new.csv").write_text("text\ngood film\nbad\n")
     task = ClassificationTask(ClassificationSettings(task_name="custom", test_file="new.csv", text_a="text"))
-    run = FineTuningSettings(output_dir="out", init_checkpoint=NAME, do_predict=True, max_seq_length=16)
+    model = {"init_checkpoint": NAME, "ensemble": [NAME], "max_seq_length": 16}
+    run = FineTuningSettings(output_dir="out", do_predict=True, **model)
     fine_tune(task, run)
     rows = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
     assert [row["label"] for row in rows] == [

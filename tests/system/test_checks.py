@@ -24,6 +24,8 @@ def test_files_that_are_there_and_that_are_not(tmp_path):
     checks.check_file(None, "--vocab_file")
     checks.check_file("gs://bucket/vocab.txt", "--vocab_file")
     checks.check_file(str(tmp_path / "a[1].txt"), "--vocab_file")
+    with pytest.raises(FileNotFoundError, match=r"=e9t/nsmc: there is no such file; .* hf://datasets/e9t/nsmc/FILE"):
+        checks.check_file("e9t/nsmc", "--train_file")
     with pytest.raises(FileNotFoundError, match=r"--vocab_file=.*/b\.txt: there is no such file"):
         checks.check_file(str(tmp_path / "b.txt"), "--vocab_file")
     for several in (f"{tmp_path}/a*.txt", f"{tmp_path}/a[1].txt,{tmp_path}/b.txt"):

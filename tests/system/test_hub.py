@@ -51,6 +51,7 @@ def server(tmp_path, monkeypatch):
 def test_the_files_that_are_needed_come_once(server, tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(logging.get_absl_logger(), "level", 0)
     caplog.set_level("INFO", "absl")
+    caplog.set_level("INFO", "httpx")
     folder = hub.local(NAME, "--init_checkpoint")
     assert folder == str(tmp_path / f"home/hub/models--owner--tiny-bert.1/snapshots/{COMMIT}")
     assert files_in(folder) == DESCRIPTION | {"model.safetensors"}
@@ -64,7 +65,8 @@ def test_the_files_that_are_needed_come_once(server, tmp_path, caplog, monkeypat
     assert len(trees) == 1 and not any(name in path for _, path, _ in server.requests for name in OTHERS)
     # Another process asks only whether there is a newer commit; this one does not ask again.
     server.requests.clear()
-    assert hub.local(f"hf://{NAME}") == hub.local(pathlib.PurePath(folder).as_posix()) == folder
+    assert hub.local(f"hf://{NAME}") == hub.local(f"https://huggingface.co/{NAME}") == folder
+    assert hub.local(pathlib.PurePath(folder).as_posix()) == folder
     assert not server.requests
     server.forget()
     assert hub.local(NAME) == folder and server.requests == [("GET", f"/api/models/{NAME}", None)]
@@ -130,6 +132,7 @@ def test_what_is_a_name(tmp_path, monkeypatch):
     ("owner/gated", PermissionError, r"is gated: accept its terms at http://.*/owner/gated, and set HF_TOKEN"),
     (f"{NAME}@v9", FileNotFoundError, f"/{NAME} has no revision v9"),
     ("owner/flax", ValueError, r"has no weights in a format that is read .*It has config.json, flax_model.msgpack"),
+    ("https://huggingface.co/a/b/tree/main", ValueError, "a model on the hub is hf://OWNER/NAME"),
     ("hf://bert", ValueError, "a model on the hub is hf://OWNER/NAME, or hf://OWNER/NAME@REVISION"),
     ("a--b/c", ValueError, "Cannot have -- or .. in repo_id"),
 ])  # fmt: skip
@@ -144,8 +147,8 @@ def test_what_the_hub_does_not_give(server, tmp_path, name, kind, message):
 
 
 @pytest.mark.parametrize(("config", "message"), [
-    (b'{"model_type": "xlm-roberta"}', r".*/config.json: model_type is 'xlm-roberta', XLM-R; the families of"),
-    (b"{", r".*/config.json"),
+    (b'{"model_type": "xlm-roberta"}', r"config.json: model_type is 'xlm-roberta', XLM-R; the families of"),
+    (b"{", r"config.json"),
 ])  # fmt: skip
 def test_what_is_none_of_our_models_is_refused_by_its_configuration(server, tmp_path, config, message):
     server.put("owner/other", write(tmp_path / "other", {"model.safetensors", "tokenizer.json"}))

@@ -20,7 +20,7 @@ FILES = {
 
 @pytest.fixture
 def server(monkeypatch, tmp_path):
-    with hub_of(monkeypatch, tmp_path, {"owner/name": FILES}) as server:
+    with hub_of(monkeypatch, tmp_path, {"owner/name": FILES, "owner/empty": {".gitattributes": b""}}) as server:
         yield server
 
 
@@ -65,6 +65,8 @@ def test_files_of_text(server):
     (f"{SET}@v1/a.txt", "http://.*/datasets/owner/name has no revision v1"),
     (f"{SET}/rating.txt", r"no file matches; there are .*; did you mean 'ratings.txt'\?"),
     (f"{SET}/nli/dev-*.parquet", "no file matches; there are .*, nli/train-00000-of-00002.parquet, nli/train-00001"),
+    ("hf://datasets/owner/empty/train-*.parquet", "no file matches; there are none$"),
+    ("hf://owner/name/a.txt", "an address on the hub is hf://datasets/OWNER/NAME/FILE, or"),
     ("hf://datasets/name/a.txt", "an address on the hub is hf://datasets/OWNER/NAME/FILE, or hf://datasets/OWNER/NAM"),
 ])  # fmt: skip
 def test_what_is_not_there(server, address, message):
