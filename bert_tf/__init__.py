@@ -76,6 +76,16 @@ TensorFlow. help(bert_tf.NAME) says more about each:
 
 """ + "".join(f"  {name.ljust(max(map(len, _PUBLIC)))}  {line}\n" for name, (_, line) in _PUBLIC.items())
 
+# What takes the place of names of transformers, beside those that `_instead_of` knows by their parts.
+_INSTEAD = {
+    "AutoConfig": "BertConfig",
+    "DataCollatorWithPadding": "as_dataset",
+    "TFElectraForPreTraining": "ElectraDiscriminator",
+    "Trainer": "run_classifier.py and the other scripts",
+    "TrainingArguments": "the flags of run_classifier.py and the other scripts",
+    "pipeline": "Predictor, QuestionAnswerer, Tagger, fill_mask or Embedder",
+}
+
 __all__ = list(_PUBLIC)
 __version__ = "0.1.0"
 
@@ -116,10 +126,25 @@ def _quick_import() -> Iterator[None]:
             gc.enable()
 
 
+def _instead_of(name: str) -> str | None:
+    """What takes the place of a name of transformers, see docs/from-transformers.md; None: nothing does."""
+    if name.endswith(("Tokenizer", "TokenizerFast")):
+        return "read_tokenizer"
+    if name not in _INSTEAD and name.startswith(
+        ("Auto", "TFAuto", "TFBert", "TFElectra", "TFAlbert", "TFRoberta", "TFDistilBert")
+    ):
+        task = name.partition("For")[2]
+        here = f"BertFor{task}" if task else "BertModel"
+        return here if here in _PUBLIC else None
+    return _INSTEAD.get(name)
+
+
 def __getattr__(name: str):
     if name in _SUBMODULES:
         return importlib.import_module(f"bert_tf.{_SUBMODULES[name]}")
     if name not in _PUBLIC:
+        if here := _instead_of(name):  # of an AttributeError, `from bert_tf import ...` would not show the message
+            raise ImportError(f"bert_tf has no {name}: use {here}, see docs/from-transformers.md")
         near = importlib.import_module("difflib").get_close_matches(name, _PUBLIC, 1, 0.8)
         meant = f"; did you mean {near[0]}?" if near else ""
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}{meant}")

@@ -7,6 +7,8 @@ import re
 import runpy
 import sys
 
+import bert_tf
+
 _SCRIPTS = (
     "run_classifier", "run_squad", "run_ner", "run_swag", "run_similarity", "run_domain", "extract_features",
     "create_vocab", "create_pretraining_data", "run_pretraining", "convert_checkpoint", "export_saved_model",
@@ -15,17 +17,25 @@ _SCRIPTS = (
 
 
 def main() -> None:
-    """Runs the script that the first argument names, with or without .py; says which there are if it names none."""
+    """Runs the script that the first argument names, with or without .py; says which there are if it names none.
+
+    --version prints the package's version.
+    """
     script = sys.argv[1].removesuffix(".py") if len(sys.argv) > 1 else ""
     if script in _SCRIPTS:
         del sys.argv[1]
         runpy.run_module(script, run_name="__main__", alter_sys=True)
         return
+    if script == "--version":
+        print(bert_tf.__version__)
+        return
     print("usage: bert-tf SCRIPT --flags; bert-tf SCRIPT --help says more. The scripts:")
     for name in _SCRIPTS:
         source = pathlib.Path(importlib.util.find_spec(name).origin).read_text(encoding="utf-8")
         print(f"  {name:24}{re.split('[:.,(]', ast.get_docstring(ast.parse(source)))[0]}")
-    sys.exit(0 if script in ("", "-h", "--help") else f"bert-tf: error: there is no script {sys.argv[1]!r}.")
+    here = {"run_glue": "run_classifier", "run_qa": "run_squad", "run_mlm": "run_domain"}.get(script)
+    meant = f"; here it is {here}." if here else "."
+    sys.exit(0 if script in ("", "-h", "--help") else f"bert-tf: error: there is no script {sys.argv[1]!r}{meant}")
 
 
 if __name__ == "__main__":

@@ -101,6 +101,19 @@ def test_missing_and_unknown_flags(script):
     assert "there is no flag --inputfile; " in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("argument", "said", "code"),
+    [
+        ("--version", f"{bert_tf.__version__}\n", 0),
+        ("run_glue", "bert-tf: error: there is no script 'run_glue'; here it is run_classifier.\n", 1),
+    ],
+)
+def test_the_command_says_its_version_and_which_script_is_meant(argument, said, code):
+    command = [sys.executable, "-m", "bert_tf", argument]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert (result.stderr if code else result.stdout, result.returncode) == (said, code)
+
+
 def test_installation_for_a_tpu_leaves_out_what_asks_for_tensorflow():
     """docs/tpu.md installs these packages without dependencies, since pip would put tensorflow over tensorflow-tpu."""
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()

@@ -85,3 +85,23 @@ def test_the_public_name_that_is_meant_is_said():
         bert_tf.Predicter  # noqa: B018
     with pytest.raises(AttributeError, match="no attribute '__path_of__'$"):
         bert_tf.__path_of__  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [
+        ("TFBertForSequenceClassification", "BertForSequenceClassification"),
+        ("TFAutoModelForMaskedLM", "BertForMaskedLM"),
+        ("TFRobertaModel", "BertModel"),
+        ("TFElectraForPreTraining", "ElectraDiscriminator"),
+        ("BertTokenizerFast", "read_tokenizer"),
+        ("pipeline", "Predictor, QuestionAnswerer, Tagger, fill_mask or Embedder"),
+    ],
+)
+def test_imports_of_transformers_are_answered(name, here):
+    with pytest.raises(ImportError, match=f"^bert_tf has no {name}: use {here}, see docs/from-transformers.md$"):
+        exec(f"from bert_tf import {name}")
+
+
+def test_nothing_takes_the_place_of_classes_that_are_not_here():
+    assert not hasattr(bert_tf, "TFAutoModelForSeq2SeqLM") and not hasattr(bert_tf, "TFT5Model")
