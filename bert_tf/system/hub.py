@@ -196,7 +196,7 @@ def _told(start: str, kind: str, name: str, revision: str | None) -> Iterator[No
     endpoint, (meant, elsewhere) = constants.ENDPOINT, _KINDS[kind]
     page = f"{endpoint}/{'datasets/' if kind == 'dataset' else ''}{name}"
     try:
-        with unheard("httpx"):  # which logs each request
+        with unheard("httpx2"):  # which logs each request
             yield
     except errors.GatedRepoError:
         raise PermissionError(

@@ -51,7 +51,7 @@ def server(tmp_path, monkeypatch):
 def test_the_files_that_are_needed_come_once(server, tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(logging.get_absl_logger(), "level", 0)
     caplog.set_level("INFO", "absl")
-    caplog.set_level("INFO", "httpx")
+    caplog.set_level("INFO", "httpx2")
     folder = hub.local(NAME, "--init_checkpoint")
     assert folder == str(tmp_path / f"home/hub/models--owner--tiny-bert.1/snapshots/{COMMIT}")
     assert files_in(folder) == DESCRIPTION | {"model.safetensors"}
