@@ -124,7 +124,6 @@ class _AnyDict(type):
         return isinstance(instance, dict)
 
 
-@register_tree_node_class
 class Outputs(dict, metaclass=_AnyDict):
     """A model's outputs by name, which also answer to the names of transformers and as attributes."""
 
@@ -154,6 +153,10 @@ class Outputs(dict, metaclass=_AnyDict):
             raise TypeError("an output is no string")
         by_name = dict(zip(sorted(names), values, strict=True))
         return cls({name: by_name[name] for name in names})
+
+
+if keras.backend.backend() == "tensorflow":
+    register_tree_node_class(Outputs)
 
 
 def _answering(outputs):

@@ -224,6 +224,7 @@ class Embedder(Answerer):
             index = TextIndex(None, index)
         elif not isinstance(index, TextIndex):
             index = self.index(index)
+        index.check_model(self)
         vectors = self.encode(queries, True, prompt_name or self._first_prompt("query"))
         found = index.nearest(vectors, k) if queries else []
         return found[0] if isinstance(query, str) else found

@@ -44,6 +44,7 @@ class TextIndex:
         if vectors.ndim != 2 or not vectors.size or not np.isfinite(vectors).all():
             raise ValueError(f"an index needs the vectors of texts, finite numbers [n, H], not {list(vectors.shape)}")
         self.texts, self.vectors, self.prompt_name = texts, np.asarray(normalized(vectors)), prompt_name
+        self._embedder = None  # the last one that was found to be of this model
         if texts is not None and len(texts) != len(vectors):
             raise ValueError(f"{len(texts)} texts have {len(vectors)} vectors: they belong to two indices")
         self._neighbors = NearestNeighbors(metric="cosine", algorithm="brute").fit(self.vectors)
@@ -67,6 +68,22 @@ class TextIndex:
             ]
             for row in zip(places.tolist(), distances.tolist(), strict=True)
         ]
+
+    def check_model(self, embedder, name: str = "the index") -> None:
+        """Refuses an embedder of another model, pooling or length than the texts' vectors were made by; once for each.
+
+        Raises:
+          ValueError: begins with the name of the index.
+        """
+        if self.texts is None or self._embedder is embedder:
+            return
+        own = embedder.encode(self.texts[:1], True, self.prompt_name)
+        if own.shape != self.vectors[:1].shape or np.abs(own - self.vectors[:1]).max() > _ALIKE:
+            raise ValueError(
+                f"{name} was made by another model than {embedder.path}, or with another pooling or length: its first "
+                "text has another vector. Make it again."
+            )
+        self._embedder = embedder
 
     def save(self, directory: str) -> None:
         """Writes the index to a folder, which is made if needed.
@@ -119,10 +136,5 @@ class TextIndex:
             index = cls(texts, vectors, header.get("prompt_name"))
         except ValueError as error:
             raise ValueError(f"{directory}: {error}") from None
-        own = embedder.encode(texts[:1], True, index.prompt_name)
-        if own.shape != vectors[:1].shape or np.abs(own - index.vectors[:1]).max() > _ALIKE:
-            raise ValueError(
-                f"{directory} was made by another model than {embedder.path}, or with another pooling or length: its "
-                "first text has another vector. Make it again."
-            )
+        index.check_model(embedder, directory)
         return index

@@ -234,6 +234,7 @@ def convert_by_vocab(vocab: Mapping, items: Iterable, unknown=None) -> list:
     """
     if isinstance(items, str | bytes) or not isinstance(items, Iterable):
         raise TypeError(f"tokens or ids must be a list, not {items!r:.80}: write [{items!r:.80}]; a text has encode")
+    items = items.numpy() if hasattr(items, "numpy") else items  # a tensor's numbers can't be looked up
     try:
         return [vocab[item] if unknown is None else vocab.get(item, unknown) for item in items]
     except KeyError as error:

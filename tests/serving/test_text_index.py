@@ -75,6 +75,8 @@ def test_an_index_is_saved_beside_its_texts(embedder, tmp_path):
     other = Embedder(save(tmp_path / "model", BertModel, {"num_hidden_layers": 2}))
     with pytest.raises(ValueError, match="index was made by another model than .*model, or with another pooling"):
         TextIndex.load(str(tmp_path / "index"), other)
+    with pytest.raises(ValueError, match="^the index was made by another model than"):
+        other.search("a", again)
     with pytest.raises(ValueError, match="have 7 numbers, this model's 32: they are those of another model"):
         embedder.search("a", np.ones((2, 7), np.float32))
     with pytest.raises(ValueError, match="an index needs the vectors of texts"):

@@ -101,6 +101,7 @@ def test_names_and_kinds_of_arrays(tokenizer):
     plain = tokenizer(["how are you", "fine"], ["a", "b"])
     assert list(plain) == ["input_ids", "input_mask", "segment_ids"]
     found = tokenizer(["how are you", "fine"], text_pair=["a", "b"], return_tensors="tf")
+    assert tokenizer.decode(found["input_ids"][0]) == tokenizer.decode(found["input_ids"][0].numpy())
     assert list(found) == ["input_ids", "token_type_ids", "attention_mask"]
     assert all(isinstance(value, tf.Tensor) and value.dtype == tf.int32 for value in found.values())
     for one, other in zip(("input_ids", "segment_ids", "input_mask"), found.values(), strict=True):
