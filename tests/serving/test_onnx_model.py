@@ -140,7 +140,7 @@ def test_what_is_in_the_file_is_computed(opened):
         assert found["logits"].tolist() == [[1235.0]]
 
 
-PLACES = ("secret", "./secret", "../work/secret", "/proc/self/environ", "*/_ORT_MEM_ADDR_/*", "", "\x1b[2J")
+PLACES = ("secret", "./secret", "../other/secret", "/proc/self/environ", "*/_ORT_MEM_ADDR_/*", "", "\x1b[2J")
 ADDED = {
     "TensorProto": lambda part, tensor: part.CopyFrom(tensor),
     "SparseTensorProto": lambda part, tensor: part.values.CopyFrom(tensor),
