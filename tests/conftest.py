@@ -13,6 +13,7 @@ from helpers import quick, slices, warm
 from helpers.paths import ROOT, TESTS
 from helpers.serving_process import ServingProcess
 
+from bert_tf.system import messages
 from bert_tf.text.wordpiece import FullTokenizer
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -87,6 +88,12 @@ def collectives_of_its_own():
 def verbosity_of_its_own():
     """Restores the verbosity, which a program's main called by a test, and TensorFlow when it saves, change."""
     logging.get_absl_logger().setLevel("NOTSET")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_told_yet():
+    """Each test sees the messages that a process gives once."""
+    messages._told.clear()
 
 
 @pytest.fixture(scope="session")

@@ -102,7 +102,7 @@ MUTANTS = {
          '("f1", "accuracy"),\n        other_names=("not_duplicate"')],
     ("tasks/ner/data.py", "tasks/ner/test_data.py"): [
         ('line.rstrip(" ") if file.separator == "\\t" else line.rstrip(" \\t")', 'line.rstrip(" \\t")'),
-        ("tag = spell(OUTSIDE)", "pass")],
+        ("tag = spell(ner_tags.OUTSIDE)", "pass")],
     ("tasks/squad/answers.py", "tasks/squad/test_answers.py"): [
         ('if token_text[start] == " " or token_text[end] == " ":', "if False:"),
         ("if further == place:", "if True:"),

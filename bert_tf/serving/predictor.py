@@ -55,6 +55,8 @@ class Answerer:
     tasks: tuple[str, ...]
     model_class: type
     action: str
+    # What is told of given texts, once in a process, whatever model they are given to.
+    warn = staticmethod(functools.partial(warn_once, "given texts"))
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -66,7 +68,6 @@ class Answerer:
         whole_number(batch_size, "batch_size")
         true_or_false(trust=trust)
         self.batch_size = batch_size
-        self.warn = functools.partial(warn_once, object())
         self.export = self.tokenizer = self.files = self.model = self._graph = None
         found = loaded_export.find_export(path)
         self.path = found or path
@@ -230,7 +231,7 @@ class Predictor(Answerer):
         if self.export:
             return self._logits_by_export(examples)
         if any(one.text_b is not None for one in examples) and self._takes_one_text:
-            self.warn("%s was trained on one text an example, and is given two.", self.path)
+            warn_once(self.path, "%s was trained on one text an example, and is given two.", self.path)
         rows = classification_encode.encode_examples(
             examples,
             self.task,

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from bert_tf.models.baselines import BaselineClassifier, create_config
+from bert_tf.models.baselines import BaselineClassifier, BertFeatureTagger, create_config
 from bert_tf.models.config import BertConfig
-from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
+from bert_tf.models.distillation import DistillationObjective, LanguageDistillation, TaughtLanguageModel, TaughtModel
 from bert_tf.models.electra import ElectraDiscriminator, ElectraPretrainer
-from bert_tf.models.families import ElectraConfig
+from bert_tf.models.families import AlbertConfig, ElectraConfig
 from bert_tf.models.question_heads import ElectraForQuestionAnswering
 from bert_tf.models.similarity import BertForSimilarity
 from bert_tf.models.task_models import (
@@ -24,6 +24,8 @@ ROWS, LENGTH, VOCAB = 4, 6, 40
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 CONFIG = BertConfig(VOCAB, **SIZES, max_position_embeddings=8, type_vocab_size=2)
 ELECTRA = ElectraConfig(VOCAB, 16, 1, 2, 32, embedding_size=16, max_position_embeddings=8)
+ALBERT = AlbertConfig(VOCAB, embedding_size=8, **SIZES, max_position_embeddings=8)
+CAUSAL = BertConfig(VOCAB, **SIZES, max_position_embeddings=8, type_vocab_size=2, attention="causal")
 
 
 def inputs(*leading, **others) -> dict:
@@ -40,6 +42,12 @@ PREDICTED = {"masked_lm_positions": zeros(2), "masked_lm_ids": zeros(2), "masked
 GENERATED = {**PREDICTED, "original_ids": inputs()["input_ids"], "sampling_seeds": zeros(2)}
 SPANS = {"start_positions": zeros(), "end_positions": zeros()}
 JOINT = {**SPANS, "is_impossible": zeros()}
+REAL = zeros(dtype="float32")
+
+
+def baseline(kind: str):
+    return BaselineClassifier(create_config(kind, VOCAB, embedding_size=6, hidden_size=6), 5, kind)
+
 
 # Name -> a function that makes the model, and its inputs and labels.
 MODELS = {
@@ -62,10 +70,7 @@ MODELS = {
     "similarity": (lambda: BertForSimilarity(CONFIG, "cosine"), inputs(2, scores=zeros(dtype="float32"))),
     "discriminator": (lambda: ElectraDiscriminator(ELECTRA), inputs(is_replaced=zeros(LENGTH))),
     "electra": (lambda: ElectraPretrainer(ELECTRA, ELECTRA), inputs(**GENERATED)),
-    "baseline": (
-        lambda: BaselineClassifier(create_config("cnn", VOCAB, embedding_size=6, hidden_size=6), 5, "cnn"),
-        inputs(label_ids=zeros()),
-    ),
+    "baseline": (lambda: baseline("cnn"), inputs(label_ids=zeros())),
 }
 
 
@@ -76,14 +81,28 @@ def adapted():
 
 
 def taught():
-    student, teacher = BertForMaskedLM(CONFIG), BertForMaskedLM(CONFIG)
-    for model in (student, teacher):
-        model.build()
-    return TaughtLanguageModel(student, teacher, LanguageDistillation())
+    return TaughtLanguageModel(BertForMaskedLM(CONFIG), BertForMaskedLM(CONFIG), LanguageDistillation())
 
 
-# And with adapters, and with a teacher.
-CASES = {**MODELS, "adapted": (adapted, MODELS["classifier"][1]), "taught": (taught, MODELS["masked"][1])}
+def taught_classes():
+    model = TaughtModel(BertForSequenceClassification(CONFIG, 5), BertForSequenceClassification(CONFIG, 5))
+    model.objective = DistillationObjective(model.student.objective, 0.5, 2.0)
+    return model
+
+
+# And what else scripts train: with adapters, a teacher, other attention, other layers on top, or on frozen features.
+CASES = {
+    **MODELS,
+    "adapted": (adapted, MODELS["classifier"][1]),
+    "albert": (lambda: BertForPreTraining(ALBERT), MODELS["pretraining"][1]),
+    "bilstm": (lambda: baseline("bilstm"), MODELS["baseline"][1]),
+    "causal": (lambda: BertForMaskedLM(CAUSAL), MODELS["masked"][1]),
+    "features": (lambda: BertFeatureTagger(CONFIG, 5, "last", lstm_size=8), MODELS["tagger"][1]),
+    "on top": (lambda: BertForSequenceClassification(CONFIG, 5, lstm_on_top=True), MODELS["classifier"][1]),
+    "regression": (lambda: BertForSequenceClassification(CONFIG, 1, "regression"), inputs(label_ids=REAL)),
+    "taught": (taught, MODELS["masked"][1]),
+    "taught classes": (taught_classes, MODELS["classifier"][1]),
+}
 
 
 def trained(strategy, case: str) -> tuple:
@@ -91,8 +110,8 @@ def trained(strategy, case: str) -> tuple:
     make, features = CASES[case]
     with strategy.scope():
         model = make()
-        if not isinstance(model, TaughtLanguageModel):
+        if not isinstance(model, TaughtModel):
             model.build()
-        optimizer = create_optimizer("adamw", 1e-3, 10, 1)
+        optimizer = create_optimizer("lamb" if case == "albert" else "adamw", 1e-3, 10, 1)
         optimizer.build(model.trainable_variables)
     return model, optimizer, features

@@ -255,9 +255,8 @@ def test_prompts_that_are_damaged(tmp_path, model_dir):
 
 
 def test_what_is_lost_of_texts_is_told_once(model_dir, caplog):
-    embedder = Embedder(str(model_dir), max_seq_length=4)
-    for _ in range(2):
-        embedder.encode(["w1 " * 9, " ", "w1"])
+    for length in (4, 5):
+        Embedder(str(model_dir), max_seq_length=length).encode(["w1 " * 9, " ", "w1"])
     messages = [record.message for record in caplog.records]
     assert messages == [
         "1 of 3 texts are longer than 4 tokens and lost their last ones. (Told once.)",

@@ -77,9 +77,8 @@ def test_threads_get_what_is_theirs(predictor):
 
 
 def test_what_is_lost_of_texts_is_told_once(predictor, caplog):
-    told = Predictor(predictor.path, max_seq_length=6)
-    for _ in range(2):
-        told.predict(["good " * 20, "bad", ""])
+    for length in (6, 7):
+        Predictor(predictor.path, max_seq_length=length).predict(["good " * 20, "bad", ""])
     assert [record.message.split(" (")[0] for record in caplog.records] == [
         "Longer than the maximum sequence length, 6 tokens, of which the last are lost: 1 of 3 examples.",
         "A text without any token",

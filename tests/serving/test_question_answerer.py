@@ -184,9 +184,8 @@ def test_the_original_checkpoint_needs_files_beside_it(tmp_path):
 
 
 def test_a_cut_question_is_told_once(version_2, caplog):
-    answerer = QuestionAnswerer(version_2)
     for _ in range(2):
-        answerer("w1 w2 w3 w1 w2 w3 w1", "w1 w2 (Gold), w3.")
+        QuestionAnswerer(version_2)("w1 w2 w3 w1 w2 w3 w1", "w1 w2 (Gold), w3.")
     assert caplog.text.count("Longer than max_query_length=5 tokens, of which the last are lost: 1 of 1 questions") == 1
 
 

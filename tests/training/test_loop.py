@@ -25,7 +25,7 @@ from helpers.training_steps import (
     trainer_of,
 )
 
-from bert_tf.models import initialize, kernels
+from bert_tf.models import initialize
 from bert_tf.models.config import BertConfig
 from bert_tf.models.inputs import select
 from bert_tf.models.objectives import PretrainingObjective
@@ -110,34 +110,6 @@ def test_replicas_parts_xla_and_precision_together(replicas, parts, use_xla, dty
     assert np.linalg.norm(actual - expected) < tolerance * np.linalg.norm(expected)
     for name in (*PretrainingObjective.sum_names, "loss"):
         np.testing.assert_allclose(cut[name], whole[name], rtol=tolerance / 10)
-
-
-@pytest.mark.slow
-def test_the_whole_train_evaluate_and_predict_step_compiles(golden):
-    """As on a TPU: one XLA program with static shapes for the step with its optimizer, and one each for the others."""
-    batches = make_batches(batch_size=4, steps=3)
-    expected, _ = run(one_device(), batches, dropout=0.1, rate=1e-3)
-    strategy = one_device()
-    kernels.set_fused(False)
-    try:
-        model, optimizer = build(strategy, dropout=0.1, rate=1e-3)
-        trainer = trainer_of(model, optimizer, PretrainingObjective, strategy, batch_size=4, seed=3)
-        compiled, state = tf.function(trainer.replica_step, jit_compile=True), trainer.first_state()
-        for number in range(3):
-            batch = {name: tf.constant(value[number]) for name, value in batches.items()}
-            state = strategy.run(compiled, args=(batch, state))
-        assert float(state.sums["steps"]) == 3.0
-        optimizer.iterations.assign(state.step)  # as a call of several steps does at its end
-        variables = initialize.training_variables(model, optimizer)
-        assert_same(expected, {name: v.numpy() for name, v in variables.items()}, 2e-5)
-    finally:
-        kernels.set_fused(True)
-    predict = tf.function(lambda batch: model(batch, training=False), jit_compile=True)
-    evaluate = tf.function(lambda b: PretrainingObjective.sums(model(b, training=False), b), jit_compile=True)
-    for name, value in model(batch).items():
-        np.testing.assert_allclose(predict(batch)[name], value, atol=1e-5)
-    for name, value in PretrainingObjective.sums(model(batch), batch).items():
-        np.testing.assert_allclose(evaluate(batch)[name], value, rtol=1e-5)
 
 
 @functools.cache

@@ -5,7 +5,6 @@ import re
 import numpy as np
 import pytest
 
-from bert_tf.system import messages
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.ner.data import Layout, read_conll, write_conll
@@ -314,8 +313,7 @@ def test_other_formats_are_answered_with_what_they_look_like(write, text, scheme
         read_conll(write(text), Layout(tag_scheme=scheme))
 
 
-def test_tags_of_entities_are_not_plain(write, caplog, monkeypatch):
-    monkeypatch.setattr(messages, "_told", set())
+def test_tags_of_entities_are_not_plain(write, caplog):
     read_conll(write("a NN\nb O\n"), Layout(tag_scheme="plain"))
     assert not caplog.text
     read_conll(write("a B-PER\nb O\n"), Layout(tag_scheme="plain"))

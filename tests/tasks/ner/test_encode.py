@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.system import messages
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.tasks.ner.data import Sentence
@@ -36,7 +35,7 @@ def test_first_pieces_have_the_labels(small):
     assert batch["segment_ids"].sum() == 0 and batch["input_mask"].sum(1).tolist() == [3, 11]
 
 
-def test_long_sentences_are_cut_where_words_see_most(small, caplog, monkeypatch):
+def test_long_sentences_are_cut_where_words_see_most(small, caplog):
     """Ten words, windows of six pieces with a stride of three: the middle of the overlap changes hands."""
     words, tags = ["a", "b", "c", "a", "b", "c", "a", "b", "c", "a"], ["O"] * 10
     rows = encode_sentences([sentence(" ".join(words), " ".join(tags))], small, 8, label_ids=LABELS, doc_stride=3)
@@ -49,7 +48,6 @@ def test_long_sentences_are_cut_where_words_see_most(small, caplog, monkeypatch)
     half = encode_sentences([sentence(" ".join(words))], small, 8)
     assert half.word_rows.tolist() == rows.word_rows.tolist()  # half a window is the default
     assert half.labels == {}
-    monkeypatch.setattr(messages, "_told", set())
     for text, stride, told in (("a b c", 7, 0), (" ".join(words), 6, 0), (" ".join(words), 7, 1)):
         encode_sentences([sentence(text)], small, 8, doc_stride=stride)
         assert caplog.text.count("doc_stride=7 is more than a window holds: of max_seq_length=8 tokens, 6") == told

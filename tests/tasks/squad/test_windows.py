@@ -15,7 +15,6 @@ from helpers.squad import SQUAD_SIZES
 from helpers.word_tokenizer import WordTokenizer
 
 from bert_tf.data.token_rows import document_spans
-from bert_tf.system import messages
 from bert_tf.tasks.squad import windows as squad_windows
 from bert_tf.tasks.squad.answers import AnswerTexts
 from bert_tf.tasks.squad.data import Paragraph, SquadExample, read_articles, read_squad_examples
@@ -454,9 +453,8 @@ def test_cut_questions_are_counted(small, caplog, answer_from):
     assert not caplog.records
 
 
-def test_a_stride_that_leaves_no_overlap_is_told(small, caplog, monkeypatch):
+def test_a_stride_that_leaves_no_overlap_is_told(small, caplog):
     """A window of 16 tokens holds 10 of a context beside a question of 3."""
-    monkeypatch.setattr(messages, "_told", set())
     examples = [example("Her teacher met Ada.", "Ada"), example()]
     for length, stride, told in ((384, 128, 0), (16, 10, 0), (16, 11, 1), (16, 128, 1)):
         settings = WindowSettings(length, stride, 64)
