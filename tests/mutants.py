@@ -80,11 +80,19 @@ MUTANTS = {
         ("/ a.shape[1]", "/ a.shape[0]"),
         ("return self.alpha / self.rank", "return self.alpha")],
     ("models/distillation.py", "models/test_distillation.py"): [("teacher.trainable = False", "pass")],
+    ("models/distillation.py", "models/test_language_distillation.py"): [
+        ('hidden = () if self.student.config.type_vocab_size else ("segment_ids",)', "hidden = ()"),
+        ("hidden = () if self.student.config.type_vocab_size else", "hidden =")],
+    ("models/baselines.py", "models/test_feature_based.py"): [
+        ('x = dropout(x, self.dropout_rate, "features", training)\n        for', "for")],
+    ("models/heads.py", "models/test_feature_based.py"): [
+        ('self.head(dropout(x, self.dropout_rate, "head", training))', "self.head(x)")],
     ("models/dropout.py", "models/test_dropout.py models/test_similarity.py"): [
         ("scope.key * ops.convert_to_tensor([1, 1, count]", "scope.key * ops.convert_to_tensor([1, 1, 1]")],
     ("models/families.py", "training/test_recipes.py::test_warmups_as_runs_make_them"): [
         ('learning_rate=5e-4, warmup_proportion=0.01, warmup="multiplies"',
-         "learning_rate=5e-4, warmup_proportion=0.01")],
+         "learning_rate=5e-4, warmup_proportion=0.01"),
+        ('warmup="precedes_from_zero"', 'warmup="precedes"')],
     ("pretraining/mask_rules.py", "pretraining/test_smoothed_masking.py"): [
         ("ids, drawn)\n    return features | mask_chosen(ids, chosen",
          "drawn, ids)\n    return features | mask_chosen(ids, chosen"),
@@ -119,6 +127,7 @@ MUTANTS = {
         ("do_lower_case if strip_accents is None else strip_accents", "do_lower_case")],
     ("system/download.py", "system/test_released_models.py"): [
         ("have = file.truncate(0)", "pass"),
+        ("resume_size=have", "resume_size=0"),
         ("while stream.read(_READ_BYTES):", "while False:"),
         ("if size > _MOST_UNPACKED:", "if False:"),
         ("(found := _md5(part)) != published", "(found := published) != published")],

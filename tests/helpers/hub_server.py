@@ -31,7 +31,7 @@ class HubServer(http.server.ThreadingHTTPServer):
       models: name, of a data set datasets/name -> {commit -> folder}, the last one is that of main and of refs/.
       private, gated: names that need TOKEN.
       failures: statuses to answer the next API requests with.
-      break_after: bytes after which the next large files break off.
+      break_after: bytes after which the next large files break off. has_ranges: whether a Range is answered with that.
       requests: (method, path, Range) of each.
     """
 
@@ -41,6 +41,7 @@ class HubServer(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.models: dict[str, dict[str, pathlib.Path]] = {}
         self.private, self.gated, self.failures, self.break_after, self.requests = set(), set(), [], [], []
+        self.has_ranges = True
 
     @property
     def address(self) -> str:
@@ -136,7 +137,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 "X-Linked-Etag": f'"{_etag(content)}"',
             }
             return self._send(302, headers={**headers, "Location": f"{self.server.address}/{name}/cdn/{commit}/{file}"})
-        start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").partition("-")[0])
+        wanted = self.server.has_ranges and self.headers.get("Range")
+        start = int((wanted or "bytes=0-").removeprefix("bytes=").partition("-")[0])
         breaks = self.server.break_after and kind == "cdn" and self.command == "GET"
         sent = self.server.break_after.pop(0) if breaks else None
         headers = {"X-Repo-Commit": commit, "ETag": f'"{_etag(content)}"'}

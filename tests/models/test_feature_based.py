@@ -93,8 +93,9 @@ def test_no_gradient_reaches_bert_and_dropout_hangs_on_the_seed(kind):
     assert learned == {name for name in by_name if not name.startswith("bert/")}
     layer = "tagger/output_weights" if kind == "tagger" else TASKS["classification"].other_layer
     assert layer in learned and len(learned) == 2 + (2 * 6 if kind == "tagger" else 6)
-    one, again, other = (np.asarray(in_training(model, rows(), seed)) for seed in ((1, 2), (1, 2), (1, 3)))
+    one, again, other = (np.asarray(in_training(model.read, rows(), seed)) for seed in ((1, 2), (1, 2), (1, 3)))
     assert (one == again).all() and (one != other).any()
+    assert (np.asarray(in_training(model, rows())) != logits_of(model.head, one)).any()  # which has dropout, too
 
 
 @pytest.mark.parametrize(("kind", "labels"), [("bilstm", ["a", "b", "c"]), ("cnn", None)])

@@ -9,9 +9,10 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.every_model import CONFIG, PREDICTED, inputs
 
 from bert_tf.models import initialize
-from bert_tf.models.distillation import LanguageDistillation, vocabulary_divergence
+from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel, vocabulary_divergence
 from bert_tf.models.open_weights import open_weights
 from bert_tf.models.pretrained import read_model
 from bert_tf.models.students import as_distilbert, chosen_layers, shallower
@@ -50,6 +51,17 @@ def test_the_students_beginning(oracle, golden, extracted, transform):
     result = initialize.initialize(initialize.model_variables(model), weights)
     assert [name for name in result.missing if "/transform/" not in name] == [] and bool(result.missing) != transform
     assert read_model(str(oracle / "student_init"))[1].config == config
+
+
+@pytest.mark.parametrize("config", [CONFIG, as_distilbert(CONFIG)])
+def test_a_teacher_sees_segments_if_its_student_does(config):
+    model = TaughtLanguageModel(BertForMaskedLM(config), BertForMaskedLM(CONFIG), LanguageDistillation())
+    features = inputs(**PREDICTED)
+    one, other = (
+        np.asarray(model({**features, "segment_ids": np.full_like(features["input_ids"], segment)})["teacher_states"])
+        for segment in (0, 1)
+    )
+    assert (one != other).any() == bool(config.type_vocab_size)
 
 
 def made_up(oracle, settings):

@@ -166,12 +166,13 @@ def test_a_token_opens_what_is_private_or_gated(server, tmp_path, monkeypatch):
         assert "model.safetensors" in files_in(hub.local(name))
 
 
-def test_a_broken_transfer_goes_on_where_it_broke(server, tmp_path, monkeypatch):
+@pytest.mark.parametrize("has_ranges", [True, False])
+def test_a_broken_transfer_goes_on_where_it_broke(server, tmp_path, monkeypatch, has_ranges):
     content = bytes(range(256)) * 800
     (tmp_path / "repository" / "model.safetensors").write_bytes(content)
     monkeypatch.setattr(file_download.time, "sleep", lambda _: None)
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
-    server.break_after = [100_000]
+    server.break_after, server.has_ranges = [100_000], has_ranges
     folder = hub.local(NAME)
     assert (pathlib.Path(folder) / "model.safetensors").read_bytes() == content
     ranges = [wanted for method, path, wanted in server.requests if method == "GET" and "/cdn/" in path]
