@@ -15,7 +15,6 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute import tpu_strategy
-from tensorflow.python.framework import function_def_to_graph
 from tensorflow.python.tpu.tpu_system_metadata import TPUSystemMetadata
 
 from helpers.every_model import ROWS, trained
@@ -64,14 +63,8 @@ def operations(graph) -> Iterator[tf.Operation]:
         yield operation
         for value in operation.node_def.attr.values():
             if value.func.name:
-                yield from called(graph, value.func.name)
-
-
-def called(graph, name: str) -> Iterator[tf.Operation]:
-    definitions = {function.signature.name: function for function in graph.as_graph_def().library.function}
-    with graph.as_default():
-        inner = function_def_to_graph.function_def_to_graph(definitions[name])
-    yield from operations(inner)
+                # As it was traced: one made of its definition has lost the shapes of variables.
+                yield from operations(graph._get_function(value.func.name).graph)
 
 
 def replica_step(strategy, case: str) -> tuple:

@@ -130,6 +130,8 @@ def test_ids_and_examples_give_the_same(signatures):
     expected = signatures["serving_default"](text=tf.constant(TEXTS))["probabilities"].numpy()
     by_ids = signatures["serve_ids"](input_ids=ids, input_mask=mask, segment_ids=np.zeros_like(ids))
     np.testing.assert_allclose(by_ids["probabilities"], expected, atol=1e-6)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"input_ids has the value\] \[-"):
+        signatures["serve_ids"](input_ids=-ids, input_mask=mask, segment_ids=np.zeros_like(ids))
     short = [example([int64_feature(b"input_ids", pack(row))]) for row in rows]
     full = [
         example(
