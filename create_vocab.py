@@ -16,7 +16,7 @@ from absl import flags, logging
 
 from bert_tf.pretraining.corpus import check_beginning
 from bert_tf.pretraining.corpus_formats import TextSettings
-from bert_tf.system import atomic, checks, run_lock, script, text_files
+from bert_tf.system import checks, run_lock, script, storage, text_files
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, given, setting, settings_of
 from bert_tf.system.text_encodings import encoding_setting
 
@@ -215,7 +215,7 @@ def main(_):
     arguments["vocab_size"] = settings.vocab_size or kind.vocab_size
     contents = learn(settings.kind, files, settings.output_file, arguments)
     with run_lock.file_held(settings.output_file, *contents):
-        atomic.write_files(contents)
+        storage.write_files(contents)
     casing = {name: arguments.get(name) for name in ("do_lower_case", "strip_accents")}
     next_flags = {"input_file": settings.input_file, "vocab_file": settings.output_file}
     next_flags |= {name: value for name, value in casing.items() if value is not None}

@@ -14,9 +14,10 @@ import dataclasses
 
 from absl import flags, logging
 
-from bert_tf.system import hub, script
+from bert_tf.system import script, storage
+from bert_tf.system.checks import check_weights
 from bert_tf.system.declare import ORIGINAL, REQUIRED, define_flags, setting
-from bert_tf.system.released_models import check_path, download_hub_module
+from bert_tf.system.released_models import download_hub_module
 from bert_tf.tasks.classification.model_choice import check_model
 from bert_tf.tasks.classification.settings import OUTPUT_LAYERS, ClassificationSettings
 from bert_tf.training.beginning import checked_settings
@@ -46,12 +47,12 @@ def main(_):
     handle = FLAGS.bert_hub_module_handle
     if handle.startswith(("http://", "https://")):
         handle = download_hub_module(handle)
-    if hub.is_name(handle):
+    if storage.is_name(handle):
         raise ValueError(
             f"--bert_hub_module_handle={handle}: there is no such directory. For a model of huggingface.co: "
             "run_classifier.py --init_checkpoint."
         )
-    check_path(handle, "--bert_hub_module_handle")
+    check_weights(handle, "--bert_hub_module_handle")
     FLAGS["init_checkpoint"].parse(handle)
     run, own = checked_settings(ClassificationSettings, FLAGS, OUTPUT_LAYERS, check_model)
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)

@@ -19,8 +19,8 @@ import os
 from absl import flags, logging
 
 from bert_tf.system import script as system_script
-from bert_tf.system.atomic import write_text_file
 from bert_tf.system.script_runs import do_runs
+from bert_tf.system.storage import write_text_file
 from experiments.ablation_grid import (
     Settings,
     count_tokens,

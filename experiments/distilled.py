@@ -17,8 +17,8 @@ from absl import flags, logging
 
 from bert_tf.models import saving
 from bert_tf.system import script as system_script
-from bert_tf.system.atomic import write_text_file
 from bert_tf.system.script_runs import Run, do_runs, scores_in
+from bert_tf.system.storage import write_text_file
 from experiments.ablation_tables import cell, estimate
 
 # Task -> passes over its training set.

@@ -16,7 +16,7 @@ import random
 from absl import flags
 
 from bert_tf.system import script as system_script
-from bert_tf.system.atomic import write_files
+from bert_tf.system.storage import write_files
 from experiments.csv_text import csv_text
 
 _TRAINING_ARTICLES, _DEV_ARTICLES = 44, 12  # the first ones of each set

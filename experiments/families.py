@@ -18,8 +18,8 @@ from absl import flags, logging
 
 from bert_tf.models.families import family_named
 from bert_tf.system import script as system_script
-from bert_tf.system.atomic import write_text_file
 from bert_tf.system.script_runs import Run, do_runs, results_in
+from bert_tf.system.storage import write_text_file
 from experiments.ablation_tables import cell, estimate
 
 _CALIBRATION_STEPS = 120

@@ -18,8 +18,8 @@ from bert_tf.models.families import config_of_dict, family_of, family_of_variabl
 from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.sentence_settings import read_settings
 from bert_tf.models.variable_names import expected_shapes, word_table
-from bert_tf.system.atomic import write_text_file
 from bert_tf.system.messages import named_by, progress_bar, some
+from bert_tf.system.storage import write_text_file
 from bert_tf.text import tokenizer_files
 from bert_tf.text.added_tokens import AddedToken, read_added_tokens
 from bert_tf.text.tokenizer import special_tokens_of

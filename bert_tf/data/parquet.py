@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 from absl import logging
 
-from bert_tf.system.checks import check_extra, is_remote
-from bert_tf.system.hub import local_file
+from bert_tf.system.checks import check_extra
 from bert_tf.system.messages import is_first, some
-from bert_tf.system.text_files import foreign_kind, open_binary, parse_json, read_bytes, understood
+from bert_tf.system.storage import is_remote
+from bert_tf.system.text_files import foreign_kind, local_file, open_binary, parse_json, read_bytes, understood
 
 _AT_ONCE = 1000  # rows
 _MAGIC = b"PAR1"

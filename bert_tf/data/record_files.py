@@ -16,8 +16,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from bert_tf.system import example_bytes
-from bert_tf.system.checks import is_remote, whole_number
+from bert_tf.system.checks import whole_number
 from bert_tf.system.example_bytes import is_frame_head, masked_crc32c
+from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import exists, foreign_kind, open_binary, size_of
 
 RECORDS_PER_BLOCK = 1024

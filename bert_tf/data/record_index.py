@@ -21,10 +21,10 @@ from absl import logging
 from bert_tf.data import record_files
 from bert_tf.data.order import permutation
 from bert_tf.data.record_files import RECORDS_PER_BLOCK
-from bert_tf.system.atomic import arrays_as_bytes, load_arrays, save_arrays
 from bert_tf.system.cores import in_threads
 from bert_tf.system.example_bytes import is_frame_head
 from bert_tf.system.messages import progress_bar
+from bert_tf.system.storage import arrays_as_bytes, load_arrays, save_arrays
 from bert_tf.system.text_files import size_of
 
 _READ_BUFFER_BYTES = 256 * 1024

@@ -8,10 +8,9 @@ from collections.abc import Collection, Iterator
 
 from absl import logging
 
-from bert_tf.system.hub import is_on_hub, matching
 from bert_tf.system.messages import is_first
 from bert_tf.system.text_encodings import UTF_8
-from bert_tf.system.text_files import lines_at_beginning, parse_json, read_text_lines
+from bert_tf.system.text_files import lines_at_beginning, parse_json, parts_of, read_text_lines
 from bert_tf.text.characters import plain_name
 
 CSV_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
@@ -35,7 +34,7 @@ def raw_rows(
     if kind == "parquet":
         from bert_tf.data import parquet
 
-        rows = itertools.chain.from_iterable(map(parquet.rows, _parts_of(path)))
+        rows = itertools.chain.from_iterable(map(parquet.rows, parts_of(path)))
         yield from ((number, _json_row(row, path, number)) for number, row in enumerate(rows, start=1))
     elif kind in _JSON_LINES:
         yield from _json_rows(_lines(path, encoding), path)
@@ -100,12 +99,7 @@ def rows_at_beginning(path: str) -> int | None:
         return lines_at_beginning(path)
     from bert_tf.data import parquet
 
-    return _CHECKED if sum(map(parquet.count, _parts_of(path))) > _CHECKED else None
-
-
-def _parts_of(path: str) -> list[str]:
-    """The files that are one table: several only where an address on the hub is a glob."""
-    return list(matching(path)) if is_on_hub(path) else [path]
+    return _CHECKED if sum(map(parquet.count, parts_of(path))) > _CHECKED else None
 
 
 def kind_of(path: str) -> str:

@@ -293,8 +293,8 @@ def write_records(path: str, rows: TokenRows, max_seq_length: int, columns: Mapp
     """
     import tensorflow as tf
 
-    from bert_tf.system.atomic import written
     from bert_tf.system.example_bytes import example, float_feature, int64_feature, pack
+    from bert_tf.system.storage import written
 
     flat, offsets, starts = rows.ids.tolist(), rows.offsets.tolist(), rows.second_starts.tolist()
     further = [(name.encode(), values.dtype.kind == "f", values.reshape(len(rows), -1).tolist())

@@ -17,7 +17,7 @@ from absl import logging
 from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import WITHOUT_BERT, HeadConfig
 from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
-from bert_tf.system import hub
+from bert_tf.system import storage
 from bert_tf.system.text_files import exists, is_folder, open_binary
 from bert_tf.text.tokenizer_files import Casing, directory_of
 from bert_tf.weights.tensor_files import Weights, is_model_variable
@@ -113,10 +113,10 @@ def beginning_of(path: str | None, weights: Weights | None = None, with_checksum
             license_keys = {"license": known} if known else {}
     # The card of a model that has no name there says which it began from.
     base = front.get("base_model") if _MARK in (card or "") else None
-    if (named := hub.name_of(directory)) != directory:
+    if (named := storage.name_of(directory)) != directory:
         base = named.partition("@")[0]
     return {
-        "path": hub.name_of(path),
+        "path": storage.name_of(path),
         "step": int(weights["global_step"]) if "global_step" in weights else None,
         "checksum": weights.checksum if with_checksum else None,
         "license": license_keys if file else {},
@@ -341,7 +341,7 @@ def _public(value: object) -> object:
 def _public_path(path: str) -> str:
     """A path as a card shows it: in the hub's cache the model's name and commit; of any other absolute one only its
     end, since the rest says where its owner keeps files."""
-    if (named := hub.name_of(path)) != path:
+    if (named := storage.name_of(path)) != path:
         return named
     if not path.startswith(("/", "~")) and "://" not in path:
         return path

@@ -18,8 +18,8 @@ from absl import logging
 
 from bert_tf.models.head_config import KEYS_IN_CONFIG
 from bert_tf.models.recipe import Recipe
-from bert_tf.system.atomic import write_text_file
 from bert_tf.system.checks import check_names, whole_number
+from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import exists, is_folder, read_json
 
 # Values of hidden_act, in upper or lower case. "gelu" is the tanh form, as in the original; "gelu_erf" the exact one.

@@ -19,9 +19,9 @@ from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.families import BERT, FAMILIES, family_of
 from bert_tf.models.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, HeadConfig
 from bert_tf.models.open_weights import find_weights
-from bert_tf.system import released_models
-from bert_tf.system.checks import check_file, is_remote
+from bert_tf.system.checks import check_file, check_weights
 from bert_tf.system.messages import is_first, named_by, unheard
+from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import read_bytes, read_json, read_json_if_there
 from bert_tf.text.added_tokens import TOKENIZER_CONFIG, AddedToken
 from bert_tf.text.tokenizer import Tokenizer
@@ -269,7 +269,7 @@ def check_model(
     """
     check_file(config_file, "--bert_config_file")
     check_file(vocab_file, "--vocab_file")
-    released_models.check_path(path, flag)
+    check_weights(path, flag)
     if is_remote(path or "") or any(name and not os.path.isfile(name) for name in (config_file, vocab_file)):
         return  # a pipe can be read only once
     files = ModelFiles("")

@@ -15,10 +15,8 @@ import posixpath
 from bert_tf.models import variable_names
 from bert_tf.models.families import family_of_variables
 from bert_tf.models.lora import merged
-from bert_tf.system import released_models
-from bert_tf.system.checks import is_remote
-from bert_tf.system.local_files import names_in
 from bert_tf.system.messages import named_by, some
+from bert_tf.system.storage import is_remote, names_in
 from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text.tokenizer_files import first_existing
 from bert_tf.weights import bundle
@@ -163,7 +161,9 @@ def _nothing_at(path: str) -> str:
             f"{path} is not a known kind of weight file: a TensorFlow checkpoint has "
             f"{posixpath.basename(path)}.index and .data files, others end in .safetensors or .bin."
         )
-    if advice := released_models.hint(path):
+    from bert_tf.system.released_models import hint
+
+    if advice := hint(path):
         return f"{path} does not exist.{advice}"
     return (
         f"{path}: no weights found: it is no directory, no weight file, and no checkpoint "

@@ -18,10 +18,18 @@ from bert_tf.models.directory import ModelFiles, add_tokens, config_files, neede
 from bert_tf.models.families import family_of
 from bert_tf.models.head_config import HUGGINGFACE_CONFIG, HeadConfig
 from bert_tf.models.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format
-from bert_tf.system.atomic import remove_folder, sync, synced_together, temporary_folder, write_file, write_text_file
-from bert_tf.system.checks import is_remote
-from bert_tf.system.local_files import names_in, paths_beginning_with
 from bert_tf.system.messages import some
+from bert_tf.system.storage import (
+    is_remote,
+    names_in,
+    paths_beginning_with,
+    remove_folder,
+    sync,
+    synced_together,
+    temporary_folder,
+    write_file,
+    write_text_file,
+)
 from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text import tokenizer_choice, tokenizer_files
 from bert_tf.text.added_tokens import AddedToken

@@ -31,8 +31,9 @@ from bert_tf.pretraining.corpus_formats import (
     sentence_splitter,
     shortened,
 )
-from bert_tf.system.checks import check_input_files, check_not_empty, is_remote
+from bert_tf.system.checks import check_input_files, check_not_empty
 from bert_tf.system.messages import named_by, unheard
+from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import Progress, TextFile, compression_of, size_of, warn_of_tables, whole_lines
 
 PIECE_CHARACTERS = 1 << 20

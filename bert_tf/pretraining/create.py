@@ -36,11 +36,11 @@ from bert_tf.pretraining.corpus_formats import TextSettings, likely_language
 from bert_tf.pretraining.model_vocabulary import tokenizer_of, vocabulary_sha256
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings, settings_of_records
 from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard, read_summary, summary_path
-from bert_tf.system import atomic, run_lock, workers
-from bert_tf.system.checks import check_output_dir, check_output_files, is_remote
+from bert_tf.system import run_lock, storage, workers
+from bert_tf.system.checks import check_output_dir, check_output_files
 from bert_tf.system.cores import available_cores
-from bert_tf.system.local_files import paths_beginning_with
 from bert_tf.system.messages import progress_bar
+from bert_tf.system.storage import is_remote, paths_beginning_with
 from bert_tf.system.text_files import list_files
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -177,15 +177,15 @@ def _alone(job: ShardJob) -> Iterator[ShardJob]:
     with contextlib.ExitStack() as stack:
         for path in sorted({*job.output_files}):
             stack.enter_context(run_lock.file_held(path, beside(path, "")))
-        atomic.remove_temporary_files([path for shard in range(job.num_shards) for path in job.files(shard)])
+        storage.remove_temporary_files([path for shard in range(job.num_shards) for path in job.files(shard)])
         if not job.records.beam_runner:
             # A run of the same output has the same name for it, so that the next one finds what a killed one left.
             owner = f"{socket.gethostname()} {os.path.abspath(job.output_files[0])}"
             name = f"bert_tf_{os.geteuid()}_{hashlib.sha256(owner.encode()).hexdigest()[:16]}"
             scratch = os.path.join(os.path.abspath(job.records.scratch_dir or tempfile.gettempdir()), name)
-            atomic.remove_folder(scratch)
+            storage.remove_folder(scratch)
             os.mkdir(scratch, 0o700)
-            stack.callback(atomic.remove_folder, scratch)
+            stack.callback(storage.remove_folder, scratch)
             job = dataclasses.replace(job, records=dataclasses.replace(job.records, scratch_dir=scratch))
         yield job
 
@@ -252,7 +252,7 @@ def _make_shards(job: ShardJob, missing: Sequence[int], num_workers: int, show_p
         tasks = [(job, shard, weight) for shard, weight in zip(missing, weights, strict=True)]
         done = workers.run_tasks(pretraining_shard.make_shard_as_task, tasks, num_workers, bar.update)
         for number, summary in done:
-            atomic.check_may_write(job.output_files[0])
+            storage.check_may_write(job.output_files[0])
             summaries[missing[number]] = summary
             done_shards = f"{len(summaries) + job.num_shards - len(missing)} of {job.num_shards}"
             logging.info(f"shard {missing[number]}: {summary['instances']} instances ({done_shards})")
@@ -287,7 +287,7 @@ def _write_summary(job: ShardJob, merged: dict) -> None:
     """Writes the summary of all shards, unless it is there, and removes those of each shard."""
     path = summary_path(job.output_files[0])
     if read_summary(path) != merged:
-        atomic.write_text_file(path, json.dumps(merged, indent=2, ensure_ascii=False) + "\n")
+        storage.write_text_file(path, json.dumps(merged, indent=2, ensure_ascii=False) + "\n")
     for shard in range(job.num_shards) if job.num_shards > 1 else ():
         _remove_if_there(summary_path(job.outputs(shard)[0]))
 

@@ -18,8 +18,8 @@ from bert_tf.models.directory import ModelFiles, other_ids, read_model_files
 from bert_tf.models.families import ALBERT, FAMILIES, family_of
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings
 from bert_tf.system.checks import check_file
-from bert_tf.system.local_files import names_in
 from bert_tf.system.messages import named_by, unheard
+from bert_tf.system.storage import names_in
 from bert_tf.system.text_files import exists, file_sha256, read_json
 from bert_tf.text.added_tokens import TOKENIZER
 from bert_tf.text.byte_bpe import MERGES, ByteBpeTokenizer

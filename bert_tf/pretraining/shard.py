@@ -29,9 +29,9 @@ from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings
 from bert_tf.pretraining.row_kinds import WITH_SEPARATORS, pack
 from bert_tf.pretraining.token_store import TokenStore, merge_stores, tokenize
 from bert_tf.system import workers
-from bert_tf.system.atomic import written_together
 from bert_tf.system.messages import progress_bar
 from bert_tf.system.numba_compile import interpreted
+from bert_tf.system.storage import written_together
 from bert_tf.system.text_files import read_json
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer

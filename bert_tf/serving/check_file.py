@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from bert_tf.models.head_config import HeadConfig, spelled_as
-from bert_tf.system.checks import is_remote
 from bert_tf.system.messages import named_by, unheard
+from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import read_text_lines
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.squad import data as squad_data

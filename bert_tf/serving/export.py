@@ -27,8 +27,8 @@ from bert_tf.models.sentence_settings import read_settings
 from bert_tf.serving import graph_models, loaded_export, safe_graph
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
-from bert_tf.system.atomic import remove_folder, write_file, write_text_file
 from bert_tf.system.checks import missing_packages
+from bert_tf.system.storage import remove_folder, write_file, write_text_file
 from bert_tf.tasks import table
 from bert_tf.tasks.classification.data import task_of
 from bert_tf.tasks.ner import outputs as ner_outputs

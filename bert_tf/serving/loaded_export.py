@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError, Message
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf.models.directory import read_head
-from bert_tf.system import local_files
+from bert_tf.system import storage
 from bert_tf.system.checks import check_extra
 from bert_tf.system.messages import some, visible
 from bert_tf.system.text_files import read_json, understood
@@ -91,9 +91,9 @@ class Export:
 
 
 def _load(directory: str):
-    if local_files.is_plain(directory):
+    if storage.is_plain(directory):
         return tf.saved_model.load(directory)
-    with local_files.linked({"export": directory}) as folder:
+    with storage.linked({"export": directory}) as folder:
         return tf.saved_model.load(os.path.join(folder, "export"))
 
 

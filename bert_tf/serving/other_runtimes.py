@@ -24,10 +24,10 @@ from bert_tf.models.directory import config_files
 from bert_tf.models.sentence_settings import read_settings
 from bert_tf.serving import export, graph_models, loaded_export
 from bert_tf.serving.loaded_export import OnnxModel
-from bert_tf.system import local_files
-from bert_tf.system.atomic import write_file
+from bert_tf.system import storage
 from bert_tf.system.checks import check_extra
 from bert_tf.system.messages import without_notes
+from bert_tf.system.storage import write_file
 from bert_tf.tasks import table
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer_files import directory_of
@@ -259,7 +259,7 @@ def _quantized(content: bytes) -> bytes:
     """The same with the weights of matrix products and of word embeddings in 8 bits."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    with local_files.private_folder() as folder:
+    with storage.private_folder() as folder:
         source, target = (os.path.join(folder, name) for name in loaded_export.ONNX_FILES)
         with open(source, "wb") as file:
             file.write(content)

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_tf.models.layers import normalized
-from bert_tf.system.atomic import write_files
 from bert_tf.system.checks import folder_of, path_of
+from bert_tf.system.storage import write_files
 from bert_tf.system.text_files import exists, parse_json, read_bytes, read_text_lines
 
 VECTORS, TEXTS = "vectors.npy", "texts.jsonl"

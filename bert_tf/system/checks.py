@@ -15,9 +15,9 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 
-from bert_tf.system import hub
-from bert_tf.system.hub import is_on_hub, matching
+from bert_tf.system import storage
 from bert_tf.system.messages import named_by, some, unheard
+from bert_tf.system.storage import is_on_hub, is_remote, paths_beginning_with
 from bert_tf.system.text_files import is_folder, list_files, size_of
 
 
@@ -32,13 +32,26 @@ def check_file(path: str | None, flag: str) -> None:
         return
     if not os.path.exists(path):
         advice = "; name one, not several" if any(sign in path for sign in "*?,") else ""
-        if hub.is_name(path) and "." not in path:
+        if storage.is_name(path) and "." not in path:
             advice = f"; one of the hub is hf://datasets/{path}/FILE"
         raise FileNotFoundError(f"{flag}={path}: there is no such file{advice}.")
     if os.path.isdir(path):
         raise FileNotFoundError(f"{flag}={path} is a directory; a file is needed.")
     if os.path.isfile(path):  # not a pipe
         check_not_empty([path], flag)
+
+
+def check_weights(path: str | None, flag: str) -> None:
+    """Refuses a local path of weights at which nothing exists, without TensorFlow.
+
+    Raises:
+      FileNotFoundError: nothing is there; names the flag, and says how to get a released model of this name.
+    """
+    if not path or is_remote(path) or os.path.exists(path) or paths_beginning_with(path + "."):
+        return
+    from bert_tf.system.released_models import hint
+
+    raise FileNotFoundError(f"{flag}={path}: there is no such directory, weight file or checkpoint.{hint(path)}")
 
 
 def check_input_files(patterns: str | None, flag: str) -> list[str]:
@@ -64,6 +77,8 @@ def check_no_web_address(path: str, flag: str) -> None:
     if path.startswith(("http://", "https://")):
         raise ValueError(f"{flag}={path} is in the web: download it first, and name the file.")
     if path.startswith("hf://"):
+        from bert_tf.system.hub import matching
+
         with named_by(flag):
             matching(path)
 
@@ -112,7 +127,7 @@ def path_of(path, reader: str, check: Callable[[str], object] | None = None) -> 
     path = os.fspath(path)
     if not path:
         raise ValueError(f"{reader} is given an empty path.")
-    if not hub.is_name(path):
+    if not (is_name := storage.is_name(path)):
         check_no_web_address(path, "path")
     if path.startswith("~") and not os.path.exists(path):
         raise FileNotFoundError(f"{path}: Python does not replace ~: write os.path.expanduser({path!r}).")
@@ -121,6 +136,10 @@ def path_of(path, reader: str, check: Callable[[str], object] | None = None) -> 
             f"{path}: keras.models.load_model opens a .keras file; {reader} takes the directory that the model's "
             "save_pretrained wrote."
         )
+    if not is_name:
+        return path
+    from bert_tf.system import hub
+
     return hub.local(path, with_weights=bool(check), check=check)
 
 
@@ -223,11 +242,6 @@ def check_output_files(paths: Iterable[str], read: Iterable[str], flag: str) -> 
         if is_folder(path):
             raise ValueError(f"{flag}: {path} is a directory; name a file in it")
         written.add(key(path))
-
-
-def is_remote(path: str) -> bool:
-    """Whether a path is on a file system that only TensorFlow can open."""
-    return "://" in path and not is_on_hub(path)
 
 
 def check_different(columns: Mapping[str, str | None]) -> None:
@@ -341,8 +355,8 @@ def _names_of(function: Callable) -> tuple[list[str], bool]:
     is_class = isinstance(function, type)
     functions = [vars(kind).get("__init__") for kind in function.__mro__] if is_class else [function]
     parameters = [one for each in filter(None, functions) for one in inspect.signature(each).parameters.values()]
-    of_any = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    names = dict.fromkeys(one.name for one in parameters if one.kind not in of_any and one.name not in ("self", "cls"))
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    names = dict.fromkeys(one.name for one in parameters if one.kind in kinds and one.name not in ("self", "cls"))
     return list(names), not is_class and any(one.kind == one.VAR_KEYWORD for one in parameters)
 
 

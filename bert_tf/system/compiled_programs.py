@@ -24,9 +24,8 @@ from collections.abc import Iterator
 
 from absl import logging
 
-from bert_tf.system.atomic import write_files
 from bert_tf.system.example_bytes import fields
-from bert_tf.system.local_files import private_folder, remove_left_behind
+from bert_tf.system.storage import private_folder, remove_left_behind, write_files
 
 VARIABLE = "BERT_TF_COMPILED"
 _MOST_BYTES = 32 * 2**20  # of a folder: several hundred programs, read in a tenth of a second

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from absl import flags
 
-from bert_tf.system import hub
+from bert_tf.system import storage
 
 flags.disclaim_key_flags()
 
@@ -102,7 +102,7 @@ class Declared:
 
     def names_model(self, value) -> bool:
         """Whether a value is the name of a model on the hub, or has one."""
-        return bool(self.model_check) and any(map(hub.is_name, _paths_in(value)))
+        return bool(self.model_check) and any(map(storage.is_name, _paths_in(value)))
 
 
 def _paths_in(value: str | list[str] | None) -> list[str]:
@@ -246,10 +246,13 @@ def with_models(
     """
     declared = declared_in(type(settings))
     named = [name for name, one in declared.items() if one.names_model(getattr(settings, name))]
-    if named:
-        check_values(settings)
-        if before_download:
-            before_download(settings)
+    if not named:
+        return settings
+    check_values(settings)
+    if before_download:
+        before_download(settings)
+    from bert_tf.system import hub
+
     folders = {}
     for name in named:
         value, flag, check = getattr(settings, name), f"--{_flag_name(name)}", declared[name].model_check

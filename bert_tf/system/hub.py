@@ -18,13 +18,8 @@ from absl import logging
 from tqdm import tqdm
 
 from bert_tf.system.messages import did_you_mean, named_by, some, unheard
+from bert_tf.system.storage import COMMIT, HUB, NAME, PAGE, PREFIX, is_name
 
-_PREFIX, _PAGE = "hf://", "https://huggingface.co/"
-_NAME = re.compile(r"([a-zA-Z0-9_][a-zA-Z0-9_.-]*/[a-zA-Z0-9_.-]+)(?:@([a-zA-Z0-9_./-]+))?")
-_FILE = re.compile(r".*\.(ckpt(-\d+)?|index|safetensors|bin|pth?|json|txt|zip|gz|keras|h5|onnx|pb|model)")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-# Where the cache keeps a commit of a model.
-_CACHED = re.compile(rf"(?:^|/)models--([\w.-]+?)--([\w.-]+)/snapshots/({_COMMIT.pattern})(?:/|$)")
 # What the hub has -> what a name may mean that is none, and what it is if it isn't there.
 _KINDS = {
     "model": ("directory, weight file or checkpoint, and no such model", "neither a path nor"),
@@ -42,25 +37,6 @@ _WEIGHTS = (
     r"pytorch_model\.bin", r"pytorch_model(\.bin\.index\.json|-\d+-of-\d+\.bin)",
     r"[^/]+\.ckpt(-\d+)?\.(index|data-\d+-of-\d+)",
 )  # fmt: skip
-
-
-def is_name(path: str) -> bool:
-    """Whether a path names a model on the hub, and nothing here: owner/name where there is no folder owner."""
-    if path.startswith((_PREFIX, _PAGE)):
-        return True
-    found = _NAME.fullmatch(path)
-    return bool(found) and not _FILE.fullmatch(path) and not os.path.lexists(path.partition("/")[0])
-
-
-def name_of(path: str) -> str:
-    """The name of the model of a path in the hub's cache, with its commit: owner/name@commit; another path as it is."""
-    found = _CACHED.search(path)
-    return f"{found[1]}/{found[2]}@{found[3]}" if found else path
-
-
-def with_names(settings: Mapping[str, object]) -> dict[str, object]:
-    """Settings with `name_of` their texts, as a run notes them."""
-    return {name: name_of(value) if isinstance(value, str) else value for name, value in settings.items()}
 
 
 def local(
@@ -86,7 +62,7 @@ def local(
     if not is_name(path):
         return path
     start = f"{flag}={path}" if flag else path
-    found = _NAME.fullmatch(path.removeprefix(_PREFIX).removeprefix(_PAGE))
+    found = NAME.fullmatch(path.removeprefix(PREFIX).removeprefix(PAGE))
     if not found:
         raise ValueError(f"{start}: a model on the hub is hf://OWNER/NAME, or hf://OWNER/NAME@REVISION.")
     revision = found[2] or (output_dir and _recorded(found[1], output_dir))
@@ -179,7 +155,7 @@ def _chosen(files: Collection[str], with_weights: bool, start: str) -> list[str]
 
 def _recorded(name: str, output_dir: str) -> str | None:
     """The commit of a model that a run in a local output_dir, or in a folder there, has noted, if any."""
-    noted = re.compile(rf'"{re.escape(name)}@({_COMMIT.pattern})"')
+    noted = re.compile(rf'"{re.escape(name)}@({COMMIT.pattern})"')
     for folder, _, files in os.walk(output_dir):
         for file in {"run.json", "settings.json"} & {*files}:
             with open(posixpath.join(folder, file), encoding="utf-8", errors="replace") as text:
@@ -236,16 +212,9 @@ class _Silent(tqdm):
 # --- files of data sets -----------------------------------------------------------------------------------------------
 # By addresses that begin with hf://datasets/, through the hub's own cache, too.
 
-HUB = "hf://datasets/"
-
 # OWNER/NAME, perhaps @REVISION, and a file, which may be a glob. ~parquet is what the hub calls refs/convert/parquet.
 _ADDRESS = re.compile(f"{HUB}([^/@]+/[^/@]+)(?:@((?:refs/(?:convert|pr)/)?[^/@]+))?/(.+)")
 _REVISIONS = {"~parquet": "refs/convert/parquet"}
-
-
-def is_on_hub(path: str) -> bool:
-    """Whether a path is that of a data set's file on the hub."""
-    return path.startswith(HUB)
 
 
 @functools.cache
@@ -277,21 +246,6 @@ def matching(pattern: str) -> dict[str, str]:
             )
         folder = _fetched(asked, sizes, found)
     return {pattern.removesuffix(file) + one: os.path.join(folder, one) for one in sorted(found)}
-
-
-def local_file(path: str) -> str:
-    """Where a file of the hub is in the cache; other paths as they are.
-
-    Raises:
-      ValueError: several files match. Or see `matching`.
-    """
-    if not is_on_hub(path):
-        return path
-    if len(found := matching(path)) > 1:
-        raise ValueError(
-            f"{path} matches {len(found)} files: {some([*found])}; name one. Only .parquet may be several."
-        )
-    return next(iter(found.values()))
 
 
 def _matches(file: str, names: list[str]) -> list[str]:

@@ -12,9 +12,9 @@ import re
 import tempfile
 from collections.abc import Callable
 
-from bert_tf.system import hub
-from bert_tf.system.checks import is_remote, named
-from bert_tf.system.local_files import names_in, paths_beginning_with
+from bert_tf.system import hub, storage
+from bert_tf.system.checks import named
+from bert_tf.system.storage import names_in
 
 ADDRESS = "https://storage.googleapis.com"
 CACHE_VARIABLE = "BERT_TF_CACHE"
@@ -90,17 +90,6 @@ def hint(path: str) -> str:
     return f" If you mean a model on huggingface.co: hf://{found[1] or 'OWNER/'}{found[2]}" if found else ""
 
 
-def check_path(path: str | None, flag: str) -> None:
-    """Refuses a local path of weights at which nothing exists, without TensorFlow.
-
-    Raises:
-      FileNotFoundError: nothing is there; names the flag, and says how to get a released model of this name.
-    """
-    if not path or is_remote(path) or os.path.exists(path) or paths_beginning_with(path + "."):
-        return
-    raise FileNotFoundError(f"{flag}={path}: there is no such directory, weight file or checkpoint.{hint(path)}")
-
-
 @named
 def download(name: str, cache_dir: str | None = None) -> str:
     """The folder of a released model, downloaded unless it is in the cache: one of Google's, or of huggingface.co's.
@@ -129,7 +118,7 @@ def download(name: str, cache_dir: str | None = None) -> str:
       ValueError: no such model (the message lists similar names), or cache_dir is not a local folder.
       OSError: it could not be downloaded or written; the message has the address. cache_dir/name does not exist then.
     """
-    if name not in MODELS and hub.is_name(str(name)):
+    if name not in MODELS and storage.is_name(str(name)):
         return hub.local(name, cache_dir=cache_dir)
     if name not in MODELS:
         form = posixpath.basename(str(name))

@@ -25,9 +25,9 @@ from collections.abc import Iterator, Sequence
 
 from absl import logging
 
-from bert_tf.system import atomic
-from bert_tf.system.checks import is_remote
+from bert_tf.system import storage
 from bert_tf.system.messages import visible
+from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import parse_json
 
 LEASE_SECONDS = 60.0
@@ -90,7 +90,7 @@ def held(path: str, named: str, writes: Sequence[str]) -> Iterator[None]:
 
     Args:
       named: the flag and its value, for messages.
-      writes: what the paths begin with that the owner alone may write; `atomic.check_may_write` checks them.
+      writes: what the paths begin with that the owner alone may write; `storage.check_may_write` checks them.
 
     Raises:
       LockedError: a living run has it. OSError, tf.errors.OpError: it can't be written, or is no file.
@@ -103,11 +103,11 @@ def held(path: str, named: str, writes: Sequence[str]) -> Iterator[None]:
     claim = _Claim(path, named, tuple(map(_absolute, (path, *writes))))
     try:
         with _leased(claim) if is_remote(path) else _locked(claim):
-            atomic.guards.append(claim.check)
+            storage.guards.append(claim.check)
             try:
                 yield
             finally:
-                atomic.guards.remove(claim.check)
+                storage.guards.remove(claim.check)
                 if claim.holds():
                     tf.io.gfile.remove(path)
     finally:
@@ -126,7 +126,7 @@ def file_held(output_file: str, *others: str) -> Iterator[None]:
     """`held` for the file of --output_file and others, after removing what a killed run left half-written of them."""
     paths = [output_file, *others]
     with held(lock_of(output_file), f"--output_file={output_file}", paths):
-        atomic.remove_temporary_files([*paths, lock_of(output_file)])
+        storage.remove_temporary_files([*paths, lock_of(output_file)])
         yield
 
 
@@ -182,7 +182,7 @@ def _lock(claim: _Claim) -> int:
 @contextlib.contextmanager
 def _leased(claim: _Claim) -> Iterator[None]:
     _wait_for_death(claim)
-    atomic.write_text_file(claim.path, claim.content())
+    storage.write_text_file(claim.path, claim.content())
     time.sleep(_SETTLE_SECONDS)
     claim.check(claim.path)
     ended = threading.Event()
@@ -222,7 +222,7 @@ def _renew(claim: _Claim, ended: threading.Event) -> None:
             if not claim.holds():
                 return
             renewals += 1
-            atomic.write_text_file(claim.path, claim.content(renewals))
+            storage.write_text_file(claim.path, claim.content(renewals))
         except (OSError, tf.errors.OpError) as error:
             logging.warning("%s could not be renewed: %s", claim.path, error)
 

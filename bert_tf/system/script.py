@@ -20,8 +20,8 @@ from absl import app, flags, logging
 
 from bert_tf.system import compiled_programs, cores
 from bert_tf.system.declare import declared_flags, help_text, required_flags
-from bert_tf.system.local_files import check_text
 from bert_tf.system.messages import visible, without_lines
+from bert_tf.system.storage import check_text
 
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Packages that TensorFlow and Keras import if they are there, for what no script uses: nearly half of the time of their

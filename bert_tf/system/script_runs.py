@@ -16,10 +16,9 @@ from typing import BinaryIO
 
 from absl import logging
 
-from bert_tf.system.atomic import write_text_file
-from bert_tf.system.checks import is_remote
 from bert_tf.system.messages import progress_bar
 from bert_tf.system.script import ENDS_WITH_STDIN
+from bert_tf.system.storage import is_remote, write_text_file
 from bert_tf.system.text_files import read_json_if_there, read_text_lines
 
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2]

@@ -16,8 +16,8 @@ from typing import BinaryIO
 
 from bert_tf.system import text_encodings
 from bert_tf.system.example_bytes import is_frame_head
-from bert_tf.system.hub import is_on_hub, local_file, matching
 from bert_tf.system.messages import some, warn_once
+from bert_tf.system.storage import is_on_hub
 
 LONGEST_LINE = 1 << 26  # bytes; lines are read whole
 LARGEST_JSON = 1 << 30  # bytes; JSON files are read whole
@@ -125,7 +125,7 @@ def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
 def _matches(pattern: str) -> list[str]:
     """The paths that a glob matches."""
     if is_on_hub(pattern):
-        return list(matching(pattern))
+        return list(parts_of(pattern))
     files = _gfile(pattern)
     return files.glob(pattern) if files else glob.glob(pattern, include_hidden=True)
 
@@ -327,6 +327,32 @@ def _gfile(path: str):
     return tf.io.gfile
 
 
+def parts_of(path: str) -> dict[str, str]:
+    """The address and the local path of each file that is a part: several only where an address on the hub is a glob.
+
+    Raises:
+      See `hub.matching`.
+    """
+    if not is_on_hub(path):
+        return {path: path}
+    from bert_tf.system.hub import matching
+
+    return matching(path)
+
+
+def local_file(path: str) -> str:
+    """Where a file of the hub is in the cache; other paths as they are.
+
+    Raises:
+      ValueError: several files match. Or see `hub.matching`.
+    """
+    if len(found := parts_of(path)) > 1:
+        raise ValueError(
+            f"{path} matches {len(found)} files: {some([*found])}; name one. Only .parquet may be several."
+        )
+    return next(iter(found.values()))
+
+
 def open_binary(path: str):
     """Opens a file to read its bytes."""
     path = local_file(path)
@@ -343,7 +369,7 @@ def size_of(path: str) -> int:
 
 def exists(path: str) -> bool:
     """Whether there is a file or directory."""
-    return bool(matching(path)) if is_on_hub(path) else (_gfile(path) or os.path).exists(path)
+    return bool(parts_of(path)) if is_on_hub(path) else (_gfile(path) or os.path).exists(path)
 
 
 def is_folder(path: str) -> bool:

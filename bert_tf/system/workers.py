@@ -10,7 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 from absl import logging
 
-from bert_tf.system import atomic
+from bert_tf.system import storage
 
 _POLL_SECONDS = 0.5
 _DEATHS_ALLOWED = 3  # in a row, without a finished task in between
@@ -42,7 +42,7 @@ def _start_worker(counter, verbosity: int, guards: list, shared: tuple) -> None:
 
     threading.Thread(target=end_with_parent, daemon=True).start()
     _report, _shared = report, shared
-    atomic.guards.extend(guards)
+    storage.guards.extend(guards)
     logging.set_verbosity(verbosity)
 
 
@@ -91,7 +91,7 @@ def run_tasks(
     counter, shown = context.Value("d", 0.0), 0.0
     pending, deaths = list(range(len(tasks))), 0
     while pending:
-        start = (counter, logging.get_verbosity(), list(atomic.guards), shared)
+        start = (counter, logging.get_verbosity(), list(storage.guards), shared)
         with concurrent.futures.ProcessPoolExecutor(
             min(num_workers, len(pending)), context, _start_worker, start
         ) as pool:

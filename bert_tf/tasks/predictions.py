@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bert_tf.system.atomic import write_text_file
+from bert_tf.system.storage import write_text_file
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -33,9 +33,9 @@ from bert_tf.models.card import CardFacts
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.heads import with_class_weights
 from bert_tf.models.recipe import number_of_steps
-from bert_tf.system.atomic import write_text_file
 from bert_tf.system.declare import with_models
 from bert_tf.system.messages import announced
+from bert_tf.system.storage import write_text_file
 from bert_tf.tasks import outcome
 from bert_tf.tasks.outcome import Tried
 from bert_tf.tasks.task import ExampleSet, FineTuningTask

@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from bert_tf.system import released_models
-from bert_tf.system.atomic import write_file
 from bert_tf.system.checks import check_names, folder_of, list_of, named, path_of, true_or_false
+from bert_tf.system.storage import write_file
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.text import tokenizer_files
 from bert_tf.text.added_tokens import (
@@ -35,7 +34,6 @@ from bert_tf.text.added_tokens import (
 )
 from bert_tf.text.characters import is_mark, text_of
 from bert_tf.text.tokenizer_files import Casing, convert_by_vocab
-from bert_tf.text.transformers_call import CalledAsTransformers, batches_of, check_lengths, padded
 
 ROLES = ("cls", "sep", "unk", "mask", "pad")  # of special tokens
 WITHOUT_GRAPH = (
@@ -52,7 +50,7 @@ def _ids_of(place: str) -> functools.cached_property:
     return functools.cached_property(lambda self: list(map(self.special_id, getattr(self, f"{place}_tokens"))))
 
 
-class Tokenizer(CalledAsTransformers, abc.ABC):
+class Tokenizer(abc.ABC):
     """Turns texts into pieces, ids and rows.
 
     A subclass splits text without added tokens: `_tokenize` gives its pieces, `_encode` their ids, `_words` its words,
@@ -128,7 +126,7 @@ class Tokenizer(CalledAsTransformers, abc.ABC):
     def files(self) -> dict[str, bytes]:
         """The vocabulary files of a model's directory: name -> content. `from_pretrained` reads them."""
 
-    def check_vocabulary(self) -> None:
+    def check_vocabulary(self) -> None:  # noqa: B027
         """Refuses a vocabulary that would fail later or does not mean what its author thinks.
 
         Raises:
@@ -281,7 +279,9 @@ class Tokenizer(CalledAsTransformers, abc.ABC):
         true_or_false(do_lower_case=do_lower_case, strip_accents=strip_accents)
         choice = importlib.import_module("bert_tf.text.tokenizer_choice")  # by its name, as it imports all classes
         if not tokenizer_files.is_there(path):
-            raise FileNotFoundError(f"{path} does not exist.{released_models.hint(path)}")
+            from bert_tf.system.released_models import hint
+
+            raise FileNotFoundError(f"{path} does not exist.{hint(path)}")
         directory = tokenizer_files.directory_of(path)
         vocab_file = choice.find_vocabulary(directory, cls)
         if not vocab_file:
@@ -468,12 +468,14 @@ class Tokenizer(CalledAsTransformers, abc.ABC):
           ValueError: the numbers of texts and pairs differ; no such padding; no max_length for padding="max_length", or
             one without room for the special tokens and a token of each text.
         """
-        check_names(others, self.as_transformers, type(self).__name__)
+        from bert_tf.text import transformers_call  # models are given rows, without a call
+
+        check_names(others, transformers_call.as_transformers, type(self).__name__)
         if others or padding not in ("longest", "max_length"):
-            return self.as_transformers(texts, pairs, max_length, padding, **others)
+            return transformers_call.as_transformers(self, texts, pairs, max_length, padding, **others)
         is_pair = pairs is not None
-        check_lengths(max_length, padding, self.num_special_tokens(is_pair), is_pair)
-        first, second = batches_of(texts, pairs)
+        transformers_call.check_lengths(max_length, padding, self.num_special_tokens(is_pair), is_pair)
+        first, second = transformers_call.batches_of(texts, pairs)
         encoded = self.encode_batch(first), self.encode_batch(second) if is_pair else second
         rows = [self.build_inputs(a, b, max_length) for a, b in zip(*encoded, strict=True)]
         columns = {
@@ -481,7 +483,8 @@ class Tokenizer(CalledAsTransformers, abc.ABC):
             "input_mask": [[1] * len(ids) for ids, _ in rows],
             "segment_ids": [segments for _, segments in rows],
         }
-        return padded(columns, {"input_ids": self.pad_id}, max_length if padding == "max_length" else None)
+        width = max_length if padding == "max_length" else None
+        return transformers_call.padded(columns, {"input_ids": self.pad_id}, width)
 
 
 def special_tokens_of(tokenizer: Tokenizer | type[Tokenizer]) -> list[str]:

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from absl import logging
 
-from bert_tf.system import hub
-from bert_tf.system.local_files import names_in, paths_beginning_with
+from bert_tf.system import storage
 from bert_tf.system.messages import some
+from bert_tf.system.storage import names_in, paths_beginning_with
 from bert_tf.system.text_files import (
     exists,
     is_folder,
@@ -124,7 +124,7 @@ def read_casing(directory: str) -> Casing:
         if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
             _check_booleans(normalizer, ("lowercase", "strip_accents"), path)
             return Casing(bool(normalizer.get("lowercase")), normalizer.get("strip_accents"), path)
-    name = posixpath.basename(hub.name_of(directory.rstrip("/"))).partition("@")[0]
+    name = posixpath.basename(storage.name_of(directory.rstrip("/"))).partition("@")[0]
     match = _RELEASED_NAME.fullmatch(name)
     released = bool(match[1]) if match else _RELEASED_MODELS.get(name)
     return Casing(released, None, f"the name of {directory}") if released is not None else Casing()

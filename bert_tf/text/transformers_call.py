@@ -18,82 +18,85 @@ _TRUNCATIONS = {name: name for name in ("longest_first", "only_first", "only_sec
 _TENSORS = {None: None, "np": "np", "tf": "tf"}
 
 
-class CalledAsTransformers:
-    """A mixin for `tokenizer.Tokenizer`."""
+def as_transformers(
+    tokenizer,
+    /,
+    texts: str | Sequence,
+    pairs: str | Sequence | None = None,
+    max_length: int | None = None,
+    padding: str | bool = "longest",
+    truncation: str | bool | None = None,
+    text_pair: str | Sequence | None = None,
+    return_tensors: str | None = None,
+    is_split_into_words: bool = False,
+    add_special_tokens: bool = True,
+    return_token_type_ids: bool = True,
+    return_attention_mask: bool = True,
+    return_offsets_mapping: bool = False,
+    return_word_ids: bool = False,
+) -> dict:
+    """What a call gives as soon as one of the arguments from `truncation` on is given; see there.
 
-    def as_transformers(
-        self,
-        texts: str | Sequence,
-        pairs: str | Sequence | None = None,
-        max_length: int | None = None,
-        padding: str | bool = "longest",
-        truncation: str | bool | None = None,
-        text_pair: str | Sequence | None = None,
-        return_tensors: str | None = None,
-        is_split_into_words: bool = False,
-        add_special_tokens: bool = True,
-        return_token_type_ids: bool = True,
-        return_attention_mask: bool = True,
-        return_offsets_mapping: bool = False,
-        return_word_ids: bool = False,
-    ) -> dict:
-        """What a call gives as soon as one of the arguments from `truncation` on is given; see there.
+    Returns:
+      dict of int32 [B, S]: `input_ids`, `token_type_ids`, `attention_mask`; on request `offset_mapping` [B, S, 2],
+      for each token the first character of its text (or word) and the one after the last, and `word_ids` [B, S].
+      (0, 0) and -1 stand for special tokens.
+    """
+    asked = {
+        "input_ids": True,
+        "token_type_ids": return_token_type_ids,
+        "attention_mask": return_attention_mask,
+        "offset_mapping": return_offsets_mapping,
+        "word_ids": return_word_ids,
+    }
+    true_or_false(**asked, is_split_into_words=is_split_into_words, add_special_tokens=add_special_tokens)
+    padding, strategy = _one_of(_PADDINGS, "padding", padding), _one_of(_TRUNCATIONS, "truncation", truncation)
+    tensors, is_words = _one_of(_TENSORS, "return_tensors", return_tensors), is_split_into_words
+    if pairs is not None and text_pair is not None:
+        raise ValueError("pairs and text_pair are two names of one argument: give one")
+    pairs = text_pair if pairs is None else pairs
+    if truncation and strategy and max_length is None and (max_length := tokenizer.max_length) is None:
+        raise ValueError(f"truncation={truncation!r} needs a max_length; read_tokenizer knows that of a model")
+    if strategy == "only_second" and pairs is None:
+        raise ValueError('truncation="only_second" needs pairs of texts')
+    if return_word_ids and not is_words:
+        raise ValueError("return_word_ids=True needs texts that are lists of words, and is_split_into_words=True")
+    special = (tokenizer.begin_ids, tokenizer.between_ids, tokenizer.end_ids) if add_special_tokens else [()] * 3
+    number = sum(map(len, special[:: 1 if pairs is not None else 2]))
+    check_lengths(max_length, padding, number, pairs is not None)
+    room = max_length - number if max_length and strategy else None
+    rows = []
+    for both in zip(*batches_of(texts, pairs, is_words), strict=True):
+        pieces = [_pieces(tokenizer, text, is_words, return_offsets_mapping) for text in both if text is not None]
+        rows.append(_row(_cut(pieces, room, strategy), special, tokenizer.second_segment))
+    columns = {
+        name: [[token[place] for token in row] for row in rows]
+        for place, (name, is_asked) in enumerate(asked.items())
+        if is_asked
+    }
+    fill = {
+        "input_ids": tokenizer.vocab.get(tokenizer.pad_token, tokenizer.pad_id),
+        "offset_mapping": (0, 0),
+        "word_ids": -1,
+    }
+    return _as_asked(columns, fill, padding, max_length, tensors)
 
-        Returns:
-          dict of int32 [B, S]: `input_ids`, `token_type_ids`, `attention_mask`; on request `offset_mapping` [B, S, 2],
-          for each token the first character of its text (or word) and the one after the last, and `word_ids` [B, S].
-          (0, 0) and -1 stand for special tokens.
-        """
-        asked = {
-            "input_ids": True,
-            "token_type_ids": return_token_type_ids,
-            "attention_mask": return_attention_mask,
-            "offset_mapping": return_offsets_mapping,
-            "word_ids": return_word_ids,
-        }
-        true_or_false(**asked, is_split_into_words=is_split_into_words, add_special_tokens=add_special_tokens)
-        padding, strategy = _one_of(_PADDINGS, "padding", padding), _one_of(_TRUNCATIONS, "truncation", truncation)
-        tensors, is_words = _one_of(_TENSORS, "return_tensors", return_tensors), is_split_into_words
-        if pairs is not None and text_pair is not None:
-            raise ValueError("pairs and text_pair are two names of one argument: give one")
-        pairs = text_pair if pairs is None else pairs
-        if truncation and strategy and max_length is None and (max_length := self.max_length) is None:
-            raise ValueError(f"truncation={truncation!r} needs a max_length; read_tokenizer knows that of a model")
-        if strategy == "only_second" and pairs is None:
-            raise ValueError('truncation="only_second" needs pairs of texts')
-        if return_word_ids and not is_words:
-            raise ValueError("return_word_ids=True needs texts that are lists of words, and is_split_into_words=True")
-        special = (self.begin_ids, self.between_ids, self.end_ids) if add_special_tokens else [()] * 3
-        number = sum(map(len, special[:: 1 if pairs is not None else 2]))
-        check_lengths(max_length, padding, number, pairs is not None)
-        room = max_length - number if max_length and strategy else None
-        rows = []
-        for both in zip(*batches_of(texts, pairs, is_words), strict=True):
-            pieces = [self._pieces(text, is_words, return_offsets_mapping) for text in both if text is not None]
-            rows.append(_row(_cut(pieces, room, strategy), special, self.second_segment))
-        columns = {
-            name: [[token[place] for token in row] for row in rows]
-            for place, (name, is_asked) in enumerate(asked.items())
-            if is_asked
-        }
-        fill = {"input_ids": self.vocab.get(self.pad_token, self.pad_id), "offset_mapping": (0, 0), "word_ids": -1}
-        return _as_asked(columns, fill, padding, max_length, tensors)
 
-    def _pieces(self, text, is_words: bool, with_offsets: bool) -> list[tuple]:
-        """(id, offsets, number of the word) of each piece of a text."""
-        pieces = []
-        texts = text if is_words else [self.as_text(text)]
-        for number, part in enumerate(self.words_in_text(texts) if is_words else texts):
-            if is_words or with_offsets:
-                if self.mask_token in part:
-                    raise ValueError(f"{self.mask_token} in a text can't be told with offsets or words: {part!r:.80}")
-                ids, offsets = self.encode_with_offsets(part, dropped_marks=False)
-                before = len(part) - len(texts[number])  # the space before a word
-                offsets = [(max(begin - before, 0), max(end - before, 0)) for begin, end in offsets]
-            else:
-                ids, offsets = self.encode_masked(part), itertools.repeat((0, 0))
-            pieces += zip(ids, offsets, itertools.repeat(number), strict=False)
-        return pieces
+def _pieces(tokenizer, text, is_words: bool, with_offsets: bool) -> list[tuple]:
+    """(id, offsets, number of the word) of each piece of a text."""
+    pieces = []
+    texts = text if is_words else [tokenizer.as_text(text)]
+    for number, part in enumerate(tokenizer.words_in_text(texts) if is_words else texts):
+        if is_words or with_offsets:
+            if tokenizer.mask_token in part:
+                raise ValueError(f"{tokenizer.mask_token} in a text can't be told with offsets or words: {part!r:.80}")
+            ids, offsets = tokenizer.encode_with_offsets(part, dropped_marks=False)
+            before = len(part) - len(texts[number])  # the space before a word
+            offsets = [(max(begin - before, 0), max(end - before, 0)) for begin, end in offsets]
+        else:
+            ids, offsets = tokenizer.encode_masked(part), itertools.repeat((0, 0))
+        pieces += zip(ids, offsets, itertools.repeat(number), strict=False)
+    return pieces
 
 
 def _row(pieces: list[list[tuple]], special: Sequence[Sequence[int]], second_segment: int) -> list[tuple]:

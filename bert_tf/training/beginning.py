@@ -20,9 +20,9 @@ from bert_tf.models.head_config import BASELINES, NO_HEAD, WITHOUT_BERT, HeadCon
 from bert_tf.models.lora import check_lora_rank
 from bert_tf.models.recipe import Recipe, folder_of
 from bert_tf.models.variable_names import check_depth, expected_shapes
-from bert_tf.system.checks import is_remote
 from bert_tf.system.declare import Flags, declared_in, flags_given, settings_of
 from bert_tf.system.messages import named_by, some, unheard
+from bert_tf.system.storage import is_remote
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import run_directory

@@ -18,9 +18,8 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models.open_weights import open_weights
-from bert_tf.system.atomic import check_may_write, sync, temporary_folder, write_text_file
-from bert_tf.system.local_files import names_in
 from bert_tf.system.messages import announced
+from bert_tf.system.storage import check_may_write, names_in, sync, temporary_folder, write_text_file
 from bert_tf.weights import bundle
 from bert_tf.weights.bundle import latest_checkpoint, saved_steps, write_bundle
 

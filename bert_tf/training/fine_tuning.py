@@ -20,9 +20,9 @@ from bert_tf.models.config import BertConfig, check_frozen_layers
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.recipe import OptimizerSettings, Recipe
-from bert_tf.system.atomic import check_may_write, write_text_file
 from bert_tf.system.declare import declared_in
 from bert_tf.system.messages import announced, some
+from bert_tf.system.storage import check_may_write, write_text_file
 from bert_tf.system.text_files import parse_json, read_json_if_there, read_text_lines
 from bert_tf.training import checkpoints, distribution, loop, optimization
 from bert_tf.training.beginning import Adjustment

@@ -27,7 +27,7 @@ from bert_tf.data.order import Share
 from bert_tf.models import initialize, lora
 from bert_tf.models.card import shown_results
 from bert_tf.system import compiled_programs, messages
-from bert_tf.system.atomic import check_may_write, write_file
+from bert_tf.system.storage import check_may_write, write_file
 from bert_tf.training import checkpoints
 from bert_tf.training.distribution import distribute, is_chief
 from bert_tf.training.step import Trainer

@@ -18,8 +18,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.system.atomic import write_file
 from bert_tf.system.checks import missing_packages, named
+from bert_tf.system.storage import write_file
 
 # Pre-training: the title of each panel, and the value it shows.
 _PRETRAINING_PANELS = {

@@ -16,10 +16,9 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import config_files, find_config, read_head
 from bert_tf.models.head_config import HEAD_CONFIG, KEYS_IN_CONFIG, NO_HEAD, HeadConfig, difference
 from bert_tf.models.recipe import Recipe
-from bert_tf.system import hub, run_lock
-from bert_tf.system.atomic import is_temporary_name, remove_folder, write_text_file
-from bert_tf.system.local_files import names_in
+from bert_tf.system import run_lock, storage
 from bert_tf.system.messages import is_first, some
+from bert_tf.system.storage import is_temporary_name, names_in, remove_folder, write_text_file
 from bert_tf.system.text_files import exists, is_folder, read_json, read_json_if_there
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.weights.bundle import latest_checkpoint
@@ -274,12 +273,12 @@ def _with_versions(settings: dict) -> dict:
     import tensorflow as tf
 
     versions = {f"{_VERSION}tensorflow": tf.__version__, f"{_VERSION}keras": keras.__version__}
-    return json.loads(json.dumps({**hub.with_names(settings), **versions}))
+    return json.loads(json.dumps({**storage.with_names(settings), **versions}))
 
 
 def _changes(output_dir: str, settings: dict) -> dict[str, tuple]:
     """Settings that lead to another model than the run in output_dir has: name -> (what it was, what it is now)."""
-    old, new = read_settings(output_dir), json.loads(json.dumps(hub.with_names(settings)))
+    old, new = read_settings(output_dir), json.loads(json.dumps(storage.with_names(settings)))
     if old:  # earlier versions had one recipe, and did not note it
         old = {**{name: value for name, value in dataclasses.asdict(Recipe()).items() if name in new}, **old}
     names = sorted({*old, *new} - _WITHOUT_EFFECT) if old else []

@@ -9,9 +9,10 @@ from collections.abc import Callable, Collection, Sequence
 from bert_tf.data.tables import FileSettings
 from bert_tf.models.directory import check_model, read_head
 from bert_tf.models.recipe import OPTIMIZER, SEARCHED, OptimizerSettings, Recipe, Values, grid_points, number_of_steps
-from bert_tf.system.checks import check_file, check_other_folder, check_output_dir, check_tf_config, is_remote
+from bert_tf.system.checks import check_file, check_other_folder, check_output_dir, check_tf_config
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, declared_in, given, like, setting, value_of
 from bert_tf.system.messages import named_by, unheard
+from bert_tf.system.storage import is_remote
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.teacher import DISTILLATION, OtherModels
 

@@ -19,8 +19,8 @@ import numpy as np
 from absl import logging
 
 from bert_tf.system.example_bytes import fields, varint
-from bert_tf.system.local_files import names_in, paths_beginning_with
 from bert_tf.system.messages import some
+from bert_tf.system.storage import names_in, paths_beginning_with
 from bert_tf.system.text_files import exists, is_folder, open_binary, read_bytes, size_of
 from bert_tf.weights.tensor_files import Weights
 

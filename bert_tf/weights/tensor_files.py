@@ -20,10 +20,8 @@ import google_crc32c
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from bert_tf.system.atomic import written
-from bert_tf.system.checks import is_remote
-from bert_tf.system.local_files import private_folder, written_locally
 from bert_tf.system.messages import some
+from bert_tf.system.storage import is_remote, private_folder, written, written_locally
 from bert_tf.system.text_files import LFS_POINTER, exists, foreign_kind, read_json
 
 _MOMENT_SUFFIXES = ("/adam_m", "/adam_v")

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.system import atomic
-from bert_tf.system.atomic import load_arrays, save_arrays
+from bert_tf.system import storage
+from bert_tf.system.storage import load_arrays, save_arrays
 
 
 def test_write_needs_its_directory(tmp_path):
     with pytest.raises(tf.errors.OpError):
-        atomic.write_text_file(str(tmp_path / "none" / "c.json"), "x")
+        storage.write_text_file(str(tmp_path / "none" / "c.json"), "x")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -19,9 +19,9 @@ def test_files_appear_together_or_not_at_all(tmp_path):
     (tmp_path / "a").write_text("old")
 
     def write(fail: bool) -> None:
-        with atomic.written_together(paths) as temporary:
+        with storage.written_together(paths) as temporary:
             for number, name in enumerate(temporary):
-                atomic.write_text_file(name, f"new {number}")
+                storage.write_text_file(name, f"new {number}")
             assert (tmp_path / "a").read_text() == "old" and not (tmp_path / "b").exists()
             if fail:
                 raise KeyboardInterrupt
@@ -37,7 +37,7 @@ def test_a_temporary_folder_begins_empty_and_goes(tmp_path):
     folder = tmp_path / "x.writing"
     folder.mkdir()
     (folder / "left by a killed process").touch()
-    with pytest.raises(ValueError, match="stop"), atomic.temporary_folder(str(folder)):
+    with pytest.raises(ValueError, match="stop"), storage.temporary_folder(str(folder)):
         assert list(folder.iterdir()) == []
         (folder / "half").touch()
         raise ValueError("stop")

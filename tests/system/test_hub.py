@@ -13,7 +13,7 @@ from huggingface_hub import constants, file_download
 import bert_tf
 from bert_tf.models.directory import read_head
 from bert_tf.models.open_weights import HUGGINGFACE
-from bert_tf.system import checks, hub
+from bert_tf.system import checks, hub, storage
 from bert_tf.text.tokenizer_files import read_casing
 
 NAME, NEWER = "owner/tiny-bert.1", "0b" * 20
@@ -56,7 +56,7 @@ def test_the_files_that_are_needed_come_once(server, tmp_path, caplog, monkeypat
     assert folder == str(tmp_path / f"home/hub/models--owner--tiny-bert.1/snapshots/{COMMIT}")
     assert files_in(folder) == DESCRIPTION | {"model.safetensors"}
     assert (pathlib.Path(folder) / "model.safetensors").read_bytes() == b"{}model.safetensors"
-    assert hub.name_of(folder) == hub.name_of(f"{folder}/model.safetensors") == f"{NAME}@{COMMIT}"
+    assert storage.name_of(folder) == storage.name_of(f"{folder}/model.safetensors") == f"{NAME}@{COMMIT}"
     (line,) = [record.getMessage() for record in caplog.records]
     assert line == (
         f"Downloading {NAME}@main, commit {COMMIT}: 0.0 MB in 4 files from {server.address} to {folder}."
@@ -116,14 +116,14 @@ def test_what_is_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()
     for name in ("klue/bert-base", "klue/bert-base@v1", "a/b@refs/pr/1", "hf://models/bert", "hf://x"):
-        assert hub.is_name(name), name
+        assert storage.is_name(name), name
     paths = (
         "", "bert-base", "models/bert", "models/bert@main", "./klue/bert-base", "../a/b", "/a/b", "~/a", "a/b/c",
         "a/b/", "runs/model.ckpt", "runs/model.ckpt-100", "run/model.safetensors", "gs://a/b", "https://a/b", "a/b@",
         "a\\b/c",
     )  # fmt: skip
     for path in paths:
-        assert not hub.is_name(path) and hub.local(path) == path and hub.name_of(path) == path, path
+        assert not storage.is_name(path) and hub.local(path) == path and storage.name_of(path) == path, path
 
 
 @pytest.mark.parametrize(("name", "kind", "message"), [
@@ -244,4 +244,4 @@ def test_paths_are_as_before(tmp_path, monkeypatch):
     with pytest.raises(
         FileNotFoundError, match="^--init_checkpoint=models/brt: there is no such directory.*hf://models/brt"
     ):
-        bert_tf.system.released_models.check_path("models/brt", "--init_checkpoint")
+        checks.check_weights("models/brt", "--init_checkpoint")

@@ -11,7 +11,7 @@ from helpers import warm
 from helpers.paths import ROOT
 from helpers.script_cases import weights_of
 
-from bert_tf.system import local_files
+from bert_tf.system import storage
 from bert_tf.training import checkpoints
 from bert_tf.weights.bundle import find_bundle
 
@@ -26,7 +26,7 @@ def left_behind(place) -> str:
     """What a killed process leaves: a folder with a file."""
     program = (
         "import os, tempfile\n"
-        "from bert_tf.system.local_files import private_folder\n"
+        "from bert_tf.system.storage import private_folder\n"
         f"tempfile.tempdir = {str(place)!r}\n"
         "folder = private_folder()\n"
         "open(os.path.join(folder.name, 'file'), 'w').close()\n"
@@ -42,9 +42,9 @@ def left_behind(place) -> str:
 def test_folders_of_killed_processes_are_removed(place):
     path = left_behind(place)
     assert os.listdir(path) == ["file"]
-    with local_files.private_folder() as own:
+    with storage.private_folder() as own:
         os.utime(own, (0, 0))
-        local_files.remove_left_behind()
+        storage.remove_left_behind()
         assert os.listdir(place) == [os.path.basename(own)]
         assert oct(os.stat(own).st_mode & 0o777) == "0o700"
 
@@ -57,13 +57,13 @@ def test_links_and_others_folders_stay(place, monkeypatch):
     (place / f"{os.path.basename(path)}new").mkdir()  # its process is about to lock it
     (place / "bert_tf_of_something_else").mkdir()
     before = sorted(os.listdir(place))
-    local_files.remove_left_behind()
+    storage.remove_left_behind()
     assert sorted(os.listdir(place)) == before and (place / "precious" / "kept" / "file").exists()
     os.unlink(path)
     os.rename(place / "precious" / "kept", path)
     os.utime(path, (0, 0))
     monkeypatch.setattr(os, "geteuid", lambda: os.stat(path).st_uid + 1)  # another user's
-    local_files.remove_left_behind()
+    storage.remove_left_behind()
     assert os.path.exists(path)
 
 
@@ -118,11 +118,11 @@ def test_links_are_removed_with_the_reader(tmp_path, monkeypatch):
 
 def test_what_cannot_be_linked_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"^gs://a\[1\]/x: TensorFlow takes .* for a pattern"):
-        local_files.linked({"x": "gs://a[1]/x"})
+        storage.linked({"x": "gs://a[1]/x"})
     (tmp_path / "[1]").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "[1]"))
     with pytest.raises(ValueError, match="TensorFlow takes"):
-        local_files.linked({"x": str(tmp_path)})
+        storage.linked({"x": str(tmp_path)})
     assert os.listdir(tmp_path / "[1]") == []
 
 

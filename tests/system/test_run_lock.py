@@ -12,7 +12,7 @@ from helpers.locks import leave_lock, living, lock_content
 from helpers.paths import ROOT
 from helpers.remote import PLACE, add_file_system
 
-from bert_tf.system import atomic, run_lock
+from bert_tf.system import run_lock, storage
 
 
 def held(folder):
@@ -32,7 +32,7 @@ def test_a_living_owner_keeps_the_place(tmp_path):
             pass
         with pytest.raises(run_lock.LockedError, match=message):
             run_lock.check_free(str(tmp_path / "run.lock"), f"--output_dir={tmp_path}")
-        atomic.write_text_file(str(tmp_path / "mine"), "")
+        storage.write_text_file(str(tmp_path / "mine"), "")
     assert os.listdir(tmp_path) == ["mine"]
     run_lock.check_free(str(tmp_path / "run.lock"), "--output_dir")
     with held(tmp_path):
@@ -87,7 +87,7 @@ def test_a_damaged_lock_is_replaced(case, tmp_path):
     assert len(str(error.value)) < 500
     with held(tmp_path):
         assert content_of(tmp_path)["pid"] == os.getpid()
-        atomic.write_text_file(str(tmp_path / "mine"), "")
+        storage.write_text_file(str(tmp_path / "mine"), "")
     assert os.listdir(tmp_path) == ["mine"]
 
 
@@ -190,17 +190,17 @@ def test_an_owner_that_lost_its_place_writes_nothing_more(lost, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "elsewhere").mkdir()
     with pytest.raises(run_lock.LockedError, match=message), held(tmp_path / "run"):
-        atomic.write_text_file(str(tmp_path / "run" / "before"), "")
-        with atomic.written(str(tmp_path / "run" / "during")):
+        storage.write_text_file(str(tmp_path / "run" / "before"), "")
+        with storage.written(str(tmp_path / "run" / "during")):
             (tmp_path / "run" / "run.lock").unlink()
             if lost == "taken over":
                 leave_lock(tmp_path / "run" / "run.lock", pid=7)
-            atomic.write_text_file(str(tmp_path / "elsewhere" / "file"), "")
+            storage.write_text_file(str(tmp_path / "elsewhere" / "file"), "")
             with pytest.raises(run_lock.LockedError, match=message):
-                atomic.write_text_file(str(tmp_path / "run" / "file"), "")
+                storage.write_text_file(str(tmp_path / "run" / "file"), "")
     left = {"before"} if lost == "removed" else {"before", "run.lock"}  # the successor's
     assert set(os.listdir(tmp_path / "run")) == left
-    atomic.write_text_file(str(tmp_path / "run" / "after"), "")  # the end of the context ends the check
+    storage.write_text_file(str(tmp_path / "run" / "after"), "")  # the end of the context ends the check
 
 
 def test_a_folder_that_a_run_leaves_empty_is_removed(tmp_path):

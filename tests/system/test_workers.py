@@ -8,7 +8,7 @@ import pytest
 from helpers.events import wait_until
 from helpers.locks import leave_lock
 
-from bert_tf.system import atomic, run_lock, workers
+from bert_tf.system import run_lock, storage, workers
 
 
 def _die(marker: str, number: int) -> int:
@@ -66,7 +66,7 @@ def test_results_in_order_and_what_tasks_share(num_workers, tmp_path):
 def _write_number(folder: str, number: int, taken_over: bool) -> None:
     if taken_over:
         leave_lock(pathlib.Path(folder, "run.lock"), pid=1, host="there")
-    atomic.write_text_file(os.path.join(folder, f"{number}"), "")
+    storage.write_text_file(os.path.join(folder, f"{number}"), "")
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from bert_tf.system import atomic
+from bert_tf.system import storage
 from bert_tf.text import tokenizer_files
 from bert_tf.text.learn_vocabulary import learn_vocabulary
 from bert_tf.text.word_counts import WordCounts
@@ -36,7 +36,7 @@ def learn(path, vocab_size=2000, **kwargs):
 
 def tokenizer_for(folder, tokens, **kwargs) -> FullTokenizer:
     path = str(folder / "vocab.txt")
-    atomic.write_text_file(path, "".join(token + "\n" for token in tokens))
+    storage.write_text_file(path, "".join(token + "\n" for token in tokens))
     tokenizer = FullTokenizer(path, **kwargs)
     tokenizer_files.check_vocab(tokenizer.vocab, path)
     assert list(tokenizer.vocab) == tokens

@@ -12,7 +12,7 @@ from helpers.albert_tokenizer import save_albert_tokenizer
 from helpers.paths import GOLDEN, ROOT
 from tokenizers import pre_tokenizers
 
-from bert_tf.system import atomic
+from bert_tf.system import storage
 from bert_tf.text.byte_bpe import ByteBpeTokenizer
 from bert_tf.text.learn_vocabulary import learn_byte_bpe, learn_sentence_piece
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
@@ -47,7 +47,7 @@ def text_files(folder) -> dict[str, str]:
 def bpe_directory(folder, files, **settings) -> ByteBpeTokenizer:
     folder.mkdir()
     contents = learn_byte_bpe(files, show_progress=False, **settings)
-    atomic.write_files({str(folder / name): content for name, content in contents.items()})
+    storage.write_files({str(folder / name): content for name, content in contents.items()})
     return ByteBpeTokenizer.from_pretrained(str(folder))
 
 
@@ -133,7 +133,7 @@ def test_byte_bpe_gives_the_ids_of_transformers(tmp_path, language):
 
 def learn_model(folder, path, **settings) -> SentencePieceTokenizer:
     model = learn_sentence_piece([path], show_progress=False, **settings)
-    atomic.write_file(str(folder / "spiece.model"), model)
+    storage.write_file(str(folder / "spiece.model"), model)
     return SentencePieceTokenizer(str(folder / "spiece.model"), settings.get("do_lower_case", True))
 
 

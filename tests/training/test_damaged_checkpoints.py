@@ -11,7 +11,7 @@ import tensorflow as tf
 from helpers.pretraining_runs import assert_bit_identical, command, run, values, write_inputs
 from helpers.slow import slow
 
-from bert_tf.system import atomic
+from bert_tf.system import storage
 from bert_tf.training import checkpoints, run_directory
 from bert_tf.weights.bundle import CheckpointReader, DamagedError
 
@@ -133,7 +133,7 @@ def test_files_are_on_the_disk_before_they_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", noted_sync)
     save_steps(tmp_path, 7)
     state = done.pop(5)
-    assert state[0] == "on the disk" and atomic.is_temporary_name(state[1])
+    assert state[0] == "on the disk" and storage.is_temporary_name(state[1])
     assert done == [
         ("on the disk", "model.data-00000-of-00001"),
         ("on the disk", "model.index"),

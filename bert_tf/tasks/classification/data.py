@@ -27,8 +27,8 @@ from bert_tf.data.tables import (
     warn_of_header,
 )
 from bert_tf.system import checks
-from bert_tf.system.local_files import names_in
 from bert_tf.system.messages import did_you_mean, named_by
+from bert_tf.system.storage import names_in
 from bert_tf.system.text_files import exists
 from bert_tf.tasks.classification.label_checks import ADVICE_OF_UNKNOWN, EqualTexts, check_found_labels, warn_of_case
 from bert_tf.text.characters import plain_name

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.system.atomic import write_file, write_text_file
-from bert_tf.system.local_files import names_in
+from bert_tf.system.storage import names_in, write_file, write_text_file
 from bert_tf.system.text_files import read_text_lines
 from bert_tf.tasks.classification.data import Split, Task
 

@@ -10,8 +10,8 @@ import numpy as np
 from absl import logging
 
 from bert_tf.data.token_rows import WindowRows
-from bert_tf.system.atomic import write_text_file
 from bert_tf.system.messages import warn_once
+from bert_tf.system.storage import write_text_file
 from bert_tf.tasks import predictions
 from bert_tf.tasks.classification.data import InputExample, Task
 from bert_tf.tasks.classification.encode import EncodedExamples

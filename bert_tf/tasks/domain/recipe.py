@@ -1,6 +1,6 @@
 """From released weights to a model of a domain: texts, new words, records, pre-training, evaluation, fine-tuning.
 
-    from bert_tf.tasks.domain.recipe import adapt
+from bert_tf.tasks.domain.recipe import adapt
     from bert_tf.tasks.domain.settings import DomainSettings
 
     settings = DomainSettings(init_checkpoint="uncased_L-4_H-256_A-4", input_file="texts/*.txt", output_dir="domain")
@@ -20,9 +20,9 @@ import tensorflow as tf
 
 from bert_tf.models.families import AlbertConfig
 from bert_tf.pretraining.shard import summary_path
-from bert_tf.system import hub, run_lock
-from bert_tf.system.atomic import remove_folder, write_text_file
+from bert_tf.system import run_lock, storage
 from bert_tf.system.script_runs import Run, check_flags, do_runs, results_in, scores_in
+from bert_tf.system.storage import remove_folder, write_text_file
 from bert_tf.system.text_encodings import UTF_8
 from bert_tf.system.text_files import read_json
 from bert_tf.tasks.domain import report
@@ -119,7 +119,7 @@ class _Job:
         settings, path = self.settings, self.path(SETTINGS)
         now = {
             "texts": {
-                "init_checkpoint": hub.name_of(settings.init_checkpoint),
+                "init_checkpoint": storage.name_of(settings.init_checkpoint),
                 "new_words": settings.new_words,
                 **files_of(settings),
             },

@@ -4,8 +4,8 @@ import json
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 
-from bert_tf.system import hub
-from bert_tf.system.atomic import write_text_file
+from bert_tf.system import storage
+from bert_tf.system.storage import write_text_file
 from bert_tf.tasks.domain.settings import DomainSettings
 from bert_tf.tasks.domain.texts import Vocabulary
 from bert_tf.training import plots
@@ -44,7 +44,7 @@ def create_content(
         return {name: results[form % name]["results"] for name in names if form % name in results}
 
     return {
-        "init_checkpoint": hub.name_of(settings.init_checkpoint),
+        "init_checkpoint": storage.name_of(settings.init_checkpoint),
         "model": model,
         "notes": list(notes),
         "texts": dict(texts),

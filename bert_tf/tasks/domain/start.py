@@ -15,9 +15,9 @@ from bert_tf.models.directory import tokenizer_of
 from bert_tf.models.families import Family, family_of
 from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
 from bert_tf.pretraining.documents import Document, all_documents, marked_held_out
-from bert_tf.system.checks import check_input_files, is_remote
-from bert_tf.system.local_files import names_in
+from bert_tf.system.checks import check_input_files
 from bert_tf.system.messages import named_by, unheard
+from bert_tf.system.storage import is_remote, names_in
 from bert_tf.system.text_files import read_json_if_there, size_of
 from bert_tf.tasks.domain.settings import DomainSettings
 from bert_tf.text.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.pretraining.documents import Document, all_documents, to_text
-from bert_tf.system.atomic import write_text_file, written_together
+from bert_tf.system.storage import write_text_file, written_together
 from bert_tf.system.text_files import list_files, read_json_if_there
 from bert_tf.tasks.domain.settings import DomainSettings
 from bert_tf.tasks.domain.start import held_out

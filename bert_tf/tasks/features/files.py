@@ -17,8 +17,8 @@ import numpy as np
 import orjson
 import tensorflow as tf
 
-from bert_tf.system.atomic import written
 from bert_tf.system.example_bytes import pack
+from bert_tf.system.storage import written
 
 _ROWS_AT_ONCE = 512  # the numbers of this many tokens and layers are turned into text together
 # NumPy's arrays of strings are as wide as the longest: one of a megabyte must not make them all so.

@@ -6,8 +6,8 @@ import posixpath
 from absl import logging
 
 from bert_tf.models.head_config import HeadConfig, difference, spelled_as
-from bert_tf.system.atomic import write_text_file
 from bert_tf.system.messages import named_by, some
+from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.classification.label_checks import class_weights
 from bert_tf.tasks.ner import data, encode, outputs, tagging

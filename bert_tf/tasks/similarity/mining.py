@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.system.atomic import write_text_file
+from bert_tf.system.storage import write_text_file
 from bert_tf.tasks.similarity.data import Columns, SimilarityExample
 
 COLUMNS = Columns("anchor", "positive", "negative")

@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_tf.data.token_rows import GroupedRows
 from bert_tf.models.layers import normalized
-from bert_tf.system.atomic import write_text_file
+from bert_tf.system.storage import write_text_file
 from bert_tf.tasks import predictions
 from bert_tf.tasks.similarity.data import SimilarityExample
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.system.atomic import write_text_file
 from bert_tf.system.checks import true_or_false, whole_number
+from bert_tf.system.storage import write_text_file
 from bert_tf.tasks.squad.data import SquadExample
 from bert_tf.tasks.squad.scores import BeamScores, SpanScores
 from bert_tf.tasks.squad.windows import Windows

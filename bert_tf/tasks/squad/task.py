@@ -13,9 +13,9 @@ from bert_tf.models.directory import ModelFiles, read_head
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.open_weights import open_weights
 from bert_tf.models.recipe import number_of_steps
-from bert_tf.system.atomic import write_text_file
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import named_by
+from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.squad import answers, data, metrics, outputs, windows
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
