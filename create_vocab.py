@@ -18,7 +18,7 @@ from bert_tf.pretraining.corpus import check_beginning
 from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.system import checks, run_lock, script, storage, text_files
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, given, setting, settings_of
-from bert_tf.system.text_encodings import encoding_setting
+from bert_tf.system.text_files import encoding_setting
 
 FLAGS = flags.FLAGS
 

@@ -19,7 +19,7 @@ from bert_tf.serving import check_file
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, setting, settings_of
 from bert_tf.system.messages import named_by, unheard
-from bert_tf.system.text_encodings import encoding_setting
+from bert_tf.system.text_files import encoding_setting
 from bert_tf.tasks import table
 from bert_tf.text.tokenizer_files import directory_of
 

@@ -14,8 +14,8 @@ import dataclasses
 
 from absl import flags, logging
 
+from bert_tf.models.directory import check_weights
 from bert_tf.system import script, storage
-from bert_tf.system.checks import check_weights
 from bert_tf.system.declare import ORIGINAL, REQUIRED, define_flags, setting
 from bert_tf.system.released_models import download_hub_module
 from bert_tf.tasks.classification.model_choice import check_model

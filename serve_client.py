@@ -16,7 +16,7 @@ from absl import flags, logging
 
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, setting, settings_of
-from bert_tf.system.text_encodings import encoding_setting
+from bert_tf.system.text_files import encoding_setting
 
 FLAGS = flags.FLAGS
 

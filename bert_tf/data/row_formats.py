@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterator
 from absl import logging
 
 from bert_tf.system.messages import is_first
-from bert_tf.system.text_encodings import UTF_8
-from bert_tf.system.text_files import lines_at_beginning, parse_json, parts_of, read_text_lines
+from bert_tf.system.text_files import UTF_8, lines_at_beginning, parse_json, parts_of, read_text_lines
 from bert_tf.text.characters import plain_name
 
 CSV_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}

@@ -11,8 +11,7 @@ from absl import logging
 from bert_tf.data.row_formats import CSV_DELIMITERS, has_names, kind_of, quoted, raw_rows, rows_at_beginning
 from bert_tf.system.declare import check_values, setting
 from bert_tf.system.messages import did_you_mean
-from bert_tf.system.text_encodings import encoding_setting
-from bert_tf.system.text_files import exists
+from bert_tf.system.text_files import encoding_setting, exists
 from bert_tf.text.characters import plain_name, trimmed
 
 Column = int | str

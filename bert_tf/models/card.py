@@ -178,9 +178,10 @@ def card_text(
       shapes: of its variables. format: of its weights; one of `open_weights.FORMATS`.
       casing, sentences: see `directory.ModelFiles`.
     """
-    from bert_tf.models.huggingface import architecture_of
+    if not (architecture := head.architecture):
+        from bert_tf.models.huggingface import architecture_of
 
-    architecture = head.architecture or architecture_of(shapes, head)
+        architecture = architecture_of(shapes, head)
     if REPLACED_TOKEN_HEAD in shapes:
         architecture = "ElectraDiscriminator"
     tag, task = _TASKS.get(architecture, (None, architecture))

@@ -19,9 +19,9 @@ from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.families import BERT, FAMILIES, family_of
 from bert_tf.models.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, HeadConfig
 from bert_tf.models.open_weights import find_weights
-from bert_tf.system.checks import check_file, check_weights
+from bert_tf.system.checks import check_file
 from bert_tf.system.messages import is_first, named_by, unheard
-from bert_tf.system.storage import is_remote
+from bert_tf.system.storage import is_remote, paths_beginning_with
 from bert_tf.system.text_files import read_bytes, read_json, read_json_if_there
 from bert_tf.text.added_tokens import TOKENIZER_CONFIG, AddedToken
 from bert_tf.text.tokenizer import Tokenizer
@@ -243,6 +243,19 @@ def add_tokens(tokenizer: Tokenizer, added: Sequence[AddedToken]) -> None:
     if added:
         described = {token.content: token for token in (*tokenizer.described_tokens, *added)}
         tokenizer.set_added_tokens(list(described.values()))
+
+
+def check_weights(path: str | None, flag: str) -> None:
+    """Refuses a local path of weights at which nothing exists, without TensorFlow.
+
+    Raises:
+      FileNotFoundError: nothing is there; names the flag, and says how to get a released model of this name.
+    """
+    if not path or is_remote(path) or os.path.exists(path) or paths_beginning_with(path + "."):
+        return
+    from bert_tf.system.released_models import hint
+
+    raise FileNotFoundError(f"{flag}={path}: there is no such directory, weight file or checkpoint.{hint(path)}")
 
 
 @functools.cache

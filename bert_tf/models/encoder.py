@@ -6,7 +6,7 @@ What differs between families is read from the configuration: the attributes of 
 import keras
 from keras import ops
 
-from bert_tf.models import kernels, lora
+from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig, check_frozen_layers
 from bert_tf.models.dropout import dropout, in_scope, place
 from bert_tf.models.families import as_config
@@ -21,6 +21,7 @@ from bert_tf.models.layers import (
     attention_bias,
     gather_positions,
 )
+from bert_tf.models.variable_names import ADAPTER_A, ADAPTER_ALPHA, ADAPTER_B
 from bert_tf.system import checks
 
 _PACKAGE = "bert_tf"
@@ -169,6 +170,8 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
         Raises:
           ValueError: see `lora.check_lora_rank`; or the encoder is built.
         """
+        from bert_tf.models import lora  # few programs need it
+
         lora.check_lora_rank(self.config, rank)
         checks.number(alpha, "alpha")
         if self.built:
@@ -193,13 +196,13 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
         if self.lora is not None:
             # For those who find it in a checkpoint.
             self.add_weight(
-                name=lora.ALPHA, shape=(), initializer=keras.initializers.Constant(self.lora.alpha), trainable=False,
+                name=ADAPTER_ALPHA, shape=(), initializer=keras.initializers.Constant(self.lora.alpha), trainable=False,
                 dtype="float32",
             )  # fmt: skip
             pooler = self.pooler.weights if self.lora.train_pooler and self.pooler else ()
             trained = {id(variable) for variable in pooler}
             for variable in self.weights:
-                is_factor = variable.path.rsplit("/", 1)[-1] in (lora.A, lora.B)
+                is_factor = variable.path.rsplit("/", 1)[-1] in (ADAPTER_A, ADAPTER_B)
                 variable.trainable = is_factor or id(variable) in trained
         self.built = True
 

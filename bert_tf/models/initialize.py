@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from absl import logging
 
-from bert_tf.models import layers, lora
+from bert_tf.models import layers, variable_names
 from bert_tf.models.directory import read_head
 from bert_tf.models.families import FAMILIES, is_encoder_variable
 from bert_tf.models.open_weights import open_weights
@@ -48,12 +48,17 @@ def all_variables(model: keras.Model) -> dict[str, keras.Variable]:
 
 def model_variables(model: keras.Model) -> dict[str, keras.Variable]:
     """The variables of a model by checkpoint name, trained or not; adapters of LoRA are no part of a model."""
-    return {name: variable for name, variable in all_variables(model).items() if not lora.is_adapter(name)}
+    return {name: variable for name, variable in all_variables(model).items() if not variable_names.is_adapter(name)}
 
 
 def model_weights(model: keras.Model) -> Weights:
     """A model in memory as `Weights`, its kernels with the adapters of LoRA."""
-    return lora.merged(variables_as_weights(model.name, all_variables(model)))
+    weights = variables_as_weights(model.name, all_variables(model))
+    if not variable_names.has_adapters(model):
+        return weights
+    from bert_tf.models import lora
+
+    return lora.merged(weights)
 
 
 def variables_as_weights(path: str, variables: Mapping[str, keras.Variable]) -> Weights:

@@ -18,11 +18,12 @@ from types import MappingProxyType
 import keras
 from keras import ops
 
-from bert_tf.models import kernels, lora
+from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import drop_at, place
 from bert_tf.models.families import as_config
 from bert_tf.models.kernels import leading_sizes
+from bert_tf.models.variable_names import ADAPTER_A, ADAPTER_B
 from bert_tf.system.checks import check_names
 
 _PACKAGE = "bert_tf"
@@ -129,9 +130,9 @@ class Projection(Rebuilt, keras.layers.Layer):
         if self.lora is not None:
             # Normal as in the paper, which gives no deviation; this is that of its authors' code.
             deviation = 1.0 / math.sqrt(3 * size)
-            self.lora_a = add_random_weight(self, lora.A, (size, self.lora.rank), deviation, **precise)
+            self.lora_a = add_random_weight(self, ADAPTER_A, (size, self.lora.rank), deviation, **precise)
             self.lora_b = self.add_weight(
-                name=lora.B, shape=(self.lora.rank, self.units), initializer="zeros", **precise
+                name=ADAPTER_B, shape=(self.lora.rank, self.units), initializer="zeros", **precise
             )
         self.built = True
 
@@ -147,6 +148,8 @@ class Projection(Rebuilt, keras.layers.Layer):
         if self.lora is None:
             return ops.matmul(rows, kernel)
         if not training:  # the kernel of the model that is saved
+            from bert_tf.models import lora
+
             kernel = lora.merged_kernel(kernel, self.lora_a, self.lora_b, self.lora.scale)
             return ops.matmul(rows, ops.cast(kernel, self.compute_dtype))
         kernel, a, b = (ops.cast(x, self.compute_dtype) for x in (kernel, self.lora_a, self.lora_b))

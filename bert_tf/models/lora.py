@@ -14,10 +14,12 @@ from collections.abc import Iterable
 import numpy as np
 
 from bert_tf.models.config import BertConfig
+from bert_tf.models.variable_names import ADAPTER_A as A
+from bert_tf.models.variable_names import ADAPTER_ALPHA as ALPHA
+from bert_tf.models.variable_names import ADAPTER_B as B
+from bert_tf.models.variable_names import is_adapter
 from bert_tf.system.checks import whole_number
 from bert_tf.weights.tensor_files import Weights, base_name
-
-A, B, ALPHA = "lora_a", "lora_b", "lora_alpha"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,16 +51,6 @@ def check_lora_rank(config: BertConfig, rank: int | None) -> None:
         whole_number(rank, "lora_rank", 0)
     if rank is not None and not 1 <= rank <= config.hidden_size:
         raise ValueError(f"lora_rank={rank}: from 1 to the hidden_size of this {config.title}, {config.hidden_size}.")
-
-
-def is_adapter(name: str) -> bool:
-    """Whether a variable's path, or its name in a checkpoint, is of an adapter."""
-    return name.rsplit("/", 1)[-1] in (A, B, ALPHA)
-
-
-def has_adapters(model) -> bool:
-    """Whether a Keras model is trained with LoRA."""
-    return any(is_adapter(variable.path) for variable in model.weights)
 
 
 def clear_adapters(model) -> None:

@@ -14,12 +14,10 @@ import posixpath
 
 from bert_tf.models import variable_names
 from bert_tf.models.families import family_of_variables
-from bert_tf.models.lora import merged
 from bert_tf.system.messages import named_by, some
 from bert_tf.system.storage import is_remote, names_in
 from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text.tokenizer_files import first_existing
-from bert_tf.weights import bundle
 from bert_tf.weights.tensor_files import Weights, open_safetensors
 
 # How the names of files other than TensorFlow's checkpoints end.
@@ -122,6 +120,8 @@ def find_weights(path: str) -> tuple[Format, str]:
         if not ours and file == path and file.endswith(".safetensors"):
             ours = open_safetensors(file)[1].get("format") == BERT_TF.name
         return (BERT_TF if ours else HUGGINGFACE), file
+    from bert_tf.weights import bundle  # other formats don't need it
+
     prefix = bundle.find_bundle(path, TF1.file_name)
     if not prefix:
         raise FileNotFoundError(_nothing_at(path))
@@ -215,13 +215,18 @@ def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> W
 
         weights = model_garden.open_weights(file)
     else:
+        from bert_tf.weights import bundle
+
         reader = bundle.CheckpointReader(file)
         found = reader.get_variable_to_shape_map()
         origins = {name.removeprefix(_HUB_SCOPE): name for name in sorted(found)}
         shapes = {name: tuple(found[origin]) for name, origin in origins.items()}
         weights = Weights(file, TF1.name, shapes, origins, lambda name: reader.get_tensor(origins[name]))
         weights = variable_names.with_our_names(weights)
-    weights = merged(weights) if merge else weights
+    if merge and any(map(variable_names.is_adapter, weights.shapes)):
+        from bert_tf.models.lora import merged
+
+        weights = merged(weights)
     return choose_part(weights, part) if part else weights
 
 

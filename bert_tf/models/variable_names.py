@@ -28,8 +28,20 @@ HEAD_NAMES = ("output_weights", "output_bias", "cls/squad/output_weights", "cls/
 INDEPENDENT_HEAD, JOINT_HEAD = "cls/squad/output_weights", "cls/squad_start/kernel"
 WITH_JOINT_HEAD = ("electra", "albert")  # the families whose authors had the latter
 REPLACED_TOKEN_HEAD = "discriminator_predictions/dense/kernel"
+# What LoRA trains beside a kernel, see lora.py.
+ADAPTER_A, ADAPTER_B, ADAPTER_ALPHA = "lora_a", "lora_b", "lora_alpha"
 
 _LAYER = re.compile(r"\w+/encoder/layer_(\d+)/")
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a variable's path, or its name in a checkpoint, is of an adapter."""
+    return name.rsplit("/", 1)[-1] in (ADAPTER_A, ADAPTER_B, ADAPTER_ALPHA)
+
+
+def has_adapters(model) -> bool:
+    """Whether a Keras model is trained with LoRA."""
+    return any(is_adapter(variable.path) for variable in model.weights)
 
 
 def word_table(scope: str) -> str:

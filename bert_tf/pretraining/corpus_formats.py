@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from absl import logging
 
 from bert_tf.system.declare import check_values, setting
-from bert_tf.system.text_encodings import encoding_setting
-from bert_tf.system.text_files import Progress, TextFile
+from bert_tf.system.text_files import Progress, TextFile, encoding_setting
 
 _LONGEST_PARAGRAPH = 100_000  # characters; the sentence splitter's time is quadratic in what it gets
 

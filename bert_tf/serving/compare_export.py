@@ -14,7 +14,7 @@ from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 from bert_tf.serving.tagger import Tagger
 from bert_tf.system.messages import progress_bar
-from bert_tf.system.text_encodings import UTF_8
+from bert_tf.system.text_files import UTF_8
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import outputs as ner_metrics
 from bert_tf.tasks.ner.tagging import TaggingSettings

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from bert_tf.system import storage
 from bert_tf.system.messages import named_by, some, unheard
-from bert_tf.system.storage import is_on_hub, is_remote, paths_beginning_with
+from bert_tf.system.storage import is_on_hub, is_remote
 from bert_tf.system.text_files import is_folder, list_files, size_of
 
 
@@ -39,19 +39,6 @@ def check_file(path: str | None, flag: str) -> None:
         raise FileNotFoundError(f"{flag}={path} is a directory; a file is needed.")
     if os.path.isfile(path):  # not a pipe
         check_not_empty([path], flag)
-
-
-def check_weights(path: str | None, flag: str) -> None:
-    """Refuses a local path of weights at which nothing exists, without TensorFlow.
-
-    Raises:
-      FileNotFoundError: nothing is there; names the flag, and says how to get a released model of this name.
-    """
-    if not path or is_remote(path) or os.path.exists(path) or paths_beginning_with(path + "."):
-        return
-    from bert_tf.system.released_models import hint
-
-    raise FileNotFoundError(f"{flag}={path}: there is no such directory, weight file or checkpoint.{hint(path)}")
 
 
 def check_input_files(patterns: str | None, flag: str) -> list[str]:

@@ -1,21 +1,25 @@
-"""Encodings of text files other than UTF-8: which one a file probably has, and its bytes as UTF-8."""
+"""Text files that are compressed, or in another encoding than UTF-8: their bytes as UTF-8, and which one it may be."""
 
+import bz2
 import codecs
+import gzip
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO
 
 from absl import logging
 
-from bert_tf.system.declare import setting
 from bert_tf.system.messages import is_first
 
-UTF_8 = "utf-8"
+BEGINNING = 1 << 12  # bytes that show whether a file is UTF-16
 SAMPLE_BYTES = 1 << 16  # are enough to tell an encoding
 _SURE = 2  # a score that texts of another encoding hardly have
 _SURELY_UTF_8 = 3  # more characters of three bytes than this are no chance
 
-BEGINNING = 1 << 12  # bytes that show whether a file is UTF-16
+_READ_BYTES = 1 << 20
+_ZSTD_STEP = 1 << 9  # compressed bytes at a time: 4 of them may stand for 128 KB, so that this is 16 MB at most
 
 # The most frequent characters of running text.
 _KOREAN = "이다는의에가을를고하지로어은도기나리사한대인자시아그서일정수해스보게라제들부"
@@ -40,47 +44,6 @@ _TITLES = {name: title for name, (title, *_) in _CANDIDATES.items()} | {
     "utf-16": "UTF-16", "utf-16-le": "UTF-16 (little-endian)", "utf-16-be": "UTF-16 (big-endian)",
     "cp1252": "Windows-1252 (Latin-1)",
 }  # fmt: skip
-
-
-def encoding_setting(files: str):
-    """The setting `encoding`. files: which text files it is for."""
-    return setting(
-        UTF_8,
-        f"The encoding of {files}, by its name in Python: cp949 (Korean Windows, EUC-KR), cp932 (Shift-JIS), gb18030 "
-        "(GBK), utf-16, ... A file among them that is UTF-8 is read as UTF-8. Vocabularies are always UTF-8.",
-        check=check_encoding,
-    )
-
-
-def is_known(encoding: str) -> bool:
-    """Whether Python has a text encoding of this name."""
-    try:
-        "".encode(codecs.lookup(encoding).name)
-        return isinstance("a".encode(encoding), bytes)
-    except (LookupError, UnicodeError, ValueError):
-        return False
-
-
-def check_encoding(encoding: str, flag: str = "--encoding") -> None:
-    """Refuses what `is_known` does not know.
-
-    Raises:
-      ValueError: names the flag.
-    """
-    if not is_known(encoding):
-        raise ValueError(f"{flag}={encoding}: Python has no text encoding of this name.")
-
-
-def is_utf_8(encoding: str | None) -> bool:
-    """Whether a file of this encoding needs no conversion; None: it must be UTF-8.
-
-    Raises:
-      ValueError: Python has no text encoding of this name.
-    """
-    if encoding is None:
-        return True
-    check_encoding(encoding)
-    return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii")
 
 
 def converted(path: str, encoding: str, errors: str, chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -161,7 +124,7 @@ def _is_utf_8_text(sample: bytes, wide: bool) -> bool:
     if sample.startswith(codecs.BOM_UTF8):
         return True
     try:
-        text = codecs.getincrementaldecoder(UTF_8)().decode(sample)
+        text = codecs.getincrementaldecoder("utf-8")().decode(sample)
     except UnicodeDecodeError:
         return False
     return (wide and b"\0" not in sample) or any(char >= "\u0800" for char in text)
@@ -229,3 +192,58 @@ def _is_western(sample: bytes, share: float) -> bool:
     """Whether the bytes beyond ASCII stand alone, as accented letters do; at least this share of them."""
     runs = re.findall(rb"[\x80-\xff]+", sample)
     return bool(runs) and sum(len(run) == 1 for run in runs) >= share * len(runs)
+
+
+# --- compression ------------------------------------------------------------------------------------------------------
+
+
+def decompressed(
+    source: BinaryIO, path: str, compression: str, progress: Callable[[int], None] | None
+) -> Iterator[bytes]:
+    """The bytes of a compressed file, about a megabyte at a time; closes it.
+
+    Args:
+      source: the file, opened. path: for messages. compression: see `text_files.TextFile`.
+      progress: called with the number of bytes that each read takes.
+
+    Raises:
+      ValueError: the file is truncated or damaged; names it.
+    """
+    import zstandard
+
+    damaged = (EOFError, OSError, zlib.error, zstandard.ZstdError)
+    read = 0
+    with source:
+        if compression == "zstd":
+            chunks = _zstd_chunks(source)
+        else:
+            stream = gzip.GzipFile(fileobj=source) if compression == "gzip" else bz2.BZ2File(source)
+            chunks = iter(lambda: stream.read(_READ_BYTES), b"")
+        while True:
+            try:
+                chunk = next(chunks, b"")
+            except damaged as error:
+                raise ValueError(f"{path}: truncated or damaged {compression} file ({error})") from None
+            if progress:
+                progress(source.tell() - read)
+                read = source.tell()
+            if not chunk:
+                return
+            yield chunk
+
+
+def _zstd_chunks(source: BinaryIO) -> Iterator[bytes]:
+    import zstandard
+
+    # Frames one by one: zstandard's readers for several frames take a truncated frame for the end of the file.
+    decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+    frame, data = None, b""
+    while data := data or source.read(_ZSTD_STEP):
+        frame = frame or decompressor.decompressobj()
+        if text := frame.decompress(data):
+            yield text
+        data = b""
+        if frame.eof:
+            data, frame = frame.unused_data, None
+    if frame is not None:
+        raise EOFError("it ends within a frame")

@@ -3,6 +3,7 @@
 TensorFlow is imported inside the functions: that takes seconds, and tokenizers and configurations work without it.
 """
 
+import codecs
 import contextlib
 import dataclasses
 import glob
@@ -12,21 +13,60 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import BinaryIO
 
-from bert_tf.system import text_encodings
-from bert_tf.system.example_bytes import is_frame_head
+from bert_tf.system.declare import setting
 from bert_tf.system.messages import some, warn_once
 from bert_tf.system.storage import is_on_hub
 
+UTF_8 = "utf-8"
 LONGEST_LINE = 1 << 26  # bytes; lines are read whole
 LARGEST_JSON = 1 << 30  # bytes; JSON files are read whole
 
 _READ_BYTES = 1 << 20
-_ZSTD_STEP = 1 << 9  # compressed bytes at a time: 4 of them may stand for 128 KB, so that this is 16 MB at most
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".zst": "zstd"}
 
 Progress = Callable[[int], None]
+
+
+def encoding_setting(files: str):
+    """The setting `encoding`. files: which text files it is for."""
+    return setting(
+        UTF_8,
+        f"The encoding of {files}, by its name in Python: cp949 (Korean Windows, EUC-KR), cp932 (Shift-JIS), gb18030 "
+        "(GBK), utf-16, ... A file among them that is UTF-8 is read as UTF-8. Vocabularies are always UTF-8.",
+        check=check_encoding,
+    )
+
+
+def is_known(encoding: str) -> bool:
+    """Whether Python has a text encoding of this name."""
+    try:
+        "".encode(codecs.lookup(encoding).name)
+        return isinstance("a".encode(encoding), bytes)
+    except (LookupError, UnicodeError, ValueError):
+        return False
+
+
+def check_encoding(encoding: str, flag: str = "--encoding") -> None:
+    """Refuses what `is_known` does not know.
+
+    Raises:
+      ValueError: names the flag.
+    """
+    if not is_known(encoding):
+        raise ValueError(f"{flag}={encoding}: Python has no text encoding of this name.")
+
+
+def is_utf_8(encoding: str | None) -> bool:
+    """Whether a file of this encoding needs no conversion; None: it must be UTF-8.
+
+    Raises:
+      ValueError: Python has no text encoding of this name.
+    """
+    if encoding is None:
+        return True
+    check_encoding(encoding)
+    return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii")
 
 
 def read_json(path: str, kind: type = dict, encoding: str | None = None, **options):
@@ -214,7 +254,7 @@ class TextFile:
     errors: str = "strict"
 
     def __post_init__(self):
-        object.__setattr__(self, "is_converted", not text_encodings.is_utf_8(self.encoding))
+        object.__setattr__(self, "is_converted", not is_utf_8(self.encoding))
 
     @property
     def starts_anywhere(self) -> bool:
@@ -232,7 +272,11 @@ class TextFile:
         """
         if self.starts_anywhere:
             return _plain(self.path, begin, end, progress)
-        raw = _decompressed(self, progress) if self.compression else _plain(self.path, 0, None, progress)
+        from bert_tf.system import text_encodings
+
+        raw = _plain(self.path, 0, None, progress)
+        if self.compression:
+            raw = text_encodings.decompressed(open_binary(self.path), self.path, self.compression, progress)
         return text_encodings.converted(self.path, self.encoding, self.errors, raw) if self.is_converted else raw
 
     def decode(self, offset: int, block: bytes) -> str:
@@ -248,6 +292,8 @@ class TextFile:
             raise self._not_utf_8(offset, block, kept[error.start], error.reason) from None
         if b"\0" in block:
             place = block.find(b"\0")
+            from bert_tf.system import text_encodings
+
             if not offset and text_encodings.wide_ascii(block[: text_encodings.BEGINNING]):
                 raise self._not_utf_8(offset, block, place, "a zero byte")
             raise ValueError(
@@ -258,6 +304,8 @@ class TextFile:
 
     def _not_utf_8(self, offset: int, block: bytes, place: int, reason: str) -> ValueError:
         what = "the uncompressed text" if self.compression else "the file"
+        from bert_tf.system import text_encodings
+
         beginning = next(iter(self.chunks()), b"")[: text_encodings.BEGINNING]
         advice = text_encodings.advice(beginning, block, place, self.encoding is not None)
         return ValueError(
@@ -406,6 +454,12 @@ def foreign_kind(beginning: bytes) -> str | None:
     return next((kind for magic, kind in _FOREIGN.items() if beginning.startswith(magic)), None)
 
 
+def _is_record(beginning: bytes) -> bool:
+    from bert_tf.system.example_bytes import is_frame_head
+
+    return is_frame_head(beginning[:12])
+
+
 def _plain(path: str, begin: int, end: int | None, progress: Progress | None) -> Iterator[bytes]:
     with open_binary(path) as file:
         if begin:
@@ -416,7 +470,7 @@ def _plain(path: str, begin: int, end: int | None, progress: Progress | None) ->
                 return
             if not begin and (kind := foreign_kind(chunk)):
                 raise ValueError(f"{path} is {kind}.")
-            if not begin and is_frame_head(chunk[:12]):
+            if not begin and chunk[4:8] == bytes(4) and _is_record(chunk):  # no text has zeros
                 raise ValueError(f"{path} is a TFRecord file; give the text that its records were made from.")
             if not begin and chunk.count(b"\r") > 2 and b"\n" not in chunk:
                 raise ValueError(f"{path}: its lines end with carriage returns alone: tr '\\r' '\\n' < FILE > NEW_FILE")
@@ -424,48 +478,3 @@ def _plain(path: str, begin: int, end: int | None, progress: Progress | None) ->
                 progress(len(chunk))
             yield chunk
             begin += len(chunk)
-
-
-def _decompressed(file: TextFile, progress: Progress | None) -> Iterator[bytes]:
-    import bz2
-    import gzip
-    import zlib
-
-    import zstandard
-
-    damaged = (EOFError, OSError, zlib.error, zstandard.ZstdError)
-    read = 0
-    with open_binary(file.path) as source:
-        if file.compression == "zstd":
-            chunks = _zstd_chunks(source)
-        else:
-            stream = gzip.GzipFile(fileobj=source) if file.compression == "gzip" else bz2.BZ2File(source)
-            chunks = iter(lambda: stream.read(_READ_BYTES), b"")
-        while True:
-            try:
-                chunk = next(chunks, b"")
-            except damaged as error:
-                raise ValueError(f"{file.path}: truncated or damaged {file.compression} file ({error})") from None
-            if progress:
-                progress(source.tell() - read)
-                read = source.tell()
-            if not chunk:
-                return
-            yield chunk
-
-
-def _zstd_chunks(source: BinaryIO) -> Iterator[bytes]:
-    import zstandard
-
-    # Frames one by one: zstandard's readers for several frames take a truncated frame for the end of the file.
-    decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
-    frame, data = None, b""
-    while data := data or source.read(_ZSTD_STEP):
-        frame = frame or decompressor.decompressobj()
-        if text := frame.decompress(data):
-            yield text
-        data = b""
-        if frame.eof:
-            data, frame = frame.unused_data, None
-    if frame is not None:
-        raise EOFError("it ends within a frame")

@@ -28,7 +28,7 @@ from absl import logging
 
 from bert_tf.data.order import Share
 from bert_tf.data.token_rows import TokenRows
-from bert_tf.models import card, encoder, initialize, lora, open_weights, recipe, saving
+from bert_tf.models import card, encoder, initialize, open_weights, recipe, saving, variable_names
 from bert_tf.models.card import CardFacts
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.heads import with_class_weights
@@ -338,7 +338,7 @@ class _Run:
 
         With LoRA `finish` removes that: a run that is killed before needs the adapters for their own file.
         """
-        if self.run.keeps_optimizer or lora.has_adapters(model):
+        if self.run.keeps_optimizer or variable_names.has_adapters(model):
             return None
         return lambda: {**initialize.model_variables(model), "global_step": optimizer.iterations}
 
@@ -362,7 +362,7 @@ class _Run:
         if run_directory.FINISHED not in run_directory.read_settings(self.output_dir):
             return  # of an earlier version, which kept all its checkpoints
         weights = initialize.model_weights(model)
-        if lora.has_adapters(model):
+        if variable_names.has_adapters(model):
             from bert_tf.models import lora_file
 
             lora_file.write_lora(posixpath.join(self.output_dir, lora_file.FILE), model)

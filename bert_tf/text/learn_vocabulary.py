@@ -20,7 +20,7 @@ import tokenizers
 from absl import logging
 from tokenizers import models, pre_tokenizers, trainers
 
-from bert_tf.system.text_encodings import UTF_8
+from bert_tf.system.text_files import UTF_8
 from bert_tf.text.byte_bpe import ByteBpeTokenizer
 from bert_tf.text.characters import WHITESPACE, is_cjk, is_punctuation
 from bert_tf.text.sentence_piece import preprocess_text

@@ -74,11 +74,8 @@ def as_transformers(
         for place, (name, is_asked) in enumerate(asked.items())
         if is_asked
     }
-    fill = {
-        "input_ids": tokenizer.vocab.get(tokenizer.pad_token, tokenizer.pad_id),
-        "offset_mapping": (0, 0),
-        "word_ids": -1,
-    }
+    pad_id = tokenizer.vocab.get(tokenizer.pad_token, tokenizer.pad_id)
+    fill = {"input_ids": pad_id, "offset_mapping": (0, 0), "word_ids": -1}
     return _as_asked(columns, fill, padding, max_length, tensors)
 
 

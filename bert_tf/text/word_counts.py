@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from absl import logging
 
-from bert_tf.system.text_encodings import UTF_8
-from bert_tf.system.text_files import compression_of, read_text_lines, size_of
+from bert_tf.system.text_files import UTF_8, compression_of, read_text_lines, size_of
 
 _FIRST_CHECK = 1 << 12  # lines
 

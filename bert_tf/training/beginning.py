@@ -17,7 +17,6 @@ from bert_tf.models.config import BertConfig, check_frozen_layers
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import is_encoder_variable
 from bert_tf.models.head_config import BASELINES, NO_HEAD, WITHOUT_BERT, HeadConfig
-from bert_tf.models.lora import check_lora_rank
 from bert_tf.models.recipe import Recipe, folder_of
 from bert_tf.models.variable_names import check_depth, expected_shapes
 from bert_tf.system.declare import Flags, declared_in, flags_given, settings_of
@@ -207,7 +206,10 @@ def _check_model(
 
         check_layers(files.config, run.layers)
     check_frozen_layers(files.config, run.freeze_layers)
-    check_lora_rank(files.config, run.lora_rank)
+    if run.lora_rank is not None:
+        from bert_tf.models.lora import check_lora_rank
+
+        check_lora_rank(files.config, run.lora_rank)
     if check_model:
         check_model(own, start, newest, files, tokenizer, names)
     others = getattr(own, "other_labels", ())

@@ -15,7 +15,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import directory as model_directory
-from bert_tf.models import encoder, head_config, initialize, layers, lora, open_weights, saving
+from bert_tf.models import encoder, head_config, initialize, layers, open_weights, saving, variable_names
 from bert_tf.models.config import BertConfig, check_frozen_layers
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.head_config import NO_HEAD
@@ -139,7 +139,7 @@ class BestModel:
         facts = dataclasses.replace(self._files.card, results=self.best)
         files = dataclasses.replace(self._files, card=facts)
         saving.write_model(self.directory, weights, files, format="bert_tf", overwrite=True)
-        if lora.has_adapters(model):
+        if variable_names.has_adapters(model):
             from bert_tf.models import lora_file
 
             lora_file.write_lora(posixpath.join(self.directory, lora_file.FILE), model)
@@ -174,7 +174,10 @@ def with_recipe(run: FineTuningSettings, config: BertConfig, recipe: Recipe) -> 
         logging.info("As %s was fine-tuned by its authors, unless you say otherwise: %s.", config.title, " ".join(own))
     optimization.layer_rates([], new.layerwise_lr_decay)
     check_frozen_layers(config, new.freeze_layers)
-    lora.check_lora_rank(config, new.lora_rank)
+    if new.lora_rank is not None:
+        from bert_tf.models.lora import check_lora_rank
+
+        check_lora_rank(config, new.lora_rank)
     return new
 
 
@@ -325,5 +328,8 @@ def use_best_model(model: keras.Model, keeper: BestModel) -> int:
         weights = head_config.reordered(weights, layer, order) if order else weights
     result = initialize.initialize(initialize.model_variables(model), weights)
     initialize.log_initialization(result, model)
-    lora.clear_adapters(model)  # its kernels have them
+    if variable_names.has_adapters(model):
+        from bert_tf.models import lora
+
+        lora.clear_adapters(model)  # its kernels have them
     return keeper.best["step"]

@@ -24,7 +24,7 @@ from absl import logging
 from tqdm import tqdm
 
 from bert_tf.data.order import Share
-from bert_tf.models import initialize, lora
+from bert_tf.models import initialize, variable_names
 from bert_tf.models.card import shown_results
 from bert_tf.system import compiled_programs, messages
 from bert_tf.system.storage import check_may_write, write_file
@@ -308,7 +308,7 @@ def restore(
     everything = initialize.training_variables(model, optimizer) if optimizer else model_only
 
     def resume(newest: str) -> tuple[str, int]:
-        merge = optimizer is None or not lora.has_adapters(model)
+        merge = optimizer is None or not variable_names.has_adapters(model)
         weights = initialize.weights_for(model, newest, merge=merge)
         _restore_all(everything, adjust(weights) if adjust else weights)
         return newest, checkpoints.read_global_step(newest)

@@ -11,6 +11,7 @@ from helpers.local_server import serving
 from huggingface_hub import constants, file_download
 
 import bert_tf
+from bert_tf.models import directory
 from bert_tf.models.directory import read_head
 from bert_tf.models.open_weights import HUGGINGFACE
 from bert_tf.system import checks, hub, storage
@@ -244,4 +245,4 @@ def test_paths_are_as_before(tmp_path, monkeypatch):
     with pytest.raises(
         FileNotFoundError, match="^--init_checkpoint=models/brt: there is no such directory.*hf://models/brt"
     ):
-        checks.check_weights("models/brt", "--init_checkpoint")
+        directory.check_weights("models/brt", "--init_checkpoint")

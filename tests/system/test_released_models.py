@@ -17,8 +17,9 @@ from helpers.local_server import serving
 from huggingface_hub import constants, file_download
 
 import bert_tf
+from bert_tf.models import directory
 from bert_tf.models.task_models import BertForSequenceClassification
-from bert_tf.system import checks, download, released_models
+from bert_tf.system import download, released_models
 from bert_tf.text.tokenizer_files import read_casing
 from bert_tf.text.wordpiece import FullTokenizer
 
@@ -147,11 +148,11 @@ def test_names_elsewhere_and_paths_that_do_not_exist(fetch, tmp_path):
     assert not (tmp_path / "cache").exists()
     (tmp_path / "model[1].ckpt.index").write_text("")
     for path in (None, "", "gs://bucket/none", str(tmp_path), str(tmp_path / "model[1].ckpt")):
-        checks.check_weights(path, "--init_checkpoint")
+        directory.check_weights(path, "--init_checkpoint")
     with pytest.raises(FileNotFoundError, match=r"--init_checkpoint=.*none: there is no such directory, weight file"):
-        checks.check_weights(str(tmp_path / "none"), "--init_checkpoint")
+        directory.check_weights(str(tmp_path / "none"), "--init_checkpoint")
     with pytest.raises(FileNotFoundError, match=r"bert_tf.download\('uncased_L-4_H-256_A-4'\)"):
-        checks.check_weights("uncased_L-4_H-256_A-4", "--init_checkpoint")
+        directory.check_weights("uncased_L-4_H-256_A-4", "--init_checkpoint")
 
 
 @pytest.mark.parametrize(("length", "has_ranges"), [(1000, True), (50_000, True), (50_000, False)])

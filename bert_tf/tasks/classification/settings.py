@@ -10,7 +10,7 @@ from bert_tf.models.head_config import BASELINE_LAYER, MAX_WINDOWS, TOKEN_READER
 from bert_tf.system.checks import check_extra, check_file, check_output_dir
 from bert_tf.system.declare import ORIGINAL, group, setting, value_of
 from bert_tf.system.messages import named_by, unheard
-from bert_tf.system.text_encodings import UTF_8
+from bert_tf.system.text_files import UTF_8
 from bert_tf.tasks.classification import data, glue
 from bert_tf.tasks.classification.label_checks import check_class_weights, check_labels_of, class_weights_setting
 from bert_tf.tasks.table import TASKS

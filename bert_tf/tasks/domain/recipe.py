@@ -23,8 +23,7 @@ from bert_tf.pretraining.shard import summary_path
 from bert_tf.system import run_lock, storage
 from bert_tf.system.script_runs import Run, check_flags, do_runs, results_in, scores_in
 from bert_tf.system.storage import remove_folder, write_text_file
-from bert_tf.system.text_encodings import UTF_8
-from bert_tf.system.text_files import read_json
+from bert_tf.system.text_files import UTF_8, read_json
 from bert_tf.tasks.domain import report
 from bert_tf.tasks.domain.settings import DomainSettings
 from bert_tf.tasks.domain.start import LOCK, SETTINGS, Start, earlier_job, open_start

@@ -18,7 +18,7 @@ from bert_tf.system import checks
 from bert_tf.system.declare import REQUIRED, check_values, declared_in, like, setting, value_of
 from bert_tf.system.messages import is_first
 from bert_tf.system.storage import is_name
-from bert_tf.system.text_encodings import encoding_setting
+from bert_tf.system.text_files import encoding_setting
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.training.settings import FineTuningSettings, TrainingSettings
 

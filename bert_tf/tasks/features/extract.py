@@ -26,8 +26,7 @@ from bert_tf.models.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.task_models import BertModel
 from bert_tf.system import run_lock
 from bert_tf.system.messages import named_by, progress_bar
-from bert_tf.system.text_encodings import UTF_8
-from bert_tf.system.text_files import TextFile, compression_of, whole_lines
+from bert_tf.system.text_files import UTF_8, TextFile, compression_of, whole_lines
 from bert_tf.tasks.features.files import Entries, open_writer
 from bert_tf.tasks.features.settings import FeatureSettings, describe_model
 from bert_tf.text.tokenizer import Tokenizer, lengths_that_fit

@@ -12,8 +12,15 @@ from bert_tf.system.checks import check_no_web_address, check_not_empty, check_o
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, like, setting, value_of
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.storage import is_remote
-from bert_tf.system.text_encodings import encoding_setting
-from bert_tf.system.text_files import TextFile, compression_of, exists, is_folder, warn_of_tables, whole_lines
+from bert_tf.system.text_files import (
+    TextFile,
+    compression_of,
+    encoding_setting,
+    exists,
+    is_folder,
+    warn_of_tables,
+    whole_lines,
+)
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.beginning import make_tokenizer

@@ -16,8 +16,7 @@ from absl import logging
 from bert_tf.data.row_formats import has_names, rows_at_beginning
 from bert_tf.system.messages import is_first, some
 from bert_tf.system.storage import write_text_file
-from bert_tf.system.text_encodings import UTF_8
-from bert_tf.system.text_files import read_text_lines
+from bert_tf.system.text_files import UTF_8, read_text_lines
 from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.ner.rows import lines_of_rows
 from bert_tf.text.characters import plain_name, trimmed

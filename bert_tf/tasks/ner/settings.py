@@ -9,7 +9,7 @@ from bert_tf.system.checks import check_extra, check_input_files
 from bert_tf.system.declare import setting
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.storage import is_remote
-from bert_tf.system.text_encodings import encoding_setting
+from bert_tf.system.text_files import encoding_setting
 from bert_tf.tasks.classification.label_checks import check_class_weights, check_labels_of, class_weights_setting
 from bert_tf.tasks.ner import data
 from bert_tf.tasks.ner.tagging import TaggingSettings, choose_tagging

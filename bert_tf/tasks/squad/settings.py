@@ -9,7 +9,7 @@ from bert_tf.models.variable_names import INDEPENDENT_HEAD, JOINT_HEAD, WITH_JOI
 from bert_tf.system.checks import check_extra, check_input_files, check_output_dir
 from bert_tf.system.declare import ORIGINAL, setting
 from bert_tf.system.messages import named_by, unheard
-from bert_tf.system.text_encodings import encoding_setting
+from bert_tf.system.text_files import encoding_setting
 from bert_tf.tasks.squad.data import check_beginning, check_room
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.beginning import put_lstm_on_top
