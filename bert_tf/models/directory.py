@@ -21,7 +21,7 @@ from bert_tf.models.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD,
 from bert_tf.models.open_weights import find_weights
 from bert_tf.system.checks import check_file
 from bert_tf.system.messages import is_first, named_by, unheard
-from bert_tf.system.storage import is_remote, paths_beginning_with
+from bert_tf.system.storage import is_remote, names_in, paths_beginning_with
 from bert_tf.system.text_files import read_bytes, read_json, read_json_if_there
 from bert_tf.text.added_tokens import TOKENIZER_CONFIG, AddedToken
 from bert_tf.text.tokenizer import Tokenizer
@@ -30,6 +30,10 @@ from bert_tf.text.tokenizer_files import Casing, directory_of, first_existing, r
 
 if TYPE_CHECKING:
     from bert_tf.models.sentence_settings import SentenceSettings
+
+# What export_saved_model.py writes.
+EXPORT_FILE, GRAPH_FILE = "export.json", "saved_model.pb"
+ONNX_FILES = ("model.onnx", "model_int8.onnx")
 
 # The names of configuration files in this project's form -> the families' classes.
 _CONFIG_CLASSES = {family.config_class.file_name: family.config_class for family in FAMILIES}
@@ -301,3 +305,17 @@ def check_model(
             with named_by("--vocab_file" if vocab_file else flag):
                 files.casing = resolve_casing(None, None, files.casing)
                 tokenizer_of(files)
+
+
+def find_export(path: str) -> str | None:
+    """The SavedModel or ONNX export at `path`: this directory, or the newest version in it; None if there is none."""
+    versions = sorted((int(name) for name in names_in(path) if name.isdigit()), reverse=True)
+    for candidate in (path, *(posixpath.join(path, str(version)) for version in versions)):
+        if first_existing(candidate, (EXPORT_FILE,)) and first_existing(candidate, (GRAPH_FILE, *ONNX_FILES)):
+            return candidate
+    return None
+
+
+def onnx_file(directory: str) -> str | None:
+    """The path of the ONNX file in the directory of an export; None if that is a SavedModel."""
+    return first_existing(directory, ONNX_FILES)

@@ -20,11 +20,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.models import directory as model_directory
 from bert_tf.models import question_heads, task_models
 from bert_tf.models.initialize import check_trained
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.sentence_settings import read_settings
-from bert_tf.serving import graph_models, loaded_export, safe_graph
+from bert_tf.serving import graph_models, safe_graph
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.system.checks import missing_packages
@@ -262,7 +263,7 @@ def written_version(export_dir: str, version: int) -> Iterator[tuple[str, str]]:
 
 def write_description(directory: str, description: Mapping) -> None:
     """Writes export.json."""
-    write_text_file(posixpath.join(directory, loaded_export.EXPORT_FILE), json.dumps(description, indent=2) + "\n")
+    write_text_file(posixpath.join(directory, model_directory.EXPORT_FILE), json.dumps(description, indent=2) + "\n")
 
 
 def labels_file(labels: Sequence[str]) -> dict[str, bytes]:

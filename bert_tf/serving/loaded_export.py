@@ -13,33 +13,11 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError, Message
 from tensorflow.core.protobuf import saved_model_pb2
 
-from bert_tf.models.directory import read_head
+from bert_tf.models.directory import EXPORT_FILE, GRAPH_FILE, onnx_file, read_head
 from bert_tf.system import storage
 from bert_tf.system.checks import check_extra
 from bert_tf.system.messages import some, visible
 from bert_tf.system.text_files import read_json, understood
-from bert_tf.text.tokenizer_files import first_existing
-
-EXPORT_FILE = "export.json"
-_GRAPH_FILE = "saved_model.pb"
-ONNX_FILES = ("model.onnx", "model_int8.onnx")
-
-
-def find_export(path: str) -> str | None:
-    """The SavedModel or ONNX export at `path`: this directory, or the newest version in it; None if there is none."""
-    if not tf.io.gfile.isdir(path):
-        return None
-    names = [name.rstrip("/") for name in tf.io.gfile.listdir(path)]
-    versions = sorted((int(name) for name in names if name.isdigit()), reverse=True)
-    for candidate in (path, *(posixpath.join(path, str(version)) for version in versions)):
-        if first_existing(candidate, (EXPORT_FILE,)) and first_existing(candidate, (_GRAPH_FILE, *ONNX_FILES)):
-            return candidate
-    return None
-
-
-def onnx_file(directory: str) -> str | None:
-    """The path of the ONNX file in the directory of an export; None if that is a SavedModel."""
-    return first_existing(directory, ONNX_FILES)
 
 
 def read_description(directory: str) -> dict:
@@ -105,7 +83,7 @@ def check_ops(directory: str) -> None:
     """
     from bert_tf.serving import safe_graph
 
-    path = posixpath.join(directory, _GRAPH_FILE)
+    path = posixpath.join(directory, GRAPH_FILE)
     with tf.io.gfile.GFile(path, "rb") as file:
         content = file.read()
     try:

@@ -22,7 +22,7 @@ from bert_tf.models import directory as model_directory
 from bert_tf.models import saving
 from bert_tf.models.directory import config_files
 from bert_tf.models.sentence_settings import read_settings
-from bert_tf.serving import export, graph_models, loaded_export
+from bert_tf.serving import export, graph_models
 from bert_tf.serving.loaded_export import OnnxModel
 from bert_tf.system import storage
 from bert_tf.system.checks import check_extra
@@ -148,13 +148,13 @@ def export_onnx(
     with export.written_version(export_dir, version) as (temporary, target):
         tf.io.gfile.makedirs(temporary)
         _write_files_of_model(temporary, model_dir, task, served)
-        path = posixpath.join(temporary, loaded_export.ONNX_FILES[False])
+        path = posixpath.join(temporary, model_directory.ONNX_FILES[False])
         export.write_description(temporary, {**description, "ops": sorted(_checked(content))})
         write_file(path, content)
         _check_outputs(temporary, function, served)
         if int8:
             tf.io.gfile.remove(path)
-            path = posixpath.join(temporary, loaded_export.ONNX_FILES[True])
+            path = posixpath.join(temporary, model_directory.ONNX_FILES[True])
             content = _quantized(content)
             export.write_description(temporary, {**description, "ops": sorted(_checked(content))})
             write_file(path, content)
@@ -260,7 +260,7 @@ def _quantized(content: bytes) -> bytes:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with storage.private_folder() as folder:
-        source, target = (os.path.join(folder, name) for name in loaded_export.ONNX_FILES)
+        source, target = (os.path.join(folder, name) for name in model_directory.ONNX_FILES)
         with open(source, "wb") as file:
             file.write(content)
         options = {"op_types_to_quantize": ["MatMul", "Gather"], "per_channel": True, "weight_type": QuantType.QInt8}

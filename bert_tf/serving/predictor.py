@@ -16,7 +16,6 @@ from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import directory as model_directory
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertForSequenceClassification
-from bert_tf.serving import loaded_export
 from bert_tf.system.checks import list_of, named, path_of, true_or_false, whole_number
 from bert_tf.system.cores import batches_at_once, mapped_in_order
 from bert_tf.system.messages import progress_bar, warn_once
@@ -69,9 +68,11 @@ class Answerer:
         true_or_false(trust=trust)
         self.batch_size = batch_size
         self.export = self.tokenizer = self.files = self.model = self._graph = None
-        found = loaded_export.find_export(path)
+        found = model_directory.find_export(path)
         self.path = found or path
-        if found and not loaded_export.onnx_file(found):
+        if found and not model_directory.onnx_file(found):
+            from bert_tf.serving import loaded_export
+
             self.export = loaded_export.Export(found, trust)
             self._check_task(path, self.export.task)
             return

@@ -1,8 +1,8 @@
 """Question answering, for notebooks: a fine-tuned model that takes strings; loaded once, it batches its inputs."""
 
+from bert_tf.models import directory as model_directory
 from bert_tf.models import question_heads
 from bert_tf.models.directory import read_head
-from bert_tf.serving import loaded_export
 from bert_tf.serving.predictor import Answerer
 from bert_tf.system.checks import list_of, path_of
 from bert_tf.tasks.squad.answers import Prediction, predict_answers
@@ -39,8 +39,8 @@ class QuestionAnswerer(Answerer):
 
     def __init__(self, path: str, *, batch_size: int = 32, trust: bool = False, **settings):
         path = path_of(path, "QuestionAnswerer", read_head)
-        found = loaded_export.find_export(path) if settings else None
-        if found and not loaded_export.onnx_file(found):
+        found = model_directory.find_export(path) if settings else None
+        if found and not model_directory.onnx_file(found):
             raise ValueError(f"{path} is an export, whose settings are fixed: {', '.join(sorted(settings))}")
         super().__init__(path, batch_size, trust)
         if not self.export:

@@ -3,6 +3,7 @@
 import pytest
 from helpers.exports import save
 
+from bert_tf.models import directory as model_directory
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.serving import compare_export, loaded_export
 from bert_tf.serving.predictor import Predictor
@@ -17,7 +18,7 @@ def test_labels_in_another_order(tmp_path, model, monkeypatch):
     # A model directory in place of an ONNX export, which `Predictor` opens likewise.
     BertForSequenceClassification.from_pretrained(model, labels=["down", "up"]).save_pretrained(str(tmp_path / "other"))
     monkeypatch.setattr(loaded_export, "read_description", lambda path: {"task": "classification"})
-    monkeypatch.setattr(loaded_export, "onnx_file", lambda path: path)
+    monkeypatch.setattr(model_directory, "onnx_file", lambda path: path)
     texts = [f"text {number} of {number * number}" for number in range(9)]
     gold = [one["label"] for one in Predictor(model).predict(texts)]
     lines = (f"{text}\t{label.upper()}\n" for text, label in zip(texts, gold, strict=True))

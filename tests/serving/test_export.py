@@ -17,8 +17,9 @@ from helpers.exports import VOCAB, load_no_graphs, save
 from helpers.paths import ROOT
 from helpers.slow import slow
 
+from bert_tf.models import directory as model_directory
 from bert_tf.models import task_models
-from bert_tf.serving import compare_export, export, graph_models, loaded_export, other_runtimes, safe_graph
+from bert_tf.serving import compare_export, export, graph_models, other_runtimes, safe_graph
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 from bert_tf.system.example_bytes import example, int64_feature, pack
@@ -178,7 +179,7 @@ def test_pairs_as_the_default(classifier, predictor, tmp_path, caplog):
 def test_predictor_takes_an_export(predictor, loaded, versions, monkeypatch):
     """From the directory of versions (`test_the_script`: a version); single texts and pairs; eight threads at once."""
     newest = os.path.join(versions, "10")
-    assert loaded_export.find_export(versions) == loaded_export.find_export(newest) == newest
+    assert model_directory.find_export(versions) == model_directory.find_export(newest) == newest
     mixed = [*TEXTS, *PAIRS]
     expected = predictor.predict(mixed)
     assert loaded.labels == ["bad", "fair", "좋다"]

@@ -11,9 +11,10 @@ from helpers.descendants import save_model
 from helpers.paths import ROOT
 from helpers.slow import slow
 
+from bert_tf.models import directory as model_directory
 from bert_tf.models import task_models
 from bert_tf.models.pretrained import read_tokenizer
-from bert_tf.serving import compare_export, export, graph_models, loaded_export, other_runtimes
+from bert_tf.serving import compare_export, export, graph_models, other_runtimes
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 from bert_tf.system import checks
@@ -110,7 +111,7 @@ def test_eight_bits_and_what_they_cost(classifier, exported, tmp_path):
 def test_predictor_opens_it(classifier, exported):
     """From the directory of versions, or a version; single texts and pairs."""
     versions, path = exported
-    assert loaded_export.find_export(versions) == path
+    assert model_directory.find_export(versions) == path
     mixed = [*TEXTS, *zip(TEXTS, reversed(TEXTS), strict=True)]
     expected = probabilities(Predictor(classifier).predict(mixed))
     for place in (versions, path):

@@ -30,7 +30,6 @@ from bert_tf.system import checks
 from bert_tf.system.messages import did_you_mean, named_by
 from bert_tf.system.storage import names_in
 from bert_tf.system.text_files import exists
-from bert_tf.tasks.classification.label_checks import ADVICE_OF_UNKNOWN, EqualTexts, check_found_labels, warn_of_case
 from bert_tf.text.characters import plain_name
 
 
@@ -236,9 +235,12 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
 
 
 def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
-    columns, header, skipped, unlabeled, is_first = None, None, [], [], split.table is not None and not split.has_header
+    is_own = split.table is not None
+    columns, header, skipped, unlabeled, is_first = None, None, [], [], is_own and not split.has_header
     joined = JoinedColumns(path, split.table, not split.has_header)
-    equal = EqualTexts(path, split.table is not None and split.set_name == "train" and not task.is_regression)
+    from bert_tf.tasks.classification import label_checks  # serving reads no files
+
+    equal = label_checks.EqualTexts(path, is_own and split.set_name == "train" and not task.is_regression)
     for index, (line, row) in enumerate(read_rows(path, split.table, split.column_names)):
         if columns is None:
             columns, header = _find_columns(task, split, row, path, line)
@@ -272,12 +274,7 @@ def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
         yield InputExample(f"{split.set_name}-{index if guid is None else guid}", *texts, label, source, line)
     joined.warn_of_repeated_ids()
     equal.warn()
-    _tell_of_left_out(path, {"without a label ('-' or null)": unlabeled, "that lack a column": skipped})
-
-
-def _tell_of_left_out(path: str, rows: Mapping[str, Sequence[int]]) -> None:
-    for what, lines in ((what, lines) for what, lines in rows.items() if lines):
-        logging.warning("%s: left out rows %s: %d, the first in line %d.", path, what, len(lines), lines[0])
+    label_checks.warn_of_left_out(path, {"without a label ('-' or null)": unlabeled, "that lack a column": skipped})
 
 
 def _label(task: Task, value, path: str, line: int):
@@ -306,6 +303,8 @@ def _known_label(task: Task, label: str, path: str, line: int) -> str:
         label = plain_name(label)
     if not task.labels or label in task.labels:
         return label
+    from bert_tf.tasks.classification.label_checks import ADVICE_OF_UNKNOWN, warn_of_case
+
     alike = [known for known in task.labels if known.casefold() == label.casefold()]
     if len(alike) == 1 and task.any_case:
         warn_of_case(path, label, alike[0])
@@ -409,12 +408,13 @@ def custom_task(train_file: str | None, dev_file: str | None, test_file: str | N
         return task
     if task.train is None:
         raise ValueError(NO_CLASSES)
+    from bert_tf.tasks.classification.label_checks import check_found_labels
+
     with named_by("--train_file"):
         examples = read_examples(task, task.train)
         check_found_labels(train_file, examples, by_number=not task.train.has_header)
     found = {label for one in examples for label in (one.label if task.multi_label else (one.label,))}
-    numeric = all(map(_INTEGER.fullmatch, found))
-    ordered = sorted(found, key=int) if numeric else sorted(found)
+    ordered = sorted(found, key=int if all(map(_INTEGER.fullmatch, found)) else None)
     if not ordered:
         raise ValueError(f"--train_file: {train_file}: no example has any label in the column {declared['label']!r}.")
     if len(ordered) < 2 and not task.multi_label:

@@ -3,7 +3,7 @@
 import collections
 import difflib
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 from absl import logging
@@ -162,6 +162,12 @@ def warn_of_known_texts(train: Sequence, dev: Sequence) -> None:
             "Of %d rows of --dev_file %d are also in --train_file: results on them say nothing about other texts.",
             len(dev), known,
         )  # fmt: skip
+
+
+def warn_of_left_out(path: str, rows: Mapping[str, Sequence[int]]) -> None:
+    """Tells which rows of a file were left out. rows: why -> their lines."""
+    for what, lines in ((what, lines) for what, lines in rows.items() if lines):
+        logging.warning("%s: left out rows %s: %d, the first in line %d.", path, what, len(lines), lines[0])
 
 
 def warn_of_spellings(path: str, counts: Iterable[str], what: str = "labels", flag: str = "--labels=...") -> None:
