@@ -11,7 +11,7 @@ from bert_tf.system.checks import check_extra, check_file, check_output_dir
 from bert_tf.system.declare import ORIGINAL, group, setting, value_of
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_files import UTF_8
-from bert_tf.tasks.classification import data, glue
+from bert_tf.tasks.classification import data
 from bert_tf.tasks.classification.label_checks import check_class_weights, check_labels_of, class_weights_setting
 from bert_tf.tasks.table import TASKS
 from bert_tf.training.beginning import StartingHead, stored_head
@@ -124,7 +124,7 @@ class ClassificationSettings(TableSettings, FileSettings):
     def other_labels(self) -> tuple[str, ...]:
         """Further names of the labels, in the order of their ids, that a model may know them by."""
         is_glue = self.task_name and not self.is_custom
-        return glue.find_task(self.task_name, self.language).other_names if is_glue else ()
+        return _glue_task(self.task_name, self.language).other_names if is_glue else ()
 
     def with_labels_of(self, stored: StartingHead) -> "ClassificationSettings":
         """The settings of a run that uses a model, with its labels where the settings have none.
@@ -178,6 +178,8 @@ class ClassificationSettings(TableSettings, FileSettings):
         return HeadConfig(TASKS["classification"].architecture, task.labels or None, task.problem_type)
 
     def _check_submission(self, run: FineTuningSettings) -> None:
+        from bert_tf.tasks.classification import glue
+
         glue.check_submission(None if self.tfds_name else self.task_name)
         if not run.do_predict:
             raise ValueError("--glue_submission needs --do_predict.")
@@ -308,7 +310,7 @@ class ClassificationSettings(TableSettings, FileSettings):
             raise stored.does_not_know("labels", "--train_file", unknown, run.do_train)
 
     def _check_glue(self, run: FineTuningSettings) -> data.Task:
-        task = glue.find_task(self.task_name, self.language)
+        task = _glue_task(self.task_name, self.language)
         for name in _CUSTOM:
             if (value := getattr(self, name)) and value != UTF_8:
                 raise ValueError(f"--{name} is for --task_name=custom; --task_name={self.task_name} has its own files.")
@@ -342,7 +344,13 @@ def trained_on_pairs(source: str) -> bool | None:
     earlier = settings_of_model(source)
     if not isinstance(name := earlier.get("task_name"), str):
         return None
-    return bool(earlier.get("text_b")) if name.lower() == "custom" else glue.find_task(name).train.text_b is not None
+    return bool(earlier.get("text_b")) if name.lower() == "custom" else _glue_task(name).train.text_b is not None
+
+
+def _glue_task(name: str, language: str = "") -> data.Task:
+    from bert_tf.tasks.classification import glue  # files of your own don't need it
+
+    return glue.find_task(name, language)
 
 
 def _main(splits: Mapping[str, data.Split]) -> data.Split | None:

@@ -8,7 +8,7 @@ from absl import logging
 from bert_tf.models import task_models
 from bert_tf.models.head_config import BASELINE_LAYER, BASELINES, HeadConfig
 from bert_tf.system.messages import named_by
-from bert_tf.tasks.classification import data, encode, glue, model_choice
+from bert_tf.tasks.classification import data, encode, model_choice
 from bert_tf.tasks.classification import outputs as classification_outputs
 from bert_tf.tasks.classification.label_checks import class_weights, warn_of_known_texts
 from bert_tf.tasks.classification.settings import WINDOW_FLAGS
@@ -90,6 +90,8 @@ class ClassificationTask(FineTuningTask):
                 logging.info("%s: %d examples", name, len(examples))
                 self.takes_pairs |= bool(examples) and examples[0].text_b is not None
                 if kind == "test" and self.settings.glue_submission:
+                    from bert_tf.tasks.classification import glue
+
                     path = data.split_path(self.task, self.task.test[name], self.settings.data_dir)
                     glue.check_submission_count(self.task.name, name, len(examples), path)
                 rows = encode.encode_examples(examples, self.task, tokenizer, run.max_seq_length, windows=self.windows)
@@ -146,6 +148,8 @@ class ClassificationTask(FineTuningTask):
                 labels=labels, regression=own.regression, multi_label=own.multi_label, table=own,
             )  # fmt: skip
         else:
+            from bert_tf.tasks.classification import glue
+
             task = glue.find_task(own.task_name, own.language)
             if own.glue_submission:
                 task = glue.with_diagnostic_set(task, own.data_dir)
@@ -203,6 +207,8 @@ class ClassificationTask(FineTuningTask):
             output_dir, examples.suffix, self.task, examples.examples, outputs, self.settings.predictions_csv
         )
         if self.settings.glue_submission:
+            from bert_tf.tasks.classification import glue
+
             glue.write_submission(self.settings.glue_submission, self.task, examples.name, outputs)
             if examples is self.test_sets[-1]:
                 glue.finish_submission(self.settings.glue_submission)
