@@ -31,7 +31,6 @@ VARIABLE = "BERT_TF_COMPILED"
 _MOST_BYTES = 32 * 2**20  # of a folder: several hundred programs, read in a tenth of a second
 _LEAST_ROOM = 2**30  # bytes for temporary files, of which a run writes up to a few hundred million
 _FLAG = "tf_xla_persistent_cache_directory"
-_place = None  # the folder, once `kept` keeps programs there
 
 
 @contextlib.contextmanager
@@ -68,8 +67,6 @@ def kept() -> Iterator[None]:
                 _move_new(own.name, folder, known)
 
     atexit.register(end)
-    global _place
-    _place = folder
     # CPU: the files don't say for which GPU they are. No check of the whole source: the file's name holds its hash.
     os.environ["TF_XLA_FLAGS"] = (
         f"{flags or ''} --{_FLAG}={own.name} --tf_xla_persistent_cache_device_types=CPU "
@@ -81,11 +78,6 @@ def kept() -> Iterator[None]:
         del os.environ["TF_XLA_FLAGS"]
         if flags is not None:
             os.environ["TF_XLA_FLAGS"] = flags
-
-
-def said() -> str:
-    """For messages: where what is compiled will be found by the next run."""
-    return f"later runs take them from {_place}" if _place else "they are not kept for later runs"
 
 
 def _folder() -> str:

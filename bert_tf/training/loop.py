@@ -26,7 +26,7 @@ from tqdm import tqdm
 from bert_tf.data.order import Share
 from bert_tf.models import initialize, variable_names
 from bert_tf.models.card import shown_results
-from bert_tf.system import compiled_programs, messages
+from bert_tf.system import messages
 from bert_tf.system.storage import check_may_write, write_file
 from bert_tf.training import checkpoints
 from bert_tf.training.distribution import distribute, is_chief
@@ -201,8 +201,7 @@ def log_period(log_every_steps: int, num_train_steps: int) -> int:
 
 def _announced() -> contextlib.AbstractContextManager:
     return messages.announced(
-        "The first step takes longest: TensorFlow builds its graph and XLA compiles parts of it, once for each "
-        f"shape. Compiled parts: {compiled_programs.said()}."
+        "The first step takes longest: TensorFlow builds its graph and XLA compiles parts of it, once for each shape."
     )
 
 
