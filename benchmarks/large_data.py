@@ -82,24 +82,21 @@ def measured(what: str, function):
 def main(_):
     with tempfile.TemporaryDirectory(dir=FLAGS.folder) as folder:
         names = write_files(folder)
-        kept = os.path.join(folder, "kept.npz")
 
         def start():
-            index = record_index.index_records(names, None, cache_file=kept)
+            index = record_index.index_records(names, None)
             record_files.features_of(index.first_payloads(), FLAGS.max_seq_length, 20)
             return index
 
-        index = measured("first start", start)
+        index = measured("start", start)
         print(f"{index.total_records:,} records in {len(names):,} files, {sum(index.file_sizes) / 1e12:.2f} TB")
-        index = measured("next start, with the index in --output_dir", start)
         measured("fingerprint", lambda: index.fingerprint)
         for epoch in (0, 2):
             record = epoch * index.total_records + index.total_records // 2
             step = record // FLAGS.batch_size
             windows = record_index.shuffled_windows(index, 1, records.SHUFFLE_WINDOW, step * FLAGS.batch_size)
             measured(f"finding step {step:,}", lambda windows=windows: next(windows))
-        stored = os.path.getsize(index_path(names[0]))
-        print(f"an index beside a file: {stored:,} bytes; the index in --output_dir: {os.path.getsize(kept):,} bytes")
+        print(f"an index beside a file: {os.path.getsize(index_path(names[0])):,} bytes")
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def batches_of_records(
         files, "", do_train=True, nsp=True, max_seq_length=length, max_predictions_per_seq=predictions,
         train_batch_size=batch_size, vocab_file=vocab_file,
     )  # fmt: skip
-    data = open_all_records(settings, config, "the benchmark's model", chief=False)
+    data = open_all_records(settings, config, "the benchmark's model")
     task, opened = PretrainingTask(settings, config, "the benchmark's model", data), data["input_file"]
     return records.training_batches(
         opened.index, opened.features, batch_size=batch_size, seed=seed, prepare=task.labeller(opened, seed)

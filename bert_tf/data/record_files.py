@@ -9,7 +9,6 @@ theirs, all before it would have to be decompressed.
 import codecs
 import contextlib
 import os
-import re
 import struct
 import zlib
 from collections.abc import Collection, Iterator, Mapping
@@ -27,7 +26,6 @@ MAGIC = b"\x1f\x8b\x08"
 OTHER_ROW = "is not a text of one or two segments, then padding, by its input_mask and segment_ids"
 _LARGEST_MEMBER = 1 << 28  # bytes of a decompressed block, which is in memory
 _CHUNK_BYTES = 64 * 1024
-_LENGTH = re.compile(rb"(?=...\0{5})", re.DOTALL)  # of a record below 16 MiB, as the first bytes of its frame
 
 # The features of the records that a run reads: with masks, unmasked ones, and those of ELECTRA's original.
 MASKED = (
@@ -70,7 +68,7 @@ class Stretch(NamedTuple):
 
     Attributes:
       number: of its first record in the file, from 0. begin, end: its first byte, and the one after the last.
-      payloads: of its records. damage: a sentence that names the file and the byte; "" where it is sound.
+      payloads: of its records. damage: what is wrong from `begin` on, naming the file and the byte; "" if nothing is.
     """
 
     number: int
@@ -154,7 +152,7 @@ def _gzip_block(name: str, begin: int) -> tuple[list[bytes], int]:
 
 
 def read_records(name: str, size: int, begin: int = 0, most: int | None = None) -> Iterator[Stretch]:
-    """The records of a file, with all checksums verified; after damage, reading goes on where a record may begin.
+    """The records of a file, with all checksums verified; a damaged stretch is the last.
 
     Args:
       size: of the file, bytes. begin: the byte where a record, of a gzip file a member, begins.
@@ -190,10 +188,8 @@ def _plain_records(name: str, size: int, begin: int, most: int) -> Iterator[Stre
                 yield Stretch(number, first, begin, payloads)
             number += len(payloads)
             if not is_sound:
-                following, damage = _damage(name, begin, size, number)
-                yield Stretch(number, begin, following or size, (), damage)
-                place += (following or size) - begin
-                number, begin = number + 1, following or size
+                yield Stretch(number, begin, size, (), _damage(name, begin, size, number))
+                return
 
 
 def _gzip_records(name: str, size: int, begin: int) -> Iterator[Stretch]:
@@ -217,34 +213,32 @@ def _is_text(beginning: bytes) -> bool:
         return False
 
 
-def _damage(name: str, begin: int, size: int, number: int) -> tuple[int | None, str]:
-    """Where reading can go on after a bad record (None: nowhere), and what is wrong with it."""
+def _damage(name: str, begin: int, size: int, number: int) -> str:
+    """What is wrong with a bad record."""
     with open_binary(name) as stream:
         stream.seek(begin)
         beginning = stream.read(64)
-    header, following = beginning[:12], None
+    header = beginning[:12]
     if begin == 0 and (kind := foreign_kind(beginning)):
-        return None, f"{name} is not a TFRecord file: it is {kind}"
+        return f"{name} is not a TFRecord file: it is {kind}"
     if begin == 0 and header[:1] == b"{":
         advice = "name only the record files, for example by *.tfrecord*"
-        return None, f"{name} is not a TFRecord file: it looks like JSON ({advice})"
+        return f"{name} is not a TFRecord file: it looks like JSON ({advice})"
     if begin == 0 and len(header) == 12 and _is_text(beginning):
         maker = "create_pretraining_data.py makes records"
-        return None, f"{name} is not a TFRecord file: it looks like text, of which {maker}"
+        return f"{name} is not a TFRecord file: it looks like text, of which {maker}"
     damage = f"truncated: the file ends inside it, at byte {size}"
     if len(header) == 12 and not is_frame_head(header):
         kind = "corrupt" if begin else "not of a TFRecord file, or corrupt"
-        damage = f"{kind}: its length field does not match its checksum, so the rest of the file can't be read"
-    elif len(header) == 12:
-        end = begin + FRAME_BYTES + struct.unpack("<Q", header[:8])[0]
-        if end <= size:
-            following, damage = end, "corrupt: its bytes do not match their checksum"
-    return following, f"{name}: record {number} at byte {begin} is {damage}"
+        damage = f"{kind}: its length field does not match its checksum"
+    elif len(header) == 12 and begin + FRAME_BYTES + struct.unpack("<Q", header[:8])[0] <= size:
+        damage = "corrupt: its bytes do not match their checksum"
+    return f"{name}: record {number} at byte {begin} is {damage}"
 
 
 def with_advice(damage: str) -> str:
     """What is damaged, with what to do about it; of what is no record file it says so itself."""
-    skipped = "; write the file again, or skip what is damaged with --skip_corrupt_records"
+    skipped = "; write the file again, or leave out the rest of it with --skip_corrupt_records"
     return damage if "not a TFRecord file" in damage else damage + skipped
 
 
@@ -410,8 +404,7 @@ def _feature_problem(name: str, feature: Feature, found_kind: str | None, number
 
 
 def check_files(paths: Collection[str], *lengths: int | None, **limits) -> int | None:
-    """Refuses files whose first records are damaged, or none to pre-train on, and those that end inside a record; files
-    without any are passed.
+    """Refuses files whose first records are damaged, or none to pre-train on; files without any are passed.
 
     Args:
       lengths, limits: as for `features_of`.
@@ -424,27 +417,4 @@ def check_files(paths: Collection[str], *lengths: int | None, **limits) -> int |
     """
     found = {path: (0, first_payload(path, size_of(path))) for path in paths}
     found = {path: pair for path, pair in found.items() if pair[1] is not None}
-    pairs = features_of(found, *lengths, **limits)[1] if found else 0
-    for path in found:
-        _check_end(path)
-    return pairs
-
-
-def _check_end(path: str) -> None:
-    """Refuses a file that was cut off inside a record, where its last bytes tell: not a compressed one, nor one whose
-    records are very long."""
-    if is_gzip(path):
-        return
-    size = size_of(path)
-    begin = max(0, size - _CHUNK_BYTES)
-    with open_binary(path) as stream:
-        stream.seek(begin)
-        end = stream.read()
-    places = (found.start() for found in _LENGTH.finditer(end))
-    place = last = next((place for place in places if is_frame_head(end[place : place + 12])), len(end))
-    while is_frame_head(head := end[place : place + 12]):
-        last, place = place, place + FRAME_BYTES + int.from_bytes(head[:8], "little")
-    if place > len(end) or 0 < len(head) < 12:
-        broken = begin + (last if place > len(end) else place)
-        damage = f"{path}: the record at byte {broken} is truncated: the file ends inside it, at byte {size}"
-        raise RecordError(with_advice(damage))
+    return features_of(found, *lengths, **limits)[1] if found else 0

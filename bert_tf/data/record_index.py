@@ -2,8 +2,7 @@
 
 create_pretraining_data.py leaves an index beside each file that it writes: for `data/a.tfrecord` it is
 `data/pretraining_data.a.index.npz`, beside the summary `data/pretraining_data.a.json`. It is taken over if it fits the
-file: the size, and where the last block begins. Other files are read once, with all checksums, and what is found in all
-files is cached for the next start.
+file: the size, and where the last block begins. Other files are read at each start, with all checksums.
 """
 
 import dataclasses
@@ -24,15 +23,14 @@ from bert_tf.data.record_files import RECORDS_PER_BLOCK
 from bert_tf.system.cores import in_threads
 from bert_tf.system.example_bytes import is_frame_head
 from bert_tf.system.messages import progress_bar
-from bert_tf.system.storage import arrays_as_bytes, load_arrays, save_arrays
+from bert_tf.system.storage import arrays_as_bytes, load_arrays
 from bert_tf.system.text_files import size_of
 
 _READ_BUFFER_BYTES = 256 * 1024
 _SCANNING_THREADS = 8
-_CACHE_VERSION = 5
 _WRITTEN_VERSIONS = (1, 2)  # the first had checksums, too
 
-# Blocks of a file (byte offset, records) int64 [blocks, 2], the number of records skipped, whether it is compressed.
+# Blocks of a file (byte offset, records) int64 [blocks, 2], the bytes skipped at its end, whether it is compressed.
 _FileBlocks = tuple[np.ndarray, int, bool]
 
 
@@ -43,7 +41,7 @@ class RecordIndex:
     Attributes:
       files: names, in reading order.
       file_sizes, file_times: bytes and modification time (ns) of each file when it was indexed.
-      skipped: the number of corrupt records or unreadable ends skipped, for each file.
+      skipped: the bytes of each file that are left out: all from the first damage on.
       compressed: whether each file is gzip-compressed.
       file_number, byte_offset, num_records: [blocks] int64; the block's file, where its first frame begins (in a gzip
         file: its member), and its number of records.
@@ -162,7 +160,6 @@ def index_records(
     *,
     skip_corrupt_records: bool = False,
     verify: bool = False,
-    cache_file: str | None = None,
 ) -> RecordIndex:
     """Finds every record of `files`, and compares the first of each file with `features`.
 
@@ -172,12 +169,8 @@ def index_records(
     Args:
       files: TFRecord files, or one, uncompressed or gzip-compressed, whatever their names.
       features: name -> feature that each record must have; None: not known yet, see `record_files.features_of`.
-      skip_corrupt_records: skip and count unreadable records, instead of stopping. After a damaged payload, reading
-        resumes at the next record; after a damaged length or a truncation, the rest of the file is lost, and so
-        is all from a damaged member of a gzip file on.
+      skip_corrupt_records: leave out the rest of a file from the first damage on, instead of stopping.
       verify: read all records of all files now, and verify all checksums.
-      cache_file: where to cache the index for the next start; it is rebuilt if a file's name, size or modification time
-        differs.
 
     Raises:
       RecordError: a record is corrupt or truncated (without `skip_corrupt_records`), there is no record at all, a first
@@ -189,23 +182,10 @@ def index_records(
         if stat.is_directory:
             raise record_files.RecordError(f"{name} is a directory, not a TFRecord file")
     sizes, times = [int(stat.length) for stat in stats], [int(stat.mtime_nsec) for stat in stats]
-    state = [skip_corrupt_records, verify, [*zip(files, sizes, times, strict=True)]]
-    key = json.dumps([_CACHE_VERSION, RECORDS_PER_BLOCK, *state])
-    found = load_arrays(cache_file, ("key", "per_file", "blocks")) if cache_file else None
-    if found and found["key"].item() != key:
-        logging.info("%s was made from other files or an older state of these; indexing again", cache_file)
-        found = None
-    if found is None:
-        found = {"key": np.array(key), **_scan_files(files, sizes, skip_corrupt_records, verify)}
-        if cache_file:
-            # Several workers may write it at the same time: each uses its own temporary name, the last rename wins.
-            try:
-                save_arrays(cache_file, found)
-            except tf.errors.OpError as error:
-                logging.warning("cannot save the index of the records in %s (%s)", cache_file, error)
-    skipped, compressed = map(tuple, found["per_file"].T.tolist())
-    files, sizes, times = tuple(files), tuple(sizes), tuple(times)
-    index = RecordIndex(files, sizes, times, skipped, tuple(map(bool, compressed)), *found["blocks"].T)
+    found = _scan_files(files, sizes, skip_corrupt_records, verify)
+    blocks = np.concatenate([np.insert(own, 0, number, axis=1) for number, (own, *_) in enumerate(found)])
+    _, skipped, compressed = zip(*found, strict=True)
+    index = RecordIndex(tuple(files), tuple(sizes), tuple(times), skipped, compressed, *blocks.T)
     _check_found(index)
     if features is not None:
         record_files.check_first_records(index.first_payloads(), features)
@@ -215,9 +195,6 @@ def index_records(
 def _check_found(index: RecordIndex) -> None:
     """Says what was found; RecordError if that is nothing."""
     files = index.files
-    for name, skipped in zip(files, index.skipped, strict=True):
-        if skipped:
-            logging.warning("%s: skipped %d corrupt or truncated records (--skip_corrupt_records)", name, skipped)
     if not index.total_records:
         shown = ", ".join(files[:5]) + (f" and {len(files) - 5} more" if len(files) > 5 else "")
         raise record_files.RecordError(f"no records in {shown}")
@@ -228,8 +205,8 @@ def _check_found(index: RecordIndex) -> None:
 
 def _scan_files(
     files: Sequence[str], sizes: Sequence[int], skip_corrupt_records: bool, verify: bool
-) -> dict[str, np.ndarray]:
-    """Of each file how many records were skipped, and whether it is compressed; of each block file, offset, records."""
+) -> list[_FileBlocks]:
+    """What is found in each file."""
     reads_all = verify or skip_corrupt_records  # only reading shows which are corrupt
     found = [None] * len(files) if reads_all else in_threads(_written_blocks, files, sizes)
     missing = [number for number, blocks in enumerate(found) if blocks is None]
@@ -245,8 +222,7 @@ def _scan_files(
 
         for number, blocks in zip(missing, in_threads(scan, missing, threads=_SCANNING_THREADS), strict=True):
             found[number] = blocks
-    blocks = [np.insert(own, 0, number, axis=1) for number, (own, *_) in enumerate(found)]
-    return {"per_file": np.array([per_file for _, *per_file in found], np.int64), "blocks": np.concatenate(blocks)}
+    return found
 
 
 def _scan_file(name: str, size: int, skip_corrupt_records: bool, progress: Callable[[int], object]) -> _FileBlocks:
@@ -255,8 +231,8 @@ def _scan_file(name: str, size: int, skip_corrupt_records: bool, progress: Calla
         if stretch.damage and not skip_corrupt_records:
             raise record_files.RecordError(record_files.with_advice(stretch.damage))
         if stretch.damage:
-            logging.warning("%s; skipped %d of %d bytes", stretch.damage, stretch.end - stretch.begin, size)
-            skipped += 1
+            skipped = size - stretch.begin
+            logging.warning("%s; skipped %d of %d bytes", stretch.damage, skipped, size)
         if stretch.payloads:
             blocks.append((stretch.begin, len(stretch.payloads)))
         progress(stretch.end - stretch.begin)

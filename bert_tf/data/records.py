@@ -67,9 +67,8 @@ def explain_record_error(error: Exception, index: RecordIndex, features: record_
     with progress_bar(total=sum(index.file_sizes), desc="looking for the record", unit="B", delay=2) as progress:
         files = zip(index.files, index.file_sizes, index.skipped, index.compressed, strict=True)
         for name, size, skipped, compressed in files:
-            for stretch in record_files.read_records(name, size):
-                skipped -= bool(stretch.damage)
-                if skipped < 0:
+            for stretch in record_files.read_records(name, size - skipped):
+                if stretch.damage:
                     return f"{stretch.damage}; it was intact when indexed"
                 place = stretch.begin
                 for number, payload in enumerate(stretch.payloads, stretch.number):

@@ -84,7 +84,7 @@ def _run(
 ) -> dict[str, float]:
     """The run of checked settings; see `pretrain`."""
     chief, last_step = distribution.is_chief(strategy), settings.stop_at_step or settings.num_train_steps
-    data = open_all_records(settings, config, config_name, chief)
+    data = open_all_records(settings, config, config_name)
     task = _kind_of_task(settings)(settings, config, config_name, data)
     if settings.do_train:
         run_directory.check_fixed(settings.output_dir, task.recorded)

@@ -123,7 +123,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         "many records.",
         least=1,
     )
-    skip_corrupt_records: bool = setting(False, "Skip and count damaged records, instead of stopping.")
+    skip_corrupt_records: bool = setting(False, "Leave out the rest of a damaged record file, instead of stopping.")
     verify_records: bool = setting(
         False,
         "Read all records at the start and verify their checksums, even if create_pretraining_data.py left an index "

@@ -7,7 +7,6 @@ The model's family says the rest: its recipe, its tokenizer, its masks.
 import dataclasses
 import functools
 import math
-import posixpath
 from collections.abc import Callable, Mapping
 
 import keras
@@ -68,10 +67,8 @@ def token_counts(opened: OpenedRecords, vocab_size: int) -> np.ndarray:
     return counts
 
 
-def open_all_records(
-    settings: PretrainingSettings, config: BertConfig, config_name: str, chief: bool
-) -> dict[str, OpenedRecords]:
-    """The records that are needed, by the names of their flags; the index of each is cached in output_dir.
+def open_all_records(settings: PretrainingSettings, config: BertConfig, config_name: str) -> dict[str, OpenedRecords]:
+    """The records that are needed, by the names of their flags.
 
     Args:
       config: of the model, which limits their ids. config_name: the configuration in messages.
@@ -86,7 +83,6 @@ def open_all_records(
                 None,
                 skip_corrupt_records=settings.skip_corrupt_records,
                 verify=settings.verify_records,
-                cache_file=posixpath.join(settings.output_dir, f"{flag}.index.npz") if chief else None,
             )
         no_masked = masked_reason(settings)
         features = features_of(

@@ -1,4 +1,4 @@
-"""One flipped bit in a record file or in its kept index is noticed, or changes nothing that is read."""
+"""One flipped bit in a record file is noticed, or changes nothing that is read."""
 
 import gzip
 import os
@@ -27,9 +27,9 @@ def flipped(content: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
-def read(path, index_file, *, skip=False) -> list[dict]:
+def read(path) -> list[dict]:
     """All records, twice: in order, and in the order of training."""
-    index = record_index.index_records([str(path)], FEATURES, skip_corrupt_records=skip, cache_file=str(index_file))
+    index = record_index.index_records([str(path)], FEATURES)
     with records.explained_errors(index, FEATURES):
         batches = [*records.evaluation_batches(index, FEATURES, batch_size=4, repeat=False, max_steps=None)]
         trained = records.training_batches(index, FEATURES, batch_size=4, seed=0, shuffle_window=8)
@@ -39,41 +39,28 @@ def read(path, index_file, *, skip=False) -> list[dict]:
 
 @pytest.fixture(params=["plain", "gzip"])
 def whole(request, tmp_path, monkeypatch):
-    """(file, kept index, what is read)."""
+    """(file, what is read)."""
     monkeypatch.setattr(record_index, "RECORDS_PER_BLOCK", 4)
-    path, index_file = tmp_path / "records.tfrecord", tmp_path / "index.npz"
+    path = tmp_path / "records.tfrecord"
     write_pretraining_records(path, 12)
     if request.param == "gzip":
         monkeypatch.setattr(record_files, "RECORDS_PER_BLOCK", 12)
         path.write_bytes(gzip.compress(path.read_bytes()))
-    return path, index_file, read(path, index_file)
+    return path, read(path)
 
 
-@pytest.mark.parametrize("indexed", [True, False])
 @pytest.mark.parametrize(("seed", "count"), BITS)
-def test_of_a_record_file(whole, seed, count, indexed):
-    path, index_file, expected = whole
-    content, index, noticed = path.read_bytes(), index_file.read_bytes(), 0
+def test_of_a_record_file(whole, seed, count):
+    path, expected = whole
+    content, noticed = path.read_bytes(), 0
     for bit in np.random.default_rng(seed).integers(8 * len(content), size=count):
         replace(path, flipped(content, int(bit)))
-        if not indexed:
-            index_file.unlink()
         try:
-            found = read(path, index_file)
+            found = read(path)
         except record_files.RecordError as error:
             assert str(path) in str(error) and "\n" not in str(error)
             noticed += 1
         else:
             np.testing.assert_equal(found, expected)
         replace(path, content)
-        index_file.write_bytes(index)
     assert noticed
-
-
-@pytest.mark.parametrize(("seed", "count"), BITS)
-def test_of_a_kept_index(whole, seed, count):
-    path, index_file, expected = whole
-    content = index_file.read_bytes()
-    for bit in np.random.default_rng(seed).integers(8 * len(content), size=count):
-        index_file.write_bytes(flipped(content, int(bit)))
-        np.testing.assert_equal(read(path, index_file), expected)

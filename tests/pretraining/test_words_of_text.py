@@ -132,7 +132,7 @@ def test_a_run_says_whether_it_takes_the_words_of_its_records(corpus, caplog):
         )  # fmt: skip
         caplog.clear()
         with caplog.at_level("INFO", logger="absl"):
-            PretrainingTask(settings, config, "c", open_all_records(settings, config, "c", chief=True))
+            PretrainingTask(settings, config, "c", open_all_records(settings, config, "c"))
         kind = "whole words" if whole_words else "single pieces"
         assert f"are unmasked and say what a word is: by the rule of bert, 0.15 of the tokens ({kind})" in caplog.text
         assert (unused in caplog.text) != whole_words
