@@ -7,7 +7,6 @@ import concurrent.futures
 import http.client
 import json
 import math
-import socket
 import threading
 import urllib.error
 import urllib.parse
@@ -199,7 +198,6 @@ def ask_grpc(
     Raises:
       ServingError: see `ask_rest`.
     """
-    _check_listens(server, model)
     check_extra("serving", "gRPC")
     import grpc
     from tensorflow_serving.apis import prediction_service_pb2_grpc
@@ -217,22 +215,3 @@ def ask_grpc(
     except ValueError as error:
         message = str(error)
     raise ServingError(f"{server}, model {model}: {visible(message)}")
-
-
-def _check_listens(server: str, model: str) -> None:
-    """Refuses a server whose machine says that nothing listens there, before the imports that gRPC takes seconds for.
-
-    Raises:
-      ServingError: names the server.
-    """
-    host, _, port = server.rpartition(":")
-    if "/" in server or not port.isdecimal() or urllib.request.getproxies():
-        return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
-    except ConnectionRefusedError as error:
-        raise ServingError(f"{server}, model {visible(model)}: UNAVAILABLE: {_NOTHING_ANSWERS}") from error
-    except socket.gaierror as error:
-        raise ServingError(f"{server}, model {visible(model)}: UNAVAILABLE: {error.strerror}") from error
-    except OSError:
-        return  # perhaps later, within the call's own time

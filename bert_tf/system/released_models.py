@@ -132,27 +132,12 @@ def download(name: str, cache_dir: str | None = None) -> str:
 
 
 def _names_offered(name: str) -> str:
-    """What to say of a name that is none: similar ones of its family, or the families."""
-
-    def plain(one: str) -> str:
-        return one.lower().replace("_", "-")
-
-    form = plain(posixpath.basename(name))
-    families = {word for word in form.split("-") if "bert" in word or "electra" in word}
-    if families - {"bert", "albert", "electra"}:
-        return (
-            "Those are of BERT, such as uncased_L-12_H-768_A-12, of ALBERT, such as albert_base_v2, and of ELECTRA, "
-            f"such as electra_base.{hint(name)}"
-        )
-    known = {
-        plain(other): google_name
-        for other, google_name in [*NAMES_ELSEWHERE.items(), *((one, one) for one in MODELS)]
-        if not families or {google_name.split("_")[0]} & {"albert", "electra"} == families - {"bert"}
-    }
-    near = [other for other in known if form and other.startswith(form)]
-    near = [*near[:4], *difflib.get_close_matches(form, known, n=3, cutoff=0.3)]
-    near = list(dict.fromkeys(known[other] for other in near))[:4]
-    return f"Similar names: {', '.join(near)}." if near else f"The names are {', '.join(MODELS)}."
+    """What to say of a name that is none: similar ones, or where else the model may be."""
+    form, known = posixpath.basename(name).lower().replace("_", "-"), [*NAMES_ELSEWHERE, *MODELS]
+    near = [one for one in NAMES_ELSEWHERE if form and one.startswith(form)][:4]
+    near = near or difflib.get_close_matches(form, known, n=4, cutoff=0.7)
+    near = list(dict.fromkeys(NAMES_ELSEWHERE.get(one, one) for one in near))
+    return f"Similar names: {', '.join(near)}." if near else f"The names are {', '.join(MODELS)}.{hint(name)}"
 
 
 def download_hub_module(address: str, cache_dir: str | None = None) -> str:

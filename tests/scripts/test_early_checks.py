@@ -428,8 +428,6 @@ CASES = {
     "serve_client": [
         ("--input_file=*nowhere", {}, {"model": "m", "input_file": "nowhere"}),
         ("--input_file: *rows.jsonl is empty", {"rows.jsonl": ""}, {"model": "m", "input_file": "rows.jsonl"}),
-        ("localhost:1, model m: UNAVAILABLE: nothing answers there", {"rows.jsonl": '{"a": 1}'},
-         {"model": "m", "server": "localhost:1", "input_file": "rows.jsonl"}),
         ("*rows.jsonl, line 1, column 2: not JSON", {"rows.jsonl": "{x"}, {"model": "m", "input_file": "rows.jsonl"}),
     ],
 }  # fmt: skip

@@ -107,7 +107,7 @@ def test_errors_are_the_servers_words(grpc_server, rest_server):
         client.ask_grpc(grpc_server, "poems", {"text": ["a"]})
     with pytest.raises(client.ServingError, match="/v1/models/poems:predict: Servable not found for request"):
         client.ask_rest(rest_server, "poems", {"text": ["a"]})
-    with pytest.raises(client.ServingError, match="localhost:1, model m: UNAVAILABLE: nothing answers there: is the"):
+    with pytest.raises(client.ServingError, match="localhost:1, model m: UNAVAILABLE: "):
         client.ask_grpc("localhost:1", "m", {"text": ["a"]}, timeout=600)
     with pytest.raises(client.ServingError, match="//localhost:1/v1/models/m:predict: nothing answers there: is the"):
         client.ask_rest("localhost:1", "m", {"text": ["a"]})
