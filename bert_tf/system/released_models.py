@@ -133,10 +133,11 @@ def download(name: str, cache_dir: str | None = None) -> str:
 
 def _names_offered(name: str) -> str:
     """What to say of a name that is none: similar ones, or where else the model may be."""
-    form, known = posixpath.basename(name).lower().replace("_", "-"), [*NAMES_ELSEWHERE, *MODELS]
-    near = [one for one in NAMES_ELSEWHERE if form and one.startswith(form)][:4]
-    near = near or difflib.get_close_matches(form, known, n=4, cutoff=0.7)
-    near = list(dict.fromkeys(NAMES_ELSEWHERE.get(one, one) for one in near))
+    form = posixpath.basename(name).lower().replace("_", "-")
+    pairs = [*NAMES_ELSEWHERE.items(), *((one, one) for one in MODELS)]
+    known = {other.lower().replace("_", "-"): google_name for other, google_name in pairs}
+    near = [other for other in known if form and other.startswith(form)][:4]
+    near = list(dict.fromkeys(known[one] for one in near or difflib.get_close_matches(form, known, 4, 0.7)))
     return f"Similar names: {', '.join(near)}." if near else f"The names are {', '.join(MODELS)}.{hint(name)}"
 
 

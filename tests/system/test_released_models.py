@@ -297,7 +297,7 @@ def test_names_that_are_none(fetch):
         fetch("xyz")
     with pytest.raises(ValueError, match="'roberta-base' is not .* hf://OWNER/roberta-base"):
         fetch("roberta-base")
-    with pytest.raises(ValueError, match=r"Similar names: electra_small, electra_base(, electra_large)?\.$"):
+    with pytest.raises(ValueError, match=r"Similar names: electra_small\.$"):
         fetch("electra-small")
 
 
