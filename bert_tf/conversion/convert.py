@@ -11,7 +11,8 @@ import posixpath
 from collections.abc import Mapping, Sequence
 
 from bert_tf.conversion import surgery
-from bert_tf.models import card, huggingface, open_weights, pretrained, saving
+from bert_tf.models import card, huggingface, open_weights, saving
+from bert_tf.models import directory as model_directory
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles, check_other_vocabulary, needed_config, tokenizer_of
 from bert_tf.models.families import config_of_dict, family_of, family_of_variables, is_encoder_variable
@@ -171,7 +172,7 @@ def prepare(
     if (use_unused_slots or new_rows != "pieces") and not add_tokens:
         raise ValueError("--use_unused_slots and --new_rows say how to add tokens: give --add_tokens, too.")
     with named_by("--bert_config_file" if bert_config_file else "--from"):
-        original, files = pretrained.read_model(source, bert_config_file, part)
+        original, files = model_directory.read_model(source, bert_config_file, part)
         needed_config(files)
     with named_by("--vocab_file" if vocab_file else "--from"):
         saving.check_vocabulary(dataclasses.replace(files, vocab_file=vocab_file or files.vocab_file))

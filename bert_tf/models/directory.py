@@ -14,19 +14,21 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
+from bert_tf.models import variable_names
 from bert_tf.models.card import NO_FACTS, CardFacts
 from bert_tf.models.config import BertConfig, check_vocab_size
-from bert_tf.models.families import BERT, FAMILIES, family_of
+from bert_tf.models.families import BERT, FAMILIES, ElectraConfig, family_of, family_of_variables, is_encoder_variable
 from bert_tf.models.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, HeadConfig
-from bert_tf.models.open_weights import find_weights
+from bert_tf.models.open_weights import find_weights, open_weights
 from bert_tf.system.checks import check_file
 from bert_tf.system.messages import is_first, named_by, unheard
 from bert_tf.system.storage import is_remote, names_in, paths_beginning_with
-from bert_tf.system.text_files import read_bytes, read_json, read_json_if_there
+from bert_tf.system.text_files import exists, read_bytes, read_json, read_json_if_there
 from bert_tf.text.added_tokens import TOKENIZER_CONFIG, AddedToken
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_choice import find_vocabulary, tokenizer_of_file
 from bert_tf.text.tokenizer_files import Casing, directory_of, first_existing, read_casing, resolve_casing
+from bert_tf.weights.tensor_files import Weights
 
 if TYPE_CHECKING:
     from bert_tf.models.sentence_settings import SentenceSettings
@@ -305,6 +307,127 @@ def check_model(
             with named_by("--vocab_file" if vocab_file else flag):
                 files.casing = resolve_casing(None, None, files.casing)
                 tokenizer_of(files)
+
+
+# --- together with the weights ----------------------------------------------------------------------------------------
+
+
+def read_model(path: str, config_file: str | None = None, part: str | None = None) -> tuple[Weights, ModelFiles]:
+    """Opens the weights at a path of any format, and reads the files beside them.
+
+    Args:
+      config_file: a configuration to use instead of the one there. part: see `open_weights.open_weights`.
+
+    For a SavedModel, Model Garden checkpoint or Google's ELECTRA without a configuration, sizes are inferred from the
+    weights, and a log line says what can't be inferred.
+
+    Raises:
+      FileNotFoundError, ValueError: see `open_weights.open_weights` and `read_model_files`, or the
+        configuration does not match the weights.
+    """
+    return with_files(open_weights(path, part), config_file)
+
+
+def with_files(weights: Weights, config_file: str | None = None) -> tuple[Weights, ModelFiles]:
+    """`read_model` of open weights."""
+    hints = weights.hints
+    if hints.get("sizes_from_weights") and not config_file:
+        # Runs of run_pretraining.py keep the configuration of a generator in a folder of its own.
+        own = posixpath.join(directory_of(weights.path), "generator", ElectraConfig.file_name)
+        config_file = own if exists(own) else None
+    files = read_model_files(weights.path, hints, config_file)
+    beside, heads = files.config, hints.get("num_attention_heads")
+    if heads and (beside is None or (hints.get("sizes_from_weights") and not config_file)):
+        files.config = variable_names.config_of_shapes(weights.path, weights.shapes, heads, beside)
+    if files.config is None:
+        return weights, files
+    if beside is None:
+        files.config.hidden_act = hints.get("hidden_act", files.config.hidden_act)
+        _warn_once(
+            f"{files.directory} has no {files.config.file_name}: sizes are inferred from the weights, with {heads} "
+            f'attention heads; hidden_act is assumed to be "{files.config.hidden_act}", dropout to be 0.1.'
+        )
+    name = files.config_file or "The configuration inferred from the weights"
+    family = family_of_variables(weights.shapes)
+    if family.scope != files.config.model_type and any(map(is_encoder_variable, weights.shapes)):
+        raise ValueError(
+            f"{name} is that of a {files.config.title}, but {weights.path} has the variables of a "
+            f"{family.config_class.title}: they belong to two models."
+        )
+    variable_names.check_shapes(weights, files.config, name)
+    _warn_of_doubt(weights, files)
+    return weights, files
+
+
+def _warn_of_doubt(weights: Weights, files: ModelFiles) -> None:
+    if files.config_file and (doubt := files.config.doubt(files.config_file, weights.path)):
+        _warn_once(doubt)
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    """A warning about files, which a program may open several times."""
+    logging.warning("%s", text)
+
+
+def describe(
+    weights: Weights | None,
+    *,
+    bert_config_file: str | None,
+    vocab_file: str | None,
+    do_lower_case: bool | None,
+    strip_accents: bool | None,
+    allow_unknown: bool = False,
+) -> ModelFiles:
+    """Configuration, vocabulary and casing for a fine-tuning script, from its flags of these names.
+
+    Whatever is not given is read from the directory of the weights.
+
+    Args:
+      weights: of --init_checkpoint, or those that a run goes on from; None: it begins with random ones.
+
+    Raises:
+      ValueError: something is missing or does not match, or a flag contradicts the model's directory.
+    """
+    absent, files = "Give", ModelFiles("")
+    if weights is not None:
+        files = read_model_files(weights.path, weights.hints, bert_config_file, allow_unknown)
+        if files.config is None:
+            files = with_files(weights)[1]
+        absent = f"--init_checkpoint: {files.directory} has no %s: give"
+    elif bert_config_file:
+        config = read_config(bert_config_file, allow_unknown)
+        head = read_head(posixpath.dirname(bert_config_file), bert_config_file)
+        files = ModelFiles("", config, bert_config_file, head=head)
+    if files.config is None:
+        absent = absent.replace("%s", "configuration")
+        raise ValueError(f"{absent} --bert_config_file, or --init_checkpoint with a configuration beside it.")
+    family = family_of(files.config)
+    if weights is not None:
+        # Weights trained with causal attention are to be used with it, which their shapes don't show.
+        beside = bert_config_file and read_model_files(weights.path, weights.hints).config
+        if beside and beside.attention != files.config.attention:
+            raise ValueError(
+                f"--bert_config_file={bert_config_file} says attention={files.config.attention}, but the model at "
+                f"{weights.path} has {beside.attention} in the configuration beside it: leave --bert_config_file out."
+            )
+        _warn_of_doubt(weights, files)
+        if family.parts.get("generator") in weights and "discriminator" not in weights.parts:
+            _warn_once(
+                f"{weights.path} is the generator of an {files.config.title}: its authors fine-tuned the "
+                "discriminator, which is better at other tasks than guessing words."
+            )
+    check_other_vocabulary(vocab_file, files)
+    files.vocab_file = vocab_file or files.vocab_file
+    if not files.vocab_file:
+        absent, name = absent.replace("%s", "tokenizer"), family.tokenizer_class.vocab_name
+        raise ValueError(f"{absent} --vocab_file, or --init_checkpoint with a {name} or tokenizer.json beside it.")
+    beside_vocabulary = read_casing(directory_of(files.vocab_file))
+    files.casing = resolve_casing(do_lower_case, strip_accents, files.casing, beside_vocabulary)
+    return files
+
+
+# --- exports ----------------------------------------------------------------------------------------------------------
 
 
 def find_export(path: str) -> str | None:

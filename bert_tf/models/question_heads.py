@@ -16,7 +16,7 @@ import keras
 from keras import ops
 
 from bert_tf.models import directory as model_directory
-from bert_tf.models import kernels, pretrained
+from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import dropout, in_scope
 from bert_tf.models.head_config import HeadConfig
@@ -317,6 +317,6 @@ def from_pretrained(path: str, **arguments) -> keras.Model:
     Raises:
       FileNotFoundError, ValueError: see there.
     """
-    weights, files = pretrained.read_model(path)
+    weights, files = model_directory.read_model(path)
     family = model_directory.needed_config(files).model_type if head_in(weights) == "joint" else None
     return JOINT_CLASSES.get(family, BertForQuestionAnswering).from_pretrained(path, **arguments)

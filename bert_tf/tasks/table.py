@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Collection
 
 from bert_tf.models import directory as model_directory
-from bert_tf.models import open_weights, pretrained
+from bert_tf.models import open_weights
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.head_config import WITHOUT_BERT
 from bert_tf.system.checks import whole_number
@@ -163,7 +163,7 @@ def check_task(model_dir: str, task: str) -> ModelFiles:
     entry, architecture = TASKS[task], model_directory.read_model_files(model_dir).head.architecture
     if architecture in WITHOUT_BERT:
         raise ValueError(f"{model_dir} is a {architecture}, a model without BERT: use run_classifier.py --do_predict.")
-    weights, files = pretrained.read_model(model_dir)
+    weights, files = model_directory.read_model(model_dir)
     output_layer = entry.output_layer_in(weights)
     if output_layer and output_layer not in weights:
         others = [other for other in TASKS.values() if other.output_layer_in(weights) in weights]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from bert_tf.models import directory as model_directory
-from bert_tf.models import head_config, open_weights, pretrained
+from bert_tf.models import head_config, open_weights
 from bert_tf.models.config import BertConfig, check_frozen_layers
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import is_encoder_variable
@@ -273,7 +273,7 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
     if values.bert_config_file:
         with named_by("--bert_config_file"):
             model_directory.read_config(values.bert_config_file, values.allow_unknown_config_keys)
-    files = pretrained.describe(
+    files = model_directory.describe(
         weights if start is None else start,
         bert_config_file=values.bert_config_file,
         vocab_file=values.vocab_file,

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import card, encoder, initialize, open_weights, pretrained, saving, students, variable_names
+from bert_tf.models import card, encoder, initialize, open_weights, saving, students, variable_names
 from bert_tf.models import directory as model_directory
 from bert_tf.models.card import CardFacts
 from bert_tf.models.config import BertConfig
@@ -159,7 +159,7 @@ def _generator_in(path: str) -> ElectraConfig | None:
     """The configuration of the generator in weights; None if they have none beside a discriminator."""
     if "generator" not in open_weights.open_weights(path).parts:
         return None
-    return pretrained.read_model(path, part="generator")[1].config
+    return model_directory.read_model(path, part="generator")[1].config
 
 
 # --- distillation ----------------------------------------------------------------------------------------------------

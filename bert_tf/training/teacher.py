@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_tf.models import directory as model_directory
-from bert_tf.models import head_config, pretrained
+from bert_tf.models import head_config
 from bert_tf.models.directory import ModelFiles, check_model, read_head
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.system.declare import given, group, setting, value_of
@@ -200,15 +200,17 @@ def open_teacher(
       FileNotFoundError, OSError, ValueError: it is missing or damaged, has another vocabulary, can't take rows of this
         length, or is for another task; begins with its flag and says what differs.
     """
+    from bert_tf.models.pretrained import read_tokenizer
+
     with named_by(named[0]):
-        weights, files = pretrained.read_model(path)
+        weights, files = model_directory.read_model(path)
         config = model_directory.needed_config(files)
         output_layer = next((name for name in output_layers if name in weights), None)
         if not output_layer:
             raise ValueError(f"{path} has no output layer for this task ({output_layers[0]}): {needed}.")
         if architecture and files.head.architecture not in (None, architecture):
             raise ValueError(f"{path} is a {files.head.architecture}; this task has a {architecture}.")
-        if tokenizer and (difference := _difference(pretrained.read_tokenizer(path), tokenizer, named[1])):
+        if tokenizer and (difference := _difference(read_tokenizer(path), tokenizer, named[1])):
             raise ValueError(f"{path} does not read the {named[1]}'s rows: {difference}.")
         if max_seq_length > config.max_length:
             raise ValueError(f"{path} takes rows of at most {config.max_length} tokens, not {max_seq_length}.")

@@ -18,6 +18,7 @@ from helpers.outputs import TOLERANCE, assert_close
 from helpers.slow import slow
 
 from bert_tf.conversion import convert
+from bert_tf.models import directory as model_directory
 from bert_tf.models import open_weights, pretrained, task_models
 from bert_tf.models.families import ALBERT, AlbertConfig, family_of
 from bert_tf.models.question_heads import AlbertForQuestionAnswering
@@ -236,7 +237,7 @@ def test_a_configuration_of_another_version(released, tmp_path, caplog, config_f
 
 def described(weights, config_file):
     weights = open_weights.open_weights(weights)
-    return pretrained.describe(
+    return model_directory.describe(
         weights, bert_config_file=config_file, vocab_file="x", do_lower_case=None, strip_accents=None
     )
 

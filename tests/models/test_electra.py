@@ -13,6 +13,7 @@ from helpers.converted import equal_to_transformers
 from helpers.outputs import TOLERANCE, assert_close
 
 from bert_tf.conversion import convert
+from bert_tf.models import directory as model_directory
 from bert_tf.models import open_weights, pretrained, task_models
 from bert_tf.models.electra import ElectraDiscriminator
 from bert_tf.models.families import ElectraConfig
@@ -97,7 +98,7 @@ def test_sizes_without_a_configuration(released, caplog):
         assert config == ElectraConfig(260, width, 2, 1, inner, embedding_size=24, max_position_embeddings=40)
     assert "sizes are inferred from the weights, with 1 attention heads" in caplog.text
     flags = dict.fromkeys(("bert_config_file", "vocab_file", "do_lower_case", "strip_accents"))
-    assert pretrained.describe(open_weights.open_weights(str(released)), **flags).config.hidden_size == 32
+    assert model_directory.describe(open_weights.open_weights(str(released)), **flags).config.hidden_size == 32
     # A configuration beside the checkpoint is the discriminator's.
     ElectraConfig(260, 32, 2, 2, 128, embedding_size=24, hidden_dropout_prob=0.0, max_position_embeddings=40).save(
         str(released / "electra_config.json")
@@ -119,7 +120,7 @@ def test_tf1_and_hugging_face_both_ways(released, tmp_path, caplog, part):
         if format == "huggingface":
             assert len(equal_to_transformers(source)) == 2
     flags = {"bert_config_file": None, "vocab_file": None, "do_lower_case": None, "strip_accents": None}
-    pretrained.describe(open_weights.open_weights(str(tmp_path / "first")), **flags)
+    model_directory.describe(open_weights.open_weights(str(tmp_path / "first")), **flags)
     assert ("first/model.safetensors is the generator of an ELECTRA" in caplog.text) == (part == "generator")
     for file in ("model.safetensors", "config.json", "vocab.txt"):
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes(), file

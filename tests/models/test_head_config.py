@@ -10,6 +10,7 @@ from helpers.tiny import TINY_CONFIG
 
 from bert_tf.conversion import convert
 from bert_tf.models import baselines, pretrained
+from bert_tf.models import directory as model_directory
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import read_head, read_model_files
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
@@ -95,7 +96,7 @@ def test_a_given_configuration_speaks_first(tmp_path):
     assert read_model_files(one, config_file=other).head.labels == ("x", "y")
     assert read_model_files(one, config_file=str(plain)).head.labels == ("a", "b")
     flags = {"vocab_file": __file__, "do_lower_case": True, "strip_accents": None}
-    described = pretrained.describe(None, bert_config_file=other, **flags)
+    described = model_directory.describe(None, bert_config_file=other, **flags)
     assert described.head.labels == ("x", "y") and described.config == CONFIG
 
 

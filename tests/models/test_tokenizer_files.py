@@ -10,6 +10,7 @@ import tokenizers
 from helpers.odd_texts import odd_texts
 from helpers.paths import GOLDEN
 
+from bert_tf.models import directory as model_directory
 from bert_tf.models import pretrained, saving
 from bert_tf.models.directory import read_model_files, tokenizer_of
 from bert_tf.models.families import family_named
@@ -68,7 +69,7 @@ def test_every_form_is_read_and_written(tmp_path, form):
     assert isinstance(tokenizer, CLASSES.get(form, object))
     nothing = dict.fromkeys(("vocab_file", "do_lower_case", "strip_accents"))
     config_file = read_model_files(source).config_file
-    by_flag = pretrained.describe(
+    by_flag = model_directory.describe(
         None, **nothing | {"bert_config_file": config_file, "vocab_file": read_model_files(source).vocab_file}
     )
     described = read_model_files(source)

@@ -10,7 +10,8 @@ import tensorflow as tf
 from helpers.masking import CLS, SEP, rows_of, tokenizer_of
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf.models import kernels, open_weights, pretrained, task_models
+from bert_tf.models import directory as model_directory
+from bert_tf.models import kernels, open_weights, task_models
 from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.task_models import BertForQuestionAnswering, BertForSequenceClassification, BertModel
@@ -169,7 +170,7 @@ def test_another_attention_than_the_weights_learned_is_refused(tmp_path):
     given = {"vocab_file": "vocab.txt", "do_lower_case": True, "strip_accents": None}
     given |= {"bert_config_file": str(tmp_path / "both.json")}
     with pytest.raises(ValueError, match=r"both.json says attention=bidirectional, but the model at .* has causal"):
-        pretrained.describe(open_weights.open_weights(str(tmp_path / "model")), **given)
+        model_directory.describe(open_weights.open_weights(str(tmp_path / "model")), **given)
 
 
 # --- labels and loss -------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from absl import logging
 
 from bert_tf.conversion.surgery import OUTPUT_BIAS
 from bert_tf.models import directory as model_directory
-from bert_tf.models import open_weights, pretrained
+from bert_tf.models import open_weights
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import tokenizer_of
 from bert_tf.models.families import Family, family_of
@@ -106,7 +106,7 @@ def open_start(settings: DomainSettings) -> Start:
     """
     path = settings.init_checkpoint
     with named_by("--init_checkpoint"):
-        weights, files = pretrained.read_model(path)
+        weights, files = model_directory.read_model(path)
         config = model_directory.needed_config(files)
         family = family_of(config)
         if family.parts:

@@ -5,7 +5,8 @@ import itertools
 import os
 import posixpath
 
-from bert_tf.models import open_weights, pretrained
+from bert_tf.models import directory as model_directory
+from bert_tf.models import open_weights
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.variable_names import check_shapes
 from bert_tf.system.checks import check_no_web_address, check_not_empty, check_output_file
@@ -165,7 +166,7 @@ def describe_model(settings: FeatureSettings) -> tuple[Weights, ModelFiles, Toke
     """
     with named_by("--init_checkpoint"):
         weights = open_weights.open_weights(settings.init_checkpoint)
-    files = pretrained.describe(
+    files = model_directory.describe(
         weights, bert_config_file=settings.bert_config_file, vocab_file=settings.vocab_file,
         do_lower_case=settings.do_lower_case, strip_accents=settings.strip_accents,
         allow_unknown=settings.allow_unknown_config_keys,
