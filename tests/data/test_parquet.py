@@ -7,7 +7,7 @@ import json
 import pytest
 from helpers.parquet import parquet_of
 
-from bert_tf.data import parquet, row_formats
+from bert_tf.data import parquet, tables
 from bert_tf.data.tables import TableSettings, named_rows, read_rows
 from bert_tf.tasks.classification.data import check_examples, custom_task, read_examples
 from bert_tf.tasks.ner.data import Layout, check_beginning, read_conll
@@ -92,7 +92,7 @@ def test_rows_without_a_label_are_left_out_where_labels_are_named(path, caplog):
 
 
 def test_the_beginning_of_a_large_file_is_checked(path, monkeypatch):
-    monkeypatch.setattr(row_formats, "_CHECKED", 20)
+    monkeypatch.setattr(tables, "_CHECKED", 20)
     rows = [{"text": "a", "label": "xy"[number % 2]} for number in range(20)]
     path.write_bytes(parquet_of(rows))
     task = custom_task(str(path), None, None, text_a="text", label="label")

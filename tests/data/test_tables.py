@@ -2,8 +2,7 @@
 
 import pytest
 
-from bert_tf.data.row_formats import find_csv_delimiter
-from bert_tf.data.tables import TableSettings, field_of, named_rows, parse_csv_delimiter, read_rows
+from bert_tf.data.tables import TableSettings, field_of, find_csv_delimiter, named_rows, parse_csv_delimiter, read_rows
 
 NAMES = ("text", "label")
 

@@ -15,13 +15,11 @@ from bert_tf.data.tables import (
     TableSettings,
     all_examples,
     field_of,
-    maybe_header,
     named_rows,
     quoted,
     text_of,
-    warn_of_header,
 )
-from bert_tf.tasks.classification.label_checks import EqualTexts
+from bert_tf.tasks.classification.label_checks import EqualTexts, maybe_header, warn_of_header
 
 _CHANCE = 0.05  # that no first choice is right in any row; if it is less, labels are counted otherwise
 _INTEGER = re.compile(r"-?[0-9]+")

@@ -19,12 +19,10 @@ from bert_tf.data.tables import (
     TableSettings,
     beginning,
     field_of,
-    maybe_header,
     other_delimiter,
     quoted,
     read_rows,
     text_of,
-    warn_of_header,
 )
 from bert_tf.system import checks
 from bert_tf.system.messages import did_you_mean, named_by
@@ -262,10 +260,10 @@ def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
             continue
         cells = {"text_a": text_a, "text_b": text_b, "label": label}
         cells = {name: cells[name] for name, column in zip(cells, columns, strict=False) if column is not None}
-        with maybe_header(is_first, cells):
+        with label_checks.maybe_header(is_first, cells):
             label = None if columns[2] is None else _label(task, label, path, line)
         if is_first and label is None:
-            warn_of_header(path, line, cells)
+            label_checks.warn_of_header(path, line, cells)
         is_first = False
         second = None if text_b is None else text_of(text_b, path, line, columns[1])
         texts = (text_of(text_a, path, line, columns[0]), second)

@@ -1,16 +1,23 @@
 """Labels of a training file that are hardly what its author means: headers, ids, scores, spellings; class weights."""
 
 import collections
+import contextlib
 import difflib
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from absl import logging
 
-from bert_tf.data.tables import NAMES_OF_LABELS, is_name_of_text
 from bert_tf.system.declare import setting
 from bert_tf.system.messages import is_first, some
+
+# What columns are usually called; in the first row of a file without header they are hardly examples.
+_NAMES_OF_TEXTS = {
+    "anchor", "content", "context", "document", "query", "question", "review", "sent1", "sentence", "sentence1", "text",
+    "text_a", "title",
+}  # fmt: skip
+_NAMES_OF_LABELS = {"category", "class", "gold_label", "label", "labels", "score", "sentiment", "target"}
 
 # What to do with a label that is none of the known ones; whether there is a training file.
 ADVICE_OF_UNKNOWN = {
@@ -96,7 +103,7 @@ def _check_first_row(path: str, first, counts: collections.Counter) -> None:
         f"name the columns by it: --text_a={first.text_a} --label={first.label}"
     )
     differs = all(map(is_number, others)) and not is_number(first.label)
-    if differs or first.label.casefold() in NAMES_OF_LABELS or is_name_of_text(first.text_a):
+    if differs or first.label.casefold() in _NAMES_OF_LABELS or _is_name_of_text(first.text_a):
         raise ValueError(message)
     if all(counts[label] > 1 for label in others):
         logging.warning("%s", message)
@@ -211,6 +218,43 @@ def is_number(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
+
+
+# --- headers that are read as rows ------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def maybe_header(is_first: bool, cells: Mapping[str, object]) -> Iterator[None]:
+    """Says, in an error about the first row of a file whose columns are given by number, that it may be a header.
+
+    Args:
+      is_first: whether the row is that. cells: flag -> the row's cell in the column that the flag names.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if not is_first:
+            raise
+        raise ValueError(f"{str(error).removesuffix('.')}; {_named_by_header(cells)}") from None
+
+
+def _named_by_header(cells: Mapping[str, object]) -> str:
+    return "if it is a header, name the columns by it: " + " ".join(f"--{name}={cell}" for name, cell in cells.items())
+
+
+def warn_of_header(path: str, line: int, cells: Mapping[str, object]) -> None:
+    """Warns of a first row, read as an example since columns are given by number, that is probably a header.
+
+    Args:
+      cells: see `maybe_header`.
+    """
+    if _is_name_of_text(cells.get("text_a", cells.get("context"))):
+        logging.warning("%s, line %d is read as an example; %s.", path, line, _named_by_header(cells))
+
+
+def _is_name_of_text(cell) -> bool:
+    """Whether a cell is what a column of texts is usually called."""
+    return isinstance(cell, str) and cell.casefold() in _NAMES_OF_TEXTS
 
 
 # --- --class_weights --------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from absl import logging
 
-from bert_tf.data.row_formats import has_names, rows_at_beginning
+from bert_tf.data.tables import has_names, rows_at_beginning
 from bert_tf.system.messages import is_first, some
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import UTF_8, read_text_lines

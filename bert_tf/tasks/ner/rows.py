@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from bert_tf.data.row_formats import quoted, raw_rows
+from bert_tf.data.tables import quoted, raw_rows
 
 
 def lines_of_rows(path: str, word_column: int, tag_column: int, encoding: str) -> Iterator[str]:

@@ -16,12 +16,11 @@ from bert_tf.data.tables import (
     TableSettings,
     all_examples,
     field_of,
-    maybe_header,
     named_rows,
     quoted,
     text_of,
-    warn_of_header,
 )
+from bert_tf.tasks.classification.label_checks import maybe_header, warn_of_header
 
 # Columns that say whether, or how well, two texts belong together.
 _JUDGEMENTS = {

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from bert_tf.data.row_formats import kind_of, raw_rows, rows_at_beginning
-from bert_tf.data.tables import field_of, text_of
+from bert_tf.data.tables import field_of, kind_of, raw_rows, rows_at_beginning, text_of
 from bert_tf.system.text_files import UTF_8, parse_json, read_json, read_text_lines
 
 # What the original splits a context at. Other spaces (no-break, ideographic) are part of a word.
