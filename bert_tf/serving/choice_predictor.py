@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bert_tf.models.heads import softmax
 from bert_tf.models.task_models import BertForMultipleChoice
 from bert_tf.serving.predictor import Answerer
 from bert_tf.system.checks import list_of
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.choice.encode import encode_examples
-from bert_tf.tasks.predictions import softmax
 
 
 class ChoicePredictor(Answerer):

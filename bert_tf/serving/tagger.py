@@ -6,6 +6,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
+from bert_tf.models.heads import softmax
 from bert_tf.serving.predictor import Answerer
 from bert_tf.system.checks import list_of
 from bert_tf.tasks.ner import data as ner_data
@@ -14,7 +15,6 @@ from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.tasks.ner import tagging
 from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.ner.tags import standard_tags
-from bert_tf.tasks.predictions import softmax
 from bert_tf.text import tokenizer_files
 from bert_tf.text.characters import split_words
 

@@ -282,7 +282,7 @@ def test_the_cache_folder(server, tmp_path, monkeypatch):
 
 
 def test_names_that_are_none(fetch):
-    with pytest.raises(ValueError, match="'uncased_L-4_H-256' is not .* Similar names: uncased_L-4_H-256_A-4, "):
+    with pytest.raises(ValueError, match="'uncased_L-4_H-256' is not .* Similar names: uncased_L-4_H-256_A-4"):
         fetch("uncased_L-4_H-256")
     for name in ("bert-base", "BERT_Base"):
         with pytest.raises(

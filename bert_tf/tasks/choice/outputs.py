@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_tf.data.token_rows import GroupedRows
+from bert_tf.models.heads import softmax
 from bert_tf.system.storage import write_text_file
-from bert_tf.tasks import predictions
+from bert_tf.tasks import outcome
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.classification import outputs as classification_outputs
 from bert_tf.tasks.classification.data import Task
-from bert_tf.tasks.predictions import softmax
 
 
 def evaluate(rows: GroupedRows, logits: np.ndarray, batch_size: int) -> dict[str, float]:
@@ -34,7 +34,7 @@ def write_confusion_matrix(output_dir: str, rows: GroupedRows, logits: np.ndarra
 def write_predictions(
     output_dir: str, examples: Sequence[ChoiceExample], logits: np.ndarray, as_csv: bool = False
 ) -> list[str]:
-    """Writes predictions.jsonl (see `predictions.write`) and test_results.tsv; returns their paths.
+    """Writes predictions.jsonl (see `outcome.write_predictions`) and test_results.tsv; returns their paths.
 
     The first has for each example its number `guid`, the number of the chosen one from 0, its text, the probabilities
     of all choices, and the `label` if there is one. The second has the probabilities, as run_classifier.py writes them.
@@ -51,5 +51,5 @@ def write_predictions(
         lines.append("\t".join(str(value) for value in row) + "\n")
     table = posixpath.join(output_dir, "test_results.tsv")
     write_text_file(table, "".join(lines))
-    first, *others = predictions.write(output_dir, "", examples, described, as_csv)
+    first, *others = outcome.write_predictions(output_dir, "", examples, described, as_csv)
     return [first, table, *others]

@@ -10,12 +10,11 @@ import numpy as np
 from absl import logging
 
 from bert_tf.data.token_rows import WindowRows
+from bert_tf.models.heads import softmax
 from bert_tf.system.messages import warn_once
 from bert_tf.system.storage import write_text_file
-from bert_tf.tasks import predictions
 from bert_tf.tasks.classification.data import InputExample, Task
 from bert_tf.tasks.classification.encode import EncodedExamples
-from bert_tf.tasks.predictions import softmax
 from bert_tf.text.tokenizer import Tokenizer
 
 
@@ -157,7 +156,7 @@ def log_examples(examples: Sequence[InputExample], encoded: EncodedExamples, tok
 def write_predictions(
     output_dir: str, name: str, task: Task, examples: Sequence[InputExample], logits: np.ndarray, as_csv: bool = False
 ) -> None:
-    """Writes test_results<name>.tsv as the original does, and predictions<name>.jsonl; see `predictions.write`.
+    """Writes test_results<name>.tsv as the original does, and predictions<name>.jsonl; see `outcome.write_predictions`.
 
     The first has one line an example, the probabilities in the order of the labels (of a regression the number). The
     second has `guid`, the chosen columns of its row, and what `describe_predictions` gives.
@@ -166,7 +165,9 @@ def write_predictions(
     table = "".join("\t".join(str(np.float32(value)) for value in row) + "\n" for row in values)
     write_text_file(posixpath.join(output_dir, f"test_results{name}.tsv"), table)
     described = describe_predictions(task, logits)
-    paths = predictions.write(output_dir, name, examples, described, as_csv)
+    from bert_tf.tasks.outcome import write_predictions as write  # serving writes none
+
+    paths = write(output_dir, name, examples, described, as_csv)
     logging.info(
         "Wrote %d predictions to %s; in test_results%s.tsv their bare numbers.",
         len(examples), " and ".join(paths), name,

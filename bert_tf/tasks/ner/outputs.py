@@ -15,6 +15,7 @@ import numpy as np
 from bert_tf.data import token_rows
 from bert_tf.models import baselines, task_models
 from bert_tf.models.config import BertConfig
+from bert_tf.models.heads import softmax
 from bert_tf.system.storage import write_text_file
 from bert_tf.tasks.classification.label_checks import warn_of_spellings
 from bert_tf.tasks.ner import data as ner_data
@@ -23,7 +24,6 @@ from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.ner.data import ConllFile, Layout, Sentence
 from bert_tf.tasks.ner.encode import WordRows
 from bert_tf.tasks.ner.tagging import TaggingSettings
-from bert_tf.tasks.predictions import softmax
 from bert_tf.tasks.table import TASKS
 
 Tags = Sequence[Sequence[str]]  # sentences of tags

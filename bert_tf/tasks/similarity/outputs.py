@@ -12,7 +12,7 @@ import numpy as np
 from bert_tf.data.token_rows import GroupedRows
 from bert_tf.models.layers import normalized
 from bert_tf.system.storage import write_text_file
-from bert_tf.tasks import predictions
+from bert_tf.tasks import outcome
 from bert_tf.tasks.similarity.data import SimilarityExample
 
 RANKS = (1, 5, 10)
@@ -83,7 +83,7 @@ def evaluate(rows: GroupedRows, vectors: np.ndarray) -> dict[str, float]:
 def write_predictions(
     output_dir: str, examples: Sequence[SimilarityExample], vectors: np.ndarray, as_csv: bool = False
 ) -> list[str]:
-    """Writes predictions.jsonl (see `predictions.write`) and test_results.tsv; returns their paths.
+    """Writes predictions.jsonl (see `outcome.write_predictions`) and test_results.tsv; returns their paths.
 
     The first has for each example its number `guid`, the `cosine` of its first two texts, and the `score`, from 0 to 1,
     if there is one. The second has the cosines alone.
@@ -95,7 +95,7 @@ def write_predictions(
     ]
     table = posixpath.join(output_dir, "test_results.tsv")
     write_text_file(table, "".join(f"{cosine}\n" for cosine in cosines))
-    return [*predictions.write(output_dir, "", examples, described, as_csv), table]
+    return [*outcome.write_predictions(output_dir, "", examples, described, as_csv), table]
 
 
 def write_picture(output_dir: str, scores: np.ndarray, vectors: np.ndarray, results: dict) -> None:
