@@ -39,17 +39,11 @@ def cases_of(folder) -> tuple[dict, dict]:
     refused = {
         "another teacher": ({**smoothed, "teacher": folder / "other", "output_dir": folder / "out" / "whole"},
                             "out/whole holds a run with --teacher=*bert; this one is with --teacher=*other."),
-        "no head": ({**student, "teacher": folder / "headless"},
-                    "--teacher: *headless has no output layer for this task (cls/predictions/output_bias): a teacher "
-                    "of a pre-training run needs a masked-LM head."),
         "discriminator": ({**student, "teacher": folder / "electra"}, "a masked-LM head, as in *electra/generator."),
-        "another vocabulary": ({**own, "teacher": folder / "roberta"}, "--teacher: *roberta does not read the student"),
         "no BERT": ({**student, "teacher": folder / "roberta", "student_family": "distilbert"},
                     "--student_family=distilbert needs a BERT as teacher, not a RoBERTa."),
         "width": ({**own, "bert_config_file": folder / "narrow" / "distilbert_config.json"},
                   "--teacher has hidden_size 32, the student 16: they must agree (--alpha_cos=0 compares no vectors)."),
-        "two starts": ({**student, "init_checkpoint": folder / "bert"}, "--student_layers: the student starts from"),
-        "optimizer": ({**student, "init_with_optimizer": True}, "leave out --init_with_optimizer"),
         "no start": (flags, "Give --bert_config_file, or --init_checkpoint*, or --student_layers for a"),
         "objective": ({**student, "objective": "ltr"}, "--teacher is for --objective=mlm, not for --objective=ltr."),
         "next sentence": ({**student, "nsp": True}, "--nsp: a student predicts no next sentence; leave it out."),
@@ -73,7 +67,6 @@ def ran(tmp_path_factory):
     for family in ("bert", "albert", "roberta"):
         save_model(folder / family, family, BertForMaskedLM)
     save_model(folder / "other", "bert", BertForMaskedLM, seed=8)
-    save_model(folder / "headless", "bert", BertForSequenceClassification)
     save_model(folder / "electra", "electra", BertForSequenceClassification)
     save_model(folder / "electra" / "generator", "electra", BertForMaskedLM)
     config = BertForMaskedLM.from_pretrained(save_model(folder / "distilbert", "distilbert", BertForMaskedLM)).config

@@ -96,11 +96,6 @@ def test_heads_that_do_not_fit(tmp_path):
     train = {**shared, "do_train": True, "train_file": tmp_path / "data.json", "output_dir": tmp_path / "out"}
     used = {**shared, "do_predict": True, "predict_file": tmp_path / "data.json", "init_checkpoint": theirs}
     refused = {
-        "of another family": (
-            {**train, "init_checkpoint": bert, "question_head": "joint"},
-            "--question_head=joint: only ELECTRA and ALBERT have this head, BERT has not.",
-        ),
-        "beam": ({**train, "init_checkpoint": bert, "beam_size": 3}, "--beam_size is for --question_head=joint."),
         "lstm": (
             {**train, "init_checkpoint": bert, "question_head": "joint", "lstm_on_top": True},
             "--lstm_on_top is for --question_head=independent.",

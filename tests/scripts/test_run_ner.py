@@ -123,7 +123,6 @@ def cases_of(folder) -> tuple[dict, dict]:
                      "repair_tags": True},
     }  # fmt: skip
     refused = {
-        "no test file": ({**training, "do_predict": True}, "--do_predict needs --test_file"),
         "lstm without features": ({**training, "lstm_size": 8},
                                   "--lstm_size is for the feature-based way: give --features"),
         "wrong scheme": ({**training, "tag_scheme": "iob2"}, "--train_file: *train.conll*fits --tag_scheme=iob1."),

@@ -4,14 +4,12 @@ import gzip
 import json
 import random
 import re
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import early_mistakes, warm
-from helpers.paths import ROOT, TESTS
-from helpers.script_cases import arguments_of, assert_refused, results_of, run_and_refuse
+from helpers.paths import TESTS
+from helpers.script_cases import assert_refused, results_of, run_and_refuse
 from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import QuestionAnswerer
@@ -56,7 +54,6 @@ def folder(tmp_path_factory):
     write_questions(folder / "train1.json", 24, 2, version_2=False, broken=(3, 4))
     write_questions(folder / "further1.json", 8, 3, version_2=False)
     write_questions(folder / "dev1.json", 11, 4, version_2=False)
-    (folder / "no.json").write_text('{"data": [{"title": "t"}]}')
     golden = TESTS / "golden"
     for name in ("uncased_L-12_H-768_A-12", "damaged"):
         (folder / name).mkdir()
@@ -110,8 +107,6 @@ def cases_of(folder) -> tuple[dict, dict]:
                       "answer_from": "offsets"},
     }  # fmt: skip
     refused = {
-        "no predict file": ({**predict, "predict_file": ""}, "--do_predict needs --predict_file"),
-        "no dev file": ({**training, "dev_file": None}, "--do_eval needs --dev_file"),
         "casing": (
             {
                 **original, "predict_file": files["v1.1"], "do_lower_case": False,
@@ -119,12 +114,10 @@ def cases_of(folder) -> tuple[dict, dict]:
             },
             "do_lower_case=False contradicts*uncased_L-12_H-768_A-12",
         ),
-        "no model": ({**predict, "init_checkpoint": None}, "--output_dir*no checkpoint*--init_checkpoint"),
         "words with spaces": (
             {**first, "init_checkpoint": folder / "spaced" / "encoder", "answer_from": "words"},
             "--answer_from=words splits contexts at spaces*--answer_from=offsets",
         ),
-        "random layer": ({**predict, "init_checkpoint": folder / "encoder"}, "/encoder*no output layer*--do_train"),
         "damaged settings": ({**predict, "init_checkpoint": folder / "damaged"},
                              "--init_checkpoint: *question_answering.json"),
     }  # fmt: skip
@@ -294,22 +287,6 @@ def test_windows_are_cached_where_they_should_be(ran):
 def test_what_cannot_be_done_is_refused_in_one_line(ran):
     out, outcomes, _, messages = ran
     assert_refused(out, outcomes, messages)
-
-
-def test_wrong_flags_are_answered_at_once(folder, tmp_path):
-    """Also as a user sees it: one line, no traceback."""
-    flags = ("doc_stride=0", "max_answer_length=0", "n_best_size=0", "answer_from=letters")
-    given = ["--do_predict", "--predict_file=x", f"--output_dir={tmp_path}/out"]
-    found = early_mistakes.outcomes("run_squad", [[*given, f"--{flag}"] for flag in flags])
-    for flag, (outcome, heavy) in zip(flags, found, strict=True):
-        assert f"--{flag}" in outcome and ("must be" in outcome or "should be" in outcome) and not heavy
-    values = {"do_train": True, "train_file": folder / "no.json", "init_checkpoint": folder / "encoder"}
-    arguments = [sys.executable, str(ROOT / "run_squad.py"), *arguments_of({**values, "output_dir": tmp_path / "out"})]
-    result = warm.run(arguments, capture_output=True, text=True, check=False)
-    assert result.returncode == 1 and "Traceback" not in result.stderr
-    last = result.stderr.splitlines()[-1]
-    assert last.startswith("run_squad.py: error: ") and 'no.json: data[0] has no "paragraphs"' in last
-    assert not (tmp_path / "out").exists()
 
 
 # --- logits of windows, without a model

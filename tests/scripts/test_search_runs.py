@@ -1,14 +1,11 @@
 """Runs of --search: each combination in its own folder, not trained again, the best one kept."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
 from helpers.scenarios import fine_tuning_flags
-from helpers.script_cases import assert_refused, results_of, run_and_refuse, run_cases, weights_of
-
-from bert_tf.training import run_directory
+from helpers.script_cases import results_of, run_and_refuse, run_cases, weights_of
 
 GRID = "learning_rate=1e-3,3e-3;train_batch_size=16"
 FOLDERS = [f"search-learning_rate={rate}-train_batch_size=16" for rate in ("0.001", "0.003")]
@@ -16,22 +13,16 @@ FOLDERS = [f"search-learning_rate={rate}-train_batch_size=16" for rate in ("0.00
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """The folder of the output directories, flags without a search, outcomes and stderr by case, messages."""
+    """The folder of the output directories, flags without a search, outcomes and stderr by case."""
     folder = tmp_path_factory.mktemp("search")
     out = folder / "out"
     flags = fine_tuning_flags("run_classifier", folder, output_dir=None, train_batch_size=None, learning_rate=None)
     searched = {**flags, "search": GRID}
-    refused = {
-        "in a run": ({**searched, "output_dir": out / "grid" / FOLDERS[0]},
-                     "--output_dir=*grid/search-*holds a run of its own: choose another one for --search."),
-        "no step": ({**flags, "search": "train_batch_size=8,64"},
-                    "32 training examples, --train_batch_size=64 and --num_train_epochs=1.0 give less than one"),
-    }  # fmt: skip
-    return out, flags, *run_and_refuse("run_classifier", out, {"grid": searched}, refused)
+    return out, flags, *run_and_refuse("run_classifier", out, {"grid": searched}, {})[:2]
 
 
 def test_each_combination_is_a_run_and_the_best_is_kept(ran):
-    out, _, _, logs, _ = ran
+    out, _, _, logs = ran
     assert "Combination 2 of 2: learning_rate=0.003, train_batch_size=16." in logs["grid"]
     grid = out / "grid"
     names = {str(path.relative_to(grid)) for path in grid.rglob("*")}
@@ -45,11 +36,6 @@ def test_each_combination_is_a_run_and_the_best_is_kept(ran):
         assert (grid / name).read_bytes() == (grid / best / name).read_bytes()
     assert "It is one of 2 combinations of settings that were tried." in (grid / "best_model" / "README.md").read_text()
     assert f"Best model: {grid}/best_model (step " in logs["grid"]
-
-
-def test_refused(ran):
-    out, _, outcomes, _, messages = ran
-    assert_refused(out, outcomes, messages)
 
 
 @pytest.mark.slow
@@ -84,10 +70,3 @@ def test_the_negatives_follow_the_batch_of_each_combination(tmp_path):
         settings = json.loads((out / f"search-train_batch_size={size}" / "run.json").read_text())
         assert settings["negatives_batch_size"] == settings["train_batch_size"] == size
     assert (out / "best_model" / "1_Pooling" / "config.json").exists()
-
-
-def test_every_file_is_removed_again(ran, tmp_path):
-    shutil.copytree(ran[0] / "grid", tmp_path / "grid")
-    run_directory.check_removable(str(tmp_path / "grid"), {})
-    run_directory.remove_run(str(tmp_path / "grid"))
-    assert [path.name for path in (tmp_path / "grid").iterdir()] == []

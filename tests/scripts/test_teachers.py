@@ -58,12 +58,6 @@ def cases_of(script, folder) -> tuple[dict, dict]:
         "another teacher": ({**done["whole"], "teacher": save_teacher(folder / "other", script, seed=6),
                              "output_dir": out / "whole"},
                             "out/whole holds a run with --teacher=*teacher; this one is with --teacher=*other."),
-        "a teacher now": ({**taught, "output_dir": out / "without"}, "a run without --teacher; this one is with --"),
-        "no student": ({**taught, "init_checkpoint": None},
-                       "--teacher: there is no student. Give --student_layers for one made of the teacher's layers"),
-        "not trained": ({**taught, "teacher": folder / "encoder"}, "--teacher: *encoder has no output layer for this"),
-        "vocabulary": ({**taught, "teacher": save_teacher(folder / "words", script, vocab=[*PIECES[:-1], "new"])},
-                       "words does not read the student's rows: its token 99 is 'new', the student's 'w92'."),
         "size": ({**taught, "teacher": save_teacher(folder / "few", script, vocab=PIECES[:-1])},
                  "few does not read the student's rows: its vocabulary has 99 tokens, the student's 100."),
         "length": ({**taught, "teacher": save_teacher(folder / "short", script, max_length=23)},
@@ -85,12 +79,8 @@ def cases_of(script, folder) -> tuple[dict, dict]:
                       "teacher": save_teacher(folder / "regression", script, **kind)}  # fmt: skip
         baseline = {"init_checkpoint": None, "learning_rate": None, "model": "bilstm"}
         done |= {"regression": regression, "no BERT": {**taught, **baseline, "vocab_file": folder / "vocab.txt"}}
-        several = save_teacher(folder / "several", script, labels=None, num_labels=3)
         refused |= {
             "no classes": ({**regression, "distillation_temperature": 3}, "--distillation_temperature is for cl"),
-            "outputs": ({**taught, "teacher": several}, "several has 3 outputs, the student 2."),
-            "another task": ({**taught, "teacher": save_teacher(folder / "choices", "run_swag")},
-                             "choices is a BertForMultipleChoice; this task has a BertForSequenceClassification."),
         }  # fmt: skip
     return done, refused
 

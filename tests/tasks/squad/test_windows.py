@@ -100,39 +100,6 @@ def decoded(path):
         yield {name: list(feature.int64_list.value) for name, feature in features.items()}
 
 
-@pytest.mark.parametrize("version", ["v1.1", "v2.0"])
-def test_training_records_in_the_order_of_the_original(golden, english, tmp_path, version):
-    """The original shuffles the questions, then makes windows: the golden features, by question in that order."""
-    folder = golden / "squad"
-    examples = read_squad_examples([str(folder / f"train-{version}.json")], True, version == "v2.0").examples
-    order = list(range(len(examples)))
-    random.Random(12345).shuffle(order)
-    assert order != sorted(order)
-    with gzip.open(folder / f"features-train-{version}-S64.jsonl.gz", "rt", encoding="utf-8") as lines:
-        features = [json.loads(line) for line in lines]
-    expected = [feature for number in order for feature in features if feature["example_index"] == number]
-
-    settings = WindowSettings(*SQUAD_SIZES["S64"])
-    windows = build_windows(examples, english, settings, True).of_examples(order)
-    write_records(str(tmp_path / "train.tf_record"), windows, 64)
-    records = list(decoded(tmp_path / "train.tf_record"))
-    assert len(records) == len(expected) == COUNTS[f"train-{version}-S64"]
-    for number, (record, feature) in enumerate(zip(records, expected, strict=True)):
-        assert record == {
-            "unique_ids": [1_000_000_000 + number],
-            "input_ids": feature["input_ids"],
-            "input_mask": feature["input_mask"],
-            "segment_ids": feature["segment_ids"],
-            "start_positions": [feature["start_position"]],
-            "end_positions": [feature["end_position"]],
-            "is_impossible": [int(feature["is_impossible"])],
-        }
-    assert [sum(record["is_impossible"][0] for record in records) > 0] == [version == "v2.0"]
-    # The same as shuffling the questions themselves.
-    assert_windows_equal(windows, build_windows([examples[number] for number in order], english, settings, True))
-    assert [path.name for path in tmp_path.iterdir()] == ["train.tf_record"]
-
-
 def test_prediction_records_have_no_labels(small, tmp_path):
     windows = build_windows([example()], small, WindowSettings(12, 3, 4), False)
     assert windows.labels == {}
