@@ -287,7 +287,9 @@ def test_squad_features_equal_the_originals(golden, english, mode, version):
         assert vars(feature) == {**record, "is_impossible": bool(record["is_impossible"])}
 
 
-@pytest.mark.parametrize("name", ["v1.1-S64", "v1.1-S64-nbest5-len8", "v2.0-S64", "v2.0-S64-nbest16-len8"])
+@pytest.mark.parametrize(
+    "name", ["v1.1-S64", "v1.1-S64-nbest5-len8", "v2.0-S64", "v2.0-S64-nbest10-len8", "v2.0-S64-nbest16-len8"]
+)
 def test_squad_answers_equal_the_originals(golden, english, tmp_path, name):
     folder, (version, size) = golden / "squad", name.split("-")[:2]
     settings = json.loads((folder / f"output-{name}" / "settings.json").read_text())

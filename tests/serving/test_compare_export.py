@@ -26,13 +26,3 @@ def test_labels_in_another_order(tmp_path, model, monkeypatch):
     compared = compare_export.compare(str(tmp_path / "other"), model, str(tmp_path / "check.tsv"))
     assert compared.model == compared.export == {"accuracy": 1.0}
     assert compared.same == 1.0 and compared.largest_difference < 1e-5
-
-
-def test_a_label_that_the_model_does_not_know(tmp_path, model):
-    (tmp_path / "check.tsv").write_text("a text\tDown\nanother\tsideways\n")
-    with pytest.raises(
-        ValueError, match=r"check.tsv, line 2: the model has no label 'sideways'; it has \['up', 'down'\]"
-    ):
-        compare_export.refuse_unfit(str(tmp_path / "check.tsv"), model, "classification")
-    with pytest.raises(FileNotFoundError, match="--check_file=nowhere does not exist"):
-        compare_export.refuse_unfit("nowhere", model, "classification")

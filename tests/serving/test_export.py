@@ -15,6 +15,7 @@ from absl import logging
 from helpers import warm
 from helpers.exports import VOCAB, load_no_graphs, save
 from helpers.paths import ROOT
+from helpers.script_cases import run_cases
 from helpers.slow import slow
 
 from bert_tf.models import directory as model_directory
@@ -351,47 +352,35 @@ def test_the_script(classifier, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "task", "text_pairs", "message"),
+    ("content", "task", "message"),
     [
-        ("one\tbad\n", "classification", True, "has lines of one text; an export with --text_pairs takes two"),
-        ("one\tbad\ntwo\tgreat\n", "classification", False, "line 2: the model has no label 'great'"),
-        ("one\n", "classification", False, "line 1: expected text, perhaps a second text, and label"),
-        ("", "classification", False, "has no line"),
-        ("one\tbad\n", "encoder", False, "is for classification, regression, squad and ner, not for encoder"),
-        ("[1, 2]", "squad", False, "check.txt"),
-        ("Ada\n", "ner", False, "has no column of tags"),
+        ("one\tbad\ntwo\tgreat\n", "classification", "line 2: the model has no label 'great'"),
+        ("", "classification", "has no line"),
+        ("[1, 2]", "squad", "check.txt"),
+        ("Ada\n", "ner", "has no column of tags"),
     ],
 )
-def test_a_file_that_does_not_fit_is_refused_before_the_export(
-    classifier, tmp_path, content, task, text_pairs, message
-):
+def test_a_file_that_does_not_fit_is_refused_before_the_export(classifier, tmp_path, content, task, message):
     check_file = tmp_path / "check.txt"
     check_file.write_text(content)
     with pytest.raises(ValueError, match=message):
-        compare_export.refuse_unfit(str(check_file), classifier, task, text_pairs)
+        compare_export.refuse_unfit(str(check_file), classifier, task)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--text_pairs", "--check_file=dev.tsv"], "takes two"),
-        (["--format=tflite", "--version=7"], "--version is for --format=saved_model, not for tflite"),
-        (["--top_k=3"], "--top_k is for masked_lm; --model_dir={model} is for classification."),
-        (
-            ["--export_dir={model}"],
-            "--export_dir={model} is in the folder of --model_dir, {model}: choose another one.",
-        ),
-        (["--export_dir={model}/serving"], "--export_dir={model}/serving is in the folder of --model_dir, "),
-    ],
-)
-def test_the_script_publishes_nothing_if_flags_are_wrong(classifier, tmp_path, flags, message):
-    (tmp_path / "dev.tsv").write_text("one text\tbad\n")
-    script = [sys.executable, str(ROOT / "export_saved_model.py")]
-    command = [*script, f"--model_dir={classifier}", f"--export_dir={tmp_path}/out"]
-    command += [flag.replace("{model}", classifier) for flag in flags]
-    result = warm.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert result.returncode != 0
-    assert message.replace("{model}", classifier) in result.stderr.splitlines()[-1]
+def test_the_script_publishes_nothing_if_flags_are_wrong(classifier, tmp_path):
+    inside = f"is in the folder of --model_dir, {classifier}: choose another one."
+    refused = {
+        "--version is for --format=saved_model, not for tflite": {"format": "tflite", "version": 7},
+        f"--top_k is for masked_lm; --model_dir={classifier} is for classification.": {"top_k": 3},
+        f"--export_dir={classifier} {inside}": {"export_dir": classifier},
+        f"--export_dir={classifier}/serving {inside}": {"export_dir": f"{classifier}/serving"},
+    }
+    cases = {
+        message: {"model_dir": classifier, "export_dir": tmp_path / "out", **own} for message, own in refused.items()
+    }
+    outcomes, _ = run_cases("export_saved_model", cases)
+    for message, outcome in outcomes.items():
+        assert outcome.partition(": ")[2].startswith(message), outcome
     assert not (tmp_path / "out").exists()
 
 

@@ -94,9 +94,9 @@ def test_an_index_is_checked_before_anything_else(tmp_path):
     assert checkpoints.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-1"
 
 
-@pytest.mark.parametrize("seed", [0, *slow(*range(1, 10))])
+@pytest.mark.parametrize("seed", [0, *slow(1)])
 def test_no_flipped_bit_is_silent(seed, tmp_path):
-    """15 of each file, so 150 of each over all seeds."""
+    """15 of each file."""
     save_steps(tmp_path / "whole", 1)
     whole, draws = read_all(f"{tmp_path}/whole/model.ckpt-1"), np.random.default_rng(seed)
     for suffix in ("index", "data-00000-of-00001"):
@@ -194,10 +194,7 @@ def stopped(tmp_path_factory):
     slow(  # in small: above
         ("model.ckpt-3.data-00000-of-00001", "flipped", "/model.ckpt-3 is damaged; going on from "),
         ("model.ckpt-3.index", "zeroed", "/model.ckpt-3 is damaged; going on from "),
-        ("checkpoint", "zeroed", "/model.ckpt-3 is the newest one left"),
         ("run.json", "zeroed", "run.json, line 1: a zero byte at byte offset 0"),
-        ("bert_config.json", "zeroed", "bert_config.json, line 1, column 1: not JSON"),
-        ("train_log.jsonl", "zeroed", ""),
     ),
 )
 def test_the_same_command_ends_with_the_same_bits(name, damage, line, stopped, tmp_path):

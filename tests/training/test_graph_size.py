@@ -42,11 +42,3 @@ def test_a_layer_more_takes_few_operations():
     assert 0 < sum(more.values()) < _MOST_OPERATIONS_PER_LAYER, more
     # For each of 16 variables: it and its two moments are read and written in the update, and it is read forward.
     assert (more["ReadVariableOp"], more["AssignVariableOp"]) == (4 * 16, 3 * 16)
-
-
-@pytest.mark.slow  # in small: test_task_models.py, test_fit_traces_a_step_once_per_replica
-def test_one_trace_for_any_number_of_steps():
-    step, iterator = make_step(1), batches()
-    for count in (1, 3, 2):
-        assert step(iterator, tf.constant(count))["steps"] == count
-    assert step.experimental_get_tracing_count() == 1

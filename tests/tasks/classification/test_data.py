@@ -79,10 +79,9 @@ def write_rows(path, header, rows, bom="", newline="\r\n"):
 
 
 @pytest.mark.parametrize("name", GLUE_LAYOUTS)
-@pytest.mark.parametrize("bom", ["", "\ufeff"])
-def test_official_layouts(tmp_path, name, bom):
+def test_official_layouts(tmp_path, name):
     for file, (header, rows) in GLUE_LAYOUTS[name].items():
-        write_rows(tmp_path / file, header, rows, bom if header else "")
+        write_rows(tmp_path / file, header, rows, "\ufeff" if header else "")
     task = glue.find_task(name)
     splits = {"train": task.train, **task.dev, **task.test}
     examples = {

@@ -41,33 +41,6 @@ def golden_case(folder, questions, name, tokenizer):
     return data.examples, windows, starts, ends, PredictionSettings(**settings)
 
 
-def bytes_of(path) -> bytes:
-    packed = path.with_name(path.name + ".gz")
-    return gzip.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes()
-
-
-def assert_files_equal(folder, questions, name, tokenizer, output):
-    examples, windows, starts, ends, settings = golden_case(folder, questions, name, tokenizer)
-    predictions = list(predict_answers(examples, windows, SpanScores(starts, ends), tokenizer, settings))
-    write_predictions(str(output), [example.qas_id for example in examples], predictions)
-    names = {"predictions.json", "nbest_predictions.json"} | ({"null_odds.json"} if "v2.0" in name else set())
-    assert {path.name for path in output.iterdir()} == names
-    for file in names:
-        assert (output / file).read_bytes() == bytes_of(folder / name / file), file
-
-
-@pytest.mark.parametrize(
-    "name", ["v1.1-S64", "v1.1-S64-nbest5-len8", "v2.0-S64", "v2.0-S64-nbest10-len8", "v2.0-S64-nbest16-len8"]
-)
-def test_files_equal_the_original(golden, english, tmp_path, name):
-    assert_files_equal(golden / "squad", golden / "squad", f"output-{name}", english, tmp_path)
-
-
-@pytest.mark.parametrize("name", ["v1.1-S384", "v1.1-S384-nbest5-len8", "v2.0-S384", "v2.0-S384-nbest16-len8"])
-def test_files_of_usual_size_equal_the_original(shared, golden, english, tmp_path, name):
-    assert_files_equal(shared / "golden" / "squad", golden / "squad", f"output-{name}", english, tmp_path)
-
-
 def test_where_the_original_crashed(shared, golden, english):
     folder, name = shared / "golden" / "squad", "output-v2.0-S384-nbest10-len8"
     assert json.loads((folder / name / "crash.json").read_text())["exception"] == "AttributeError"

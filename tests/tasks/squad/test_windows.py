@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import dataclasses
-import gzip
 import json
 import logging as python_logging
 import random
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.slow import slow
-from helpers.squad import SQUAD_SIZES
 from helpers.word_tokenizer import WordTokenizer
 
 from bert_tf.data.token_rows import document_spans
@@ -51,47 +49,6 @@ def assert_windows_equal(one, other):
             assert second is None
         else:
             np.testing.assert_array_equal(first, second, err_msg=field.name)
-
-
-def assert_equal_to_original(folder, name, tokenizer, golden_folder):
-    """name: mode-version-size. All attributes of all features."""
-    mode, version, size = name.split("-")
-    length, stride, query = SQUAD_SIZES[size]
-    path = golden_folder / f"{mode}-{version}.json"
-    data = read_squad_examples([str(path)], mode == "train", version == "v2.0")
-    windows = build_windows(data.examples, tokenizer, WindowSettings(length, stride, query), mode == "train")
-    with gzip.open(folder / f"features-{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
-        expected = [json.loads(line) for line in lines]
-    assert len(expected) == len(windows)
-    batch = windows.batch(np.arange(len(windows)), length)
-    found = describe_windows(windows, tokenizer, range(len(windows)))
-    for row, (record, description) in enumerate(zip(expected, found, strict=True)):
-        for key in ("input_ids", "input_mask", "segment_ids"):
-            assert batch[key][row].tolist() == record.pop(key), (row, key)
-        assert description.pop("input_ids") == batch["input_ids"][row, : windows.lengths[row]].tolist()
-        for key in ("token_to_orig_map", "token_is_max_context"):
-            record[key] = {int(place): value for place, value in record[key].items()}
-        if mode == "predict":
-            assert not record["is_impossible"] and not description["is_impossible"]  # null there, False here
-            del record["is_impossible"], description["is_impossible"]
-        assert description == record, row
-    return len(expected)
-
-
-COUNTS = {
-    "predict-v1.1-S384": 54, "predict-v1.1-S64": 330, "predict-v2.0-S384": 56, "predict-v2.0-S64": 329,
-    "train-v1.1-S384": 57, "train-v1.1-S64": 346, "train-v2.0-S384": 58, "train-v2.0-S64": 343,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", [name for name in COUNTS if name.endswith("S64")])
-def test_features_equal_the_original(golden, english, name):
-    assert assert_equal_to_original(golden / "squad", name, english, golden / "squad") == COUNTS[name]
-
-
-@pytest.mark.parametrize("name", [name for name in COUNTS if name.endswith("S384")])
-def test_features_of_usual_size_equal_the_original(shared, golden, english, name):
-    assert assert_equal_to_original(shared / "golden" / "squad", name, english, golden / "squad") == COUNTS[name]
 
 
 def decoded(path):
