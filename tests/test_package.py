@@ -73,32 +73,14 @@ def test_help_has_a_line_for_every_name():
         assert not line.endswith(".") and len(line) < 80
 
 
-def run(script, *arguments):
-    return warm.run([sys.executable, str(ROOT / f"{script}.py"), *arguments], capture_output=True, text=True)
-
-
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_help_explains_every_flag(script):
-    result = run(script, "--help")
-    text = result.stdout + result.stderr
-    assert "Traceback" not in text
-    assert "--" in text
-    assert "(default" in text
-    if script == "run_pretraining":  # the flags that all training scripts share
-        assert "--gradient_accumulation_steps" in text
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_missing_and_unknown_flags(script):
-    result = run(script)
+def test_missing_flags(script):
+    result = warm.run([sys.executable, str(ROOT / f"{script}.py")], capture_output=True, text=True)
     assert result.returncode == 1
     (line,) = result.stderr.strip().splitlines()
     assert line.startswith(f"{script}.py: error: give --") and line.endswith("; --help lists all flags.")
     trains = script.startswith("run_") and script != "run_domain"
     assert ("--output_dir" in line, "one or more of --do_train" in line) == (script.startswith("run_"), trains)
-    result = run(script, "--inputfile=x")
-    assert result.returncode == 1
-    assert "there is no flag --inputfile; " in result.stderr
 
 
 @pytest.mark.parametrize(

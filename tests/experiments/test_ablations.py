@@ -1,15 +1,12 @@
 """The grid of the paper's ablations: its cells, their commands, resuming after any end, and the tables."""
 
 import json
-import os
 import pathlib
-import signal
 import sys
 import textwrap
 
 import pytest
 from helpers import warm
-from helpers.events import wait_until
 
 from bert_tf.system import script_runs
 from bert_tf.system.script_runs import Run
@@ -18,16 +15,13 @@ from experiments.ablation_grid import Pretraining, Settings
 
 # Replacements of the scripts: they take no time, and count their starts.
 SCRIPT = """
-import os, signal, sys
+import os, sys
 flags = dict(part.lstrip("-").split("=", 1) for part in sys.argv[1:])
 with open(os.path.join(os.path.dirname(__file__), "starts"), "a") as file:
     file.write(os.path.basename(__file__) + " " + flags.get("output_dir", "") + chr(10))
 if os.environ.get("FAIL_IN", "nowhere") in flags.get("output_dir", ""):
     print("the last words")
     sys.exit(3)
-if os.environ.get("HANG_IN", "nowhere") in flags.get("output_dir", ""):
-    open(os.path.join(os.path.dirname(__file__), "hangs"), "w").write(str(os.getpid()))
-    signal.pause()
 if "output_dir" in flags:
     os.makedirs(flags["output_dir"], exist_ok=True)
     kind = "next_token" if flags.get("objective") == "ltr" else "masked_lm"
@@ -218,25 +212,6 @@ def test_a_grid_is_run_once_and_goes_on(scripts, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"has results for other flags \(pretraining-.*now --num_train_steps=60"):
         script_runs.do_runs(other, chosen.output_dir)
     assert starts(scripts) == []
-
-
-def test_a_signal_ends_the_script_too(scripts, tmp_path):
-    program = f"""
-        import pathlib
-        from bert_tf.system import script_runs
-        script_runs.SCRIPTS = pathlib.Path({str(scripts)!r})
-        run = script_runs.Run("hanging", "run_pretraining.py", {{"output_dir": {str(tmp_path / "hang")!r}}})
-        script_runs.do_runs([run], {str(tmp_path)!r})
-    """
-    environment = os.environ | {"HANG_IN": "hang"}
-    process = warm.Popen([sys.executable, "-c", textwrap.dedent(program)], env=environment)
-    wait_until(lambda: (scripts / "hangs").exists() and (scripts / "hangs").read_text(), process)
-    child = int((scripts / "hangs").read_text())
-    process.send_signal(signal.SIGTERM)
-    assert process.wait() == 143
-    with pytest.raises(ProcessLookupError):
-        os.kill(child, 0)
-    assert not (tmp_path / "results" / "hanging.json").exists()
 
 
 def test_seeds_become_a_mean_with_its_standard_error(tmp_path):

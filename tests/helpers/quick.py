@@ -22,3 +22,12 @@ def apply() -> None:
         import tensorflow as tf
 
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+def draw_nothing() -> None:
+    """Leaves pictures of scripts empty, likewise; what is drawn is looked at in training/test_plots.py."""
+    if _VARIABLE in os.environ:
+        from matplotlib.figure import Figure
+
+        save = Figure.savefig
+        Figure.savefig = lambda _, file, **options: save(Figure((1, 1)), file, format=options.get("format"))

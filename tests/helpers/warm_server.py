@@ -131,6 +131,7 @@ if __name__ == "__main__":
     atexit.register(leave)  # the first one registered is called last
     import_everything()
     quick.apply()
+    quick.draw_nothing()
     gc.collect()
     gc.freeze()  # what the children share stays shared
     REQUEST = serve(socket.socket(fileno=int(sys.argv[1])))

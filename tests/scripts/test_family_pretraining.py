@@ -1,11 +1,9 @@
 """run_pretraining.py with other families than BERT: two starts, metrics of their own, flags that do not fit."""
 
-import shutil
-
 import numpy as np
 import pytest
 from helpers.scenarios import SCENARIOS
-from helpers.script_cases import assert_in_order, results_of, run_cases
+from helpers.script_cases import results_of, run_cases
 
 from bert_tf import BertForMaskedLM, BertForSequenceClassification, fill_mask, read_tokenizer
 
@@ -43,24 +41,3 @@ def test_a_run_of_two_starts(family, tmp_path):
         assert "next_sentence_loss" not in results
         model, tokenizer = BertForMaskedLM.from_pretrained(str(tmp_path / "out")), read_tokenizer(str(tmp_path / "out"))
         assert len(fill_mask(model, tokenizer, ["The <mask> of the story."])[0][0]) == 5
-
-
-@pytest.mark.slow
-def test_flags_that_do_not_fit_a_roberta(tmp_path):
-    script, flags = SCENARIOS["pretraining of RoBERTa"](tmp_path)
-    masked = {"mask_rule": "roberta", "do_whole_word_mask": False}
-    refused = {
-        "nsp": ({"nsp": True}, "--nsp needs a model with a pooler"),
-        "smooth": ({**masked, "mask_smoothing": 0.7}, "both say which tokens are predicted: give one"),
-        "long": (
-            {"bert_size": "roberta_base", "bert_config_file": "", "max_seq_length": 513},
-            "more than the 512 tokens that max_position_embeddings=514 of --bert_size=roberta_base allows",
-        ),
-        "electra": ({**masked, "objective": "electra"}, "--mask_rule is not for --objective=electra"),
-    }  # fmt: skip
-    shutil.rmtree(tmp_path / "out", ignore_errors=True)
-    outcomes, _ = run_cases(script, {name: {**flags, **given} for name, (given, _) in refused.items()})
-    for name, (_, message) in refused.items():
-        assert_in_order(f"ValueError: *{message}", outcomes[name])
-        assert "\n" not in outcomes[name].strip()
-    assert not list((tmp_path / "out").glob("model.ckpt*"))

@@ -57,7 +57,8 @@ def cases_of(folder) -> tuple[dict, dict]:
     return first, {
         "again": {**whole, "log_every_steps": 7},
         "predicted": predict,
-        "overwritten": {**overwrite, "learning_rate": 1e-3, "keep_checkpoint_max": 1, "output_dir": out / "seeds"},
+        "overwritten": {**without(overwrite, "do_eval", "dev_file"), "learning_rate": 1e-3, "keep_checkpoint_max": 1,
+                        "output_dir": out / "seeds"},
         "adapters": {**lora, "keep_checkpoint_max": 1},
         "unfinished": {**evaluate, "output_dir": out / "adapters"},
         # --- refused
@@ -205,7 +206,6 @@ def test_overwriting_starts_anew_and_removes_nothing_else(ran):
     assert after["seeds"]["notes.txt"] == b"mine"
     assert not [name for name in after["seeds"] if name.startswith("seed")]
     assert json.loads(after["seeds"]["run.json"])["learning_rate"] == 1e-3 and "LoRA" not in logs["overwritten"]
-    assert results_of(out / "seeds")["global_step"] == 4
     assert any("adam_m" in name for name in weights_of(out / "seeds" / "model.ckpt-4"))  # --keep_checkpoint_max
 
 

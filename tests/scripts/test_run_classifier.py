@@ -101,7 +101,7 @@ def cases_of(folder) -> tuple[dict, dict]:
         "labelled": {**entailment, "task_name": "XNLI", "language": "ko", "data_dir": folder / "xnli"},
         "patience": {**patient, "use_best_model": True},
         "patience again": patient,
-        "several": {**train, **several, "multi_label": True, "do_eval": True, "do_predict": True},
+        "several": {**train, **several, "multi_label": True, "do_eval": True},
         "several predicted": {
             **predict, "multi_label": True, "test_file": several["test_file"], "output_dir": out / "several",
         },
@@ -109,7 +109,7 @@ def cases_of(folder) -> tuple[dict, dict]:
         "markers": {
             **short, "task_name": "custom", "text_a": "text", "label": "label", "do_train": True, "do_predict": True,
             "init_checkpoint": folder / "marked" / "encoder", "train_file": folder / "marked" / "train.tsv",
-            "test_file": folder / "marked" / "test.tsv", "num_train_epochs": 8, "learning_rate": 3e-3,
+            "test_file": folder / "marked" / "test.tsv", "num_train_epochs": 1, "learning_rate": 3e-3,
         },
         "from the best model": {**predict, "init_checkpoint": out / "patience" / "best_model"},
         "no dev file": {**rte, "num_train_epochs": 1},
@@ -117,17 +117,12 @@ def cases_of(folder) -> tuple[dict, dict]:
     }  # fmt: skip
     refused = {
         "nothing to do": ({**train, "do_train": False}, "--do_train*--do_eval*--do_predict"),
-        "nothing to predict with": ({**predict, "vocab_file": folder / "vocab.txt"},
-                                    "--output_dir*no checkpoint*--init_checkpoint"),
-        "no data_dir": ({**encoder, **short, "task_name": "rte", "do_train": True}, "--task_name=rte*--data_dir"),
         "no text": ({**encoder, **short, "task_name": "custom", "do_train": True}, "--text_a"),
         "no label": ({**train, "label": None}, "--label"),
         "classes of numbers": ({**train, "regression": True, "labels": "a,b"}, "--regression*--labels"),
         "no dev": ({**rte, "do_eval": True}, "rte/dev.tsv"),
         "no dev for patience": ({**rte, "early_stopping_patience": 1}, "--early_stopping_patience*dev set"),
         "no training set": ({**rte, "task_name": "ax", "data_dir": folder}, "--do_train*ax has no train set"),
-        "seeds without training": ({**predict, "num_seeds": 2, "output_dir": out / "patience"},
-                                   "--num_seeds is for training: give --do_train"),
         "no best model": ({**predict, "use_best_model": True, "output_dir": out / "markers"},
                           "--use_best_model*markers/best_model"),
         "batch": ({**train, "train_batch_size": 9, "gradient_accumulation_steps": 2},

@@ -26,7 +26,7 @@ def cases_of(folder) -> tuple[dict, dict, dict]:
     out = folder / "out"
     short = fine_tuning_flags(
         "run_classifier", folder, max_seq_length=LENGTH, train_batch_size=16, num_train_epochs=16, output_dir=None,
-        eval_every_steps=32,
+        eval_every_steps=64,
     )  # fmt: skip
     BertForSequenceClassification.from_pretrained(
         str(folder / "encoder"), num_labels=2, lstm_on_top=True

@@ -84,7 +84,7 @@ def write_characters(path, count, seed):
 
 
 SHORT = {
-    "max_seq_length": 32, "train_batch_size": 8, "predict_batch_size": 4, "learning_rate": 3e-3, "seed": 3,
+    "max_seq_length": 32, "train_batch_size": 8, "predict_batch_size": 4, "learning_rate": 4e-3, "seed": 3,
     "deterministic": True, "num_virtual_cpus": 2,
 }  # fmt: skip
 
@@ -94,8 +94,8 @@ def cases_of(folder) -> tuple[dict, dict]:
     out, iob1 = folder / "out", {"tag_scheme": "iob1"}
     training = {
         **SHORT, **iob1, "init_checkpoint": folder / "encoder", "do_train": True, "do_eval": True,
-        "num_train_epochs": 12, "train_file": folder / "train.conll", "dev_file": folder / "dev.conll",
-        "eval_every_steps": 48,
+        "num_train_epochs": 8, "train_file": folder / "train.conll", "dev_file": folder / "dev.conll",
+        "eval_every_steps": 32,
     }  # fmt: skip
     best = {"init_checkpoint": out / "trained" / "best_model"}
     test = {"test_file": folder / "test.conll", "word_column": 1, "tag_column": 0, "tag_scheme": "bioes"}
@@ -155,9 +155,9 @@ def test_a_run_learns(ran):
     results = results_of(out / "trained")
     names = {"eval_precision", "eval_recall", "eval_f1", "eval_accuracy", "eval_loss", "global_step"}
     assert set(results) == names
-    assert results["eval_f1"] >= 0.95 and results["eval_loss"] < 0.1 and results["global_step"] == 12 * 96 // 8
+    assert results["eval_f1"] >= 0.95 and results["eval_loss"] < 0.1 and results["global_step"] == 8 * 96 // 8
     evaluations = lines_of(out / "trained" / "evaluations.jsonl")
-    assert [values["step"] for values in evaluations] == [48, 96, 144]
+    assert [values["step"] for values in evaluations] == [32, 64, 96]
     best = json.loads((out / "trained" / "best_model" / "eval_results.json").read_text())
     assert best["eval_f1"] == max(values["eval_f1"] for values in evaluations)
     head = json.loads((out / "trained" / "head_config.json").read_text())

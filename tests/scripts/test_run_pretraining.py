@@ -183,6 +183,7 @@ WRONG = {
         ({"bert_size": "tiny"}, "--bert_size=tiny and --bert_config_file="),
         ({"bert_size": "huge", "bert_config_file": None}, "--bert_size=huge is not one of tiny, "),
         ({"vocab_file": "none"}, "--vocab_file=none: there is no such file."),
+        ({"mask_rule": "roberta", "mask_smoothing": 0.7}, "both say which tokens are predicted: give one"),
         ({"mask_rate": 0.5}, "--mask_rate=0.5, --random_rate=0.1, --keep_rate=0.1 must add up"),
         ({"objective": "ltr", "mask_rate": 1.0, "random_rate": 0.0, "keep_rate": 0.0}, "--mask_rate is"),
     ],

@@ -7,6 +7,8 @@ import pytest
 from helpers.scenarios import fine_tuning_flags
 from helpers.script_cases import results_of, run_and_refuse, run_cases, weights_of
 
+pytestmark = pytest.mark.slow  # in small: tasks/test_script.py, training/test_search.py
+
 GRID = "learning_rate=1e-3,3e-3;train_batch_size=16"
 FOLDERS = [f"search-learning_rate={rate}-train_batch_size=16" for rate in ("0.001", "0.003")]
 
@@ -38,7 +40,6 @@ def test_each_combination_is_a_run_and_the_best_is_kept(ran):
     assert f"Best model: {grid}/best_model (step " in logs["grid"]
 
 
-@pytest.mark.slow
 def test_a_combination_is_the_run_that_its_settings_alone_make_and_is_not_trained_again(ran):
     out, flags, *_ = ran
     before = {path: path.read_bytes() for path in (out / "grid").rglob("*") if path.is_file()}
@@ -59,7 +60,6 @@ def test_a_combination_is_the_run_that_its_settings_alone_make_and_is_not_traine
     assert [one["settings"]["learning_rate"] for one in content["combinations"]] == [1e-3, 3e-3, 5e-3]
 
 
-@pytest.mark.slow
 def test_the_negatives_follow_the_batch_of_each_combination(tmp_path):
     out = tmp_path / "out"
     flags = fine_tuning_flags("run_similarity", tmp_path, search="train_batch_size=8,16", train_batch_size=None,

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import warm
+from helpers.early_mistakes import refusals
 from helpers.exports import save
 from helpers.local_server import serving
 from helpers.paths import ROOT
@@ -115,10 +116,11 @@ def test_errors_are_the_servers_words(grpc_server, rest_server):
 
 def test_the_script(rest_server, tmp_path):
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    script = [sys.executable, str(ROOT / "serve_client.py"), f"--server={rest_server}", "--rest", "--model=reviews"]
+    usual = [f"--server={rest_server}", "--rest", "--model=reviews"]
 
     def run(*flags):
-        return subprocess.run([*script, *flags], capture_output=True, text=True, cwd=tmp_path)
+        command = [sys.executable, str(ROOT / "serve_client.py"), *usual, *flags]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
 
     result = run("--input_file=texts.jsonl", "--batch_size=2")
     assert result.returncode == 0, result.stderr
@@ -129,15 +131,15 @@ def test_the_script(rest_server, tmp_path):
     one = run("--input=text=One text.")
     assert json.loads(one.stdout)["label"] == answers[0]["label"]
     np.testing.assert_allclose(json.loads(one.stdout)["probabilities"], answers[0]["probabilities"], atol=1e-6)
-    for flags, message in (
-        (("--input=text",), "--input=text: expected name=value"),
-        ((), "Give --input (once for each input of the signature) or --input_file"),
-        (("--input=text=a", "--version=2"), "versions/2:predict: Servable not found"),
+    refused = {
+        "--input=text: expected name=value": ["--input=text"],
+        "Give --input (once for each input of the signature) or --input_file": [],
+        "versions/2:predict: Servable not found": ["--input=text=a", "--version=2"],
+    }
+    for message, line in zip(
+        refused, refusals("serve_client", [[*usual, *own] for own in refused.values()]), strict=True
     ):
-        refused = run(*flags)
-        assert refused.returncode == 1
-        assert message in refused.stderr
-        assert refused.stderr.count("\n") == 1
+        assert message in line
 
 
 # --- servers that answer anything -------------------------------------------------------------------------------------
@@ -204,32 +206,28 @@ def run_client(*flags):
     return result.returncode, result.stdout, lines
 
 
-@pytest.mark.parametrize("model", ODD_ANSWERS)
-def test_odd_answers_end_in_one_line(odd_server, model):
-    # Only the servers that drip are to be cut off by the clock, however busy the machine is.
-    timeout = 0.5 if "dripping" in model else 600
-    flags = ("--rest", "--input=text=a", f"--timeout={timeout}", "--max_answer_mb=1")
-    code, output, (line,) = run_client(f"--server={odd_server}", f"--model={model}", *flags)
-    assert code == 1 and not output
-    assert line.startswith("serve_client.py: error: ") and line.isprintable()
-    assert ODD_ANSWERS[model][1] in line
+def test_odd_answers_end_in_one_line(odd_server):
+    commands = []
+    for model in ODD_ANSWERS:
+        # Only the servers that drip are to be cut off by the clock, however busy the machine is.
+        timeout = 0.5 if "dripping" in model else 600
+        flags = ["--rest", "--input=text=a", f"--timeout={timeout}", "--max_answer_mb=1"]
+        commands.append([f"--server={odd_server}", f"--model={model}", *flags])
+    for line, (_, message) in zip(refusals("serve_client", commands), ODD_ANSWERS.values(), strict=True):
+        assert message in line and line.isprintable()
 
 
-@pytest.mark.parametrize(
-    ("server", "message"),
-    [
-        ("http://h:8501", " is an address of REST: give --rest, or host:8500 for gRPC"),
-        ("http://h:8501/v1/models/x", " has a path: give h:8501, and the model by --model"),
-        ("h:8501/x", " has a path: give h:8501, and the model by --model"),
-        ("ftp://h:1", " must be host:port, or with --rest begin with http:// or https://"),
-        ("h:99999", ": 99999 is no port; the last one is 65535"),
-        ("h", " has no port: h:8500 for gRPC, :8501 for REST"),
-    ],
-)
-def test_what_is_no_server_is_refused_at_once(server, message):
-    code, output, (line,) = run_client(f"--server={server}", "--model=m", "--input=text=a")
-    assert code == 1 and not output
-    assert line == f"serve_client.py: error: --server={server}{message}"
+def test_what_is_no_server_is_refused_at_once():
+    messages = {
+        "http://h:8501": " is an address of REST: give --rest, or host:8500 for gRPC",
+        "http://h:8501/v1/models/x": " has a path: give h:8501, and the model by --model",
+        "h:8501/x": " has a path: give h:8501, and the model by --model",
+        "ftp://h:1": " must be host:port, or with --rest begin with http:// or https://",
+        "h:99999": ": 99999 is no port; the last one is 65535",
+        "h": " has no port: h:8500 for gRPC, :8501 for REST",
+    }
+    found = refusals("serve_client", [[f"--server={server}", "--model=m", "--input=text=a"] for server in messages])
+    assert found == [f"--server={server}{message}" for server, message in messages.items()]
 
 
 def test_a_port_of_rest_that_is_asked_by_grpc(odd_server):
@@ -248,7 +246,6 @@ def test_names_are_quoted_and_control_characters_are_not_printed(odd_server):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("[" * 100_000, "line 1: not JSON: nested too deeply"),
         ('{"text": "a"}\n{"text": }', "line 2, column 10: not JSON"),
         ('{"text": null}', "input text is neither strings nor numbers"),
         ('{"text": [1]}\n{"text": [1, 2]}', "input text: setting an array element"),

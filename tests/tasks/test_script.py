@@ -1,5 +1,6 @@
 """The fine-tuning run as a notebook calls it, and the tasks it knows."""
 
+import dataclasses
 import importlib
 import json
 import os
@@ -124,6 +125,34 @@ def test_each_weight_is_saved_once_at_the_end_and_a_kill_there_loses_nothing(pla
     weights = [path for path in synced if re.search(r"\.data-|\.safetensors", path)]
     assert [os.path.basename(path) for path in weights] == ["model.data-00000-of-00001", "bert_model.safetensors"]
     assert len([path for path in synced if path.endswith(".writing")]) == 1  # what goes with the best model, together
+
+
+def test_combinations_and_seeds_are_runs_in_folders_of_their_own(folder, tmp_path, monkeypatch):
+    """What is left of them: scripts/test_search_runs.py."""
+    made = []
+
+    class Run:
+        def __init__(self, _, run, *others):
+            self.run = run
+            made.append((os.path.relpath(run.output_dir, tmp_path), run.seed, run.learning_rate, run.train_batch_size))
+
+        def execute(self):
+            place = pathlib.Path(self.run.output_dir)
+            (place / "best_model").mkdir(parents=True)
+            (place / "eval_results.txt").write_text(place.name)
+            score = self.run.learning_rate + self.run.seed
+            return {"eval_accuracy": score, "eval_macro_f1": score, "eval_loss": 1.0, "global_step": 4}
+
+    monkeypatch.setattr(script, "_Run", Run)
+    monkeypatch.setattr(script.outcome, "tell", lambda *_: None)
+    task, run = counting_run(folder, tmp_path, 1)
+    search = {"search": "learning_rate=1e-3,3e-3;train_batch_size=4", "train_batch_size": 32}
+    results = script.fine_tune(task, dataclasses.replace(run, **search, num_seeds=2, seed=5))
+    folders = [f"search-learning_rate={rate}-train_batch_size=4" for rate in ("0.001", "0.003")]
+    rates = dict(zip(folders, (1e-3, 3e-3), strict=True))
+    assert made == [(f"{name}/seed-{seed}", seed, rates[name], 4) for name in folders for seed in (5, 6)]
+    assert results["eval_accuracy"] == 6.003 and (tmp_path / "eval_results.txt").read_text() == "seed-6"
+    assert json.loads((tmp_path / "search.json").read_text())["best"]["learning_rate"] == 3e-3
 
 
 TASK_OF = {
