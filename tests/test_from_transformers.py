@@ -6,6 +6,7 @@ The updates are those of plain gradient descent on both sides, which shows every
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from helpers.pages import blocks
 from helpers.paths import GOLDEN
 
@@ -30,6 +31,14 @@ def program_of(number, folder):
     exec(before.replace('"bert-base-uncased"', repr(folder)), found)
     rate = after.split("optimizers.Adam(")[1].split(")")[0]
     return found, lambda: exec(after.replace(f"Adam({rate})", f"SGD({RATE})"), found)
+
+
+@pytest.fixture(autouse=True)
+def run_eagerly():
+    """Two steps of a tiny model take less than their graph."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
 
 
 @pytest.fixture

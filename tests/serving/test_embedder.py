@@ -50,11 +50,11 @@ def plainly(model_dir, pooling, length=None, lower=False) -> np.ndarray:
     return np.array(vectors)
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
-def test_vectors_are_those_of_one_text_at_a_time(model_dir, pooling):
-    embedder = Embedder(model_dir, pooling=pooling, batch_size=4)
+def test_vectors_are_those_of_one_text_at_a_time(model_dir):
+    """The other ways of pooling are below."""
+    embedder = Embedder(model_dir, pooling="mean", batch_size=4)
     assert embedder.max_seq_length == 64 and embedder.size == 32
-    found, expected = embedder.encode(TEXTS), plainly(model_dir, pooling)
+    found, expected = embedder.encode(TEXTS), plainly(model_dir, "mean")
     assert found.dtype == np.float32 and found.shape == (len(TEXTS), 32)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     np.testing.assert_allclose(embedder(TEXTS[0]), expected[0], atol=1e-5)

@@ -371,6 +371,7 @@ def test_the_script_publishes_nothing_if_flags_are_wrong(classifier, tmp_path):
     inside = f"is in the folder of --model_dir, {classifier}: choose another one."
     refused = {
         "--version is for --format=saved_model, not for tflite": {"format": "tflite", "version": 7},
+        "--dtype is for --format=saved_model, not for onnx": {"format": "onnx", "dtype": "bfloat16"},
         f"--top_k is for masked_lm; --model_dir={classifier} is for classification.": {"top_k": 3},
         f"--export_dir={classifier} {inside}": {"export_dir": classifier},
         f"--export_dir={classifier}/serving {inside}": {"export_dir": f"{classifier}/serving"},

@@ -29,7 +29,7 @@ def model_of(pooling, stride, most):
     return model
 
 
-@pytest.mark.parametrize(("stride", "most"), [(3, 4), (6, 100), (1, 2)])
+@pytest.mark.parametrize(("stride", "most"), [(3, 4), (1, 2)])
 def test_the_windows_are_those_of_the_scripts(small, stride, most):
     served = ServedWindowClassifier(model_of("mean", stride, most), small, 8, ["no", "yes"], None)
     for texts in (random_texts(30, 40), ["", "a b"], ["a b c d e f g"], ["a b c d e f"]):

@@ -3,13 +3,12 @@
 import json
 import os
 import random
-import subprocess
 import sys
 
 import pytest
+from helpers import warm
 from helpers.events import wait_until
 from helpers.locks import leave_lock, living, lock_content
-from helpers.paths import ROOT
 from helpers.remote import PLACE, add_file_system
 
 from bert_tf.system import run_lock, storage
@@ -45,7 +44,7 @@ def test_a_killed_owner_loses_it_at_once(tmp_path):
         "from bert_tf.system import run_lock\n"
         f"with run_lock.held({str(tmp_path / 'run.lock')!r}, '', []): os.kill(os.getpid(), 9)\n"
     )
-    subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+    warm.run([sys.executable, "-c", program])
     killed = content_of(tmp_path)
     assert killed["pid"] != os.getpid()
     run_lock.check_free(str(tmp_path / "run.lock"), "--output_dir")

@@ -73,7 +73,7 @@ def _write_number(folder: str, number: int, taken_over: bool) -> None:
 def test_tasks_of_a_run_that_lost_its_place_write_nothing(num_workers, tmp_path):
     lock = str(tmp_path / "run.lock")
     with run_lock.held(lock, "--output_dir", [f"{tmp_path}/"]):
-        dict(workers.run_tasks(_write_number, [(str(tmp_path), 0, False)], num_workers, lambda _: None))
+        dict(workers.run_tasks(_write_number, [(str(tmp_path), 0, False)], 1, lambda _: None))
         with pytest.raises(run_lock.LockedError, match=r"--output_dir: this run has lost .* taken over by process 1"):
             dict(workers.run_tasks(_write_number, [(str(tmp_path), 1, True)], num_workers, lambda _: None))
     assert sorted(os.listdir(tmp_path)) == ["0", "run.lock"]

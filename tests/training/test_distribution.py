@@ -199,7 +199,7 @@ def test_a_tpu_strategy_switches_the_fused_forms_off(monkeypatch):
     def build(strategy):
         with strategy.scope():
             model = BertForNextSentencePrediction(BertConfig.from_dict(ONE_LAYER))
-            model.compile(bert_tf.create_optimizer("adamw", 1e-3, 10, 1))
+            model.compile(bert_tf.create_optimizer("adamw", 1e-3, 10, 1), run_eagerly=True)
         return model
 
     used = []

@@ -11,8 +11,6 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
 from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.models.families import ElectraConfig
-from bert_tf.models.objectives import MaskedLanguageModelObjective
-from bert_tf.models.students import as_distilbert
 from bert_tf.training import loop
 
 BATCH, LENGTH, PREDICTIONS = 8, 32, 8
@@ -55,10 +53,8 @@ def electra():
 
 
 CASES = {
-    "masked_lm": lambda: (masked_lm(), MaskedLanguageModelObjective),
     "taught": taught,
     "of_masks": lambda: taught(restrict_ce_to_mask=True, alpha_mse=0.01),
-    "distilbert": lambda: taught(as_distilbert(CONFIG)),
     "electra": electra,
 }
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.slow import slow
-from helpers.tiny import TINY_CONFIG
+from helpers.tiny import ONE_LAYER
 from sklearn import metrics as sklearn_metrics
 
 from bert_tf.data import token_rows
@@ -186,7 +186,7 @@ def test_predictions_lose_no_example_and_keep_their_order(replicas):
         devices = [f"CPU:{number}" for number in range(replicas)]
         strategy = tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
     with strategy.scope():
-        model = BertForSequenceClassification(BertConfig.from_dict(TINY_CONFIG), num_labels=3)
+        model = BertForSequenceClassification(BertConfig.from_dict(ONE_LAYER), num_labels=3)
         model.build()
     expected = np.stack([np.asarray(model(encoded.batch([row], int(encoded.lengths[row]))))[0] for row in range(21)])
     predict = train_step.make_predict_function(model, strategy)
@@ -279,7 +279,7 @@ def test_prediction_files(tmp_path):
 
 
 def test_the_best_model_is_kept_and_patience_counts(tmp_path):
-    model = BertForSequenceClassification(BertConfig.from_dict(TINY_CONFIG), num_labels=2)
+    model = BertForSequenceClassification(BertConfig.from_dict(ONE_LAYER), num_labels=2)
     model.build()
     (tmp_path / "vocab.txt").write_text("".join(f"t{number}\n" for number in range(100)))
     files = ModelFiles("", model.config, None, str(tmp_path / "vocab.txt"), Casing(True))

@@ -93,10 +93,8 @@ def commands(folder) -> dict[str, list[str]]:
         ("bert", BertForPreTraining, {"--masking=dynamic", "--next_sentence=random"}, set(), 5),
         ("bert", BertModel, {"--masking=dynamic", "--nsp=False"}, {"--nsp=False"}, 5),
         ("albert", BertForPreTraining, {"--masking=dynamic", "--next_sentence=order"}, set(), 5),
-        ("distilbert", BertForMaskedLM, {"--masking=dynamic", "--nsp=False"}, set(), 5),
         ("roberta", BertForMaskedLM, {"--rows=full_sentences"}, set(), None),
         ("electra", ElectraDiscriminator, {"--rows=electra"}, {"--objective=electra"}, None),
-        ("electra", BertModel, {"--rows=electra"}, {"--objective=electra"}, None),
     ],
 )
 def test_each_family_is_trained_in_its_way(tmp_path, scripts, family, model_class, of_records, of_training, predicted):
