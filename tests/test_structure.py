@@ -252,7 +252,7 @@ def test_only_main_reads_flags():
 AT_MOST = {
     "lines of bert_tf/ and the scripts": 50_821,
     "of these code": 32_725,
-    "lines of tests/": 45_583,
+    "lines of tests/": 45_355,
     "modules that a fine-tuning run loads": 68,
     "modules that Predictor loads": 48,
     "lines of a file": 500,

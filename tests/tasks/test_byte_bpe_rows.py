@@ -114,6 +114,8 @@ def test_pairs_and_choices(tokenizer, theirs):
     examples = [InputExample(str(number), *pair) for number, pair in enumerate(pairs)]
     rows = encode_examples(examples, Task("", (), None), tokenizer, 64)
     assert ids_of(rows) == [theirs()(*filter(None, pair))["input_ids"] for pair in pairs]
+    batch = rows.batch([1], 64)
+    assert batch["input_ids"][0, -1] == tokenizer.pad_id == 1 and not batch["segment_ids"].any()
     choices = ("walks in.", "it rains", "日本")
     for beginning, separator in (("Then she", " "), ("", "")):
         rows = encode_choices([ChoiceExample("1", "She opens the door.", beginning, choices)], tokenizer, 64)

@@ -15,16 +15,12 @@ from helpers.slow import slow
 from bert_tf.models.initialize import PartialLoadWarning
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.task_models import (
-    BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
-    BertModel,
 )
-from bert_tf.serving.embedder import Embedder
 from bert_tf.serving.export import export_saved_model
 from bert_tf.serving.other_runtimes import export_onnx, export_tflite
 from bert_tf.serving.predictor import Predictor
-from bert_tf.serving.question_answerer import QuestionAnswerer
 from bert_tf.serving.tagger import Tagger
 from bert_tf.tasks.ner.data import Sentence
 from bert_tf.tasks.ner.encode import encode_sentences
@@ -129,15 +125,6 @@ def test_answers_are_found_by_their_characters(world, answer_from):
     assert answered == {example.qas_id for example in examples}
 
 
-def test_answers_of_a_model(world):
-    kind, folder, encoder = world
-    answerer = QuestionAnswerer(saved(BertForQuestionAnswering, encoder, folder / "answerer"))
-    context = " ".join(text for text, *_ in texts_of(kind)[:4])
-    found = answerer(texts_of(kind)[0][1], context)
-    assert len(found["nbest"]) > 3
-    assert all(context[one["start"] : one["end"]] == one["text"] != "" for one in found["nbest"])
-
-
 def test_pretraining_data(world):
     kind, folder, encoder = world
     tokenizer = read_tokenizer(encoder)
@@ -164,19 +151,6 @@ def test_pretraining_data(world):
         # A word is masked as a whole: behind a masked piece stands a masked one, or one that begins a word.
         assert all(place + 1 in masked or not tokenizer.continues_word(ids[place + 1]) for place in masked)
     assert seen
-
-
-def test_vectors(world):
-    kind, _, encoder = world
-    texts = [text for text, *_ in texts_of(kind)[:3]]
-    tokenizer = read_tokenizer(encoder)
-    rows = tokenizer(texts)
-    outputs = np.asarray(BertModel.from_pretrained(encoder)(rows)["sequence_output"])
-    mask = rows["input_mask"][..., None]
-    expected = (outputs * mask).sum(1) / mask.sum(1)
-    np.testing.assert_allclose(Embedder(encoder, pooling="mean").encode(texts), expected, atol=1e-5)
-    with pytest.raises(ValueError, match=rf"the pieces of a .*(?i:{kind}).*--format=onnx or --format=tflite"):
-        tokenizer.to_graph()
 
 
 @pytest.mark.parametrize("world", ["japanese", *slow("kobert")], indirect=True)

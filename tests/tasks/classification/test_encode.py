@@ -8,22 +8,18 @@ import pytest
 import tensorflow as tf
 from helpers.slow import slow
 from helpers.tiny import ONE_LAYER
-from sklearn import metrics as sklearn_metrics
 
 from bert_tf.data import token_rows
 from bert_tf.data.order import Share
 from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import ModelFiles
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.tasks import task as fine_tuning_task
 from bert_tf.tasks.classification import data as classification_data
 from bert_tf.tasks.classification import encode as classification_encode
 from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification import outputs as classification_outputs
-from bert_tf.text.tokenizer_files import Casing
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training import step as train_step
-from bert_tf.training.fine_tuning import BestModel
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +27,6 @@ def tokenizer():
     from helpers.paths import TESTS
 
     return FullTokenizer(str(TESTS / "golden" / "vocab.txt"))
-
-
-GOLDEN = [("cola", "dev"), ("mnli", "dev"), ("mrpc", "dev"), ("xnli", "dev")]
 
 
 @pytest.mark.parametrize("length", [32, 128])
@@ -216,41 +209,6 @@ def test_padded_lengths():
     assert [token_rows.padded_length(longest, lengths) for longest in (1, 8, 9, 129, 289)] == [8, 8, 16, 144, 300]
 
 
-def test_metrics_equal_scikit_learns():
-    generator = np.random.default_rng(0)
-    logits, labels = generator.normal(size=(37, 2)).astype(np.float32), generator.integers(0, 2, 37)
-    predicted = logits.argmax(-1)
-    task = glue.find_task("mrpc")
-    results = classification_outputs.evaluate(task, logits, labels, 8)
-    assert set(results) == {"eval_accuracy", "eval_f1", "eval_loss", "loss"}
-    assert results["eval_accuracy"] == sklearn_metrics.accuracy_score(labels, predicted)
-    assert results["eval_f1"] == sklearn_metrics.f1_score(labels, predicted)
-    log_probabilities = logits - np.log(np.exp(logits.astype(np.float64)).sum(-1, keepdims=True))
-    losses = -log_probabilities[np.arange(37), labels]
-    assert results["eval_loss"] == pytest.approx(losses.mean(), rel=1e-6)
-    batches = [losses[start : start + 8].mean() for start in range(0, 37, 8)]
-    assert results["loss"] == pytest.approx(np.mean(batches), rel=1e-6) != pytest.approx(losses.mean(), rel=1e-6)
-    cola = classification_outputs.evaluate(glue.find_task("cola"), logits, labels, 8)
-    assert cola["eval_matthews"] == sklearn_metrics.matthews_corrcoef(labels, predicted)
-    scores = generator.normal(size=37).astype(np.float32)
-    stsb = classification_outputs.evaluate(glue.find_task("sts-b"), scores[:, None], labels.astype(np.float32), 8)
-    assert stsb["eval_pearson"] == pytest.approx(np.corrcoef(scores, labels)[0, 1], rel=1e-5)
-    assert stsb["eval_loss"] == pytest.approx(np.mean((scores - labels) ** 2), rel=1e-5)
-
-
-def test_several_labels_may_hold():
-    task = classification_data.Task("custom", ("a", "b", "c"), None, metrics=("micro_f1", "macro_f1"), multi_label=True)
-    logits = np.array([[2.0, -1.0, 0.5], [-3.0, 4.0, -1.0]], np.float32)
-    labels = np.array([[1, 0, 0], [0, 1, 0]], np.float32)
-    results = classification_outputs.evaluate(task, logits, labels, 8)
-    assert results["eval_micro_f1"] == pytest.approx(0.8)
-    expected = np.log1p(np.exp(-np.abs(logits))) + np.maximum(logits, 0) - logits * labels
-    assert results["eval_loss"] == pytest.approx(expected.mean(), rel=1e-6)
-    described = classification_outputs.describe_predictions(task, logits)
-    assert [record["labels"] for record in described] == [["a", "c"], ["b"]]
-    assert described[0]["probabilities"]["a"] == pytest.approx(1 / (1 + np.exp(-2)), rel=1e-6)
-
-
 def test_record_files_have_the_originals_layout(tmp_path):
     encoded = make_encoded(5)
     path = str(tmp_path / "train.tf_record")
@@ -276,27 +234,6 @@ def test_prediction_files(tmp_path):
     assert records[1]["probabilities"]["not_entailment"] == pytest.approx(0.0179862, rel=1e-4)
     classification_outputs.write_predictions(str(tmp_path), "_x", glue.find_task("sts-b"), examples, logits[:, :1])
     assert (tmp_path / "test_results_x.tsv").read_text() == "0.0\n5.0\n"
-
-
-def test_the_best_model_is_kept_and_patience_counts(tmp_path):
-    model = BertForSequenceClassification(BertConfig.from_dict(ONE_LAYER), num_labels=2)
-    model.build()
-    (tmp_path / "vocab.txt").write_text("".join(f"t{number}\n" for number in range(100)))
-    files = ModelFiles("", model.config, None, str(tmp_path / "vocab.txt"), Casing(True))
-    keeper = BestModel(str(tmp_path / "run"), files, "eval_accuracy", patience=2)
-    (tmp_path / "run").mkdir()
-    for step, accuracy in ((10, 0.5), (20, 0.8), (30, 0.7)):
-        model.head.output_bias.assign([float(step), 0.0])
-        keeper.update(step, {"eval_accuracy": accuracy}, model)
-    assert keeper.best["step"] == 20 and not keeper.should_stop()
-    best = BertForSequenceClassification.from_pretrained(str(tmp_path / "run" / "best_model"))
-    assert best.head.output_bias.numpy().tolist() == [20.0, 0.0]
-    again = BestModel(str(tmp_path / "run"), files, "eval_accuracy", patience=2)  # after a kill
-    again.forget_after(20)
-    assert again.steps == {10, 20}
-    for step in (30, 40):
-        again.update(step, {"eval_accuracy": 0.8}, model)  # equally good is not better
-    assert again.should_stop() and again.best["step"] == 20
 
 
 @pytest.mark.parametrize("windows", [None, classification_encode.TextWindows(2, 4)])

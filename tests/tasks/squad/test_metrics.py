@@ -198,8 +198,6 @@ INFINITE = float("inf")
     [
         # All answers are right: answer everything.
         ((-3.0, -2.0, -1.0), 100.0, 3),
-        ((1.0, 2.0, 3.0), 100.0, 3),
-        ((-1.0, 0.0, 1.0), 100.0, 3),
         ((-INFINITE, 0.0, 5.0), 100.0, 3),
         ((2.5, 2.5, 2.5), 100.0, 3),
         ((-1e300, 1e300, 1.7e308), 100.0, 3),
@@ -207,19 +205,15 @@ INFINITE = float("inf")
         ((-1.0, 0.0, INFINITE), 200 / 3, 2),
         # No question has an answer: never answer, except at odds of minus infinity.
         ((-3.0, -2.0, -1.0, None), 100.0, 0),
-        ((1.0, 2.0, 3.0, None), 100.0, 0),
-        ((-1.0, 0.0, 1.0, None), 100.0, 0),
         ((0.0, 0.0, 0.0, None), 100.0, 0),
         ((-1e300, 1.0, INFINITE, None), 100.0, 0),
         ((-INFINITE, 0.0, INFINITE, None), 200 / 3, 1),
         # The first is right, the second should not be answered, the third is right: the first alone, or all of them.
         ((-3.0, -2.0, -1.0, "x"), 200 / 3, 1),
-        ((1.0, 2.0, 3.0, "x"), 200 / 3, 1),
         ((-0.5, 0.0, 0.5, "x"), 200 / 3, 1),
         ((0.0, 0.0, 1.0, "x"), 200 / 3, 3),  # the first two share their odds: not the first alone
         ((1.0, 1.0 + 2**-52, 3.0, "x"), 200 / 3, 1),  # neighbours among the numbers
         ((2.0, 5.0, 1.0, "x"), 100.0, 2),
-        ((-2.0, -1.0, -3.0, "x"), 100.0, 2),
     ],
 )
 def test_the_stored_threshold_reaches_the_best_f1(tmp_path, odds, f1, answered):
