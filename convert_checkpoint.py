@@ -20,7 +20,7 @@ import sys
 from absl import flags, logging
 
 from bert_tf.conversion import convert
-from bert_tf.models.directory import check_model, read_head, read_model_files
+from bert_tf.models.directory import check_model, read_head, read_model_files, vocabulary_in
 from bert_tf.models.open_weights import FORMATS, find_weights, is_light
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, gone, setting, settings_of
@@ -71,7 +71,12 @@ class ConversionSettings:
         "is Hugging Face's gelu.",
         choices=("gelu", "gelu_erf", "relu", "tanh", "linear"),
     )
-    vocab_file: str | None = setting(None, "Vocabulary to write with the weights, if there is none beside them.")
+    vocab_file: str | None = setting(
+        None,
+        "Vocabulary to write with the weights, if there is none beside them.",
+        model_check=read_head,
+        model_file=vocabulary_in,
+    )
     do_lower_case: bool | None = setting(
         None, "Whether the model is uncased; needed only if the directory does not say. If unset, as that says."
     )

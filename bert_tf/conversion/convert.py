@@ -14,11 +14,12 @@ from bert_tf.conversion import surgery
 from bert_tf.models import card, huggingface, open_weights, saving
 from bert_tf.models import directory as model_directory
 from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import ModelFiles, check_other_vocabulary, needed_config, tokenizer_of
+from bert_tf.models.directory import ModelFiles, check_other_vocabulary, needed_config, read_head, tokenizer_of
 from bert_tf.models.families import config_of_dict, family_of, family_of_variables, is_encoder_variable
 from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.sentence_settings import read_settings
 from bert_tf.models.variable_names import expected_shapes, word_table
+from bert_tf.system.checks import path_of
 from bert_tf.system.messages import named_by, progress_bar, some
 from bert_tf.system.storage import write_text_file
 from bert_tf.text import tokenizer_files
@@ -131,7 +132,7 @@ def convert(source: str, target: str, format: str, **options) -> Report:
     Raises:
       FileNotFoundError, FileExistsError, ValueError, OSError: nothing has been written to the target.
     """
-    return prepare(source, target, format, **options).carry_out()
+    return prepare(path_of(source, "convert", read_head), target, format, **options).carry_out()
 
 
 def prepare(

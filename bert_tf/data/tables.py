@@ -404,7 +404,7 @@ def rows_at_beginning(path: str) -> int | None:
 
 def kind_of(path: str) -> str:
     """The end of a file's name, which says how it is read, in lower case."""
-    return path.rsplit(".", 1)[-1].lower()
+    return path.removesuffix("?download=true").rsplit(".", 1)[-1].lower()
 
 
 def _lines(path: str, encoding: str | None) -> Iterator[str]:

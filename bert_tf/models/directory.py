@@ -118,6 +118,17 @@ def find_config(directory: str) -> str | None:
     return first_existing(directory, (*own, HUGGINGFACE_CONFIG))
 
 
+def vocabulary_in(folder: str) -> str:
+    """The vocabulary of a model's directory.
+
+    Raises:
+      ValueError: it has none that is known here.
+    """
+    if not (found := read_model_files(folder).vocab_file):
+        raise ValueError("the model has no vocabulary that is known here")
+    return found
+
+
 def config_files(config: BertConfig, head: HeadConfig) -> dict[str, str]:
     """name -> content of this project's configuration file, and of head_config.json unless it would be empty."""
     # The head goes first: once the configuration exists, everything is there.

@@ -42,7 +42,7 @@ def read_tokenizer(path: str) -> Tokenizer:
     Raises:
       FileNotFoundError, ValueError: there is no model, or no vocabulary that fits it.
     """
-    path = path_of(path, "read_tokenizer")
+    path = path_of(path, "read_tokenizer", model_directory.read_head, with_weights=False)
     files, names = model_directory.read_model_files(path), {}
     if not files.config:
         with contextlib.suppress(FileNotFoundError):

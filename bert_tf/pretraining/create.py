@@ -92,7 +92,7 @@ def create_pretraining_data(
     # ELECTRA's original ends its rows with the file.
     text = dataclasses.replace(text or TextSettings(), joins_files=instances.rows != "electra")
     tokenizer = tokenizer_of(records, instances, do_lower_case, strip_accents)
-    vocabulary = {"vocab_sha256": vocabulary_sha256(vocab_file), "vocab_size": tokenizer.vocab_size}
+    vocabulary = {"vocab_sha256": vocabulary_sha256(records.vocab_file), "vocab_size": tokenizer.vocab_size}
     job, flags = _job_of(records, instances, text, tokenizer, vocabulary["vocab_sha256"])
     _check_files(job)
     with _alone(job) as job:

@@ -5,7 +5,8 @@ import math
 
 from absl import logging
 
-from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, declared_in, given, setting
+from bert_tf.models.directory import read_head, vocabulary_in
+from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, declared_in, given, setting, with_models
 from bert_tf.system.messages import is_first
 from bert_tf.text.word_boundaries import SEGMENTERS, check_segmenter
 
@@ -36,7 +37,9 @@ class RecordSettings:
         REQUIRED,
         "The vocabulary the model is, or will be, trained with: a vocab.txt with one word piece per line (BERT, "
         "DistilBERT, ELECTRA), a SentencePiece .model (ALBERT), a vocab.json with merges.txt beside it (RoBERTa), or "
-        "the tokenizer.json of any of them.",
+        "the tokenizer.json of any of them; or the name of a model on the hub, klue/bert-base.",
+        model_check=read_head,
+        model_file=vocabulary_in,
     )
     do_lower_case: bool | None = setting(
         True,
@@ -255,7 +258,8 @@ def settings_of_records(**values) -> tuple[RecordSettings, InstanceSettings]:
       ValueError: one is out of range, or contradicts another; names the flag.
     """
     values = {name: value for name, value in values.items() if value is not None}
-    records = RecordSettings(**{name: values.pop(name) for name in declared_in(RecordSettings) if name in values})
+    known = {name: values.pop(name) for name in declared_in(RecordSettings) if name in values}
+    records = with_models(RecordSettings(**known))
     check_values(records)
     if records.masking is None:
         masking = "static" if values.get("rows", "pairs") == "pairs" else "dynamic"

@@ -13,6 +13,7 @@ from bert_tf.serving.check_file import check_comparable, check_pairs, read_rows
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 from bert_tf.serving.tagger import Tagger
+from bert_tf.system.checks import path_of
 from bert_tf.system.messages import progress_bar
 from bert_tf.system.text_files import UTF_8
 from bert_tf.tasks.ner import data as ner_data
@@ -84,7 +85,7 @@ def compare(export: str, model_dir: str, check_file: str, encoding: str = UTF_8)
         `ner.data.read_conll` refuses the file.
     """
     description = {} if export.endswith(".tflite") else loaded_export.read_description(export)
-    task = description.get("task", "classification")
+    task, model_dir = description.get("task", "classification"), path_of(model_dir, "compare", read_head)
     examples, score = _read(task, check_file, encoding, model_dir)
     sides = [_answerer(task, path, model_dir, description.get("max_seq_length")) for path in (model_dir, export)]
     found = [[], []]

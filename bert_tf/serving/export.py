@@ -28,7 +28,7 @@ from bert_tf.models.sentence_settings import read_settings
 from bert_tf.serving import graph_models, safe_graph
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
-from bert_tf.system.checks import missing_packages
+from bert_tf.system.checks import missing_packages, path_of
 from bert_tf.system.storage import remove_folder, write_file, write_text_file
 from bert_tf.tasks import table
 from bert_tf.tasks.classification.data import task_of
@@ -78,7 +78,10 @@ def export_saved_model(
     """
     if dtype not in DTYPES:
         raise ValueError(f"--dtype={dtype}: choose one of {', '.join(DTYPES)}")
-    version = new_version(export_dir, version)
+    model_dir, version = (
+        path_of(model_dir, "export_saved_model", model_directory.read_head),
+        new_version(export_dir, version),
+    )
     task = task or table.task_in(model_dir)
     served = create_served_model(
         model_dir, task, dtype=dtype, max_seq_length=max_seq_length, text_pairs=text_pairs, top_k=top_k

@@ -25,7 +25,7 @@ from bert_tf.models.sentence_settings import read_settings
 from bert_tf.serving import export, graph_models
 from bert_tf.serving.loaded_export import OnnxModel
 from bert_tf.system import storage
-from bert_tf.system.checks import check_extra
+from bert_tf.system.checks import check_extra, path_of
 from bert_tf.system.messages import without_notes
 from bert_tf.system.storage import write_file
 from bert_tf.tasks import table
@@ -81,6 +81,7 @@ def export_tflite(
     Raises:
       ValueError: TFLite does not support the task or the model. FileNotFoundError, ValueError: there is no model.
     """
+    model_dir = path_of(model_dir, "export_tflite", model_directory.read_head)
     task = task or table.task_in(model_dir)
     possible = [name for name, entry in TASKS.items() if entry.tflite]
     if task not in possible:
@@ -136,6 +137,7 @@ def export_onnx(
       RuntimeError: the file does not compute what the model does.
     """
     check_extra("onnx", "--format=onnx_int8" if int8 else "--format=onnx")
+    model_dir = path_of(model_dir, "export_onnx", model_directory.read_head)
     version = export.new_version(export_dir, version)
     task = task or table.task_in(model_dir)
     served = _create_served(model_dir, task, "onnx", max_seq_length=max_seq_length, top_k=top_k)

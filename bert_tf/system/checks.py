@@ -33,7 +33,7 @@ def check_file(path: str | None, flag: str) -> None:
     if not os.path.exists(path):
         advice = "; name one, not several" if any(sign in path for sign in "*?,") else ""
         if storage.is_name(path) and "." not in path:
-            advice = f"; one of the hub is hf://datasets/{path}/FILE"
+            advice = f"; that of a data set on the hub is hf://datasets/{path}/FILE"
         raise FileNotFoundError(f"{flag}={path}: there is no such file{advice}.")
     if os.path.isdir(path):
         raise FileNotFoundError(f"{flag}={path} is a directory; a file is needed.")
@@ -61,13 +61,13 @@ def check_no_web_address(path: str, flag: str) -> None:
     Raises:
       ValueError: names the flag.
     """
-    if path.startswith(("http://", "https://")):
-        raise ValueError(f"{flag}={path} is in the web: download it first, and name the file.")
-    if path.startswith("hf://"):
+    if path.startswith("hf://") or is_on_hub(path):
         from bert_tf.system.hub import matching
 
         with named_by(flag):
             matching(path)
+    elif path.startswith(("http://", "https://")):
+        raise ValueError(f"{flag}={path} is in the web: download it first, and name the file.")
 
 
 # What each extra adds, `pip install 'bert-tf[EXTRA]'`, by the names that are imported.
@@ -96,12 +96,12 @@ def check_extra(extra: str, use: str) -> None:
         raise ValueError(f"{use} needs {' and '.join(missing)}: pip install 'bert-tf[{extra}]'")
 
 
-def path_of(path, reader: str, check: Callable[[str], object] | None = None) -> str:
+def path_of(path, reader: str, check: Callable[[str], object] | None = None, with_weights: bool = True) -> str:
     """A path, also a `pathlib.Path`, as a string, or the local folder of a model that it names on the hub; refuses what
     is neither, such as a model.
 
     Args:
-      check: see `hub.local`. None: no weights are needed.
+      check, with_weights: see `hub.local`. Without a check, no weights are needed.
 
     Raises:
       TypeError, ValueError: says what reader, a class or function, takes; also where the path is that of a .keras file.
@@ -114,8 +114,6 @@ def path_of(path, reader: str, check: Callable[[str], object] | None = None) -> 
     path = os.fspath(path)
     if not path:
         raise ValueError(f"{reader} is given an empty path.")
-    if not (is_name := storage.is_name(path)):
-        check_no_web_address(path, "path")
     if path.startswith("~") and not os.path.exists(path):
         raise FileNotFoundError(f"{path}: Python does not replace ~: write os.path.expanduser({path!r}).")
     if path.endswith(".keras") and not os.path.isdir(path):
@@ -123,11 +121,11 @@ def path_of(path, reader: str, check: Callable[[str], object] | None = None) -> 
             f"{path}: keras.models.load_model opens a .keras file; {reader} takes the directory that the model's "
             "save_pretrained wrote."
         )
-    if not is_name:
+    if not storage.is_name(path):
         return path
     from bert_tf.system import hub
 
-    return hub.local(path, with_weights=bool(check), check=check)
+    return hub.local(path, with_weights=with_weights and bool(check), check=check)
 
 
 def folder_of(directory) -> str:

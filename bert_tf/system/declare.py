@@ -22,6 +22,7 @@ from typing import TypeVar
 from absl import flags
 
 from bert_tf.system import storage
+from bert_tf.system.messages import named_by
 
 flags.disclaim_key_flags()
 
@@ -50,6 +51,7 @@ class Declared:
       is_gone: the flag is only there to be refused; see `gone`.
       model_check: it is the path of a model, or several, or names on the hub, which local folders replace; this is the
         `check` of `hub.local`.
+      model_file: of a file that a model has, too, so that its name may stand for it: folder -> path of the file.
     """
 
     default: object
@@ -65,6 +67,7 @@ class Declared:
     shown: bool = True
     is_gone: bool = False
     model_check: Callable[[str], object] | None = None
+    model_file: Callable[[str], str] | None = None
 
     @property
     def flag_default(self):
@@ -255,8 +258,14 @@ def with_models(
 
     folders = {}
     for name in named:
-        value, flag, check = getattr(settings, name), f"--{_flag_name(name)}", declared[name].model_check
-        local = [hub.local(path, flag, begun, check=check) for path in _paths_in(value)]
+        value, flag, one = getattr(settings, name), f"--{_flag_name(name)}", declared[name]
+        local = [
+            hub.local(path, flag, begun, with_weights=not one.model_file, check=one.model_check)
+            for path in _paths_in(value)
+        ]
+        if one.model_file:
+            with named_by(f"{flag}={value}"):
+                local = [*map(one.model_file, local)]
         folders[name] = local[0] if isinstance(value, str) else local
     return dataclasses.replace(settings, **folders)
 

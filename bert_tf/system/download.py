@@ -11,6 +11,8 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 
+from bert_tf.system.messages import unheard
+
 _READ_BYTES = 1 << 20
 _TIMEOUT = 30.0  # seconds without a byte
 _MOST_UNPACKED = 1 << 34  # bytes of an archive; the largest released model has 3 GB
@@ -32,15 +34,15 @@ def download_file(url: str, path: str) -> None:
 
     etag = part = None
     try:
-        with get_session().stream("GET", url, follow_redirects=True, timeout=_TIMEOUT) as answer:  # for its headers
-            answer.raise_for_status()
+        with unheard("httpx2"), get_session().stream("GET", url, follow_redirects=True, timeout=_TIMEOUT) as answer:
+            answer.raise_for_status()  # only its headers are read
         etag, total = answer.headers.get("ETag"), int(answer.headers.get("Content-Length") or 0)
         published = _published_md5(answer.headers.get_list("x-goog-hash"))
         # Only a transfer of the same file, by its ETag, can be resumed.
         key = hashlib.sha256(etag.encode()).hexdigest() if etag else uuid.uuid4().hex
         part = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{key[:12]}.part")
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(part, "ab") as file:
+        with open(part, "ab") as file, unheard("httpx2"):
             if (have := os.path.getsize(part)) > total > 0:
                 have = file.truncate(0)
             name = posixpath.basename(url)

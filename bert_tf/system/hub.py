@@ -18,7 +18,7 @@ from absl import logging
 from tqdm import tqdm
 
 from bert_tf.system.messages import did_you_mean, named_by, some, unheard
-from bert_tf.system.storage import COMMIT, HUB, NAME, PAGE, PREFIX, is_name
+from bert_tf.system.storage import COMMIT, HUB, NAME, PAGE, PAGES, PREFIX, is_name
 
 # What the hub has -> what a name may mean that is none, and what it is if it isn't there.
 _KINDS = {
@@ -64,7 +64,9 @@ def local(
     start = f"{flag}={path}" if flag else path
     found = NAME.fullmatch(path.removeprefix(PREFIX).removeprefix(PAGE))
     if not found:
-        raise ValueError(f"{start}: a model on the hub is hf://OWNER/NAME, or hf://OWNER/NAME@REVISION.")
+        raise ValueError(
+            f"{start}: a model on the hub is hf://OWNER/NAME, or hf://OWNER/NAME@REVISION; download others."
+        )
     revision = found[2] or (output_dir and _recorded(found[1], output_dir))
     with _told(start, "model", *found.groups()):
         asked = _asked("model", found[1], revision, cache_dir)
@@ -154,13 +156,17 @@ def _chosen(files: Collection[str], with_weights: bool, start: str) -> list[str]
 
 
 def _recorded(name: str, output_dir: str) -> str | None:
-    """The commit of a model that a run in a local output_dir, or in a folder there, has noted, if any."""
-    noted = re.compile(rf'"{re.escape(name)}@({COMMIT.pattern})"')
-    for folder, _, files in os.walk(output_dir):
+    """The commit of a model that a run in output_dir, or in a folder there, has noted, if any."""
+    noted, walk, opened = re.compile(rf'"{re.escape(name)}@({COMMIT.pattern})"'.encode()), os.walk, open
+    if "://" in output_dir:  # only TensorFlow opens it
+        import tensorflow as tf
+
+        walk, opened = tf.io.gfile.walk, tf.io.gfile.GFile
+    for folder, _, files in walk(output_dir):
         for file in {"run.json", "settings.json"} & {*files}:
-            with open(posixpath.join(folder, file), encoding="utf-8", errors="replace") as text:
-                if found := noted.search(text.read()):
-                    return found[1]
+            with opened(posixpath.join(folder, file), "rb") as content:
+                if found := noted.search(content.read()):
+                    return found[1].decode()
     return None
 
 
@@ -210,10 +216,13 @@ class _Silent(tqdm):
 
 
 # --- files of data sets -----------------------------------------------------------------------------------------------
-# By addresses that begin with hf://datasets/, through the hub's own cache, too.
+# By addresses that begin with hf://datasets/, or those of the files' pages, through the hub's own cache, too.
 
 # OWNER/NAME, perhaps @REVISION, and a file, which may be a glob. ~parquet is what the hub calls refs/convert/parquet.
-_ADDRESS = re.compile(f"{HUB}([^/@]+/[^/@]+)(?:@((?:refs/(?:convert|pr)/)?[^/@]+))?/(.+)")
+_ADDRESS = re.compile(
+    f"(?:{HUB}|{PAGES})([^/@]+/[^/@]+)(?:(?:@|/(?:blob|raw|resolve)/)((?:refs/(?:convert|pr)/)?[^/@]+))?/(.+?)"
+    r"(?:\?download=true)?"
+)
 _REVISIONS = {"~parquet": "refs/convert/parquet"}
 
 
@@ -245,7 +254,7 @@ def matching(pattern: str) -> dict[str, str]:
                 f"{pattern}: no file matches; there are {some(known) or 'none'}{did_you_mean(file, known)}"
             )
         folder = _fetched(asked, sizes, found)
-    return {pattern.removesuffix(file) + one: os.path.join(folder, one) for one in sorted(found)}
+    return {pattern[: parts.start(3)] + one: os.path.join(folder, one) for one in sorted(found)}
 
 
 def _matches(file: str, names: list[str]) -> list[str]:

@@ -9,12 +9,11 @@ import hashlib
 import os
 import posixpath
 import re
-import tempfile
 from collections.abc import Callable
 
 from bert_tf.system import hub, storage
 from bert_tf.system.checks import named
-from bert_tf.system.storage import names_in
+from bert_tf.system.storage import names_in, private_folder, remove_left_behind
 
 ADDRESS = "https://storage.googleapis.com"
 CACHE_VARIABLE = "BERT_TF_CACHE"
@@ -171,9 +170,10 @@ def _unpacked(
         return target
     from bert_tf.system.download import download_file
 
-    archive = f"{target}.archive"
+    archive, place = f"{target}.archive", os.path.dirname(target)
+    remove_left_behind(place)
     download_file(address, archive)
-    with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=os.path.dirname(target)) as temporary:
+    with private_folder(place) as temporary:
         try:
             unpacked = os.path.join(temporary, "model")
             unpack(archive, unpacked)

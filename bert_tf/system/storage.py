@@ -28,7 +28,8 @@ import numpy as np
 from absl import logging
 
 PREFIX, PAGE = "hf://", "https://huggingface.co/"  # before the name of a model on the hub
-HUB = "hf://datasets/"  # before a file there
+_WEB = (PREFIX, "https://", "http://")
+HUB, PAGES = f"{PREFIX}datasets/", f"{PAGE}datasets/"  # before a file of a data set there
 NAME = re.compile(r"([a-zA-Z0-9_][a-zA-Z0-9_.-]*/[a-zA-Z0-9_.-]+)(?:@([a-zA-Z0-9_./-]+))?")
 _FILE = re.compile(r".*\.(ckpt(-\d+)?|index|safetensors|bin|pth?|json|txt|zip|gz|keras|h5|onnx|pb|model)")
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -49,12 +50,15 @@ def is_remote(path: str) -> bool:
 
 def is_on_hub(path: str) -> bool:
     """Whether a path is that of a data set's file on the hub."""
-    return path.startswith(HUB)
+    return path.startswith((HUB, PAGES))
 
 
 def is_name(path: str) -> bool:
-    """Whether a path names a model on the hub, and nothing here: owner/name where there is no folder owner."""
-    if path.startswith((PREFIX, PAGE)):
+    """Whether a path names a model on the hub, and nothing here: owner/name where there is no folder owner.
+
+    Other addresses in the web count, too: `hub.local` refuses them.
+    """
+    if path.startswith(_WEB):
         return True
     found = NAME.fullmatch(path)
     return bool(found) and not _FILE.fullmatch(path) and not os.path.lexists(path.partition("/")[0])
@@ -128,12 +132,15 @@ def check_text(arguments: Sequence[str]) -> None:
 # --- private folders and stand-ins ------------------------------------------------------------------------------------
 
 
-def private_folder() -> tempfile.TemporaryDirectory:
+def private_folder(place: str | None = None) -> tempfile.TemporaryDirectory:
     """A new folder that only this user can read; it is removed with the object, or at the end of the context.
 
     The system holds a lock of it while the process lives, see `remove_left_behind`.
+
+    Args:
+      place: the folder that it is in; by default that of temporary files.
     """
-    folder = tempfile.TemporaryDirectory(prefix=_PRIVATE)
+    folder = tempfile.TemporaryDirectory(prefix=_PRIVATE, dir=place)
     descriptor = os.open(folder.name, os.O_RDONLY)
     weakref.finalize(folder, os.close, descriptor)
     with contextlib.suppress(OSError):  # a file system without locks
@@ -141,9 +148,9 @@ def private_folder() -> tempfile.TemporaryDirectory:
     return folder
 
 
-def remove_left_behind() -> None:
+def remove_left_behind(place: str | None = None) -> None:
     """Removes the private folders of this user's killed processes: real folders, without following links."""
-    place = tempfile.gettempdir()
+    place = place or tempfile.gettempdir()
     for name in names_in(place):
         path = os.path.join(place, name)
         with contextlib.suppress(OSError):

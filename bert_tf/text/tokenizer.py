@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from bert_tf.system.checks import check_names, folder_of, list_of, named, path_of, true_or_false
-from bert_tf.system.storage import write_file
+from bert_tf.system.storage import name_of, write_file
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.text import tokenizer_files
 from bert_tf.text.added_tokens import (
@@ -285,7 +285,7 @@ class Tokenizer(abc.ABC):
         directory = tokenizer_files.directory_of(path)
         vocab_file = choice.find_vocabulary(directory, cls)
         if not vocab_file:
-            raise ValueError(f"{directory} has no {cls.vocab_name} and no {TOKENIZER}.")
+            raise ValueError(f"{name_of(directory)} has no {cls.vocab_name} and no {TOKENIZER}.")
         resolved = tokenizer_files.resolve_casing(do_lower_case, strip_accents, tokenizer_files.read_casing(directory))
         tokenizer = choice.tokenizer_of_file(vocab_file, resolved, cls)
         tokenizer.check_casing(vocab_file, do_lower_case, strip_accents)

@@ -26,11 +26,12 @@ from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import AlbertConfig, DistilBertConfig
 from bert_tf.models.variable_names import pooler
 from bert_tf.pretraining import mask_rules, model_vocabulary
-from bert_tf.system.declare import value_of
+from bert_tf.system.declare import value_of, with_models
 from bert_tf.text.tokenizer_choice import find_vocabulary
 from bert_tf.training import checkpoints, distribution, loop, optimization, run_directory
 from bert_tf.training.pretraining_settings import (
     PretrainingSettings,
+    check_input,
     check_length,
     check_settings,
     check_trained,
@@ -56,6 +57,7 @@ def pretrain(settings: PretrainingSettings) -> dict[str, float]:
       ValueError, OSError: settings, records, vocabulary or weights are invalid or don't match; names the flag.
       loop.NonFiniteLossError, SystemExit: see `loop.train`.
     """
+    settings = with_models(settings, settings.output_dir, check_input)
     check_settings(settings)
     if settings.do_train:
         checkpoints.check_newest(settings.output_dir, settings.resume_from_older)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from bert_tf.data import record_files
 from bert_tf.models import students
 from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import ModelFiles, check_model, read_config, read_head, read_model_files
+from bert_tf.models.directory import ModelFiles, check_model, read_config, read_head, read_model_files, vocabulary_in
 from bert_tf.models.families import DistilBertConfig, config_of_size
 from bert_tf.models.open_weights import is_light, open_weights
 from bert_tf.models.recipe import OptimizerSettings
@@ -105,6 +105,8 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         "The vocabulary that the records were made with; it is copied to output_dir. Unmasked records "
         "(create_pretraining_data.py --masking=dynamic) and --bert_size need it. If unset, the one beside "
         "--init_checkpoint, else the one named in the summary beside the records.",
+        model_check=read_head,
+        model_file=vocabulary_in,
     )
     lr_decay_power: float = setting(
         1.0,

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Sequence
 
 from bert_tf.data.tables import FileSettings
-from bert_tf.models.directory import check_model, read_head
+from bert_tf.models.directory import check_model, read_head, vocabulary_in
 from bert_tf.models.recipe import OPTIMIZER, SEARCHED, OptimizerSettings, Recipe, Values, grid_points, number_of_steps
 from bert_tf.system.checks import check_file, check_other_folder, check_output_dir, check_tf_config
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, declared_in, given, like, setting, value_of
@@ -58,6 +58,8 @@ class ModelSettings:
         None,
         "The model's vocabulary, as its family needs it: a vocab.txt, a tokenizer.json, a SentencePiece model, or a "
         "vocab.json with its merges.txt beside it. If unset, the one beside --init_checkpoint.",
+        model_check=read_head,
+        model_file=vocabulary_in,
     )
     do_lower_case: bool | None = setting(
         True,

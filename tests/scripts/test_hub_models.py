@@ -1,6 +1,7 @@
 """Scripts and classes on a model by its name on the hub: what they note of it, and what a run goes on with."""
 
 import dataclasses
+import functools
 import json
 import shutil
 import sys
@@ -18,9 +19,20 @@ from helpers.tiny import ONE_LAYER
 
 import bert_tf
 from bert_tf import modeling
+from bert_tf.conversion.convert import convert
+from bert_tf.pretraining.create import create_pretraining_data
+from bert_tf.serving import other_runtimes
+from bert_tf.serving.compare_export import compare
+from bert_tf.serving.export import export_saved_model
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.domain.recipe import adapt
+from bert_tf.tasks.domain.settings import DomainSettings
+from bert_tf.tasks.features import extract
+from bert_tf.tasks.features.settings import FeatureSettings
 from bert_tf.tasks.script import fine_tune
+from bert_tf.training.pretraining_run import pretrain
+from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.settings import FineTuningSettings
 
 NAME, NEWER = "owner/tiny", "0b" * 20
@@ -65,16 +77,6 @@ def test_a_name_is_as_good_as_its_folder(here):
     np.testing.assert_array_equal(*vectors)
 
 
-@pytest.mark.parametrize("maker", [bert_tf.Predictor, bert_tf.Tagger, bert_tf.QuestionAnswerer, bert_tf.Embedder,
-                                   bert_tf.BertModel.from_pretrained, bert_tf.read_tokenizer])  # fmt: skip
-def test_everything_that_takes_a_path_says_what_is_wrong_with_a_name(server, here, maker):
-    with pytest.raises(FileNotFoundError, match="^owner/none: there is no such directory.*and no such model on http"):
-        maker("owner/none")
-    with pytest.raises(ValueError, match=r"config.json: model_type is 'deberta-v2', DeBERTa"):
-        maker("owner/foreign")
-    assert not any(path.endswith(".safetensors") for _, path, _ in server.requests)
-
-
 def test_what_is_wrong_with_all_else_is_said_before_a_download(server, here, tmp_path, monkeypatch):
     for name, value in server.environment(tmp_path / "cold").items():
         monkeypatch.setenv(name, value)
@@ -108,6 +110,59 @@ def test_programs_give_names(here, tmp_path):
     ]
     with pytest.raises(FileNotFoundError, match="^--init_checkpoint=owner/none: .*no such model on http"):
         fine_tune(task, dataclasses.replace(run, init_checkpoint="owner/none"))
+
+
+@pytest.mark.parametrize("name", ["owner/none", "owner/foreign"])
+def test_all_that_takes_a_path_says_what_is_wrong_with_a_name(server, here, tmp_path, name):
+    (tmp_path / "text.txt").write_text("A good film.\n\nA bad film.\n")
+    texts = {"init_checkpoint": name, "input_file": "text.txt"}
+    message = "no such model on http" if name == "owner/none" else "model_type is 'deberta-v2', DeBERTa"
+    for program in (
+        lambda: pretrain(PretrainingSettings("text.txt", "out", do_train=True, init_checkpoint=name)),
+        lambda: adapt(DomainSettings(output_dir="out", **texts)),
+        lambda: extract.run(FeatureSettings(output_file="out.json", **texts)),
+        lambda: convert(name, "out", "bert_tf"),
+        lambda: create_pretraining_data("text.txt", "out", name),
+        lambda: export_saved_model(name, "out"),
+        lambda: other_runtimes.export_tflite(name, "out"),
+        lambda: other_runtimes.export_onnx(name, "out"),
+        lambda: compare("out.tflite", name, "text.txt"),
+        lambda: bert_tf.load_weights(bert_tf.BertModel.from_pretrained(NAME), name),
+        lambda: modeling.get_assignment_map_from_checkpoint([], name),
+        *(
+            functools.partial(maker, name)
+            for maker in (
+                bert_tf.Predictor, bert_tf.Tagger, bert_tf.QuestionAnswerer, bert_tf.ChoicePredictor, bert_tf.Embedder,
+                bert_tf.BertModel.from_pretrained, bert_tf.read_tokenizer,
+            )
+        ),
+    ):  # fmt: skip
+        with pytest.raises((FileNotFoundError, ValueError), match=f"{name}.*{message}") as error:
+            program()
+        assert "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()
+    wanted = [path for _, path, _ in server.requests if path.endswith(".safetensors")]
+    assert all(NAME in path for path in wanted)
+
+
+def test_pretraining_goes_on_with_its_commit(server, here, tmp_path):
+    (tmp_path / "text.txt").write_text("A good film.\nA bad film.\n\nBad.\nGood.\n" * 9)
+    create_pretraining_data("text.txt", "records", NAME, max_seq_length=16, show_progress=False)
+    settings = PretrainingSettings(
+        "records", "out", init_checkpoint=NAME, vocab_file=NAME, do_train=True, max_seq_length=16, num_train_steps=1,
+        num_warmup_steps=0, train_batch_size=2,
+    )  # fmt: skip
+    pretrain(settings)
+    shutil.copytree(here, tmp_path / "newer")
+    server.put(NAME, tmp_path / "newer", NEWER)
+    server.forget()
+    pretrain(dataclasses.replace(settings, num_train_steps=2))
+    noted = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert (
+        noted["init_checkpoint"] == f"{NAME}@{COMMIT}"
+        and noted["num_train_steps"] == 2
+        and not (tmp_path / f"home/hub/models--owner--tiny/snapshots/{NEWER}").exists()
+    )
 
 
 def test_a_run_notes_the_commit_and_goes_on_with_it(server, here, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from absl import logging
 from helpers.hub_server import COMMIT, HubServer
 from helpers.local_server import serving
+from helpers.remote import add_file_system
 from huggingface_hub import constants, file_download
 
 import bert_tf
@@ -120,7 +121,7 @@ def test_what_is_a_name(tmp_path, monkeypatch):
         assert storage.is_name(name), name
     paths = (
         "", "bert-base", "models/bert", "models/bert@main", "./klue/bert-base", "../a/b", "/a/b", "~/a", "a/b/c",
-        "a/b/", "runs/model.ckpt", "runs/model.ckpt-100", "run/model.safetensors", "gs://a/b", "https://a/b", "a/b@",
+        "a/b/", "runs/model.ckpt", "runs/model.ckpt-100", "run/model.safetensors", "gs://a/b", "a/b@",
         "a\\b/c",
     )  # fmt: skip
     for path in paths:
@@ -134,6 +135,7 @@ def test_what_is_a_name(tmp_path, monkeypatch):
     (f"{NAME}@v9", FileNotFoundError, f"/{NAME} has no revision v9"),
     ("owner/flax", ValueError, r"has no weights in a format that is read .*It has config.json, flax_model.msgpack"),
     ("https://huggingface.co/a/b/tree/main", ValueError, "a model on the hub is hf://OWNER/NAME"),
+    ("http://example.com/model.zip", ValueError, "a model on the hub is .*; download others"),
     ("hf://bert", ValueError, "a model on the hub is hf://OWNER/NAME, or hf://OWNER/NAME@REVISION"),
     ("a--b/c", ValueError, "Cannot have -- or .. in repo_id"),
 ])  # fmt: skip
@@ -216,13 +218,16 @@ def test_without_an_answer_the_cache_is_used(server, tmp_path, monkeypatch, capl
 
 
 def test_a_run_goes_on_with_its_commit(server, tmp_path):
+    add_file_system(tmp_path)
     (tmp_path / "newer").mkdir()
     server.put(NAME, write(tmp_path / "newer", {"config.json", "model.safetensors"}), NEWER)
     run = tmp_path / "output" / "seed-0"
     run.mkdir(parents=True)
     assert hub.local(NAME, output_dir=str(tmp_path / "output")).endswith(NEWER)
     (run / "run.json").write_text(f'{{"init_checkpoint": "{NAME}@{COMMIT}"}}')
-    assert hub.local(NAME, output_dir=str(tmp_path / "output")).endswith(COMMIT)
+    for output_dir in (str(tmp_path / "output"), "remote://output"):
+        assert hub.local(NAME, output_dir=output_dir).endswith(COMMIT)
+    assert hub.local(NAME, output_dir="remote://none").endswith(NEWER)
     assert hub.local(f"{NAME}@main", output_dir=str(tmp_path / "output")).endswith(NEWER)
 
 

@@ -55,6 +55,9 @@ def test_files_of_text(server):
     assert any("/revision/refs%2Fconvert%2Fparquet" in path for _, path, _ in server.requests)
     assert text_files.list_files(f"{SET}/*.txt,{SET}/README.md") == [f"{SET}/ratings.txt", f"{SET}/README.md"]
     assert checks.check_input_files(f"{SET}/*.txt", "--train_file") == [f"{SET}/ratings.txt"]
+    page = f"{SET}/ratings.txt".replace("hf://", "https://huggingface.co/").replace("name/", "name/resolve/main/")
+    checks.check_file(f"{page}?download=true", "--train_file")
+    assert list(read_rows(f"{page}?download=true")) == list(read_rows(page)) == list(read_rows(path))
     assert text_files.size_of(f"{SET}/ratings.txt") == len(FILES["ratings.txt"])
     with pytest.raises(ValueError, match=r"\* matches 2 files: .*README.md, .*ratings.txt; name one"):
         list(read_rows(f"{SET}/*"))

@@ -101,6 +101,9 @@ def test_the_public_name_that_is_meant_is_said():
 def test_imports_of_transformers_are_answered(name, here):
     with pytest.raises(ImportError, match=f"^bert_tf has no {name}: use {here}, see docs/from-transformers.md$"):
         exec(f"from bert_tf import {name}")
+    with pytest.raises(AttributeError, match=f"^bert_tf has no {name}: use {here}, see "):
+        getattr(bert_tf, name)
+    assert not hasattr(bert_tf, name)
 
 
 def test_nothing_takes_the_place_of_classes_that_are_not_here():

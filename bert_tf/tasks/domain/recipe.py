@@ -21,6 +21,7 @@ import tensorflow as tf
 from bert_tf.models.families import AlbertConfig
 from bert_tf.pretraining.shard import summary_path
 from bert_tf.system import run_lock, storage
+from bert_tf.system.declare import with_models
 from bert_tf.system.script_runs import Run, check_flags, do_runs, results_in, scores_in
 from bert_tf.system.storage import remove_folder, write_text_file
 from bert_tf.system.text_files import UTF_8, read_json
@@ -45,6 +46,7 @@ def adapt(settings: DomainSettings) -> dict:
       ValueError, OSError: a setting, a file or the weights don't fit, or output_dir belongs to something else; names
         the flag. ChildProcessError: a script failed; the message ends with its last lines.
     """
+    settings = with_models(settings, settings.output_dir, DomainSettings.check)
     settings.check()
     _check_further_flags(settings)
     job, folder = _Job(settings, open_start(settings)), settings.output_dir

@@ -25,6 +25,7 @@ from bert_tf.models.layers import drawn_late, normalized
 from bert_tf.models.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.task_models import BertModel
 from bert_tf.system import run_lock
+from bert_tf.system.declare import with_models
 from bert_tf.system.messages import named_by, progress_bar
 from bert_tf.system.text_files import UTF_8, TextFile, compression_of, whole_lines
 from bert_tf.tasks.features.files import Entries, open_writer
@@ -373,6 +374,7 @@ def run(settings: FeatureSettings) -> None:
       FileNotFoundError, ValueError: a setting, a file or the model does not fit; names the flag.
       tf.errors.OpError, OSError: the output can't be written.
     """
+    settings = with_models(settings, before_download=FeatureSettings.check_input)
     settings.check()
     weights, files, tokenizer, layers = describe_model(settings)
     sentences = None

@@ -3,6 +3,7 @@
 The rule is that of sentence-transformers' mine_hard_negatives with relative_margin.
 """
 
+import itertools
 import json
 from collections.abc import Sequence
 
@@ -28,7 +29,7 @@ def write_hard_negatives(
       vectors_of: texts -> float32 [n, H], of length 1.
 
     Raises:
-      ValueError: no pair has one.
+      ValueError: no pair has one, or there are not so many other partners.
     """
     partners: dict[str, dict[str, None]] = {}
     for example in examples:
@@ -36,6 +37,8 @@ def write_hard_negatives(
     anchors, corpus = list(partners), list(dict.fromkeys(example.texts[1] for example in examples))
     place = {text: number for number, text in enumerate(corpus)}
     queries, texts = vectors_of(anchors), vectors_of(corpus)
+    if count >= len(corpus):
+        raise ValueError(f"--mine_hard_negatives={count}: --train_file has only {len(corpus)} different second texts.")
     lines, found, pairs = [], 0, sum(map(len, partners.values()))
     for begin in range(0, len(anchors), _AT_ONCE):
         scores = queries[begin : begin + _AT_ONCE] @ texts.T
@@ -43,19 +46,16 @@ def write_hard_negatives(
             farthest = min(row[place[positive]] for positive in partners[anchor])
             row[row > farthest - abs(farthest) * margin] = -np.inf
             row[[place[text] for text in (*partners[anchor], anchor) if text in place]] = -np.inf
-            best = [number for number in np.argsort(-row, kind="stable")[:count] if row[number] > -np.inf]
+            best = [corpus[number] for number in np.argsort(-row, kind="stable")[:count] if row[number] > -np.inf]
             found += len(partners[anchor]) if best else 0
-            for positive in partners[anchor]:
-                texts_of = ((anchor, positive, corpus[number]) for number in best)
-                lines += [
-                    json.dumps(dict(zip(COLUMNS.texts, row, strict=True)), ensure_ascii=False) for row in texts_of
-                ]
+            lines += itertools.product([anchor], partners[anchor], best)
     if not lines:
         raise ValueError(
             f"--mine_hard_negatives: no other text is farther than the partner by --negatives_margin={margin:g} in any "
             f"of {pairs} pairs: give a smaller margin, or more pairs."
         )
-    write_text_file(path, "".join(line + "\n" for line in lines))
+    rows = (json.dumps(dict(zip(COLUMNS.texts, line, strict=True)), ensure_ascii=False) for line in lines)
+    write_text_file(path, "".join(row + "\n" for row in rows))
     logging.info(
         "Hard negatives: %d of %d pairs have one or more, the others are left out; %d rows in %s, which is trained on.",
         found, pairs, len(lines), path,
