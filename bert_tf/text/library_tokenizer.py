@@ -19,7 +19,7 @@ from bert_tf.system.example_bytes import pack
 from bert_tf.system.text_files import read_bytes, read_json, understood
 from bert_tf.text.added_tokens import TOKENIZER, AddedToken, read_added_tokens
 from bert_tf.text.characters import text_of
-from bert_tf.text.sentence_piece import SentencePieceTokenizer
+from bert_tf.text.sentence_piece import INPUTS, SentencePieceTokenizer
 from bert_tf.text.tokenizer import WITHOUT_GRAPH, Tokenizer, special_tokens_of
 from bert_tf.text.tokenizer_files import MODEL, Casing, is_there, kind_of_model, parts_of
 
@@ -237,7 +237,7 @@ class HuggingFaceSentencePiece(LibraryTokenizer):
 
     def settings(self) -> dict:
         """See `Tokenizer.settings`."""
-        return {**super().settings(), "do_lower_case": not self.cased}
+        return {**super().settings(), **INPUTS, "do_lower_case": not self.cased}
 
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "HuggingFaceSentencePiece":

@@ -37,6 +37,8 @@ from bert_tf.text.tokenizer_files import (
     vocabulary_bytes,
 )
 
+# Without it, the tokenizer of transformers 5 gives an ALBERT no token types, as if pairs were one text.
+INPUTS = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
 _TWO_QUOTES = re.compile("``|''")
 # What the tokenizer_config.json of a KoBERT may say; nothing else has been published.
 _ONLY = {"remove_space": True, "keep_accents": False, "sp_model_kwargs": {}}
@@ -240,7 +242,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def settings(self) -> dict:
         """See `Tokenizer.settings`."""
-        return {**super().settings(), "do_lower_case": self.do_lower_case, "keep_accents": False}
+        return {**super().settings(), **INPUTS, "do_lower_case": self.do_lower_case, "keep_accents": False}
 
 
 class KoBertTokenizer(SentencePieceTokenizer):
