@@ -78,10 +78,8 @@ def export_saved_model(
     """
     if dtype not in DTYPES:
         raise ValueError(f"--dtype={dtype}: choose one of {', '.join(DTYPES)}")
-    model_dir, version = (
-        path_of(model_dir, "export_saved_model", model_directory.read_head),
-        new_version(export_dir, version),
-    )
+    model_dir = path_of(model_dir, "export_saved_model", model_directory.read_head)
+    version = new_version(export_dir, version)
     task = task or table.task_in(model_dir)
     served = create_served_model(
         model_dir, task, dtype=dtype, max_seq_length=max_seq_length, text_pairs=text_pairs, top_k=top_k
@@ -90,7 +88,6 @@ def export_saved_model(
         _freeze(served)
     functions = {name: function.get_concrete_function() for name, function in served.signatures().items()}
     ops = used_ops(functions)
-    lowest = safe_graph.lowest_version(ops)
     description = {
         "task": task,
         "dtype": dtype,
@@ -99,7 +96,7 @@ def export_saved_model(
         "labels": list(served.labels),
         "signatures": describe(functions),
         "ops": sorted(ops),
-        "lowest_serving_version": lowest,
+        "lowest_serving_version": safe_graph.lowest_version(ops),
     }
     with written_version(export_dir, version) as (temporary, target):
         _write_version(temporary, served, functions, read_tokenizer(model_dir).files(), warm_up)
