@@ -37,7 +37,7 @@ COMMANDS = {
     "features": (["extract_features.py"], 0),
     "fit": ([], 1),
     "from-transformers": ([], 5),  # tests/test_from_transformers.py
-    "korean": (["run_classifier.py", "run_similarity.py", "run_ner.py", "run_squad.py"], 0),
+    "korean": (["run_classifier.py", "run_similarity.py", "run_ner.py", "run_squad.py", "run_squad.py"], 0),
     "lora": (["run_classifier.py"], 1),
     "models": (["run_classifier.py"], 0),
     "onnx": (["export_saved_model.py"], 2),
@@ -192,7 +192,7 @@ def test_korean(environment, folder):
     write_encoder(home, pieces, sizes, do_lower_case=False)
     ner = "## klue-ner-v1_dev_00000-wikitree\t<서울:LC>은\n서\tB-LC\n울\tI-LC\n은\tO\n \tO\n한\tO\n\n"
     answers = [{"text": "서울", "answer_start": 0}]
-    questions = [{"id": f"{k}", "question": "한국의 수도", "answers": answers} for k in range(24)]
+    questions = [{"id": f"{k}", "guid": f"{k}", "question": "한국의 수도", "answers": answers} for k in range(24)]
     squad = {"version": "KorQuAD_v1.0_dev", "data": [{"paragraphs": [{"context": texts[2], "qas": questions}]}]}
     for kind, count in (("train", 36), ("dev", 9)):
         pairs = [{"premise": text, "hypothesis": texts[0], "gold_label": label}
@@ -202,7 +202,8 @@ def test_korean(environment, folder):
         for name, rows in (("nli", pairs * (count // 3)), ("sts", scores * (count // 9))):
             (home / f"klue-{name}-v1.1_{kind}.json").write_text(json.dumps(rows, ensure_ascii=False, indent=1))
         (home / f"klue-ner-v1.1_{kind}.tsv").write_text(ner * count)
-        (home / f"KorQuAD_v1.0_{kind}.json").write_text(json.dumps(squad))
+        for name in ("KorQuAD_v1.0", "klue-mrc-v1.1"):
+            (home / f"{name}_{kind}.json").write_text(json.dumps(squad))
         rows = [f"{k}\t{texts[k % 2]}\t{1 - k % 2}\n" for k in range(count)]
         name = {"train": "train", "dev": "test"}[kind]
         (home / "nsmc" / f"ratings_{name}.txt").write_text("id\tdocument\tlabel\n" + "".join(rows))

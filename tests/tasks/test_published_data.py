@@ -58,8 +58,8 @@ def sentence_of(k: int) -> list[tuple[str, str]]:
     return [("박", "B-PS"), (str(k), "I-PS"), (" ", "O"), ("씨", "O")]
 
 
-def question(k: int, **more) -> dict:
-    return {"id": f"q-{k}", "question": f"{k}번은?", "answers": [{"text": "서울", "answer_start": 3}], **more}
+def question(k: int, name="id", **more) -> dict:
+    return {name: f"q-{k}", "question": f"{k}번은?", "answers": [{"text": "서울", "answer_start": 3}], **more}
 
 
 def squad_file(**more) -> bytes:
@@ -120,6 +120,7 @@ CASES = {
         parquet_of([{"sentence": f"<박{k}:PS> 씨", "tokens": [char for char, _ in sentence_of(k)],
                      "ner_tags": [TAGS.index(tag) for _, tag in sentence_of(k)]} for k in TEN], ner_tags=KLUE_NER),
         [tag for k in TEN for _, tag in sentence_of(k)]),
+    "klue-mrc-v1.1_train.json": (squad_file(name="guid", question_type=1, is_impossible=False), ["서울"] * 10),
     "hf://datasets/klue/klue/mrc/train-*.parquet": (parquet_of(mrc_rows()), ["서울"] * 8 + [""] * 2),
     "ratings_train.txt": (lines_of(*NSMC), ["0", "1"] * 5),
     "hf://datasets/e9t/nsmc@~parquet/default/train/*.parquet": (
