@@ -70,8 +70,7 @@ class TextIndex:
         own, first = embedder.encode((self.texts or [])[:1], True, self.prompt_name), self.vectors[:1]
         if own.shape[1] != first.shape[1] or np.abs(own - first[: len(own)]).max(initial=0) > _ALIKE:
             raise ValueError(
-                f"{name} was made by another model than {embedder.path}, or with another pooling or length: make it "
-                f"again ({first.shape[1]} numbers for a text, this model {own.shape[1]})."
+                f"{name} was made by another model than {embedder.path}, or with another pooling or length: make it new"
             )
         self._embedder = embedder
 

@@ -77,7 +77,7 @@ def test_an_index_is_saved_beside_its_texts(embedder, tmp_path):
         TextIndex.load(str(tmp_path / "index"), other)
     with pytest.raises(ValueError, match="^the index was made by another model than"):
         other.search("a", again)
-    with pytest.raises(ValueError, match="the index was .* another model .*7 numbers for a text, this model 32"):
+    with pytest.raises(ValueError, match="^the index was made by another model than "):
         embedder.search("a", np.ones((2, 7), np.float32))
     with pytest.raises(ValueError, match="an index needs the vectors of texts"):
         embedder.search("a", [])

@@ -12,10 +12,9 @@ from helpers.remote import add_file_system
 from huggingface_hub import constants, file_download
 
 import bert_tf
-from bert_tf.models import directory
 from bert_tf.models.directory import read_head
 from bert_tf.models.open_weights import HUGGINGFACE
-from bert_tf.system import checks, hub, storage
+from bert_tf.system import hub, storage
 from bert_tf.text.tokenizer_files import read_casing
 
 NAME, NEWER = "owner/tiny-bert.1", "0b" * 20
@@ -241,13 +240,3 @@ def test_the_environment_counts_and_the_library_is_imported_for_names_only(serve
         str(tmp_path / f"elsewhere/hub/models--owner--tiny-bert.1/snapshots/{COMMIT}"), "True", "False"
     ], ran.stderr  # fmt: skip
     assert server.python(code, tmp_path, "runs/model.ckpt").stdout.split() == ["runs/model.ckpt", "False", "False"]
-
-
-def test_paths_are_as_before(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "models" / "bert", {"config.json"})
-    assert checks.path_of("models/bert", "Predictor") == "models/bert"
-    with pytest.raises(
-        FileNotFoundError, match="^--init_checkpoint=models/brt: there is no such directory.*hf://models/brt"
-    ):
-        directory.check_weights("models/brt", "--init_checkpoint")
