@@ -9,7 +9,6 @@ import pathlib
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.descendants import NAMES, save_model
 from helpers import descendants
 from helpers.albert_tokenizer import save_albert_tokenizer
 from helpers.pages import blocks
