@@ -252,7 +252,7 @@ def test_only_main_reads_flags():
 AT_MOST = {
     "lines of bert_tf/ and the scripts": 50_866,
     "of these code": 32_751,
-    "lines of tests/": 45_428,
+    "lines of tests/": 44_757,
     "modules that a fine-tuning run loads": 68,
     "modules that Predictor loads": 48,
     "lines of a file": 500,

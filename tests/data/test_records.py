@@ -1,7 +1,6 @@
 """Records: the order is a function of (files, seed, step), and errors name damaged files."""
 
 import os
-import struct
 
 import numpy as np
 import pytest
@@ -67,7 +66,7 @@ def test_resumed_run_gets_the_same_batches(three_files, window, batch_size):
 
     whole = numbers(batches(0), 60)
     assert whole.shape == (60, batch_size)
-    for start in (1, 2, 13, 29, 50):
+    for start in (1, 13, 50):
         np.testing.assert_array_equal(numbers(batches(start), 10), whole[start : start + 10])
 
 
@@ -108,18 +107,6 @@ def test_step_far_away(three_files):
     assert [sorted(epoch.tolist()) for epoch in drawn] == [list(range(100))] * 2
     first = np.cumsum(index.num_records)[order.permutation(15, 9, 2_000_000_000, 0)[0]] - 1
     assert first in drawn[0][:38]
-
-
-def test_batches_are_static_and_int32(three_files):
-    index = record_index.index_records(three_files, FEATURES)
-    batches = records.training_batches(index, FEATURES, batch_size=16, seed=0)
-    assert batches.element_spec == {
-        "number": tf.TensorSpec([16, 2], tf.int32),
-        "weight": tf.TensorSpec([16, 1], "float32"),
-    }
-    assert batches.cardinality() == tf.data.INFINITE_CARDINALITY
-    batch = next(iter(batches))
-    np.testing.assert_array_equal(batch["weight"][:, 0], batch["number"][:, 1].numpy() / 2)
 
 
 # --- Shares of several workers ----------------------------------------------------------------------------------------
@@ -279,13 +266,6 @@ def test_empty_files(one_file, tmp_path):
         record_index.index_records([str(path)], FEATURES)
 
 
-def test_checksum_of_a_length_field(tmp_path):
-    """The masked CRC-32C of eight bytes, compared with TensorFlow's."""
-    write_records(tmp_path / "a", [example(7)])
-    header = (tmp_path / "a").read_bytes()[:12]
-    assert struct.unpack("<I", header[8:])[0] == record_files.masked_crc32c(header[:8])
-
-
 # --- Records that differ from the flags -------------------------------------------------------------------------------
 
 
@@ -294,15 +274,6 @@ def failure(index) -> tf.errors.OpError:
         for _ in records.training_batches(index, FEATURES, batch_size=10, seed=0, shuffle_window=10).take(20):
             pass
     return raised.value
-
-
-def test_record_in_the_middle_differs_from_the_flags(tmp_path, small_blocks):
-    offsets = write_records(tmp_path / "a", [example(number, values=3 if number == 21 else 2) for number in range(40)])
-    index = record_index.index_records([str(tmp_path / "a")], FEATURES)
-    text = records.explain_record_error(failure(index), index, FEATURES)
-    assert text.startswith(
-        f"{tmp_path}/a: record 21 (at byte {offsets[21]}) has 3 values in feature 'number', expected 2"
-    )
 
 
 @pytest.mark.parametrize("same_length", [True, False])

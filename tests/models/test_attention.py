@@ -66,11 +66,3 @@ def test_other_outputs_stay_the_same_bits(model, inputs, training):
         np.testing.assert_array_equal(value, asked[name])
     zeros = [np.mean(np.asarray(layer)[0] == 0) for layer in asked["attention_probabilities"]]
     assert all(0.02 < share < 0.25 for share in zeros) if training else not any(zeros)  # dropout of 0.1
-
-
-def test_packed_sequences_do_not_look_at_each_other(model, inputs):
-    numbers = np.array([[1, 1, 1, 2, 2, 2, 0]] * 3, "int32")
-    outputs = model({**inputs, "sequence_ids": numbers}, return_attention=True)
-    for layer in outputs["attention_probabilities"]:
-        assert not np.asarray(layer)[:, :, :3, 3:].any()
-        assert not np.asarray(layer)[:, :, 3:6, [0, 1, 2, 6]].any()

@@ -147,18 +147,6 @@ def test_guess_by_the_vocabulary(tmp_path):
     assert tokenizer_files.casing_of_vocabulary(str(tmp_path / "uncased.txt")).do_lower_case is True
 
 
-def test_config_of_either_kind(tmp_path):
-    original = write_json(tmp_path / "bert_config.json", TINY_CONFIG)
-    assert model_directory.read_config(str(original)).hidden_act == "gelu"
-    theirs = write_json(tmp_path / "config.json", {**TINY_CONFIG, "model_type": "bert"})
-    assert model_directory.read_config(str(theirs)).hidden_act == "gelu_erf"
-    files = model_directory.read_model_files(str(tmp_path / "bert_model.ckpt"))
-    assert files.config_file == str(original)
-    (tmp_path / "bert_config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"bert_config\.json, line 1, column \d+: not JSON"):
-        model_directory.read_model_files(str(tmp_path))
-
-
 def test_vocabulary_of_a_tokenizer_json(tmp_path):
     tokens = {"[PAD]": 0, "[UNK]": 1, "b": 3, "a": 2}
     values = {"model": {"type": "WordPiece", "vocab": tokens}, "added_tokens": [{"id": 4, "content": "new"}]}

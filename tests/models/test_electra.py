@@ -145,18 +145,6 @@ def test_masks_are_filled_by_the_generator(released, recwarn):
     assert [len(guess) for guess in guesses[0]] == [3, 3] and guesses == others
 
 
-def test_optimizer_state_both_ways(shared, tmp_path):
-    source = str(shared / "golden" / "electra" / "training" / "model.ckpt-8")
-    for part in PARTS:
-        convert.convert(source, str(tmp_path / part), "tf1", with_optimizer=True, part=part, do_lower_case=True)
-        old, new = bundle.CheckpointReader(source), bundle.CheckpointReader(str(tmp_path / part / "model.ckpt-8"))
-        names = new.get_variable_to_shape_map()
-        assert "electra/embeddings/word_embeddings/adam_m" in names and "global_step" in names
-        assert any(name.startswith(f"{part}_predictions/dense/kernel/adam_v") for name in names)
-        for name in names:
-            np.testing.assert_array_equal(new.get_tensor(name), old.get_tensor(name), err_msg=name)
-
-
 def test_an_output_layer_of_the_original(released):
     """A classifier's is read; layers of several tasks, or of a question's answer, are left over."""
     path = str(released / "model.ckpt")

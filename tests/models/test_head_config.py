@@ -12,7 +12,7 @@ from bert_tf.conversion import convert
 from bert_tf.models import baselines, pretrained
 from bert_tf.models import directory as model_directory
 from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import read_head, read_model_files
+from bert_tf.models.directory import read_model_files
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.models.task_models import (
     BertForMultipleChoice,
@@ -25,22 +25,6 @@ IDS = {"input_ids": np.arange(1, 13).reshape(2, 6)}
 
 
 # ---- the file --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("head", "values"),
-    [
-        (HeadConfig("CnnClassifier", ["no", "예"]), {"architecture": "CnnClassifier", "labels": ["no", "예"]}),
-        (HeadConfig(problem_type="regression"), {"problem_type": "regression"}),
-        (HeadConfig(lstm_on_top=True), {"lstm_on_top": True}),
-        (NO_HEAD, {}),
-    ],
-)
-def test_the_file_says_only_what_there_is_to_say(tmp_path, head, values):
-    path = tmp_path / "head_config.json"
-    path.write_text(head.to_json())
-    assert json.loads(path.read_text()) == values
-    assert HeadConfig.read(str(path)) == read_head(str(tmp_path)) == head
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.families import AlbertConfig, ElectraConfig
 from bert_tf.models.question_heads import AlbertForQuestionAnswering, ElectraForQuestionAnswering
 from bert_tf.models.task_models import BertForQuestionAnswering
-from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
 
 
@@ -69,22 +68,6 @@ def test_what_cannot_be_in_an_answer(golden):
     assert derived["end_top_index"].shape == (2, 4, 30)
     places, scores = np.asarray(derived["end_top_index"]), np.asarray(derived["end_top_log_probs"])
     assert (np.isneginf(scores) == (places >= 8)).all() and (np.sort(places)[..., :8] == np.arange(8)).all()
-
-
-@pytest.mark.parametrize("family", ["albert", "electra"])
-def test_what_the_originals_exclude_is_not_decayed(fine_tuned, family):
-    """Biases and layer norms; of the head, kernels alone are decayed."""
-    _, config = fine_tuned(family)
-    model = question_heads.JOINT_CLASSES[config.model_type](config)
-    model.build()
-    optimizer = create_optimizer("adamw", 1e-4, 10, 1)
-    optimizer.build(model.trainable_variables)
-    pairs = zip(model.trainable_variables, optimizer.decayed, strict=True)
-    decayed = {variable.path for variable, is_decayed in pairs if is_decayed}
-    head = {path for path in decayed if "cls_squad" in path}
-    assert len(head) == {"albert": 5, "electra": 5}[family]
-    assert all(path.endswith("/kernel") for path in head)
-    assert not any("LayerNorm" in path or path.endswith(("gamma", "beta")) for path in decayed)
 
 
 def test_the_other_head_is_refused(golden, tmp_path):

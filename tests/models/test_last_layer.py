@@ -193,7 +193,7 @@ WHOLE_SEQUENCES = {
 
 
 @pytest.mark.parametrize("few", [True, *slow(False)])
-@pytest.mark.parametrize("case", [*ALL, "tags", "windows", *slow("questions", "similarity")])
+@pytest.mark.parametrize("case", [*ALL, "windows", *slow("tags", "questions", "similarity")])
 def test_the_rows_of_a_part_have_their_masks_of_the_whole_batch(monkeypatch, case, few):
     monkeypatch.setitem(globals(), "CASES", {**CASES, **WHOLE_SEQUENCES})
     monkeypatch.setattr(encoder, "reads_few", lambda *sizes: few)

@@ -1,7 +1,5 @@
 """LoRA: an encoder that stays as it is, and the small matrices that are trained beside it."""
 
-import random
-
 import keras
 import numpy as np
 import pytest
@@ -48,8 +46,7 @@ def train_a_little(model):
 
 
 def outputs_of(model, training: bool) -> np.ndarray:
-    call = tf.function(lambda inputs: in_training(model, inputs, SEED) if training else model(inputs), autograph=False)
-    return call(INPUTS).numpy()
+    return np.asarray(in_training(model, INPUTS, SEED) if training else model(INPUTS))
 
 
 def values_of(model) -> dict:
@@ -63,18 +60,9 @@ def fused(request):
     kernels.set_fused(True)
 
 
-@pytest.fixture
-def no_fused_bias():
-    """TensorFlow's graph optimizer rounds a product and its bias once; it would do so without LoRA only."""
-    before = tf.config.optimizer.get_experimental_options().get("remapping", True)
-    tf.config.optimizer.set_experimental_options({"remapping": False})
-    yield
-    tf.config.optimizer.set_experimental_options({"remapping": before})
-
-
 @pytest.mark.parametrize("dtype", ["float32", *slow("mixed_bfloat16", "mixed_float16")])
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.usefixtures("fused", "no_fused_bias")
+@pytest.mark.usefixtures("fused")
 def test_at_the_start_the_model_is_the_one_that_was_given(family, dtype):
     """Bit for bit, with dropout."""
     base, adapted = (make(family, rank, dropout=0.1, dtype=dtype) for rank in (None, RANK))
@@ -268,70 +256,22 @@ DAMAGES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", DAMAGES)
-def test_all_or_nothing_is_loaded(tmp_path, case):
-    path, model = str(tmp_path / lora_file.FILE), make("bert", RANK)
+def test_all_or_nothing_is_loaded(tmp_path):
+    path, model, target = str(tmp_path / lora_file.FILE), make("bert", RANK), make("bert")
     train_a_little(model)
     lora_file.write_lora(path, model)
     shapes, metadata, read = open_safetensors(path)
-    tensors = {name: read(name) for name in shapes}
-    changes, message = DAMAGES[case]
-    for name, value in changes.items():
-        if isinstance(value, str):
-            metadata[name] = value
-        else:
-            tensors.pop(name, None)
-            tensors |= {} if value is None else {name: value.astype(np.float32)}
-    write_safetensors(path, tensors, metadata)
-    assert_refused(make("bert"), path, message)
-
-
-def craft(chance, tensors, metadata) -> None:
-    """Changes tensors and metadata of a file of LoRA by chance."""
-    for _ in range(chance.randint(1, 3)):
-        name, other = chance.choice(sorted(tensors)), chance.choice(sorted(tensors))
-        value = tensors[name]
-        tensors |= chance.choice((
-            {name: tensors[other]}, {name: value.T}, {name: value[None]}, {name: np.full_like(value, 3e38)},
-            {name: value[:0]}, {name: np.full_like(value, np.inf)},
-            {f"{name}/../{other}": value}, {"bert/embeddings/word_embeddings": value}, {name: np.float32(value.sum())},
-        ))  # fmt: skip
-        hostile = chance.choice(("", "-1", "1e400", "0", "\x1b[2J", "[[]]", '{"a": 1}', "../x", "9" * 5000))
-        metadata |= {chance.choice((*metadata, "x")): hostile} if chance.random() < 0.3 else {}
-        if chance.random() < 0.2:
-            del tensors[name]
-
-
-def test_crafted_files_are_refused_or_change_what_lora_may(tmp_path):
-    """Thirty by chance; most are refused, with one line and the model as it was."""
-    path, model, chance, refused = tmp_path / lora_file.FILE, make("bert", RANK), random.Random(7), 0
-    train_a_little(model)
-    lora_file.write_lora(str(path), model)
-    shapes, metadata, read = open_safetensors(str(path))
-    good, whole, target = {name: read(name) for name in shapes}, path.read_bytes(), make("bert")
-    before, allowed = values_of(target), set(shapes) | set(lora.adapted_kernels(shapes))
-    for number in range(30):
-        tensors, said = dict(good), dict(metadata)
-        if number % 3:
-            craft(chance, tensors, said)
-            write_safetensors(str(path), tensors, said)
-        else:
-            place = chance.randrange(len(whole))
-            path.write_bytes(whole[:place] + chance.randbytes(chance.choice((0, 1, 8))) + whole[place + 1 :])
-        try:
-            lora_file.load_lora(target, str(path))
-        except ValueError as error:
-            assert "\n" not in str(error), number
-            refused, expected = refused + 1, before
-        else:
-            expected = {name: value for name, value in before.items() if name not in allowed}
-            assert all(np.isfinite(value).all() for value in values_of(target).values()), number
-        after = values_of(target)
-        assert after.keys() == before.keys()
-        for name, value in expected.items():
-            np.testing.assert_array_equal(after[name], value, err_msg=f"{number} {name}")
-        target = target if expected is before else make("bert")
-    assert refused > 20
+    good = {name: read(name) for name in shapes}
+    for changes, message in DAMAGES.values():
+        tensors, told = dict(good), dict(metadata)
+        for name, value in changes.items():
+            if isinstance(value, str):
+                told[name] = value
+            else:
+                tensors.pop(name, None)
+                tensors |= {} if value is None else {name: value.astype(np.float32)}
+        write_safetensors(path, tensors, told)
+        assert_refused(target, path, message)
 
 
 def test_what_can_not_be_adapted():

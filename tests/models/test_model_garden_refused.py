@@ -1,7 +1,5 @@
 """Files of tf-models-official: a pretrainer, other spellings, other models, and damage."""
 
-import types
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -51,14 +49,6 @@ def test_outputs_equal_theirs(pretrainer, tmp_path):
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, atol=1e-5, rtol=0, err_msg=name)
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory, pretrainer):
-    folder = tmp_path_factory.mktemp("saved")
-    prefix = write(folder, "pretrainer", model=pretrainer)
-    weights = model_garden.open_weights(prefix)
-    return types.SimpleNamespace(folder=folder, name="pretrainer-1", weights=dict(weights), origins=weights.origins)
 
 
 @pytest.mark.parametrize("split_heads", [True, False])

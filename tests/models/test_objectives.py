@@ -121,20 +121,6 @@ def test_examples_that_are_not_real_count_in_the_loss_only():
         assert as_floats(objective.metrics(sums)) == pytest.approx(expected, rel=2e-5), objective
 
 
-def test_pairs_of_packed_rows_count_unless_they_or_their_rows_are_padding():
-    generator = np.random.default_rng(4)
-    logits, labels = generator.normal(size=(3, 2, 2)), generator.integers(0, 2, (3, 2))
-    features = {
-        "masked_lm_ids": np.zeros((3, 1), int), "masked_lm_weights": np.ones((3, 1)), "next_sentence_labels": labels,
-        "next_sentence_weights": np.array([[1, 1], [1, 0], [1, 1]]), "example_weights": np.array([1.0, 1.0, 0.0]),
-    }  # fmt: skip
-    outputs = {"masked_lm_logits": np.zeros((3, 1, 4)), "next_sentence_logits": logits}
-    sums = objectives.PretrainingObjective.sums(outputs, features)
-    losses = softmax_losses(logits.reshape(-1, 2), labels.reshape(-1))
-    assert float(sums["next_sentence_loss"]) == pytest.approx(losses[:3].sum(), rel=1e-5)
-    assert float(sums["examples"]) == 3
-
-
 # --- weights of classes -----------------------------------------------------------------------------------------------
 
 WEIGHTS = [0.25, 3.0, 1.0, 2.0, 0.5]

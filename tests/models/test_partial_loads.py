@@ -6,7 +6,6 @@ import logging
 import warnings
 
 import keras
-import numpy as np
 import pytest
 from helpers.small_data import PIECES
 from helpers.tiny import ONE_LAYER, TINY_CONFIG
@@ -45,6 +44,11 @@ def save(folder, kind=task_models.BertModel, without=(), config=ONE_LAYER, **arg
     return str(folder)
 
 
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory) -> str:
+    return save(tmp_path_factory.mktemp("partial") / "encoder")
+
+
 def said(action) -> list[str]:
     """The warnings of an action about partial loads."""
     with warnings.catch_warnings(record=True) as caught:
@@ -60,8 +64,8 @@ def said(action) -> list[str]:
     (task_models.BertForQuestionAnswering, {}, "cls/squad/output_weights, cls/squad/output_bias"),
     (task_models.BertForMaskedLM, {}, "cls/predictions/output_bias, cls/predictions/transform/dense/kernel, cls/pred"),
 ])  # fmt: skip
-def test_a_new_head_is_warned_of(tmp_path, kind, arguments, new):
-    path = save(tmp_path / "encoder")
+def test_a_new_head_is_warned_of(tmp_path, encoder, kind, arguments, new):
+    path = encoder
     [message] = said(lambda: kind.from_pretrained(path, **arguments))
     assert f"variables of {kind.__name__} are not in {path}/bert_model.safetensors and are random: {new}" in message
     assert "bert/pooler" not in message and message.endswith("Train the model before you use it.")
@@ -185,16 +189,10 @@ def test_a_head_that_was_saved_untrained_stays_untrained(tmp_path, format):
     (lambda path: bert_tf.read_tokenizer(path).save_pretrained(""), "The target names no directory"),
     (lambda path: bert_tf.read_tokenizer(path).save_pretrained(None), "takes the path of a directory, not None"),
 ])  # fmt: skip
-def test_what_to_write_instead(tmp_path, call, message):
+def test_what_to_write_instead(encoder, call, message):
     with pytest.raises((OSError, TypeError, ValueError), match=message) as error:
-        call(save(tmp_path / "encoder"))
+        call(encoder)
     assert "\n" not in str(error.value)
-
-
-def test_lists_of_ids_are_arrays(tmp_path):
-    model = task_models.BertModel.from_pretrained(save(tmp_path / "encoder"))
-    given, wanted = model([[2, 4, 3]]), model(np.array([[2, 4, 3]]))
-    np.testing.assert_array_equal(given["pooled_output"], wanted["pooled_output"])
 
 
 def test_keys_and_layers_that_a_configuration_has_wrong(tmp_path, caplog):

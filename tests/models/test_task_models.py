@@ -15,12 +15,8 @@ from bert_tf.models import initialize, objectives
 from bert_tf.models.config import BertConfig
 from bert_tf.models.inputs import features_with_labels, select
 from bert_tf.models.task_models import (
-    BertForMaskedLM,
-    BertForMultipleChoice,
-    BertForNextSentencePrediction,
     BertForQuestionAnswering,
     BertForSequenceClassification,
-    BertForTokenClassification,
 )
 from bert_tf.training.optimization import AdamWeightDecay
 from bert_tf.training.step import make_evaluate_function
@@ -91,83 +87,6 @@ def test_question_answering_equals_the_original(golden, name):
     np.testing.assert_allclose(loss, outputs["squad_loss"], atol=SCALAR)
 
 
-def test_gradients_of_question_answering_equal_the_original(golden):
-    folder = golden / "optimizer"
-    model = BertForQuestionAnswering(BertConfig.from_json_file(str(folder / "bert_config.json")))
-    initialize.load_weights(model, str(golden / "model" / "config1" / "squad.ckpt"))
-    batch = select(np.load(folder / "inputs.npz"), model.known_inputs)
-    variables = initialize.model_variables(model)
-    with tf.GradientTape() as tape:
-        sums = model.objective.sums(model(batch, training=True), batch)
-        loss = model.objective.loss(sums, sums)
-    gradients = tape.gradient(loss, {name: variable.value for name, variable in variables.items()})
-    expected = np.load(folder / "squad_grads_step0.npz")
-    without = {name for name, gradient in gradients.items() if gradient is None}
-    assert without == {"bert/pooler/dense/kernel", "bert/pooler/dense/bias"}  # as in the original
-    assert set(expected.files) == {name.replace("/", ".") for name in set(gradients) - without}
-    for name in set(gradients) - without:
-        actual = tf.convert_to_tensor(gradients[name])
-        np.testing.assert_allclose(actual, expected[name.replace("/", ".")], atol=1e-5, err_msg=name)
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_masked_lm_equals_the_original(golden, name):
-    model, inputs, outputs = load(golden, name, "bert_model.ckpt", BertForMaskedLM)
-    del inputs["is_real_example"]  # of the classifier
-    logits = model(inputs)
-    predictions = inputs["masked_lm_ids"].shape[1]
-    log_probabilities = np.asarray(keras.ops.log_softmax(logits)).reshape(-1, model.config.vocab_size)
-    assert_close(log_probabilities, outputs["masked_lm_log_probs"], LOG_PROBABILITIES, predictions)
-    sums = model.objective.sums(logits, inputs)
-    np.testing.assert_allclose(model.objective.loss(sums, sums), outputs["masked_lm_loss"], atol=SCALAR)
-    expected = json.loads((golden / "model" / name / "eval_metrics.json").read_text())["pretraining"]
-    metrics = model.objective.metrics(sums)
-    np.testing.assert_allclose(metrics["masked_lm_accuracy"], expected["masked_lm_accuracy"], atol=1e-6)
-    np.testing.assert_allclose(metrics["masked_lm_loss"], expected["masked_lm_loss"], atol=SCALAR)
-    everywhere = np.asarray(model({key: inputs[key] for key in ("input_ids", "input_mask", "segment_ids")}))
-    assert everywhere.shape == (*inputs["input_ids"].shape, model.config.vocab_size)
-    picked = np.take_along_axis(everywhere, inputs["masked_lm_positions"][..., None], axis=1)
-    np.testing.assert_allclose(picked, logits, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_next_sentence_equals_the_original(golden, name):
-    model, inputs, outputs = load(golden, name, "bert_model.ckpt", BertForNextSentencePrediction)
-    logits = model(inputs)
-    assert_close(keras.ops.log_softmax(logits), outputs["next_sentence_log_probs"])
-    sums = model.objective.sums(logits, inputs)
-    np.testing.assert_allclose(model.objective.loss(sums, sums), outputs["next_sentence_loss"], atol=SCALAR)
-
-
-def test_variable_names_are_those_of_the_original(golden):
-    for checkpoint, model_class, arguments in (
-        ("classifier.ckpt", BertForSequenceClassification, {"num_labels": 3}),
-        ("classifier.ckpt", BertForTokenClassification, {"num_labels": 3}),
-        ("squad.ckpt", BertForQuestionAnswering, {}),
-    ):
-        model, _, _ = load(golden, "config1", checkpoint, model_class, **arguments)
-        expected = dict(tf.train.list_variables(str(golden / "model" / "config1" / checkpoint)))
-        assert {name: list(v.shape) for name, v in initialize.model_variables(model).items()} == expected
-
-
-def test_tokens_and_choices_have_the_same_head_as_the_classifier(golden):
-    arguments = (golden, "config1", "classifier.ckpt")
-    model, inputs, outputs = load(*arguments, BertForTokenClassification, num_labels=3)
-    weights, bias = (np.asarray(value) for value in (model.head.output_weights, model.head.output_bias))
-    assert_close(model(inputs), outputs["sequence_output"] @ weights.T + bias, 1e-4)
-
-    choice = BertForMultipleChoice(model.config)
-    choice.build()
-    choice.bert.set_weights(model.bert.get_weights())
-    choice.head.output_weights.assign(weights[:1])
-    choice.head.output_bias.assign(bias[:1])
-    names = ("input_ids", "input_mask", "segment_ids")
-    grouped = {name: inputs[name].reshape(2, 3, -1) for name in names}  # 6 rows: 2 examples of 3 choices
-    scores = outputs["pooled_output"] @ weights[0] + bias[0]
-    np.testing.assert_allclose(np.asarray(choice(grouped)).reshape(-1), scores, atol=ZERO_MASK_ROW)
-    np.testing.assert_allclose(choice(grouped)[0], scores[:3], atol=5e-5)
-
-
 # --- Keras -----------------------------------------------------------------------------------------------------------
 
 
@@ -177,9 +96,9 @@ def test_fit_needs_no_loss_and_lowers_it(name):
     model, labels = create(), {label: features[label] for label in create().objective.label_names}
     x = {key: value for key, value in features.items() if key not in labels}
     y = list(labels.values()) if len(labels) > 1 else next(iter(labels.values()))
-    model.compile(optimizer=AdamWeightDecay(5e-3), jit_compile=False)
+    model.compile(optimizer=AdamWeightDecay(1e-2), run_eagerly=True)  # traced in the next test
     before = model.evaluate(x, y, verbose=0, return_dict=True)
-    model.fit(x, y, epochs=20, verbose=0)
+    model.fit(x, y, epochs=8, verbose=0)
     after = model.evaluate(x, y, verbose=0, return_dict=True)
     assert after["loss"] < 0.6 * before["loss"], (before, after)
     # Metrics over batches of unequal size equal those over all examples at once.

@@ -100,7 +100,7 @@ def test_every_cut_of_random_text_gives_the_documents_that_begin_on_each_side(
     monkeypatch.setattr(text_files, "_READ_BYTES", chunk)
     monkeypatch.setattr(pretraining_corpus, "_LOOK_BACK", look_back)
     monkeypatch.setattr(pretraining_corpus, "LONGEST_LINE", longest)
-    for contents in ODD_ENDS + [random_contents(generator) for _ in range(30)]:
+    for contents in ODD_ENDS + [random_contents(generator) for _ in range(15)]:
         expected = placed_text_documents(contents)
         paths = written(tmp_path, contents)
         corpus = Corpus(paths, TextSettings(input_format="text"))
@@ -219,7 +219,7 @@ def docs(generator):
 def test_every_cut_of_random_records(tmp_path, monkeypatch, make, input_format, chunk):
     generator = random.Random(chunk)
     monkeypatch.setattr(text_files, "_READ_BYTES", chunk)
-    for _ in range(6):
+    for _ in range(3):
         files = [make(generator) for _ in range(2)]
         sizes = [len(data) for data, _ in files]
         expected = [

@@ -89,20 +89,22 @@ def plain_choice(pairs, bits, limit, prob, whole_words) -> list[int]:
 @pytest.mark.parametrize("whole_words", [False, True])
 @pytest.mark.parametrize(("most", "lengths"), [(1, (5, 64)), (4, (5, 16))])
 def test_masks_are_those_of_the_plain_loop(most, lengths, whole_words):
-    packed = packed_rows(200, most, lengths)
+    packed = packed_rows(100, most, lengths)
     rows = rows_of(packed, 64, most)
+    masked, replaced = (0.0, 0.8) if whole_words else (0.8, 0.1)
+    rates = {"mask_rate": masked, "random_rate": replaced, "keep_rate": 1 - masked - replaced}
     fewer = 0
     for step, (prob, limit) in enumerate([(0.05, 64), (0.15, 64), (0.4, 7), (0.9, 64)]):
-        features = mask(
-            rows, 5, step, masked_lm_prob=prob, do_whole_word_mask=whole_words, max_predictions_per_seq=limit
-        )
-        bits = tf.random.stateless_uniform([200, 64 + 2 * limit], [5, step], None, None, tf.int32, alg="philox").numpy()
+        settings = {"masked_lm_prob": prob, "do_whole_word_mask": whole_words, "max_predictions_per_seq": limit}
+        features = mask(rows, 5, step, **settings, **rates)
+        bits = tf.random.stateless_uniform([100, 64 + 2 * limit], [5, step], None, None, tf.int32, alg="philox").numpy()
         order, (action, token) = bits[:, :64], np.split(bits[:, 64:].astype(np.int64) + 2**31, 2, axis=1)
         for number, pairs in enumerate(packed):
             expected = plain_choice(pairs, order[number], limit, prob, whole_words)
             original, padding = rows["input_ids"][number].numpy(), [0] * (limit - len(expected))
             kept = np.array([*original[expected], *padding])
-            new = np.where(action[number] < 0.8 * 2**32, MASK, np.where(action[number] < 0.9 * 2**32, kept, -1))
+            share = action[number] / 2**32
+            new = np.where(share < masked, MASK, np.where(share < 1 - replaced, kept, -1))
             new = np.where(new < 0, token[number] * 100 // 2**32, new)  # any id, also that of [PAD]
             original[expected] = new[: len(expected)]
             for name, values in (

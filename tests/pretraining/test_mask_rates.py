@@ -5,7 +5,6 @@ import random
 import numpy as np
 import pytest
 from helpers.instances import documents_of, store_of
-from helpers.masking import mask, packed_rows, rows_of
 from helpers.paths import TESTS
 from helpers.pretraining_records_read import UNMASKED_FEATURES, read_records
 
@@ -54,32 +53,7 @@ def test_static_masks_have_the_rates(corpus, tmp_path, rates):
         # Four standard errors; a random token is the same or [MASK] once in 30,522 times.
         assert abs(share - rate) <= 4 * np.sqrt(rate * (1 - rate) / count) + 2e-3
         assert rate or share <= 2e-3
-    assert instances == instances_of(corpus, tmp_path, **given)
-    default = instances_of(corpus, tmp_path)
-    assert (instances == default) == (rates == RATES[0])
-    assert instances_of(corpus, tmp_path, seed=2) != default
-
-
-@pytest.mark.parametrize("rates", RATES)
-def test_dynamic_masks_have_the_rates(rates):
-    rows = rows_of(packed_rows(400), 64, 4)
-    given = dict(zip(("mask_rate", "random_rate", "keep_rate"), rates, strict=True))
-    features = mask(rows, masked_lm_prob=0.5, **given)
-    real = features["masked_lm_weights"] > 0
-    now = np.take_along_axis(features["input_ids"], features["masked_lm_positions"], 1)[real]
-    before = features["masked_lm_ids"][real]
-    masked, same = (now == 4).mean(), (now == before).mean()
-    count = len(now)
-    assert count > 4000
-    # The vocabulary has a hundred tokens: a random one is [MASK], or the same, in 1 of 100.
-    chance = rates[1] / 100
-    for share, rate in ((masked, rates[0] + chance), (same, rates[2] + chance)):
-        assert abs(share - rate) <= 4 * np.sqrt(rate * (1 - rate) / count) + 1e-9
-    again, default = mask(rows, masked_lm_prob=0.5, **given), mask(rows, masked_lm_prob=0.5)
-    np.testing.assert_array_equal(again["input_ids"], features["input_ids"])
-    # The same tokens are predicted, whatever replaces them.
-    np.testing.assert_array_equal(default["masked_lm_positions"], features["masked_lm_positions"])
-    assert (default["input_ids"] == features["input_ids"]).all() == (rates == RATES[0])
+    assert (instances == instances_of(corpus, tmp_path)) == (rates == RATES[0])
 
 
 def plain_single_sequences(documents, max_seq_length, dupe_factor, short_seq_prob, rng) -> list[list[int]]:

@@ -68,6 +68,7 @@ def test_a_finished_run_is_mended(corpus, tmp_path, monkeypatch):
     assert len(whole) == 5 and times == {path: path.stat().st_mtime_ns for path in times}
     shard = folder / "out.tfrecord-00001-of-00002"
     shard.write_bytes(shard.read_bytes()[:-5])
+    (folder / ".out.tfrecord-00001-of-00002.0123456789ab.tmp").write_bytes(b"half")
     assert make(corpus, folder, **flags) == expected and contents(folder) == whole
     (folder / "pretraining_data.out.json").unlink()
     assert make(corpus, folder, **flags) == expected and contents(folder) == whole
@@ -88,22 +89,6 @@ def test_each_shard_has_a_seed_of_its_own(corpus, tmp_path):
     assert [read_records(path) for path in again["output_files"]] == files[1]
 
 
-def test_tokenizing_one_shard_by_several_processes_changes_nothing(corpus, tmp_path, monkeypatch):
-    alone = make(corpus, tmp_path / "alone", num_workers=1)
-    monkeypatch.setattr(pretraining_shard, "_BYTES_A_TASK", 5000)
-    run, asked = pretraining_shard.workers.run_tasks, []
-
-    def run_here(function, tasks, num_workers, progress):  # in processes: test_each_shard_has_a_seed_of_its_own
-        asked.append((len(tasks) > 1, num_workers))
-        return run(function, tasks, 1, progress)
-
-    monkeypatch.setattr(pretraining_shard.workers, "run_tasks", run_here)
-    together = make(corpus, tmp_path / "together", num_workers=2)
-    assert asked == [(True, 2)]
-    assert (tmp_path / "alone/out.tfrecord").read_bytes() == (tmp_path / "together/out.tfrecord").read_bytes()
-    assert alone["tokens"] == together["tokens"] > 5000
-
-
 def test_a_shard_without_a_document_is_an_empty_file(corpus, tmp_path, caplog):
     for number in (1, 2):
         (tmp_path / "text" / f"{number}.txt").write_text("\n" * 5000)
@@ -116,33 +101,6 @@ def test_a_shard_without_a_document_is_an_empty_file(corpus, tmp_path, caplog):
 
 
 # ---- going on --------------------------------------------------------------------------------------------------------
-
-
-def test_finished_shards_are_not_made_again(corpus, tmp_path, monkeypatch):
-    folder = tmp_path / "out"
-    whole = make(corpus, folder, num_shards=4, num_workers=1)
-    made = contents(folder)
-    # The state after a kill: two shards finished with their summaries, one without, one half-written.
-    (folder / "pretraining_data.out.json").unlink()
-    for shard in (0, 1):
-        text = json.dumps(whole["shards"][shard])
-        (folder / f"pretraining_data.out-{shard:05d}-of-00004.json").write_text(text)
-    third = folder / "out.tfrecord-00002-of-00004"
-    third.unlink()
-    (folder / ".out.tfrecord-00002-of-00004.0123456789ab.tmp").write_bytes(b"half")
-    times = {shard: os.stat(folder / f"out.tfrecord-{shard:05d}-of-00004").st_mtime_ns for shard in (0, 1)}
-    calls = []
-    real = create._make_shards
-    monkeypatch.setattr(
-        create, "_make_shards", lambda job, missing, *rest: calls.append(missing) or real(job, missing, *rest)
-    )
-    assert make(corpus, folder, num_shards=4, num_workers=1) == whole
-    assert calls == [[2, 3]]
-    assert contents(folder) == made
-    for shard, modified in times.items():
-        assert os.stat(folder / f"out.tfrecord-{shard:05d}-of-00004").st_mtime_ns == modified
-    assert make(corpus, folder, num_shards=4, num_workers=1) == whole  # nothing left to do
-    assert calls == [[2, 3]]
 
 
 def test_what_was_made_with_other_flags_or_text_is_made_again(corpus, tmp_path):

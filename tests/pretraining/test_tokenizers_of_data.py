@@ -116,14 +116,8 @@ def test_a_run_finds_the_vocabulary_with_all_its_files(family, folder):
 def test_the_vocabulary_of_a_kobert_is_that_with_its_model(folder):
     model = VOCABULARIES["albert"][0].read_bytes()
     (folder / "spiece.model").write_bytes(model)
-    tokens = [
-        "[UNK]",
-        "[PAD]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        *SentencePieceTokenizer(str(folder / "spiece.model")).pieces,
-    ]
+    pieces = SentencePieceTokenizer(str(folder / "spiece.model")).pieces
+    tokens = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *pieces]
     (folder / "vocab.txt").write_text("\n".join(dict.fromkeys(tokens)))
     summary = make(folder, folder / "vocab.txt")
     assert vocabulary_sha256(str(folder / "vocab.txt")) == summary["vocab_sha256"]

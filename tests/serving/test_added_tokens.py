@@ -21,7 +21,7 @@ def directory(tmp_path_factory):
     folder = tmp_path_factory.mktemp("markers")
     (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES), encoding="utf-8")
     flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
-    decoder = {15: {**flags, "content": "[E1]"}, 16: {**flags, "content": "[/E1]"}}
+    decoder = {15: {**flags, "content": "[E1]"}, 16: {**flags, "content": "[/E1]", "normalized": True}}
     (folder / "tokenizer_config.json").write_text(
         json.dumps({"added_tokens_decoder": decoder, "do_lower_case": True, "strip_accents": False})
     )

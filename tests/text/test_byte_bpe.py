@@ -147,23 +147,6 @@ def test_odd_input(tokenizer):
     assert copy.encode(text) == tokenizer.encode(text) and tokenizer.sep_id not in copy.encode(text)
 
 
-def test_files_round_trip(tmp_path, tokenizer):
-    names = ("tokenizer.json", "vocab.json", "merges.txt")
-    assert tokenizer.files() == {name: (ORACLE / name).read_bytes() for name in names}
-    first = ByteBpeTokenizer.from_pretrained(directory_of(tmp_path / "first", *FORMS["vocab and merges"]))
-    files = first.files()
-    assert sorted(files) == ["merges.txt", "tokenizer.json", "vocab.json"]
-    (tmp_path / "second").mkdir()
-    for name, content in files.items():
-        (tmp_path / "second" / name).write_bytes(content)
-    (tmp_path / "second" / "tokenizer_config.json").write_text(json.dumps(first.settings()))
-    second = ByteBpeTokenizer.from_pretrained(str(tmp_path / "second"))
-    for text in odd_texts(200, seed=1):
-        assert second.encode_with_offsets(text) == tokenizer.encode_with_offsets(text)
-        assert second.encode_masked(text + " <mask>") == tokenizer.encode_masked(text + " <mask>")
-    assert second.vocab == tokenizer.vocab and second.settings() == tokenizer.settings()
-
-
 def test_added_and_renamed_tokens(tmp_path):
     vocab = json.loads((ORACLE / "vocab.json").read_text(encoding="utf-8"))
     renamed = {{"<s>": "[CLS]", "</s>": "[SEP]"}.get(token, token): index for token, index in vocab.items()}

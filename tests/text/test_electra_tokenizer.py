@@ -7,7 +7,6 @@ import pytest
 from helpers.op_by_op import assert_graph_equal, op_by_op
 from helpers.paths import GOLDEN
 
-from bert_tf.pretraining.token_store import tokenize
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
 
 ORACLE = GOLDEN / "tokenization" / "electra"
@@ -63,12 +62,3 @@ def test_graph(records, do_lower_case, strip_accents):
     graph = tokenizer.to_graph()
     with op_by_op():
         assert_graph_equal(tokenizer, texts, graph)
-
-
-def test_pretraining_data(records, tmp_path):
-    tokenizer = ElectraTokenizer(VOCAB_FILE)
-    texts = [r["text"].replace("\n", " ") for r in chosen(records, True, True)]
-    texts = [text.encode("utf-8", "ignore").decode() for text in texts]
-    store = tokenize([text + "\n" for text in texts], tokenizer, str(tmp_path))
-    expected = [tokenizer.encode(text) for text in texts]
-    assert store.tokens.tolist() == [index for ids in expected for index in ids]

@@ -80,11 +80,11 @@ def trained(path, texts, **settings) -> SentencePieceTokenizer:
 def test_other_models(tmp_path):
     """One with pieces of odd characters; and those that a graph can't follow."""
     first = SentencePieceTokenizer(str(ORACLE / "tiny.model"))
-    texts = [text.replace("\0", "") for text in odd_texts(3000, seed=3)]
+    texts = [text.replace("\0", "") for text in odd_texts(1500, seed=3)]
     made = [first.normalize_prepared(first.preprocess(text)) for text in texts]
     # The models compose letters of Hangul, and vowel signs of India, which preprocessing takes apart.
     plain = [text for text, result in zip(texts, made, strict=True) if unicodedata.is_normalized("NFKD", result)]
-    assert len(plain) > 1500
+    assert len(plain) > 750
     other = trained(tmp_path / "other", map(first.preprocess, plain), vocab_size=3000, character_coverage=0.98)
     with op_by_op():
         assert_graph_equal(other, [*BY_HAND, *plain], other.to_graph())

@@ -76,7 +76,7 @@ def test_all_golden_strings(golden, english, english_graph, do_lower_case):
             assert ids == record["ids"], record["index"]
             compared += 1
     assert compared == 4000 - 454
-    assert_graph_equal(tokenizer, [record["text"] for record in records], graph=graph)
+    assert_graph_equal(tokenizer, [record["text"] for record in records[::4]], graph=graph)
 
 
 @pytest.mark.usefixtures("untraced")
@@ -181,6 +181,7 @@ def test_invalid_bytes_are_left_out_as_by_python(english, english_graph):
         assert empty.to_list() == [] and empty.dtype == tf.int32
 
 
+@pytest.mark.usefixtures("untraced")
 def test_split_unknown(tmp_path):
     tokens = ["[PAD]", "[UNK]", "ab", "##c", "\u6771", "\u4eac", "##\u3059", "\u306f", "##xyz"]
     tokenizer = tokenizer_of(tmp_path / "vocab.txt", tokens, "uncased")

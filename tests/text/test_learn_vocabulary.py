@@ -84,15 +84,6 @@ def test_order_is_that_of_the_released_vocabularies(tmp_path):
     assert learn(path, num_unused=0)[:2] == ["[PAD]", "[UNK]"]
 
 
-def test_casing(tmp_path):
-    path = write_text(tmp_path, TEXTS["english"])
-    cased = learn(path, do_lower_case=False)
-    assert "The" in cased and "é" in cased
-    uncased = learn(path)
-    assert not any(char.isupper() for token in uncased[104:] for char in token)
-    assert "ü" in learn(path, strip_accents=False) and "Z" not in learn(path, strip_accents=False)
-
-
 def test_most_frequent_pieces_come_first_and_size_is_kept(tmp_path, caplog):
     # Words of more than 200 characters teach nothing, and ideographs take one row each.
     path = write_text(tmp_path, "aba aba aba aba xyx xyx q " + "ab" * 101 + " \u706f\n")

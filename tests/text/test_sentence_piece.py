@@ -13,7 +13,6 @@ from helpers.slow import slow
 
 from bert_tf.text.library_tokenizer import HuggingFaceSentencePiece
 from bert_tf.text.sentence_piece import SentencePieceTokenizer, is_start_piece
-from bert_tf.text.wordpiece import FullTokenizer
 
 ORACLE = GOLDEN / "tokenization" / "albert"
 MODEL = str(ORACLE / "tiny.model")
@@ -136,35 +135,7 @@ def test_what_is_no_piece_is_unknown(tokenizer):
         tokenizer.convert_tokens_to_ids("the")
 
 
-def test_rows_and_text(tokenizer):
-    assert tokenizer.build_inputs([9], [8]) == ([2, 9, 3, 8, 3], [0, 0, 0, 1, 1])
-    assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.mask_id) == (0, 1, 4)
-    assert tokenizer.decode([2, *tokenizer.encode("The harbour, 2019"), 3]) == "[CLS] the harbour, 2019 [SEP]"
-    assert tokenizer.encode_masked("the [MASK] harbour") == [*tokenizer.encode("the"), 4, *tokenizer.encode("harbour")]
-    assert tokenizer.cls_id not in tokenizer.encode("[CLS]")
-
-
 # --- files -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["spiece.model", "30k-clean.model", "tiny.model"])
-def test_directories(tmp_path, tokenizer, name):
-    directory = directory_of(tmp_path / "model", name)
-    found = SentencePieceTokenizer.from_pretrained(directory)
-    assert type(found) is SentencePieceTokenizer and not found.cased
-    files = found.files()
-    assert files == {"spiece.model": (ORACLE / "tiny.model").read_bytes()}
-    settings = SentencePieceTokenizer(MODEL, do_lower_case=False).settings()
-    other = directory_of(tmp_path / "other", "spiece.model", tokenizer_config__json=settings)
-    assert SentencePieceTokenizer.from_pretrained(other).cased
-    with pytest.raises(ValueError, match="do_lower_case=True contradicts"):
-        SentencePieceTokenizer.from_pretrained(other, do_lower_case=True)
-
-
-def test_chinese_models_have_a_vocabulary_of_bert(tmp_path):
-    directory = directory_of(tmp_path / "model", vocab__txt="[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n\u4e1c\n")
-    found = SentencePieceTokenizer.from_pretrained(directory)
-    assert isinstance(found, FullTokenizer) and found.encode("\u4e1c") == [5]
 
 
 @pytest.fixture(scope="module")

@@ -33,14 +33,6 @@ def test_a_missing_special_token_is_named(tmp_path):
             use()
 
 
-def test_rows_that_are_too_long(wordpiece):
-    cls, sep = wordpiece.cls_id, wordpiece.sep_id
-    assert wordpiece.build_inputs([5, 6, 7, 8], None, 5) == ([cls, 5, 6, 7, sep], [0] * 5)
-    assert wordpiece.build_inputs([5, 6, 7, 8], [9], 6) == ([cls, 5, 6, sep, 9, sep], [0, 0, 0, 0, 1, 1])
-    assert wordpiece.build_inputs([5, 6], [7, 8], 6)[0] == [cls, 5, 6, sep, 7, sep], "of equals the second"
-    assert WordTokenizer().build_inputs([4, 5], [5, 6], 6)[0] == [0, 4, 2, 2, 5, 2]
-
-
 def test_lengths_that_fit_are_those_of_the_loop_of_the_original():
     for first, second, room in itertools.product(range(9), range(9), range(12)):
         a, b = ["a"] * first, ["b"] * second
@@ -56,24 +48,7 @@ def test_decode(wordpiece):
     assert WordTokenizer().decode([4, 7]) == "ad"
 
 
-def test_masks_in_text(wordpiece):
-    the = wordpiece.vocab["the"]
-    assert wordpiece.encode_masked("the [MASK]the[MASK]") == [the, wordpiece.mask_id, the, wordpiece.mask_id]
-    assert wordpiece.encode_masked("the") == [the]
-    assert WordTokenizer().encode_masked("a <mask>") == [4, 8]
-
-
 # --- arrays ----------------------------------------------------------------------------------------------------------
-
-
-def test_arrays_of_texts(wordpiece):
-    features = wordpiece(["The house", "the"])
-    assert list(features) == ["input_ids", "input_mask", "segment_ids"]
-    assert all(values.dtype == np.int32 and values.shape == (2, 4) for values in features.values())
-    assert tokens_of(wordpiece, features) == [["[CLS]", "the", "house", "[SEP]"], ["[CLS]", "the", "[SEP]"]]
-    assert features["input_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
-    assert features["input_ids"][1, 3] == 0
-    assert not features["segment_ids"].any()
 
 
 def test_what_texts_may_be(wordpiece):

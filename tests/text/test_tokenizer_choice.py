@@ -94,11 +94,11 @@ def test_all_is_that_of_transformers(tmp_path, name):
     directory = directory_of(tmp_path / "model", special, config, tokenizer_config)
     tokenizer = pretrained.read_tokenizer(directory)
     assert type(tokenizer) is kind
-    texts = texts_of([*SENTENCES, *mixed_texts(300)], is_older)
+    texts = texts_of([*SENTENCES, *mixed_texts(120)], is_older)
     assert_same_ids(tokenizer, oracle_of(directory, tokenizer_config, is_older), texts)
     expected = tokenizer.encode_batch(texts)
     assert pickle.loads(pickle.dumps(tokenizer)).encode_batch(texts[:20]) == expected[:20]
-    assert_offsets_cover_the_pieces(tokenizer, [*SENTENCES, *mixed_texts(150, seed=1)])
+    assert_offsets_cover_the_pieces(tokenizer, [*SENTENCES, *mixed_texts(80, seed=1)])
     if kind is not JapaneseTokenizer:
         assert_graph_follows(tokenizer, texts)
     # What is written beside a model is read as the same.
@@ -142,7 +142,7 @@ def assert_offsets_cover_the_pieces(tokenizer, texts):
             spelled += piece in (form, form.lower())
         known, _ = tokenizer.encode_with_offsets(text, split_unknown=True)
         assert sum(index != tokenizer.unk_id for index in known) >= sum(index != tokenizer.unk_id for index in ids)
-    assert spelled > 500
+    assert spelled > 250
 
 
 def assert_graph_follows(tokenizer, texts):
@@ -214,7 +214,8 @@ def test_what_a_tokenizer_json_alone_says(tmp_path):
         texts = [*SENTENCES, *mixed_texts(200), "a" * 100, "a" * 101]
         assert_same_ids(tokenizer, oracle, texts)
         graph = tokenizer.to_graph()
-        assert graph.encode(tf.constant(texts)).to_list() == tokenizer.encode_batch(texts)
+        with op_by_op():
+            assert graph.encode(tf.constant(texts)).to_list() == tokenizer.encode_batch(texts)
         assert tokenizer.encode("a" * 101) == [tokenizer.unk_id] != tokenizer.encode("a" * 100)
 
 
@@ -275,7 +276,8 @@ def test_a_bert_with_another_tokenizer_json(tmp_path, kind):
         assert [without_space(text, *place) for place in found] == [without_space(text, *place) for place in places]
     if kind == "BPE":
         graph = tokenizer.to_graph()
-        assert graph.encode(tf.constant(texts[:40])).to_list() == tokenizer.encode_batch(texts[:40])
+        with op_by_op():
+            assert graph.encode(tf.constant(texts[:40])).to_list() == tokenizer.encode_batch(texts[:40])
     else:
         with pytest.raises(ValueError, match=r"tokenizer.json: .* part of a graph\. .*--format=onnx") as caught:
             tokenizer.to_graph()

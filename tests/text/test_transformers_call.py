@@ -1,6 +1,5 @@
 """A tokenizer called as those of transformers are: the rows of its fast tokenizers, of all families."""
 
-import itertools
 import shutil
 
 import numpy as np
@@ -47,7 +46,14 @@ def assert_same(both, *texts, **arguments):
 
 @pytest.mark.parametrize("texts", [(TEXTS,), (TEXTS, PAIRS)], ids=["single", "pairs"])
 def test_rows_are_those_of_transformers(both, texts):
-    for length, strategy, special in itertools.product((9, 22), (True, "longest_first", False), (True, False)):
+    kinds = (
+        (9, True, True),
+        (22, "longest_first", False),
+        (9, False, False),
+        (22, False, True),
+        (9, "longest_first", True),
+    )
+    for length, strategy, special in kinds:
         cut = {"max_length": length, "truncation": strategy, "add_special_tokens": special}
         assert_same(both, *texts, **ALL, **cut, return_tensors="np")
     assert_same(both, *texts, **ALL, truncation=True, return_tensors="np")  # to what the model can read

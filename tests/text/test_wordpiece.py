@@ -7,15 +7,15 @@ import re
 import unicodedata
 
 import pytest
+from helpers.op_by_op import op_by_op
 from helpers.paths import GOLDEN
 
 from bert_tf.system import text_files
 from bert_tf.text import characters, tokenizer_files
 from bert_tf.text import wordpiece as text_wordpiece
-from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer, WordpieceTokenizer
+from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
 
 VOCAB_FILE = str(GOLDEN / "vocab.txt")
-SMALL_VOCAB = ["[UNK]", "[CLS]", "[SEP]", "want", "##want", "##ed", "wa", "un", "runn", "##ing", ","]
 
 
 @pytest.fixture(scope="module")
@@ -80,22 +80,6 @@ def test_every_code_point(do_lower_case):
     assert compared > 130_000
     # A newer Unicode may have changed properties of a few characters; with the golden data's version none may differ.
     assert len(different) <= (0 if unicodedata.unidata_version == "14.0.0" else 8), different
-
-
-def test_the_originals_own_examples(tmp_path):
-    tokenizer = FullTokenizer(write(tmp_path / "vocab.txt", SMALL_VOCAB))
-    assert tokenizer.tokenize("UNwant\u00e9d,running") == ["un", "##want", "##ed", ",", "runn", "##ing"]
-    assert tokenizer.encode_batch(["UNwant\u00e9d,running"]) == [[7, 4, 5, 10, 8, 9]]
-    assert BasicTokenizer().tokenize("ah\u535a\u63a8zz") == ["ah", "\u535a", "\u63a8", "zz"]
-    greeting = " \tHeLLo!how  \n Are yoU?  "
-    assert BasicTokenizer(True).tokenize(greeting) == ["hello", "!", "how", "are", "you", "?"]
-    assert BasicTokenizer(False).tokenize(greeting) == ["HeLLo", "!", "how", "Are", "yoU", "?"]
-    assert BasicTokenizer().tokenize("H\u00e9llo") == ["hello"]
-    wordpiece = WordpieceTokenizer({token: i for i, token in enumerate(SMALL_VOCAB)})
-    assert wordpiece.tokenize("") == []
-    assert wordpiece.tokenize("unwanted running") == ["un", "##want", "##ed", "runn", "##ing"]
-    assert wordpiece.tokenize("unwantedX running") == ["[UNK]", "runn", "##ing"]
-    assert wordpiece.tokenize("##ed") == ["##ed"]
 
 
 def test_odd_bytes_and_types(tokenizers):
@@ -175,19 +159,8 @@ def test_check_vocab_accepts(tmp_path, tokenizers, caplog):
 def test_tokens_that_look_blank_or_appear_twice(tmp_path, caplog):
     """As Google's Chinese vocabulary has U+2028 alone on a line, which str.splitlines would split: the ids below stay,
     the content is written again as it is, and each id has a token."""
-    lines = [
-        *tokenizer_files.SPECIAL_TOKENS,
-        "\u2028",
-        "\u2029",
-        "\u3000",
-        "\xa0",
-        "\x85",
-        "\x1c",
-        "a",
-        "\u535a",
-        "##b",
-        "a",
-    ]
+    odd = ["\u2028", "\u2029", "\u3000", "\xa0", "\x85", "\x1c"]
+    lines = [*tokenizer_files.SPECIAL_TOKENS, *odd, "a", "\u535a", "##b", "a"]
     for number, end in enumerate(("\n", "\r\n")):
         content = end.join(lines).encode()  # and none after the last
         path = tmp_path / f"{number}.txt"
@@ -202,8 +175,8 @@ def test_tokens_that_look_blank_or_appear_twice(tmp_path, caplog):
         assert tokenizer.files() == {"vocab.txt": content}
         texts = ["a \u535a ab\u2028a \u3000", "[PAD] \u2028", ""]
         assert tokenizer.encode(texts[0]) == [14, 12, 14, 13, 14]
-        graph = tokenizer.to_graph()
-        assert graph.encode(texts).to_list() == tokenizer.encode_batch(texts)
+        with op_by_op():
+            assert tokenizer.to_graph().encode(texts).to_list() == tokenizer.encode_batch(texts)
 
 
 def test_vocab_with_hangul_warns_when_accents_are_stripped(tmp_path, caplog):
@@ -219,7 +192,7 @@ def test_vocab_with_hangul_warns_when_accents_are_stripped(tmp_path, caplog):
 # ---- text files ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 1 << 20])
+@pytest.mark.parametrize("chunk", [1, 7])
 def test_read_text_lines(tmp_path, monkeypatch, chunk):
     monkeypatch.setattr(text_files, "_READ_BYTES", chunk)
     path = tmp_path / "text.txt"
@@ -237,8 +210,7 @@ def test_read_text_lines(tmp_path, monkeypatch, chunk):
     assert list(text_files.read_text_lines(str(path))) == ["\u00e9"]
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 1 << 20])
-@pytest.mark.parametrize("bad", [b"\xff", b"\xc3", b"\xe5\x8d", b"\xed\xa0\x80"])
+@pytest.mark.parametrize(("chunk", "bad"), [(1, b"\xff"), (4, b"\xc3"), (1 << 20, b"\xe5\x8d"), (1, b"\xed\xa0\x80")])
 def test_invalid_utf8_names_line_and_byte(tmp_path, monkeypatch, chunk, bad):
     monkeypatch.setattr(text_files, "_READ_BYTES", chunk)
     path = tmp_path / "text.txt"

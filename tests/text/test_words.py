@@ -3,6 +3,7 @@
 import pytest
 import tensorflow as tf
 from helpers.odd_texts import odd_texts
+from helpers.op_by_op import op_by_op
 from helpers.slow import slow
 
 from bert_tf.serving.graph_ner import GraphWords
@@ -36,7 +37,8 @@ def test_characters():
 @pytest.mark.parametrize("count", [500, *slow(20_000)])
 def test_words_in_a_graph(count, split):
     texts = [*CASES, " a ", *map(text_of, odd_texts(count))]
-    words = tf.function(GraphWords(split))(tf.constant([text.encode() for text in texts]))
+    with op_by_op():  # traced in serving/test_tagger.py
+        words = tf.function(GraphWords(split))(tf.constant([text.encode() for text in texts]))
     starts, ends, splits = (values.numpy().tolist() for values in (words.starts, words.ends, words.splits))
     found = [word.decode() for word in words.texts.numpy()]
     for row, text in enumerate(texts):

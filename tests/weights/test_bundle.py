@@ -64,16 +64,3 @@ def test_checkpoints_are_read_as_by_tensorflow(tmp_path):
             np.testing.assert_equal(ours.get_tensor(name), theirs.get_tensor(name), err_msg=f"{prefix}: {name}")
             assert getattr(ours.get_tensor(name), "dtype", None) == getattr(theirs.get_tensor(name), "dtype", None)
     assert found == {"parts": [9, 4]}
-
-
-def test_savers_of_tf1_restore_shards(tmp_path, monkeypatch):
-    monkeypatch.setattr(bundle, "_SHARDED_FROM_BYTES", 1)
-    weights = weights_of(SHAPES)
-    bundle.write_bundle(str(tmp_path / "model.ckpt"), weights)
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        for name, shape in SHAPES.items():
-            tf.compat.v1.get_variable(name, shape)
-        variables = tf.compat.v1.global_variables()
-        tf.compat.v1.train.Saver(variables).restore(session, str(tmp_path / "model.ckpt"))
-        for variable, value in zip(variables, session.run(variables), strict=True):
-            np.testing.assert_array_equal(value, weights[variable.op.name])

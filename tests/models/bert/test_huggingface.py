@@ -288,16 +288,3 @@ def test_real_weights_on_real_sentences(transformers, shared, tmp_path):
     # and 7e-5 from theirs.
     assert difference.max() < 5e-4, difference.max()
     assert np.abs(np.asarray(ours["pooled_output"]) - expected[1].numpy()).max() < 2e-5
-
-
-def test_their_tokenizer_reads_what_we_write(transformers, shared, tmp_path):
-    """vocab.txt and tokenizer_config.json give them the casing, and their tokenizer.json gives it to us."""
-    model = pretrained.from_pretrained(BertModel, str(shared / "weights" / "minilm-l6-h384"))
-    pretrained.save_pretrained(model, str(tmp_path / "ours"), format="huggingface")
-    text = "Ünaffable Réading, 你好 and Tokyo!"
-    expected = FullTokenizer(str(tmp_path / "ours" / "vocab.txt")).tokenize(text)
-    theirs = transformers.BertTokenizer.from_pretrained(tmp_path / "ours")
-    assert theirs.tokenize(text) == expected
-    theirs.save_pretrained(tmp_path / "theirs")
-    assert not (tmp_path / "theirs" / "vocab.txt").exists()
-    assert FullTokenizer(str(tmp_path / "theirs" / "tokenizer.json")).tokenize(text) == expected
