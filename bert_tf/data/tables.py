@@ -64,6 +64,7 @@ class TableSettings:
         check=parse_csv_delimiter,
     )
     encoding: str = encoding_setting("your files")
+    skip_short_rows: bool = setting(False, "Leave out, and count, rows that lack columns; not in --test_file.")
     id_column: str | None = setting(
         None,
         "Column of --test_file, by name or number, that names its rows; it goes into predictions.jsonl. A repeated id "
@@ -81,7 +82,8 @@ class TableSettings:
 
     def of_set(self, kind: str) -> "TableSettings":
         """How the file of a set is read: only of the "test" set columns go into predictions."""
-        return self if kind == "test" else dataclasses.replace(self, id_column=None, copy_columns=())
+        not_of_it = {"skip_short_rows": False} if kind == "test" else {"id_column": None, "copy_columns": ()}
+        return dataclasses.replace(self, **not_of_it)
 
     def check_predictions(self, do_predict: bool) -> None:
         """Refuses what is for predictions where there are none.
@@ -135,33 +137,34 @@ def read_rows(
     if table is None:
         return raw_rows(path, None, columns, None)
     rows = raw_rows(path, parse_csv_delimiter(table.csv_delimiter), columns, table.encoding)
-    return _as_they_look(rows, path, columns is not None)
+    return _as_they_look(rows, path, columns is not None, table.skip_short_rows)
 
 
 def _as_they_look(
-    rows: Iterator[tuple[int, list[str] | dict]], path: str, has_header: bool
+    rows: Iterator[tuple[int, list[str] | dict]], path: str, has_header: bool, skips: bool
 ) -> Iterator[tuple[int, list[str] | dict]]:
     """Rows of a user's file as a reader sees them; see `read_rows`."""
-    header, blank, repeated = None, [], []
+    header, width, left_out = None, 0, {}
     for line, row in rows:
         if isinstance(row, dict):
             yield line, {plain_name(name): _trimmed(value) for name, value in row.items()}
             continue
         cells = [trimmed(cell) for cell in row]
         if not any(cells):
-            blank.append(line)
+            left_out.setdefault("have no text in any column", []).append(line)
+        elif skips and len(cells) < (width := width or len(cells)):
+            left_out.setdefault(f"have fewer than {width} columns", []).append(line)
         elif has_header and header is None:
             header, names = cells, [plain_name(cell) for cell in row]
             if repeated_names := {name for name in names if name and names.count(name) > 1}:
                 raise ValueError(f"{path}, line {line}: the column {min(repeated_names)!r} appears twice.")
             yield line, names
         elif cells == header:
-            repeated.append(line)
+            left_out.setdefault("repeat the header", []).append(line)
         else:
             yield line, cells
-    for lines, what in ((blank, "have no text in any column"), (repeated, "repeat the header")):
-        if lines:
-            logging.warning("%s: left out rows that %s: %d, the first in line %d.", path, what, len(lines), lines[0])
+    for what, lines in left_out.items():
+        logging.warning("%s: left out rows that %s: %d, the first in line %d.", path, what, len(lines), lines[0])
 
 
 class JoinedColumns:
@@ -240,8 +243,7 @@ def named_rows(path: str, names: Sequence[str] | None, table: TableSettings) -> 
                 continue
         if len(row) != width:
             raise ValueError(
-                f"{path}, line {line}: {len(row)} columns, but line {first_line} has {width}: every row must have as "
-                "many as the others."
+                f"{path}, line {line}: {len(row)} columns, but line {first_line} has {width}. See --skip_short_rows."
             )
         if header is not None:
             cells = dict(zip(header, row, strict=True))
@@ -379,10 +381,9 @@ def _first_row(path: str, delimiter: str, encoding: str | None) -> list[str]:
     """The first row as split by a delimiter, which may be the wrong one; empty if there is none."""
     lines = (line + "\n" for line in _lines(path, encoding))
     try:
-        row = next(filter(None, csv.reader(lines, delimiter=delimiter)), [])
+        return [*map(plain_name, next(filter(None, csv.reader(lines, delimiter=delimiter)), []))]
     except csv.Error:
         return []
-    return [plain_name(cell) for cell in row]
 
 
 def has_names(path: str) -> bool:

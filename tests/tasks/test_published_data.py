@@ -87,7 +87,8 @@ def xnli_dev() -> bytes:
 
 
 NSMC = [("id", "document", "label"), *((k, "" if k == 4 else f'"{k}점! 굿ㅋㅋ', k % 2) for k in TEN)]
-KORNLI = [("sentence1", "sentence2", "gold_label"), *((*pair(k).values(), NLI[k % 3]) for k in TEN)]
+KORNLI = [("sentence1", "sentence2", "gold_label"), ("그는 말했다.", "neutral"),
+          *((*pair(k).values(), NLI[k % 3]) for k in TEN)]  # fmt: skip
 KORSTS = [("genre", "filename", "year", "id", "score", "sentence1", "sentence2"),
           *(("main-captions", "MSRvid", "2012test", f"{k:04}", f"{SCORES[k]:.3f}", *pair(k).values())
             for k in TEN)]  # fmt: skip
@@ -248,11 +249,13 @@ def test_the_page_has_every_case():
     assert sorted(named) == sorted(CASES)
 
 
-def test_a_row_that_lacks_a_tab_stops_the_run_with_its_line(tmp_path, monkeypatch):
+def test_a_row_that_lacks_a_tab_stops_the_run_with_its_line(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
-    content = lines_of(*KORNLI[:5], ("그는 말했다.", "neutral"), *KORNLI[5:])
-    write(tmp_path / "multinli.train.ko.tsv", content)
-    write(tmp_path / "xnli.dev.ko.tsv", content)
+    for name in ("multinli.train", "xnli.dev"):
+        write(tmp_path / f"{name}.ko.tsv", lines_of(*KORNLI))
     command = next(command for command in COMMANDS if "multinli.train.ko" in command)
-    with pytest.raises(ValueError, match=r"multinli\.train\.ko\.tsv, line 6: 2 columns"):
-        settings_from(command, monkeypatch)
+    with caplog.at_level("WARNING"):
+        labels_in("run_classifier.py", settings_from(command, monkeypatch), "train")
+    assert "multinli.train.ko.tsv: left out rows that have fewer than 3 columns: 1, the first in line 2." in caplog.text
+    with pytest.raises(ValueError, match=r"multinli\.train\.ko\.tsv, line 2: 2 columns"):
+        settings_from(command.replace("--skip_short_rows", ""), monkeypatch)
