@@ -117,6 +117,12 @@ def cases_of(folder) -> tuple[dict, dict]:
     }  # fmt: skip
     refused = {
         "nothing to do": ({**train, "do_train": False}, "--do_train*--do_eval*--do_predict"),
+        "no vocabulary": ({**train, "init_checkpoint": None, "model": "cnn"}, "--model=cnn needs --vocab_file"),
+        "no configuration": (
+            {**train, "init_checkpoint": None, "model": "cnn", "vocab_file": folder / "vocab.txt",
+             "bert_config_file": folder / "encoder" / "bert_config.json"},
+            "--model=cnn has no --bert_config_file: its sizes are",
+        ),
         "no text": ({**encoder, **short, "task_name": "custom", "do_train": True}, "--text_a"),
         "no label": ({**train, "label": None}, "--label"),
         "classes of numbers": ({**train, "regression": True, "labels": "a,b"}, "--regression*--labels"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.dropped import in_training
-from helpers.script_cases import assert_in_order, results_of, run_cases, selected_cases
+from helpers.script_cases import assert_in_order, results_of, run_cases
 from helpers.slow import slow
 from helpers.tiny import ONE_LAYER
 
@@ -175,16 +175,13 @@ def cases_of(folder) -> dict:
         "cnn from a bilstm": {**predict, "model": "cnn"},
         "bert from a bilstm": {**predict, "model": "bert"},
         "cnn in a bilstm's directory": {**train, **trained, "model": "cnn"},
-        "no vocabulary": {key: value for key, value in train.items() if key != "vocab_file"} | {"model": "cnn"},
-        "configuration": {**train, "model": "cnn", "bert_config_file": folder / "bert" / "bert_config.json"},
     }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def ran(request, folder):
+def ran(folder):
     """Output folder, outcomes by case, and what each wrote to stderr."""
-    cases = selected_cases(request, cases_of(folder), slow={"cnn"})
-    cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases.items()}
+    cases = {name: {"output_dir": folder / "out" / name, **values} for name, values in cases_of(folder).items()}
     return folder / "out", *run_cases("run_classifier", cases)
 
 
@@ -204,6 +201,7 @@ def test_they_learn(ran, case, name):
     assert shapes["word_embeddings"] == (100, 16) and not any("bert/" in name for name in shapes)
 
 
+@pytest.mark.slow  # in small: tasks/test_labels.py, scripts/test_run_classifier.py
 def test_a_trained_one_is_known_by_its_directory(ran):
     out, outcomes, _ = ran
     assert outcomes["predicted"] == outcomes["again"] == "done"
@@ -212,6 +210,7 @@ def test_a_trained_one_is_known_by_its_directory(ran):
     assert np.mean(expected.argmax(1) == found.argmax(1)) >= 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "message"),
     [
@@ -219,8 +218,6 @@ def test_a_trained_one_is_known_by_its_directory(ran):
         ("cnn from a bilstm", "--model=cnn contradicts *which is a bilstm"),
         ("bert from a bilstm", "--model=bert contradicts *which is a model without BERT"),
         ("cnn in a bilstm's directory", "--model=cnn contradicts *model.ckpt-96, which is a bilstm"),
-        ("no vocabulary", "--model=cnn needs --vocab_file"),
-        ("configuration", "--model=cnn has no --bert_config_file: its sizes are"),
     ],
 )
 def test_refused(ran, case, message):
