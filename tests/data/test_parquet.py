@@ -38,12 +38,14 @@ def test_values_are_those_of_json(path, caplog):
 
 
 def test_numbers_of_classes_have_the_names_in_the_file(path, caplog):
-    rows = [{"text": "x", "label": 1, "tags": [0, 2], "inner": {"label": 0, "n": 7}}, {"text": "y", "label": -1}]
-    classes = {"label": ["no", "yes"], "tags": LIST, "inner": {"label": LIST["feature"], "n": {"_type": "Value"}}}
+    inner = {"label": LIST["feature"], "n": {"_type": "Value"}, "old": [LIST["feature"]]}  # before there was a Sequence
+    rows = [{"label": 1, "tags": [0, 2], "inner": {"label": 0, "n": 7, "old": [1]}}, {"label": -1}]
+    classes = {"label": ["no", "yes"], "tags": LIST, "inner": inner}
     path.write_bytes(parquet_of(rows, **classes))
     with caplog.at_level("INFO"):
         (_, first), (_, second) = read_rows(str(path))
-    assert (first["label"], first["tags"], first["inner.label"], first["inner.n"]) == ("yes", ["O", "I-PS"], "O", 7)
+    assert (first["label"], first["tags"]) == ("yes", ["O", "I-PS"])
+    assert [first[f"inner.{name}"] for name in inner] == ["O", 7, ["B-PS"]]
     assert (second["label"], second["tags"], second["inner"]) == (None, None, None)
     assert "the file names the numbers in 'label', and the names are read: 0 no, 1 yes." in caplog.text
     path.write_bytes(parquet_of([{"label": 2}], label=["no", "yes"]))

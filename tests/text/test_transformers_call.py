@@ -67,9 +67,11 @@ def test_one_text_of_a_pair_is_cut(both):
     short = ["a b"] * len(TEXTS)
     assert_same(both, short, TEXTS, **ALL, truncation="only_second", max_length=20, return_tensors="np")
     assert_same(both, TEXTS, text_pair=short, **ALL, truncation="only_first", max_length=20, return_tensors="np")
-    for tokenizer in both:
+    long = " ".join("abcdefghij")
+    for tokenizer, first in itertools.product(both, (True, False)):
+        texts, strategy = (("a", long), "only_first") if first else ((long, "a"), "only_second")
         with pytest.raises(Exception, match="short|can't make a row fit"):  # transformers' is of no class of its own
-            tokenizer(TEXTS, PAIRS, truncation="only_first", max_length=20)
+            tokenizer(*texts, truncation=strategy, max_length=8)
 
 
 def test_masks_and_words(both):
@@ -114,6 +116,8 @@ def test_names_and_kinds_of_arrays(tokenizer):
         np.testing.assert_array_equal(plain[one], other)
     assert tokenizer("fine", padding=True)["input_ids"].shape == (1, 3)
     assert tokenizer(["Fine", "words"], is_split_into_words=True, padding=True)["input_ids"].shape == (1, 4)
+    numbered = tokenizer([["Fine", "words"], ["a"]], is_split_into_words=True, padding=True, return_word_ids=True)
+    assert numbered["word_ids"].tolist() == [[-1, 0, 1, -1], [-1, 0, -1, -1]]
     assert tokenizer([], padding=True)["input_ids"].shape == (0, 1)
 
 

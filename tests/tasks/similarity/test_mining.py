@@ -5,12 +5,15 @@ import json
 import numpy as np
 import pytest
 
+from bert_tf.tasks.similarity import mining
 from bert_tf.tasks.similarity.data import SimilarityExample
 from bert_tf.tasks.similarity.mining import write_hard_negatives
 
 # Text -> its vector. "a" has two partners, of which "far" counts for the margin.
-ANGLES = {"a": 0, "near": 10, "far": 40, "b": 90, "of b": 95, "c": 60, "of c": 50, "itself": 180}
+ANGLES = {"a": 0, "near": 10, "far": 40, "b": 90, "of b": 95, "c": 70, "of c": 60, "itself": 180}
+ANGLES["twin"] = ANGLES["near"]
 PAIRS = [("a", "near"), ("a", "far"), ("b", "of b"), ("c", "of c"), ("itself", "itself"), ("b", "of b")]
+PAIRS += [("near", "twin")]
 
 
 def vectors_of(texts):
@@ -24,9 +27,10 @@ def mined(path, count, margin):
     return [tuple(json.loads(line).values()) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("count", [1, 4])
-@pytest.mark.parametrize("margin", [0.05, 0.3])
-def test_negatives_are_those_of_the_definition(tmp_path, count, margin):
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("margin", [0.0, 0.05, 0.3])
+def test_negatives_are_those_of_the_definition(tmp_path, count, margin, monkeypatch):
+    monkeypatch.setattr(mining, "_AT_ONCE", 2)
     expected, corpus = [], list(dict.fromkeys(pair[1] for pair in PAIRS))
     for anchor in dict.fromkeys(pair[0] for pair in PAIRS):
         own = list(dict.fromkeys(pair[1] for pair in PAIRS if pair[0] == anchor))
@@ -36,12 +40,12 @@ def test_negatives_are_those_of_the_definition(tmp_path, count, margin):
         best = sorted(allowed, key=cosine.get, reverse=True)[:count]
         expected += [(anchor, positive, negative) for positive in own for negative in best]
     assert mined(tmp_path / "mined.jsonl", count, margin) == expected
-    assert {line[0] for line in expected} == {"a", "b", "c", "itself"}
+    assert {line[0] for line in expected} == {"a", "b", "c", "itself", "near"}
 
 
 def test_a_margin_that_leaves_none_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="farther than the partner by --negatives_margin=3 in any of 5 pairs"):
+    with pytest.raises(ValueError, match="farther than the partner by --negatives_margin=3 in any of 6 pairs"):
         mined(tmp_path / "mined.jsonl", 1, 3)
-    with pytest.raises(ValueError, match="^--mine_hard_negatives=5: --train_file has only 5 different second texts"):
-        mined(tmp_path / "mined.jsonl", 5, 0)
+    with pytest.raises(ValueError, match="^--mine_hard_negatives=6: --train_file has only 6 different second texts"):
+        mined(tmp_path / "mined.jsonl", 6, 0)
     assert not list(tmp_path.iterdir())
