@@ -163,6 +163,10 @@ MUTANTS = {
     ("models/layers.py", "models/test_similarity.py"): [("ops.where(counted > 0, outputs, _LOWEST)", "outputs")],
     ("models/layers.py", "serving/test_embedder.py"): [
         ("(ops.shape(mask)[1]) >= skipped", "(ops.shape(mask)[1]) > skipped")],
+    ("models/card.py", "models/test_card.py::test_licences_beside_the_weights"): [
+        ('"license": license_keys if file else {}', '"license": license_keys or {"license": "mit"}'),
+        ('**(beginning.get("license") or {}),', ""),
+        ("if isinstance(front.get(key), str)", "if front.get(key)")],
     ("models/lora.py", "models/test_lora.py"): [
         ("/ a.shape[1]", "/ a.shape[0]"),
         ("return self.alpha / self.rank", "return self.alpha")],

@@ -166,7 +166,18 @@ def steps_of(folder) -> dict:
         "distribution_strategy": "tpu", "init_checkpoint": folder / "encoder", "batch_size": 2, "layers": -1,
         "input_file": folder / "lines.txt", "output_file": folder / "features.jsonl", "max_seq_length": 16,
     }  # fmt: skip
-    return {**steps, "features": ("extract_features", features)}
+    return {**steps, "features": ("extract_features", features), **ordinary(steps)}
+
+
+def ordinary(steps: dict) -> dict:
+    """The same runs as on any CPU, of the same rows."""
+    found = {}
+    for name, (script, flags) in steps.items():
+        if name.endswith(", 1"):
+            padding = {} if script == "run_pretraining" else {"static_padding": True}
+            own = {"distribution_strategy": "one_device", "output_dir": f"{flags['output_dir']}-ordinary", **padding}
+            found[f"{name}, ordinary"] = script, {**flags, **own}
+    return found
 
 
 NAMES = [
@@ -181,20 +192,23 @@ NAMES = [
 # Programs of two micro-batches differ from those of one in the same way for all, and some tasks by their loss alone.
 _ALIKE = {"no nsp, 1", "regression, 1", "several labels, 1", "squad 1, 1"}
 _OFTEN = {"packed, 2", "electra, 2", "classes, 2"}
+COMPARED = [name for name in NAMES if name.endswith(", 1")]
 EXHAUSTIVE = [name for name in NAMES if name in _ALIKE or (name.endswith(", 2") and name not in _OFTEN)]
 
 
 @pytest.fixture(scope="module")
 def ran(request, tmp_path_factory):
-    """Step -> (outcome, reports of `one_program`), and the log."""
+    """Step -> (outcome, reports of `one_program`), the log, and the folder of the runs."""
     folder = tmp_path_factory.mktemp("one_program")
     write_inputs(folder)
-    return run_mains(selected_cases(request, steps_of(folder), {*EXHAUSTIVE}, "exhaustive"), "helpers.one_program")
+    least = {*EXHAUSTIVE, *(f"{name}, ordinary" for name in COMPARED)}
+    steps = selected_cases(request, steps_of(folder), least, "exhaustive")
+    return *run_mains(steps, "helpers.one_program"), folder
 
 
 @pytest.mark.parametrize("name", [*slow(*(name for name in NAMES if name not in EXHAUSTIVE)), *exhaustive(*EXHAUSTIVE)])
 def test_each_step_is_one_static_program(ran, name):
-    ended, log = ran
+    ended, log, _ = ran
     outcome, reports = ended[name]
     assert outcome == "done", log[-3000:]
     for report in reports:
@@ -207,6 +221,24 @@ def test_each_step_is_one_static_program(ran, name):
     assert [report["traces"] for report in training] == [1]  # all batches have the same shapes
     for report in reports:
         assert report["traces"] <= 2, report  # with labels, and to predict
+
+
+def logged(folder) -> list[dict]:
+    """The numbers of a run's log, but those of its speed."""
+    lines = map(json.loads, (folder / "train_log.jsonl").read_text().splitlines())
+    return [{name: value for name, value in line.items() if name != "time" and "_per_" not in name} for line in lines]
+
+
+@pytest.mark.parametrize("name", exhaustive(*COMPARED))
+def test_compiled_steps_are_those_of_an_ordinary_run(ran, name):
+    """Loss, gradient norm and metrics of each step, and of evaluations after the last."""
+    ended, log, folder = ran
+    assert ended[f"{name}, ordinary"][0] == "done", log[-3000:]
+    place, tolerance = folder / name.replace(", ", "-"), 2e-2 if "bfloat16" in name else 1e-3
+    one, other = logged(place), logged(place.with_name(f"{place.name}-ordinary"))
+    assert len(one) == len(other) > 1
+    for line, expected in zip(one, other, strict=True):
+        assert line.keys() == expected.keys() and line == pytest.approx(expected, rel=tolerance, abs=tolerance / 10)
 
 
 def test_what_a_tpu_can_not_run_is_found():
