@@ -73,8 +73,9 @@ MUTANTS = {
     ("models/encoder.py", "training/test_recipes.py::test_layers_that_are_all_frozen_have_no_gradient"): [
         ("if self.frozen_layers == len(order):", "if False:")],
     ("models/encoder.py", "models/bert/test_encoder.py"): [('activation="tanh"', "activation=self.config.activation")],
+    ("models/encoder.py", "models/test_descendants.py models/test_huggingface_variants.py"): [
+        ("ops.not_equal(input_ids, config.pad_token_id)", "ops.not_equal(input_ids, -1)")],
     ("models/encoder.py", "models/bert/test_encoder.py models/test_attention.py"): [
-        ("ops.not_equal(input_ids, config.pad_token_id)", "ops.not_equal(input_ids, -1)"),
         ("return ops.equal(numbers[:, :, None], numbers[:, None, :])", "return numbers[:, None, :] > 0"),
         ("ops.ones_like(inputs[\"input_ids\"]) if mask is None", "ops.ones_like(inputs[\"input_ids\"]) if True")],
     ("models/encoder.py", "models/test_lora.py"): [
@@ -85,7 +86,7 @@ MUTANTS = {
         ("min(count, max(1, int(_SECONDS_PER_CALL / self._seconds)))", "count"),
         ("*(period - step % period for", "*(period for"),
         ("if saved_step != step:", "if False:"),
-        ("if save_first and newest is None:", "if save_first:"),
+        ("if save_first and newest is None:", "if newest is None:"),
         ("if received:\n                raise KeyboardInterrupt", "if False:\n                raise KeyboardInterrupt"),
         ("content = whole + b\"\\n\" if whole else b\"\"", "content += b\"\\n\"")],
     ("data/records.py", "data/test_records.py"): [
@@ -93,7 +94,8 @@ MUTANTS = {
         ("row = (row + len(order)) % batch_size", "row = 0"),
         ("part * part_size) if prepare", "0) if prepare"),
         ("steps = -(-index.total_records // batch_size)", "steps = index.total_records // batch_size"),
-        ("tf.where(tf.reshape(real, [batch_size]", "tf.where(tf.reshape(real | True, [batch_size]"),
+        ("tf.where(tf.reshape(real, [batch_size]", "tf.where(tf.reshape(real | True, [batch_size]")],
+    ("data/records.py", "data/test_record_features.py"): [
         ("same = tokens == tf.reduce_sum", "same = tokens >= tf.reduce_sum"),
         ("tf.bitcast(numbers, tf.uint64) < feature.limit", "numbers < feature.limit")],
     ("data/parquet.py", "data/test_parquet.py"): [

@@ -51,7 +51,8 @@ def test_a_corpus(server):
 
 def test_files_of_text(server):
     path = f"{SET}@refs/convert/parquet/ratings.txt"
-    assert list(read_rows(path)) == [(1, ["id", "document"]), (2, ["1", "good"])]
+    for same in (path, path.replace("refs/convert/parquet", "~parquet")):
+        assert list(read_rows(same)) == [(1, ["id", "document"]), (2, ["1", "good"])]
     assert any("/revision/refs%2Fconvert%2Fparquet" in path for _, path, _ in server.requests)
     assert text_files.list_files(f"{SET}/*.txt,{SET}/README.md") == [f"{SET}/ratings.txt", f"{SET}/README.md"]
     assert checks.check_input_files(f"{SET}/*.txt", "--train_file") == [f"{SET}/ratings.txt"]

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 import signal
 
 import keras
@@ -274,7 +275,16 @@ def test_the_first_call_says_what_it_does_if_that_takes_long(tmp_path, monkeypat
     assert messages[0].startswith("The first step takes longest: TensorFlow builds its graph and XLA compiles parts")
 
 
+def test_no_call_takes_long():
+    """A step of unknown length is a call of its own; and a call ends where something is due."""
+    pace, counts = loop._Pace(fresh_trainer(one_device(), 4), (100, 0, 30), ()), []
+    for pace._seconds, step in ((math.inf, 0), (1.0, 1), (60.0, 6), (1e-3, 25), (1e-3, 90)):
+        counts.append(int(pace.count(step)))
+    assert counts == [1, 5, 1, 5, 10]
+
+
 def test_the_loop_writes_checkpoints_and_logs(tmp_path):
+    (tmp_path / "train_log.jsonl").write_text('{"kind": "train", "step": 4, "lo')  # torn by a kill
     assert train_loop(tmp_path, make_batches(4, 6), save_checkpoints_steps=2, keep_checkpoint_max=2) == 6
     kept = sorted(path.name for path in tmp_path.glob("model.ckpt-*.index"))
     assert kept == ["model.ckpt-4.index", "model.ckpt-6.index"]
