@@ -81,7 +81,7 @@ def test_an_index_is_saved_beside_its_texts(embedder, tmp_path):
         embedder.search("a", np.ones((2, 7), np.float32))
     with pytest.raises(ValueError, match="an index needs the vectors of texts"):
         embedder.search("a", [])
-    with pytest.raises(ValueError, match="1 texts have 2 vectors: they belong to two indices"):
+    with pytest.raises(ValueError, match=r"finite numbers \[1, H\], not \[2, 32\]"):
         TextIndex(["a"], np.ones((2, 32)))
     with pytest.raises(ValueError, match="this one has vectors alone"):
         TextIndex(None, np.ones((2, 32))).save(str(tmp_path / "index"))

@@ -1,5 +1,6 @@
 """A tokenizer called as those of transformers are: the rows of its fast tokenizers, of all families."""
 
+import itertools
 import shutil
 
 import numpy as np
