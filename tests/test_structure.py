@@ -10,6 +10,7 @@ import pathlib
 import re
 import sys
 
+import mutants
 from helpers.paths import ROOT, TESTS
 
 # Packages of bert_tf in each layer, from the bottom up. A module imports from its own package and from lower layers.
@@ -237,6 +238,16 @@ def test_names_of_variables_are_the_familys():
     assert not wrong, "\n".join(wrong)
 
 
+def test_planted_faults_are_where_code_and_tests_are():
+    """Who moves one of them moves it in mutants.py, too, so that `make mutants` says what it did."""
+    texts = {path: path.read_text(encoding="utf-8") for path in (*MODULES.values(), *TESTS.rglob("test_*.py"))}
+    for (file, tests), pairs in mutants.MUTANTS.items():
+        counts = {old: texts.get(ROOT / "bert_tf" / file, "").count(old) for old, _ in pairs}
+        assert {old: count for old, count in counts.items() if count != 1} == {}, file
+        for name, _, function in (test.partition("::") for test in tests.split()):
+            assert f"def {function}" in texts.get(TESTS / name, ""), (name, function)
+
+
 def test_only_main_reads_flags():
     """And the modules that define them and parse them for every script."""
     wrong = []
@@ -257,7 +268,7 @@ def test_only_main_reads_flags():
 AT_MOST = {
     "lines of bert_tf/ and the scripts": 50_867,
     "of these code": 32_752,
-    "lines of tests/": 44_810,
+    "lines of tests/": 44_821,
     "modules that a fine-tuning run loads": 68,
     "modules that Predictor loads": 48,
     "lines of a file": 500,
