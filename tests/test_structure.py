@@ -268,7 +268,7 @@ def test_only_main_reads_flags():
 AT_MOST = {
     "lines of bert_tf/ and the scripts": 50_867,
     "of these code": 32_752,
-    "lines of tests/": 44_821,
+    "lines of tests/": 44_749,
     "modules that a fine-tuning run loads": 68,
     "modules that Predictor loads": 48,
     "lines of a file": 500,

@@ -1,12 +1,10 @@
 """A pre-training run from Python: settings in, a complete model directory out."""
 
-import dataclasses
 import json
 import pathlib
 import types
 
 import pytest
-from absl import logging
 
 from bert_tf import BertForPreTraining, FullTokenizer, fill_mask, read_tokenizer
 from bert_tf.conversion import convert
@@ -36,43 +34,6 @@ def records(tmp_path_factory) -> str:
         show_progress=False,
     )  # fmt: skip
     return path
-
-
-@pytest.mark.slow  # in small: test_run_pretraining.py
-def test_a_model_from_scratch_describes_itself(records, tmp_path, caplog):
-    settings = PretrainingSettings(
-        records, str(tmp_path / "model"), bert_config_file=records.replace("a.tfrecord", "bert_config.json"),
-        do_train=True, do_eval=True, max_seq_length=16, max_predictions_per_seq=3, train_batch_size=8,
-        num_train_steps=2, num_warmup_steps=1, max_eval_steps=1,
-        seed=3, keep_checkpoint_max=1,
-    )  # fmt: skip
-    logging.set_verbosity(logging.INFO)
-    results = pretrain(settings)
-    assert results["global_step"] == 2 and results["masked_lm_loss"] > 0
-    folder = str(tmp_path / "model")
-    assert f"The model is in {folder}. To use it:" in caplog.text
-    # The Python line at the end of the log.
-    use = caplog.text[caplog.text.index("  from bert_tf import") :].splitlines()[:3]
-    assert [line[:2] for line in use] == ["  "] * 3
-    exec("\n".join(line.strip() for line in use), {})
-    tokenizer = FullTokenizer.from_pretrained(folder)
-    assert list(tokenizer.vocab) == PIECES and not tokenizer.cased
-    ((guess,),) = fill_mask(BertForPreTraining.from_pretrained(folder), tokenizer, ["The [MASK]."], top_k=1)
-    assert guess[0][0] in PIECES
-    card = (tmp_path / "model" / "README.md").read_text()
-    assert "weights at the start: random\n" in card and "pipeline_tag: fill-mask" in card
-    assert f"masked_lm_loss: {results['masked_lm_loss']:.6g}\n" in card and "num_train_steps: 2\n" in card
-    kept = json.loads((tmp_path / "model" / "run.json").read_text())
-    assert (kept["seed"], kept["nsp"], kept["distribution_strategy"]) == (3, True, "one_device")
-    assert "vocab_file" not in kept and "mask_rate" not in kept  # they don't apply to masked records
-
-    # Started again, it resumes at the end, with the vocabulary in the directory.
-    caplog.clear()
-    (tmp_path / "model" / "vocab.txt").write_text("\n".join(PIECES))
-    again = pretrain(dataclasses.replace(settings, do_eval=False, num_train_steps=3))
-    assert again == {"global_step": 3}
-    assert "Resuming at step 2" in caplog.text
-    assert (tmp_path / "model" / "vocab.txt").read_text() == "\n".join(PIECES)
 
 
 def test_another_vocab_size_stops_at_the_start(records, tmp_path):
@@ -125,23 +86,6 @@ def test_a_padded_table_stays_usable(records, tmp_path):
     for refuse in (BertForPreTraining.from_pretrained, read_tokenizer):
         with pytest.raises(ValueError, match=r"vocab\.txt has 20 lines but .*bert_config\.json has vocab_size 16"):
             refuse(str(tmp_path / "model"))
-
-
-def test_settings_that_contradict_each_other_write_nothing(records, tmp_path):
-    settings = PretrainingSettings(records, str(tmp_path / "model"), bert_size="tiny", do_train=True, mask_rate=0.5)
-    with pytest.raises(ValueError, match="--mask_rate=0.5, .* must add up to 1"):
-        pretrain(settings)
-    with pytest.raises(ValueError, match="--mask_rate is for --objective=mlm"):
-        pretrain(dataclasses.replace(settings, objective="ltr"))
-    other = tmp_path / "other.txt"
-    other.write_text("\n".join([*PIECES, "more"]))
-    wrong = PretrainingSettings(
-        records, str(tmp_path / "model"), bert_config_file=records.replace("a.tfrecord", "bert_config.json"),
-        do_train=True, max_seq_length=16, max_predictions_per_seq=3, num_train_steps=2, vocab_file=str(other),
-    )  # fmt: skip
-    with pytest.raises(ValueError, match=r"other\.txt is not the vocabulary that the records were made with"):
-        pretrain(wrong)
-    assert not list((tmp_path / "model").glob("*.json")) and not list((tmp_path / "model").glob("model.ckpt*"))
 
 
 @pytest.mark.parametrize(
