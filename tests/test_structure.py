@@ -266,8 +266,8 @@ def test_only_main_reads_flags():
 # What there is at most, so that weight does not come back: lower a number when the house gets lighter. The aims are
 # 27,500 and 18,500 lines, 26,000 of tests, 65 and 50 modules, 500 and 60 lines.
 AT_MOST = {
-    "lines of bert_tf/ and the scripts": 50_867,
-    "of these code": 32_752,
+    "lines of bert_tf/ and the scripts": 50_857,
+    "of these code": 32_750,
     "lines of tests/": 44_749,
     "modules that a fine-tuning run loads": 68,
     "modules that Predictor loads": 48,

@@ -19,6 +19,7 @@ from bert_tf.system.messages import named_by
 from bert_tf.system.storage import write_files
 from bert_tf.system.text_files import parse_json, read_bytes, read_text_lines
 
+_FILES = ("vectors.npy", "texts.jsonl")
 _ALIKE = 0.02  # in each dimension: bfloat16 has two decimals
 
 
@@ -89,7 +90,7 @@ class TextIndex:
         lines = [{"prompt_name": self.prompt_name, "texts": len(self.texts)}, *self.texts]
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         tf.io.gfile.makedirs(directory)
-        vectors_file, texts_file = _files_in(directory)
+        vectors_file, texts_file = (posixpath.join(directory, name) for name in _FILES)
         write_files({vectors_file: content.getvalue(), texts_file: text.encode()})
 
     @classmethod
@@ -102,7 +103,8 @@ class TextIndex:
         Raises:
           FileNotFoundError, ValueError: there is no index, it is damaged, or another model made it; names the file.
         """
-        vectors_file, texts_file = _files_in(path_of(directory, "TextIndex.load"))
+        directory = path_of(directory, "TextIndex.load")
+        vectors_file, texts_file = (posixpath.join(directory, name) for name in _FILES)
         with named_by(f"{directory} is no index of texts, or damaged"):
             lines = enumerate(read_text_lines(texts_file), start=1)
             header, *texts = [parse_json(line, texts_file, number) for number, line in lines] or [None]
@@ -114,8 +116,3 @@ class TextIndex:
             index = cls(texts, vectors, header.get("prompt_name"))
         index.check_model(embedder, directory)
         return index
-
-
-def _files_in(directory: str) -> list[str]:
-    """The files of vectors and texts."""
-    return [posixpath.join(directory, name) for name in ("vectors.npy", "texts.jsonl")]

@@ -64,9 +64,7 @@ def local(
     start = f"{flag}={path}" if flag else path
     found = NAME.fullmatch(path.removeprefix(PREFIX).removeprefix(PAGE))
     if not found:
-        raise ValueError(
-            f"{start}: a model on the hub is hf://OWNER/NAME, or hf://OWNER/NAME@REVISION; download others."
-        )
+        raise ValueError(f"{start}: a model on the hub is hf://OWNER/NAME[@REVISION]; download others.")
     revision = found[2] or (output_dir and _recorded(found[1], output_dir))
     with _told(start, "model", *found.groups()):
         asked = _asked("model", found[1], revision, cache_dir)

@@ -54,10 +54,7 @@ def is_on_hub(path: str) -> bool:
 
 
 def is_name(path: str) -> bool:
-    """Whether a path names a model on the hub, and nothing here: owner/name where there is no folder owner.
-
-    Other addresses in the web count, too: `hub.local` refuses them.
-    """
+    """Whether a path is the owner/name of a model on the hub, with no folder owner here, or an address in the web."""
     if path.startswith(_WEB):
         return True
     found = NAME.fullmatch(path)
@@ -135,10 +132,8 @@ def check_text(arguments: Sequence[str]) -> None:
 def private_folder(place: str | None = None) -> tempfile.TemporaryDirectory:
     """A new folder that only this user can read; it is removed with the object, or at the end of the context.
 
-    The system holds a lock of it while the process lives, see `remove_left_behind`.
-
-    Args:
-      place: the folder that it is in; by default that of temporary files.
+    It is in the folder `place`, or else among temporary files. The system holds a lock of it while the process lives,
+    see `remove_left_behind`.
     """
     folder = tempfile.TemporaryDirectory(prefix=_PRIVATE, dir=place)
     descriptor = os.open(folder.name, os.O_RDONLY)
