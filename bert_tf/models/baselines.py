@@ -21,8 +21,7 @@ from bert_tf.models.dropout import dropout, in_scope
 from bert_tf.models.head_config import BASELINES, TOKEN_READERS, HeadConfig, head_in, kind_of, labels_of
 from bert_tf.models.heads import ClassifierModel, LinearHead, classification_objective
 from bert_tf.models.inputs import ROW_INPUTS, require_inputs
-from bert_tf.models.keras_calls import NamedInputs
-from bert_tf.models.layers import Rebuilt, add_random_weight
+from bert_tf.models.layers import NamedInputs, Rebuilt, add_random_weight
 from bert_tf.models.objectives import TokenClassificationObjective
 
 _CONVOLUTION_WIDTHS = (3, 4, 5)

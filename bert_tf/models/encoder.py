@@ -11,9 +11,9 @@ from bert_tf.models.config import BertConfig, check_frozen_layers
 from bert_tf.models.dropout import dropout, in_scope, place
 from bert_tf.models.families import as_config
 from bert_tf.models.inputs import require, require_inputs
-from bert_tf.models.keras_calls import NamedInputs
 from bert_tf.models.layers import (
     ConfiguredLayer,
+    NamedInputs,
     Projection,
     Rebuilt,
     TransformerBlock,

@@ -13,15 +13,24 @@ last row of its table, and a label that is no class costs nothing.
 Shape legend: B batch, S sequence length, P positions of a row, N texts of an example.
 """
 
+import contextlib
+import numbers
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import keras
+import numpy as np
 from keras import ops
+from keras.src.tree import register_tree_node_class
 
 # The encoder's inputs, see `BertModel.call`; the first three are those of every token row.
 ROW_INPUTS = ("input_ids", "input_mask", "segment_ids")
 ENCODER_INPUTS = (*ROW_INPUTS, "sequence_ids", "position_ids", "pooled_positions")
+
+# Inputs that have the shape of input_ids.
+_OF_TOKENS = ("input_mask", "segment_ids", "sequence_ids", "position_ids")
+TOKENIZER = "The tokenizer is bert_tf.read_tokenizer(the model's directory)."
 
 # Hugging Face's names -> the original's.
 OTHER_NAMES = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
@@ -146,6 +155,158 @@ def require_shape(name: str, labels, *shape: int | None) -> None:
         sizes = ", ".join(["batch", *("?" if size is None else str(size) for size in shape)])
         advice = "; of one-hot labels give labels.argmax(-1)" if len(found) == 2 and not shape else ""
         raise ValueError(f"{name} must be [{sizes}], not {found}{advice}.")
+
+
+# --- arrays ----------------------------------------------------------------------------------------------------------
+
+
+def as_array(value, name: str):
+    """An input or labels; Keras takes a list for several inputs, so that lists of numbers become arrays."""
+    if not isinstance(value, list | tuple) or not value or not isinstance(value[0], list | tuple | numbers.Number):
+        return value
+    try:
+        array = np.array(value)
+    except ValueError:
+        raise ValueError(f"{name} has rows of different lengths: pad them, as tokenizer(texts) does.") from None
+    return array.astype("int32") if array.dtype.kind in "iu" else array
+
+
+def check_shapes(inputs: Mapping) -> None:
+    """Refuses inputs of tokens whose shape isn't that of input_ids, or of one row for all, as far as it is known."""
+    ids = inputs["input_ids"]
+    if not hasattr(ids, "shape"):
+        raise TypeError(f"input_ids must be an array of ids, not a {type(ids).__name__}; several inputs are a dict.")
+    kind = str(getattr(ids.dtype, "name", ids.dtype)).removeprefix("torch.")
+    if kind not in ("int16", "int32", "int64"):
+        raise TypeError(f"input_ids must be whole numbers, not {kind}: give them as int32.")
+    if hasattr(ids, "to_tensor") or hasattr(ids, "dense_shape"):
+        raise TypeError(
+            f"input_ids must be an array, not a {type(ids).__name__}: pad its rows, as tokenizer(texts) does."
+        )
+    mask = inputs.get("input_mask")
+    if isinstance(mask, np.ndarray) and mask.size and not 0 <= mask.min() <= mask.max() <= 1:
+        odd = mask.max() if mask.min() >= 0 else mask.min()
+        raise ValueError(f"input_mask must be 1 for tokens and 0 for padding, not {odd}.")
+    rows = known_shape(ids)
+    if rows is not None and 0 in rows:
+        raise ValueError(f"input_ids has no tokens: its shape is {rows}.")
+    for name in _OF_TOKENS:
+        found = known_shape(inputs.get(name))
+        wanted = (*rows, rows[-1]) if rows and found and name == "input_mask" and len(found) > len(rows) else rows
+        if rows and found is not None and found != (1, *wanted[1:]) and not shapes_agree(found, wanted):
+            raise ValueError(f"{name} must have the shape of input_ids, {rows}, not {found}.")
+    for name in ("masked_lm_positions", "pooled_positions"):
+        found = known_shape(inputs.get(name))
+        if rows and found is not None and not shapes_agree(found, (rows[0], None)):
+            raise ValueError(f"{name} must be [batch, positions], here [{rows[0]}, positions], not {found}.")
+
+
+def holds_text(inputs) -> bool:
+    """Whether inputs are strings: one, a list of them, or an array."""
+    if isinstance(inputs, str | bytes):
+        return True
+    if isinstance(inputs, Mapping):
+        return any(map(holds_text, inputs.values()))
+    if isinstance(inputs, list | tuple):
+        return bool(inputs) and holds_text(inputs[0])
+    dtype = getattr(inputs, "dtype", "")
+    name = str(getattr(dtype, "name", dtype))
+    if name == "object":
+        return isinstance(next(iter(inputs), None), str | bytes)
+    return name.startswith(("str", "bytes"))
+
+
+def refuse_text(inputs, who: str, instead: str) -> None:
+    """Refuses strings. who: takes ids. instead: what to write."""
+    if holds_text(inputs):
+        raise TypeError(f"{who} takes token ids, not strings: {instead}. {TOKENIZER}")
+
+
+# --- outputs ---------------------------------------------------------------------------------------------------------
+
+# What transformers calls outputs.
+_KNOWN_AS = {
+    "last_hidden_state": "sequence_output",
+    "pooler_output": "pooled_output",
+    "attentions": "attention_probabilities",
+    "prediction_logits": "masked_lm_logits",
+    "seq_relationship_logits": "next_sentence_logits",
+    "sop_logits": "next_sentence_logits",
+}
+
+
+class _AnyDict(type):
+    """Of a dict of losses Keras asks whether it is of the outputs' class."""
+
+    def __instancecheck__(cls, instance) -> bool:
+        return isinstance(instance, dict)
+
+
+class Outputs(dict, metaclass=_AnyDict):
+    """A model's outputs by name, which also answer to the names of transformers and as attributes."""
+
+    def __missing__(self, name):
+        if name == "hidden_states" and "encoder_layers" in self:
+            return (self["embedding_output"], *self["encoder_layers"])
+        if _KNOWN_AS.get(name) in self:
+            return self[_KNOWN_AS[name]]
+        raise KeyError(f"{name!r} is none of the outputs {', '.join(self)}")
+
+    def __getattr__(self, name):
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(error.args[0]) from None
+
+    def tree_flatten(self) -> tuple:
+        """Children, what else is needed, and the children's names: as Keras takes a dict apart, in their order."""
+        names = sorted(self)
+        return [self[name] for name in names], tuple(self), names
+
+    @classmethod
+    def tree_unflatten(cls, names: Sequence[str], values: Sequence) -> "Outputs":
+        """The reverse of `tree_flatten`."""
+        if any(isinstance(value, str) for value in values):
+            # Keras first tries the keys of a dict of labels, then compares its paths with those of the outputs.
+            raise TypeError("an output is no string")
+        by_name = dict(zip(sorted(names), values, strict=True))
+        return cls({name: by_name[name] for name in names})
+
+
+if keras.backend.backend() == "tensorflow":
+    register_tree_node_class(Outputs)
+
+
+def answering(outputs):
+    """A model's outputs; on TensorFlow they also answer to the names of transformers: a single one to `logits`."""
+    if keras.backend.backend() != "tensorflow":  # JAX compiles nothing that returns a class of ours
+        return outputs
+    if isinstance(outputs, Mapping):
+        return Outputs(outputs)
+    import tensorflow as tf
+
+    # An eager tensor that refers to itself would keep its memory until Python looks for garbage.
+    outputs.logits = tf.identity(outputs) if tf.is_tensor(outputs) and tf.executing_eagerly() else outputs
+    return outputs
+
+
+@contextlib.contextmanager
+def in_one_line() -> Iterator[None]:
+    """Makes one line of a check that failed: TensorFlow adds sixty lines to it in a graph, Keras ten in a layer."""
+    try:
+        yield
+    except Exception as error:
+        found = re.search(r"assertion failed: \[(.* has the value\] .*)\]$", str(error), re.MULTILINE)
+        if found:
+            raise ValueError(found[1].replace("] [", " ").replace(" ;", ";") + ".") from None
+        if found := re.match(r"Unknown variable: <Variable path=([^,]+),", str(error)):
+            raise ValueError(
+                f"The optimizer was made for another model, without {found[1]}: compile a new one."
+            ) from None
+        found = re.match(r"Exception encountered .*\n\n\x1b\[1m([^\n]+)\x1b\[0m\n\nArguments received", str(error))
+        if found and type(error) in (TypeError, ValueError):
+            raise type(error)(found[1]) from None
+        raise
 
 
 # --- ranges ----------------------------------------------------------------------------------------------------------

@@ -1,245 +1,29 @@
-"""What models are given by a direct call and by Keras's `compile`, `fit`, `evaluate` and `predict`.
+"""What models are given by Keras's `compile`, `fit`, `evaluate` and `predict`; see `layers.NamedInputs`.
 
 Mistakes that Keras passes over in silence, or answers with a traceback of its own, are one line: what to write.
 """
 
-import contextlib
-import functools
 import inspect
 import numbers
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import keras
 import numpy as np
-from keras.src.tree import register_tree_node_class
 
-from bert_tf.models.inputs import ENCODER_INPUTS, known_shape, named_inputs, other_names, shapes_agree
+from bert_tf.models.inputs import TOKENIZER, as_array, check_shapes, holds_text, known_shape, named_inputs, refuse_text
 from bert_tf.models.objectives import OF_ONE_CLASS, MultiLabelObjective, RegressionObjective
 from bert_tf.system.checks import check_names, number, whole_number
 from bert_tf.system.messages import warn_once
 from bert_tf.text.characters import plain_name
 
-_CALL = "model(tokenizer(texts))"
 _DATASET = "bert_tf.as_dataset(texts, labels, tokenizer=tokenizer, label_names=model.labels)"
-_TOKENIZER = "The tokenizer is bert_tf.read_tokenizer(the model's directory)."
-
-# Inputs that have the shape of input_ids.
-_OF_TOKENS = ("input_mask", "segment_ids", "sequence_ids", "position_ids")
-
 # Arguments of Keras's methods -> the least that they may be.
-_NUMBERS = {
-    "batch_size": 1,
-    "epochs": 0,
-    "initial_epoch": 0,
-    "steps": 1,
-    "steps_per_epoch": 1,
-    "validation_steps": 1,
-    "validation_batch_size": 1,
-}
+_NUMBERS = {"epochs": 0, "initial_epoch": 0} | dict.fromkeys(
+    ("batch_size", "steps", "steps_per_epoch", "validation_steps", "validation_batch_size"), 1
+)
 
 
-def _checked_method(name: str) -> Callable:
-    """Keras's method of this name, with its arguments checked by `_checked`."""
-
-    @functools.wraps(getattr(keras.Model, name))
-    def call(self, *args, **kwargs):
-        arguments = _checked(self, name, args, kwargs)
-        with _in_one_line():
-            return getattr(super(NamedInputs, self), name)(**arguments)
-
-    return call
-
-
-class NamedInputs:
-    """A mixin for Keras models that take arrays by name; `known_inputs` lists the names.
-
-    Every call goes through it: direct calls, `fit` and `predict`, and calls within a functional model.
-    """
-
-    known_inputs: Sequence[str] = ENCODER_INPUTS
-
-    @property
-    def other_names(self) -> dict[str, str]:
-        """See `inputs.other_names`."""
-        return other_names(getattr(getattr(self, "objective", None), "label_names", ()))
-
-    def __call__(self, inputs=None, *args, **kwargs):
-        by_name = [] if isinstance(inputs, Mapping) else [*self.known_inputs, *self.other_names]
-        check_names(kwargs, type(self).call, type(self).__name__, by_name)
-        given = {name: kwargs.pop(name) for name in by_name if name in kwargs}
-        if given or inputs is None:  # model(**tokenizer(texts)), model(ids, attention_mask=mask)
-            inputs = given | ({} if inputs is None else {"input_ids": inputs})
-        _refuse_text(inputs, type(self).__name__, _CALL)
-        if args and hasattr(args[0], "shape"):
-            raise TypeError(f"{type(self).__name__} takes several inputs as a dict: {_CALL}.")
-        if odd := [name for name, value in kwargs.items() if isinstance(value, str)]:
-            raise TypeError(f"{odd[0]} must be True or False, not {kwargs[odd[0]]!r:.80}.")
-        named = named_inputs(inputs, self.known_inputs, type(self).__name__, self.other_names)
-        named = {name: _as_array(value, name) for name, value in named.items()}
-        _check_shapes(named)
-        with _in_one_line():
-            return _answering(super().__call__(named, *args, **kwargs))
-
-    def compile(self, *args, **kwargs):
-        """See `keras.Model.compile`; without a loss a model uses its own objective.
-
-        Raises:
-          ValueError: a loss or metric that takes probabilities, where the model gives logits.
-        """
-        arguments = _by_name(self, "compile", args, kwargs)
-        _check_loss(self, arguments.get("loss"))
-        for name in ("metrics", "weighted_metrics"):
-            _check_metrics(self, name, arguments.get(name))
-        self._compile_loss = self._compile_metrics = None  # Keras would keep those of an earlier call
-        super().compile(**arguments)
-
-    def compile_from_config(self, config: dict) -> None:
-        """See `keras.Model.compile_from_config`, which calls no `compile` but Keras's own."""
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        if self.built and self.optimizer:
-            self.optimizer.build(self.trainable_variables)
-
-    fit, evaluate, predict = map(_checked_method, ("fit", "evaluate", "predict"))
-    train_on_batch, test_on_batch = map(_checked_method, ("train_on_batch", "test_on_batch"))
-
-
-# --- outputs ---------------------------------------------------------------------------------------------------------
-
-# What transformers calls outputs.
-_KNOWN_AS = {
-    "last_hidden_state": "sequence_output",
-    "pooler_output": "pooled_output",
-    "attentions": "attention_probabilities",
-    "prediction_logits": "masked_lm_logits",
-    "seq_relationship_logits": "next_sentence_logits",
-    "sop_logits": "next_sentence_logits",
-}
-
-
-class _AnyDict(type):
-    """Of a dict of losses Keras asks whether it is of the outputs' class."""
-
-    def __instancecheck__(cls, instance) -> bool:
-        return isinstance(instance, dict)
-
-
-class Outputs(dict, metaclass=_AnyDict):
-    """A model's outputs by name, which also answer to the names of transformers and as attributes."""
-
-    def __missing__(self, name):
-        if name == "hidden_states" and "encoder_layers" in self:
-            return (self["embedding_output"], *self["encoder_layers"])
-        if _KNOWN_AS.get(name) in self:
-            return self[_KNOWN_AS[name]]
-        raise KeyError(f"{name!r} is none of the outputs {', '.join(self)}")
-
-    def __getattr__(self, name):
-        try:
-            return self[name]
-        except KeyError as error:
-            raise AttributeError(error.args[0]) from None
-
-    def tree_flatten(self) -> tuple:
-        """Children, what else is needed, and the children's names: as Keras takes a dict apart, in their order."""
-        names = sorted(self)
-        return [self[name] for name in names], tuple(self), names
-
-    @classmethod
-    def tree_unflatten(cls, names: Sequence[str], values: Sequence) -> "Outputs":
-        """The reverse of `tree_flatten`."""
-        if any(isinstance(value, str) for value in values):
-            # Keras first tries the keys of a dict of labels, then compares its paths with those of the outputs.
-            raise TypeError("an output is no string")
-        by_name = dict(zip(sorted(names), values, strict=True))
-        return cls({name: by_name[name] for name in names})
-
-
-if keras.backend.backend() == "tensorflow":
-    register_tree_node_class(Outputs)
-
-
-def _answering(outputs):
-    """A model's outputs; on TensorFlow they also answer to the names of transformers: a single one to `logits`."""
-    if keras.backend.backend() != "tensorflow":  # JAX compiles nothing that returns a class of ours
-        return outputs
-    if isinstance(outputs, Mapping):
-        return Outputs(outputs)
-    import tensorflow as tf
-
-    # An eager tensor that refers to itself would keep its memory until Python looks for garbage.
-    outputs.logits = tf.identity(outputs) if tf.is_tensor(outputs) and tf.executing_eagerly() else outputs
-    return outputs
-
-
-# --- arrays ----------------------------------------------------------------------------------------------------------
-
-
-def _as_array(value, name: str):
-    """An input or labels; Keras takes a list for several inputs, so that lists of numbers become arrays."""
-    if not isinstance(value, list | tuple) or not value or not isinstance(value[0], list | tuple | numbers.Number):
-        return value
-    try:
-        array = np.array(value)
-    except ValueError:
-        raise ValueError(f"{name} has rows of different lengths: pad them, as tokenizer(texts) does.") from None
-    return array.astype("int32") if array.dtype.kind in "iu" else array
-
-
-def _check_shapes(inputs: Mapping) -> None:
-    """Refuses inputs of tokens whose shape isn't that of input_ids, or of one row for all, as far as it is known."""
-    ids = inputs["input_ids"]
-    if not hasattr(ids, "shape"):
-        raise TypeError(f"input_ids must be an array of ids, not a {type(ids).__name__}; several inputs are a dict.")
-    kind = str(getattr(ids.dtype, "name", ids.dtype)).removeprefix("torch.")
-    if kind not in ("int16", "int32", "int64"):
-        raise TypeError(f"input_ids must be whole numbers, not {kind}: give them as int32.")
-    if hasattr(ids, "to_tensor") or hasattr(ids, "dense_shape"):
-        raise TypeError(
-            f"input_ids must be an array, not a {type(ids).__name__}: pad its rows, as tokenizer(texts) does."
-        )
-    mask = inputs.get("input_mask")
-    if isinstance(mask, np.ndarray) and mask.size and not 0 <= mask.min() <= mask.max() <= 1:
-        odd = mask.max() if mask.min() >= 0 else mask.min()
-        raise ValueError(f"input_mask must be 1 for tokens and 0 for padding, not {odd}.")
-    rows = known_shape(ids)
-    if rows is not None and 0 in rows:
-        raise ValueError(f"input_ids has no tokens: its shape is {rows}.")
-    for name in _OF_TOKENS:
-        found = known_shape(inputs.get(name))
-        wanted = (*rows, rows[-1]) if rows and found and name == "input_mask" and len(found) > len(rows) else rows
-        if rows and found is not None and found != (1, *wanted[1:]) and not shapes_agree(found, wanted):
-            raise ValueError(f"{name} must have the shape of input_ids, {rows}, not {found}.")
-    for name in ("masked_lm_positions", "pooled_positions"):
-        found = known_shape(inputs.get(name))
-        if rows and found is not None and not shapes_agree(found, (rows[0], None)):
-            raise ValueError(f"{name} must be [batch, positions], here [{rows[0]}, positions], not {found}.")
-
-
-def holds_text(inputs) -> bool:
-    """Whether inputs are strings: one, a list of them, or an array."""
-    if isinstance(inputs, str | bytes):
-        return True
-    if isinstance(inputs, Mapping):
-        return any(map(holds_text, inputs.values()))
-    if isinstance(inputs, list | tuple):
-        return bool(inputs) and holds_text(inputs[0])
-    dtype = getattr(inputs, "dtype", "")
-    name = str(getattr(dtype, "name", dtype))
-    if name == "object":
-        return isinstance(next(iter(inputs), None), str | bytes)
-    return name.startswith(("str", "bytes"))
-
-
-def _refuse_text(inputs, who: str, instead: str) -> None:
-    if holds_text(inputs):
-        raise TypeError(f"{who} takes token ids, not strings: {instead}. {_TOKENIZER}")
-
-
-# --- Keras's methods -------------------------------------------------------------------------------------------------
-
-
-def _by_name(model, method: str, args: Sequence, kwargs: Mapping) -> dict:
+def by_name(model, method: str, args: Sequence, kwargs: Mapping) -> dict:
     """The arguments of a call of Keras's method, all by name.
 
     Raises:
@@ -252,13 +36,13 @@ def _by_name(model, method: str, args: Sequence, kwargs: Mapping) -> dict:
     return named | arguments.get("kwargs", {})
 
 
-def _checked(model, method: str, args: Sequence, kwargs: Mapping) -> dict:
-    """`_by_name`, with arrays for lists of numbers.
+def checked(model, method: str, args: Sequence, kwargs: Mapping) -> dict:
+    """`by_name`, with arrays for lists of numbers.
 
     Raises:
       TypeError, ValueError: an argument is of the wrong kind, out of range, without effect, or does not fit the model.
     """
-    arguments = _by_name(model, method, args, kwargs)
+    arguments = by_name(model, method, args, kwargs)
     if "_use_cached_eval_dataset" in arguments:  # `fit` evaluates data that it has checked
         return arguments
     instead = "model.predict(tokenizer(texts))" if method == "predict" else f"model.{method}({_DATASET})"
@@ -290,9 +74,9 @@ def _checked_data(model, data: Sequence, who: str, instead: str, batch_size: int
     x, y, *weights = *data, *[None] * (2 - len(data))
     is_table = hasattr(x, "columns") and any(holds_text(x[name]) or x[name].dtype == "object" for name in x.columns)
     if is_table or (x is None and y is None):
-        raise TypeError(f"{who} takes token ids, not {'nothing' if x is None else 'a table'}: {instead}. {_TOKENIZER}")
+        raise TypeError(f"{who} takes token ids, not {'nothing' if x is None else 'a table'}: {instead}. {TOKENIZER}")
     for part in (x, *keras.tree.flatten(getattr(x, "element_spec", ()))):
-        _refuse_text(part, who, instead)
+        refuse_text(part, who, instead)
     if x is not None and not isinstance(x, Mapping | list | tuple) and not hasattr(x, "shape"):  # a dataset
         if batch_size is not None:
             raise ValueError(
@@ -305,18 +89,18 @@ def _checked_data(model, data: Sequence, who: str, instead: str, batch_size: int
     first = first[0] if isinstance(first, list | tuple) and first else first
     if isinstance(x, list | tuple) and (not x or isinstance(first, Mapping)):
         raise TypeError(f"{who} takes one dict of arrays, not a list of them: {instead}.")
-    x = {name: _as_array(value, name) for name, value in x.items()} if isinstance(x, Mapping) else _as_array(x, "x")
+    x = {name: as_array(value, name) for name, value in x.items()} if isinstance(x, Mapping) else as_array(x, "x")
     if isinstance(x, Mapping):
-        _check_shapes(named_inputs(x, model.known_inputs, type(model).__name__, model.other_names))
+        check_shapes(named_inputs(x, model.known_inputs, type(model).__name__, model.other_names))
     if isinstance(y, numbers.Number) or getattr(y, "shape", None) == ():
         raise TypeError(f"{who}: labels must be a list or an array, one for each row of input_ids, not {y!r:.80}.")
     if holds_text(y):
         raise TypeError(f"{who}: labels are numbers, not names: {instead}, or model.labels.index(name) of each.")
     names = getattr(getattr(model, "objective", None), "label_names", ("y",))
     if isinstance(y, Mapping):
-        y = {name: _as_array(value, name) for name, value in y.items()}
+        y = {name: as_array(value, name) for name, value in y.items()}
     else:
-        y = [_as_array(part, "y") for part in y] if isinstance(y, list) and len(names) > 1 else _as_array(y, "y")
+        y = [as_array(part, "y") for part in y] if isinstance(y, list) and len(names) > 1 else as_array(y, "y")
     weights = [_checked_weights(who, value) for value in weights]
     if any(str(getattr(part, "dtype", "")) in ("object", "category") for part in keras.tree.flatten(y)):
         raise TypeError(f"{who}: labels are numbers, one for each row of input_ids, not objects, None or categories.")
@@ -336,7 +120,7 @@ def _checked_data(model, data: Sequence, who: str, instead: str, batch_size: int
 
 def _checked_weights(who: str, weights):
     """A sample_weight, as an array if it is a list of numbers."""
-    weights = _as_array(weights, "sample_weight")
+    weights = as_array(weights, "sample_weight")
     if isinstance(weights, str | numbers.Number) or (
         isinstance(weights, Mapping) and not all(map(holds_text, weights))
     ):
@@ -408,7 +192,7 @@ def _class_weight(model, arguments: Mapping) -> dict[int, float]:
     return dict.fromkeys(every, 1.0) | {int(label): float(weight) for label, weight in weights.items()}
 
 
-def _check_loss(model, loss) -> None:
+def check_loss(model, loss) -> None:
     """Refuses a loss of Keras that would take a model's logits for probabilities or values.
 
     Raises:
@@ -429,7 +213,7 @@ def _check_loss(model, loss) -> None:
         )
 
 
-def _check_metrics(model, argument: str, metrics) -> None:
+def check_metrics(model, argument: str, metrics) -> None:
     """Refuses metrics of Keras that a model's outputs are not for, such as those that take logits for probabilities.
 
     Raises:
@@ -476,22 +260,3 @@ def _takes_outputs(metric, name: str, module: str, objective) -> bool:
         return False
     of_logits = getattr(metric, "from_logits", False) or getattr(metric, "_from_logits", False)
     return of_logits or not getattr(metric, "sparse_y_pred", True)
-
-
-@contextlib.contextmanager
-def _in_one_line() -> Iterator[None]:
-    """Makes one line of a check that failed: TensorFlow adds sixty lines to it in a graph, Keras ten in a layer."""
-    try:
-        yield
-    except Exception as error:
-        found = re.search(r"assertion failed: \[(.* has the value\] .*)\]$", str(error), re.MULTILINE)
-        if found:
-            raise ValueError(found[1].replace("] [", " ").replace(" ;", ";") + ".") from None
-        if found := re.match(r"Unknown variable: <Variable path=([^,]+),", str(error)):
-            raise ValueError(
-                f"The optimizer was made for another model, without {found[1]}: compile a new one."
-            ) from None
-        found = re.match(r"Exception encountered .*\n\n\x1b\[1m([^\n]+)\x1b\[0m\n\nArguments received", str(error))
-        if found and type(error) in (TypeError, ValueError):
-            raise type(error)(found[1]) from None
-        raise

@@ -10,14 +10,16 @@ of a row that are read, Q queries: S, or P in a layer that is computed only ther
 """
 
 import contextlib
+import functools
 import inspect
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import keras
 from keras import ops
 
+from bert_tf.models import inputs as model_inputs
 from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import drop_at, place
@@ -27,6 +29,7 @@ from bert_tf.models.variable_names import ADAPTER_A, ADAPTER_B
 from bert_tf.system.checks import check_names
 
 _PACKAGE = "bert_tf"
+_CALL = "model(tokenizer(texts))"
 
 
 def gather_positions(sequence, positions):
@@ -36,6 +39,75 @@ def gather_positions(sequence, positions):
     flat = ops.reshape(ops.cast(positions, "int32") + first, (-1,))
     rows = ops.take(ops.reshape(sequence, (-1, size)), flat, axis=0)
     return ops.reshape(rows, (batch, ops.shape(positions)[1], size))
+
+
+def _checked_method(name: str) -> Callable:
+    """Keras's method of this name, with its arguments checked by `keras_calls.checked`."""
+
+    @functools.wraps(getattr(keras.Model, name))
+    def call(self, *args, **kwargs):
+        from bert_tf.models.keras_calls import checked  # runs of the scripts don't need it
+
+        arguments = checked(self, name, args, kwargs)
+        with model_inputs.in_one_line():
+            return getattr(super(NamedInputs, self), name)(**arguments)
+
+    return call
+
+
+class NamedInputs:
+    """A mixin for Keras models that take arrays by name; `known_inputs` lists the names.
+
+    Every call goes through it: direct calls, `fit` and `predict`, and calls within a functional model.
+    """
+
+    known_inputs: Sequence[str] = model_inputs.ENCODER_INPUTS
+
+    @property
+    def other_names(self) -> dict[str, str]:
+        """See `inputs.other_names`."""
+        return model_inputs.other_names(getattr(getattr(self, "objective", None), "label_names", ()))
+
+    def __call__(self, inputs=None, *args, **kwargs):
+        by_name = [] if isinstance(inputs, Mapping) else [*self.known_inputs, *self.other_names]
+        check_names(kwargs, type(self).call, type(self).__name__, by_name)
+        given = {name: kwargs.pop(name) for name in by_name if name in kwargs}
+        if given or inputs is None:  # model(**tokenizer(texts)), model(ids, attention_mask=mask)
+            inputs = given | ({} if inputs is None else {"input_ids": inputs})
+        model_inputs.refuse_text(inputs, type(self).__name__, _CALL)
+        if args and hasattr(args[0], "shape"):
+            raise TypeError(f"{type(self).__name__} takes several inputs as a dict: {_CALL}.")
+        if odd := [name for name, value in kwargs.items() if isinstance(value, str)]:
+            raise TypeError(f"{odd[0]} must be True or False, not {kwargs[odd[0]]!r:.80}.")
+        named = model_inputs.named_inputs(inputs, self.known_inputs, type(self).__name__, self.other_names)
+        named = {name: model_inputs.as_array(value, name) for name, value in named.items()}
+        model_inputs.check_shapes(named)
+        with model_inputs.in_one_line():
+            return model_inputs.answering(super().__call__(named, *args, **kwargs))
+
+    def compile(self, *args, **kwargs):
+        """See `keras.Model.compile`; without a loss a model uses its own objective.
+
+        Raises:
+          ValueError: a loss or metric that takes probabilities, where the model gives logits.
+        """
+        from bert_tf.models import keras_calls
+
+        arguments = keras_calls.by_name(self, "compile", args, kwargs)
+        keras_calls.check_loss(self, arguments.get("loss"))
+        for name in ("metrics", "weighted_metrics"):
+            keras_calls.check_metrics(self, name, arguments.get(name))
+        self._compile_loss = self._compile_metrics = None  # Keras would keep those of an earlier call
+        super().compile(**arguments)
+
+    def compile_from_config(self, config: dict) -> None:
+        """See `keras.Model.compile_from_config`, which calls no `compile` but Keras's own."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built and self.optimizer:
+            self.optimizer.build(self.trainable_variables)
+
+    fit, evaluate, predict = map(_checked_method, ("fit", "evaluate", "predict"))
+    train_on_batch, test_on_batch = map(_checked_method, ("train_on_batch", "test_on_batch"))
 
 
 class Rebuilt:

@@ -454,12 +454,6 @@ def foreign_kind(beginning: bytes) -> str | None:
     return next((kind for magic, kind in _FOREIGN.items() if beginning.startswith(magic)), None)
 
 
-def _is_record(beginning: bytes) -> bool:
-    from bert_tf.system.example_bytes import is_frame_head
-
-    return is_frame_head(beginning[:12])
-
-
 def _plain(path: str, begin: int, end: int | None, progress: Progress | None) -> Iterator[bytes]:
     with open_binary(path) as file:
         if begin:
@@ -470,8 +464,11 @@ def _plain(path: str, begin: int, end: int | None, progress: Progress | None) ->
                 return
             if not begin and (kind := foreign_kind(chunk)):
                 raise ValueError(f"{path} is {kind}.")
-            if not begin and chunk[4:8] == bytes(4) and _is_record(chunk):  # no text has zeros
-                raise ValueError(f"{path} is a TFRecord file; give the text that its records were made from.")
+            if not begin and chunk[4:8] == bytes(4):  # no text has zeros
+                from bert_tf.system.example_bytes import is_frame_head
+
+                if is_frame_head(chunk[:12]):
+                    raise ValueError(f"{path} is a TFRecord file; give the text that its records were made from.")
             if not begin and chunk.count(b"\r") > 2 and b"\n" not in chunk:
                 raise ValueError(f"{path}: its lines end with carriage returns alone: tr '\\r' '\\n' < FILE > NEW_FILE")
             if progress:
