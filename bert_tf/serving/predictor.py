@@ -20,7 +20,6 @@ from bert_tf.system.checks import list_of, named, path_of, true_or_false, whole_
 from bert_tf.system.cores import batches_at_once, mapped_in_order
 from bert_tf.system.messages import progress_bar, warn_once
 from bert_tf.tasks.classification import encode as classification_encode
-from bert_tf.tasks.classification import outputs as classification_outputs
 from bert_tf.tasks.classification.data import InputExample, Task, task_of
 from bert_tf.tasks.table import TASKS, check_task, choose_max_seq_length
 
@@ -268,7 +267,7 @@ class Predictor(Answerer):
         Args:
           texts: strings, or pairs of strings if the model was trained on pairs.
         """
-        return classification_outputs.describe_predictions(self.task, self.logits(texts))
+        return classification_encode.describe_predictions(self.task, self.logits(texts))
 
     def __call__(self, text: str, pair: str | None = None) -> dict:
         """The prediction for one text or one pair."""

@@ -10,7 +10,7 @@ import pytest
 from bert_tf.data.tables import TableSettings, read_rows
 from bert_tf.tasks.choice import data as choice_data
 from bert_tf.tasks.choice import outputs as choice_outputs
-from bert_tf.tasks.classification import data, outputs
+from bert_tf.tasks.classification import data
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.tasks.similarity import data as similarity_data
 from bert_tf.tasks.similarity import outputs as similarity_outputs
@@ -46,7 +46,7 @@ def predict(folder, name, text_a="text", several=False, **table):
         None, None, str(folder / name), text_a=text_a, labels=labels, multi_label=several, table=TableSettings(**table)
     )
     examples = data.read_examples(task, task.test["test"])
-    outputs.write_predictions(str(folder), "", task, examples, LOGITS, as_csv=True)
+    encode.write_predictions(str(folder), "", task, examples, LOGITS, as_csv=True)
     return predictions(folder)
 
 

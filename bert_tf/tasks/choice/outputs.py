@@ -10,7 +10,7 @@ from bert_tf.models.heads import softmax
 from bert_tf.system.storage import write_text_file
 from bert_tf.tasks import outcome
 from bert_tf.tasks.choice.data import ChoiceExample
-from bert_tf.tasks.classification import outputs as classification_outputs
+from bert_tf.tasks.classification import encode as classification_encode
 from bert_tf.tasks.classification.data import Task
 
 
@@ -18,7 +18,7 @@ def evaluate(rows: GroupedRows, logits: np.ndarray, batch_size: int) -> dict[str
     """eval_accuracy, eval_loss (mean over the examples) and loss (mean over batches), see
     `metrics.evaluate`."""
     task = Task("multiple choice", tuple(map(str, range(rows.rows_per_example))), None)
-    return classification_outputs.evaluate(task, logits, rows.labels["label_ids"], batch_size)
+    return classification_encode.evaluate(task, logits, rows.labels["label_ids"], batch_size)
 
 
 def write_confusion_matrix(output_dir: str, rows: GroupedRows, logits: np.ndarray, step: int) -> None:

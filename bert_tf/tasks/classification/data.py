@@ -89,7 +89,7 @@ class Task:
       name: in lower case.
       labels: in the order of their ids; None for a regression.
       train: where the training examples are. dev, test: by name, the first one is the task's main set.
-      metrics: names of `metrics.METRICS`; the first is the main one, by which a best checkpoint is kept.
+      metrics: names of `encode.METRICS`; the first is the main one, by which a best checkpoint is kept.
       label_aliases: other spellings of labels in the files.
       any_case: a label that differs from one of `labels` in case only is that one; each such spelling is told.
       other_names: what tensorflow-datasets, Hugging Face and models trained there call the labels.

@@ -261,7 +261,7 @@ def write_submission(directory: str, task: Task, test_set: str, logits: np.ndarr
     """Writes a test set's file, complete or not at all; logits [n, C] in the order of the test file."""
     import tensorflow as tf
 
-    from bert_tf.tasks.classification.outputs import predictions_of
+    from bert_tf.tasks.classification.encode import predictions_of
 
     predicted = predictions_of(task, logits)
     if task.is_regression:

@@ -9,7 +9,6 @@ from bert_tf.models import task_models
 from bert_tf.models.head_config import BASELINE_LAYER, BASELINES, HeadConfig
 from bert_tf.system.messages import named_by
 from bert_tf.tasks.classification import data, encode, model_choice
-from bert_tf.tasks.classification import outputs as classification_outputs
 from bert_tf.tasks.classification.label_checks import class_weights, warn_of_known_texts
 from bert_tf.tasks.classification.settings import WINDOW_FLAGS
 from bert_tf.tasks.table import TASKS
@@ -102,7 +101,7 @@ class ClassificationTask(FineTuningTask):
                 if kind == "train":
                     if self.settings.is_custom:
                         trained.extend(examples)
-                    classification_outputs.log_examples(examples[:LOGGED_EXAMPLES], rows, tokenizer)
+                    encode.log_examples(examples[:LOGGED_EXAMPLES], rows, tokenizer)
                 sets.append(ExampleSet(name, rows, examples, f"_{name}" if sets else ""))
             if not sets and getattr(run, action):
                 raise ValueError(f"--{action}: the task {self.task.name} has no {kind} set here.")
@@ -194,16 +193,16 @@ class ClassificationTask(FineTuningTask):
         encode.write_records(path, rows, max_seq_length)
 
     def score(self, examples, outputs, batch_size):
-        return classification_outputs.evaluate(self.task, outputs, examples.rows.label_ids, batch_size)
+        return encode.evaluate(self.task, outputs, examples.rows.label_ids, batch_size)
 
     def write_analysis(self, output_dir, examples, outputs, results):
         title = f"{self.task.name}, {examples.name}, step {results['global_step']}"
-        classification_outputs.write_analysis(
+        encode.write_analysis(
             output_dir, examples.suffix, self.task, outputs, examples.rows.label_ids, title=title
         )
 
     def write_predictions(self, output_dir, examples, outputs):
-        classification_outputs.write_predictions(
+        encode.write_predictions(
             output_dir, examples.suffix, self.task, examples.examples, outputs, self.settings.predictions_csv
         )
         if self.settings.glue_submission:

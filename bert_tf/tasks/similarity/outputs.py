@@ -28,7 +28,7 @@ def cosines_of(vectors: np.ndarray) -> np.ndarray:
 
 def correlations(found: np.ndarray, scores: np.ndarray) -> dict[str, float]:
     """eval_spearman and eval_pearson, by SciPy; 0 where nothing varies."""
-    from bert_tf.tasks.classification.outputs import METRICS
+    from bert_tf.tasks.classification.encode import METRICS
 
     return {f"eval_{name}": float(METRICS[name](scores, found)) for name in ("spearman", "pearson")}
 

@@ -17,7 +17,6 @@ from bert_tf.tasks import task as fine_tuning_task
 from bert_tf.tasks.classification import data as classification_data
 from bert_tf.tasks.classification import encode as classification_encode
 from bert_tf.tasks.classification import glue
-from bert_tf.tasks.classification import outputs as classification_outputs
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training import step as train_step
 
@@ -226,13 +225,13 @@ def test_record_files_have_the_originals_layout(tmp_path):
 def test_prediction_files(tmp_path):
     examples = [classification_data.InputExample(f"dev-{number}", "text") for number in range(2)]
     logits = np.array([[0.0, 0.0], [5.0, 1.0]], np.float32)
-    classification_outputs.write_predictions(str(tmp_path), "", glue.find_task("rte"), examples, logits)
+    classification_encode.write_predictions(str(tmp_path), "", glue.find_task("rte"), examples, logits)
     lines = (tmp_path / "test_results.tsv").read_text().splitlines()
     assert lines[0] == "0.5\t0.5" and lines[1].startswith("0.98201")
     records = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
     assert records[1]["guid"] == "dev-1" and records[1]["label"] == "entailment"
     assert records[1]["probabilities"]["not_entailment"] == pytest.approx(0.0179862, rel=1e-4)
-    classification_outputs.write_predictions(str(tmp_path), "_x", glue.find_task("sts-b"), examples, logits[:, :1])
+    classification_encode.write_predictions(str(tmp_path), "_x", glue.find_task("sts-b"), examples, logits[:, :1])
     assert (tmp_path / "test_results_x.tsv").read_text() == "0.0\n5.0\n"
 
 

@@ -10,10 +10,10 @@ from sklearn import metrics as sklearn_metrics
 
 from bert_tf.models import objectives
 from bert_tf.tasks import outcome
+from bert_tf.tasks.classification import encode as classification_encode
 from bert_tf.tasks.classification import glue
-from bert_tf.tasks.classification import outputs as classification_outputs
 from bert_tf.tasks.classification.data import Task
-from bert_tf.tasks.classification.outputs import METRICS, evaluate
+from bert_tf.tasks.classification.encode import METRICS, evaluate
 from bert_tf.training import run_directory
 
 SEVERAL = Task("custom", ("a", "b", "c"), None, metrics=("micro_f1", "macro_f1"), multi_label=True)
@@ -92,17 +92,17 @@ def test_losses_are_those_of_training(kind):
     }[kind]
     labels = labels.astype(np.int32 if kind == "classes" else np.float32)
     losses, _ = objective.values(tf.constant(logits), {"label_ids": tf.constant(labels)})
-    np.testing.assert_allclose(classification_outputs.example_losses(task, logits, labels), losses, rtol=1e-5)
+    np.testing.assert_allclose(classification_encode.example_losses(task, logits, labels), losses, rtol=1e-5)
 
 
 def test_losses_and_probabilities_of_huge_logits_are_finite():
     logits = np.array([[1e4, -1e4], [-1e4, 1e4]], np.float32)
     results = evaluate(glue.find_task("rte"), logits, np.array([0, 0]), 2)
     assert results["eval_loss"] == pytest.approx(1e4)
-    assert classification_outputs.probabilities(glue.find_task("rte"), logits).tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    assert classification_encode.probabilities(glue.find_task("rte"), logits).tolist() == [[1.0, 0.0], [0.0, 1.0]]
     several = Task("custom", ("a", "b"), None, metrics=("micro_f1",), multi_label=True)
     with np.errstate(all="raise"):
-        assert classification_outputs.probabilities(several, logits).tolist() == [[1.0, 0.0], [0.0, 1.0]]
+        assert classification_encode.probabilities(several, logits).tolist() == [[1.0, 0.0], [0.0, 1.0]]
     assert evaluate(several, logits, np.array([[0, 1], [0, 1]], np.float32), 2)["eval_loss"] == pytest.approx(5e3)
 
 
@@ -121,16 +121,16 @@ def test_several_labels_equal_scikit_learns():
 def test_report_and_confusion_matrix(tmp_path):
     task = glue.find_task("mnli")
     labels, logits = np.array([0, 1, 1, 0]), logits_for([0, 1, 0, 0], 3)  # a class that never occurs
-    classification_outputs.write_analysis(str(tmp_path), "_dev", task, logits, labels)
+    classification_encode.write_analysis(str(tmp_path), "_dev", task, logits, labels)
     table = (tmp_path / "classification_report_dev.txt").read_text()
     rows = {line.split()[0]: line.split()[1:] for line in table.splitlines() if line.strip()}
     assert rows["contradiction"] == ["0.6667", "1.0000", "0.8000", "2"]
     assert rows["entailment"] == ["1.0000", "0.5000", "0.6667", "2"]
     assert rows["neutral"] == ["0.0000", "0.0000", "0.0000", "0"]
     assert (tmp_path / "confusion_matrix_dev.png").read_bytes()[:4] == b"\x89PNG"
-    classification_outputs.write_analysis(str(tmp_path), "_several", SEVERAL, logits, logits)
+    classification_encode.write_analysis(str(tmp_path), "_several", SEVERAL, logits, logits)
     assert "micro avg" in (tmp_path / "classification_report_several.txt").read_text()
-    classification_outputs.write_analysis(str(tmp_path), "_numbers", glue.find_task("sts-b"), logits[:, :1], labels)
+    classification_encode.write_analysis(str(tmp_path), "_numbers", glue.find_task("sts-b"), logits[:, :1], labels)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "classification_report_dev.txt", "classification_report_several.txt", "confusion_matrix_dev.png",
     ]  # fmt: skip
