@@ -24,7 +24,7 @@ import tensorflow as tf
 from absl import app, flags, logging
 
 from bert_tf.data import record_files, record_index, records
-from bert_tf.data.order import Share
+from bert_tf.data.token_rows import Share
 from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.masking import Masking
 from bert_tf.system.example_bytes import example, int64_feature, pack

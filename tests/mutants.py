@@ -52,7 +52,7 @@ MUTANTS = {
         ('return values["step"] == self.best["step"] and', "return False and"),
         (">= self._patience", "> self._patience"),
         ("tf.io.gfile.remove(results)", "pass")],
-    ("data/order.py", "data/test_records.py"): [
+    ("data/token_rows.py", "data/test_records.py"): [
         ("counter=np.array([0, 0, stream, epoch]", "counter=np.array([0, 0, 0, epoch]")],
     ("models/similarity.py", "models/test_similarity.py"): [
         ("return errors * errors, {", "return 0.5 * errors * errors, {"),

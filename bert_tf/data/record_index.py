@@ -18,8 +18,8 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import record_files
-from bert_tf.data.order import permutation
 from bert_tf.data.record_files import RECORDS_PER_BLOCK
+from bert_tf.data.token_rows import permutation
 from bert_tf.system.cores import in_threads
 from bert_tf.system.example_bytes import is_frame_head
 from bert_tf.system.messages import progress_bar

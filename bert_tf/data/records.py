@@ -21,11 +21,11 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import record_files
-from bert_tf.data.order import WHOLE, Share, parts_of_batches
 from bert_tf.data.record_files import Feature as Feature  # for users, to whom this module is `bert_tf.records`
 from bert_tf.data.record_files import pretraining_features as pretraining_features
 from bert_tf.data.record_index import RecordIndex, shuffled_windows, window_reader
 from bert_tf.data.record_index import index_records as index_records
+from bert_tf.data.token_rows import WHOLE, Share
 from bert_tf.system.messages import progress_bar
 
 SHUFFLE_WINDOW = 20_000  # records; about 15 MB of serialized examples at sequence length 128
@@ -155,8 +155,17 @@ def training_batches(
 
     dataset = dataset.enumerate(start_step * parts).map(_plain(parse), num_parallel_calls=_PARSERS, deterministic=True)
     if read_share != share:
-        dataset = parts_of_batches(dataset, share)
+        dataset = _parts_of_batches(dataset, share)
     return _finished(dataset, tf.data.INFINITE_CARDINALITY, _PREFETCHED * share.count)
+
+
+def _parts_of_batches(dataset: tf.data.Dataset, share: Share) -> tf.data.Dataset:
+    """The parts of a share, from a dataset of whole batches {name: [B, ...]} with static B."""
+
+    def cut(batch):
+        return {name: tf.stack([value[rows] for rows in share.slices(value.shape[0])]) for name, value in batch.items()}
+
+    return dataset.map(_plain(cut)).unbatch()
 
 
 def _rows_of_windows(windows: Iterator[tuple], batch_size: int, rows: range) -> Iterator[tuple]:

@@ -2,24 +2,74 @@
 
 The original pads every example to max_seq_length; here a batch is padded to its longest row, rounded up to one of a
 few lengths. Which rows form a batch is a function of (lengths, batch size, seed, step), so that a killed run resumes
-with exactly the batches it would have had.
+with exactly the batches it would have had. Records for pre-training have this order of an epoch, too.
 
 Shape legend: B batch, n rows or examples, N rows of an example, W most windows of an example of the batch,
 S sequence length.
 """
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import google_crc32c
 import numpy as np
-from absl import logging
 
-from bert_tf.data.order import WHOLE, Share
-from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_choice import watch_unknown
 
 _PREFETCHED = 4  # batches
+
+
+# --- the order, and the rows of a worker ------------------------------------------------------------------------------
+
+
+def permutation(length: int, seed: int, epoch: int, stream: int) -> np.ndarray:
+    """A permutation of range(length) that depends on nothing but its arguments, in every NumPy version."""
+    # The generator increments the first word of the counter, so different epochs and streams never overlap.
+    generator = np.random.Philox(
+        key=np.array([seed % 2**64, 0], np.uint64), counter=np.array([0, 0, stream, epoch], np.uint64)
+    )
+    return np.argsort(generator.random_raw(length), kind="stable")
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """Consecutive parts of each batch, one for each replica of a worker. By default the whole batch, as one part.
+
+    Attributes:
+      parts: the equal parts of a batch: the replicas of all workers.
+      first: the number of the first part of the share. count: its parts.
+    """
+
+    parts: int = 1
+    first: int = 0
+    count: int = 1
+
+    def part_size(self, batch_size: int) -> int:
+        """The rows of a part.
+
+        Raises:
+          ValueError: the parts of a batch would not be equal.
+        """
+        if batch_size % self.parts:
+            raise ValueError(f"a batch of {batch_size} rows can't be divided into {self.parts} equal parts")
+        return batch_size // self.parts
+
+    def slices(self, batch_size: int) -> list[slice]:
+        """The rows of each part of the share in a batch."""
+        size = self.part_size(batch_size)
+        return [slice(part * size, (part + 1) * size) for part in range(self.first, self.first + self.count)]
+
+    def rows(self, batch_size: int) -> slice:
+        """All rows of the share in a batch."""
+        slices = self.slices(batch_size)
+        return slice(slices[0].start, slices[-1].stop)
+
+
+WHOLE = Share()
+
+
+# --- token rows -------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,8 +218,6 @@ def training_rows(
     a window of `window_batches` batches, examples of similar length are batched together and the batches are then
     shuffled. window_batches=1: no sorting by length.
     """
-    from bert_tf.data.order import permutation
-
     count = len(lengths)
     size = window_batches * batch_size
     window, skip = divmod(start_step, window_batches)
@@ -441,48 +489,3 @@ class WindowRows(TokenRows):
             for name, values in arrays.items()
         }
         return arrays | {name: values[examples] for name, values in self.labels.items()}
-
-
-# --- a vocabulary that does not fit the texts -------------------------------------------------------------------------
-
-_MANY = 0.05  # of all tokens of texts
-_FEWEST = 3  # fewer say nothing, unless all are unknown
-
-
-def watch_unknown(tokenizer: Tokenizer, ids: np.ndarray) -> None:
-    """Counts the unknown tokens of texts that were just encoded; warns, once for each tokenizer, if they are many.
-
-    Args:
-      ids: of whole rows or of texts alone, without [UNK] for words that have no piece.
-    """
-    found = tokenizer.__dict__.setdefault("_watched", {"tokens": 0, "unknown": 0, "is_warned": False})
-    if found["is_warned"]:
-        return
-    ids = np.asarray(ids)
-    special = [tokenizer.vocab.get(token) for token in special_tokens_of(tokenizer) if token != tokenizer.unk_token]
-    special = [index for index in special if index is not None]
-    found["tokens"] += len(ids) - np.count_nonzero(np.isin(ids, special))
-    found["unknown"] += np.count_nonzero(ids == tokenizer.vocab.get(tokenizer.unk_token))
-    share, unknown = found["unknown"] / max(found["tokens"], 1), found["unknown"]
-    if share > _MANY and (unknown >= _FEWEST or unknown == found["tokens"]):
-        found["is_warned"] = True
-        logging.warning(
-            f"{100 * share:.0f} % of the tokens of the texts are {tokenizer.unk_token}: "
-            f"{tokenizer.vocab_file or 'the vocabulary'} does not fit them{_reason(tokenizer)}. The multilingual "
-            "models know 104 languages, for example multi_cased_L-12_H-768_A-12."
-        )
-
-
-def _reason(tokenizer: Tokenizer) -> str:
-    """What may be wrong with how texts are read, and the setting that changes it."""
-    words = [token for token in tokenizer.vocab if not re.fullmatch(r"\[.*\]|<.*>", token)]
-    has_capitals = any(re.search("[A-Z]", token) for token in words)
-    is_latin = sum(re.search("[a-z]", token) is not None for token in words) > len(words) / 2
-    if has_capitals and not tokenizer.cased:
-        return " as they are read (lower-cased, but its pieces have capital letters; do_lower_case=False keeps them)"
-    if tokenizer.cased and tokenizer.takes_strip_accents and is_latin and not has_capitals:
-        return " as they are read (capital letters stay, but its pieces have none; do_lower_case=True lowers them)"
-    if tokenizer.takes_strip_accents and tokenizer.basic_tokenizer.strip_accents:
-        way = "accents are stripped, Korean syllables taken apart"
-        return f" as they are read ({way}; strip_accents=False keeps them)"
-    return ""

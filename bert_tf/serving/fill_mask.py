@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
-from bert_tf.data.token_rows import TokenRows, check_tokenizer, flatten, watch_unknown
+from bert_tf.data.token_rows import TokenRows, check_tokenizer, flatten
 from bert_tf.models.heads import softmax
 from bert_tf.models.initialize import check_trained
 from bert_tf.models.task_models import BertForMaskedLM, BertForPreTraining
 from bert_tf.system.checks import list_of_strings, named, whole_number
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_choice import watch_unknown
 
 _TEXTS_PER_BATCH = 32
 

@@ -26,8 +26,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data.order import Share
-from bert_tf.data.token_rows import TokenRows
+from bert_tf.data.token_rows import Share, TokenRows
 from bert_tf.models import card, encoder, initialize, open_weights, recipe, saving, variable_names
 from bert_tf.models.card import CardFacts
 from bert_tf.models.directory import ModelFiles

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data.order import WHOLE, Share
+from bert_tf.data.token_rows import WHOLE, Share
 from bert_tf.models import kernels
 from bert_tf.system.checks import check_tf_config
 from bert_tf.system.messages import hide_note_of_first_compilation

@@ -23,7 +23,7 @@ import tensorflow as tf
 from absl import logging
 from tqdm import tqdm
 
-from bert_tf.data.order import Share
+from bert_tf.data.token_rows import Share
 from bert_tf.models import initialize, variable_names
 from bert_tf.models.card import shown_results
 from bert_tf.system import messages

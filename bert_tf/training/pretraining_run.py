@@ -17,7 +17,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import records
-from bert_tf.data.order import Share
+from bert_tf.data.token_rows import Share
 from bert_tf.models import card, initialize, layers, pretrained, saving
 from bert_tf.models import directory as model_directory
 from bert_tf.models.card import NO_FACTS, CardFacts

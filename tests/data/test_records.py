@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from helpers.record_files import example_of, write_records
 
-from bert_tf.data import order, record_files, record_index, records
-from bert_tf.data.order import Share
+from bert_tf.data import record_files, record_index, records, token_rows
+from bert_tf.data.token_rows import Share
 
 FEATURES = {"number": record_files.Feature(2), "weight": record_files.Feature(1, "float32")}
 
@@ -75,8 +75,8 @@ def test_order_is_fixed_for_all_time(three_files):
     index = record_index.index_records(three_files, FEATURES)
     batches = records.training_batches(index, FEATURES, batch_size=10, seed=1234, shuffle_window=40)
     assert numbers(batches, 1)[0].tolist() == [89, 93, 62, 66, 61, 96, 56, 76, 98, 52]
-    assert order.permutation(8, seed=-1, epoch=2, stream=3).tolist() == [4, 6, 0, 2, 3, 7, 5, 1]
-    assert len({tuple(order.permutation(100, seed, 0, 0)) for seed in (0, 1, 2, -1, 2**40)}) == 5
+    assert token_rows.permutation(8, seed=-1, epoch=2, stream=3).tolist() == [4, 6, 0, 2, 3, 7, 5, 1]
+    assert len({tuple(token_rows.permutation(100, seed, 0, 0)) for seed in (0, 1, 2, -1, 2**40)}) == 5
 
 
 def test_order_matches_a_plain_computation(three_files):
@@ -87,12 +87,12 @@ def test_order_matches_a_plain_computation(three_files):
     for epoch in range(2):
         windows: dict[int, list[int]] = {}
         position = 0
-        for block in order.permutation(15, 9, epoch, 0):
+        for block in token_rows.permutation(15, 9, epoch, 0):
             windows.setdefault(position // 30, []).append(int(block))
             position += int(index.num_records[block])
         for stream, blocks in enumerate(windows.values(), start=1):
             held = [starts[b] + k for b in sorted(blocks) for k in range(index.num_records[b])]
-            expected += [held[k] for k in order.permutation(len(held), 9, epoch, stream)]
+            expected += [held[k] for k in token_rows.permutation(len(held), 9, epoch, stream)]
     batches = records.training_batches(index, FEATURES, batch_size=20, seed=9, shuffle_window=30)
     assert numbers(batches, 10).ravel().tolist() == expected
 
@@ -105,7 +105,7 @@ def test_step_far_away(three_files):
     )
     drawn = numbers(batches, 10).reshape(2, 100)
     assert [sorted(epoch.tolist()) for epoch in drawn] == [list(range(100))] * 2
-    first = np.cumsum(index.num_records)[order.permutation(15, 9, 2_000_000_000, 0)[0]] - 1
+    first = np.cumsum(index.num_records)[token_rows.permutation(15, 9, 2_000_000_000, 0)[0]] - 1
     assert first in drawn[0][:38]
 
 

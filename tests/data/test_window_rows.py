@@ -5,8 +5,7 @@ import dataclasses
 import numpy as np
 
 from bert_tf.data import token_rows
-from bert_tf.data.order import Share
-from bert_tf.data.token_rows import WindowRows
+from bert_tf.data.token_rows import Share, WindowRows
 
 LENGTH = 8
 

@@ -10,7 +10,7 @@ import pytest
 from bert_tf.data.tables import TableSettings, read_rows
 from bert_tf.tasks.choice import data as choice_data
 from bert_tf.tasks.choice import outputs as choice_outputs
-from bert_tf.tasks.classification import data
+from bert_tf.tasks.classification import data, encode
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.tasks.similarity import data as similarity_data
 from bert_tf.tasks.similarity import outputs as similarity_outputs

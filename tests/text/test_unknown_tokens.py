@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from absl import logging
 
-from bert_tf.data.token_rows import rows_of_texts, watch_unknown
+from bert_tf.data.token_rows import rows_of_texts
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.choice.encode import encode_examples as encode_choices
 from bert_tf.tasks.classification.data import InputExample, Task
@@ -14,6 +14,7 @@ from bert_tf.tasks.ner.data import Sentence
 from bert_tf.tasks.ner.encode import encode_sentences
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
+from bert_tf.text.tokenizer_choice import watch_unknown
 from bert_tf.text.wordpiece import FullTokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -7,8 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.data import token_rows
-from bert_tf.data.order import permutation
-from bert_tf.data.token_rows import check_tokenizer
+from bert_tf.data.token_rows import check_tokenizer, permutation
 from bert_tf.system.checks import list_of, list_of_names, list_of_strings, named, whole_number
 from bert_tf.system.messages import did_you_mean
 from bert_tf.tasks.classification.data import InputExample, Task

@@ -197,9 +197,7 @@ class ClassificationTask(FineTuningTask):
 
     def write_analysis(self, output_dir, examples, outputs, results):
         title = f"{self.task.name}, {examples.name}, step {results['global_step']}"
-        encode.write_analysis(
-            output_dir, examples.suffix, self.task, outputs, examples.rows.label_ids, title=title
-        )
+        encode.write_analysis(output_dir, examples.suffix, self.task, outputs, examples.rows.label_ids, title=title)
 
     def write_predictions(self, output_dir, examples, outputs):
         encode.write_predictions(

@@ -19,7 +19,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import token_rows
-from bert_tf.data.token_rows import TokenRows, watch_unknown
+from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import initialize, kernels
 from bert_tf.models.layers import drawn_late, normalized
 from bert_tf.models.sentence_settings import SentenceSettings, read_settings
@@ -31,6 +31,7 @@ from bert_tf.system.text_files import UTF_8, TextFile, compression_of, whole_lin
 from bert_tf.tasks.features.files import Entries, open_writer
 from bert_tf.tasks.features.settings import FeatureSettings, describe_model
 from bert_tf.text.tokenizer import Tokenizer, lengths_that_fit
+from bert_tf.text.tokenizer_choice import watch_unknown
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training import distribution
 from bert_tf.training.settings import DTYPE_POLICIES

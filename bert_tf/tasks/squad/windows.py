@@ -15,13 +15,14 @@ import numpy as np
 from absl import logging
 
 from bert_tf.data import token_rows
-from bert_tf.data.token_rows import TokenRows, document_spans, watch_unknown
+from bert_tf.data.token_rows import TokenRows, document_spans
 from bert_tf.system.checks import whole_number
 from bert_tf.system.messages import progress_bar, warn_once
 from bert_tf.system.storage import load_arrays, save_arrays
 from bert_tf.system.workers import map_tasks
 from bert_tf.tasks.squad.data import Paragraph, SquadExample, check_room
 from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.tokenizer_choice import watch_unknown
 
 FIRST_UNIQUE_ID = 1_000_000_000
 

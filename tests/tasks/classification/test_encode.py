@@ -10,7 +10,7 @@ from helpers.slow import slow
 from helpers.tiny import ONE_LAYER
 
 from bert_tf.data import token_rows
-from bert_tf.data.order import Share
+from bert_tf.data.token_rows import Share
 from bert_tf.models.config import BertConfig
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.tasks import task as fine_tuning_task
