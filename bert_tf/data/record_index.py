@@ -28,7 +28,7 @@ from bert_tf.system.text_files import size_of
 
 _READ_BUFFER_BYTES = 256 * 1024
 _SCANNING_THREADS = 8
-_WRITTEN_VERSIONS = (1, 2)  # the first had checksums, too
+_WRITTEN_VERSION = 2
 
 # Blocks of a file (byte offset, records) int64 [blocks, 2], the bytes skipped at its end, whether it is compressed.
 _FileBlocks = tuple[np.ndarray, int, bool]
@@ -103,7 +103,7 @@ def written_index(blocks: np.ndarray, compressed: bool) -> bytes:
       blocks: int64 [blocks, 2]: bytes in the file, and records, of the blocks, which follow each other without a gap;
         in a compressed file a block is a gzip member.
     """
-    arrays = {"version": np.array(_WRITTEN_VERSIONS[-1]), "blocks": blocks.T, "compressed": np.array(compressed)}
+    arrays = {"version": np.array(_WRITTEN_VERSION), "blocks": blocks.T, "compressed": np.array(compressed)}
     return arrays_as_bytes(arrays)
 
 
@@ -129,10 +129,10 @@ def _written_blocks(record_file: str, size: int) -> _FileBlocks | None:
     if stored is None:
         return None
     problem = "is damaged"
-    if {*stored} != {"version", "blocks", "compressed"} or stored["version"].tolist() not in _WRITTEN_VERSIONS:
+    if {*stored} != {"version", "blocks", "compressed"} or stored["version"].tolist() != _WRITTEN_VERSION:
         problem = "is of another version"
-    elif stored["blocks"].shape[:-1] in ((2,), (3,)) and stored["compressed"].shape == ():
-        (sizes, counts), compressed = stored["blocks"][:2].astype(np.int64), bool(stored["compressed"])
+    elif stored["blocks"].shape[:-1] == (2,) and stored["compressed"].shape == ():
+        (sizes, counts), compressed = stored["blocks"].astype(np.int64), bool(stored["compressed"])
         if sizes.sum() != size:
             problem = f"is of a file of {sizes.sum()} bytes, which now has {size}"
         elif (sizes > record_files.FRAME_BYTES).all() and (counts >= 1).all() and (counts <= RECORDS_PER_BLOCK).all():

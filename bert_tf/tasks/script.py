@@ -358,8 +358,6 @@ class _Run:
             from bert_tf.training import plots
 
             plots.plot_training_log(log, posixpath.join(self.output_dir, "loss.png"), title=self.output_dir)
-        if run_directory.FINISHED not in run_directory.read_settings(self.output_dir):
-            return  # of an earlier version, which kept all its checkpoints
         weights = initialize.model_weights(model)
         if variable_names.has_adapters(model):
             from bert_tf.models import lora_file

@@ -15,7 +15,6 @@ from bert_tf.models import card, open_weights
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import config_files, find_config, read_head
 from bert_tf.models.head_config import HEAD_CONFIG, KEYS_IN_CONFIG, NO_HEAD, HeadConfig, difference
-from bert_tf.models.recipe import Recipe
 from bert_tf.system import run_lock, storage
 from bert_tf.system.messages import is_first, some
 from bert_tf.system.storage import is_temporary_name, names_in, remove_folder, write_text_file
@@ -279,10 +278,8 @@ def _with_versions(settings: dict) -> dict:
 def _changes(output_dir: str, settings: dict) -> dict[str, tuple]:
     """Settings that lead to another model than the run in output_dir has: name -> (what it was, what it is now)."""
     old, new = read_settings(output_dir), json.loads(json.dumps(storage.with_names(settings)))
-    if old:  # earlier versions had one recipe, and did not note it
-        old = {**{name: value for name, value in dataclasses.asdict(Recipe()).items() if name in new}, **old}
     names = sorted({*old, *new} - _WITHOUT_EFFECT) if old else []
-    # An earlier version did not note what it did not have: the training data, and settings that are not in use.
+    # Settings that are not in use may not be noted, nor the training data before it is read.
     names = [name for name in names if name in old or (name != TRAINING_DATA and new[name])]
     return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
 

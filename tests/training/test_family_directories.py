@@ -1,4 +1,4 @@
-"""Directories of runs: of each family, of earlier versions, and of one family after another."""
+"""Directories of runs: of each family, and of one family after another."""
 
 import dataclasses
 import json
@@ -13,22 +13,10 @@ from bert_tf.training import run_directory
 from bert_tf.training.settings import FineTuningSettings
 
 
-def finished_run(folder, **left_out):
+def finished_run(folder):
     run = FineTuningSettings(output_dir=str(folder), do_train=True).with_recipe(Recipe())
     settings = {**dataclasses.asdict(run), run_directory.FINISHED: 3}
-    run_directory.record_settings(str(folder), {k: v for k, v in settings.items() if k not in left_out}, resumed=False)
-    return run
-
-
-def test_a_run_of_an_earlier_version_is_as_it_was(tmp_path, caplog):
-    """It did not note the settings of a recipe, which were always BERT's."""
-    new = dict.fromkeys(("layerwise_lr_decay", "weight_decay_rate", "adam_beta_2", "bias_correction", "clip_norm",
-                         "sum_loss", "freeze_layers", "classifier_dropout"))  # fmt: skip
-    run = finished_run(tmp_path, **new)
-    run_directory.warn_of_changes(str(tmp_path), dataclasses.asdict(run))
-    assert not caplog.records
-    run_directory.warn_of_changes(str(tmp_path), dataclasses.asdict(dataclasses.replace(run, clip_norm=0.5)))
-    assert "clip_norm 1.0 -> 0.5" in caplog.text
+    run_directory.record_settings(str(folder), settings, resumed=False)
 
 
 @pytest.mark.parametrize("family", descendants.NAMES)
