@@ -17,6 +17,15 @@ def finished_run(folder):
     run = FineTuningSettings(output_dir=str(folder), do_train=True).with_recipe(Recipe())
     settings = {**dataclasses.asdict(run), run_directory.FINISHED: 3}
     run_directory.record_settings(str(folder), settings, resumed=False)
+    return run
+
+
+def test_a_changed_setting_is_told(tmp_path, caplog):
+    run = finished_run(tmp_path)
+    run_directory.warn_of_changes(str(tmp_path), dataclasses.asdict(run))
+    assert not caplog.records
+    run_directory.warn_of_changes(str(tmp_path), dataclasses.asdict(dataclasses.replace(run, clip_norm=0.5)))
+    assert "clip_norm 1.0 -> 0.5" in caplog.text
 
 
 @pytest.mark.parametrize("family", descendants.NAMES)
