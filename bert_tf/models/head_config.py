@@ -11,6 +11,7 @@ import json
 import unicodedata
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from absl import logging
 
 from bert_tf.system.checks import list_of_names, whole_number
@@ -361,3 +362,9 @@ def fitted(
     known = given if given and len(given) == outputs else None
     order = order_of(known, names, path, others)
     return (reordered(weights, layer, order) if order else weights), head
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities over the last axis: SciPy's formula, without its import, which takes a third of a second."""
+    powers = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
+    return powers / np.sum(powers, axis=-1, keepdims=True)

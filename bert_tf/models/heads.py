@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType, SimpleNamespace
 
 import keras
-import numpy as np
 from keras import ops
 from keras.src.trainers.compile_utils import MetricsList
 
@@ -27,12 +26,6 @@ from bert_tf.models.layers import ConfiguredLayer, NamedInputs, Projection, Rebu
 from bert_tf.models.objectives import ClassificationObjective, MultiLabelObjective, RegressionObjective
 from bert_tf.system.checks import whole_number
 from bert_tf.weights.tensor_files import Weights
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Probabilities over the last axis: SciPy's formula, without its import, which takes a third of a second."""
-    powers = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
-    return powers / np.sum(powers, axis=-1, keepdims=True)
 
 
 class ObjectiveMetric(MetricsList):

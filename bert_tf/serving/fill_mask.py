@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from bert_tf.data.token_rows import TokenRows, check_tokenizer, flatten
-from bert_tf.models.heads import softmax
+from bert_tf.models.head_config import softmax
 from bert_tf.models.initialize import check_trained
 from bert_tf.models.task_models import BertForMaskedLM, BertForPreTraining
 from bert_tf.system.checks import list_of_strings, named, whole_number

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from bert_tf.models.heads import softmax
+from bert_tf.models.head_config import softmax
 from bert_tf.serving.predictor import Answerer
 from bert_tf.system.checks import list_of
 from bert_tf.tasks.ner import data as ner_data

@@ -15,7 +15,7 @@ import numpy as np
 from bert_tf.data import token_rows
 from bert_tf.models import baselines, task_models
 from bert_tf.models.config import BertConfig
-from bert_tf.models.heads import softmax
+from bert_tf.models.head_config import softmax
 from bert_tf.system.storage import write_text_file
 from bert_tf.tasks.classification.label_checks import warn_of_spellings
 from bert_tf.tasks.ner import data as ner_data
