@@ -85,7 +85,6 @@ def test_what_is_imported_before_the_first_step(tmp_path):
     numbers = collections.Counter(name.partition(".")[0] for name in imported)
     assert numbers["keras"] > 100 and max(numbers[name] for name in LATER) < 4, numbers
     assert "matplotlib.figure" in later
-    # What is imported where it is needed is not loaded by a run that does not need it.
     ours = {name for name in imported | later if name.split(".")[0] == "bert_tf"}
     counted = loaded_by("bert_tf.tasks.script", "bert_tf.tasks.classification.task")
     assert ours - counted == {"bert_tf.system.compiled_programs", "bert_tf.system.script", "bert_tf.training.plots"}
