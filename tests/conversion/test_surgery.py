@@ -11,20 +11,8 @@ from bert_tf.models.variable_names import position_table, word_table
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.weights.tensor_files import Weights
 
-VOCABULARY = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "[unused1]",
-    "[unused2]",
-    "play",
-    "##ing",
-    "##s",
-    "한",
-    "ab",
-]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "[unused2]"]
+VOCABULARY += ["play", "##ing", "##s", "한", "ab"]
 HIDDEN = 4
 WORD_TABLE, POSITION_TABLE = word_table("bert"), position_table("bert")
 

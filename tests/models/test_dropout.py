@@ -123,6 +123,7 @@ def test_without_a_scope_a_model_draws_a_seed_for_each_call():
     for traced in (True, False):
         keras.utils.set_random_seed(3)
         model = BertForSequenceClassification(config, 2, seed=5)
+        model.build()
         graph = tf.function(lambda ids, model=model: model(ids, training=True)) if traced else model
         arguments = {} if traced else {"training": True}
         calls.append(

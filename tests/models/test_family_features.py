@@ -59,6 +59,7 @@ def gradients(model):
     return float(loss), [None if value is None else tf.convert_to_tensor(value).numpy() for value in values]
 
 
+@pytest.mark.parametrize("family", slow(*NAMES))  # in small: bert/test_encoder.py
 def test_fused_and_plain_kernels_give_the_same_numbers(family):
     model = classifier(family)
     loss, fused = gradients(model)

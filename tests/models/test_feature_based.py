@@ -58,7 +58,7 @@ def test_padding_changes_nothing(kind, features):
         alone = {name: values[row : row + 1, :length] for name, values in wide.items()}
         expected = logits[row, :length] if kind == "tagger" else logits[row]
         np.testing.assert_allclose(logits_of(model, alone)[0], expected, atol=1e-6)
-        np.testing.assert_allclose(logits_of(model, alone["input_ids"])[0], expected, atol=1e-6)
+    np.testing.assert_allclose(logits_of(model, alone["input_ids"])[0], expected, atol=1e-6)  # without a mask
     changed = {**wide, "input_ids": np.where(wide["input_mask"], wide["input_ids"], 7)}
     real = wide["input_mask"].astype(bool) if kind == "tagger" else slice(None)
     np.testing.assert_allclose(logits_of(model, changed)[real], logits[real], atol=1e-6)

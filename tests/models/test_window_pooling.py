@@ -51,7 +51,7 @@ def gradients_of(model, features, **arguments):
     return logits, {name: tf.convert_to_tensor(g) for name, g in zip(variables, found, strict=True) if g is not None}
 
 
-@pytest.mark.parametrize("pooling", ["max", "attention"])
+@pytest.mark.parametrize("pooling", ["attention", *slow("mean", "max")])
 @pytest.mark.parametrize(("fused", "dtype"), [(True, "float32"), *slow((False, "float32"), (True, "mixed_bfloat16"))])
 def test_texts_of_one_window_are_as_in_an_ordinary_classifier(pooling, fused, dtype):
     """Bit for bit: logits, in training with its dropout, too, and all gradients."""

@@ -56,7 +56,7 @@ def test_graph(records, do_lower_case, strip_accents):
     texts += [
         "\u03a3\ue000\u0391\u03a3\U000f0000",
         "a\U00050000b\u0378c",
-        *(" ".join(map(chr, range(c, c + 64))) for c in range(0, 0xD800, 64)),
+        *(" ".join(map(chr, range(c, c + 64))) for c in range(0, 0xD800, 64 if do_lower_case else 448)),
     ]
     texts = [text.encode("utf-8", "ignore").decode() for text in texts]  # a tensor holds no surrogates
     graph = tokenizer.to_graph()

@@ -34,7 +34,7 @@ def test_characters():
 
 
 @pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize("count", [500, *slow(20_000)])
+@pytest.mark.parametrize("count", [200, *slow(20_000)])
 def test_words_in_a_graph(count, split):
     texts = [*CASES, " a ", *map(text_of, odd_texts(count))]
     with op_by_op():  # traced in serving/test_tagger.py
