@@ -192,7 +192,8 @@ def test_korean(environment, folder):
     write_encoder(home, pieces, sizes, do_lower_case=False)
     ner = "## klue-ner-v1_dev_00000-wikitree\t<서울:LC>은\n서\tB-LC\n울\tI-LC\n은\tO\n \tO\n한\tO\n\n"
     answers = [{"text": "서울", "answer_start": 0}]
-    questions = [{"id": f"{k}", "guid": f"{k}", "question": "한국의 수도", "answers": answers} for k in range(24)]
+    about = {"question": "한국의 수도", "answers": answers, "is_impossible": False}
+    questions = [{"id": f"{k}", "guid": f"{k}", **about} for k in range(24)]
     squad = {"version": "KorQuAD_v1.0_dev", "data": [{"paragraphs": [{"context": texts[2], "qas": questions}]}]}
     for kind, count in (("train", 36), ("dev", 9)):
         pairs = [{"premise": text, "hypothesis": texts[0], "gold_label": label}
