@@ -163,8 +163,8 @@ def test_cells_mean_what_they_look_like(tmp_path, name):
 
 def test_a_quoted_cell_after_a_byte_order_mark_inside_a_joined_file(tmp_path, caplog):
     part = '\ufefftext,label\n"good, really",pos\n'
-    content = part + part.replace("good", "bad")
-    expected = [(1, ["text", "label"]), (2, ["good, really", "pos"]), (4, ["bad, really", "pos"])]
+    content = part + part.replace("good", "bad") + '\ufeff"so, so",\n'
+    expected = [(1, ["text", "label"]), (2, ["good, really", "pos"]), (4, ["bad, really", "pos"]), (5, ["so, so", ""])]
     assert rows_of(tmp_path, content) == expected
     assert "train.csv: left out rows that repeat the header: 1, the first in line 3" in caplog.text
     assert rows_of(tmp_path, "text,label\na,b\n,\n ,\t\n")[1:] == [(2, ["a", "b"])]
