@@ -1,4 +1,4 @@
-# make install | test | test-slow | test-all | test-kill | mutants | demo | docs | lint | bench | lock | clean
+# make install | test | test-slow | test-all | test-kill | mutants | demo | docs | lint | bench | results | lock | clean
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,7 +10,7 @@ PYTEST_FLAGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
-.PHONY: install test test-slow test-all test-kill mutants demo docs lint format bench lock clean
+.PHONY: install test test-slow test-all test-kill mutants demo docs lint format bench results lock clean
 install: $(STAMP)
 
 # constraints.txt holds the versions of everything for users and tests alike: the tests see what users run.
@@ -67,8 +67,12 @@ format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: install
-	$(BIN)/python benchmarks/train_step.py
+# Runs the commands of docs/benchmarks.md and docs/results.md whose files are in the folder DATA (those of the latter take
+# hours), adds what they find to docs/measured/, and writes the tables of both pages anew. BENCH=save.py: commands with
+# this in them; MACHINE=A: the letter of this machine in docs/benchmarks.md.
+bench results: $(DEV_STAMP)
+	$(BIN)/python benchmarks/measured.py --page=$(@:bench=benchmarks) --run="$(BENCH)" --data="$(or $(DATA),.)" \
+	  $(MACHINE:%=--machine=%)
 
 # Resolves requirements-dev.txt anew, with the newest versions that fit, for Python 3.11 to 3.13 on every system. Without
 # hashes: pip would then refuse this folder itself and builds of PyTorch for one kind of processor.

@@ -41,10 +41,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from absl import app, flags, logging  # noqa: E402
+from measured import add  # noqa: E402
 
 FLAGS = flags.FLAGS
-NOVELS = ROOT.parent / "shared" / "data" / "novels"
-flags.DEFINE_string("text", f"{NOVELS}/train-00.txt,{NOVELS}/train-01.txt", "Text files, a list of globs.")
+flags.DEFINE_string("text", "novels/train-00.txt,novels/train-01.txt", "Text files, a list of globs.")
 flags.DEFINE_string("vocab_file", str(ROOT / "tests" / "golden" / "vocab.txt"), "Vocabulary, uncased.")
 flags.DEFINE_integer("dupe_factor", 5, "As in create_pretraining_data.py.")
 flags.DEFINE_bool("plain", True, "Do the work the original's way, too.")
@@ -235,13 +235,14 @@ def main(_):
             "do_whole_word_mask": whole_words,
         }
         ours = in_process(run_ours, FLAGS.text, FLAGS.vocab_file, warm_up, arguments)
-        ratios = {"plain": "", "original": ""}
+        ratios, faster = {"plain": "", "original": ""}, []
         if FLAGS.plain:
             plain = in_process(run_plain, FLAGS.text, FLAGS.vocab_file, arguments)
             assert plain["instances"] == ours["instances"]
             check_same(ours["sample"], plain.pop("sample"))
             ours["original_way"] = plain
-            ratios["plain"] = f"{plain['seconds'] / ours['seconds']:.1f}x"
+            faster = [plain["seconds"] / ours["seconds"]]
+            ratios["plain"] = f"{faster[0]:.1f}x"
         del ours["sample"]
         if is_default and (length, whole_words) in ORIGINAL_SECONDS:
             ratios["original"] = f"{ORIGINAL_SECONDS[length, whole_words] / ours['seconds']:.1f}x"
@@ -252,6 +253,12 @@ def main(_):
             f"{ours['VmRSS']:7.0f} {ratios['plain']:>14} {ratios['original']:>17}",
             flush=True,
         )
+        figures = {"seconds": seconds, "MB of text/s": megabytes / seconds, "instances/s": f"{count / seconds:,.0f}",
+                   "bytes/instance": f"{ours['bytes'] / count:,.0f}", "own memory, MB": f"{ours['RssAnon']:,.0f}",
+                   "resident, MB": f"{ours['VmRSS']:,.0f}",
+                   "on the reference machine": ratios["original"][:-1]}  # fmt: skip
+        title = f"S {length}, P {predictions}{', whole words' * whole_words}"
+        add("training records", title, figures, ratios=faster)
         results.append(ours)
     if FLAGS.forms:
         print(f"\n{'form, S 128 (512: packed)':42} {'seconds':>8} {'MB':>7} {'of the text':>11} {'padding':>8}")
@@ -272,6 +279,9 @@ def main(_):
                 f"{ours['padding']:8.1%}",
                 flush=True,
             )
+            add("forms of records", name, {"seconds": ours["seconds"], "MB": ours["bytes"] / 1e6,
+                                           "times the text": ours["bytes"] / 1e6 / megabytes,
+                                           "padding": f"{100 * ours['padding']:.1f} %"})  # fmt: skip
             ours.pop("sample")
             results.append({"form": name, **ours})
     print(json.dumps(results), file=sys.stderr)

@@ -14,12 +14,14 @@ The last line has the least time for the matrix products of all examples without
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
 from absl import app, flags
+from measured import add
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("task", "MRPC", ["MRPC", "SST-2"], "Task of GLUE.")
@@ -152,6 +154,7 @@ def main(_):
     limit = limit_of_task()
     limit.measure()
     print(f"{'side':>14} {'seconds':>8} {'accuracy':>9}")
+    ratios, sides = [], {}
     for _ in range(FLAGS.repeats):
         seconds = {}
         for side in ("transformers", "bert_tf"):
@@ -160,8 +163,15 @@ def main(_):
                 scores = run_transformers() if side == "transformers" else run_ours(os.path.join(folder, "output"))
                 seconds[side] = time.perf_counter() - start
             print(f"{side:>14} {seconds[side]:8.1f} {scores['accuracy']:9.4f}", flush=True)
+            sides.setdefault(f"{side}, s", []).append(seconds[side])
+            sides.setdefault(f"{side}, dev accuracy", []).append(100 * scores["accuracy"])
         limit.measure()
         print(f"bert_tf takes {seconds['bert_tf'] / seconds['transformers']:.2f} of the time of transformers; {limit}")
+        ratios.append(seconds["transformers"] / seconds["bert_tf"])
+    figures = {name: statistics.median(values) for name, values in sides.items()}
+    title = f"{FLAGS.task}, {epochs():g} epoch{'s' * (epochs() != 1)}"
+    peers = ["transformers", "torch"]
+    add("fine-tuning", title, {**figures, "matrix products alone, s": limit.seconds()}, peers, ratios)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import tempfile
 import time
 
 from absl import app, flags
+from measured import add
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("model", None, "Hugging Face directory of a classifier.")
@@ -93,6 +94,10 @@ def measure(sides: dict[str, tuple[str, str]], environment: dict[str, str]) -> N
     for side, found in runs.items():
         medians = [statistics.median(stage) for stage in zip(*found, strict=True)]
         print(f"{side:<18}" + "".join(f"{seconds:8.2f}" for seconds in medians))
+        pairs = zip(runs["transformers"], found, strict=True)
+        ratios = [] if side == "transformers" else [theirs[-1] / ours[-1] for theirs, ours in pairs]
+        figures = dict(zip(("import", "model open", "first answer"), medians, strict=True))
+        add("the first answer", side, figures, ["transformers", "torch"], ratios)
 
 
 if __name__ == "__main__":

@@ -42,9 +42,13 @@ class Limit:
         """Measures the rate."""
         self._rates.append(matmul_rate(*self._product))
 
+    def seconds(self) -> float:
+        """The least time."""
+        return self._flops / statistics.median(self._rates)
+
     def __str__(self) -> str:
         rate = statistics.median(self._rates)
-        return (f"limit: {self._flops / rate:.4g} s for {self._flops / 1e12:.4g} TFLOP of matrix products without "
+        return (f"limit: {self.seconds():.4g} s for {self._flops / 1e12:.4g} TFLOP of matrix products without "
                 f"padding, at {rate / 1e12:.3f} TFLOP/s")  # fmt: skip
 
 

@@ -18,6 +18,7 @@ import sys
 
 import numpy as np
 from absl import app, flags
+from measured import add
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
@@ -79,7 +80,7 @@ def main(_):
         if not FLAGS.ner_file:
             raise app.UsageError("Give --glue_dir or --ner_file.")
         return
-    ways = ["unpadded mean", f"padded to {limit}", "shuffled", "32", "8", "ours", "packed"]
+    ways = ["unpadded mean", f"padded to {limit}", "shuffled", "multiples of 32", "multiples of 8", "ours", "packed"]
     print("| task | examples | " + " | ".join(ways) + " |\n" + "|---" * (len(ways) + 2) + "|")
     for name in FLAGS.tasks:
         task = glue.find_task(name)
@@ -97,6 +98,7 @@ def main(_):
             f"{len(row_kinds.pack(lengths, limit, limit, random.Random(0))[1]) * limit / int(lengths.sum()):.2f} (1)",
         ]
         print(f"| {name} | {len(lengths):,} | " + " | ".join(cells) + " |", flush=True)
+        add("padding", name, dict(zip(ways, cells, strict=True)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Draws the picture of README.md, docs/images/same_numbers_faster.svg, from the tables of docs/benchmarks.md.
+"""Draws the picture of README.md, docs/images/same_numbers_faster.svg, from docs/measured/benchmarks.jsonl.
 
     python benchmarks/picture.py
 
@@ -6,55 +6,45 @@ Left: held-out masked-LM loss of one pre-training run, the original's graph and 
 speed-up of bert_tf for each job over what it was compared with. Nothing is measured here.
 """
 
-import pathlib
 import re
+from collections.abc import Mapping
 
 import matplotlib
 from matplotlib.figure import Figure
+from measured import DOCS, RATIO, Row, read_rows
 
-ROOT = pathlib.Path(__file__).parents[1]
-PICTURE = ROOT / "docs" / "images" / "same_numbers_faster.svg"
+PICTURE = DOCS / "images" / "same_numbers_faster.svg"
 BLUE, GREY = "#1f77b4", "#8a8a8a"
 
 
-def rows_of(page: str, heading: str) -> list[list[str]]:
-    """The cells of all table rows below a heading of a page in Markdown, without bold type."""
-    section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0].replace("**", "")
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
-
-
-def cell(rows: list[list[str]], first: str, column: int) -> float:
-    """The number at the start of a cell of the first row that begins with `first`."""
-    row = next(row for row in rows if row[0].startswith(first))
-    return float(re.match(r"[\d.,]+", row[column])[0].replace(",", ""))
-
-
-def measurements(page: str) -> tuple[list[tuple[int, float, float]], dict[str, float]]:
+def measurements(rows: Mapping[tuple[str, str, str], Row]) -> tuple[list[tuple[int, float, float]], dict[str, float]]:
     """(step, loss, the original's loss) of the pre-training run; and job -> times as fast.
 
     Args:
-      page: the text of docs/benchmarks.md.
+      rows: what `read_rows` returns.
     """
     losses = [
-        (int(row[0]), float(row[1]), float(row[2]))
-        for row in rows_of(page, "Pre-training reaches what the original reaches")
-        if row[0].isdigit()
+        (int(row.title.split()[0]), float(row.figures["masked_lm_loss"]), float(row.figures["the original's"]))
+        for (table, _, _), row in rows.items()
+        if table == "losses"
     ]
-    step, tuning = rows_of(page, "One training step"), rows_of(page, "Fine-tuning on MRPC and SST-2")
-    squad, data = rows_of(page, "SQuAD"), rows_of(page, "Data creation and reading")
-    features, serving = rows_of(page, "Features of words"), rows_of(page, "Serving")
-    garden = next(row for row in step if row[1] == "tf-models-official")
-    answered = [float(re.search(r"\((.*)x\)", row[3])[1]) for row in serving if row[0] == "bert_tf, bfloat16"]
+
+    def ratio(table: str, title: str, column: str = RATIO) -> float:
+        return float(re.search(r"[\d.]+", rows[table, title, "A"].figures[column])[0])
+
     return losses, {
-        "pre-training step\n(tf-models-official)": cell(step, "bfloat16", 3) / float(garden[3]),
-        "questions served\n(transformers)": answered[1],
-        "fine-tuning on SST-2\n(transformers)": cell(tuning, "SST-2", 1) / cell(tuning, "SST-2", 2),
-        "fine-tuning on MRPC\n(transformers)": cell(tuning, "MRPC", 1) / cell(tuning, "MRPC", 2),
-        "SQuAD prediction\n(transformers)": cell(squad, "transformers", 1) / cell(squad, "bert_tf", 1),
-        "sentences served\n(transformers)": answered[0],
-        "features of words\n(the original's procedure)": cell(features, "the original's way", 2)
-        / cell(features, "extract_features.py", 2),
-        "creating training data\n(the original's procedure)": cell(data, "S 128, P 20", 7),
+        "pre-training step\n(tf-models-official)": ratio(
+            "a pre-training step", "bert, 12 layers, H 768, S 128, P 20, batch 16, bfloat16"
+        ),
+        "questions served\n(transformers)": ratio("serving questions", "bfloat16"),
+        "fine-tuning on SST-2\n(transformers)": ratio("fine-tuning", "SST-2, 1 epoch"),
+        "fine-tuning on MRPC\n(transformers)": ratio("fine-tuning", "MRPC, 3 epochs"),
+        "SQuAD prediction\n(transformers)": ratio("predicting SQuAD", "all of the file"),
+        "sentences served\n(transformers)": ratio("serving sentences", "bfloat16"),
+        "features of words\n(the original's procedure)": ratio(
+            "features of words", "extract_features, json", "times as fast by CPU time"
+        ),
+        "creating training data\n(the original's procedure)": ratio("training records", "S 128, P 20"),
     }
 
 
@@ -80,9 +70,8 @@ def draw(losses: list[tuple[int, float, float]], ratios: dict[str, float]) -> Fi
 
 def main() -> None:
     matplotlib.rcParams.update({"svg.hashsalt": "bert-tf", "svg.fonttype": "path"})  # the same file each time
-    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     PICTURE.parent.mkdir(exist_ok=True)
-    draw(*measurements(page)).savefig(PICTURE, metadata={"Date": None}, facecolor="white")
+    draw(*measurements(read_rows("benchmarks"))).savefig(PICTURE, metadata={"Date": None}, facecolor="white")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import tempfile
 import time
 
 from absl import app, flags
+from measured import add
 
 from bert_tf.models import initialize
 from bert_tf.models.families import config_of_size
@@ -45,9 +46,13 @@ def main(_):
                 writer.save(2 * number + 1, tensors)
                 times["in a thread"].append(time.perf_counter() - started)
             times["until it is written"].append(time.perf_counter() - started)
-    print(f"{FLAGS.bert_size}: {3 * 4 * model.count_params() / 1e9:.2f} GB")
-    for name, values in times.items():
-        print(f"{name}: {statistics.median(values[1:]):.3f} s")
+    title = f"{FLAGS.bert_size}, {3 * 4 * model.count_params() / 1e9:.2f} GB"
+    print(title)
+    medians = {f"{name}, s": statistics.median(values[1:]) for name, values in times.items()}
+    for name, median in medians.items():
+        print(f"{name}: {median:.3f}")
+    ratio = medians["written at once, s"] / medians["in a thread, s"]
+    add("saves", title, medians, ratios=[ratio])
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ def read_texts() -> list[str]:
 def main(_):
     import torch
     from machine import Limit, encoder_flops
+    from measured import add
     from sentence_transformers import SentenceTransformer
 
     from bert_tf import Embedder
@@ -76,16 +77,22 @@ def main(_):
             begin = time.perf_counter()
             side()
             seconds[name].append(time.perf_counter() - begin)
-    print(f"{len(texts)} sentences, {np.mean([len(text.split()) for text in texts]):.1f} words each")
+    title = f"{len(texts):,} sentences, {np.mean([len(text.split()) for text in texts]):.1f} words each"
+    print(title)
     print(f"{'':34} {'sentences/s':>12} {'largest difference':>19}")
+    speeds = {name: len(texts) / statistics.median(taken) for name, taken in seconds.items()}
     for name, found in vectors.items():
-        speed = len(texts) / statistics.median(seconds[name])
+        speed = speeds[name]
         print(f"{name:34} {speed:12.1f} {np.abs(found - expected).max():19.1e}")
     for dtype, limit in limits.items():
         pairs = zip(seconds[f"sentence-transformers, {dtype}"], seconds[f"bert_tf, {dtype}"], strict=True)
         ratios = [one / other for one, other in pairs]
         low, high = min(ratios), max(ratios)
         print(f"{dtype}: bert_tf is {statistics.median(ratios):.2f} times as fast ({low:.2f} to {high:.2f}); {limit}")
+        figures = {f"{side}, a second": speeds[f"{side}, {dtype}"] for side in ("bert_tf", "sentence-transformers")}
+        figures["the limit, a second"] = len(texts) / limit.seconds()
+        figures["largest difference"] = f"{np.abs(vectors[f'bert_tf, {dtype}'] - expected).max():.1e}"
+        add("vectors of sentences", f"{title}, {dtype}", figures, ["sentence-transformers", "torch"], ratios)
 
 
 if __name__ == "__main__":

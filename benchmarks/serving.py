@@ -29,6 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from absl import app, flags, logging  # noqa: E402
+from measured import add  # noqa: E402
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("model", None, "Hugging Face directory of a classifier, or of a question answering model.")
@@ -207,6 +208,22 @@ def export(model_dir: str, folder: str, variant: str) -> str:
     return serving_export.export_saved_model(model_dir, folder, dtype=dtype, freeze=rest == ["freeze"], warm_up=False)
 
 
+def record(found: dict[str, list[dict]], table: str) -> None:
+    """Records each variant beside transformers in the same type (an ONNX file beside transformers')."""
+    for name in FLAGS.variant:
+        ours, peers = found[f"bert_tf {name}"], found[f"transformers {name.replace('_', ' ').split()[0]}"]
+        figures = {}
+        for side, runs in (("bert_tf", ours), ("transformers", peers)):
+            p50 = [1e3 * run["p50"] for run in runs]
+            figures[f"{side}, p50 ms"] = f"{statistics.median(p50):.1f} ({min(p50):.1f} to {max(p50):.1f})"
+            figures[f"{side}, p99 ms"] = statistics.median(1e3 * run["p99"] for run in runs)
+            figures[f"{side}, texts/s in batches of 32"] = statistics.median(run["throughput"] for run in runs)
+        pairs = list(zip(ours, peers, strict=True))
+        figures["p50, times as fast"] = round(statistics.median(peer["p50"] / own["p50"] for own, peer in pairs), 2)
+        ratios = [own["throughput"] / peer["throughput"] for own, peer in pairs]
+        add(table, name, figures, ["transformers", "torch"], ratios)
+
+
 def print_limits(model_dir: str, rows: list[tuple]) -> None:
     """Prints the least time for a text of median length, in both types, in a process of its own."""
     from machine import Limit, encoder_flops
@@ -267,6 +284,7 @@ def main(_):
             f"{name:32} {p50 * 1e3:8.2f} {lowest * 1e3:7.2f} {highest * 1e3:7.2f} {p99 * 1e3:8.2f} {throughput:20.1f} "
             f"{memory:6.0f}"
         )
+    record(found, "serving questions" if is_squad else "serving sentences")
     for dtype in ("float32", "bfloat16"):
         ours = [values for name, values in found.items() if name.startswith(f"bert_tf {dtype}")]
         if ours:

@@ -11,12 +11,14 @@ padding, at this machine's rate.
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
 from absl import app, flags
+from measured import add
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("predict_file", None, "SQuAD 1.1 JSON.")
@@ -159,6 +161,7 @@ def compare() -> None:
     limit = limit_of_windows()
     limit.measure()
     print(f"{'side':>14} {'seconds':>8} {'exact':>7} {'f1':>7}")
+    ratios, sides = [], {}
     for _ in range(FLAGS.repeats):
         seconds = {}
         for side, run in (("transformers", run_transformers), ("bert_tf", run_ours)):
@@ -169,8 +172,15 @@ def compare() -> None:
                 with open(path, encoding="utf-8") as file:
                     scores = squad_metrics.evaluate(articles, json.load(file))
             print(f"{side:>14} {seconds[side]:8.1f} {scores['exact_match']:7.2f} {scores['f1']:7.2f}", flush=True)
+            for name, value in (("s", seconds[side]), ("exact match", scores["exact_match"]), ("F1", scores["f1"])):
+                sides.setdefault(f"{side}, {name}", []).append(value)
         limit.measure()
         print(f"bert_tf takes {seconds['bert_tf'] / seconds['transformers']:.2f} of the time of transformers; {limit}")
+        ratios.append(seconds["transformers"] / seconds["bert_tf"])
+    figures = {name: statistics.median(values) for name, values in sides.items()}
+    title = f"{FLAGS.questions} questions" if FLAGS.questions else "all of the file"
+    peers = ["transformers", "torch"]
+    add("predicting SQuAD", title, {**figures, "matrix products alone, s": limit.seconds()}, peers, ratios)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags, logging
 from machine import matmul_rate
+from measured import add
 from model_garden import bert_peer_step, electra_peer_step
 from pretraining_batches import (
     batches_of_records,
@@ -188,12 +189,12 @@ def main(_):
         seconds, usage, rate = measure(steps, comparison.config)
         trained = {name: contents(comparison.batches[name], _WARM_UP, FLAGS.rounds) for name in steps}
     length, rows = FLAGS.max_seq_length, FLAGS.rounds * FLAGS.batch_size
-    print(f"\n{FLAGS.model}, {FLAGS.num_hidden_layers} layers, H {FLAGS.hidden_size}, S {length}, P "
-          f"{FLAGS.max_predictions_per_seq}, batch {FLAGS.batch_size}, {FLAGS.dtype}; matrix products here: "
-          f"{rate / 1e12:.3f} TFLOP/s")  # fmt: skip
+    title = (f"{FLAGS.model}, {FLAGS.num_hidden_layers} layers, H {FLAGS.hidden_size}, S {length}, P "
+             f"{FLAGS.max_predictions_per_seq}, batch {FLAGS.batch_size}, {FLAGS.dtype}")  # fmt: skip
+    print(f"\n{title}; matrix products here: {rate / 1e12:.3f} TFLOP/s")
     print(f"{'':20} {'s/step':>8} {'min':>8} {'padding':>8} {'pairs/step':>11} {'pairs/s':>8} {'model TFLOP/s':>14} "
           f"{'of matmul rate':>15}")  # fmt: skip
-    pairs = {}
+    pairs, figures = {}, {"matrix products, TFLOP/s": rate / 1e12}
     for name, values in seconds.items():
         sizes = [size for batch in trained[name] for size in batch]
         padding = 1 - sum(tokens for tokens, _ in sizes) / (rows * length)
@@ -203,11 +204,18 @@ def main(_):
             print(f"{side:20} {median:8.3f} {min(taken):8.3f} {padding:8.1%} {pairs[name]:11.2f} "
                   f"{pairs[name] / median:8.2f} {flops / median / 1e12:14.3f} "
                   f"{flops / median / rate:15.1%}")  # fmt: skip
+        median = statistics.median(values)
+        figures |= {f"{name}, s": median, f"{name}, examples/s": pairs[name] / median,
+                    f"{name}, of that rate": f"{100 * flops / median / rate:.1f} %"}  # fmt: skip
+        figures.setdefault("the limit, s", flops / rate)
+    ratios = []
     if FLAGS.peer:
         more = pairs["bert_tf"] / pairs["tf-models-official"]
         ratios = [more * b / a for a, b in zip(seconds["bert_tf"], seconds["tf-models-official"], strict=True)]
         print(f"bert_tf is {statistics.median(ratios):.2f} times as fast as tf-models-official "
               f"(pair by pair {min(ratios):.2f} to {max(ratios):.2f})")  # fmt: skip
+    title += ", real records" if FLAGS.records else ", packed pairs" if FLAGS.packed_texts else ""
+    add("a pre-training step", title, figures, ["tf-models-official"] if FLAGS.peer else [], ratios)
     for name, (processor, pages) in usage.items():
         print(f"{name}: {processor:.3f} processor seconds and {pages:,.0f} cleared pages per step")
     print(f"at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB of memory")

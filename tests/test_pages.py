@@ -2,17 +2,22 @@
 
 import ast
 import collections
+import datetime
 import doctest
 import json
 import re
+import shlex
+import shutil
+import types
 
+import measured
+import picture
 import pytest
 from helpers import api_page
 from helpers.pages import COPIES, PAGES, blocks
 from helpers.paths import GOLDEN, ROOT
 
 import bert_tf
-from benchmarks import picture
 
 # Examples, and files of a run, a model or the reference scripts.
 USERS_FILES = {
@@ -95,7 +100,7 @@ def test_make_targets_are_there():
     targets = {target for page in PAGES.values() for target in re.findall(r"(?:^|`)make ([a-z-]+)", page, re.MULTILINE)}
     assert {"demo", "docs", "test", "test-slow"} <= targets
     for target in targets:
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+        assert re.search(rf"^(.* )?{target}( .*)?:", makefile, re.MULTILINE), target
 
 
 def heading_anchors(page):
@@ -171,8 +176,73 @@ def test_the_api_page_has_todays_signatures():
     assert api_page.written_anew(PAGES["api"]) == PAGES["api"], "python tests/helpers/api_page.py writes it anew"
 
 
+@pytest.mark.parametrize("page", measured.PAGES)
+def test_tables_of_measurements_are_written_from_the_records(page):
+    assert measured.written_anew(page, PAGES[page]) == PAGES[page], "python benchmarks/measured.py writes it anew"
+
+
+@pytest.mark.parametrize("page", measured.PAGES)
+def test_commands_of_measurements_name_scripts_and_flags(page):
+    golden = json.loads((GOLDEN / "flags.json").read_text())
+    for command in {record["command"] for record in measured.read_records(page) if "command" in record}:
+        words = [word for word in shlex.split(command) if "=" not in word or word.startswith("--")]
+        program = words[1].replace(".", "/") + ".py" if words[0] == "-m" else words[0]
+        sources = [ROOT / program, *(ROOT / program).parent.glob("measured.py"), *(ROOT / "experiments").glob("*.py")]
+        defined = {name for path in sources for name in re.findall(r'DEFINE_\w+\(\s*"(\w+)"', path.read_text())}
+        defined |= {f"no{name}" for name in defined} | {*golden.get((ROOT / program).stem, ())}
+        named = {word[2:].partition("=")[0] for word in words if word.startswith("--")}
+        assert named <= defined, command
+        assert not re.search(r"(?<![\w.*-])/|~", command), f"{command}: a path of one machine"
+
+
+def test_a_new_measurement_takes_the_place_of_the_last_one_of_its_machine(tmp_path, monkeypatch):
+    shutil.copytree(measured.DOCS / "measured", tmp_path / "measured")
+    monkeypatch.setattr(measured, "DOCS", tmp_path)
+    monkeypatch.setattr(measured, "FLAGS", types.SimpleNamespace(measured=True, machine="A"))
+    monkeypatch.setattr("sys.argv", ["finetune.py", "--data_dir=glue/MRPC", "--measured", "--machine=A"])
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    figures = {"bert_tf, s": 100.0444, "transformers, s": 150}
+    measured.add("fine-tuning", "MRPC, 3 epochs", figures, ratios=[1.7, 1.4, 1.5])
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    measured.add("fine-tuning", "MRPC, 3 epochs", figures, ratios=[1.4])
+    anew = measured.written_anew("benchmarks", PAGES["benchmarks"])
+    new = {line for line in anew.splitlines() if line not in PAGES["benchmarks"].splitlines()}
+    today = datetime.date.today().isoformat()
+    (ours,) = [line for line in new if line.startswith("| MRPC, 3 epochs |")]
+    assert ours.startswith("| MRPC, 3 epochs | 100.0 | 150 | 80.2 | 77.2 | 87.5 | **1.4** | ")
+    assert f"A, {today}, tensorflow " in ours and "; A, 2026-11-24 (bert_tf, dev accuracy, transformers, dev" in ours
+    (other,) = [line for line in new if line.startswith("| MRPC, 3 epochs, OMP_NUM_THREADS=2 |")]
+    assert other.startswith("| MRPC, 3 epochs, OMP_NUM_THREADS=2 | 100.0 | 150 | | | | **1.5** (1.4 to 1.7) | A, ")
+    assert "OMP_NUM_THREADS=2 python benchmarks/finetune.py --data_dir=glue/MRPC" in new
+    (job,) = [line for line in new if line.startswith("| [fine-tuning on MRPC](")]
+    assert "| 100.0 s | 150 s, transformers | **1.4** |" in job
+    with pytest.raises(ValueError, match="'losses'.* are marked or measured, not both"):
+        measured.written_anew("benchmarks", PAGES["benchmarks"].replace("<!-- measured: losses -->", ""))
+
+
+def test_results_are_read_from_the_folder_of_their_run(tmp_path, monkeypatch):
+    shutil.copytree(measured.DOCS / "measured", tmp_path / "measured")
+    monkeypatch.setattr(measured, "DOCS", tmp_path)
+    monkeypatch.setattr(measured, "FLAGS", types.SimpleNamespace(machine=None))
+    for name in ("glue/CoLA", "minilm-l6-h384"):
+        (tmp_path / name).mkdir(parents=True)
+
+    def run(command, cwd, **_):
+        assert command[1:3] == [str(ROOT / "run_classifier.py"), "--task_name=CoLA"] and cwd == tmp_path
+        (cwd / "cola").mkdir()
+        metrics = {name: {"mean": 0.5, "min": 0.25, "max": 0.625} for name in ("eval_matthews", "eval_accuracy")}
+        (cwd / "cola" / "seeds.json").write_text(json.dumps({"summary": metrics}))
+
+    monkeypatch.setattr(measured.subprocess, "run", run)
+    measured.measure("results", ["_name=CoLA", "_name=RTE"], tmp_path)
+    anew = measured.written_anew("results", PAGES["results"])
+    assert "| CoLA, Matthews | 50.0 (25.0 to 62.5) | 28.1 | 3.2 | " in anew
+    assert "| CoLA, accuracy | 50.0 (25.0 to 62.5) | 73.0 | 1.4 | " in anew
+    assert "| RTE, accuracy | 53.7 (52.7 to 55.2) | 53.4 | 3.0 | 2026-11-21 |" in anew
+
+
 def test_the_picture_shows_the_measurements():
-    losses, ratios = picture.measurements(PAGES["benchmarks"])
+    losses, ratios = picture.measurements(measured.read_rows("benchmarks"))
     assert [step for step, *_ in losses] == [500, 1000, 1500]
     assert len(ratios) == 8 and min(ratios.values()) > 1
     drawn = picture.draw(losses, ratios)

@@ -1,0 +1,255 @@
+"""The tables of docs/benchmarks.md and docs/results.md, written from the records of docs/measured/.
+
+    python benchmarks/measured.py
+    python benchmarks/measured.py --run=train_step.py,save.py --machine=A --data=FOLDER
+    python benchmarks/train_step.py --dtype=bfloat16 --measured --machine=A
+
+The first writes the tables anew. The second first runs, in FOLDER, the commands of benchmarks.jsonl that contain one of
+these words, or all whose data are there, and appends what they find; with --page=results it runs those of
+results.jsonl, whose scripts leave their results in a folder. The third measures one thing and appends it.
+
+A record is a line of JSON: `table`, `row`, `figures` (column -> number or text), and as far as known `ratio` (times as
+fast), `spread` (its lowest and highest), `machine`, `processor`, `load` (of the system in the minute before), `date`,
+`versions`, `command`, `needs` (files of FOLDER) and `reads` (column -> metric of the command's results, in percent). Of
+several records of a row each column shows the last. A record with `from` takes figures from another row, whose columns
+stand in braces. Numbers are shown as they are written.
+"""
+
+import datetime
+import importlib.metadata
+import json
+import os
+import pathlib
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+
+from absl import app, flags
+
+FLAGS = flags.FLAGS
+flags.DEFINE_bool("measured", False, "Append the result to docs/measured/benchmarks.jsonl.")
+flags.DEFINE_string("machine", None, "The machine's letter in docs/benchmarks.md; if unset, its processor is shown.")
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+MARKED = re.compile(r"(<!-- measured: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+RATIO = "times as fast"
+VARIABLES = re.compile("TF_NUM_|OMP_NUM_|TF_ENABLE_ONEDNN|TF_CPU_ALLOCATOR|ONEDNN_MAX")  # that a command begins with
+LOAD = os.getloadavg()[0]
+PAGES = ("benchmarks", "results")
+
+
+def read_records(page: str) -> list[dict]:
+    """The records of a page in their order, with numbers as they are written."""
+    lines = (DOCS / "measured" / f"{page}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line, parse_float=str, parse_int=str) for line in lines]
+
+
+def rounded(value):
+    """A number with four digits; anything else as it is."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def append(page: str, table: str, row: str, figures: Mapping, peers: Iterable[str] = (), **more) -> None:
+    """Appends a record of this machine and day; `needs` and `reads` stay those of the row.
+
+    Args:
+      figures: column -> number or text. peers: packages whose versions count, beside TensorFlow and Keras.
+      more: command, ratio, spread.
+    """
+    kept = {}
+    for one in read_records(page):
+        if (one["table"], one["row"]) == (table, row):
+            kept = {key: one[key] for key in ("needs", "reads") if key in one}
+    processor = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
+    machine = {"machine": FLAGS.machine} if FLAGS.machine else {}
+    record = {
+        "table": table,
+        "row": row,
+        "figures": {name: rounded(value) for name, value in figures.items()},
+        **more,
+        **machine,
+        "processor": f"{os.cpu_count()} x {processor[1] if processor else 'unknown'}",
+        "load": round(LOAD, 1),
+        "date": datetime.date.today().isoformat(),
+        "versions": {name: importlib.metadata.version(name) for name in ("tensorflow", "keras", *peers)},
+        **kept,
+    }
+    with (DOCS / "measured" / f"{page}.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def add(table: str, row: str, figures: Mapping, peers: Iterable[str] = (), ratios: Sequence[float] = ()) -> None:
+    """Appends what the running script measured, if --measured is given.
+
+    Args:
+      ratios: how many times as fast, in each round; their median and range are kept. See `append`.
+    """
+    if not FLAGS.measured:
+        return
+    more = {"ratio": round(statistics.median(ratios), 2)} if ratios else {}
+    if len(ratios) > 1:
+        more["spread"] = [round(min(ratios), 2), round(max(ratios), 2)]
+    words = [word for word in sys.argv[1:] if not word.startswith(("--measured", "--machine="))]
+    variables = [f"{name}={value}" for name, value in sorted(os.environ.items()) if VARIABLES.match(name)]
+    command = shlex.join([*variables, f"benchmarks/{os.path.basename(sys.argv[0])}", *words])
+    append("benchmarks", table, ", ".join([row, *variables]), figures, peers, command=command, **more)
+
+
+class Row:
+    """A row of a table: the last figure of each column, and column -> (machine, date and versions; command)."""
+
+    def __init__(self, title: str):
+        self.title, self.figures, self.origins, self.source = title, {}, {}, None
+
+    def take(self, record: Mapping) -> None:
+        """Takes the figures of a later record."""
+        figures = dict(record["figures"])
+        if figures.keys() & self.figures.keys():
+            self.figures.pop(RATIO, None)
+        if "ratio" in record:
+            spread = " ({} to {})".format(*record["spread"]) if "spread" in record else ""
+            figures[RATIO] = f"**{record['ratio']}**{spread}"
+        versions = [f"{name} {version}" for name, version in record.get("versions", {}).items()]
+        place = [record.get("machine") or record.get("processor"), record.get("date"), *versions]
+        self.figures |= figures
+        self.origins |= dict.fromkeys(figures, (", ".join(filter(None, place)), record.get("command", "")))
+        self.source = tuple(record["from"]) if "from" in record else None
+
+    def resolve(self, rows: Mapping) -> None:
+        """Takes the figures that another row has."""
+        if self.source:
+            other = rows[self.source]
+            self.figures = {name: text.format_map(other.figures) for name, text in self.figures.items()}
+            self.figures.setdefault(RATIO, other.figures.get(RATIO, ""))
+            self.origins = other.origins
+
+    def place(self) -> str:
+        """Machines, dates and versions, each with the columns that it holds for, if not for all."""
+        columns = {}
+        for column, (place, _) in self.origins.items():
+            columns.setdefault(place, []).append(column)
+        partly = len(columns) > 1
+        return "; ".join(f"{text} ({', '.join(own)})" if partly else text for text, own in columns.items() if text)
+
+    def commands(self) -> list[str]:
+        """Each command as it is typed: with `python` after variables of the environment."""
+        commands = dict.fromkeys(command for _, command in self.origins.values() if command)
+        return [re.sub(r"^((?:\w+=\S+ )*)", r"\1python ", command) for command in commands]
+
+
+def read_rows(page: str) -> dict[tuple[str, str, str], Row]:
+    """(table, title, machine) -> the row, in the order of their first records; in results machines do not matter."""
+    rows = {}
+    for one in read_records(page):
+        machine = one.get("machine", one.get("processor", "")) if page == "benchmarks" else ""
+        rows.setdefault((one["table"], one["row"], machine), Row(one["row"])).take(one)
+    for row in rows.values():
+        row.resolve(rows)
+    return rows
+
+
+def in_lines(command: str) -> str:
+    """A command in lines of at most 150 characters where it has spaces outside of quotes."""
+    joined = re.sub("'[^']*'", lambda quoted: quoted[0].replace(" ", "\0"), command)
+    lines = textwrap.wrap(joined, 150, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return " \\\n".join(lines).replace("\0", " ")
+
+
+def table_text(rows: Sequence[Row]) -> str:
+    """A table in Markdown; below it the machine and date if all rows share them, and the commands."""
+    columns = list(dict.fromkeys(name for row in rows for name in row.figures))
+    lines = [[row.title, *(row.figures.get(column, "") for column in columns)] for row in rows]
+    places = [row.place() for row in rows]
+    below = [f"\nMeasured on {places[0]}."] if places[0] else []
+    if len({*places}) > 1:
+        below = []
+        columns.append("machine, date")
+        lines = [[*line, place] for line, place in zip(lines, places, strict=True)]
+    if any(row.source for row in rows):
+        columns.append("command")
+        lines = [
+            [*line, *(f"`{command}`" for command in row.commands())] for line, row in zip(lines, rows, strict=True)
+        ]
+    else:
+        titles = {}
+        for row in rows:
+            for command in row.commands():
+                titles.setdefault(command, {})[row.title] = None
+        named = len(titles) > 1 or not all(row.commands() for row in rows)
+        blocks = [f"# {'; '.join(own)}\n" * named + in_lines(command) for command, own in titles.items()]
+        below += ["\n```", *blocks, "```"] if blocks else []
+    table = [f"| {' | '.join(cells)} |" for cells in (["", *columns], ["---"] * (len(columns) + 1), *lines)]
+    return "".join(f"{line}\n" for line in [*(re.sub(r"(?<=\|) +(?=\|)", " ", line) for line in table), *below])
+
+
+def written_anew(page: str, text: str) -> str:
+    """The text of a page with the tables of its records between their marks.
+
+    Raises:
+      ValueError: a table has no place in the page, or a place no table.
+    """
+    tables = {}
+    for (table, _, _), row in read_rows(page).items():
+        tables.setdefault(table, []).append(row)
+    marks = [table for _, table, _ in MARKED.findall(text)]
+    if sorted(marks) != sorted(tables):
+        raise ValueError(f"docs/{page}.md: {sorted({*marks} ^ {*tables})} are marked or measured, not both")
+    return MARKED.sub(lambda found: f"{found[1]}\n{table_text(tables[found[2]])}\n{found[3]}", text)
+
+
+def percent(folder: pathlib.Path, metric: str) -> str:
+    """A metric of a run's folder in percent; of several seeds the mean, and the lowest and highest."""
+    seeds = folder / "seeds.json"
+    if seeds.exists():
+        found = json.loads(seeds.read_text())["summary"][metric]
+        return "{:.1f} ({:.1f} to {:.1f})".format(*(100 * found[name] for name in ("mean", "min", "max")))
+    lines = (folder / "eval_results.txt").read_text().splitlines()
+    return f"{100 * float(dict(line.split(' = ') for line in lines)[metric]):.1f}"
+
+
+def measure(page: str, words: Sequence[str], folder: pathlib.Path) -> None:
+    """Runs the page's commands that contain one of these words, or all, in a folder; appends what they find."""
+    latest = {(one["table"], one["row"]): one for one in read_records(page) if "command" in one}
+    rows = {}
+    for one in latest.values():
+        rows.setdefault(one["command"], []).append(one)
+    for command, records in rows.items():
+        if words and not any(word in command for word in words):
+            continue
+        missing = [name for one in records for name in one.get("needs", []) if not (folder / name).exists()]
+        if missing:
+            print(f"{folder} has no {missing[0]}, which this needs: {command}")
+            continue
+        parts = shlex.split(command)
+        script = next(number for number, part in enumerate(parts) if part.endswith(".py") or part == "-m")
+        variables = dict(part.split("=", 1) for part in parts[:script])
+        program = ["-m"] if parts[script] == "-m" else [str(ROOT / parts[script])]
+        more = ["--measured", *([f"--machine={FLAGS.machine}"] if FLAGS.machine else [])] * (page == "benchmarks")
+        print(f"\n{command}", flush=True)
+        subprocess.run([sys.executable, *program, *parts[script + 1 :], *more], cwd=folder, check=True,
+                       env={**os.environ, "PYTHONPATH": str(ROOT), **variables})  # fmt: skip
+        for one in records:
+            if "reads" in one:
+                output = folder / re.search(r"--output_dir=(\S+)", command)[1]
+                figures = {column: percent(output, metric) for column, metric in one["reads"].items()}
+                append(page, one["table"], one["row"], figures, command=command)
+
+
+def main(_):
+    if FLAGS.run is not None:
+        measure(FLAGS.page, FLAGS.run, pathlib.Path(FLAGS.data).resolve())
+    for page in PAGES:
+        path = DOCS / f"{page}.md"
+        path.write_text(written_anew(page, path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    flags.DEFINE_list("run", None, "Run the commands that contain one of these words; if empty, all.")
+    flags.DEFINE_string("data", ".", "Folder with the files that commands name.")
+    flags.DEFINE_enum("page", "benchmarks", PAGES, "Whose commands.")
+    app.run(main)
