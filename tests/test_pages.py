@@ -14,7 +14,7 @@ import measured
 import picture
 import pytest
 from helpers import api_page
-from helpers.pages import COPIES, PAGES, blocks
+from helpers.pages import PAGES, READMES, blocks
 from helpers.paths import GOLDEN, ROOT
 
 import bert_tf
@@ -46,7 +46,7 @@ OTHER_PROGRAMS_FLAGS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("page", ["README", "README.ko"])
+@pytest.mark.parametrize("page", READMES)
 def test_readme_is_short(page):
     assert len(PAGES[page].splitlines()) <= 150
 
@@ -68,9 +68,8 @@ def prose(page):
 def test_the_korean_readme_says_what_the_english_one_says():
     """The same commands and outputs, links, code in the text, headings, and numbers in the tables."""
     assert fenced("README.ko") == fenced("README")
-    pages = ("README", "README.ko")
     links, code, tables = {}, {}, {}
-    for page in pages:
+    for page in READMES:
         links[page] = set(re.findall(r"\]\(([^)\s]+)\)", common(page)))
         code[page] = set(re.findall(r"`([^`\n]+)`", prose(page)))
         rows = re.findall(r"^\|.*\|$", prose(page), re.MULTILINE)
@@ -79,9 +78,9 @@ def test_the_korean_readme_says_what_the_english_one_says():
     assert {translated.get(link, link) for link in links["README"]} == links["README.ko"]
     assert code["README"] - code["README.ko"] == set()
     assert len(tables["README.ko"]) == len(tables["README"]), "a row of a table to translate or to remove"
-    for english, korean in zip(*(tables[page] for page in pages), strict=True):
+    for english, korean in zip(*(tables[page] for page in READMES), strict=True):
         assert english - korean == collections.Counter(), "numbers that the Korean table lacks"
-    english, korean = (re.findall(r"^(#+) (.*)$", prose(page), re.MULTILINE) for page in pages)
+    english, korean = (re.findall(r"^(#+) (.*)$", prose(page), re.MULTILINE) for page in READMES)
     assert [level for level, _ in korean] == [level for level, _ in english]
 
 
@@ -111,7 +110,7 @@ def heading_anchors(page):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
-    home = ROOT if page in COPIES.values() else ROOT / "docs"
+    home = ROOT if page in READMES else ROOT / "docs"
     for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
         if target.startswith("https://"):
             continue
@@ -155,11 +154,11 @@ def test_flags_named_in_pages_exist():
 
 def test_the_site_has_every_page():
     settings = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
-    assert sorted(re.findall(r"([\w-]+)\.md", settings)) == sorted({*COPIES, *PAGES} - {*COPIES.values()})
+    assert sorted(re.findall(r"([\w-]+)\.md", settings)) == sorted({"index", "index-ko", *PAGES} - {*READMES})
 
 
 def test_the_api_page_has_every_public_name_where_it_is_defined():
-    paths = re.findall(r"^::: (\S+)$", PAGES["api"], re.MULTILINE)
+    paths = re.findall(r"^\[(bert_tf\S+)\]", PAGES["api"], re.MULTILINE)
     assert {path.rpartition(".")[2] for path in paths} == {*bert_tf.__all__, "records", "checkpoints"}
     for path in paths:
         module, _, name = path.rpartition(".")

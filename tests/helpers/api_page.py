@@ -1,4 +1,4 @@
-"""Writes docs/api.md: for each object that a `:::` line names, a heading, its signature and its docstring's first line.
+"""Writes docs/api.md: for each object linked there, a heading, its signature, its docstring's first line and the link.
 
 python tests/helpers/api_page.py
 """
@@ -12,15 +12,16 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs" / "api.md"
 
 
 def entry(path: str) -> str:
-    """The heading, the line and the `:::` line of an object, which the site replaces by the whole docstring."""
+    """The entry of an object. On the site its whole docstring takes the place of the line and the link."""
     module, _, name = path.rpartition(".")
     thing = getattr(importlib.import_module(module), name, None) or importlib.import_module(path)
+    source = (path if inspect.ismodule(thing) else module).replace(".", "/")
     shown, is_class = name, inspect.isclass(thing)
     if not inspect.ismodule(thing):
         parameters = [*inspect.signature(thing.__init__ if is_class else thing).parameters.values()][is_class:]
         bare = inspect.Signature([each.replace(annotation=inspect.Parameter.empty) for each in parameters])
         shown += re.sub(r" at 0x\w+", "", str(bare))
-    return f"### {name}\n`{shown}`  \n{inspect.getdoc(thing).splitlines()[0]}\n\n::: {path}\n"
+    return f"### {name}\n`{shown}`  \n{inspect.getdoc(thing).splitlines()[0]}\n\n[{path}](../{source}.py)\n"
 
 
 def written_anew(page: str) -> str:
@@ -28,7 +29,7 @@ def written_anew(page: str) -> str:
     introduction, *sections = page.split("\n## ")
     anew = [introduction.rstrip() + "\n"]
     for section in sections:
-        paths = re.findall(r"^::: (\S+)$", section, re.MULTILINE)
+        paths = re.findall(r"^\[(bert_tf\S+)\]", section, re.MULTILINE)
         anew.append(f"## {section.splitlines()[0]}\n" + "\n".join(map(entry, paths)))
     return "\n".join(anew)
 

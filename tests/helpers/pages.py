@@ -4,13 +4,9 @@ import re
 
 from helpers.paths import ROOT
 
-PAGES = {
-    "README": (ROOT / "README.md").read_text(),
-    **{path.stem: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))},
-}
-COPIES = {"index": "README", "index-ko": "README.ko"}  # that `make docs` leaves there
-PAGES = {page: text for page, text in PAGES.items() if page not in COPIES}
-PAGES["README.ko"] = (ROOT / "README.ko.md").read_text()
+READMES = ("README", "README.ko")
+PAGES = {path.stem: path.read_text() for home in (ROOT, ROOT / "docs") for path in sorted(home.glob("*.md"))}
+PAGES = {page: text for page, text in PAGES.items() if page not in ("CHANGELOG", "CONTRIBUTING", "SECURITY")}
 
 
 def blocks(page, language):
