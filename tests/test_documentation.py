@@ -41,10 +41,7 @@ COMMANDS = {
     "lora": (["run_classifier.py"], 1),
     "models": (["run_classifier.py"], 0),
     "onnx": (["export_saved_model.py"], 2),
-    "paper-recipe": (
-        [*["create_pretraining_data.py"] * 2, *["run_pretraining.py"] * 2, "-m"],
-        0,
-    ),
+    "paper-recipe": ([*["create_pretraining_data.py"] * 2, *["run_pretraining.py"] * 2, "-m"], 0),
     "pretraining": (["create_pretraining_data.py", "run_pretraining.py", "-m"], 1),
     "pretraining-descendants": (["create_pretraining_data.py", *["create_vocab.py"] * 2], 0),
     "questions": (["run_squad.py", "run_squad.py"], 1),
@@ -120,6 +117,14 @@ def environment(tmp_path_factory):
     }
 
 
+def replaced(text, parts):
+    """The text with each of some parts, all of which it has, replaced by another."""
+    for old, new in parts.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
 def run_commands(text, environment, folder):
     """Runs the commands of a block one after the other; returns what they wrote to both streams."""
     written = ""
@@ -175,9 +180,8 @@ def test_readme(environment, folder):
     lines = (reviews / "predictions" / "predictions.jsonl").read_text().splitlines()
     assert [set(json.loads(line)["probabilities"]) for line in lines] == [{"negative", "positive"}] * 2
     (python,) = blocks("README", "python")
-    download = 'bert_tf.download("uncased_L-4_H-256_A-4")'
-    assert download in python
-    written = run(["-c", python.replace(download, repr(environment["BERT_BASE_DIR"]))], environment)
+    here = {'bert_tf.download("uncased_L-4_H-256_A-4")': repr(environment["BERT_BASE_DIR"])}
+    written = run(["-c", replaced(python, here)], environment)
     assert [float(line.split()[1]) > 0 for line in written.splitlines()[-5:]] == [True] * 5
 
 
@@ -241,10 +245,7 @@ def test_pretraining(environment, folder):
         "0.3": "1",
     }
     small["vocab_size=4000"] = "vocab_file=$BERT_BASE_DIR/vocab.txt"
-    for old, new in small.items():
-        assert old in ablations
-        ablations = ablations.replace(old, new)
-    run_commands(ablations, environment, folder)
+    run_commands(replaced(ablations, small), environment, folder)
     assert (folder / "ablations" / "ablations.md").read_text().startswith("## Table 6: model sizes")
     (cell,) = json.loads((folder / "ablations" / "ablations.json").read_text())["cells"]
     assert cell["layers"] == 2 and cell["pretraining"]["token_loss"]["mean"] > 1
@@ -277,15 +278,12 @@ def test_pretraining_descendants(environment, folder):
     sizes = {"electra_small": ("electra", 30522), "albert_base_v2": ("albert", 250), "roberta_base": ("roberta", 450)}
     for (size, (family, tokens)), text in zip(sizes.items(), blocks("pretraining-descendants", "shell"), strict=True):
         config_class = family_named(family).config_class
-        config = {
-            **tiny,
-            "vocab_size": tokens,
-            "max_position_embeddings": 128 + 2 * config_class.padding_has_a_position,
-        }
+        positions = 128 + 2 * config_class.padding_has_a_position
         path = folder / f"{family}_config.json"
+        config = {**tiny, "vocab_size": tokens, "max_position_embeddings": positions}
         config_class.from_dict(config).save(str(path))
-        assert f"--bert_size={size}" in text
-        run_commands(text.replace(f"--bert_size={size}", f"--bert_config_file={path}"), environment, folder)
+        text = replaced(text, {f"--bert_size={size}": f"--bert_config_file={path}"})
+        run_commands(text, environment, folder)
     assert {"discriminator", "generator"} < {path.name for path in (folder / "electra").iterdir()}
     assert "sentence_order_accuracy = " in (folder / "albert" / "model" / "eval_results.txt").read_text()
     assert "masked_lm_loss = " in (folder / "roberta" / "model" / "eval_results.txt").read_text()
@@ -299,11 +297,7 @@ def test_paper_recipe(environment, folder):
     for command in data:
         run_commands(command.replace("=100", "=2"), environment, folder)
     small = {"=base": "=tiny", "=256": "=2", "=1000000": "=4", "=10000 ": "=1 ", "=10000\n": "=1\n", "=900000": "=3"}
-    for old, new in small.items():
-        assert old in short + long
-        short, long = (command.replace(old, new) for command in (short, long))
-    run_commands(short, environment, folder)
-    assert "Resuming at step 3" in run_commands(long, environment, folder)
+    assert "Resuming at step 3" in run_commands(replaced(short + long, small), environment, folder)
     assert (folder / "base" / "model.ckpt-4.index").exists()
     table = run_commands(hours, environment, folder).splitlines()[-4:]
     assert table[0].startswith("| size |") and "\n".join(table) in PAGES["paper-recipe"]
@@ -337,9 +331,7 @@ def test_vocabulary(environment, folder):
 @pytest.mark.slow
 def test_settings_search(environment, folder):
     (search,) = blocks("settings-search", "shell")
-    for old, new in {"2e-5,3e-5,5e-5": "2e-5,3e-5", "16,32": "32"}.items():
-        assert old in search
-        search = search.replace(old, new)
+    search = replaced(search, {"2e-5,3e-5,5e-5": "2e-5,3e-5", "16,32": "32"})
     log = run_commands(search, environment, folder)
     table = (folder / "mrpc_search" / "search.md").read_text()
     assert table in log and table.count("\n") == 6
@@ -348,7 +340,6 @@ def test_settings_search(environment, folder):
 
 @pytest.mark.slow
 def test_tuner(environment, folder):
-    pytest.importorskip("optuna")
     (program,) = blocks("settings-search", "python")
     own = {
         "glue/MRPC": f"{environment['GLUE_DIR']}/MRPC",
@@ -358,15 +349,10 @@ def test_tuner(environment, folder):
         "n_trials=20": "n_trials=2",
         "runs/": f"{folder}/",
     }
-    for old, new in own.items():
-        assert old in program
-        program = program.replace(old, new)
-    last = None
     for trials in (2, 4):  # the second start goes on with the first one's study
-        out = run(["-c", program], environment)
+        last = run(["-c", replaced(program, own)], environment).splitlines()[-1]
         assert (folder / "tuned" / str(trials - 1) / "best_model" / "README.md").exists()
         assert not (folder / "tuned" / str(trials)).exists()
-        last = out.splitlines()[-1]
     assert re.match(r"[0-3] \{'learning_rate': .*\} [0-9.]+$", last), last
 
 
@@ -393,13 +379,8 @@ def test_classification(environment, folder):
     assert json.loads(answer)["id"] == "17"
     assert 'best_model")("Sentence 0.", "Another.")' in run_commands(training, environment, folder)
     results = (folder / "mrpc_output" / "eval_results.txt").read_text()
-    assert [line.split(" = ")[0] for line in results.splitlines()] == [
-        "eval_accuracy",
-        "eval_f1",
-        "eval_loss",
-        "global_step",
-        "loss",
-    ]
+    names = ["eval_accuracy", "eval_f1", "eval_loss", "global_step", "loss"]
+    assert [line.split(" = ")[0] for line in results.splitlines()] == names
     run_commands(prediction, environment, folder)
     assert (folder / "mrpc_predictions" / "test_results.tsv").read_text().count("\n") == 70
     (folder / "reports").mkdir()
@@ -530,11 +511,8 @@ def test_domain(environment, folder):
     for name in ("train", "dev"):
         (home / f"{name}.csv").write_text("text,label\n" + "A good one.,up\nA bad one.,down\n" * 6)
     (command,) = blocks("domain", "shell")
-    for name in ("texts/*.txt", "news.txt", "train.csv", "dev.csv"):
-        assert name in command
-        command = command.replace(name, f"{home}/{name}")
-    assert "=1000" in command
-    printed = run_commands(command.replace("=1000", "=4"), environment, folder)
+    own = {name: f"{home}/{name}" for name in ("texts/*.txt", "news.txt", "train.csv", "dev.csv")}
+    printed = run_commands(replaced(command, {**own, "=1000": "=4"}), environment, folder)
     assert "the other text, masked_lm_loss: " in printed and "fine-tuned from domain: eval_accuracy" in printed
     page = PAGES["domain"]
     written = set(re.findall(r"`(\w+/|\w+\.\w+)`", page.split("## Reading")[0].split("| 1 |")[1]))
@@ -562,8 +540,6 @@ def test_serving(environment, folder):
 
 @pytest.mark.slow  # in small: test_export_onnx.py
 def test_onnx(environment, folder):
-    for package in ("onnx", "onnxruntime", "tf2onnx"):
-        pytest.importorskip(package, reason="needs the extra `onnx`")
     from bert_tf.models.task_models import BertForSequenceClassification
 
     shutil.rmtree(folder / "mrpc_output", ignore_errors=True)  # another page's

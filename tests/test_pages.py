@@ -21,20 +21,9 @@ import bert_tf
 
 # Examples, and files of a run, a model or the reference scripts.
 USERS_FILES = {
-    "text/",
-    "start/",
-    "records/",
-    "evaluation/",
-    "fine_tuning/",
-    "pretrained/",
-    "logs/",
-    "run_NAME.py",
-    "squad_hf.py",
-    "ner_hf.py",
-    "best_model/",
-    "variables/",
-    "module/",
-}
+    "text/", "start/", "records/", "evaluation/", "fine_tuning/", "pretrained/", "logs/", "run_NAME.py", "squad_hf.py",
+    "ner_hf.py", "best_model/", "variables/", "module/",
+}  # fmt: skip
 # Of docker, systemd-run, TensorFlow Serving, wikiextractor, TensorBoard and Beam.
 OTHER_PROGRAMS_FLAGS = {
     "no",  # pip --no-deps
@@ -194,49 +183,47 @@ def test_commands_of_measurements_name_scripts_and_flags(page):
         assert not re.search(r"(?<![\w.*-])/|~", command), f"{command}: a path of one machine"
 
 
-def test_a_new_measurement_takes_the_place_of_the_last_one_of_its_machine(tmp_path, monkeypatch):
+@pytest.fixture
+def records(tmp_path, monkeypatch):
+    """The folder of a copy of the records, which take what is measured on machine A."""
     shutil.copytree(measured.DOCS / "measured", tmp_path / "measured")
     monkeypatch.setattr(measured, "DOCS", tmp_path)
     monkeypatch.setattr(measured, "FLAGS", types.SimpleNamespace(measured=True, machine="A"))
+    return tmp_path
+
+
+@pytest.mark.usefixtures("records")
+def test_a_new_measurement_takes_the_place_of_the_last_one_of_its_machine(monkeypatch):
     monkeypatch.setattr("sys.argv", ["finetune.py", "--data_dir=glue/MRPC", "--measured", "--machine=A"])
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    figures = {"bert_tf, s": 100.0444, "transformers, s": 150}
-    measured.add("fine-tuning", "MRPC, 3 epochs", figures, ratios=[1.7, 1.4, 1.5])
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    measured.add("fine-tuning", "MRPC, 3 epochs", figures, ratios=[1.4])
-    anew = measured.written_anew("benchmarks", PAGES["benchmarks"])
-    new = {line for line in anew.splitlines() if line not in PAGES["benchmarks"].splitlines()}
+    for variables, ratios in (({"OMP_NUM_THREADS": "2"}, [1.7, 1.4, 1.5]), ({}, [1.4])):
+        with monkeypatch.context() as patch:
+            patch.setattr("os.environ", variables)
+            figures = {"bert_tf, s": 100.0444, "transformers, s": 150}
+            measured.add("fine-tuning", "MRPC, 3 epochs", figures, ratios=ratios)
+    new = {*measured.written_anew("benchmarks", PAGES["benchmarks"]).splitlines()} - {*PAGES["benchmarks"].splitlines()}
+    ours, other, job = sorted(line for line in new if line.startswith(("| MRPC, 3 epochs", "| [fine-tuning on MRPC]")))
     today = datetime.date.today().isoformat()
-    (ours,) = [line for line in new if line.startswith("| MRPC, 3 epochs |")]
-    assert ours.startswith("| MRPC, 3 epochs | 100.0 | 150 | 80.2 | 77.2 | 87.5 | **1.4** | ")
+    assert ours.startswith("| MRPC, 3 epochs | 100.0 | 150 | 80.2 | 77.2 | 87.5 | **1.4** | A, ")
     assert f"A, {today}, tensorflow " in ours and "; A, 2026-11-24 (bert_tf, dev accuracy, transformers, dev" in ours
-    (other,) = [line for line in new if line.startswith("| MRPC, 3 epochs, OMP_NUM_THREADS=2 |")]
     assert other.startswith("| MRPC, 3 epochs, OMP_NUM_THREADS=2 | 100.0 | 150 | | | | **1.5** (1.4 to 1.7) | A, ")
     assert "OMP_NUM_THREADS=2 python benchmarks/finetune.py --data_dir=glue/MRPC" in new
-    (job,) = [line for line in new if line.startswith("| [fine-tuning on MRPC](")]
     assert "| 100.0 s | 150 s, transformers | **1.4** |" in job
-    with pytest.raises(ValueError, match="'losses'.* are marked or measured, not both"):
-        measured.written_anew("benchmarks", PAGES["benchmarks"].replace("<!-- measured: losses -->", ""))
 
 
-def test_results_are_read_from_the_folder_of_their_run(tmp_path, monkeypatch):
-    shutil.copytree(measured.DOCS / "measured", tmp_path / "measured")
-    monkeypatch.setattr(measured, "DOCS", tmp_path)
-    monkeypatch.setattr(measured, "FLAGS", types.SimpleNamespace(machine=None))
+def test_results_are_read_from_the_folder_of_their_run(records, monkeypatch):
     for name in ("glue/CoLA", "minilm-l6-h384"):
-        (tmp_path / name).mkdir(parents=True)
+        (records / name).mkdir(parents=True)
 
     def run(command, cwd, **_):
-        assert command[1:3] == [str(ROOT / "run_classifier.py"), "--task_name=CoLA"] and cwd == tmp_path
+        assert command[1:3] == [str(ROOT / "run_classifier.py"), "--task_name=CoLA"] and cwd == records
         (cwd / "cola").mkdir()
         metrics = {name: {"mean": 0.5, "min": 0.25, "max": 0.625} for name in ("eval_matthews", "eval_accuracy")}
         (cwd / "cola" / "seeds.json").write_text(json.dumps({"summary": metrics}))
 
     monkeypatch.setattr(measured.subprocess, "run", run)
-    measured.measure("results", ["_name=CoLA", "_name=RTE"], tmp_path)
+    measured.measure("results", ["_name=CoLA", "_name=RTE"], records)
     anew = measured.written_anew("results", PAGES["results"])
-    assert "| CoLA, Matthews | 50.0 (25.0 to 62.5) | 28.1 | 3.2 | " in anew
-    assert "| CoLA, accuracy | 50.0 (25.0 to 62.5) | 73.0 | 1.4 | " in anew
+    assert "| CoLA, Matthews | 50.0 (25.0 to 62.5) | 28.1 | 3.2 | A, " in anew
     assert "| RTE, accuracy | 53.7 (52.7 to 55.2) | 53.4 | 3.0 | 2026-11-21 |" in anew
 
 

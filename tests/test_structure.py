@@ -132,16 +132,8 @@ def test_private_names_stay_in_their_module():
 
 # Optional requirements; an error says so if one is missing. Tests need them, so they are in requirements-dev.txt.
 OPTIONAL = {
-    "transformers",
-    "apache-beam",
-    "dask",
-    "jieba",
-    "fugashi",
-    "unidic-lite",
-    "onnx",
-    "onnxruntime",
-    "tf2onnx",
-}
+    "transformers", "apache-beam", "dask", "jieba", "fugashi", "unidic-lite", "onnx", "onnxruntime", "tf2onnx",
+}  # fmt: skip
 # A package that a requirement (tensorflow-datasets 4.9.10) imports without requiring it, and one that another
 # (tf-models-official) requires in any version.
 IMPORTED_BY_OTHERS = {"importlib_resources", "tf-keras"}

@@ -36,8 +36,6 @@ KINDS = {"japanese": JapaneseTokenizer, "kobert": KoBertTokenizer}
 @pytest.fixture(scope="module", params=KINDS)
 def world(request, tmp_path_factory):
     """(kind, folder, directory of an encoder)."""
-    if request.param == "japanese":
-        pytest.importorskip("fugashi", reason="needs the extra `fugashi`")
     folder = tmp_path_factory.mktemp(request.param)
     return request.param, folder, write_encoder(request.param, folder)
 
@@ -165,8 +163,6 @@ def test_exports(world):
     assert json.loads((folder / "exported" / "head_config.json").read_text())["labels"] == ["bad", "good"]
     export_tflite(path, str(folder / "phone"), max_seq_length=16)
     assert (folder / "phone" / "model.tflite").stat().st_size
-    for package in ("onnx", "onnxruntime", "tf2onnx"):
-        pytest.importorskip(package, reason="needs the extra `onnx`")
     export_onnx(path, str(folder / "onnx"))
     texts = [text for text, *_ in texts_of(kind)[:3]]
     mine, theirs = (
