@@ -73,6 +73,7 @@ class ExportSettings:
     text_pairs: bool = setting(False, "For a classifier of pairs: serving_default takes text and text_pair.")
     top_k: int = setting(5, "masked_lm: guesses for each [MASK]; also with --format=onnx.", least=1)
     warm_up: bool = setting(True, "Add requests that a server runs before it reports that it is ready.")
+    ids_only: bool = setting(False, "Leave out all that takes texts: the export then loads without tensorflow-text.")
     check_file: str | None = setting(
         None,
         "Real data with labels, on which the export is compared with the model in float32; scores and differences are "
@@ -87,14 +88,14 @@ class ExportSettings:
 define_flags(ExportSettings)
 
 # The flags that each format uses, besides those of all.
-_ARGUMENTS = {
-    "saved_model": ("task", "dtype", "freeze", "version", "max_seq_length", "text_pairs", "top_k", "warm_up"),
-    "tflite": ("task", "max_seq_length"),
-    "onnx": ("task", "version", "max_seq_length", "top_k"),
-}
+_ARGUMENTS = {"tflite": ("task", "max_seq_length"), "onnx": ("task", "version", "max_seq_length", "top_k")}
+_ARGUMENTS["saved_model"] = (*_ARGUMENTS["onnx"], "dtype", "freeze", "text_pairs", "warm_up", "ids_only")
 
 
 def _check_task(settings: ExportSettings, task: str) -> None:
+    for name in ("text_pairs", "check_file"):
+        if settings.ids_only and getattr(settings, name):
+            raise ValueError(f"--{name} needs an export that takes texts: leave out --ids_only.")
     for name, tasks in (("text_pairs", ("classification", "regression")), ("top_k", ("masked_lm",))):
         if task not in tasks and name in flags_given(FLAGS) and getattr(settings, name):
             raise ValueError(f"--{name} is for {' and '.join(tasks)}; --model_dir={settings.model_dir} is for {task}.")
@@ -130,15 +131,11 @@ def main(_):
         compare_export.refuse_unfit(
             settings.check_file, settings.model_dir, task, settings.text_pairs, settings.encoding
         )
-    exporters = {
-        "saved_model": export.export_saved_model,
-        "tflite": other_runtimes.export_tflite,
-        "onnx": other_runtimes.export_onnx,
-    }
     arguments = {name: getattr(settings, name) for name in _ARGUMENTS[kind]}
     if kind != "saved_model":
         arguments["int8"] = settings.format != kind
-    path = exporters[kind](settings.model_dir, settings.export_dir, **arguments)
+    module = export if kind == "saved_model" else other_runtimes
+    path = getattr(module, f"export_{kind}")(settings.model_dir, settings.export_dir, **arguments)
     print(path)
     if settings.check_file:
         print(compare_export.compare(path, settings.model_dir, settings.check_file, settings.encoding).text())

@@ -29,7 +29,7 @@ from bert_tf.serving import graph_models, safe_graph
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.system.checks import missing_packages, path_of
-from bert_tf.system.storage import remove_folder, write_file, write_text_file
+from bert_tf.system.storage import names_in, remove_folder, write_file, write_text_file
 from bert_tf.tasks import table
 from bert_tf.tasks.classification.data import task_of
 from bert_tf.tasks.ner import outputs as ner_outputs
@@ -55,6 +55,7 @@ def export_saved_model(
     text_pairs: bool = False,
     top_k: int = 5,
     warm_up: bool = True,
+    ids_only: bool = False,
 ) -> str:
     """Exports the model in a directory as `export_dir/VERSION`, complete or not at all.
 
@@ -68,6 +69,8 @@ def export_saved_model(
       max_seq_length: longer texts are cut (answers to questions: windowed); by default as trained.
       text_pairs: a classifier's `serving_default` takes pairs. top_k: guesses for each [MASK].
       warm_up: write requests that a server runs before it reports that it is ready.
+      ids_only: `serving_default` is `serve_ids`, and nothing takes texts: it loads without tensorflow_text, and has no
+        requests to warm up.
 
     Returns:
       The directory written.
@@ -81,12 +84,15 @@ def export_saved_model(
     model_dir = path_of(model_dir, "export_saved_model", model_directory.read_head)
     version = new_version(export_dir, version)
     task = task or table.task_in(model_dir)
-    served = create_served_model(
-        model_dir, task, dtype=dtype, max_seq_length=max_seq_length, text_pairs=text_pairs, top_k=top_k
-    )
+    arguments = {"max_seq_length": max_seq_length, "text_pairs": text_pairs, "top_k": top_k, "ids_only": ids_only}
+    served = create_served_model(model_dir, task, dtype=dtype, **arguments)
     if freeze:
         _freeze(served)
-    functions = {name: function.get_concrete_function() for name, function in served.signatures().items()}
+    signatures = served.signatures()
+    if ids_only:
+        signatures = {name: one for name, one in signatures.items() if name in ("serve_ids", "serve_examples")}
+        signatures["serving_default"] = signatures["serve_ids"]
+    functions = {name: function.get_concrete_function() for name, function in signatures.items()}
     ops = used_ops(functions)
     description = {
         "task": task,
@@ -99,7 +105,7 @@ def export_saved_model(
         "lowest_serving_version": safe_graph.lowest_version(ops),
     }
     with written_version(export_dir, version) as (temporary, target):
-        _write_version(temporary, served, functions, read_tokenizer(model_dir).files(), warm_up)
+        _write_version(temporary, served, functions, read_tokenizer(model_dir).files(), warm_up and not ids_only)
         write_description(temporary, description)
     _log_export(target, model_dir, description)
     return target
@@ -114,12 +120,14 @@ def _log_export(target: str, model_dir: str, description: Mapping) -> None:
         target, description["task"], model_dir, kind, number, lowest,
     )  # fmt: skip
     entry = TASKS[description["task"]]
-    takes_pairs = "text_pair" in description["signatures"]["serving_default"]["inputs"]
-    if answers := entry.answers_of_pairs if takes_pairs else entry.answers:
+    inputs = description["signatures"]["serving_default"]["inputs"]
+    answers = entry.answers_of_pairs if "text_pair" in inputs else entry.answers
+    if answers and "input_ids" not in inputs:
         logging.info("In Python: from bert_tf import %s; %s", entry.answerer, answers.format(path=target))
     else:
+        modules = "tf" if "input_ids" in inputs else "tf, tensorflow_text"
         call = f'tf.saved_model.load("{target}").signatures["serving_default"]'
-        logging.info("In Python: import tensorflow as tf, tensorflow_text; %s", call)
+        logging.info("In Python: import tensorflow as %s; %s", modules, call)
     versions = posixpath.dirname(target)
     versions = versions if "://" in versions else os.path.abspath(versions)
     logging.info(
@@ -231,10 +239,7 @@ def new_version(export_dir: str, version: int | None) -> int:
     Raises:
       ValueError: it is not positive, too large, or exists.
     """
-    existing = []
-    if tf.io.gfile.exists(export_dir):
-        names = (name.rstrip("/") for name in tf.io.gfile.listdir(export_dir))
-        existing = [int(name) for name in names if name.isdigit()]
+    existing = [int(name) for name in names_in(export_dir) if name.isdigit()]
     if version is None:
         return max(existing, default=0) + 1
     if not 1 <= version <= 10**18:  # servers read 64 bits

@@ -57,6 +57,8 @@ class Export:
 
         self.description = read_description(directory)
         self.task = self.description["task"]
+        if "input_ids" in self.description["signatures"].get("serving_default", {}).get("inputs", ()):
+            raise ValueError(f"{directory} takes token ids alone (--ids_only): tf.saved_model.load opens it.")
         if not trust:
             check_ops(directory)
         self._loaded = _load(directory)

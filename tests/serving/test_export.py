@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -199,6 +200,22 @@ def test_predictor_takes_an_export(predictor, loaded, versions, monkeypatch):
         QuestionAnswerer(versions)
 
 
+def test_an_export_of_ids_alone_loads_without_tensorflow_text(classifier, signatures, tmp_path):
+    path = export.export_saved_model(classifier, str(tmp_path), ids_only=True)
+    program = "import sys, tensorflow as tf; found = tf.saved_model.load(sys.argv[1]).signatures\n"
+    program += "ids = dict.fromkeys(('input_ids', 'input_mask', 'segment_ids'), tf.ones([2, 3], tf.int32))\n"
+    program += (
+        "print(found['serving_default'](**ids)['probabilities'].numpy().tolist(), 'tensorflow_text' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
+    answers, texts = result.stdout.rsplit(maxsplit=1)
+    ids = dict.fromkeys(graph_models.IDS, tf.ones([2, 3], tf.int32))
+    np.testing.assert_allclose(json.loads(answers), signatures["serve_ids"](**ids)["probabilities"], atol=1e-5)
+    assert texts == "False"
+    with pytest.raises(ValueError, match="takes token ids alone"):
+        Predictor(path)
+
+
 def test_multiple_choice_beside_a_regression(tmp_path):
     """Their output layers are alike: head_config.json says which it is."""
     folder = save(tmp_path / "model", task_models.BertForMultipleChoice)
@@ -372,6 +389,7 @@ def test_the_script_publishes_nothing_if_flags_are_wrong(classifier, tmp_path):
     refused = {
         "--version is for --format=saved_model, not for tflite": {"format": "tflite", "version": 7},
         "--dtype is for --format=saved_model, not for onnx": {"format": "onnx", "dtype": "bfloat16"},
+        "--text_pairs needs an export that takes texts: leave out --ids_only.": {"ids_only": True, "text_pairs": True},
         f"--top_k is for masked_lm; --model_dir={classifier} is for classification.": {"top_k": 3},
         f"--export_dir={classifier} {inside}": {"export_dir": classifier},
         f"--export_dir={classifier}/serving {inside}": {"export_dir": f"{classifier}/serving"},
