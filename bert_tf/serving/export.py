@@ -69,15 +69,13 @@ def export_saved_model(
       max_seq_length: longer texts are cut (answers to questions: windowed); by default as trained.
       text_pairs: a classifier's `serving_default` takes pairs. top_k: guesses for each [MASK].
       warm_up: write requests that a server runs before it reports that it is ready.
-      ids_only: `serving_default` is `serve_ids`, and nothing takes texts: it loads without tensorflow_text, and has no
-        requests to warm up.
+      ids_only: nothing takes texts, so that it loads without tensorflow_text; without requests to warm up.
 
     Returns:
       The directory written.
 
     Raises:
-      FileNotFoundError, ValueError: there is no model, or none for the task; the version exists; the graph needs an
-        op that a server does not have.
+      FileNotFoundError, ValueError: no model, or none for the task; the version exists; a server lacks an op of it.
     """
     if dtype not in DTYPES:
         raise ValueError(f"--dtype={dtype}: choose one of {', '.join(DTYPES)}")
@@ -88,11 +86,7 @@ def export_saved_model(
     served = create_served_model(model_dir, task, dtype=dtype, **arguments)
     if freeze:
         _freeze(served)
-    signatures = served.signatures()
-    if ids_only:
-        signatures = {name: one for name, one in signatures.items() if name in ("serve_ids", "serve_examples")}
-        signatures["serving_default"] = signatures["serve_ids"]
-    functions = {name: function.get_concrete_function() for name, function in signatures.items()}
+    functions = _functions(served, ids_only)
     ops = used_ops(functions)
     description = {
         "task": task,
@@ -133,6 +127,15 @@ def _log_export(target: str, model_dir: str, description: Mapping) -> None:
     logging.info(
         "On a server: tensorflow_model_server --rest_api_port=8501 --model_name=NAME --model_base_path=%s", versions
     )
+
+
+def _functions(served: graph_models.ServedModel, ids_only: bool) -> dict[str, tf.types.experimental.ConcreteFunction]:
+    """The signatures, traced; with `ids_only` those that take ids, of which `serve_ids` is the default, too."""
+    signatures = served.signatures()
+    if ids_only:
+        signatures = {name: one for name, one in signatures.items() if name in ("serve_ids", "serve_examples")}
+        signatures["serving_default"] = signatures["serve_ids"]
+    return {name: function.get_concrete_function() for name, function in signatures.items()}
 
 
 def _freeze(served: graph_models.ServedModel) -> None:
