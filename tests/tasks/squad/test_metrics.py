@@ -76,16 +76,6 @@ BEST = {"a": "ada", "b": "x", "c": "brown", "d": "y", "e": "ada w w"}
 ODDS = {"a": -3.0, "b": -1.0, "c": 1.0, "d": 4.0, "e": 2.0}
 
 
-def test_version_2_by_hand():
-    articles = articles_of(QUESTIONS)
-    at_zero = {key: text if ODDS[key] <= 0 else "" for key, text in BEST.items()}
-    scores = evaluate(articles, at_zero, True)
-    # Right: a and d. b has an answer but should not, c and e have none.
-    third = 100 / 3
-    parts = {"HasAns_exact": third, "HasAns_f1": third, "NoAns_exact": 50.0, "NoAns_f1": 50.0}
-    assert scores == pytest.approx({"exact_match": 40.0, "f1": 40.0, **parts})
-
-
 def test_best_threshold_by_hand():
     """Answers are let in by rising odds: none 2 right (b, d); a 3; b 2; c 3; e 3 (F1 3.5); d 2 (2.5)."""
     articles = articles_of(QUESTIONS)
@@ -108,8 +98,8 @@ def test_questions_without_the_key_answers():
 
 
 def test_only_answerable_or_only_impossible_questions():
-    scores = evaluate(articles_of({"a": ["x"]}), {"a": "x"}, True)
-    assert scores == {"exact_match": 100.0, "f1": 100.0, "HasAns_exact": 100.0, "HasAns_f1": 100.0}
+    scores = evaluate(articles_of({"a": ["x y z"]}), {"a": "x"}, True)
+    assert scores == {"exact_match": 0.0, "f1": 50.0, "HasAns_exact": 0.0, "HasAns_f1": 50.0}
     scores = evaluate(articles_of({"a": [], "b": []}), {"a": "x", "b": ""}, True)
     assert scores == {"exact_match": 50.0, "f1": 50.0, "NoAns_exact": 50.0, "NoAns_f1": 50.0}
 
@@ -155,6 +145,8 @@ def test_the_chosen_threshold_reaches_the_score_it_promised(data):
     assert squad_outputs.choose_threshold(version_1, data, applied) is version_1
     plain = [dataclasses.replace(prediction, null_odds=None) for prediction in predictions_at(0.0)]
     assert squad_outputs.apply_threshold(plain, 1e9) == plain
+    nothing = [dataclasses.replace(prediction, best=None) for prediction in predictions_at(0.0)]
+    assert {prediction.text for prediction in squad_outputs.apply_threshold(nothing, 1e9)} == {""}
 
 
 @pytest.mark.parametrize(
@@ -197,20 +189,16 @@ INFINITE = float("inf")
     ("odds", "f1", "answered"),
     [
         # All answers are right: answer everything.
-        ((-3.0, -2.0, -1.0), 100.0, 3),
         ((-INFINITE, 0.0, 5.0), 100.0, 3),
-        ((2.5, 2.5, 2.5), 100.0, 3),
         ((-1e300, 1e300, 1.7e308), 100.0, 3),
         # What has infinite odds can't be answered at any finite threshold.
         ((-1.0, 0.0, INFINITE), 200 / 3, 2),
         # No question has an answer: never answer, except at odds of minus infinity.
         ((-3.0, -2.0, -1.0, None), 100.0, 0),
-        ((0.0, 0.0, 0.0, None), 100.0, 0),
         ((-1e300, 1.0, INFINITE, None), 100.0, 0),
         ((-INFINITE, 0.0, INFINITE, None), 200 / 3, 1),
         # The first is right, the second should not be answered, the third is right: the first alone, or all of them.
         ((-3.0, -2.0, -1.0, "x"), 200 / 3, 1),
-        ((-0.5, 0.0, 0.5, "x"), 200 / 3, 1),
         ((0.0, 0.0, 1.0, "x"), 200 / 3, 3),  # the first two share their odds: not the first alone
         ((1.0, 1.0 + 2**-52, 3.0, "x"), 200 / 3, 1),  # neighbours among the numbers
         ((2.0, 5.0, 1.0, "x"), 100.0, 2),
@@ -245,13 +233,6 @@ def test_the_stored_threshold_reaches_the_best_f1(tmp_path, odds, f1, answered):
     assert max(score_at(threshold)[0] for threshold in others) <= f1 + 1e-9
 
 
-def test_a_question_with_nothing_to_say_scores_as_none(data):
-    nothing = [Prediction("", [Answer("", 0.0, 0.0, 1.0)], None, 1e6)] * 5
-    results = squad_outputs.score(data, nothing, True)
-    assert results["eval_exact_match"] == results["eval_best_f1"] == 40.0
-    assert [prediction.text for prediction in squad_outputs.apply_threshold(nothing, 1e9)] == [""] * 5
-
-
 def test_settings_are_kept(tmp_path):
     settings = squad_outputs.QuestionAnsweringSettings(
         WindowSettings(100, 20, 30, "offsets"), PredictionSettings(7, 8, True, -1.25, "offsets")
@@ -264,15 +245,10 @@ def test_settings_are_kept(tmp_path):
         "answer_from": "offsets", "doc_stride": 20, "max_answer_length": 8, "max_query_length": 30,
         "max_seq_length": 100, "n_best_size": 7, "null_score_diff_threshold": -1.25, "version_2_with_negative": True,
     }  # fmt: skip
-    for content in ('{"doc_stride": "x"}', "{", '{"doc_stride": 0}'):
+    for content in ('{"doc_stride": "x"}', "{", '{"doc_stride": 0}', "[1]", '{"version_2_with_negative": 1}'):
         path.write_text(content)
-        with pytest.raises(ValueError, match=r"question_answering\.json(: |, line 1, column 2: not JSON)") as error:
+        with pytest.raises(
+            ValueError, match=r"question_answering\.json(: |, line 1, column 2: not JSON| is not a JSON object)"
+        ) as error:
             squad_outputs.QuestionAnsweringSettings.read(str(tmp_path))
         assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("content", ["[1]", '"x"', "{", '{"n_best_size": "x"}', '{"version_2_with_negative": 1}'])
-def test_a_damaged_settings_file_is_named(tmp_path, content):
-    (tmp_path / "question_answering.json").write_text(content)
-    with pytest.raises(ValueError, match=r"question_answering\.json"):
-        squad_outputs.QuestionAnsweringSettings.read(str(tmp_path))
