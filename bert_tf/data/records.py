@@ -155,11 +155,11 @@ def training_batches(
 
     dataset = dataset.enumerate(start_step * parts).map(_plain(parse), num_parallel_calls=_PARSERS, deterministic=True)
     if read_share != share:
-        dataset = _parts_of_batches(dataset, share)
+        dataset = parts_of_batches(dataset, share)
     return _finished(dataset, tf.data.INFINITE_CARDINALITY, _PREFETCHED * share.count)
 
 
-def _parts_of_batches(dataset: tf.data.Dataset, share: Share) -> tf.data.Dataset:
+def parts_of_batches(dataset: tf.data.Dataset, share: Share) -> tf.data.Dataset:
     """The parts of a share, from a dataset of whole batches {name: [B, ...]} with static B."""
 
     def cut(batch):

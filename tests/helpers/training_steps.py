@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.data.token_rows import parts_of_batches
+from bert_tf.data.records import parts_of_batches
 from bert_tf.models import initialize
 from bert_tf.models.config import BertConfig
 from bert_tf.models.objectives import PretrainingObjective
