@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from bert_tf.models import families
 from bert_tf.models.config import BertConfig
 from bert_tf.models.families import config_of_size
 from bert_tf.models.variable_names import expected_shapes
@@ -15,6 +16,11 @@ PUBLISHED_FAMILIES = {
     "albert_base_v2": 12, "albert_large_v2": 18, "albert_xlarge_v2": 60, "albert_xxlarge_v2": 223,
     "distilbert_base": 66,
 }  # fmt: skip
+
+
+def test_scopes_tell_families_and_encoders():
+    assert families.family_of_variables(["generator/x", "electra/embeddings/word_embeddings"]) is families.ELECTRA
+    assert families.is_encoder_variable("albert/encoder/layer_0") and not families.is_encoder_variable("cls/x")
 
 
 def count_of(config, encoder_only=False):

@@ -138,6 +138,14 @@ def test_what_is_no_piece_is_unknown(tokenizer):
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
+def test_casing_of_a_directory(tmp_path):
+    settings = SentencePieceTokenizer(MODEL, do_lower_case=False).settings()
+    directory = directory_of(tmp_path / "cased", "spiece.model", tokenizer_config__json=settings)
+    assert SentencePieceTokenizer.from_pretrained(directory).cased
+    with pytest.raises(ValueError, match="do_lower_case=True contradicts"):
+        SentencePieceTokenizer.from_pretrained(directory, do_lower_case=True)
+
+
 @pytest.fixture(scope="module")
 def huggingface(tmp_path_factory):
     """transformers' tokenizer with the model, and a directory that it wrote."""
