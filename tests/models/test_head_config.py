@@ -28,6 +28,22 @@ IDS = {"input_ids": np.arange(1, 13).reshape(2, 6)}
 
 
 @pytest.mark.parametrize(
+    ("head", "values"),
+    [
+        (HeadConfig("CnnClassifier", ["no", "예"]), {"architecture": "CnnClassifier", "labels": ["no", "예"]}),
+        (HeadConfig(problem_type="regression"), {"problem_type": "regression"}),
+        (HeadConfig(lstm_on_top=True), {"lstm_on_top": True}),
+        (NO_HEAD, {}),
+    ],
+)
+def test_the_file_says_only_what_there_is_to_say(tmp_path, head, values):
+    path = tmp_path / "head_config.json"
+    path.write_text(head.to_json())
+    assert json.loads(path.read_text()) == values
+    assert HeadConfig.read(str(path)) == head
+
+
+@pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("{", "head_config.json, line 1, column 2: not JSON"),

@@ -2,13 +2,14 @@
 
 import collections
 import itertools
+import json
 import logging as python_logging
 import re
 
 import pytest
 import sentencepiece
 from helpers.albert_tokenizer import save_albert_tokenizer
-from helpers.paths import ROOT
+from helpers.paths import GOLDEN, ROOT
 from tokenizers import pre_tokenizers
 
 from bert_tf.system import storage
@@ -85,6 +86,18 @@ def test_merges_are_those_of_a_plain_loop(tmp_path):
     version, *merges = files["merges.txt"].decode().splitlines()
     assert version == "#version: 0.2"
     assert merges == plain_merges(TEXT, 139) and len(merges) > 70
+
+
+def test_layout_is_robertas(tmp_path):
+    """Where special tokens, bytes and pieces are: as in the vocabulary that transformers' oracle was made with."""
+    oracle = json.loads((GOLDEN / "tokenization" / "roberta" / "vocab.json").read_text(encoding="utf-8"))
+    contents = learn_byte_bpe([write_text(tmp_path)], vocab_size=300, show_progress=False)
+    vocab = json.loads(contents["vocab.json"])
+    assert list(vocab)[:260] == sorted(oracle, key=oracle.get)[:260]
+    assert list(vocab.values()) == list(range(300)) and list(vocab)[-1] == "<mask>"
+    assert ["".join(line.split(" ")) for line in contents["merges.txt"].decode().splitlines()[1:]] == list(vocab)[
+        260:-1
+    ]
 
 
 def test_min_frequency_and_words_in_memory(tmp_path, caplog):
