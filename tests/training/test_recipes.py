@@ -13,7 +13,7 @@ from helpers.training_steps import one_device, trainer_of
 
 from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
-from bert_tf.models.families import ElectraConfig, RobertaConfig
+from bert_tf.models.families import DistilBertConfig, ElectraConfig, RobertaConfig
 from bert_tf.models.recipe import Recipe
 from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification, BertModel
 from bert_tf.training import fine_tuning, pretraining_run
@@ -89,7 +89,8 @@ def test_warmups_as_runs_make_them(tmp_path):
         assert float(optimizer.learning_rate_at(tf.constant(1))) == pytest.approx(rate)
     settings = PretrainingSettings("records", str(tmp_path), objective="electra", do_train=True, num_train_steps=101)
     assert pretraining_run._with_recipe(settings, ElectraConfig(30)).num_warmup_steps == 2
-    assert ElectraConfig(30).pretraining_recipe.warmup == "multiplies"
+    kinds = {ElectraConfig: "multiplies", RobertaConfig: "precedes", DistilBertConfig: "precedes_from_zero"}
+    assert {kind: kind(30).pretraining_recipe.warmup for kind in kinds} == kinds
 
 
 def test_layers_that_are_all_frozen_have_no_gradient():
