@@ -1,10 +1,10 @@
 """Wall time of fine-tuning, compared with transformers with PyTorch, one after the other on the same machine.
 
     python benchmarks/finetune.py --data_dir=glue/MRPC --model=minilm-l6-h384
-    python benchmarks/finetune.py --task=SST-2 --data_dir=glue/SST-2 --model=minilm-l6-h384
+    python benchmarks/finetune.py --task=SST-2 --data_dir=glue/SST-2 --model=minilm-l6-h384 --rows=8000
 
-Each side is a separate process and does what its users do: start, read, tokenize, train (MRPC 3 epochs, SST-2 one) in
-bfloat16 with batches of 32 padded to their own longest, evaluate on the dev set. transformers' batches are of similar
+Each side is a separate process and does what its users do: start, read, tokenize, train (MRPC 3 epochs, SST-2 one)
+with batches of 32 padded to their own longest, evaluate on the dev set. transformers' batches are of similar
 length, as its Trainer makes them with train_sampling_strategy="group_by_length" (in version 4,
 group_by_length=True); with --nogroup_by_length they are shuffled. `--model` is a Hugging Face directory. Run nothing
 else at the same time: two such programs on two cores slow each other down several times.
@@ -12,6 +12,7 @@ else at the same time: two such programs on two cores slow each other down sever
 The last line has the least time for the matrix products of all examples without any padding, at this machine's rate.
 """
 
+import itertools
 import json
 import os
 import statistics
@@ -29,6 +30,8 @@ flags.DEFINE_string("data_dir", None, "Directory with the task's files in GLUE's
 flags.DEFINE_string("model", None, "Hugging Face directory of the weights to start from.")
 flags.DEFINE_integer("seed", 1, "Seed of both sides.")
 flags.DEFINE_float("epochs", None, "Passes over the training set, e.g. 0.1; if unset, 3 of MRPC, 1 of SST-2.")
+flags.DEFINE_enum("dtype", "bfloat16", ["bfloat16", "float32"], "Of the computation, on both sides.")
+flags.DEFINE_integer("rows", None, "Train on the first so many rows.")
 flags.DEFINE_float("learning_rate", 5e-5, "Peak rate.")
 flags.DEFINE_integer("repeats", 1, "Rounds; each runs both sides.")
 flags.DEFINE_bool("group_by_length", True, "transformers: batches of similar length.")
@@ -91,7 +94,7 @@ def fine_tune_with_transformers() -> None:
         order = list(grouped) if FLAGS.group_by_length else shuffler.sample(range(len(train)), len(train))
         for start in range(0, len(order) - BATCH_SIZE + 1, BATCH_SIZE):
             batch = collate([train[row] for row in order[start : start + BATCH_SIZE]])
-            with torch.autocast("cpu", dtype=torch.bfloat16):
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=FLAGS.dtype == "bfloat16"):
                 loss = model(**batch).loss
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -103,7 +106,7 @@ def fine_tune_with_transformers() -> None:
                 break
     model.eval()
     correct = 0
-    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=FLAGS.dtype == "bfloat16"):
         for start in range(0, len(dev), BATCH_SIZE):
             batch = collate(dev[start : start + BATCH_SIZE])
             correct += int((model(**batch).logits.argmax(-1) == batch["labels"]).sum())
@@ -115,7 +118,7 @@ def run_ours(output_dir: str) -> dict:
         sys.executable, os.path.join(ROOT, "run_classifier.py"), f"--task_name={FLAGS.task}", "--do_train", "--do_eval",
         f"--data_dir={FLAGS.data_dir}", f"--init_checkpoint={FLAGS.model}", f"--output_dir={output_dir}",
         f"--max_seq_length={MAX_LENGTH}", f"--train_batch_size={BATCH_SIZE}", f"--eval_batch_size={BATCH_SIZE}",
-        f"--learning_rate={FLAGS.learning_rate}", f"--num_train_epochs={epochs()}", "--dtype=bfloat16",
+        f"--learning_rate={FLAGS.learning_rate}", f"--num_train_epochs={epochs()}", f"--dtype={FLAGS.dtype}",
         f"--seed={FLAGS.seed}", "--eval_every_steps=1000000",
     ]  # fmt: skip
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -125,7 +128,13 @@ def run_ours(output_dir: str) -> dict:
 
 
 def run_transformers() -> dict:
-    command = [sys.executable, os.path.abspath(__file__), "--transformers_side", *sys.argv[1:]]
+    command = [
+        sys.executable,
+        os.path.abspath(__file__),
+        "--transformers_side",
+        *sys.argv[1:],
+        f"--data_dir={FLAGS.data_dir}",
+    ]
     result = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     return json.loads(result.stdout.splitlines()[-1])
 
@@ -144,13 +153,32 @@ def limit_of_task():
     for split, passes in ((task.train, 3 * epochs()), (task.dev["dev"], 1)):  # backward counts twice forward
         lengths = encode_examples(data.read_examples(task, split, FLAGS.data_dir), task, tokenizer, MAX_LENGTH).lengths
         flops += passes * encoder_flops(config, lengths, read=1)
-    return Limit(config, flops, rows=BATCH_SIZE * round(float(lengths.mean())))
+    return Limit(config, flops, rows=BATCH_SIZE * round(float(lengths.mean())), dtype=FLAGS.dtype)
+
+
+def cut_data(folder: str) -> str:
+    """A folder with the first rows of the training set and all of the dev set."""
+    for name, rows in (("train.tsv", FLAGS.rows + 1), ("dev.tsv", None)):
+        with (
+            open(os.path.join(FLAGS.data_dir, name), encoding="utf-8") as source,
+            open(os.path.join(folder, name), "w", encoding="utf-8") as target,
+        ):
+            target.writelines(itertools.islice(source, rows))
+    return folder
 
 
 def main(_):
     if FLAGS.transformers_side:
         fine_tune_with_transformers()
         return
+    with tempfile.TemporaryDirectory() as folder:
+        if FLAGS.rows:
+            FLAGS.data_dir = cut_data(folder)
+        compare()
+
+
+def compare():
+    """Prints the seconds of both sides, round by round."""
     limit = limit_of_task()
     limit.measure()
     print(f"{'side':>14} {'seconds':>8} {'accuracy':>9}")
