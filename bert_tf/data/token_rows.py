@@ -188,7 +188,7 @@ def rows_of_texts(
 
 
 def padded_lengths(max_seq_length: int, whole_step: bool = False) -> list[int]:
-    """The lengths that batches are padded to: multiples of 8 up to 128, of 16 up to 256, of 32 up to 512, and so on.
+    """The lengths that batches are padded to: multiples of 4 from 8 to 64, of 8 up to 128, of 16 up to 256, and so on.
 
     The last is max_seq_length. Finer lengths would compute less padding, but each is one more shape to compile
     (docs/benchmarks.md#padding).
@@ -197,9 +197,9 @@ def padded_lengths(max_seq_length: int, whole_step: bool = False) -> list[int]:
       whole_step: the whole step is compiled, not only its fused kernels, which takes far longer for each length: begin
         with multiples of 32.
     """
-    lengths, length = [], 0
+    lengths, length = [], 0 if whole_step else 4
     while length < max_seq_length:
-        length += 1 << max(5 if whole_step else 3, length.bit_length() - 4)
+        length += 1 << max(5 if whole_step else 2, length.bit_length() - 4)
         lengths.append(min(length, max_seq_length))
     return lengths
 

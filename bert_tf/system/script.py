@@ -8,6 +8,7 @@ import gc
 import itertools
 import math
 import os
+import platform
 import re
 import select
 import signal
@@ -316,8 +317,9 @@ def start_tensorflow(num_virtual_cpus: int | None = None, trains: bool = True) -
     What XLA compiles is kept for the next start (`compiled_programs.kept`), except with virtual CPUs: each would
     compile the same program, and one could read the file that another is writing.
 
-    Without training, on a CPU, batches of predictions share the cores (`cores.share_among_batches`). Memory of tensors
-    is kept for the next ones (`_keep_memory`).
+    Without training, on a CPU, batches of predictions share the cores (`cores.share_among_batches`). Products there are
+    oneDNN's; TensorFlow has it on by default only where the processor has AVX512_VNNI or newer instructions. Memory of
+    tensors is kept for the next ones (`_keep_memory`).
 
     Raises:
       ValueError: the environment asks for another backend of Keras; the scripts' loop is TensorFlow's.
@@ -326,6 +328,8 @@ def start_tensorflow(num_virtual_cpus: int | None = None, trains: bool = True) -
         raise ValueError(f"KERAS_BACKEND={backend}: the scripts run on TensorFlow; unset it. Models take any backend.")
     tpu, gpu = _wants_tpu(), _has_cuda_driver()
     needless = _NEEDLESS if tpu else (*_NEEDLESS, _FINDS_TPUS)
+    if not gpu and platform.machine() in ("x86_64", "AMD64"):
+        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     with (
         contextlib.nullcontext() if num_virtual_cpus else compiled_programs.kept(),
         contextlib.nullcontext() if gpu else without_lines(b"failed call to cuInit"),

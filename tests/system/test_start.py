@@ -20,7 +20,7 @@ LATER = {"cv2", "jax", "matplotlib", "pandas", "scipy", "sklearn", "tensorflow_d
          "official", "tf_keras", "torch", "transformers", "numba", "googleapiclient"}  # fmt: skip
 
 SCRIPT = """
-import gc, resource, sys
+import gc, os, resource, sys
 from absl import app, flags
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags
@@ -36,6 +36,7 @@ def main(_):
         x = tf.zeros([1 << 24]) + 1.0  # twice 64 MiB, 32,768 pages
         pages.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
     print("pages", pages[-1] - pages[-2])
+    print("onednn", os.environ["TF_ENABLE_ONEDNN_OPTS"])
     print("imported", *sorted({name.partition(".")[0] for name in sys.modules}))
     print("frozen", gc.isenabled() and gc.get_freeze_count() > 100000)
     import scipy.sparse, jax, pandas, googleapiclient.discovery
@@ -49,17 +50,19 @@ app.run(main)
 
 @pytest.mark.parametrize("flag", [None, pytest.param("--use_tpu", marks=pytest.mark.slow),
                                   pytest.param("--distribution_strategy=tpu", marks=pytest.mark.slow)])  # fmt: skip
-@pytest.mark.parametrize("pool", [{}, pytest.param({"TF_CPU_ALLOCATOR_USE_BFC": "0"}, marks=pytest.mark.slow)])
-def test_tensorflow_without_what_scripts_do_not_use(flag, pool):
+@pytest.mark.parametrize("variables", [{"TF_ENABLE_ONEDNN_OPTS": "0"}, *(pytest.param(further, marks=pytest.mark.slow)
+    for further in ({}, {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPU_ALLOCATOR_USE_BFC": "0"}))])  # fmt: skip
+def test_tensorflow_without_what_scripts_do_not_use(flag, variables):
     command = [sys.executable, "-c", SCRIPT, *([flag] if flag else [])]
-    environment = {**ENVIRONMENT, "TF_ENABLE_ONEDNN_OPTS": "0", **pool}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    result = subprocess.run(command, env={**ENVIRONMENT, **variables}, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     found = {name: values for name, *values in map(str.split, result.stdout.splitlines())}
     assert {"tensorflow", "keras"} < set(found["imported"])
     assert LATER.intersection(found["imported"]) == ({"googleapiclient"} if flag else set())
     assert found["frozen"] == ["True"]
-    assert (int(found["pages"][0]) < 1000) == (not pool)  # the system clears none for a tensor, unless it is asked to
+    assert found["onednn"] == [variables.get("TF_ENABLE_ONEDNN_OPTS", "1")]
+    # The system clears none for a tensor, unless it is asked to.
+    assert (int(found["pages"][0]) < 1000) == ("TF_CPU_ALLOCATOR_USE_BFC" not in variables)
     assert found["later"] == ["True"]  # what was hidden can be imported afterwards
     assert found["finds_tpus"] == [str(flag is not None)]
 
