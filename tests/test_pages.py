@@ -24,14 +24,15 @@ USERS_FILES = {
     "text/", "start/", "records/", "evaluation/", "fine_tuning/", "pretrained/", "logs/", "run_NAME.py", "squad_hf.py",
     "ner_hf.py", "best_model/", "variables/", "module/",
 }  # fmt: skip
-# Of docker, systemd-run, TensorFlow Serving, wikiextractor, TensorBoard and Beam.
+# Of docker, systemd-run, TensorFlow Serving, wikiextractor, TensorBoard, Beam and XLA.
 OTHER_PROGRAMS_FLAGS = {
     "no",  # pip --no-deps
+    "zone",
     "allow_version_labels_for_unavailable_models", "batching_parameters_file", "enable_batching", "json", "logdir",
     "model_config_file", "model_config_file_poll_wait_seconds", "rm", "scope", "tensorflow_inter_op_parallelism",
     "tensorflow_intra_op_parallelism", "project", "region", "temp_location", "sdk_container_image", "flink_master",
     "environment_type", "environment_config", "spark_master_url", "help", "direct_running_mode", "direct_num_workers",
-    "dask_client_address", "dask_scheduler_file", "nthreads", "nworkers", "local", "accelerator", "zone",
+    "xla_cpu_max_isa", "dask_client_address", "dask_scheduler_file", "nthreads", "nworkers", "local", "accelerator",
 }  # fmt: skip
 
 

@@ -260,7 +260,7 @@ def test_only_main_reads_flags():
 AT_MOST = {
     "lines of bert_tf/ and the scripts": 50_845,
     "of these code": 32_737,
-    "lines of tests/": 44_786,
+    "lines of tests/": 44_787,
     "modules that a fine-tuning run loads": 65,
     "modules that Predictor loads": 45,
     "lines of a file": 500,
