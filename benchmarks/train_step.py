@@ -40,14 +40,7 @@ from absl import app, flags, logging
 from machine import matmul_rate
 from measured import add
 from model_garden import bert_peer_step, electra_peer_step
-from pretraining_batches import (
-    batches_of_records,
-    contents,
-    electra_batch,
-    random_batch,
-    records_of_texts,
-    repeated,
-)
+from pretraining_batches import batches_of_records, contents, electra_batch, random_batch, records_of_texts, repeated
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.electra import ElectraPretrainer

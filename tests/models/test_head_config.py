@@ -14,11 +14,7 @@ from bert_tf.models import directory as model_directory
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import read_model_files
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
-from bert_tf.models.task_models import (
-    BertForMultipleChoice,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-)
+from bert_tf.models.task_models import BertForMultipleChoice, BertForSequenceClassification, BertForTokenClassification
 
 CONFIG = BertConfig.from_dict({**TINY_CONFIG, "num_hidden_layers": 1})
 IDS = {"input_ids": np.arange(1, 13).reshape(2, 6)}

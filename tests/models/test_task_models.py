@@ -14,10 +14,7 @@ from helpers.slow import slow
 from bert_tf.models import initialize, objectives
 from bert_tf.models.config import BertConfig
 from bert_tf.models.inputs import features_with_labels, select
-from bert_tf.models.task_models import (
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-)
+from bert_tf.models.task_models import BertForQuestionAnswering, BertForSequenceClassification
 from bert_tf.training.optimization import AdamWeightDecay
 from bert_tf.training.step import make_evaluate_function
 

@@ -14,10 +14,7 @@ from helpers.slow import slow
 
 from bert_tf.models.initialize import PartialLoadWarning
 from bert_tf.models.pretrained import read_tokenizer
-from bert_tf.models.task_models import (
-    BertForSequenceClassification,
-    BertForTokenClassification,
-)
+from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
 from bert_tf.serving.export import export_saved_model
 from bert_tf.serving.other_runtimes import export_onnx, export_tflite
 from bert_tf.serving.predictor import Predictor

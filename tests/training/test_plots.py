@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 from matplotlib import font_manager
 
-from bert_tf.training.plots import (
-    plot_before_and_after,
-    plot_confusion_matrix,
-    plot_training_log,
-    read_training_log,
-)
+from bert_tf.training.plots import plot_before_and_after, plot_confusion_matrix, plot_training_log, read_training_log
 
 PNG_HEADER = b"\x89PNG\r\n\x1a\n"
 

@@ -10,15 +10,7 @@ from string import ascii_lowercase, ascii_uppercase
 
 from absl import logging
 
-from bert_tf.data.tables import (
-    USUAL_TABLE,
-    TableSettings,
-    all_examples,
-    field_of,
-    named_rows,
-    quoted,
-    text_of,
-)
+from bert_tf.data.tables import USUAL_TABLE, TableSettings, all_examples, field_of, named_rows, quoted, text_of
 from bert_tf.tasks.classification.label_checks import EqualTexts, maybe_header, warn_of_header
 
 _CHANCE = 0.05  # that no first choice is right in any row; if it is less, labels are counted otherwise

@@ -11,15 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from absl import logging
 
-from bert_tf.data.tables import (
-    USUAL_TABLE,
-    TableSettings,
-    all_examples,
-    field_of,
-    named_rows,
-    quoted,
-    text_of,
-)
+from bert_tf.data.tables import USUAL_TABLE, TableSettings, all_examples, field_of, named_rows, quoted, text_of
 from bert_tf.tasks.classification.label_checks import maybe_header, warn_of_header
 
 # Columns that say whether, or how well, two texts belong together.
