@@ -136,7 +136,7 @@ MUTANTS = {
         ("min(k, len(self.vectors))", "k"),
         ("np.abs(own - first[: len(own)]).max(initial=0) > _ALIKE", "False"),
         ("[:1], True, self.prompt_name", "[:1], True"),
-        ('isinstance(header, dict) and header.get("texts") == len(texts)', "isinstance(header, dict)"),
+        ("not isinstance(header, dict) or not", "not"),
         ("vectors.size and (texts is None or len(texts) == len(vectors))", "vectors.size")],
     ("tasks/similarity/mining.py", "tasks/similarity/test_mining.py"): [
         ("farthest = min(row", "farthest = max(row"),

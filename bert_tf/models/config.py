@@ -18,7 +18,7 @@ from absl import logging
 
 from bert_tf.models.head_config import KEYS_IN_CONFIG
 from bert_tf.models.recipe import Recipe
-from bert_tf.system.checks import check_names, whole_number
+from bert_tf.system.checks import TITLES, check_names, whole_number
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import exists, is_folder, read_json
 
@@ -127,8 +127,8 @@ class BertConfig:
     attention: str = "bidirectional"
 
     # The family: its name in texts, in config.json, and the file of a configuration, which is named like all others.
-    title = "BERT"
     model_type = "bert"
+    title = TITLES[model_type]
     file_name = "bert_config.json"
     # Keys that are not written to a file at their defaults, since the original does not know them.
     unwritten = ("layer_norm_eps", "attention")
@@ -172,7 +172,7 @@ class BertConfig:
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        cls.file_name = f"{cls.model_type}_config.json"
+        cls.file_name, cls.title = f"{cls.model_type}_config.json", TITLES.get(cls.model_type, cls.title)
         BertConfig.classes[cls.model_type] = cls
 
     def __new__(cls, *args, **kwargs):

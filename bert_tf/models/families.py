@@ -15,6 +15,7 @@ from typing import ClassVar
 from bert_tf.models.config import BertConfig, arguments_of_size
 from bert_tf.models.recipe import Recipe
 from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
+from bert_tf.system.checks import check_model_type
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_choice import tokenizer_class
 from bert_tf.text.wordpiece import FullTokenizer
@@ -35,7 +36,6 @@ class DistilBertConfig(BertConfig):
     type_vocab_size: ClassVar[int] = 0
     attention: ClassVar[str] = "bidirectional"
 
-    title = "DistilBERT"
     model_type = "distilbert"
     unwritten = ()
     has_pooler = False
@@ -76,7 +76,6 @@ class RobertaConfig(BertConfig):
     pad_token_id: int = 1
     masked_lm_act: str | None = None
 
-    title = "RoBERTa"
     model_type = "roberta"
     unwritten = ("masked_lm_act",)
     has_pooler = False
@@ -138,7 +137,6 @@ class ElectraConfig(BertConfig):
     embedding_size: int = 128
     masked_lm_act: str | None = None
 
-    title = "ELECTRA"
     model_type = "electra"
     unwritten = ("masked_lm_act",)
     has_pooler = False
@@ -219,7 +217,6 @@ class AlbertConfig(BertConfig):
     num_hidden_groups: int = 1
     inner_group_num: int = 1
 
-    title = "ALBERT"
     model_type = "albert"
     unwritten = ("layer_norm_eps",)
     # In the configurations of the released models, but never used.
@@ -353,48 +350,15 @@ FAMILIES = (
     ALBERT,
 )
 
-# Families that there are elsewhere: model_type -> title; and what of ours takes their place.
-_MULTILINGUAL = (
-    "many languages: google-bert/bert-base-multilingual-cased, distilbert/distilbert-base-multilingual-cased"
-)
-_ENCODERS = "the same tasks in English: google/electra-base-discriminator, FacebookAI/roberta-base"
-_LONG = "long texts: any model here with --long_texts=windows"
-_SMALL = "small models: distilbert/distilbert-base-uncased, google/electra-small-discriminator"
-_GENERATORS = "texts that are understood, not written: google/electra-base-discriminator, FacebookAI/roberta-base"
-_ELSEWHERE = {
-    _MULTILINGUAL: {
-        "xlm-roberta": "XLM-R", "xlm-roberta-xl": "XLM-R XL", "xlm": "XLM", "camembert": "CamemBERT",
-        "flaubert": "FlauBERT", "rembert": "RemBERT", "mt5": "mT5", "mbart": "mBART",
-    },
-    _ENCODERS: {
-        "deberta": "DeBERTa", "deberta-v2": "DeBERTa v2", "modernbert": "ModernBERT", "xlnet": "XLNet",
-        "mpnet": "MPNet", "funnel": "Funnel Transformer", "convbert": "ConvBERT", "nomic_bert": "Nomic BERT",
-        "eurobert": "EuroBERT", "roformer": "RoFormer", "ernie": "ERNIE", "luke": "LUKE",
-    },
-    _LONG: {"longformer": "Longformer", "big_bird": "BigBird", "reformer": "Reformer"},
-    _SMALL: {"mobilebert": "MobileBERT", "squeezebert": "SqueezeBERT"},
-    _GENERATORS: {
-        "gpt2": "GPT-2", "gpt_neo": "GPT-Neo", "gpt_neox": "GPT-NeoX", "t5": "T5", "bart": "BART", "llama": "Llama",
-        "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma": "Gemma", "encoder-decoder": "pair of models",
-    },
-}  # fmt: skip
-
 
 def family_named(model_type: str, source: str = "config") -> Family:
     """The family with a `model_type` of config.json.
 
     Raises:
-      ValueError: there is none; names `source`, the family if it is known, and what there is in its place.
+      ValueError: there is none, see `check_model_type`.
     """
-    for family in FAMILIES:
-        if family.model_type == model_type:
-            return family
-    titles = {name: title for names in _ELSEWHERE.values() for name, title in names.items()}
-    title = titles.get(model_type) if isinstance(model_type, str) else None
-    instead = "".join(f" For {use}." for use, names in _ELSEWHERE.items() if title in names.values())
-    what = f"{model_type!r:.80}, {title}" if title else f"{model_type!r:.80}"
-    known = ", ".join(family.config_class.title for family in FAMILIES)
-    raise ValueError(f"{source}: model_type is {what}; the families of this project are {known}.{instead}")
+    check_model_type(model_type, source)
+    return next(family for family in FAMILIES if family.model_type == model_type)
 
 
 def config_of_dict(values: Mapping) -> BertConfig:

@@ -87,7 +87,7 @@ class TextIndex:
             raise ValueError("an index is saved beside its texts; this one has vectors alone: embedder.index(texts)")
         directory, content = folder_of(directory), io.BytesIO()
         np.save(content, self.vectors, allow_pickle=False)
-        lines = [{"prompt_name": self.prompt_name, "texts": len(self.texts)}, *self.texts]
+        lines = [{"prompt_name": self.prompt_name}, *self.texts]
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         tf.io.gfile.makedirs(directory)
         vectors_file, texts_file = (posixpath.join(directory, name) for name in _FILES)
@@ -108,9 +108,8 @@ class TextIndex:
         with named_by(f"{directory} is no index of texts, or damaged"):
             lines = enumerate(read_text_lines(texts_file), start=1)
             header, *texts = [parse_json(line, texts_file, number) for number, line in lines] or [None]
-            is_whole = isinstance(header, dict) and header.get("texts") == len(texts)
-            if not is_whole or not all(isinstance(text, str) for text in texts):
-                raise ValueError(f"{texts_file} has no JSON object in its first line, then so many strings")
+            if not isinstance(header, dict) or not all(isinstance(text, str) for text in texts):
+                raise ValueError(f"{texts_file} has no JSON object in its first line, then strings")
             with named_by(vectors_file):
                 vectors = np.lib.format.read_array(io.BytesIO(read_bytes(vectors_file)), allow_pickle=False)
             index = cls(texts, vectors, header.get("prompt_name"))

@@ -1,5 +1,5 @@
-"""Checks of paths that flags name and of TF_CONFIG, before TensorFlow is imported, and of arguments: a mistake fails
-at once.
+"""Checks of paths that flags name and of TF_CONFIG, before TensorFlow is imported, of arguments and of the families of
+models: a mistake fails at once.
 
 Only local paths are checked. Those of other file systems (gs://...) fail when they are opened.
 """
@@ -12,13 +12,14 @@ import json
 import math
 import numbers
 import os
+import posixpath
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 
 from bert_tf.system import storage
 from bert_tf.system.messages import named_by, some, unheard
 from bert_tf.system.storage import is_on_hub, is_remote
-from bert_tf.system.text_files import is_folder, list_files, size_of
+from bert_tf.system.text_files import is_folder, list_files, read_json_if_there, size_of
 
 
 def check_file(path: str | None, flag: str) -> None:
@@ -439,3 +440,53 @@ def list_of_names(names, name: str) -> list[str]:
     if not names or len(set(names)) < len(names):
         raise ValueError(f"{name}={names!r:.200} must be different names, at least one")
     return names
+
+
+# --- families of models -----------------------------------------------------------------------------------------------
+
+# The families of models: model_type in config.json -> title.
+TITLES = {"bert": "BERT", "distilbert": "DistilBERT", "roberta": "RoBERTa", "electra": "ELECTRA", "albert": "ALBERT"}
+# Families that there are elsewhere, by what of ours takes their place.
+_FAMILIES_ELSEWHERE = {
+    "many languages: google-bert/bert-base-multilingual-cased, distilbert/distilbert-base-multilingual-cased": {
+        "xlm-roberta": "XLM-R", "xlm-roberta-xl": "XLM-R XL", "xlm": "XLM", "camembert": "CamemBERT",
+        "flaubert": "FlauBERT", "rembert": "RemBERT", "mt5": "mT5", "mbart": "mBART",
+    },
+    "the same tasks in English: google/electra-base-discriminator, FacebookAI/roberta-base": {
+        "deberta": "DeBERTa", "deberta-v2": "DeBERTa v2", "modernbert": "ModernBERT", "xlnet": "XLNet",
+        "mpnet": "MPNet", "funnel": "Funnel Transformer", "convbert": "ConvBERT", "nomic_bert": "Nomic BERT",
+        "eurobert": "EuroBERT", "roformer": "RoFormer", "ernie": "ERNIE", "luke": "LUKE",
+    },
+    "long texts: any model here with --long_texts=windows": {
+        "longformer": "Longformer", "big_bird": "BigBird", "reformer": "Reformer",
+    },
+    "small models: distilbert/distilbert-base-uncased, google/electra-small-discriminator": {
+        "mobilebert": "MobileBERT", "squeezebert": "SqueezeBERT",
+    },
+    "texts that are understood, not written: google/electra-base-discriminator, FacebookAI/roberta-base": {
+        "gpt2": "GPT-2", "gpt_neo": "GPT-Neo", "gpt_neox": "GPT-NeoX", "t5": "T5", "bart": "BART", "llama": "Llama",
+        "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma": "Gemma", "encoder-decoder": "pair of models",
+    },
+}  # fmt: skip
+
+
+def check_model_type(model_type: str, source: str = "config") -> None:
+    """Refuses a `model_type` that is none of ours.
+
+    Raises:
+      ValueError: names `source`, the family if it is known, and what there is in its place.
+    """
+    if model_type in [*TITLES]:
+        return
+    what, instead = f"{model_type!r:.80}", ""
+    for use, titles in _FAMILIES_ELSEWHERE.items():
+        if model_type in [*titles]:
+            what, instead = f"{what}, {titles[model_type]}", f" For {use}."
+    known = ", ".join(TITLES.values())
+    raise ValueError(f"{source}: model_type is {what}; the families of this project are {known}.{instead}")
+
+
+def check_family(directory: str) -> None:
+    """Refuses a model's directory whose config.json, if it has one, is of another family; see `check_model_type`."""
+    config_file = posixpath.join(directory, "config.json")
+    check_model_type((read_json_if_there(config_file) or {}).get("model_type", "bert"), config_file)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 
 from bert_tf.system import hub, storage
-from bert_tf.system.checks import named
+from bert_tf.system.checks import check_family, named
 from bert_tf.system.storage import names_in, private_folder, remove_left_behind
 
 ADDRESS = "https://storage.googleapis.com"
@@ -114,11 +114,12 @@ def download(name: str, cache_dir: str | None = None) -> str:
       cache_dir/name, or the folder of the model's commit in the cache of huggingface.co.
 
     Raises:
-      ValueError: no such model (the message lists similar names), or cache_dir is not a local folder.
+      ValueError: no such model (the message lists similar names), one of another family, or cache_dir is not a local
+        folder.
       OSError: it could not be downloaded or written; the message has the address. cache_dir/name does not exist then.
     """
     if name not in MODELS and storage.is_name(str(name)):
-        return hub.local(name, cache_dir=cache_dir)
+        return hub.local(name, cache_dir=cache_dir, check=check_family)
     if name not in MODELS:
         form = posixpath.basename(str(name))
         if google_name := NAMES_ELSEWHERE.get(form):

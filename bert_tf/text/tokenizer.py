@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from bert_tf.system.checks import check_names, folder_of, list_of, named, path_of, true_or_false
+from bert_tf.system.checks import check_family, check_names, folder_of, list_of, named, path_of, true_or_false
 from bert_tf.system.storage import name_of, write_file
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.text import tokenizer_files
@@ -275,7 +275,7 @@ class Tokenizer(abc.ABC):
           FileNotFoundError: there is nothing at path.
           ValueError: they contradict the directory, it has no vocabulary, or see `from_file`.
         """
-        path = path_of(path, f"{cls.__name__}.from_pretrained")
+        path = path_of(path, f"{cls.__name__}.from_pretrained", check_family, with_weights=False)
         true_or_false(do_lower_case=do_lower_case, strip_accents=strip_accents)
         choice = importlib.import_module("bert_tf.text.tokenizer_choice")  # by its name, as it imports all classes
         if not tokenizer_files.is_there(path):
@@ -283,8 +283,7 @@ class Tokenizer(abc.ABC):
 
             raise FileNotFoundError(f"{path} does not exist.{hint(path)}")
         directory = tokenizer_files.directory_of(path)
-        vocab_file = choice.find_vocabulary(directory, cls)
-        if not vocab_file:
+        if not (vocab_file := choice.find_vocabulary(directory, cls)):
             raise ValueError(f"{name_of(directory)} has no {cls.vocab_name} and no {TOKENIZER}.")
         resolved = tokenizer_files.resolve_casing(do_lower_case, strip_accents, tokenizer_files.read_casing(directory))
         tokenizer = choice.tokenizer_of_file(vocab_file, resolved, cls)

@@ -1,5 +1,6 @@
 """Names of models on the hub, against one on the loopback interface: files, cache, errors."""
 
+import functools
 import os
 import pathlib
 import shutil
@@ -32,7 +33,7 @@ OTHERS = {"tf_model.h5", "pytorch_model.bin", "training_args.bin", "onnx/model.o
 def write(folder: pathlib.Path, names, content: bytes = b"{}") -> pathlib.Path:
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content + name.encode())
+        (folder / name).write_bytes(content + name.encode() * (name != "config.json"))
     return folder
 
 
@@ -72,7 +73,7 @@ def test_the_files_that_are_needed_come_once(server, tmp_path, caplog, monkeypat
     server.forget()
     assert hub.local(NAME) == folder and server.requests == [("GET", f"/api/models/{NAME}", None)]
     # A newer one is taken, and the other one by its revision.
-    server.put(NAME, write(tmp_path / "newer", {"config.json", "pytorch_model.bin"}, b"[]"), NEWER)
+    server.put(NAME, write(tmp_path / "newer", {"config.json", "pytorch_model.bin"}, b"{ }"), NEWER)
     server.forget()
     assert files_in(hub.local(NAME)) == {"config.json", "pytorch_model.bin"}
     assert hub.local(f"{NAME}@{COMMIT}") == folder and hub.local(f"{NAME}@main").endswith(NEWER)
@@ -127,37 +128,42 @@ def test_what_is_a_name(tmp_path, monkeypatch):
         assert not storage.is_name(path) and hub.local(path) == path and storage.name_of(path) == path, path
 
 
+WITHOUT_WEIGHTS, OTHER_FAMILIES = "owner/flax", ("xlm-roberta", "deberta-v2", "modernbert", "damaged")
+
+
 @pytest.mark.parametrize(("name", "kind", "message"), [
     ("nobody/none", FileNotFoundError, "no such directory, weight file or checkpoint, and no such model on http://"),
     ("owner/private", FileNotFoundError, "If it is private, set HF_TOKEN"),
     ("owner/gated", PermissionError, r"is gated: accept its terms at http://.*/owner/gated, and set HF_TOKEN"),
     (f"{NAME}@v9", FileNotFoundError, f"/{NAME} has no revision v9"),
-    ("owner/flax", ValueError, r"has no weights in a format that is read .*It has config.json, flax_model.msgpack"),
+    (WITHOUT_WEIGHTS, ValueError, r"has no weights in a format that is read .*It has config.json, flax_model.msgpack"),
+    ("owner/xlm-roberta", ValueError, r"config.json: model_type is 'xlm-roberta', XLM-R; .* For many languages: "),
+    ("owner/deberta-v2", ValueError, r"config.json: model_type is 'deberta-v2', DeBERTa v2; .* For the same tasks in"),
+    ("owner/modernbert", ValueError, r"config.json: model_type is 'modernbert', ModernBERT; .* For the same tasks in"),
+    ("owner/damaged", ValueError, "config.json"),
     ("https://huggingface.co/a/b/tree/main", ValueError, "a model on the hub is hf://OWNER/NAME"),
     ("http://example.com/model.zip", ValueError, "a model on the hub is .*; download others"),
     ("hf://bert", ValueError, r"a model on the hub is hf://OWNER/NAME\[@REVISION\]; "),
     ("a--b/c", ValueError, "Cannot have -- or .. in repo_id"),
 ])  # fmt: skip
-def test_what_the_hub_does_not_give(server, tmp_path, name, kind, message):
-    server.put("owner/flax", write(tmp_path / "flax", {"config.json", "flax_model.msgpack"}))
+def test_every_entrance_says_in_one_line_what_is_wrong(server, tmp_path, name, kind, message):
     for other in ("owner/private", "owner/gated"):
         server.put(other, tmp_path / "repository")
     server.private, server.gated = {"owner/private"}, {"owner/gated"}
-    with pytest.raises(kind, match=f"^--teacher={name}.*{message}") as error:
-        hub.local(name, "--teacher")
-    assert type(error.value) is kind and "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(("config", "message"), [
-    (b'{"model_type": "xlm-roberta"}', r"config.json: model_type is 'xlm-roberta', XLM-R; the families of"),
-    (b"{", r"config.json"),
-])  # fmt: skip
-def test_what_is_none_of_our_models_is_refused_by_its_configuration(server, tmp_path, config, message):
-    server.put("owner/other", write(tmp_path / "other", {"model.safetensors", "tokenizer.json"}))
-    (tmp_path / "other" / "config.json").write_bytes(config)
-    with pytest.raises(ValueError, match=f"^--teacher=owner/other: {message}"):
-        hub.local("owner/other", "--teacher", check=read_head)
-    assert {path.rpartition("/")[2] for _, path, _ in server.requests if "/resolve/" in path} == {"config.json"}
+    server.put(WITHOUT_WEIGHTS, write(tmp_path / "flax", {"config.json", "flax_model.msgpack"}))
+    for other in OTHER_FAMILIES:
+        config = f'{{"model_type": "{other}"' + "}" * (other != "damaged")
+        files = {"config.json", "model.safetensors", "tokenizer.json"}
+        server.put(f"owner/{other}", write(tmp_path / other, files, config.encode()))
+    of_flag = functools.partial(hub.local, flag="--teacher", check=read_head)
+    tokenizer = [bert_tf.FullTokenizer.from_pretrained] * (name != WITHOUT_WEIGHTS)  # which needs none
+    for entrance in (bert_tf.download, bert_tf.BertModel.from_pretrained, of_flag, *tokenizer):
+        with pytest.raises(kind, match=f"^{'--teacher=' * (entrance is of_flag)}{name}.*{message}") as error:
+            entrance(name)
+        assert type(error.value) is kind and "\n" not in str(error.value)
+    if name.removeprefix("owner/") in OTHER_FAMILIES:
+        fetched = {path.rpartition("/")[2] for _, path, _ in server.requests if "/resolve/" in path}
+        assert fetched == {"config.json"}
 
 
 def test_a_token_opens_what_is_private_or_gated(server, tmp_path, monkeypatch):

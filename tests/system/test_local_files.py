@@ -54,8 +54,12 @@ def test_links_and_others_folders_stay(place, monkeypatch):
     (place / "precious").mkdir()
     os.rename(path, place / "precious" / "kept")
     os.symlink(place / "precious", path)  # under the name of the killed process's folder
-    (place / f"{os.path.basename(path)}new").mkdir()  # its process is about to lock it
-    (place / "bert_tf_of_something_else").mkdir()
+    os.utime(path, (0, 0), follow_symlinks=False)
+    new, other = place / f"{os.path.basename(path)}new", place / "bert_tf_of_something_else"
+    new.mkdir()  # its process is about to lock it
+    other.mkdir()
+    os.utime(other, (0, 0))
+    monkeypatch.setattr(storage.time, "time", lambda: new.stat().st_mtime + 9)
     before = sorted(os.listdir(place))
     storage.remove_left_behind()
     assert sorted(os.listdir(place)) == before and (place / "precious" / "kept" / "file").exists()
