@@ -160,7 +160,7 @@ MUTANTS = {
         ("_SMALL = (\"*config.json\", \".gitattributes\")", "_SMALL = (\"*\",)"),
         ("if not os.path.exists(os.path.join(folder, file))]:", "]:"),
         ("name.count(\"/\") == file.count(\"/\") and", ""),
-        ("_REVISIONS.get(revision, revision)", "revision"),
+        ('.replace("~parquet", "refs/convert/parquet")', ""),
         ("@functools.cache\ndef _commit", "def _commit")],
     ("models/layers.py", "models/test_similarity.py"): [("ops.where(counted > 0, outputs, _LOWEST)", "outputs")],
     ("models/layers.py", "serving/test_embedder.py"): [

@@ -221,7 +221,6 @@ _ADDRESS = re.compile(
     f"(?:{HUB}|{PAGES})([^/@]+/[^/@]+)(?:(?:@|/(?:blob|raw|resolve)/)((?:refs/(?:convert|pr)/)?[^/@]+))?/(.+?)"
     r"(?:\?download=true)?"
 )
-_REVISIONS = {"~parquet": "refs/convert/parquet"}
 
 
 @functools.cache
@@ -242,9 +241,9 @@ def matching(pattern: str) -> dict[str, str]:
     if not (parts := _ADDRESS.fullmatch(pattern)):
         raise ValueError(f"{pattern}: an address on the hub is {HUB}OWNER/NAME/FILE, or {HUB}OWNER/NAME@REVISION/FILE.")
     name, revision, file = parts.groups()
-    revision = _REVISIONS.get(revision, revision)
+    revision = revision and revision.replace("~parquet", "refs/convert/parquet").replace("%2F", "/")
     with _told(pattern, "dataset", name, revision):
-        asked = _asked("dataset", name, revision and revision.replace("%2F", "/"))
+        asked = _asked("dataset", name, revision)
         sizes = _sizes(asked)
         if not (found := _matches(file, [*sizes])):
             known = [one for one in sizes if not one.startswith(".")]

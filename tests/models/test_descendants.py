@@ -199,9 +199,7 @@ def test_a_configuration_of_another_family(directory, tmp_path, family):
 
 
 ELSEWHERE = {
-    "xlm-roberta": "'xlm-roberta', XLM-R; the families of this project are .*For many languages: google-bert/bert-",
     "camembert": "'camembert', CamemBERT; .* For many languages",
-    "deberta-v2": "'deberta-v2', DeBERTa v2; .* For the same tasks in English: google/electra-base-discriminator, ",
     "longformer": "'longformer', Longformer; .* For long texts: any model here with --long_texts=windows",
     "gpt2": "'gpt2', GPT-2; .* For texts that are understood, not written",
     "mine": r"'mine'; the families of this project are BERT, DistilBERT, RoBERTa, ELECTRA, ALBERT\.$",
@@ -210,7 +208,7 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize("model_type", ELSEWHERE)
 def test_models_that_are_not_supported(tmp_path, model_type):
-    """XLM-R has RoBERTa's names of variables, Longformer and others have BERT's."""
+    """CamemBERT has RoBERTa's names of variables, Longformer and others have BERT's."""
     tensors = {"roberta.embeddings.word_embeddings.weight": np.zeros((3, 4), np.float32)}
     safetensors.numpy.save_file(tensors, str(tmp_path / "model.safetensors"), {"format": "pt"})
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "vocab_size": 3}))
