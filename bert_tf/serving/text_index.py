@@ -45,7 +45,9 @@ class TextIndex:
         fits = vectors.ndim == 2 and vectors.size and (texts is None or len(texts) == len(vectors))
         if not fits or not np.isfinite(vectors).all():
             shape = f"[{'n' if texts is None else len(texts)}, H]"
-            raise ValueError(f"an index needs the vectors of texts, finite numbers {shape}, not {list(vectors.shape)}")
+            raise ValueError(
+                f"an index needs at least one text and finite vectors {shape}, not vectors {list(vectors.shape)}"
+            )
         self.texts, self.vectors, self.prompt_name = texts, np.asarray(normalized(vectors)), prompt_name
         self._embedder = None  # the last one that was found to be of this model
         self._neighbors = NearestNeighbors(metric="cosine", algorithm="brute").fit(self.vectors)

@@ -78,9 +78,9 @@ def test_an_index_is_saved_beside_its_texts(embedder, tmp_path):
         other.search("a", again)
     with pytest.raises(ValueError, match="^the index was made by another model than "):
         embedder.search("a", np.ones((2, 7), np.float32))
-    with pytest.raises(ValueError, match="an index needs the vectors of texts"):
+    with pytest.raises(ValueError, match="an index needs at least one text"):
         embedder.search("a", [])
-    with pytest.raises(ValueError, match=r"finite numbers \[1, H\], not \[2, 32\]"):
+    with pytest.raises(ValueError, match=r"finite vectors \[1, H\], not vectors \[2, 32\]"):
         TextIndex(["a"], np.ones((2, 32)))
     with pytest.raises(ValueError, match="this one has vectors alone"):
         TextIndex(None, np.ones((2, 32))).save(str(tmp_path / "index"))
@@ -102,9 +102,9 @@ def saved(vectors, **options) -> bytes:
         ("vectors.npy", lambda old: old[:-40], "vectors.npy: "),
         ("vectors.npy", lambda old: b"", "vectors.npy: "),
         ("vectors.npy", lambda old: saved(np.array([open]), allow_pickle=True), "vectors.npy: Object arrays cannot be"),
-        ("vectors.npy", lambda old: saved(np.full((5, 32), np.nan, np.float32)), r"finite numbers \[5, H\]"),
-        ("vectors.npy", lambda old: saved(np.ones((4, 32))), r"finite numbers \[5, H\], not \[4, 32\]"),
-        ("texts.jsonl", lambda old: old + b'"one more"\n', r"finite numbers \[6, H\], not \[5, 32\]"),
+        ("vectors.npy", lambda old: saved(np.full((5, 32), np.nan, np.float32)), r"finite vectors \[5, H\]"),
+        ("vectors.npy", lambda old: saved(np.ones((4, 32))), r"finite vectors \[5, H\], not vectors \[4, 32\]"),
+        ("texts.jsonl", lambda old: old + b'"one more"\n', r"finite vectors \[6, H\], not vectors \[5, 32\]"),
         ("texts.jsonl", lambda old: b"", "texts.jsonl has no JSON object"),
         ("texts.jsonl", lambda old: old[:-4], "texts.jsonl, line 6, column 1: not JSON"),
         ("texts.jsonl", lambda old: old.replace(b'"Hello"', b"3"), "texts.jsonl has no JSON object"),

@@ -245,6 +245,8 @@ WRONG_FLAGS = [
     ("run_classifier", "--warmup_steps=9", "there is no flag --warmup_steps; here it is --warmup_proportion (a sh"),
     ("run_ner", "--output_dir=", "--output_dir is empty: did the command that should have printed its value fail?"),
     ("run_ner", "--output_dir=x --outputdir=y", "there is no flag --outputdir; did you mean --output_dir?"),
+    ("run_classifier", "--do_regression=1", "there is no flag --do_regression; here it is --regression."),
+    ("run_classifier", "--logging_dir=x", "there is no flag --logging_dir; TensorBoard's files are in --output_dir."),
     ("run_ner", "--output_dir=x --epochs=3", "there is no flag --epochs; here it is --num_train_epochs."),
     ("run_ner", "--fp16 --output_dir=x", "there is no flag --fp16; here it is --dtype=bfloat16 (flo"),
     ("run_ner", "--cache_dir=x", "there is no flag --cache_dir; set HF_HOME in the environment."),
