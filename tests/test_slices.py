@@ -36,7 +36,7 @@ def test_recorded_files_are_there():
 
 def test_pytest_collects_each_test_in_one_slice():
     def collected(*flags):
-        command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "--collect-only", "-q", "tests/demo", *flags]
+        command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "--collect-only", "-q", "tests/weights", *flags]
         result = warm.run(command, cwd=ROOT, capture_output=True, text=True)
         return re.findall(r"^tests/\S+::.*$", result.stdout, re.MULTILINE)
 

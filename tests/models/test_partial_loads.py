@@ -174,7 +174,7 @@ def test_a_head_that_was_saved_untrained_stays_untrained(tmp_path, format):
     (lambda path: bert_tf.load_weights(task_models.BertModel.from_pretrained(path), 5), "load_weights takes the path"),
     (lambda path: bert_tf.Predictor(""), "Predictor is given an empty path"),
     (lambda path: bert_tf.Predictor("~/none"), r"~/none: Python does not replace ~: write os.path.expanduser\('"),
-    (lambda path: bert_tf.Predictor("https://a.b/c"), "path=https://a.b/c is in the web: download it first"),
+    (lambda path: bert_tf.Predictor("https://a.b/c"), "https://a.b/c: a model on the hub is hf://OWNER/NAME"),
     (lambda path: bert_tf.load_lora(None, None), "load_lora takes the path of a model, not None"),
     (lambda path: bert_tf.read_tokenizer(path).encode_batch("ab c"), r"not a single string; for one write encode"),
     (lambda path: bert_tf.WordpieceTokenizer("vocab.txt"), "vocab must be that of a FullTokenizer, or load_vocab"),

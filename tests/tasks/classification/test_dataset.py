@@ -67,7 +67,7 @@ def test_a_batch_is_as_wide_as_its_longest_text_needs(english):
     widths = [
         batch["input_ids"].shape[1] for batch in as_dataset(texts, tokenizer=english, batch_size=1, max_length=80)
     ]
-    assert widths == [8, 48, 80]
+    assert widths == [8, 44, 80]
 
 
 def test_shuffling_is_of_seed_and_epoch(english):
