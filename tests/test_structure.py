@@ -260,7 +260,7 @@ def test_only_main_reads_flags():
 AT_MOST = {
     "lines of bert_tf/ and the scripts": 50_842,
     "of these code": 32_719,
-    "lines of tests/": 44_779,
+    "lines of tests/": 44_778,
     "modules that a fine-tuning run loads": 65,
     "modules that Predictor loads": 45,
     "lines of a file": 500,

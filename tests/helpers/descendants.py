@@ -4,9 +4,9 @@ import inspect
 import pathlib
 
 import keras
-import numpy as np
 
 from bert_tf.models.families import family_named
+from helpers.outputs import enlarge
 from helpers.paths import GOLDEN
 
 # family -> where its vocabulary is, and the largest id + 1
@@ -39,12 +39,7 @@ def save_model(
         max_position_embeddings=max_length + 2 * config_class.padding_has_a_position, **further,
     )  # fmt: skip
     keras.utils.set_random_seed(seed)
-    model = model_class(config, **arguments)
-    model.build()
-    generator = np.random.default_rng(seed)
-    for variable in model.trainable_variables:
-        noise = generator.normal(size=variable.shape) * (0.3 if len(variable.shape) > 1 else 0.02)
-        variable.assign(noise + (1 if variable.name == "gamma" else 0))
+    model = enlarge(model_class(config, **arguments), seed)
     casing = {"do_lower_case": True} if family_named(name).has_word_pieces else {}
     model.save_pretrained(str(folder), vocab_file=str(vocab_file), format=format, **casing)
     return str(folder)

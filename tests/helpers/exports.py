@@ -8,6 +8,7 @@ import tensorflow as tf
 from bert_tf.models.config import BertConfig
 from bert_tf.serving import export
 from helpers.op_by_op import op_by_op
+from helpers.outputs import enlarge
 from helpers.paths import ROOT
 
 VOCAB = str(ROOT / "tests" / "golden" / "vocab.txt")
@@ -27,12 +28,7 @@ CONFIG = {
 def save(folder, model_class, config=None, **arguments) -> str:
     """Saves a model with random weights, large enough for its outputs to differ."""
     model = model_class(BertConfig.from_dict({**CONFIG, **(config or {})}, allow_unknown=True), **arguments)
-    model.build()
-    generator = np.random.default_rng(7)
-    for variable in model.trainable_variables:
-        noise = generator.normal(size=variable.shape) * (0.3 if len(variable.shape) > 1 else 0.02)
-        variable.assign(noise + (1 if variable.name == "gamma" else 0))
-    model.save_pretrained(str(folder), vocab_file=VOCAB, do_lower_case=True)
+    enlarge(model).save_pretrained(str(folder), vocab_file=VOCAB, do_lower_case=True)
     return str(folder)
 
 

@@ -5,6 +5,17 @@ import numpy as np
 TOLERANCE = 2e-5  # of outputs in float32, at tokens that are not padding
 
 
+def enlarge(model, seed=7):
+    """Gives a model random weights, large enough for its outputs to differ between rows; returns it."""
+    if not model.built:
+        model.build()
+    generator = np.random.default_rng(seed)
+    for variable in model.trainable_variables:
+        noise = generator.normal(size=variable.shape) * (0.3 if len(variable.shape) > 1 else 0.02)
+        variable.assign(noise + (1 if variable.name == "gamma" else 0))
+    return model
+
+
 def assert_close(actual, expected, mask=slice(None)):
     """Outputs [B, S, ...] or [B, ...] are equal where mask [B, S] or [B] is True; by default everywhere."""
     np.testing.assert_allclose(np.asarray(actual)[mask], expected[mask], atol=TOLERANCE, rtol=0)

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 from helpers.every_model import CONFIG, MODELS, inputs
+from helpers.outputs import enlarge
 
 from bert_tf.models.baselines import BertFeatureTagger
 from bert_tf.models.task_models import BertModel
@@ -24,8 +25,7 @@ KINDS = {
 def made(name) -> tuple:
     """A model, and its inputs with a mask and segments that matter."""
     create, features = KINDS[name]
-    model = create()
-    batch = dict(features)
+    model, batch = enlarge(create()), dict(features)
     batch["input_mask"], batch["segment_ids"] = batch["input_mask"].copy(), batch["segment_ids"].copy()
     batch["input_mask"][..., 4:], batch["segment_ids"][..., 2:] = 0, 1
     return model, batch

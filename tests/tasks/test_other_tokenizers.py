@@ -8,6 +8,7 @@ import pytest
 from absl import logging
 from helpers.mains import run_main
 from helpers.other_tokenizers import texts_of, write_encoder, write_questions
+from helpers.outputs import enlarge
 from helpers.pretraining_records_read import read_records
 from helpers.script_cases import arguments_of
 from helpers.slow import slow
@@ -41,11 +42,7 @@ def saved(model_class, encoder, path, **arguments) -> str:
     keras.utils.set_random_seed(0)
     with pytest.warns(PartialLoadWarning):
         model = model_class.from_pretrained(encoder, **arguments)
-    encoders = {id(variable) for variable in model.bert.weights}
-    for variable in model.weights:  # the head's, as if it were trained
-        if id(variable) not in encoders and variable.path.startswith(model.name):
-            variable.assign(variable + 0.01)
-    model.save_pretrained(str(path), vocab_file=f"{encoder}/vocab.txt")
+    enlarge(model).save_pretrained(str(path), vocab_file=f"{encoder}/vocab.txt")
     return str(path)
 
 

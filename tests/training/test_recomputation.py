@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.dropped import in_training
+from helpers.outputs import enlarge
 from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import assert_same, build, make_batches, mirrored, one_device, run, trainer_of
@@ -45,11 +46,7 @@ def test_steps_are_the_same(nested_sums, replicas, parts, use_xla, dtype):
 
 def products(config, recompute: bool) -> tuple[int, list]:
     """The number of matrix products in the graph of a classifier's gradients, and the gradients of one batch."""
-    model = BertForSequenceClassification(config, 2)
-    model.build()
-    values = [tf.ones_like(variable) * 0.01 for variable in model.trainable_variables]
-    for variable, value in zip(model.trainable_variables, values, strict=True):
-        variable.assign(value * tf.random.stateless_uniform(value.shape, [1, 2], 0.5, 1.5))
+    model = enlarge(BertForSequenceClassification(config, 2))
     ids = np.random.default_rng(0).integers(5, config.vocab_size, (4, 16)).astype("int32")
 
     @tf.function(autograph=False)

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.outputs import enlarge
 from helpers.slow import slow
 from helpers.tiny import ONE_LAYER
 
@@ -178,8 +179,7 @@ def test_predictions_lose_no_example_and_keep_their_order(replicas):
         devices = [f"CPU:{number}" for number in range(replicas)]
         strategy = tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
     with strategy.scope():
-        model = BertForSequenceClassification(BertConfig.from_dict(ONE_LAYER), num_labels=3)
-        model.build()
+        model = enlarge(BertForSequenceClassification(BertConfig.from_dict(ONE_LAYER), num_labels=3))
     expected = np.stack([np.asarray(model(encoded.batch([row], int(encoded.lengths[row]))))[0] for row in range(21)])
     predict = train_step.make_predict_function(model, strategy)
     for static_padding in (False, True):
