@@ -23,7 +23,7 @@ from bert_tf.conversion import convert
 from bert_tf.models.directory import check_model, read_head, read_model_files, vocabulary_in
 from bert_tf.models.open_weights import FORMATS, find_weights, is_light
 from bert_tf.system import checks, script
-from bert_tf.system.declare import REQUIRED, define_flags, gone, setting, settings_of
+from bert_tf.system.declare import REQUIRED, define_flags, setting, settings_of
 
 FLAGS = flags.FLAGS
 
@@ -58,7 +58,6 @@ class ConversionSettings:
         "Which model of an ELECTRA checkpoint that has both. If unset, the discriminator, or the only one there.",
         choices=("discriminator", "generator"),
     )
-    verify: bool | None = gone("what is written is always read back, every bit compared")
     report_file: str | None = setting(None, "Also write the report to this file.", check=checks.check_output_file)
     bert_config_file: str | None = setting(
         None,

@@ -143,11 +143,15 @@ def __getattr__(name: str):
     if name in _SUBMODULES:
         return importlib.import_module(f"bert_tf.{_SUBMODULES[name]}")
     if name not in _PUBLIC:
-        if here := _instead_of(name):
+        from bert_tf.system import removed
+
+        here = _instead_of(name)
+        instead = f"use {here}, see docs/from-transformers.md" if here else removed.NAMES.get(name)
+        if instead:
             # Of an AttributeError, `from bert_tf import ...` would not show the message.
             is_import = sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap"
             kind = ImportError if is_import else AttributeError
-            raise kind(f"bert_tf has no {name}: use {here}, see docs/from-transformers.md")
+            raise kind(f"bert_tf has no {name}: {instead}")
         near = importlib.import_module("difflib").get_close_matches(name, _PUBLIC, 1, 0.8)
         meant = f"; did you mean {near[0]}?" if near else ""
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}{meant}")

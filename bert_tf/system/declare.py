@@ -48,7 +48,6 @@ class Declared:
       unset: it is None where it is not given, since what holds then depends on more, as the help says ("If unset,
         ..."). The default holds where nothing else is known.
       shown: whether the default is also the flag's; else the flag has none, and the help says what holds.
-      is_gone: the flag is only there to be refused; see `gone`.
       model_check: it is the path of a model, or several, or names on the hub, which local folders replace; this is the
         `check` of `hub.local`.
       model_file: of a file that a model has, too, so that its name may stand for it: folder -> path of the file.
@@ -65,7 +64,6 @@ class Declared:
     check: Callable[[typing.Any, str], object] | None = None
     unset: bool = False
     shown: bool = True
-    is_gone: bool = False
     model_check: Callable[[str], object] | None = None
     model_file: Callable[[str], str] | None = None
 
@@ -115,15 +113,6 @@ def _paths_in(value: str | list[str] | None) -> list[str]:
 def setting(default, help: str, **declared):
     """The field of a setting; see `Declared`."""
     return Declared(default=default, help=help, **declared).field()
-
-
-def gone(instead: str):
-    """The field of a setting that is gone: whoever gives it is told what holds instead."""
-
-    def refuse(value, flag: str) -> None:
-        raise ValueError(f"{flag}={value}: the flag is gone: {instead}.")
-
-    return setting(None, f"Gone, and refused: {instead}.", check=refuse, is_gone=True)
 
 
 def like(kind: type, name: str, **changes):
@@ -281,8 +270,8 @@ def required_flags(values: Flags) -> list[str]:
 
 
 def declared_flags(values: Flags) -> list[str]:
-    """The names of the flags that `define_flags` made, without those that are gone."""
-    return [name for name in values if (made := _declared(values, name)) and not made.is_gone]
+    """The names of the flags that `define_flags` made."""
+    return [name for name in values if _declared(values, name)]
 
 
 def _declared(values: Flags, name: str) -> Declared | None:

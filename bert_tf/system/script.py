@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from absl import app, flags, logging
 
-from bert_tf.system import compiled_programs, cores
+from bert_tf.system import compiled_programs, cores, removed
 from bert_tf.system.declare import declared_flags, help_text, required_flags
 from bert_tf.system.messages import visible, without_lines
 from bert_tf.system.storage import check_text
@@ -44,80 +44,8 @@ _IS_NO_CHOICE = re.compile(r"flag (--\w+=(.*)): value should be one of <(.*)>")
 _IS_NEEDED = re.compile(r"Flag (--\w+) must have a value other than None")
 # They may be empty, as commands pass on variables that are set on Google's cloud only.
 _OF_THE_CLOUD = ("tpu_name", "tpu_zone", "gcp_project", "master")
-
-_OF_A_MODEL = ("init_checkpoint", "model_dir", "from")
-# What other tools call a flag, and what it is called here: the first of these that a script has, with what to know; or
-# after a colon what to do instead, in the scripts that have the flag before it.
-_ELSEWHERE = {
-    "batch_size": ("train_batch_size", "predict_batch_size"), "bf16": ("dtype=bfloat16",),
-    "bs": ("train_batch_size", "batch_size"), "config_name": ("bert_config_file",),
-    "data_path": ("train_file", "input_file"), "dev_path": ("dev_file",), "device": ("distribution_strategy",),
-    "dropout": ("classifier_dropout",), "early_stopping": ("early_stopping_patience",), "epochs": ("num_train_epochs",),
-    "eval_file": ("dev_file",), "eval_steps": ("eval_every_steps",), "evaluation_steps": ("eval_every_steps",),
-    "gpus": ("num_gpus",), "gradient_checkpointing": ("recompute",),
-    "init_checkpoint": ("model_dir", "from"), "label_column": ("label",),
-    "label_column_name": ("label",),
-    "learning_rate_warmup": ("warmup_proportion (a share of the steps)",), "logging_steps": ("log_every_steps",),
-    "lora_r": ("lora_rank",), "lr": ("learning_rate",), "max_grad_norm": ("clip_norm",), "max_len": ("max_seq_length",),
-    "max_length": ("max_seq_length",), "max_steps": ("num_train_steps", "num_train_epochs (may be a fraction)"),
-    "mlm_probability": ("masked_lm_prob", "mask_rate"), "model": ("init_checkpoint", "model_dir", "from"),
-    "model_dir": ("init_checkpoint",), "model_name": ("init_checkpoint", "model_dir", "from"),
-    "model_name_or_path": ("init_checkpoint", "model_dir", "from"), "model_path": ("init_checkpoint", "model_dir"),
-    "n_epochs": ("num_train_epochs",), "num_epochs": ("num_train_epochs",), "num_labels": ("labels",),
-    "num_warmup_steps": ("warmup_proportion (a share of the steps)",), "out_dir": ("output_dir",),
-    "output": ("output_dir", "output_file", "export_dir", "to"), "output_dir": ("export_dir", "output_file", "to"),
-    "output_path": ("output_dir", "output_file"),
-    "patience": ("early_stopping_patience (a number of evaluations)",),
-    "per_device_eval_batch_size": ("eval_batch_size (over all devices)", "predict_batch_size (over all devices)"),
-    "per_device_train_batch_size": ("train_batch_size (over all devices)",), "precision": ("dtype",),
-    "random_seed": ("seed",), "save_steps": ("save_checkpoints_steps",), "save_total_limit": ("keep_checkpoint_max",),
-    "seed": ("random_seed",), "seeds": ("num_seeds (how many)",), "test_file": ("predict_file",),
-    "test_path": ("test_file", "predict_file"), "text": ("text_a", "input=text=..."), "text_column": ("text_a",),
-    "text_column_name": ("text_a", "word_column"), "tokenizer_name": ("vocab_file",), "train_path": ("train_file",),
-    "url": ("server",), "use_gpu": ("distribution_strategy",), "valid_file": ("dev_file", "eval_input_file"),
-    "validation_file": ("dev_file", "eval_input_file"), "warmup_ratio": ("warmup_proportion",),
-    "warmup_steps": ("num_warmup_steps (a number of steps)", "warmup_proportion (a share of the steps)"),
-    "weight_decay": ("weight_decay_rate",),
-    "load_best_model_at_end": ("use_best_model",), "save_strategy": ("save_checkpoints_steps (a number of steps)",),
-    **dict.fromkeys(("fp16", "half"), ("dtype=bfloat16 (float16 on older GPUs)",)),
-    **dict.fromkeys(("eval_strategy", "evaluation_strategy"), ("eval_every_steps (a number of steps)",)),
-    "resume_from_checkpoint": ("save_checkpoints_steps: give the same command again, which resumes.",),
-    "model_revision": tuple(f"{flag}=OWNER/NAME@REVISION" for flag in _OF_A_MODEL),
-    "cache_dir": tuple(f"{flag}: set HF_HOME in the environment." for flag in _OF_A_MODEL),
-    **dict.fromkeys(
-        ("hub_token", "token", "use_auth_token"),
-        tuple(f"{flag}: set HF_TOKEN in the environment." for flag in _OF_A_MODEL),
-    ),
-    **dict.fromkeys(("dataset_name", "dataset_config_name"), ("train_file=hf://datasets/OWNER/NAME/FILE",)),
-    "do_regression": ("regression",), "pad_to_max_length": ("static_padding",),
-    "text_column_names": ("text_a (and text_b)",), "problem_type": ("regression", "multi_label"),
-    "no_cuda": ("distribution_strategy: set CUDA_VISIBLE_DEVICES= in the environment.",),
-    "group_by_length": ("static_padding: not here; batches are of similar length by default.",),
-    "label_smoothing_factor": ("train_file: not here; losses have no label smoothing.",),
-    **dict.fromkeys(("hub_model_id", "push_to_hub"), ("output_dir: not here; nothing is uploaded.",)),
-    "run_name": ("output_dir",), "logging_dir": ("output_dir: TensorBoard's files are in --output_dir.",),
-    **dict.fromkeys(
-        ("metric_for_best_model", "metric_name"),
-        ("use_best_model: not here; the task decides which metric makes a model the best.",),
-    ),
-    "lr_scheduler_type": ("learning_rate: not here; after the warm-up the rate falls linearly.",),
-    "report_to": ("save_checkpoints_steps: not here; TensorBoard's files and train_log.jsonl are in --output_dir.",),
-    "max_train_samples": ("train_file: not here; give --train_file the first lines: head -n.",),
-    "max_eval_samples": ("dev_file: not here; give --dev_file the first lines: head -n.",),
-    **dict.fromkeys(
-        ("validation_split", "validation_split_percentage"), ("dev_file: not here; give --dev_file a file.",)
-    ),
-}  # fmt: skip
-# Likewise, values of flags with choices.
-_VALUES_ELSEWHERE = {
-    "average": "mean", "avg": "mean", "bf16": "bfloat16", "bilu": "bilou", "bio": "iob2", "bioul": "bilou",
-    "bpe": "byte_bpe", "fp16": "float16", "fp32": "float32", "half": "float16", "hf": "huggingface", "iob": "iob1",
-    "iobes": "bioes", "multi_worker": "multi_worker_mirrored", "pytorch": "huggingface",
-    "unigram": "sentencepiece",
-}  # fmt: skip
 # In the environment of a script that must not outlive the process that started it: that holds the other end of stdin.
 ENDS_WITH_STDIN = "BERT_TF_ENDS_WITH_STDIN"
-_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # that word processors and web pages make of two hyphens
 
 
 def run(main) -> None:
@@ -160,7 +88,6 @@ def run(main) -> None:
     logging.get_absl_logger().addFilter(_speak_flags)
     try:
         check_text(sys.argv[1:])
-        _check_dashes(sys.argv[1:])
     except ValueError as error:
         sys.exit(f"{os.path.basename(sys.argv[0])}: error: {error}")
     with _reader_may_leave():
@@ -174,18 +101,6 @@ def _end_with_stdin() -> None:
     os._exit(1)
 
 
-def _check_dashes(arguments: list[str]) -> None:
-    """Refuses a flag that begins with a long dash, which would be read as a loose word.
-
-    Raises:
-      ValueError: says what to write.
-    """
-    for argument in arguments:
-        found = re.match(rf"-?[{_DASHES}]+-?(\w+)", argument)
-        if found and (found[1] in flags.FLAGS or found[1].removeprefix("no") in flags.FLAGS or found[1] in _ELSEWHERE):
-            raise ValueError(f"{argument} begins with a long dash, as text that was pasted may: write --{found[1]}.")
-
-
 def _loose(word: str, arguments: list[str]) -> str:
     """What to say of a word that is no flag, nor the value of one: usually that of a switch, which must be joined."""
     for before, found in itertools.pairwise(arguments):
@@ -196,13 +111,12 @@ def _loose(word: str, arguments: list[str]) -> str:
 
 
 def _unknown(name: str) -> str:
-    """What to say of a flag that the script doesn't have: what it is called here, or what is spelled nearly so."""
+    """What to say of a flag that the script doesn't have: what to do instead, or what is spelled nearly so."""
     asked = name.replace("-", "_")
     if asked in flags.FLAGS:
         return f"there is no flag --{name}; here it is --{asked}."
-    for here in _ELSEWHERE.get(asked, ()):
-        if re.match(r"\w+", here)[0] in flags.FLAGS:
-            return f"there is no flag --{name}; {here.partition(': ')[2] or f'here it is --{here}.'}"
+    if instead := removed.FLAGS.get(asked.removeprefix("no")):
+        return f"--{name} has been removed: {instead}."
     known = declared_flags(flags.FLAGS)
     near = difflib.get_close_matches(asked, [*known, *(f"no{one}" for one in known if flags.FLAGS[one].boolean)], 1)
     return f"there is no flag --{name}; " + (f"did you mean --{near[0]}?" if near else "--help lists all flags.")
@@ -218,8 +132,7 @@ def _illegal(line: str) -> str:
         return f"{found[1]} must be a {'whole ' if 'int' in found[2] else ''}number."
     if found := _IS_NO_CHOICE.fullmatch(line):
         choices, asked = found[3].split("|"), found[2].lower()
-        here = _VALUES_ELSEWHERE.get(asked)
-        near = [here] if here in choices else difflib.get_close_matches(asked, choices, 1)
+        near = difflib.get_close_matches(asked, choices, 1)
         return f"{found[1]} must be one of {', '.join(choices)}" + (f"; did you mean {near[0]}?" if near else ".")
     return line
 
