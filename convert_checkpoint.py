@@ -123,7 +123,6 @@ def main(_):
         raise ValueError(f"--to={settings.to} is --from: give another directory.")
     arguments = vars(settings).copy()
     source, target, report_file = (arguments.pop(name) for name in ("from_", "to", "report_file"))
-    del arguments["verify"]
     prepare = functools.partial(convert.prepare, source, target, **arguments)
     conversion = prepare() if is_light(source) else None
     # On SIGTERM, temporary files are still removed.
