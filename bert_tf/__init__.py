@@ -27,14 +27,6 @@ _PUBLIC = {
     "BertForSimilarity": ("models.similarity", "Vectors of texts, trained so that those of like texts are near"),
     "BertForMaskedLM": ("models.task_models", "The words hidden by [MASK]"),
     "ElectraDiscriminator": ("models.electra", "Which words of a text a generator replaced"),
-    "ElectraForQuestionAnswering": (
-        "models.question_heads",
-        "Answers with the head that ELECTRA's authors trained",
-    ),
-    "AlbertForQuestionAnswering": (
-        "models.question_heads",
-        "Answers with the head that ALBERT's authors trained on SQuAD 2.0",
-    ),
     "BertForNextSentencePrediction": ("models.task_models", "Whether a text follows another"),
     "BertForPreTraining": ("models.task_models", "Both pre-training objectives"),
     "BertPretrainingModel": ("models.task_models", "Another name for BertForPreTraining"),

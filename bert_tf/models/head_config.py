@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from absl import logging
 
+from bert_tf.system import removed
 from bert_tf.system.checks import list_of_names, whole_number
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import read_json
@@ -67,7 +68,6 @@ class HeadConfig:
       window_pooling: of a text classifier: how the windows of a long text are combined (one of WINDOW_POOLINGS).
       window_stride, max_windows: tokens from the start of a window to that of the next, and how many a text has at
         most; None: not known. They say how such a model is used, not what it is.
-      starts, ends: of a `question_heads.JointSpanModel`: the best starts, and the best ends of each.
       untrained: variables whose values are random: the model was saved before it was trained.
 
     Raises:
@@ -85,8 +85,6 @@ class HeadConfig:
     window_pooling: str | None = None
     window_stride: int | None = None
     max_windows: int | None = None
-    starts: int | None = None
-    ends: int | None = None
     untrained: tuple[str, ...] = ()
 
     def __post_init__(self):
@@ -124,6 +122,8 @@ class HeadConfig:
           ValueError: not a JSON object in UTF-8, an unknown key, or a value of the wrong type; names file and key.
         """
         values = read_json(path)
+        if advice := removed.HEADS.get(values.get("architecture")):
+            raise ValueError(f"{path} is of a {values['architecture']}: {advice}.")
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := sorted(values.keys() - set(known)):
             raise ValueError(f"{path}: unknown key {', '.join(unknown)}. Known: {', '.join(known)}.")

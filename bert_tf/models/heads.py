@@ -67,13 +67,11 @@ class Pretrained:
       head_config: the head, which `save_pretrained` writes beside the encoder's configuration.
       reads_pooler: whether an output depends on the encoder's pooler.
       part: of models that are trained together, the one that it is (see `families.Family.parts`); None: any of them.
-      other_head: a variable of weights for the same task that are for another class, and what to say of them.
     """
 
     head_config = NO_HEAD
     reads_pooler: bool = True
     part: str | None = None
-    other_head: tuple[str, str] | None = None
     exported_inputs: Mapping[str, int] = MappingProxyType({"input_ids": 2, "input_mask": 2, "segment_ids": 2})
 
     @staticmethod

@@ -20,7 +20,6 @@ from bert_tf.models.huggingface_layouts import FIXED_NAMES, LAYOUTS, Layout
 from bert_tf.models.variable_names import (
     HEAD_NAMES,
     HIDDEN_LAYER,
-    JOINT_HEAD,
     REPLACED_TOKEN_HEAD,
     all_names,
     pooler,
@@ -338,11 +337,6 @@ def names_there(weights: Weights, config: BertConfig, head: HeadConfig) -> dict[
     """
     layout = dataclasses.replace(LAYOUTS[config.model_type], inner_group_num=config.inner_group_num)
     scope = layout.scope + "."
-    if JOINT_HEAD in weights:
-        raise ValueError(
-            f"format=huggingface: {weights.path} has the joint head for questions of the original {layout.title}, "
-            "which transformers doesn't have. Use bert_tf or tf1."
-        )
     regular = (scope.replace(".", "/"), "cls/predictions/transform/", "discriminator_predictions/")
     names = [name for name in weights.shapes if is_model_variable(name)]
     names = [name for name in names if name.startswith(regular) or name in FIXED_NAMES or name in HIDDEN_LAYER]

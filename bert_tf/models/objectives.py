@@ -50,9 +50,6 @@ class Objective(Protocol):
 # Features that weight the rows of a batch; see above.
 _ROW_WEIGHTS = ("example_weights", "is_real_example")
 
-# Logits below this are of positions where no answer can begin or end: heads lower these by 1,000 or more.
-_EXCLUDED = -500.0
-
 # The minimum of a sum of weights used as a divisor: a batch without any gives 0, not 0/0.
 _TINY = 1e-5
 # Added to the number of predictions, so that a batch without any has loss 0, not 0/0 (original: 1e-5).
@@ -347,10 +344,7 @@ class SpanObjective(ClassificationObjective):
     @classmethod
     def soft_losses(cls, outputs, targets, temperature):
         def divergence(name):
-            # Positions that the student excludes are excluded of the teacher's, too: it may be of another kind of head.
-            excluded = outputs[name] < _EXCLUDED
-            possible = ops.where(excluded, ops.cast(outputs[name], "float32"), ops.cast(targets[name], "float32"))
-            return softened_divergence(outputs[name], ops.stop_gradient(possible), temperature)
+            return softened_divergence(outputs[name], targets[name], temperature)
 
         return (divergence("start_logits") + divergence("end_logits")) / 2.0
 

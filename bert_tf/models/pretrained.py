@@ -106,8 +106,6 @@ def from_pretrained(
     if model_class.part in family_of_variables(weights.shapes).parts:
         weights = open_weights.choose_part(weights, model_class.part)
     weights, files = with_files(weights)
-    if model_class.other_head and model_class.other_head[0] in weights:
-        raise ValueError(f"{path} has {model_class.other_head[1]}; {model_class.__name__} has another head.")
     config = config or _checked_config(files)
     taken = inspect.signature(model_class.__init__).parameters
     if labels is not None:

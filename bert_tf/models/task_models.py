@@ -28,7 +28,6 @@ from bert_tf.models.heads import (
 )
 from bert_tf.models.inputs import ENCODER_INPUTS, ROW_INPUTS, flat_rows, select
 from bert_tf.models.layers import WindowPooling
-from bert_tf.models.variable_names import JOINT_HEAD
 
 _PACKAGE = "bert_tf"
 
@@ -363,8 +362,6 @@ class BertForQuestionAnswering(TaskModel):
       lstm_on_top: a BiLSTM of width H reads the encoder's outputs, and the head reads its outputs (paper, section 5.1:
         "+ BiLSTM").
     """
-
-    other_head = (JOINT_HEAD, "a joint head: use ElectraForQuestionAnswering or AlbertForQuestionAnswering")
 
     def __init__(
         self, config, seed: int | None = None, name="question_answering", *, lstm_on_top: bool = False, **kwargs

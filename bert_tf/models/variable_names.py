@@ -24,9 +24,6 @@ from bert_tf.weights.tensor_files import Weights, base_name, is_model_variable, 
 # families have before the former.
 HIDDEN_LAYER = ("pre_classifier/kernel", "pre_classifier/bias")
 HEAD_NAMES = ("output_weights", "output_bias", "cls/squad/output_weights", "cls/squad/output_bias", *HIDDEN_LAYER)
-# The heads for questions: BERT's, and that of a `question_heads.JointSpanModel`.
-INDEPENDENT_HEAD, JOINT_HEAD = "cls/squad/output_weights", "cls/squad_start/kernel"
-WITH_JOINT_HEAD = ("electra", "albert")  # the families whose authors had the latter
 REPLACED_TOKEN_HEAD = "discriminator_predictions/dense/kernel"
 # What LoRA trains beside a kernel, see lora.py.
 ADAPTER_A, ADAPTER_B, ADAPTER_ALPHA = "lora_a", "lora_b", "lora_alpha"
@@ -221,23 +218,6 @@ _MASKED_LM = {
     "cls/predictions/transform/": _GENERATOR_HEAD,
     "cls/predictions/output_bias": _GENERATOR_HEAD + "output_bias",
 }
-# The layers of `question_answering.ElectraForQuestionAnswering`: here -> there.
-_ELECTRA_ANSWER = {
-    "cls/squad_start": "dense",
-    "cls/squad_end_hidden": "qa_hidden",
-    "cls/squad_end": "dense_1",
-    "cls/squad_answerable_hidden": "dense_2",
-    "cls/squad_answerable": "dense_3",
-}
-# The layers of `question_answering.AlbertForQuestionAnswering`: here -> there.
-_ALBERT_ANSWER = {
-    "cls/squad_start/": "start_logits/dense/",
-    "cls/squad_end_hidden/": "end_logits/dense_0/",
-    "cls/squad_end_LayerNorm/": "end_logits/LayerNorm/",
-    "cls/squad_end/": "end_logits/dense_1/",
-    "cls/squad_answerable_hidden/": "answer_class/dense_0/",
-    "cls/squad_answerable/": "answer_class/dense_1/",
-}
 # Parts of ALBERT's names: here -> there. Each part of a name is replaced once, by the first of these that begins it.
 _ALBERT_PARTS = {
     "albert/embeddings_project/": "bert/encoder/embedding_hidden_mapping_in/",
@@ -248,7 +228,6 @@ _ALBERT_PARTS = {
     "/intermediate/dense/": "/ffn_1/intermediate/dense/",
     "/output/dense/": "/ffn_1/intermediate/output/dense/",
     "/output/LayerNorm/": "/LayerNorm_1/",
-    **_ALBERT_ANSWER,
 }
 _ALBERT_PART = re.compile("|".join(map(re.escape, _ALBERT_PARTS)))
 _ALBERT_BLOCK = re.compile(r"bert/encoder/transformer/group_(\d+)/inner_group_(\d+)/")
@@ -285,7 +264,6 @@ def _albert_name(name: str, inner_group_num: int) -> str:
 def _open_albert(weights: Weights) -> Weights:
     number = 1 + max(int(match[2]) for match in map(_ALBERT_BLOCK.match, weights) if match)
     names = all_names(BertConfig.classes["albert"], lambda name: _albert_name(name, number) in weights)
-    names += [layer + leaf for layer in _ALBERT_ANSWER for leaf in ("kernel", "bias", "gamma", "beta")]
     here = {_albert_name(name, number): name for name in names}
     bases = {name: base_name(name) for name in weights}
     found = {
@@ -333,11 +311,9 @@ def weights_of_both(weights: Weights) -> Weights:
 def _in_discriminator(name: str, names: set[str]) -> str | None:
     """The name here of a variable there; None if it is not the discriminator's."""
     if name.startswith(_TASK):
-        layer, last = name.split("/")[2:]
+        last = name.rpartition("/")[2]
         heads = {tuple(other.split("/")[1:3]) for other in names if other.startswith(_TASK)}
         layers = {layer for _, layer in heads} if len({task for task, _ in heads}) == 1 else set()
-        if layers == set(_ELECTRA_ANSWER.values()):
-            return f"{next(here for here, there in _ELECTRA_ANSWER.items() if there == layer)}/{last}"
         return {"kernel": "output_weights", "bias": "output_bias"}[last] if layers == {"dense"} else None
     return None if name.startswith((_GENERATOR, "generator_", "cloze_")) else name
 
@@ -391,9 +367,6 @@ def _electra_names(names: Iterable[str]) -> dict[str, str]:
         for here, replacement in _MASKED_LM.items():
             if name.startswith(here):
                 return replacement + name.removeprefix(here)
-        layer, _, last = name.rpartition("/")
-        if layer in _ELECTRA_ANSWER:
-            return f"{_TASK}squad/{_ELECTRA_ANSWER[layer]}/{last}"
         own = generator and name.startswith(_ELECTRA) and not name.startswith(_ELECTRA + "embeddings/")
         return _GENERATOR + name.removeprefix(_ELECTRA) if own else name
 

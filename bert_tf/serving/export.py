@@ -21,7 +21,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import directory as model_directory
-from bert_tf.models import question_heads, task_models
+from bert_tf.models import task_models
 from bert_tf.models.initialize import check_trained
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.sentence_settings import read_settings
@@ -191,7 +191,7 @@ def create_served_model(
         length = sentences.length_for(model.config) if max_seq_length is None else max_seq_length
         return graph_models.ServedEncoder(model, tokenizer, table.choose_max_seq_length(files, length), sentences)
     if task == "squad":
-        model = question_heads.from_pretrained(model_dir, **options)
+        model = task_models.BertForQuestionAnswering.from_pretrained(model_dir, **options)
         given = {"max_seq_length": max_seq_length} if max_seq_length else {}
         return ServedQuestionAnswering(model, tokenizer, settings_of(model_dir, model.config, **given))
     length = table.choose_max_seq_length(files, max_seq_length)

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from bert_tf.models.question_heads import JointSpanModel
 from bert_tf.serving.graph_inputs import CPU, Windows, cut, equally_many, in_batches, most_context, parts_of
 from bert_tf.serving.graph_models import ServedModel, signature, strings
 from bert_tf.tasks.squad.answers import PredictionSettings
@@ -28,7 +27,7 @@ class Found(NamedTuple):
 
     Attributes:
       outputs: the model's, by name, [W, ...]; start_logits and end_logits are float32 [W, S], -inf beyond a window's
-        end. A joint head (`question_heads.JointSpanModel`) has others.
+        end.
       questions: int32 [W], whose windows they are. inside: bool [W, S], whether a token belongs to the context.
       most_context: bool [W, S], whether no other window has more text around it.
       starts, ends: int32 [W, S], the characters of the context that a token covers, exclusive.
@@ -40,11 +39,6 @@ class Found(NamedTuple):
     most_context: tf.Tensor
     starts: tf.Tensor
     ends: tf.Tensor
-
-    @property
-    def is_joint(self) -> bool:
-        """Whether "no answer" has a score of its own, and is not among the candidates."""
-        return "answerable_logit" in self.outputs
 
 
 class _Answers(NamedTuple):
@@ -67,9 +61,9 @@ class _Answers(NamedTuple):
 
 
 class ServedQuestionAnswering(ServedModel):
-    """A model of `question_heads`: `serving_default` takes `question` and `context` [B] and returns `answer`.
+    """A model for questions: `serving_default` takes `question` and `context` [B] and returns `answer`.
 
-    `serve_ids` and `serve_examples` return `start_logits` and `end_logits` [B, S], or a `JointSpanModel`'s outputs.
+    `serve_ids` and `serve_examples` return `start_logits` and `end_logits` [B, S].
     Answers are always found by character offsets, whatever the settings say. The only op from outside TensorFlow is
     tensorflow-text's FastWordpieceTokenizeWithOffsets.
 
@@ -94,17 +88,9 @@ class ServedQuestionAnswering(ServedModel):
         # The outputs that answers are chosen by, of each window.
         width = self.max_seq_length
         self._needed = [tf.TensorSpec([width], tf.float32, name) for name in ("start_logits", "end_logits")]
-        if isinstance(model, JointSpanModel):
-            self._needed = [tf.TensorSpec([], tf.float32, "answerable_logit")]
-            for part, shape in {"start": [model.starts], "end": [model.starts, model.ends]}.items():
-                self._needed.append(tf.TensorSpec(shape, tf.float32, f"{part}_top_log_probs"))
-                self._needed.append(tf.TensorSpec(shape, tf.int32, f"{part}_top_index"))
 
     def outputs(self, features):
-        return {
-            name: value if value.dtype.is_integer else tf.cast(value, tf.float32)
-            for name, value in self.run(features).items()
-        }
+        return {name: tf.cast(value, tf.float32) for name, value in self.run(features).items()}
 
     def signatures(self):
         return {
@@ -119,14 +105,13 @@ class ServedQuestionAnswering(ServedModel):
         """Answers questions about contexts, string [B] each, in UTF-8; invalid bytes are left out.
 
         Characters are code points of the context, from 0, invalid bytes not counted. With version_2_with_negative, N is
-        n_best_size + 1, to make room for "no answer", unless the model has a joint head; otherwise it is n_best_size.
+        n_best_size + 1, to make room for "no answer"; otherwise it is n_best_size.
 
         Returns:
           `answer` [B] string, "" for none; `start`, `end` [B] int32, its first character and the one after the last,
-          -1 for none; `score` [B] float32, its probability among the n-best (0 if it is not among them); of "" with a
-          joint head, the probability that there is no answer, which the scores of answers leave out.
-          `null_score` [B] float32: score of "no answer", minus that of the best answer unless the model has a joint
-          head; 1000000 if there is no possible answer; 0 without version_2_with_negative.
+          -1 for none; `score` [B] float32, its probability among the n-best (0 if it is not among them).
+          `null_score` [B] float32: score of "no answer" minus that of the best answer; 1000000 if there is no possible
+          answer; 0 without version_2_with_negative.
           `nbest_answers`, `nbest_scores`, `nbest_starts`, `nbest_ends` [B, N], best first, padded with "", 0, -1, -1;
           "no answer" among them is "" with a score.
 
@@ -208,7 +193,7 @@ def _choose(found: Found, codes: tf.RaggedTensor, settings: PredictionSettings) 
     count = codes.nrows(out_type=tf.int32)
     windows = tf.math.bincount(found.questions, minlength=count, maxlength=count)  # [B]
     null = tf.where(windows > 0, _null(found, count), tf.zeros([], tf.float64))
-    lists_null = settings.version_2_with_negative and not found.is_joint
+    lists_null = settings.version_2_with_negative
     questions, spans = _candidates(found, codes, settings)
     # "No answer", which can be listed or is all that there is, is behind the spans: on a tie it comes after them.
     of_spans = tf.math.bincount(questions, minlength=count, maxlength=count)
@@ -241,13 +226,7 @@ def _choose(found: Found, codes: tf.RaggedTensor, settings: PredictionSettings) 
 
 def _null(found: Found, count: tf.Tensor) -> tf.Tensor:
     """The lowest score of "no answer" among the windows of each question, float64 [B]; arbitrary without windows."""
-    outputs = found.outputs
-    parts = (
-        [outputs["answerable_logit"]]
-        if found.is_joint
-        else [outputs[name][:, 0] for name in ("start_logits", "end_logits")]
-    )
-    scores = tf.add_n([tf.cast(part, tf.float64) for part in parts])
+    scores = tf.add_n([tf.cast(found.outputs[name][:, 0], tf.float64) for name in ("start_logits", "end_logits")])
     return tf.math.unsorted_segment_min(scores, found.questions, count)
 
 
@@ -256,15 +235,10 @@ def _null(found: Found, count: tf.Tensor) -> tf.Tensor:
 
 def _ranked(outputs: dict[str, tf.Tensor], n_best_size: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The spans of each window by rank of the start, then of the end [W, M]: first and last token, int32, and score."""
-    if "answerable_logit" in outputs:
-        firsts, start_scores = outputs["start_top_index"][:, :, None], outputs["start_top_log_probs"][:, :, None]
-        lasts, end_scores = outputs["end_top_index"], outputs["end_top_log_probs"]
-    else:
-        k = min(n_best_size, outputs["start_logits"].shape[1])
-        starts, ends = (tf.math.top_k(outputs[name], k) for name in ("start_logits", "end_logits"))  # [W, K]
-        firsts, start_scores = starts.indices[:, :, None], starts.values[:, :, None]
-        lasts, end_scores = ends.indices[:, None, :], ends.values[:, None, :]
-    scores = tf.cast(start_scores, tf.float64) + tf.cast(end_scores, tf.float64)  # [W, K, N]
+    k = min(n_best_size, outputs["start_logits"].shape[1])
+    starts, ends = (tf.math.top_k(outputs[name], k) for name in ("start_logits", "end_logits"))  # [W, K]
+    firsts, lasts = starts.indices[:, :, None], ends.indices[:, None, :]
+    scores = tf.cast(starts.values, tf.float64)[:, :, None] + tf.cast(ends.values, tf.float64)[:, None, :]  # [W, K, K]
     flat = [-1, scores.shape[1] * scores.shape[2]]
     firsts, lasts = (tf.broadcast_to(tokens, tf.shape(scores)) for tokens in (firsts, lasts))
     return tf.reshape(firsts, flat), tf.reshape(lasts, flat), tf.reshape(scores, flat)
@@ -276,9 +250,7 @@ def _candidates(found: Found, codes: tf.RaggedTensor, settings: PredictionSettin
     lengths = lasts - firsts  # [W, M]
     fits = tf.logical_and(lengths >= 0, lengths < settings.max_answer_length)
     for allowed, tokens in ((found.most_context, firsts), (found.inside, lasts)):
-        width = allowed.shape[1]  # a beam may be wider than a window
-        fits = tf.logical_and(fits, tf.gather(allowed, tf.minimum(tokens, width - 1), batch_dims=1))
-        fits = tf.logical_and(fits, tokens < width)
+        fits = tf.logical_and(fits, tf.gather(allowed, tokens, batch_dims=1))
     chosen = tf.where(fits)  # [V, 2]
     firsts, lasts, scores = (tf.gather_nd(values, chosen) for values in (firsts, lasts, scores))
     return _answers(found, codes, tf.cast(chosen[:, 0], tf.int32), firsts, lasts, scores)
@@ -345,23 +317,18 @@ def _best_or_none(
     exists = tf.reduce_any(is_answer, 1)
     first = tf.argmax(tf.cast(is_answer, tf.int32), 1, tf.int32)
     best = _Answers(*(tf.gather(values, first, batch_dims=1) for values in nbest))
-    has_best, odds = exists, null
-    if not found.is_joint:
-        has_best = windows > 0
-        best = tf.cond(
-            tf.reduce_any(tf.logical_and(has_best, tf.logical_not(exists))),
-            lambda: _best_of_all(found, codes, settings.max_answer_length, exists, best),
-            lambda: best,
-        )
-        odds = null - best.scores
-    odds = tf.where(has_best, odds, NO_NULL_SCORE)
+    has_windows = windows > 0
+    best = tf.cond(
+        tf.reduce_any(tf.logical_and(has_windows, tf.logical_not(exists))),
+        lambda: _best_of_all(found, codes, settings.max_answer_length, exists, best),
+        lambda: best,
+    )
+    odds = tf.where(has_windows, null - best.scores, NO_NULL_SCORE)
     none = tf.logical_or(odds > settings.null_score_diff_threshold, best.starts < 0)
-    # The first "no answer" in the list. With a joint head there need be none, but it has a probability of its own.
+    # The first "no answer" in the list, where it always is; an answer may be outside of it.
     is_none = tf.logical_and(tf.math.is_finite(nbest.scores), tf.logical_not(is_answer))
     place = tf.where(none, tf.argmax(tf.cast(is_none, tf.int32), 1, tf.int32), first)
-    unlisted = tf.where(none, tf.cast(tf.sigmoid(odds), tf.float32), 0.0)
-    is_listed = tf.where(none, tf.reduce_any(is_none, 1), exists)
-    score = tf.where(is_listed, tf.gather(probabilities, place, batch_dims=1), unlisted)
+    score = tf.where(tf.logical_or(none, exists), tf.gather(probabilities, place, batch_dims=1), 0.0)
     starts, ends = (tf.where(none, -1, part) for part in (best.starts, best.ends))
     best = best._replace(starts=starts, ends=ends, texts=tf.where(none, "", best.texts))
     return best, score, tf.cast(odds, tf.float32)

@@ -1,8 +1,8 @@
 """Question answering, for notebooks: a fine-tuned model that takes strings; loaded once, it batches its inputs."""
 
 from bert_tf.models import directory as model_directory
-from bert_tf.models import question_heads
 from bert_tf.models.directory import read_head
+from bert_tf.models.task_models import BertForQuestionAnswering
 from bert_tf.serving.predictor import Answerer
 from bert_tf.system.checks import list_of, path_of
 from bert_tf.tasks.squad.answers import Prediction, predict_answers
@@ -49,15 +49,13 @@ class QuestionAnswerer(Answerer):
             self.windows, self.predictions = chosen.windows, chosen.predictions
 
     def load_model(self, path):
-        return question_heads.from_pretrained(path, trained=True)
+        return BertForQuestionAnswering.from_pretrained(path, trained=True)
 
     def predict(self, questions: list[tuple[str, str]]) -> list[dict]:
         """For each (question, context): answer, score, start, end, nbest.
 
         `score` is the probability of the answer among the candidates `nbest`, which are dicts of text, score, start and
         end. start and end are characters of the context; if there is no answer, they are None and the answer is "".
-        With a joint head "no answer" is no candidate: the score of "" is the probability that there is no answer, which
-        the scores of answers leave out.
         """
         questions = list_of(questions, "questions", "pairs (question, context)", "answerer(question, context)")
         for number, pair in enumerate(questions):
@@ -101,13 +99,7 @@ def _describe(prediction: Prediction) -> dict:
         for answer in answers
     ]
     nbest = entries[: len(prediction.nbest)]
-    # With a joint head "no answer" is no candidate, but has a score of its own.
-    score = 0.0
-    if prediction.null_odds is not None:
-        from scipy.special import expit
-
-        score = float(expit(prediction.null_odds))
-    nothing = {"text": "", "score": score, "start": None, "end": None}
+    nothing = {"text": "", "score": 0.0, "start": None, "end": None}
     chosen = next((entry for entry in entries if entry["text"] == prediction.text), nothing)
     return {"answer": chosen["text"], **{key: chosen[key] for key in ("score", "start", "end")}, "nbest": nbest}
 

@@ -27,8 +27,7 @@ class TaskEntry:
       script: trains the model.
       architecture: its class, which its head_config.json names; None for an encoder alone.
       output_layer: variable without which a checkpoint can't do the task; None for an encoder alone.
-      other_layer: the same variable of models with another head: on a frozen BERT, or the joint one for questions
-        (`models.question_heads`); None if there are none.
+      other_layer: the same variable of models with another head, on a frozen BERT; None if there are none.
       answerer: class or function of `bert_tf` that answers with a trained model; None if there is none.
       answers: the line of Python that does so, with {path} for the model's directory.
       settings_file: the file beside the weights of a trained model, besides configuration and vocabulary, if any.
@@ -85,7 +84,7 @@ _ENTRIES = (
         "run_squad.py",
         "BertForQuestionAnswering",
         "cls/squad/output_weights",
-        "cls/squad_start/kernel",
+        None,
         "QuestionAnswerer",
         'QuestionAnswerer("{path}")("Who met Ada?", "Her teacher met Ada Brown.")',
         "question_answering.json",

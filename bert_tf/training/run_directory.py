@@ -239,7 +239,7 @@ _WITHOUT_EFFECT = {
     "test_file", "predict_file", "test_has_tags", "eval_batch_size", "predict_batch_size", "max_eval_steps",
     "eval_every_steps", "log_every_steps", "save_checkpoints_steps", "keep_checkpoint_max", "iterations_per_loop",
     "use_best_model", "write_tf_records", "verbose_logging", "feature_cache_dir", "n_best_size", "max_answer_length",
-    "question_head", "beam_size", "metric", "teacher", "ensemble", "generator_config_file",
+    "metric", "teacher", "ensemble", "generator_config_file",
     "distribution_strategy", "num_gpus", "num_virtual_cpus", "use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master",
     "num_tpu_cores", "stop_at_step", "allow_unknown_config_keys", "glue_submission", "resume_from_older", "recompute",
     "id_column", "copy_columns", "predictions_csv", "encoding", "use_xla", "gpu_memory_growth",

@@ -7,7 +7,6 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.distillation import DistillationObjective, LanguageDistillation, TaughtLanguageModel, TaughtModel
 from bert_tf.models.electra import ElectraDiscriminator, ElectraPretrainer
 from bert_tf.models.families import AlbertConfig, ElectraConfig
-from bert_tf.models.question_heads import ElectraForQuestionAnswering
 from bert_tf.models.similarity import BertForSimilarity
 from bert_tf.models.task_models import (
     BertForMaskedLM,
@@ -41,7 +40,6 @@ def zeros(*shape, dtype="int32"):
 PREDICTED = {"masked_lm_positions": zeros(2), "masked_lm_ids": zeros(2), "masked_lm_weights": zeros(2) + 1.0}
 GENERATED = {**PREDICTED, "original_ids": inputs()["input_ids"], "sampling_seeds": zeros(2)}
 SPANS = {"start_positions": zeros(), "end_positions": zeros()}
-JOINT = {**SPANS, "is_impossible": zeros()}
 REAL = zeros(dtype="float32")
 
 
@@ -63,7 +61,6 @@ MODELS = {
     "tagger": (lambda: BertForTokenClassification(CONFIG, 5), inputs(label_ids=zeros(LENGTH))),
     "choice": (lambda: BertForMultipleChoice(CONFIG), inputs(3, label_ids=zeros())),
     "questions": (lambda: BertForQuestionAnswering(CONFIG), inputs(**SPANS)),
-    "joint": (lambda: ElectraForQuestionAnswering(ELECTRA), inputs(**JOINT)),
     "next": (lambda: BertForNextSentencePrediction(CONFIG), inputs(next_sentence_labels=zeros(1))),
     "masked": (lambda: BertForMaskedLM(CONFIG), inputs(**PREDICTED)),
     "pretraining": (lambda: BertForPreTraining(CONFIG), inputs(**PREDICTED, next_sentence_labels=zeros())),

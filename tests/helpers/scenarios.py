@@ -5,7 +5,7 @@ Each scenario is a function that writes what a script reads into a folder, and r
 
 import pathlib
 
-from bert_tf import BertForMaskedLM, BertForSequenceClassification, BertModel
+from bert_tf import BertForMaskedLM, BertForSequenceClassification
 from bert_tf.models.families import config_of_dict
 from bert_tf.pretraining.create import create_pretraining_data
 from helpers.descendants import save_model
@@ -15,7 +15,6 @@ from helpers.small_data import PIECES, WORLDS, texts_of
 from helpers.tiny import write_encoder
 
 TWO_REPLICAS = {"distribution_strategy": "mirrored", "num_virtual_cpus": 2}
-LOST = {"lstm_on_top": None}  # a head of run_squad.py that other heads exclude
 
 
 def fine_tuning_flags(script: str, folder: pathlib.Path, **changes) -> dict:
@@ -127,8 +126,6 @@ FINE_TUNING = {
     "classifier of windows": _fine_tuning("run_classifier", **_WINDOWS),
     "classifier with a teacher": _fine_tuning("run_classifier", _TEACHER, init_checkpoint=None, student_layers="1"),
     "classifier on a frozen BERT": _fine_tuning("run_classifier", features="last", hidden_size=30),
-    "joint answers of ELECTRA": _fine_tuning("run_squad", ("init_checkpoint", "electra", BertModel), **LOST),
-    "joint answers of ALBERT": _fine_tuning("run_squad", ("init_checkpoint", "albert", BertModel), **LOST),
 }
 PRETRAINING = {
     "pretraining": _pretraining(),

@@ -9,7 +9,6 @@ import json
 import re
 import shutil
 
-import keras
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -21,7 +20,6 @@ from bert_tf.conversion import convert
 from bert_tf.models import directory as model_directory
 from bert_tf.models import open_weights, pretrained, task_models
 from bert_tf.models.families import ALBERT, AlbertConfig, family_of
-from bert_tf.models.question_heads import AlbertForQuestionAnswering
 from bert_tf.weights import bundle
 
 pytestmark = pytest.mark.numbers
@@ -74,38 +72,6 @@ def test_heads_are_the_originals(golden):
     spans = task_models.BertForQuestionAnswering.from_pretrained(str(folder / "squad_v1.ckpt"))(batch)
     for name in ("start_logits", "end_logits"):
         assert_close(spans[name], expected[f"squad_v1_{name}"])
-
-
-def test_the_authors_head_for_questions(golden, tmp_path):
-    folder = golden / "albert" / "config1"
-    inputs, expected = load(folder, "head_inputs"), load(folder, "head_outputs")
-    model = AlbertForQuestionAnswering.from_pretrained(
-        str(folder / "squad_v2.ckpt"), starts=4, ends=3, dropout_rate=0.0
-    )
-    batch = {key: inputs[key] for key in (*ENCODER_INPUTS, "p_mask")}
-    predicted = model(batch)
-    for name in ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index"):
-        there = expected[f"squad_v2_predict_{name}"]  # with the ends of all starts in one axis
-        assert_close(np.asarray(predicted[name]).reshape(there.shape), there)
-    assert_close(predicted["answerable_logit"], expected["squad_v2_predict_cls_logits"])
-    batch |= {key: inputs[key] for key in ("start_positions", "end_positions", "is_impossible")}
-    outputs = model(batch, training=True)
-    for name in ("start", "end"):
-        there = expected[f"squad_v2_training_{name}_log_probs"]
-        assert_close(keras.ops.log_softmax(outputs[f"{name}_logits"]), there, there > -1e20)
-    sums = model.objective.sums(outputs, batch)
-    loss = expected["squad_v2_training_total_loss_by_formula"]  # huge: a label is at a token that can't be in an answer
-    np.testing.assert_allclose(model.objective.loss(sums, sums), loss, rtol=1e-6)
-    with pytest.raises(ValueError, match="AlbertForQuestionAnswering needs segment_ids: 1 for the context"):
-        model(batch["input_ids"])
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert_close(loaded(batch)["end_logits"], np.asarray(outputs["end_logits"]))
-    model.save_pretrained(str(tmp_path / "tf1"), format="tf1")
-    old, new = (
-        bundle.CheckpointReader(str(path)) for path in (folder / "squad_v2.ckpt", tmp_path / "tf1" / "bert_model.ckpt")
-    )
-    assert new.get_variable_to_shape_map() == old.get_variable_to_shape_map()
 
 
 @pytest.fixture(params=["config2", *slow("config1", "config3")])

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.dropped import in_training
-from helpers.every_model import CONFIG, ELECTRA, inputs
+from helpers.every_model import CONFIG, inputs
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
-from bert_tf.models.families import ElectraConfig, RobertaConfig
+from bert_tf.models.families import RobertaConfig
 from bert_tf.models.huggingface import read_config
-from bert_tf.models.question_heads import ElectraForQuestionAnswering
 from bert_tf.models.task_models import BertForMaskedLM, BertModel
 
 SIZES = {
@@ -58,23 +57,6 @@ def test_positions_of_roberta_begin_behind_the_padding():
         RobertaConfig(**SIZES, pad_token_id=40)
     with pytest.raises(ValueError, match="max_position_embeddings=6 leaves no position"):
         RobertaConfig(**SIZES, max_position_embeddings=6, pad_token_id=5)
-
-
-def test_the_joint_head_of_electra_has_exact_gelu():
-    """Original: finetune/qa/qa_tasks.py gives it modeling.gelu, whatever hidden_act is."""
-    models = [
-        ElectraForQuestionAnswering(ElectraConfig.from_dict({**ELECTRA.to_dict(), "hidden_act": act}), seed=1)
-        for act in ("gelu_erf", "relu")
-    ]
-    for model in models:
-        model.build()
-    for one, other in zip(*(model.weights for model in models), strict=True):
-        other.assign(one)
-    x = tf.constant(np.random.default_rng(0).normal(size=(2, 6, 16)).astype("float32"))
-    scores = [model.end_scores(x[:, None], x[:, :2, None], False) for model in models]
-    np.testing.assert_array_equal(*scores)
-    answers = [model.answerable_score(x[:, 0], x[:, 1], False) for model in models]
-    np.testing.assert_array_equal(*answers)
 
 
 def test_an_epsilon_that_a_format_does_not_hold_is_told(tmp_path, caplog):

@@ -102,7 +102,7 @@ def test_metrics_that_take_logits_or_numbers():
         number.compile("sgd", metrics=["AUC"])
 
 
-@pytest.mark.parametrize("name", ["questions", "joint", "pretraining", "electra"])
+@pytest.mark.parametrize("name", ["questions", "pretraining", "electra"])
 def test_metrics_of_several_outputs(name):
     model, features = MODELS[name]
     for metrics in (["accuracy"], "accuracy", keras.metrics.SparseCategoricalAccuracy()):

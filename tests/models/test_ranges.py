@@ -25,7 +25,6 @@ OF_LABELS = [
     ("labels", "label_ids", 2, "2*must be 0 or 1"),
     ("tagger", "label_ids", -2, "-2*from 0 to*4"),
     ("questions", "start_positions", LENGTH, "6*a place in the row, from 0 to*5"),
-    ("joint", "is_impossible", 2, "2*0 or 1"),
     ("masked", "masked_lm_ids", VOCAB, "40*a token of the vocabulary, from 0 to*39"),
     ("masked", "masked_lm_weights", -1, "-1*0 or more"),
     ("pretraining", "masked_lm_ids", -1, "-1*from 0 to*39"),

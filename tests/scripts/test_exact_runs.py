@@ -14,7 +14,7 @@ from helpers.slow import exhaustive, slow
 KILLED = (*FINE_TUNING, *PRETRAINING, "classifier without optimizer state", "classifier with seeds",
           "classifier with a search", "shards", "conversion")  # fmt: skip
 # Like others of their kind; adapters and frozen layers in parts of a batch also in training/test_lora_steps.py.
-ALIKE = {"joint answers of ALBERT", "pretraining of ALBERT", "pretraining of RoBERTa", "pretraining left to right"}
+ALIKE = {"pretraining of ALBERT", "pretraining of RoBERTa", "pretraining left to right"}
 CUT_ALIKE = {*ALIKE, "classifier with LoRA", "classifier on a frozen BERT"}
 
 

@@ -148,7 +148,6 @@ def fine_tuning_steps(folder) -> dict:
             "run_classifier",
             {**single, "model": "cnn", "init_checkpoint": None, "vocab_file": folder / "encoder" / "vocab.txt"},
         ),
-        "joint head": ("run_squad", {**squad, "version_2_with_negative": True, "init_checkpoint": folder / "electra"}),
     }
     steps = {}
     for name, (script, flags) in kinds.items():
@@ -185,7 +184,7 @@ NAMES = [
         "masked", "unmasked", "packed", "no nsp", "left to right", "lamb in bfloat16", "albert", "electra", "roberta",
         "distilbert", "classes", "with a teacher", "regression", "several labels", "lstm on top", "squad 1",
         "squad 2", "entities", "entities from features", "choices", "similar texts", "ranking", "long texts",
-        "adapters", "cnn", "joint head",
+        "adapters", "cnn",
     ) for parts in (1, 2)),
     "features",
 ]  # fmt: skip

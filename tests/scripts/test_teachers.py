@@ -13,7 +13,6 @@ from helpers.tiny import ONE_LAYER
 
 from bert_tf.models import task_models
 from bert_tf.models.config import BertConfig
-from bert_tf.models.question_heads import ElectraForQuestionAnswering
 
 pytestmark = pytest.mark.slow  # in small: models/test_distillation.py
 
@@ -137,9 +136,8 @@ def test_refusals(ran):
 
 @pytest.mark.parametrize("script", ["run_classifier", "run_squad"])
 def test_a_teacher_of_another_family(tmp_path, script):
-    """Its vocabulary is the student's; in run_squad.py it has a joint head, and the student has not."""
-    kind = MODELS[script][0] if script == "run_classifier" else ElectraForQuestionAnswering
-    arguments = MODELS[script][1] if script == "run_classifier" else {"starts": 3, "ends": 3}
+    """Its vocabulary is the student's."""
+    kind, arguments = MODELS[script][:2]
     models = {
         "init_checkpoint": save_model(tmp_path / "student", "distilbert", task_models.BertModel),
         "teacher": save_model(tmp_path / "teacher", "electra", kind, **arguments),
@@ -149,24 +147,3 @@ def test_a_teacher_of_another_family(tmp_path, script):
     assert outcomes == {"taught": "done"}, logs["taught"][-2000:]
     assert "Teacher: the ELECTRA of 2 layers" in logs["taught"]
     assert (tmp_path / "out" / "distilbert_config.json").exists()
-
-
-def test_answers_of_an_ensemble(tmp_path):
-    """By the means of the scores: of a model and itself its own answers, of two others in between."""
-    one, other = (save_teacher(tmp_path / str(seed), "run_squad", seed) for seed in (5, 6))
-    joint = save_model(tmp_path / "electra", "electra", ElectraForQuestionAnswering)
-    without = dict.fromkeys(("train_file", "dev_file", "do_train", "do_eval", "lstm_on_top", "learning_rate"))
-    flags = fine_tuning_flags("run_squad", tmp_path, init_checkpoint=one, do_predict=True, **without)
-    changes = {"one": {}, "other": {"init_checkpoint": other}, "same": {"ensemble": f"{one},{one}"},
-               "both": {"ensemble": other}, "joint": {"init_checkpoint": joint, "ensemble": joint}}  # fmt: skip
-    cases = {name: {**flags, **change, "output_dir": tmp_path / name} for name, change in changes.items()}
-    ended, _ = run_cases("run_squad", cases)
-    assert ended.pop("joint").startswith(f"ValueError: --ensemble: {joint} scores the ends of a few starts only")
-    assert set(ended.values()) == {"done"} and not (tmp_path / "joint" / "predictions.json").exists()
-    found = {name: json.loads((tmp_path / name / "nbest_predictions.json").read_text()) for name in ended}
-    scores = {name: {(key, answer["text"]): answer["start_logit"] for key, best in read.items() for answer in best}
-              for name, read in found.items()}  # fmt: skip
-    assert scores["same"] == pytest.approx(scores["one"], abs=1e-4)
-    shared = sorted(scores["one"].keys() & scores["other"].keys() & scores["both"].keys())
-    means = [(scores["one"][key] + scores["other"][key]) / 2 for key in shared]
-    assert len(shared) > 2 and [scores["both"][key] for key in shared] == pytest.approx(means, abs=1e-4)

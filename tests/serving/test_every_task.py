@@ -11,7 +11,6 @@ from helpers.slow import slow
 from bert_tf import ChoicePredictor, Embedder, Predictor, QuestionAnswerer, Tagger
 from bert_tf.models import task_models
 from bert_tf.models.pretrained import read_tokenizer
-from bert_tf.models.question_heads import AlbertForQuestionAnswering, ElectraForQuestionAnswering
 from bert_tf.serving import compare_export, export
 from bert_tf.serving.fill_mask import fill_mask
 from bert_tf.serving.loaded_export import OnnxModel
@@ -59,8 +58,6 @@ KINDS = {
         {"text": TEXTS}),
     "a number": ("regression", CLASSIFIER, {"num_labels": 1}, Predictor, TEXTS, {"text": TEXTS}),
     "answers": ("squad", task_models.BertForQuestionAnswering, {}, QuestionAnswerer, QUESTIONS, COLUMNS),
-    "ELECTRA's answers": ("squad", ElectraForQuestionAnswering, {}, QuestionAnswerer, QUESTIONS, COLUMNS),
-    "ALBERT's answers": ("squad", AlbertForQuestionAnswering, {}, QuestionAnswerer, QUESTIONS, COLUMNS),
     "tags": (
         "ner", task_models.BertForTokenClassification, {"num_labels": len(TAGS), "labels": TAGS}, Tagger,
         [*TEXTS, *WORDS], {"text": TEXTS}),

@@ -8,12 +8,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import descendants
 from helpers.op_by_op import op_by_op
-from helpers.slow import slow
 
 from bert_tf.models.config import BertConfig
-from bert_tf.models.question_heads import AlbertForQuestionAnswering, ElectraForQuestionAnswering
 from bert_tf.models.task_models import BertForQuestionAnswering
 from bert_tf.serving import export, graph_squad, safe_graph
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
@@ -271,32 +268,6 @@ def test_equal_to_the_answerer(answerer, answer):
         (alone,) = as_dicts(answer(*([text] for text in pairs[place])))
         check_equal([alone], [outputs[place]])
         assert alone["null_score"] == pytest.approx(outputs[place]["null_score"], abs=1e-4)
-
-
-# A family with a joint head, whether there may be no answer, and the best starts and ends.
-JOINT = slow(("electra", True, 20), ("electra", False, 3), ("albert", True, 70))
-
-
-@pytest.mark.parametrize(("family", "version_2", "beam"), JOINT)
-def test_joint_heads_equal_the_answerer(tmp_path, family, version_2, beam):
-    """Windows of any length, also shorter than the beam, and questions whose beam has no answer."""
-    kind = {"electra": ElectraForQuestionAnswering, "albert": AlbertForQuestionAnswering}[family]
-    path = descendants.save_model(tmp_path / "model", family, kind, starts=beam, ends=beam)
-    (tmp_path / "model" / "question_answering.json").write_text(json.dumps(MODEL_SETTINGS))
-    pairs = [*random_pairs(40, seed=5), ("", ""), ("which?", "ab"), ("ab?", "a" + " " * 300 + "b. " * 40)]
-    odds = serve(QuestionAnswerer(path)).answer(*zip(*pairs[:6], strict=True))["null_score"].numpy()
-    threshold = float(np.median(odds[odds < 1e6])) + 1e-3
-    settings = {"version_2_with_negative": version_2, "null_score_diff_threshold": threshold}
-    answerer = QuestionAnswerer(path, batch_size=7, **settings)
-    assert type(answerer.model) is kind and (answerer.model.starts, answerer.model.ends) == (beam, beam)
-    answer = compiled(serve(answerer, window_batch=8))
-    outputs, wanted = as_dicts(answer(*zip(*pairs, strict=True))), answerer.predict(pairs)
-    check_equal(outputs, wanted)
-    for (_, context), result in zip(pairs, outputs, strict=True):
-        assert context.strip() or result["answer"] == ""
-        if version_2:
-            assert (result["null_score"] > threshold) == (result["answer"] == "")
-    assert len({result["answer"] for result in wanted}) > 5 and "" in [result["answer"] for result in wanted]
 
 
 def test_bad_input(answerer, answer):

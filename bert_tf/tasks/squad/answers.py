@@ -16,7 +16,7 @@ from absl import logging
 from bert_tf.system.checks import true_or_false, whole_number
 from bert_tf.system.storage import write_text_file
 from bert_tf.tasks.squad.data import SquadExample
-from bert_tf.tasks.squad.scores import BeamScores, SpanScores
+from bert_tf.tasks.squad.scores import SpanScores
 from bert_tf.tasks.squad.windows import Windows
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import BasicTokenizer
@@ -27,7 +27,6 @@ class Answer:
     """One entry of an n-best list.
 
     Attributes:
-      start_logit, end_logit: log-probabilities, where the model has a joint head.
       start, end: its characters in the context, where they are known.
     """
 
@@ -51,8 +50,7 @@ class Prediction:
     Attributes:
       text: the answer, "" for none. nbest: candidates, best first, with their probabilities.
       best: the best answer that is not "none"; None if there is none.
-      null_odds: score of "none", minus score of `best` unless the model has a joint head; None where every question has
-        an answer.
+      null_odds: score of "none" minus score of `best`; None where every question has an answer.
     """
 
     text: str
@@ -153,7 +151,7 @@ class AnswerTexts:
 def predict_answers(
     examples: Sequence[SquadExample],
     windows: Windows,
-    scores: SpanScores | BeamScores,
+    scores: SpanScores,
     tokenizer: Tokenizer,
     settings: PredictionSettings,
     verbose: bool = False,

@@ -15,7 +15,7 @@ from bert_tf.system.text_files import read_json_if_there
 from bert_tf.tasks.squad import metrics as squad_metrics
 from bert_tf.tasks.squad.answers import Prediction, PredictionSettings, predict_answers
 from bert_tf.tasks.squad.data import SquadData
-from bert_tf.tasks.squad.scores import BeamScores, SpanScores, collect_scores
+from bert_tf.tasks.squad.scores import SpanScores, collect_scores
 from bert_tf.tasks.squad.windows import Windows, WindowSettings
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
@@ -25,7 +25,7 @@ SETTINGS_FILE = "question_answering.json"
 
 def predict_scores(
     predict: Callable, windows: Windows, *, batch_size: int, max_seq_length: int, static_padding: bool
-) -> SpanScores | BeamScores:
+) -> SpanScores:
     """A model's scores of all windows.
 
     Those of the tokens are as many as the window has, and max_seq_length under static_padding, where padding can be

@@ -1,6 +1,6 @@
-"""Scores of answers as models give them, by kind of head: which spans of the windows can be answers, and "no answer".
+"""Scores of answers as models give them: which spans of the windows can be answers, and "no answer".
 
-Shape legend: n windows, S tokens, K best starts, N best ends of each.
+Shape legend: W windows, S tokens, K best starts and ends.
 """
 
 import dataclasses
@@ -82,63 +82,18 @@ class SpanScores:
         return found, (float(self.starts[row][first]), float(self.ends[row][last]))
 
 
-@dataclasses.dataclass(frozen=True)
-class BeamScores:
-    """Of a `question_heads.JointSpanModel`: ends are scored for the best starts, and "no answer" by itself.
-
-    Attributes:
-      start_log_probs, starts: [n, K], float32 and int32. end_log_probs, ends: [n, K, N].
-      nulls: float32 [n], positive for "no answer".
-    """
-
-    start_log_probs: np.ndarray
-    starts: np.ndarray
-    end_log_probs: np.ndarray
-    ends: np.ndarray
-    nulls: np.ndarray
-
-    def candidates(self, windows: Windows, n_best_size: int, max_answer_length: int) -> tuple[np.ndarray, np.ndarray]:
-        """As `SpanScores.candidates`, with log-probabilities; n_best_size does not matter."""
-        del n_best_size
-        rows, width = slice(0, len(windows)), 1 + max(int(self.starts.max()), int(self.ends.max()))
-        number = np.arange(len(windows))
-        start_fits = _flags(windows.max_context, windows, rows, width)[number[:, None], self.starts]
-        end_fits = _flags(windows.words >= 0, windows, rows, width)[number[:, None, None], self.ends]
-        span = self.ends - self.starts[:, :, None]
-        fits = start_fits[:, :, None] & end_fits & (span >= 0) & (span < max_answer_length)
-        row, first, last = np.nonzero(fits)
-        spans = np.stack([row, self.starts[row, first], self.ends[row, first, last]], axis=1)
-        return spans, np.stack([self.start_log_probs[row, first], self.end_log_probs[row, first, last]], axis=1)
-
-    def null_logits(self, rows: range) -> None:
-        """None: "no answer" is no candidate among the spans."""
-
-    def null_odds(self, rows: range, best: tuple[float, float] | None) -> float:
-        """The lowest score of "no answer" among a question's windows, if there is an answer at all."""
-        return float(self.nulls[rows.start : rows.stop].min()) if best else NO_NULL_SCORE
-
-    def best_of_all(self, windows: Windows, rows: range, max_answer_length: int) -> None:
-        """None: only the spans of the beam have scores."""
-
-
-def collect_scores(outputs: Iterable[tuple[np.ndarray, dict]], lengths: np.ndarray) -> SpanScores | BeamScores:
+def collect_scores(outputs: Iterable[tuple[np.ndarray, dict]], lengths: np.ndarray) -> SpanScores:
     """The scores of all windows.
 
     Args:
       outputs: (numbers of windows, a model's outputs for them) of each batch. lengths: tokens kept of each window [n].
     """
-    found = [[None] * len(lengths) for _ in range(5)]
-    kind, names = SpanScores, ("start_logits", "end_logits")
+    scores = SpanScores([None] * len(lengths), [None] * len(lengths))
     for rows, output in outputs:
-        if "answerable_logit" in output:
-            beam = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index")
-            kind, names = BeamScores, (*beam, "answerable_logit")
-        for name, values in zip(names, found, strict=False):
-            for row, value in zip(rows.tolist(), output[name], strict=True):
-                values[row] = value[: lengths[row]] if kind is SpanScores else value
-    if kind is SpanScores:
-        return SpanScores(*found[:2])
-    return BeamScores(*map(np.array, found))
+        for values, logits in ((scores.starts, output["start_logits"]), (scores.ends, output["end_logits"])):
+            for row, value in zip(rows.tolist(), logits, strict=True):
+                values[row] = value[: lengths[row]]
+    return scores
 
 
 def _padded(logits: Sequence[np.ndarray]) -> np.ndarray:

@@ -3,9 +3,7 @@
 import dataclasses
 from collections.abc import Collection
 
-from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
-from bert_tf.models.variable_names import INDEPENDENT_HEAD, JOINT_HEAD, WITH_JOINT_HEAD
 from bert_tf.system.checks import check_extra, check_input_files, check_output_dir
 from bert_tf.system.declare import ORIGINAL, setting
 from bert_tf.system.messages import named_by, unheard
@@ -70,21 +68,6 @@ class SquadSettings:
         "unset, output_dir/windows.",
         check=check_output_dir,
     )
-    question_head: str | None = setting(
-        None,
-        "independent: first and last token of an answer are scored by themselves, as in BERT. joint: last tokens are "
-        "scored for each of the best first ones, and 'no answer' has a layer of its own. If unset, as the model was "
-        "fine-tuned before, or else as its authors did: joint for ELECTRA, and for ALBERT with "
-        "--version_2_with_negative; only these two have it.",
-        heading="What is trained",
-        choices=("independent", "joint"),
-    )
-    beam_size: int | None = setting(
-        None,
-        "--question_head=joint, in prediction: the best first tokens, and the best last tokens of each. If unset, as "
-        "the model was trained, or else 20 for ELECTRA, 5 for ALBERT.",
-        least=1,
-    )
     lstm_on_top: bool = lstm_setting("the output layer")
 
     @property
@@ -98,8 +81,6 @@ class SquadSettings:
         Raises:
           ValueError: names the flag.
         """
-        if self.lstm_on_top and self.question_head == "joint":
-            raise ValueError("--lstm_on_top is for --question_head=independent.")
         check_room(run.max_seq_length, self.max_query_length)
         if self.null_score_diff_threshold and not self.version_2_with_negative:
             raise ValueError("--null_score_diff_threshold is for --version_2_with_negative.")
@@ -128,37 +109,4 @@ class SquadSettings:
         names: Collection[str],
     ) -> None:  # fmt: skip
         """Refuses a head that the model can't have; see `beginning.checked_settings`."""
-        self.check_config(files.config)
-        heads = {"independent": INDEPENDENT_HEAD, "joint": JOINT_HEAD}
-        trained = next((head for head, layer in heads.items() if layer in names), None)
-        head = self.question_head or trained
-        self.check_head(head, trained, newest or run.init_checkpoint, bool(newest) or not run.do_train)
-        if head == "independent":
-            put_lstm_on_top(files, self.lstm_on_top, run.do_train)
-
-    def check_head(self, head: str | None, trained: str | None, source: str | None, is_fixed: bool) -> None:
-        """Refuses settings of another head than the run's.
-
-        Args:
-          head: of the run; None: its family's authors chose it. trained: of the model at `source`, if it has one.
-          is_fixed: whether the run must keep that.
-
-        Raises:
-          ValueError: names the flag.
-        """
-        if self.question_head not in (None, trained or self.question_head) and is_fixed:
-            raise ValueError(f"--question_head={self.question_head}: {source} was trained with {trained}.")
-        if head == "independent" and self.beam_size:
-            raise ValueError("--beam_size is for --question_head=joint.")
-        if head == "joint" and self.lstm_on_top:
-            raise ValueError(f"--lstm_on_top is for --question_head=independent; {source} was trained with joint.")
-
-    def check_config(self, config: BertConfig) -> None:
-        """Refuses the joint head for a family whose authors had none.
-
-        Raises:
-          ValueError: names the flag and the families.
-        """
-        if self.question_head == "joint" and config.model_type not in WITH_JOINT_HEAD:
-            others = " and ".join(BertConfig.classes[name].title for name in WITH_JOINT_HEAD)
-            raise ValueError(f"--question_head=joint: only {others} have this head, {config.title} has not.")
+        put_lstm_on_top(files, self.lstm_on_top, run.do_train)

@@ -8,11 +8,9 @@ import random
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import question_heads
-from bert_tf.models.directory import ModelFiles, read_head
 from bert_tf.models.head_config import HeadConfig
-from bert_tf.models.open_weights import open_weights
 from bert_tf.models.recipe import number_of_steps
+from bert_tf.models.task_models import BertForQuestionAnswering
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import named_by
 from bert_tf.system.storage import write_text_file
@@ -34,23 +32,8 @@ class SquadTask(FineTuningTask):
     name = "squad"
     test_records = "eval"
 
-    def resolve(self, run, newest):
-        self.source = newest or run.init_checkpoint
-        with named_by("--output_dir" if newest else "--init_checkpoint"):
-            self.trained_head = question_heads.head_in(open_weights(self.source)) if self.source else None
-        for path in (self.source, *run.ensemble) if run.ensemble and self.source else ():
-            if question_heads.head_in(open_weights(path)) == "joint":
-                raise ValueError(
-                    f"--ensemble: {path} scores the ends of a few starts only: it has no mean with others."
-                )
-        return super().resolve(run, newest)
-
     def mean(self, *outputs):
         return tf.reduce_mean(tf.stack(outputs), 0)  # of scores, by which windows are compared with each other
-
-    @property
-    def output_layer(self):
-        return question_heads.OUTPUT_LAYERS[self.trained_head or "independent"]
 
     def describe(self, run, newest):
         files, tokenizer = super().describe(run, newest)
@@ -63,28 +46,9 @@ class SquadTask(FineTuningTask):
         if self.settings.answer_from is None:
             answer_from = "words" if tokenizer.answers_by_words and not spans_words else "offsets"
             self.settings = dataclasses.replace(self.settings, answer_from=answer_from)
-        files.head = self._choose_head(run, files, resumes=bool(newest))
+        put_lstm_on_top(files, self.settings.lstm_on_top, run.do_train)
+        files.head = HeadConfig(lstm_on_top=files.head.lstm_on_top)  # whatever the model was for before
         return files, tokenizer
-
-    def _choose_head(self, run, files: ModelFiles, resumes: bool) -> HeadConfig:
-        """The head to train or to predict with: of the flags, of the model, or of its family's authors."""
-        own, trained = self.settings, self.trained_head
-        joint, title = question_heads.JOINT_CLASSES.get(files.config.model_type), files.config.title
-        own.check_config(files.config)
-        authors = joint and (own.version_2_with_negative or not joint.needs_impossible) and not own.lstm_on_top
-        head = own.question_head or trained or ("joint" if authors else "independent")
-        own.check_head(head, trained, self.source, resumes or not run.do_train)
-        if head == "independent":
-            put_lstm_on_top(files, own.lstm_on_top, run.do_train)
-            return HeadConfig(lstm_on_top=files.head.lstm_on_top)  # whatever the model was for before
-        if authors and not trained and not own.question_head:
-            logging.info("As %s was fine-tuned by its authors, unless you say otherwise: --question_head=joint.", title)
-        stored = read_head(tokenizer_files.directory_of(self.source)) if self.source else HeadConfig()
-        starts, ends = (
-            own.beam_size or number or joint.beam_size
-            for number in ((stored.starts, stored.ends) if trained == "joint" else (None, None))
-        )
-        return HeadConfig(joint.__name__, starts=starts, ends=ends)
 
     def load(self, run, files, tokenizer, newest):
         own = self.settings
@@ -113,9 +77,6 @@ class SquadTask(FineTuningTask):
             order = list(range(len(train.examples)))
             random.Random(12345).shuffle(order)
             self.train_rows = self._cut(train, "train_file", True).of_examples(order)
-            if files.head.architecture:
-                decides = question_heads.JOINT_CLASSES[files.config.model_type].window_decides
-                self.train_rows = self.train_rows.with_impossible(decides)
         if predicted:
             self.test_sets = [ExampleSet("test", self._cut(predicted, "predict_file", False), predicted)]
         if dev:
@@ -184,14 +145,12 @@ class SquadTask(FineTuningTask):
         return len(self.train_rows) if self.settings.steps_from_windows else len(self.train_data.examples)
 
     def create_model(self, dtype):
-        return question_heads.create_model(self.files.config, self.files.head, dtype=dtype)
+        head = self.files.head
+        return BertForQuestionAnswering(self.files.config, lstm_on_top=head.lstm_on_top, dtype=dtype)
 
     @property
     def teacher_architecture(self):
         return None
-
-    def create_teacher(self, teacher, dtype):
-        return question_heads.from_pretrained(teacher.path, dtype=dtype, trained=True)
 
     def begin(self, run):
         self.chosen = self.answering  # with the threshold that the last evaluation chose

@@ -61,12 +61,6 @@ class Windows(TokenRows):
         """int64 [n], as the original counts them."""
         return FIRST_UNIQUE_ID + np.arange(len(self), dtype=np.int64)
 
-    def with_impossible(self, window_decides: bool) -> "Windows":
-        """The windows with a further label, is_impossible: of the question, or, if the window decides, of each window:
-        1 where the answer is not in it."""
-        impossible = self.labels["start_positions"] == 0 if window_decides else self.is_impossible
-        return dataclasses.replace(self, labels={**self.labels, "is_impossible": impossible.astype(np.int32)})
-
     def of_examples(self, order: Sequence[int]) -> "Windows":
         """The windows in another order of their examples; `order[k]` is the number of the example that becomes k."""
         new_number = np.empty(len(order), np.int32)
@@ -431,7 +425,7 @@ def write_records(path: str, windows: Windows, max_seq_length: int) -> None:
       is_impossible.
     """
     columns = {"unique_ids": windows.unique_ids, **windows.labels}
-    if windows.labels and "is_impossible" not in windows.labels:
+    if windows.labels:
         columns["is_impossible"] = windows.is_impossible.astype(np.int32)
     token_rows.write_records(path, windows, max_seq_length, columns)
 

@@ -18,7 +18,7 @@ from bert_tf.tasks.squad.answers import (
     write_predictions,
 )
 from bert_tf.tasks.squad.data import Paragraph, SquadExample, read_squad_examples
-from bert_tf.tasks.squad.scores import NO_NULL_SCORE, BeamScores, SpanScores
+from bert_tf.tasks.squad.scores import NO_NULL_SCORE, SpanScores
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
 from bert_tf.text.wordpiece import BasicTokenizer
 
@@ -202,57 +202,6 @@ def test_many_windows_at_once_change_nothing(small, monkeypatch):
     monkeypatch.setattr(squad_scores, "_WINDOWS_AT_ONCE", 3)
     assert predict(small, examples, starts, ends, 12, 3, version_2_with_negative=True) == one
     assert len(windows) > 20
-
-
-def plain_beam_answers(examples, windows, scores, number, n_best_size, max_answer_length) -> list[tuple]:
-    """(text, score) of one question, by the loops of ELECTRA's original (finetune/qa/qa_metrics.py)."""
-    found, context = [], examples[number].paragraph.context
-    for row in np.flatnonzero(windows.example_index == number):
-        base, length = int(windows.offsets[row]), int(windows.lengths[row])
-        for i, first in enumerate(scores.starts[row].tolist()):
-            for j, last in enumerate(scores.ends[row, i].tolist()):
-                if first >= length or last >= length or first == 0:
-                    continue
-                if windows.words[base + first] < 0 or windows.words[base + last] < 0:
-                    continue
-                if not windows.max_context[base + first] or not 0 <= last - first < max_answer_length:
-                    continue
-                text = context[windows.starts[base + first] : windows.ends[base + last]]
-                score = float(scores.start_log_probs[row, i]) + float(scores.end_log_probs[row, i, j])
-                found.append((text, score))
-    best = {}
-    for text, score in sorted(found, key=lambda one: one[1], reverse=True):
-        best.setdefault(text, score)
-    return list(best.items())[:n_best_size]
-
-
-def test_beams_against_the_original_s_loops(small):
-    """Places beyond a window's end included; the odds are the lowest score of "no answer" alone."""
-    generator = np.random.default_rng(0)
-    examples = ask(*("ada brown met ( 1801 ) " * count for count in (1, 5, 2, 9, 0)), "ada")
-    windows = build_windows(examples, small, WindowSettings(12, 3, 4, "offsets"), False)
-    count, beam = len(windows), (4, 3)
-    starts = np.stack([generator.permutation(14)[: beam[0]] for _ in range(count)])
-    ends = np.stack([[generator.permutation(14)[: beam[1]] for _ in range(beam[0])] for _ in range(count)])
-    scores = BeamScores(
-        generator.normal(size=starts.shape).astype(np.float32) - 5, starts,
-        generator.normal(size=ends.shape).astype(np.float32) - 5, ends, generator.normal(size=count).astype(np.float32),
-    )  # fmt: skip
-    settings = {"n_best_size": 7, "max_answer_length": 6, "answer_from": "offsets"}
-    for version_2 in (False, True):
-        chosen = PredictionSettings(**settings, version_2_with_negative=version_2, null_score_diff_threshold=-0.5)
-        predictions = list(predict_answers(examples, windows, scores, small, chosen))
-        for number, prediction in enumerate(predictions):
-            expected = plain_beam_answers(examples, windows, scores, number, 7, 6)
-            odds = NO_NULL_SCORE
-            if expected:
-                assert [(answer.text, answer.score) for answer in prediction.nbest] == expected
-                odds = float(scores.nulls[windows.example_index == number].min())
-            else:
-                assert [answer.text for answer in prediction.nbest] == [""]
-            assert prediction.null_odds == (odds if version_2 else None)
-            assert prediction.text == ("" if not expected or (version_2 and odds > -0.5) else expected[0][0])
-        assert {bool(prediction.text) for prediction in predictions} == {True, False}
 
 
 def test_against_the_definition(small):

@@ -177,20 +177,6 @@ def test_impossible_questions_are_labelled_cls(small):
     assert windows.doc_span_index.tolist() == [0, 1, 2] * 3
 
 
-@pytest.mark.parametrize(("window_decides", "expected"), [(False, [0, 0, 0, 1, 1, 1]), (True, [1, 0, 0, 1, 1, 1])])
-def test_whether_there_is_an_answer_as_a_label(small, tmp_path, window_decides, expected):
-    """ELECTRA's authors asked that of the question, ALBERT's of the window, of which the first here has no answer."""
-    examples = [example(), example(answer=None, number=1)]
-    windows = build_windows(examples, small, WindowSettings(12, 3, 4), True)
-    labelled = windows.with_impossible(window_decides)
-    assert labelled.labels["is_impossible"].tolist() == expected and labelled.labels["is_impossible"].dtype == np.int32
-    assert labels_of(labelled) == labels_of(windows) == [(0, 0), (8, 8), (5, 5), *[(0, 0)] * 3]
-    assert labelled.of_examples([1, 0]).labels["is_impossible"].tolist() == expected[3:] + expected[:3]
-    write_records(str(tmp_path / "train.tf_record"), labelled, 12)
-    records = decoded(tmp_path / "train.tf_record")
-    assert [record["is_impossible"] for record in records] == [[value] for value in expected]
-
-
 def test_long_questions_are_cut(small):
     windows = build_windows([example(question="her " * 50)], small, WindowSettings(32, 128, 4), True)
     (description,) = describe_windows(windows, small, [0])
