@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.system import removed
 from bert_tf.system.checks import list_of_names, whole_number
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import read_json
@@ -122,10 +121,12 @@ class HeadConfig:
           ValueError: not a JSON object in UTF-8, an unknown key, or a value of the wrong type; names file and key.
         """
         values = read_json(path)
-        if advice := removed.HEADS.get(values.get("architecture")):
-            raise ValueError(f"{path} is of a {values['architecture']}: {advice}.")
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := sorted(values.keys() - set(known)):
+            from bert_tf.system import removed
+
+            if advice := next(filter(None, map(removed.HEADS.get, unknown)), None):
+                raise ValueError(f"{path}: {advice}.")
             raise ValueError(f"{path}: unknown key {', '.join(unknown)}. Known: {', '.join(known)}.")
         try:
             return cls(**values)

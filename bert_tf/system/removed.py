@@ -11,6 +11,6 @@ NAMES = {
     "AlbertForQuestionAnswering": "use BertForQuestionAnswering",
     "ElectraForQuestionAnswering": "use BertForQuestionAnswering",
 }
-# Models, as head_config.json names them.
-_JOINT = "fine-tune its encoder again with run_squad.py, which has BERT's head for questions"
-HEADS = {"AlbertForQuestionAnswering": _JOINT, "ElectraForQuestionAnswering": _JOINT}
+# Keys of head_config.json.
+_JOINT = "the joint head for questions is gone: train BERT's on this encoder, with run_squad.py"
+HEADS = {"starts": _JOINT, "ends": _JOINT}

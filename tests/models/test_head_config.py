@@ -43,6 +43,7 @@ def test_the_file_says_only_what_there_is_to_say(tmp_path, head, values):
     ("text", "problem"),
     [
         ("{", "head_config.json, line 1, column 2: not JSON"),
+        ('{"architecture": "AlbertForQuestionAnswering", "starts": 5}', "json: the joint head for questions is gone"),
         ('{"label": ["a"]}', "head_config.json: unknown key label. Known: architecture, labels, problem_type, lstm_on"),
         ('{"labels": "ab"}', "head_config.json: labels must be a list of names, not 'ab'"),
         ('{"labels": []}', "head_config.json: labels must be a list of names"),
