@@ -12,8 +12,8 @@
     DistilBERT  --vocab_file=vocab.txt --rows=lines, or the records of its teacher with --masking=dynamic
 
 The text: one sentence per line, a blank line between documents; the sentences need not be perfect. A file that does not
-end with a blank line continues in the next one. JSONL, WikiExtractor's output, raw paragraphs (--split_sentences) and
-compressed files (.gz, .bz2, .zst) are read as well.
+end with a blank line continues in the next one. JSON lines, raw paragraphs (--split_sentences) and files compressed by
+gzip (.gz) are read as well.
 
 The text may be larger than memory. All of it is one shard, as in the original, unless --num_shards divides it into
 several, which are made on all cores (--num_workers) or on a cluster (--beam_runner); a killed run resumes with the
@@ -21,18 +21,14 @@ shards that are not finished. Beside the records, pretraining_data.<name of the 
 and how they were made.
 """
 
-import os
 import shlex
 
 from absl import flags, logging
 
-from bert_tf.data import record_files
-from bert_tf.pretraining import corpus, corpus_formats
-from bert_tf.pretraining.model_vocabulary import check_vocabulary, tokenizer_of
+from bert_tf.pretraining import corpus_formats
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings, settings_of_records
 from bert_tf.system import checks, script
 from bert_tf.system.declare import declared_in, define_flags, flags_given, settings_of
-from bert_tf.system.messages import unheard
 
 FLAGS = flags.FLAGS
 define_flags(RecordSettings, InstanceSettings, corpus_formats.TextSettings)
@@ -46,18 +42,11 @@ def main(_):
     given = {name: FLAGS[name].value for name in flags_given(FLAGS) & declared}
     records, instances = settings_of_records(**given)
     beam_options = given.pop("beam_option", ())
-    corpus.check_beginning(records.input_file, "--input_file", text)
-    check_vocabulary(records.vocab_file)
-    if os.path.isfile(records.vocab_file):
-        with unheard():
-            tokenizer_of(records, instances, given.get("do_lower_case"), given.get("strip_accents"))
-    read = [*checks.check_input_files(records.input_file, "--input_file"), records.vocab_file]
+    files = checks.check_input_files(records.input_file, "--input_file")
+    checks.check_not_empty(files, "--input_file")
+    checks.check_file(records.vocab_file, "--vocab_file")
     for path in records.output_files:
         checks.check_output_file(path, "--output_file")
-    local = [path for path in records.output_files if not checks.is_remote(path)]
-    checks.check_output_files(local, read, f"--output_file={records.output_file}")
-    for path in local if records.num_shards == 1 else ():
-        record_files.check_replaced(path, "--output_file")
     script.start_tensorflow()
     from bert_tf.pretraining import create
 

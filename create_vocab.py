@@ -14,8 +14,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 from absl import flags, logging
 
-from bert_tf.pretraining.corpus import check_beginning
-from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.system import checks, run_lock, script, storage, text_files
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, given, setting, settings_of
 from bert_tf.system.text_files import encoding_setting
@@ -198,8 +196,7 @@ def main(_):
     kind = KINDS[settings.kind]
     check_kind(settings, flags_given(FLAGS))
     check_no_model(settings.output_file)
-    text = TextSettings(input_format="text", encoding=settings.encoding)
-    check_beginning(settings.input_file, "--input_file", text)
+    checks.check_not_empty(checks.check_input_files(settings.input_file, "--input_file"), "--input_file")
     directory = os.path.dirname(settings.output_file)
     if checks.is_remote(settings.input_file) or checks.is_remote(directory):
         script.start_tensorflow()  # only it opens them
@@ -209,6 +206,7 @@ def main(_):
     files = text_files.list_files(settings.input_file, flag="--input_file")
     if os.path.realpath(settings.output_file) in map(os.path.realpath, files):
         raise ValueError(f"--output_file={settings.output_file} is one of --input_file: it would be replaced.")
+    text_files.warn_of_tables(files)
     logging.info("Reading %d files, the first is %s", len(files), files[0])
 
     arguments = {name: getattr(settings, name) for name in (*kind.flags, "encoding")}

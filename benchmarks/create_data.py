@@ -70,7 +70,7 @@ def run_ours(text: str, vocab_file: str, warm_up: str, arguments: dict) -> dict:
         start, start_cpu = time.perf_counter(), time.process_time()
         summary = create_pretraining_data(text, f"{folder}/out", vocab_file, **arguments)
         seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - start_cpu
-        sample = [] if arguments.get("compression") else sample_of(f"{folder}/out")
+        sample = sample_of(f"{folder}/out")
     return {
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,
@@ -266,9 +266,7 @@ def main(_):
         cores = len(os.sched_getaffinity(0))
         for name, further in (
             ("static", {}),
-            ("static, gzip", {"compression": "gzip"}),
             ("dynamic", unmasked),
-            ("dynamic, gzip", unmasked | {"compression": "gzip"}),
             ("dynamic, S 512", unmasked | {"max_seq_length": 512}),
             ("dynamic, S 512, packed", unmasked | {"max_seq_length": 512, "pack_sequences": True}),
             (f"static, {2 * cores} shards, {cores} processes", {"num_shards": 2 * cores, "num_workers": cores}),

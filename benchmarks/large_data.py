@@ -51,7 +51,7 @@ def block_of_records(length: int) -> bytes:
 def write_files(folder: str) -> list[str]:
     """The files and the indexes beside them."""
     block, blocks = block_of_records(FLAGS.max_seq_length), FLAGS.blocks_per_file
-    index = written_index(np.tile([len(block), RECORDS_PER_BLOCK], (blocks, 1)), compressed=False)
+    index = written_index(np.tile([len(block), RECORDS_PER_BLOCK], (blocks, 1)))
     names = [os.path.join(folder, f"{number:05d}.tfrecord") for number in range(FLAGS.num_files)]
     for name in names:
         pathlib.Path(index_path(name)).write_bytes(index)

@@ -44,7 +44,7 @@ _LONGEST_FIRST = (
     "test_run_classifier.py", "test_model_garden.py", "test_graph_wordpiece.py", "test_exact_runs.py",
     "test_records.py", "test_dynamic_masking.py", "test_convert.py", "test_graph_squad.py", "test_left_to_right.py",
     "test_inputs.py", "test_packing.py", "test_run_squad.py", "test_run_swag.py",
-    "test_extract.py", "test_dataset.py", "test_tagger.py", "test_optimization.py", "test_gzip_records.py",
+    "test_extract.py", "test_dataset.py", "test_tagger.py", "test_optimization.py",
 )  # fmt: skip
 
 

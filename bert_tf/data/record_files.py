@@ -1,16 +1,11 @@
 """TFRecord files byte by byte, without TensorFlow: their records, what is damaged, and what a record has to hold.
 
-A record's frame is its length (8 bytes), the length's checksum (4), the payload, and the payload's checksum (4). A gzip
-file, as create_pretraining_data.py --compression=gzip writes it, has a member of its own for each block of up to 1,024
-records, so that reading can start at any of them. gzip files without such blocks are refused: to read a record of
-theirs, all before it would have to be decompressed.
+A record's frame is its length (8 bytes), the length's checksum (4), the payload, and the payload's checksum (4).
 """
 
 import codecs
-import contextlib
 import os
 import struct
-import zlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
@@ -22,18 +17,13 @@ from bert_tf.system.text_files import exists, foreign_kind, open_binary, size_of
 
 RECORDS_PER_BLOCK = 1024
 FRAME_BYTES = 16  # around each payload
-MAGIC = b"\x1f\x8b\x08"
 OTHER_ROW = "is not a text of one or two segments, then padding, by its input_mask and segment_ids"
-_LARGEST_MEMBER = 1 << 28  # bytes of a decompressed block, which is in memory
 _CHUNK_BYTES = 64 * 1024
 
 # The features of the records that a run reads: with masks, unmasked ones, and those of ELECTRA's original.
-MASKED = (
-    "input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights",
-    "next_sentence_labels",
-)  # fmt: skip
+ELECTRA = ("input_ids", "input_mask", "segment_ids")
+MASKED = (*ELECTRA, "masked_lm_positions", "masked_lm_ids", "masked_lm_weights", "next_sentence_labels")
 UNMASKED = ("input_ids", "segment_lengths", "next_sentence_labels")
-ELECTRA = MASKED[:3]
 _ELECTRA_KIND = "ELECTRA's unmasked rows"
 _LENGTH_FLAGS = dict.fromkeys(MASKED[:3], "max_seq_length") | dict.fromkeys(MASKED[3:6], "max_predictions_per_seq")
 
@@ -63,30 +53,7 @@ class Feature(NamedTuple):
 Features = Mapping[str, Feature]
 
 
-class Stretch(NamedTuple):
-    """A part of a file: a block of records, of a gzip file a member, or what is damaged.
-
-    Attributes:
-      number: of its first record in the file, from 0. begin, end: its first byte, and the one after the last.
-      payloads: of its records. damage: what is wrong from `begin` on, naming the file and the byte; "" if nothing is.
-    """
-
-    number: int
-    begin: int
-    end: int
-    payloads: Collection[bytes]
-    damage: str = ""
-
-
 # --- reading ----------------------------------------------------------------------------------------------------------
-
-
-def is_gzip(name: str) -> bool:
-    """Whether a file is gzip-compressed, by its first bytes."""
-    with open_binary(name) as file:
-        head = file.read(12)
-    # The length of a first record may look like gzip's magic number, but then its checksum matches.
-    return head[:2] == MAGIC[:2] and not is_frame_head(head)
 
 
 def check_replaced(path: str, flag: str) -> None:
@@ -98,79 +65,28 @@ def check_replaced(path: str, flag: str) -> None:
     if not (exists(path) if is_remote(path) else os.path.isfile(path)):  # nothing, or a pipe
         return
     with open_binary(path) as file:
-        head = beginning = file.read(_CHUNK_BYTES)
-    if beginning[:2] == MAGIC[:2]:
-        with contextlib.suppress(zlib.error):
-            head = zlib.decompressobj(wbits=31).decompress(beginning, 12)
-    if beginning and not any(map(is_frame_head, (beginning[:12], head))):
+        head = file.read(12)
+    if head and not is_frame_head(head):
         raise ValueError(f"{flag}: {path} is there, and not a file of records: choose another name, or remove it.")
 
 
-def _gzip_block(name: str, begin: int) -> tuple[list[bytes], int]:
-    """The payloads of a member of a gzip file, and where it ends.
+def read_records(
+    name: str, size: int, begin: int = 0, most: int = RECORDS_PER_BLOCK
+) -> Iterator[tuple[int, int, list[bytes]]]:
+    """Yields blocks of records, with all checksums verified: where each begins and ends in the file, and its payloads.
 
     Args:
-      begin: the byte where it begins.
+      size: of the file, bytes. begin: the byte where a record begins. most: records of a block.
 
     Raises:
-      RecordError: it can't be decompressed, is not a series of records, or too large; names the file and the byte.
+      RecordError: a record is damaged; names the file, the record and the byte.
     """
-
-    def damage(words: str) -> RecordError:
-        return RecordError(f"{name}: the gzip member at byte {begin} is {words}")
-
-    inflate, content, end = zlib.decompressobj(wbits=31), bytearray(), begin
-    with open_binary(name) as file:
-        file.seek(begin)
-        while not inflate.eof:
-            if not (data := file.read(_CHUNK_BYTES)):
-                raise damage(f"truncated: the file ends inside it, at byte {end}")
-            try:
-                content += inflate.decompress(data)
-            except zlib.error as error:
-                raise damage(f"corrupt: it can't be decompressed ({error})") from error
-            end += len(data) - len(inflate.unused_data)
-            if len(content) > _LARGEST_MEMBER:
-                break
-    payloads, at = [], 0
-    while at < len(content) and len(payloads) <= RECORDS_PER_BLOCK:
-        if not is_frame_head(bytes(content[at : at + 12])):
-            raise damage(f"not a TFRecord file: at byte {at} of its content there is no record length")
-        stop = at + 12 + struct.unpack_from("<Q", content, at)[0]
-        if stop + 4 > len(content):
-            break
-        payloads.append(bytes(content[at + 12 : stop]))
-        at = stop + 4
-    if len(payloads) > RECORDS_PER_BLOCK or not inflate.eof:
-        raise damage(
-            f"no block of up to {RECORDS_PER_BLOCK:,} records, as create_pretraining_data.py --compression=gzip writes "
-            "them: decompress the file"
-        )
-    if at < len(content):
-        raise damage("not a TFRecord file: it ends inside a record")
-    return payloads, end
-
-
-def read_records(name: str, size: int, begin: int = 0, most: int | None = None) -> Iterator[Stretch]:
-    """The records of a file, with all checksums verified; a damaged stretch is the last.
-
-    Args:
-      size: of the file, bytes. begin: the byte where a record, of a gzip file a member, begins.
-      most: records of a stretch, of a plain file; None: those of a block.
-    """
-    if size > begin and is_gzip(name):
-        yield from _gzip_records(name, size, begin)
-    elif size > begin:
-        yield from _plain_records(name, size, begin, most or RECORDS_PER_BLOCK)
-
-
-def _plain_records(name: str, size: int, begin: int, most: int) -> Iterator[Stretch]:
     number, content, place = 0, b"", 0  # where `begin` is in `content`
     with open_binary(name) as file:
         file.seek(begin)
         while begin < size:
-            first, payloads, is_sound = begin, [], True
-            while is_sound and begin < size and len(payloads) < most:
+            first, payloads = begin, []
+            while begin < size and len(payloads) < most:
                 if len(content) < place + 12:
                     content, place = content[place:] + file.read(_CHUNK_BYTES + 12), 0
                 head = content[place : place + 12]
@@ -180,29 +96,12 @@ def _plain_records(name: str, size: int, begin: int, most: int) -> Iterator[Stre
                     content, place = content[place:] + file.read(max(end - len(content), _CHUNK_BYTES)), 0
                     end = length + FRAME_BYTES
                 payload, checksum = content[place + 12 : end - 4], content[end - 4 : end]
-                is_sound = len(payload) == length and masked_crc32c(payload) == int.from_bytes(checksum, "little")
-                if is_sound:
-                    payloads.append(payload)
-                    begin, place = begin + length + FRAME_BYTES, end
-            if payloads:
-                yield Stretch(number, first, begin, payloads)
+                if len(payload) != length or masked_crc32c(payload) != int.from_bytes(checksum, "little"):
+                    raise RecordError(_damage(name, begin, size, number + len(payloads)))
+                payloads.append(payload)
+                begin, place = begin + length + FRAME_BYTES, end
+            yield first, begin, payloads
             number += len(payloads)
-            if not is_sound:
-                yield Stretch(number, begin, size, (), _damage(name, begin, size, number))
-                return
-
-
-def _gzip_records(name: str, size: int, begin: int) -> Iterator[Stretch]:
-    """By members: nothing in a damaged one can be trusted, nor what follows."""
-    number = 0
-    while begin < size:
-        try:
-            payloads, end = _gzip_block(name, begin)
-        except RecordError as error:
-            yield Stretch(number, begin, size, (), f"{error}, after {number} records")
-            return
-        yield Stretch(number, begin, end, payloads)
-        number, begin = number + len(payloads), end
 
 
 def _is_text(beginning: bytes) -> bool:
@@ -236,24 +135,9 @@ def _damage(name: str, begin: int, size: int, number: int) -> str:
     return f"{name}: record {number} at byte {begin} is {damage}"
 
 
-def with_advice(damage: str) -> str:
-    """What is damaged, with what to do about it; of what is no record file it says so itself."""
-    skipped = "; write the file again, or leave out the rest of it with --skip_corrupt_records"
-    return damage if "not a TFRecord file" in damage else damage + skipped
-
-
 def first_payload(name: str, size: int, begin: int = 0) -> bytes | None:
-    """The first record from a place on; None if there is none.
-
-    Raises:
-      RecordError: it is damaged; names the file and the byte.
-    """
-    for stretch in read_records(name, size, begin, most=1):
-        if stretch.damage:
-            raise RecordError(with_advice(stretch.damage))
-        if stretch.payloads:
-            return stretch.payloads[0]
-    return None
+    """The first record from a byte on; None if there is none. RecordError: it is damaged."""
+    return next((payloads[0] for _, _, payloads in read_records(name, size, begin, most=1)), None)
 
 
 # --- what a record has to hold ----------------------------------------------------------------------------------------

@@ -24,14 +24,10 @@ from bert_tf.system.cores import in_threads
 from bert_tf.system.example_bytes import is_frame_head
 from bert_tf.system.messages import progress_bar
 from bert_tf.system.storage import arrays_as_bytes, load_arrays
-from bert_tf.system.text_files import size_of
 
 _READ_BUFFER_BYTES = 256 * 1024
 _SCANNING_THREADS = 8
 _WRITTEN_VERSION = 2
-
-# Blocks of a file (byte offset, records) int64 [blocks, 2], the bytes skipped at its end, whether it is compressed.
-_FileBlocks = tuple[np.ndarray, int, bool]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,17 +37,13 @@ class RecordIndex:
     Attributes:
       files: names, in reading order.
       file_sizes, file_times: bytes and modification time (ns) of each file when it was indexed.
-      skipped: the bytes of each file that are left out: all from the first damage on.
-      compressed: whether each file is gzip-compressed.
-      file_number, byte_offset, num_records: [blocks] int64; the block's file, where its first frame begins (in a gzip
-        file: its member), and its number of records.
+      file_number, byte_offset, num_records: [blocks] int64; the block's file, where its first frame begins, and its
+        number of records.
     """
 
     files: tuple[str, ...]
     file_sizes: tuple[int, ...]
     file_times: tuple[int, ...]
-    skipped: tuple[int, ...]
-    compressed: tuple[bool, ...]
     file_number: np.ndarray
     byte_offset: np.ndarray
     num_records: np.ndarray
@@ -96,15 +88,13 @@ class RecordIndex:
 # --- beside a file ----------------------------------------------------------------------------------------------------
 
 
-def written_index(blocks: np.ndarray, compressed: bool) -> bytes:
+def written_index(blocks: np.ndarray) -> bytes:
     """The content of the index beside a file, as its writer notes it.
 
     Args:
-      blocks: int64 [blocks, 2]: bytes in the file, and records, of the blocks, which follow each other without a gap;
-        in a compressed file a block is a gzip member.
+      blocks: int64 [blocks, 2]: bytes in the file, and records, of the blocks, which follow each other without a gap.
     """
-    arrays = {"version": np.array(_WRITTEN_VERSION), "blocks": blocks.T, "compressed": np.array(compressed)}
-    return arrays_as_bytes(arrays)
+    return arrays_as_bytes({"version": np.array(_WRITTEN_VERSION), "blocks": blocks.T})
 
 
 def beside(record_file: str, ending: str) -> str:
@@ -123,23 +113,22 @@ def index_path(record_file: str) -> str:
     return beside(record_file, ".index.npz")
 
 
-def _written_blocks(record_file: str, size: int) -> _FileBlocks | None:
-    """What the index beside a file says of it; None if there is none, or one that does not fit, which is logged."""
+def _written_blocks(record_file: str, size: int) -> np.ndarray | None:
+    """The blocks that the index beside a file names; None if there is none, or it does not fit, which is logged."""
     stored = load_arrays(index_path(record_file))
     if stored is None:
         return None
     problem = "is damaged"
-    if {*stored} != {"version", "blocks", "compressed"} or stored["version"].tolist() != _WRITTEN_VERSION:
+    if not {"version", "blocks"} <= stored.keys() or stored["version"].tolist() != _WRITTEN_VERSION:
         problem = "is of another version"
-    elif stored["blocks"].shape[:-1] == (2,) and stored["compressed"].shape == ():
-        (sizes, counts), compressed = stored["blocks"].astype(np.int64), bool(stored["compressed"])
+    elif stored["blocks"].shape[:-1] == (2,):
+        sizes, counts = stored["blocks"].astype(np.int64)
         if sizes.sum() != size:
             problem = f"is of a file of {sizes.sum()} bytes, which now has {size}"
         elif (sizes > record_files.FRAME_BYTES).all() and (counts >= 1).all() and (counts <= RECORDS_PER_BLOCK).all():
             offsets = np.cumsum(sizes) - sizes
-            head = b"" if not size else _head_at(record_file, int(offsets[-1]))
-            if not size or (head[:3] == record_files.MAGIC if compressed else is_frame_head(head)):
-                return np.stack([offsets, counts], axis=1), 0, compressed
+            if not size or is_frame_head(_head_at(record_file, int(offsets[-1]))):
+                return np.stack([offsets, counts], axis=1)
             problem = "is of another file of this size"
     logging.warning("%s %s: reading all of %s", index_path(record_file), problem, record_file)
     return None
@@ -155,11 +144,7 @@ def _head_at(name: str, offset: int) -> bytes:
 
 
 def index_records(
-    files: str | Sequence[str],
-    features: record_files.Features | None,
-    *,
-    skip_corrupt_records: bool = False,
-    verify: bool = False,
+    files: str | Sequence[str], features: record_files.Features | None, *, verify: bool = False
 ) -> RecordIndex:
     """Finds every record of `files`, and compares the first of each file with `features`.
 
@@ -167,14 +152,13 @@ def index_records(
     are verified when their records are used.
 
     Args:
-      files: TFRecord files, or one, uncompressed or gzip-compressed, whatever their names.
+      files: TFRecord files, or one, whatever their names.
       features: name -> feature that each record must have; None: not known yet, see `record_files.features_of`.
-      skip_corrupt_records: leave out the rest of a file from the first damage on, instead of stopping.
       verify: read all records of all files now, and verify all checksums.
 
     Raises:
-      RecordError: a record is corrupt or truncated (without `skip_corrupt_records`), there is no record at all, a first
-        record lacks some of `features`, or a file is a directory.
+      RecordError: a record is corrupt or truncated, there is no record at all, a first record lacks some of `features`,
+        or a file is a directory.
     """
     files = [os.fspath(name) for name in ([files] if isinstance(files, str | os.PathLike) else files)]
     stats = in_threads(tf.io.gfile.stat, files)
@@ -182,10 +166,9 @@ def index_records(
         if stat.is_directory:
             raise record_files.RecordError(f"{name} is a directory, not a TFRecord file")
     sizes, times = [int(stat.length) for stat in stats], [int(stat.mtime_nsec) for stat in stats]
-    found = _scan_files(files, sizes, skip_corrupt_records, verify)
-    blocks = np.concatenate([np.insert(own, 0, number, axis=1) for number, (own, *_) in enumerate(found)])
-    _, skipped, compressed = zip(*found, strict=True)
-    index = RecordIndex(tuple(files), tuple(sizes), tuple(times), skipped, compressed, *blocks.T)
+    found = _scan_files(files, sizes, verify)
+    blocks = np.concatenate([np.insert(own, 0, number, axis=1) for number, own in enumerate(found)])
+    index = RecordIndex(tuple(files), tuple(sizes), tuple(times), *blocks.T)
     _check_found(index)
     if features is not None:
         record_files.check_first_records(index.first_payloads(), features)
@@ -203,12 +186,9 @@ def _check_found(index: RecordIndex) -> None:
     logging.info("%d records in %d files, %.1f MB", index.total_records, len(files), sum(index.file_sizes) / 1e6)
 
 
-def _scan_files(
-    files: Sequence[str], sizes: Sequence[int], skip_corrupt_records: bool, verify: bool
-) -> list[_FileBlocks]:
-    """What is found in each file."""
-    reads_all = verify or skip_corrupt_records  # only reading shows which are corrupt
-    found = [None] * len(files) if reads_all else in_threads(_written_blocks, files, sizes)
+def _scan_files(files: Sequence[str], sizes: Sequence[int], verify: bool) -> list[np.ndarray]:
+    """The blocks of each file (byte offset, records), int64 [blocks, 2]."""
+    found = [None] * len(files) if verify else in_threads(_written_blocks, files, sizes)
     missing = [number for number, blocks in enumerate(found) if blocks is None]
     if len(missing) < len(files):
         count = f"{len(files) - len(missing)} of {len(files)} record files"
@@ -217,78 +197,40 @@ def _scan_files(
     total = sum(sizes[number] for number in missing)
     with progress_bar(total=total, desc="indexing records", unit="B", unit_scale=True, delay=2) as progress:
 
-        def scan(number: int) -> _FileBlocks:
-            return _scan_file(files[number], sizes[number], skip_corrupt_records, progress.update)
+        def scan(number: int) -> np.ndarray:
+            return _scan_file(files[number], sizes[number], progress.update)
 
         for number, blocks in zip(missing, in_threads(scan, missing, threads=_SCANNING_THREADS), strict=True):
             found[number] = blocks
     return found
 
 
-def _scan_file(name: str, size: int, skip_corrupt_records: bool, progress: Callable[[int], object]) -> _FileBlocks:
-    compressed, blocks, skipped = size > 0 and record_files.is_gzip(name), [], 0
-    for stretch in record_files.read_records(name, size, most=RECORDS_PER_BLOCK):
-        if stretch.damage and not skip_corrupt_records:
-            raise record_files.RecordError(record_files.with_advice(stretch.damage))
-        if stretch.damage:
-            skipped = size - stretch.begin
-            logging.warning("%s; skipped %d of %d bytes", stretch.damage, skipped, size)
-        if stretch.payloads:
-            blocks.append((stretch.begin, len(stretch.payloads)))
-        progress(stretch.end - stretch.begin)
-    return np.array(blocks, np.int64).reshape(-1, 2), skipped, compressed
+def _scan_file(name: str, size: int, progress: Callable[[int], object]) -> np.ndarray:
+    blocks = []
+    for begin, end, payloads in record_files.read_records(name, size, most=RECORDS_PER_BLOCK):
+        blocks.append((begin, len(payloads)))
+        progress(end - begin)
+    return np.array(blocks, np.int64).reshape(-1, 2)
 
 
 # --- reading from a place on ------------------------------------------------------------------------------------------
 
 
-def open_at(name, offset) -> tf.data.Dataset:
-    """Records of an uncompressed file, from a frame's byte offset on. For use in functions given to tf.data methods.
-
-    tf.data.TFRecordDataset has no argument for the offset, but its op has. (As the outermost dataset it fails in TF
-    2.20, which then can't serialize the op into a graph.)
-
-    Args:
-      name, offset: scalars, or both [1], or both [0] for no records.
-    """
-    variant = tf.raw_ops.TFRecordDatasetV2(
-        filenames=tf.reshape(name, [-1]),
-        compression_type="",
-        buffer_size=_READ_BUFFER_BYTES,
-        byte_offsets=tf.reshape(offset, [-1]),
-    )
-    return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
-
-
 def window_reader(index: RecordIndex):
     """A function of (*index.blocks(...)), each [blocks] -> serialized records [sum of the counts], in order."""
 
-    def read_gzip(name, member):
-        # A last value that is no bytes, so that NumPy treats them as bytes of any length.
-        name = name.decode()
-        (stretch,) = itertools.islice(record_files.read_records(name, size_of(name), int(member)), 1)
-        if stretch.damage:
-            raise record_files.RecordError(stretch.damage)
-        return np.array([*stretch.payloads, None], object)[:-1]
-
-    def block(name, offset, count, compressed):
-        plain = tf.logical_not(compressed)[None]
-        records = open_at(tf.boolean_mask(name[None], plain), tf.boolean_mask(offset[None], plain)).take(count)
-        if not any(index.compressed):
-            return records
-        unpacked = tf.data.Dataset.from_tensors((name, offset)).take(tf.cast(compressed, tf.int64))
-        unpacked = unpacked.flat_map(
-            lambda *place: tf.data.Dataset.from_tensor_slices(
-                tf.ensure_shape(tf.numpy_function(read_gzip, place, tf.string), [None])
-            )
+    def block(name, offset, count):
+        # tf.data.TFRecordDataset has no argument for the offset, but its op has. (As the outermost dataset it fails in
+        # TF 2.20, which then can't serialize the op into a graph.)
+        variant = tf.raw_ops.TFRecordDatasetV2(
+            filenames=name[None], compression_type="", buffer_size=_READ_BUFFER_BYTES, byte_offsets=offset[None]
         )
-        return records.concatenate(unpacked)
+        return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string)).take(count)
 
     def read(number, offset, count):
         names = tf.gather(tf.constant(list(index.files), tf.string), number)
-        compressed = tf.gather(tf.constant(index.compressed, tf.bool), number)
         total = tf.reduce_sum(count)
-        records = tf.data.Dataset.from_tensor_slices((names, offset, count, compressed)).flat_map(block)
+        records = tf.data.Dataset.from_tensor_slices((names, offset, count)).flat_map(block)
         records = records.batch(total).get_single_element()
         complete = tf.debugging.Assert(
             tf.equal(tf.size(records, tf.int64), total), ["a file has fewer records than when it was indexed", names]

@@ -60,22 +60,23 @@ def explain_record_error(error: Exception, index: RecordIndex, features: record_
             return f"{name} no longer exists; it existed when it was indexed"
         if (stat.length, stat.mtime_nsec) != (size, time):
             return f"{name} has changed since it was indexed ({size} bytes then, {stat.length} now)"
-    of_records = ("ParseExample", "RecordError", _TOO_LONG, record_files.OTHER_ROW, _OUT_OF_RANGE, _OTHER_TOTAL)
+    of_records = ("ParseExample", _TOO_LONG, record_files.OTHER_ROW, _OUT_OF_RANGE, _OTHER_TOTAL)
     if not isinstance(error, tf.errors.DataLossError) and not any(mark in str(error) for mark in of_records):
         return None
     logging.info("a batch could not be read; looking for the record in %d files", len(index.files))
     with progress_bar(total=sum(index.file_sizes), desc="looking for the record", unit="B", delay=2) as progress:
-        files = zip(index.files, index.file_sizes, index.skipped, index.compressed, strict=True)
-        for name, size, skipped, compressed in files:
-            for stretch in record_files.read_records(name, size - skipped):
-                if stretch.damage:
-                    return f"{stretch.damage}; it was intact when indexed"
-                place = stretch.begin
-                for number, payload in enumerate(stretch.payloads, stretch.number):
-                    if problem := record_files.record_problem(payload, features):
-                        return f"{name}: record {number} (at byte {place}) {problem}"
-                    place += 0 if compressed else len(payload) + record_files.FRAME_BYTES
-                progress.update(stretch.end - stretch.begin)
+        for name, size in zip(index.files, index.file_sizes, strict=True):
+            number = 0
+            try:
+                for begin, end, payloads in record_files.read_records(name, size):
+                    place = begin
+                    for payload in payloads:
+                        if problem := record_files.record_problem(payload, features):
+                            return f"{name}: record {number} (at byte {place}) {problem}"
+                        number, place = number + 1, place + len(payload) + record_files.FRAME_BYTES
+                    progress.update(end - begin)
+            except record_files.RecordError as damage:
+                return f"{damage}; it was intact when indexed"
     return None
 
 

@@ -1,7 +1,7 @@
 """A corpus as one stream of text, whatever its files are, in bounded memory and in ranges that workers share.
 
 The text has one sentence (or paragraph) per line and a blank line between documents. It comes from plain text files,
-from JSONL with one document per line, and from what WikiExtractor writes, each of them also as .gz, .bz2 or .zst:
+from JSON lines with one document each, both also as .gz:
 
     corpus = Corpus(list_files("wiki/*/wiki_*"), TextSettings(split_sentences=True))
     for shard in range(64):
@@ -9,7 +9,7 @@ from JSONL with one document per line, and from what WikiExtractor writes, each 
             ...  # together the pieces are the text of this shard's documents
 
 Plain text files are one text, as in the original: a document at the end of a file continues in the next one, unless
-the settings say otherwise. A compressed file and those of the other formats hold whole documents.
+the settings say otherwise. A compressed file and JSON lines hold whole documents.
 """
 
 import concurrent.futures
@@ -25,16 +25,13 @@ from bert_tf.pretraining.corpus_formats import (
     Counts,
     Reading,
     TextSettings,
-    doc_texts,
     jsonl_texts,
     numbered_lines,
     sentence_splitter,
     shortened,
 )
-from bert_tf.system.checks import check_input_files, check_not_empty
-from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.storage import is_remote
-from bert_tf.system.text_files import Progress, TextFile, compression_of, size_of, warn_of_tables, whole_lines
+from bert_tf.system.text_files import Progress, TextFile, gzip_of, size_of, warn_of_tables, whole_lines
 
 PIECE_CHARACTERS = 1 << 20
 LONGEST_LINE = 2 << 20  # bytes; a longer line of plain text comes in several pieces
@@ -48,7 +45,7 @@ class _Source:
     """A file of the corpus; `begin` and `end` are offsets in all files, end to end as they are on the disk."""
 
     file: TextFile
-    form: str  # text | jsonl | doc
+    is_jsonl: bool
     begin: int
     end: int
 
@@ -88,8 +85,8 @@ class Corpus:
         self.total_bytes = sum(self.sizes)
         begins = itertools.accumulate(self.sizes, initial=0)
         self._sources = [
-            _Source(file, form, begin, begin + size)
-            for (file, form, size), begin in zip(looks, begins, strict=False)
+            _Source(file, is_jsonl, begin, begin + size)
+            for (file, is_jsonl, size), begin in zip(looks, begins, strict=False)
             if size
         ]
         self.empty_files = [file.path for file, _, size in looks if not size]
@@ -99,7 +96,11 @@ class Corpus:
     @property
     def marks_documents(self) -> bool:
         """Whether a file says itself where its documents end, as JSONL does."""
-        return any(source.form != "text" for source in self._sources)
+        return any(source.is_jsonl for source in self._sources)
+
+    def warn_of_tables(self) -> None:
+        """Warns of files that are read as plain text although their names say otherwise."""
+        warn_of_tables(source.file.path for source in self._sources if not source.is_jsonl)
 
     def shard_range(self, shard: int, num_shards: int) -> tuple[int, int]:
         """(begin, end) of shard `shard` of `num_shards` of nearly equal size, for `blocks`."""
@@ -112,14 +113,14 @@ class Corpus:
     ) -> Iterator[str]:
         """The text of the documents that begin in a range of bytes, in pieces of about a megabyte.
 
-        A document begins at its first line that is not blank; a JSONL record or a <doc> at its line; and all documents
-        of a compressed file at the beginning of the file. So adjoining ranges together have every document once, whole
+        A document begins at its first line that is not blank; a JSON line at its beginning; and all documents of a
+        compressed file at the beginning of the file. So adjoining ranges together have every document once, whole
         and in order. Only the range itself is read, except for a little at its ends.
 
         A piece ends with a newline, or, within a line of plain text of more than 2 MB, with a space. Carriage returns
-        are dropped. The whole of plain text is the lines of `read_text_lines`; of the other formats blank lines within
+        are dropped. The whole of plain text is the lines of `read_text_lines`; of JSON lines, blank lines within
         documents and documents without text are left out. Memory is bounded for plain text except for its longest word,
-        and otherwise by the longest line, which in JSONL is a document.
+        of JSON lines by the longest of them.
 
         Args:
           begin, end: from 0 to total_bytes (None); the bytes of the files end to end, as they are on the disk.
@@ -128,8 +129,8 @@ class Corpus:
           progress: called with the number of bytes that each read took from the disk; ranges that adjoin take all.
 
         Raises:
-          ValueError: not UTF-8 with errors="strict", bad JSON, no text under text_key, a <doc> that is not closed, text
-            outside of one, a damaged compressed file; names the file and the line.
+          ValueError: not UTF-8 with errors="strict", bad JSON, no text under text_key, a damaged compressed file; names
+            the file and the line.
         """
         end = self.total_bytes if end is None else end
         if not 0 <= begin <= end <= self.total_bytes:
@@ -142,18 +143,18 @@ class Corpus:
         groups = itertools.groupby(
             enumerate(self._sources),
             # Uncompressed plain text files that adjoin are one text; every other file is separate.
-            lambda item: -1 if joins and item[1].form == "text" and item[1].file.starts_anywhere else item[0],
+            lambda item: -1 if joins and not item[1].is_jsonl and item[1].file.starts_anywhere else item[0],
         )
         for _, group in groups:
             sources = [source for _, source in group]
             first, last = sources[0].begin, sources[-1].end
             if max(begin, first) >= min(end, last):
                 continue
-            whole = sources[0].form == "text" and not self.settings.blanks_separate_docs
+            whole = not (sources[0].is_jsonl or self.settings.blanks_separate_docs)
             if not sources[0].file.starts_anywhere or whole:
                 if begin <= first:
                     yield from _whole_file_texts(sources[0], reading)
-            elif sources[0].form == "text":
+            elif not sources[0].is_jsonl:
                 start, stop = _document_start(sources, begin), _document_start(sources, end)
                 blocks = _text_blocks(sources, start, stop, reading.progress)
                 yield from reading.paragraphs(
@@ -166,58 +167,37 @@ class Corpus:
                 yield from _record_texts(sources[0], start, stop, reading)
 
 
-def check_beginning(patterns: str | None, flag: str, settings: TextSettings) -> None:
-    """Refuses local text that is not there, blank, or can't be read in its first megabyte, without TensorFlow.
-
-    Raises:
-      ValueError: names the flag and the file, and the line if there is one.
-    """
-    files = check_input_files(patterns, flag)
-    check_not_empty(files, flag)
-    if not files:
-        return
-    with named_by(flag), unheard():
-        corpus = Corpus(files, settings)
-        pieces = list(itertools.islice(corpus.blocks(), 2))
-        if len(pieces) < 2 and not any(map(str.strip, pieces)):
-            raise ValueError(f"no text in {', '.join(files[:5])}: every line is blank.")
-    warn_of_tables((source.file.path for source in corpus._sources if source.form == "text"), flag)
-
-
 # ---- what the files are ----------------------------------------------------------------------------------------------
 
 
-def _look(path: str, settings: TextSettings) -> tuple[TextFile, str, int]:
-    """(file, form, bytes on the disk)."""
-    compression, name = compression_of(path)
-    file = TextFile(path, compression, settings.encoding, settings.errors)
-    size = size_of(path)
-    if settings.input_format in ("text", "jsonl"):
-        return file, settings.input_format, size
-    if settings.input_format == "auto" and name.lower().endswith(_JSONL_SUFFIXES):
-        return file, "jsonl", size
+def _look(path: str, settings: TextSettings) -> tuple[TextFile, bool, int]:
+    """(file, whether it holds JSON lines, bytes on the disk)."""
+    is_gzip, name = gzip_of(path)
+    file, size = TextFile(path, is_gzip, settings.encoding, settings.errors), size_of(path)
+    if settings.input_format != "auto":
+        return file, settings.input_format == "jsonl", size
+    if name.lower().endswith(_JSONL_SUFFIXES):
+        return file, True, size
     line = _first_line(file) if size else ""
-    if settings.input_format == "wikiextractor":
-        return file, "jsonl" if line.startswith("{") else "doc", size
     if line.startswith("<doc "):
-        return file, "doc", size
+        raise ValueError(f"{path} has WikiExtractor's <doc> form: let it write JSON lines (--json), which are read.")
     if line.startswith("{"):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
             record = None
         if isinstance(record, dict) and settings.text_key in record:
-            return file, "jsonl", size
+            return file, True, size
         if record:
             logging.warning(
                 f"{path} looks like JSONL, but without the key {settings.text_key!r} (it has "
                 f"{shortened(', '.join(record))}), so it is read as plain text; see --text_key"
             )
-    return file, "text", size
+    return file, False, size
 
 
 def _first_line(file: TextFile) -> str:
-    """The first line, without byte order mark; only roughly if it is not UTF-8, or long and neither JSON nor <doc>."""
+    """The first line, without byte order mark; only roughly if it is not UTF-8, or long and not JSON."""
     begin = b""
     for _, block in whole_lines(file, file.chunks(), LONGEST_LINE):
         begin += block
@@ -276,14 +256,11 @@ def _record_start(source: _Source, place: int) -> int:
     """Where, in the file, the first record does that begins at or after byte `place` of the file."""
     if place <= 0 or place >= source.size:
         return max(0, min(place, source.size))
-    mark = b"\n<doc " if source.form == "doc" else b"\n"
-    offset, held = place - 1, b""
+    offset = place - 1
     for chunk in source.file.chunks(offset, source.size):
-        data = held + chunk
-        if (found := data.find(mark)) >= 0:
+        if (found := chunk.find(b"\n")) >= 0:
             return offset + found + 1
-        held = data[max(0, len(data) - len(mark) + 1) :]
-        offset += len(data) - len(held)
+        offset += len(chunk)
     return source.size
 
 
@@ -348,7 +325,7 @@ def _without_blank_lines(texts: Iterable[str]) -> Iterator[str]:
 
 def _whole_file_texts(source: _Source, reading: Reading) -> Iterator[str]:
     """Texts of a file that is read from its start."""
-    if source.form != "text":
+    if source.is_jsonl:
         yield from _record_texts(source, 0, None, reading)
         return
     blocks = _finished(whole_lines(source.file, source.file.chunks(progress=reading.progress), LONGEST_LINE))
@@ -361,5 +338,4 @@ def _whole_file_texts(source: _Source, reading: Reading) -> Iterator[str]:
 
 def _record_texts(source: _Source, start: int, stop: int | None, reading: Reading) -> Iterator[str]:
     blocks = whole_lines(source.file, source.file.chunks(start, stop, reading.progress), offset=start)
-    parse = jsonl_texts if source.form == "jsonl" else doc_texts
-    yield from parse(source.file, numbered_lines(source.file, blocks, reading), reading)
+    yield from jsonl_texts(source.file, numbered_lines(source.file, blocks, reading), reading)

@@ -1,7 +1,6 @@
-"""The texts of one file of a corpus, by its format: plain text, JSON lines, wikiextractor output."""
+"""The texts of one file of a corpus, by its format: plain text, JSON lines."""
 
 import dataclasses
-import html
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
@@ -35,9 +34,9 @@ class TextSettings:
     input_format: str = setting(
         "auto",
         "The format of the files. auto: JSONL by the name (.jsonl, .json, .ndjson, before .gz and the like) or the "
-        "first line, WikiExtractor's <doc> form by the first bytes, else text.",
+        "first line, else text.",
         heading="Kinds of text",
-        choices=("auto", "text", "jsonl", "wikiextractor"),
+        choices=("auto", "text", "jsonl"),
     )
     text_key: str = setting("text", "JSONL: the key of the document's text.")
     split_sentences: bool = setting(False, "Lines are paragraphs: split them into sentences.")
@@ -59,11 +58,8 @@ class TextSettings:
         for name in ("text_key", "language"):
             if not getattr(self, name):
                 raise ValueError(f"--{name} is empty")
-        if not self.blanks_separate_docs and self.input_format not in ("auto", "text"):
-            raise ValueError(
-                f"--blanks_separate_docs=false is for plain text: --input_format={self.input_format} says where "
-                "documents end"
-            )
+        if not self.blanks_separate_docs and self.input_format == "jsonl":
+            raise ValueError("--blanks_separate_docs=false is for plain text: JSON lines are a document each")
 
 
 class Reading:
@@ -182,47 +178,6 @@ def _without_surrogates(file: TextFile, line: _PlacedLine, text: str, reading: R
         reading.count("replaced_characters", len(halves))
         reading.count("lines_with_bad_utf8")
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
-
-
-_LINE_ENDS_TO_SPACES = {ord("\n"): " ", ord("\r"): " "}
-
-_TITLE = re.compile(r'\btitle="(.*)"\s*>$')
-
-
-def doc_texts(file: TextFile, lines: Iterable[_PlacedLine], reading: Reading) -> Iterator[str]:
-    """Documents of the form `<doc id=... title="Title">`, `Title`, text, `</doc>`, each on its own line."""
-    opened: _PlacedLine | None = None
-    title, has_text = "", False
-    for line in lines:
-        text = line[0].rstrip()
-        if text.startswith("<doc "):
-            if opened:
-                raise _problem(file, opened, "a <doc> that is not closed before the next one")
-            if not text.endswith(">"):
-                raise _problem(file, line, "a <doc ...> that doesn't end with its line")
-            match = _TITLE.search(text)
-            opened, title, has_text = line, html.unescape(match[1]).strip() if match else "", False
-            continue
-        if not opened:
-            raise _problem(file, line, "text outside of <doc ...> and </doc>")
-        closed = text.endswith("</doc>")
-        if closed:
-            text = text.removesuffix("</doc>")
-        if "&" in text:  # entities of newlines and the like must not start new lines
-            text = html.unescape(text).translate(_LINE_ENDS_TO_SPACES)
-        if text and not text.isspace():
-            if text.strip() != title and (sentences := reading.lines_of(text)):
-                has_text = True
-                yield sentences
-            title = ""  # it is repeated once, before all other text
-        if closed:
-            if has_text:
-                yield "\n"
-            else:
-                reading.count("documents_without_text")
-            opened = None
-    if opened:
-        raise _problem(file, opened, "a <doc> that is not closed")
 
 
 _SCRIPTS = {"ko": "[\uac00-\ud7a3]", "ja": "[\u3041-\u30ff]", "zh": "[\u4e00-\u9fff]", "ru": "[\u0410-\u044f]"}

@@ -113,7 +113,7 @@ def _job_of(
     flags = dict(
         input_file=records.input_file, output_file=records.output_file, vocab_file=records.vocab_file,
         **casing, random_seed=records.random_seed, masking=records.masking, pack_sequences=records.pack_sequences,
-        compression=records.compression, num_shards=records.num_shards, **vars(instances), **vars(text),
+        num_shards=records.num_shards, **vars(instances), **vars(text),
         word_boundaries=records.word_boundaries, segmenter=records.segmenter,
     )  # fmt: skip
     # Not where they are left alone: without them, files of earlier versions are what would be made now.
@@ -137,6 +137,7 @@ def _fingerprint(flags: dict, input_files: Sequence[str], vocab_sha256: str) -> 
     stats = [tf.io.gfile.stat(path) for path in input_files]
     files = [[path, int(stat.length), int(stat.mtime_nsec)] for path, stat in zip(input_files, stats, strict=True)]
     decisive = {name: value for name, value in flags.items() if name not in ("input_file", "vocab_file")}
+    decisive["compression"] = None  # which earlier versions had: their files are what would be made now
     content = json.dumps([_FORMAT, decisive, files, vocab_sha256], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
@@ -315,7 +316,9 @@ def _log_summary(summary: dict, path: str) -> None:
 
 
 def _log_size(job: ShardJob, num_workers: int) -> None:
-    total_bytes = Corpus(job.input_files, job.text).total_bytes
+    corpus = Corpus(job.input_files, job.text)
+    corpus.warn_of_tables()
+    total_bytes = corpus.total_bytes
     logging.info(
         "%.1f MB of text in %d files, the first is %s", total_bytes / 1e6, len(job.input_files), job.input_files[0]
     )

@@ -101,8 +101,8 @@ def _has_broken_lines(lines: Sequence[str]) -> bool:
 def all_documents(files: Sequence[str], show_progress: bool = True, encoding: str = UTF_8) -> Iterator[Document]:
     """The documents of all text in files of any format that create_pretraining_data.py reads, also compressed.
 
-    Plain text is read as by `text_documents`; JSONL and WikiExtractor's output say themselves where a document ends. A
-    file of plain text is in memory at a time; of the others a document.
+    Plain text is read as by `text_documents`; a JSON line is a document. A file of plain text, or a line, is in
+    memory at a time.
 
     Args:
       encoding: of the files, see `text_files.TextFile`.
@@ -114,6 +114,7 @@ def all_documents(files: Sequence[str], show_progress: bool = True, encoding: st
     total = sum(corpus.total_bytes for corpus in corpora)
     with progress_bar(total=total, desc="reading texts", unit="B", unit_scale=True, disable=not show_progress) as bar:
         for corpus in corpora:
+            corpus.warn_of_tables()
             lines = _lines_of(corpus.blocks(progress=bar.update))
             if corpus.marks_documents:
                 for is_text, block in itertools.groupby(lines, bool):

@@ -101,12 +101,6 @@ class RecordSettings:
         "With --masking=dynamic: put several short pairs, which don't attend to each other, into one record, for less "
         "padding.",
     )
-    compression: str | None = setting(
-        None,
-        "Compress the records to a third of the size (unmasked records: half); writing is slower. run_pretraining.py "
-        "detects compression automatically.",
-        choices=("gzip",),
-    )
     beam_runner: str | None = setting(
         None,
         "Make the shards with Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, SparkRunner, DaskRunner, ... "

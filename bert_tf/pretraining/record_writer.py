@@ -16,14 +16,12 @@ Under --nsp=false the first two hold single sequences: no `B [SEP]`, segment ids
 Shape legend: S max_seq_length, P max_predictions_per_seq, M pairs per row, n records, F features, W values of a record.
 """
 
-import gzip
 from collections.abc import Callable, Iterable, Iterator
 
 import google_crc32c
 import numpy as np
 import tensorflow as tf
 
-# Of a gzip file, each block of records is a separate member, so that a reader can begin at any of them.
 from bert_tf.data.record_files import MASKED, RECORDS_PER_BLOCK
 from bert_tf.pretraining.instance_kernels import A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NO_B, NUM_MASKED, gather
 from bert_tf.pretraining.instances import Instances
@@ -273,15 +271,12 @@ def blocks_of(
 
 
 def write_blocks(
-    path: str,
-    blocks: Iterable[tuple[int, bytes]],
-    compression: str | None = None,
-    progress: Callable[[int], object] = lambda _: None,
+    path: str, blocks: Iterable[tuple[int, bytes]], progress: Callable[[int], object] = lambda _: None
 ) -> np.ndarray:
     """Writes blocks of framed records to a file on any file system; returns bytes and records of each, int64 [n, 2].
 
     Args:
-      compression: None or "gzip": each block becomes a gzip member. progress: called with the records of each block.
+      progress: called with the records of each block.
 
     Raises:
       tf.errors.OpError: the file can't be written.
@@ -289,8 +284,7 @@ def write_blocks(
     written = []
     with tf.io.gfile.GFile(path, "wb") as file:
         for count, block in blocks:
-            content = gzip.compress(block, 6, mtime=0) if compression == "gzip" else block
-            file.write(content)
-            written.append((len(content), count))
+            file.write(block)
+            written.append((len(block), count))
             progress(count)
     return np.array(written, np.int64).reshape(-1, 2)

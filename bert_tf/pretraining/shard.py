@@ -177,7 +177,7 @@ def make_shard(
             "output_bytes": {path: tf.io.gfile.stat(name).length for path, name in zip(outputs, written, strict=True)},
         }
         del store, instances
-        contents = [written_index(file, bool(job.records.compression) and len(file) > 0) for file in blocks]
+        contents = list(map(written_index, blocks))
         contents.append((json.dumps(summary, indent=2, ensure_ascii=False) + "\n").encode())
         for path, content in zip(temporary[len(outputs) :], contents, strict=True):
             with tf.io.gfile.GFile(path, "wb") as file:
@@ -285,7 +285,7 @@ def _write(
     with bar(total=total, desc="writing", unit="records", unit_scale=True) as progress:
         for path, (members, row_ends) in zip(paths, layouts, strict=True):
             blocks = record_writer.blocks_of(instances, members, row_ends, job.pairs_per_row)
-            written.append(record_writer.write_blocks(path, blocks, job.records.compression, progress.update))
+            written.append(record_writer.write_blocks(path, blocks, progress.update))
     return [len(members) for members, _ in layouts], written
 
 

@@ -4,6 +4,8 @@
 FLAGS = {
     "beam_size": "every model has BERT's head for questions, whose candidates are --n_best_size",
     "question_head": "every model has BERT's head for questions, as in transformers; leave it out",
+    "compression": "records are written uncompressed; --masking=dynamic takes less room than gzip did",
+    "skip_corrupt_records": "write a damaged record file again, or leave it out of --input_file",
     "verify": "what is written is always read back, every bit compared",
 }
 # Names of the package, as in `from bert_tf import NAME`.

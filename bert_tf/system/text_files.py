@@ -7,11 +7,13 @@ import codecs
 import contextlib
 import dataclasses
 import glob
+import gzip
 import hashlib
 import json
 import os
 import re
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 
 from bert_tf.system.declare import setting
@@ -23,7 +25,6 @@ LONGEST_LINE = 1 << 26  # bytes; lines are read whole
 LARGEST_JSON = 1 << 30  # bytes; JSON files are read whole
 
 _READ_BYTES = 1 << 20
-_COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".zst": "zstd"}
 
 Progress = Callable[[int], None]
 
@@ -189,7 +190,7 @@ _TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 
 def warn_of_tables(paths: Iterable[str], flag: str = "--input_file") -> None:
     """Warns of files that are read as plain text although their names say that they are tables or JSON."""
-    if found := [path for path in paths if compression_of(path)[1].lower().endswith(_TABLES)]:
+    if found := [path for path in paths if gzip_of(path)[1].lower().endswith(_TABLES)]:
         warn_once(
             flag,
             "%s: read as plain text, with all that is in a line: %s. Write the texts alone into a file, one a line.",
@@ -210,7 +211,7 @@ def file_sha256(path: str) -> str:
 
 
 def read_text_lines(
-    path: str, progress: Progress | None = None, encoding: str | None = None, compression: str = ""
+    path: str, progress: Progress | None = None, encoding: str | None = None, is_gzip: bool = False
 ) -> Iterator[str]:
     """Yields the lines of a text file as the original reads them; one megabyte or line is in memory at a time.
 
@@ -219,13 +220,13 @@ def read_text_lines(
 
     Args:
       path: a local path or any that `tf.io.gfile` opens (gs://...).
-      progress: called after each read with the number of bytes. encoding, compression: see `TextFile`.
+      progress: called after each read with the number of bytes. encoding, is_gzip: see `TextFile`.
 
     Raises:
       ValueError: bytes are not in the encoding; names the file, the line (from 1) and the byte offset in the file (from
         0). Or see `whole_lines`.
     """
-    file = TextFile(path, compression, encoding)
+    file = TextFile(path, is_gzip, encoding)
     for offset, block in whole_lines(file, file.chunks(progress=progress)):
         lines = file.decode(offset, block).split("\n")
         if not lines[-1]:  # nothing follows the last newline
@@ -240,7 +241,7 @@ class TextFile:
     Offsets refer to the text in UTF-8: for a compressed file they count decompressed bytes.
 
     Attributes:
-      compression: "", "gzip", "bzip2" or "zstd".
+      is_gzip: it is compressed by gzip.
       encoding: of the file, as the flag --encoding has it; None: it must be UTF-8, and there is no such flag.
       errors: of a file in another encoding: "strict", or "replace": what is invalid becomes U+FFFD.
 
@@ -249,7 +250,7 @@ class TextFile:
     """
 
     path: str
-    compression: str = ""
+    is_gzip: bool = False
     encoding: str | None = None
     errors: str = "strict"
 
@@ -259,7 +260,7 @@ class TextFile:
     @property
     def starts_anywhere(self) -> bool:
         """Whether reading can begin at any place; else the file is read from its start."""
-        return not self.compression and not self.is_converted
+        return not self.is_gzip and not self.is_converted
 
     def chunks(self, begin: int = 0, end: int | None = None, progress: Progress | None = None) -> Iterator[bytes]:
         """The text in UTF-8 from `begin` to `end`, about a megabyte at a time; see `starts_anywhere`.
@@ -274,13 +275,13 @@ class TextFile:
             return _plain(self.path, begin, end, progress)
         from bert_tf.system import text_encodings
 
-        raw = _plain(self.path, 0, None, progress)
-        if self.compression:
-            raw = text_encodings.decompressed(open_binary(self.path), self.path, self.compression, progress)
+        raw = _decompressed(self.path, progress) if self.is_gzip else _plain(self.path, 0, None, progress)
         return text_encodings.converted(self.path, self.encoding, self.errors, raw) if self.is_converted else raw
 
     def decode(self, offset: int, block: bytes) -> str:
         """The text of a block that begins at `offset` and splits no character, without carriage returns.
+
+        Zero bytes stay: as in the original, tokenizers drop them.
 
         Raises:
           ValueError: bytes are not UTF-8; see `read_text_lines`. The file is read again, to count its lines.
@@ -291,19 +292,15 @@ class TextFile:
             kept = [place for place, byte in enumerate(block) if byte != 0x0D]
             raise self._not_utf_8(offset, block, kept[error.start], error.reason) from None
         if b"\0" in block:
-            place = block.find(b"\0")
             from bert_tf.system import text_encodings
 
             if not offset and text_encodings.wide_ascii(block[: text_encodings.BEGINNING]):
-                raise self._not_utf_8(offset, block, place, "a zero byte")
-            raise ValueError(
-                f"{self.path}, line {self.line_number(offset + place)}: a zero byte at byte offset {offset + place}, "
-                "which no text has: is the file damaged? To go on without such bytes: tr -d '\\000' < FILE > NEW_FILE"
-            )
+                raise self._not_utf_8(offset, block, block.find(b"\0"), "a zero byte")
+            warn_once(self.path, "%s has zero bytes, which stand for no text: is it damaged?", self.path)
         return text
 
     def _not_utf_8(self, offset: int, block: bytes, place: int, reason: str) -> ValueError:
-        what = "the uncompressed text" if self.compression else "the file"
+        what = "the uncompressed text" if self.is_gzip else "the file"
         from bert_tf.system import text_encodings
 
         beginning = next(iter(self.chunks()), b"")[: text_encodings.BEGINNING]
@@ -359,11 +356,10 @@ def whole_lines(
         yield offset, b"".join(held)
 
 
-def compression_of(path: str) -> tuple[str, str]:
-    """(compression, name without the suffix) of a file name: `wiki.txt.gz` -> ("gzip", "wiki.txt")."""
-    name, suffix = os.path.splitext(path)
-    compression = _COMPRESSIONS.get(suffix.lower(), "")
-    return compression, name if compression else path
+def gzip_of(path: str) -> tuple[bool, str]:
+    """Whether a file is compressed, by its name, and that without the suffix: `a.txt.gz` -> (True, "a.txt")."""
+    is_gzip = path.lower().endswith(".gz")
+    return is_gzip, path[:-3] if is_gzip else path
 
 
 def _gfile(path: str):
@@ -440,6 +436,8 @@ _FOREIGN = {
     b"\xd0\xcf\x11\xe0": "a file of Excel or Word; export it as CSV or text",
     b"PAR1": "a Parquet file; call it .parquet where a table is meant, and export its texts where a text is",
     b"\x1f\x8b\x08": "a gzip file; unpack it: gunzip < FILE > NEW_FILE",
+    b"BZh": "a bzip2 file; unpack it: bunzip2 < FILE > NEW_FILE",
+    b"\x28\xb5\x2f\xfd": "a Zstandard file; unpack it: unzstd < FILE > NEW_FILE",
     b"%PDF-": "a PDF file; save its text as a text file",
     b"\x89PNG": "an image (PNG), not text",
     b"\xff\xd8\xff": "an image (JPEG), not text",
@@ -475,3 +473,19 @@ def _plain(path: str, begin: int, end: int | None, progress: Progress | None) ->
                 progress(len(chunk))
             yield chunk
             begin += len(chunk)
+
+
+def _decompressed(path: str, progress: Progress | None) -> Iterator[bytes]:
+    read = 0
+    with open_binary(path) as source, gzip.GzipFile(fileobj=source) as stream:
+        while True:
+            try:
+                chunk = stream.read(_READ_BYTES)
+            except (EOFError, OSError, zlib.error) as error:
+                raise ValueError(f"{path}: truncated or damaged gzip file ({error})") from None
+            if progress:
+                progress(source.tell() - read)
+                read = source.tell()
+            if not chunk:
+                return
+            yield chunk

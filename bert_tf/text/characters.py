@@ -19,8 +19,8 @@ _CJK_BLOCKS = (
 )
 _FIRST_CJK = 0x3400
 
-# Without width: byte order mark, zero-width space, word joiner. Joiners (U+200C, U+200D) change how letters look.
-_INVISIBLE = "\ufeff\u200b\u2060"
+# Without width: byte order mark, zero-width space, word joiner, zero. Joiners (U+200C, U+200D) change how letters look.
+_INVISIBLE = "\ufeff\u200b\u2060\0"
 _BLANK = "".join(char for char in map(chr, range(0x3001)) if char.isspace()) + _INVISIBLE
 _NAME = {**dict.fromkeys(map(ord, _INVISIBLE)), **dict.fromkeys(map(ord, "\u00a0\u2007\u202f"), " ")}
 # What the `tokenizers` library's regular expressions call whitespace (White_Space); `str.isspace` has four more.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from absl import logging
 
-from bert_tf.system.text_files import UTF_8, compression_of, read_text_lines, size_of
+from bert_tf.system.text_files import UTF_8, gzip_of, read_text_lines, size_of
 
 _FIRST_CHECK = 1 << 12  # lines
 
@@ -99,5 +99,5 @@ def read_lines(
     total = sum(map(size_of, files))
     with progress_bar(total=total, unit="B", unit_scale=True, desc=description, disable=not show_progress) as bar:
         for path in files:
-            for line in read_text_lines(path, bar.update, encoding, compression_of(path)[0]):
+            for line in read_text_lines(path, bar.update, encoding, gzip_of(path)[0]):
                 yield line.lstrip("\ufeff")

@@ -125,7 +125,6 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         "many records.",
         least=1,
     )
-    skip_corrupt_records: bool = setting(False, "Leave out the rest of a damaged record file, instead of stopping.")
     verify_records: bool = setting(
         False,
         "Read all records at the start and verify their checksums, even if create_pretraining_data.py left an index "
@@ -314,8 +313,7 @@ def _check_records(settings: PretrainingSettings, config: BertConfig | None, mod
         limits = {"vocab_size": config.vocab_size, "segments": max(2, config.type_vocab_size)} if config else {}
         limits |= {"no_masked": masked_reason(settings), "model_name": model}
         with named_by(flag):
-            if not settings.skip_corrupt_records:
-                pairs.append(record_files.check_files(files, *lengths, **{"segments": None, **limits}))
+            pairs.append(record_files.check_files(files, *lengths, **{"segments": None, **limits}))
     if pairs and 0 not in pairs and settings.objective != "ltr":
         check_masks(settings, are_masked=not any(pairs))
 

@@ -78,12 +78,7 @@ def open_all_records(settings: PretrainingSettings, config: BertConfig, config_n
         files = list_files(patterns, f"--{flag}")
         warn_of_missing_shards(files, f"--{flag}")
         with named_by(f"--{flag}"):
-            index = record_index.index_records(
-                files,
-                None,
-                skip_corrupt_records=settings.skip_corrupt_records,
-                verify=settings.verify_records,
-            )
+            index = record_index.index_records(files, None, verify=settings.verify_records)
         no_masked = masked_reason(settings)
         features = features_of(
             index.first_payloads(), settings.max_seq_length, settings.max_predictions_per_seq,

@@ -32,8 +32,8 @@ def decode(record: bytes, names=FEATURES) -> dict:
     }
 
 
-def read_records(path, names=FEATURES, compression_type="") -> list[dict]:
-    return [decode(record.numpy(), names) for record in tf.data.TFRecordDataset(str(path), compression_type)]
+def read_records(path, names=FEATURES) -> list[dict]:
+    return [decode(record.numpy(), names) for record in tf.data.TFRecordDataset(str(path))]
 
 
 def digest_records(records) -> str:

@@ -15,17 +15,9 @@ import tensorflow as tf
 
 from bert_tf.pretraining import corpus as pretraining_corpus
 from bert_tf.pretraining import corpus_formats
-from bert_tf.pretraining.corpus import Corpus, check_beginning
+from bert_tf.pretraining.corpus import Corpus
 from bert_tf.pretraining.corpus_formats import TextSettings, sentence_splitter
 from bert_tf.system import messages, text_files
-
-zstandard = pytest.importorskip("zstandard")
-
-COMPRESS = {
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".zst": lambda data: zstandard.ZstdCompressor().compress(data),
-}
 
 
 def written(folder, contents, suffix=".txt"):
@@ -200,27 +192,12 @@ def jsonl(generator):
     return (data.removesuffix(b"\n") if generator.random() < 0.5 else data), found
 
 
-def docs(generator):
-    data, found = b"", []
-    for number in range(generator.randrange(5)):
-        lines = generator.choices(["x", "", " ", "1 &lt; 2", "\u535a", "<b"], k=generator.randrange(4))
-        title = f"T{number} &amp; x"
-        kept = [line.replace("&lt;", "<") for line in lines if line.strip()]
-        if kept:
-            found.append((len(data), kept))
-        body = "".join(line + "\n" for line in ([title, "", *lines] if generator.random() < 0.7 else lines))
-        data += f'<doc id="{number}" url="?a=b" title="{title}">\n{body}</doc>\n'.encode()
-        data += generator.choice([b"", b"\n", b"\n\n"])
-    return (data.removesuffix(b"\n") if generator.random() < 0.5 else data), found
-
-
-@pytest.mark.parametrize("make, input_format", [(jsonl, "jsonl"), (docs, "wikiextractor")])
 @pytest.mark.parametrize("chunk", [1, 5])
-def test_every_cut_of_random_records(tmp_path, monkeypatch, make, input_format, chunk):
+def test_every_cut_of_random_records(tmp_path, monkeypatch, chunk):
     generator = random.Random(chunk)
     monkeypatch.setattr(text_files, "_READ_BYTES", chunk)
     for _ in range(3):
-        files = [make(generator) for _ in range(2)]
+        files = [jsonl(generator) for _ in range(2)]
         sizes = [len(data) for data, _ in files]
         expected = [
             (base + begin, lines)
@@ -229,41 +206,45 @@ def test_every_cut_of_random_records(tmp_path, monkeypatch, make, input_format, 
         ]
         # The name does not matter here: an empty file has no format.
         paths = written(tmp_path, [data for data, _ in files], suffix="")
-        corpus = Corpus(paths, TextSettings(input_format=input_format))
+        corpus = Corpus(paths, TextSettings(input_format="jsonl"))
         for cut in range(sum(sizes) + 1):
             assert documents(corpus, 0, cut) == [lines for begin, lines in expected if begin < cut]
             assert documents(corpus, cut) == [lines for begin, lines in expected if begin >= cut]
-
-
-DOC = b'<doc id="1" url="u" title="A &quot;B&quot;">\nA "B"\n\nIt&#10;is &lt;so&gt;.\nA "B"\n</doc>\n'
 
 
 def test_the_form_of_each_file_is_seen_and_forms_mix(tmp_path):
     for name, data in {
         "a.txt": b"plain\n",
         "b.jsonl": b'\xef\xbb\xbf{"text": "one\\n\\ntwo"}\n{"text": "three"}',
-        "wiki_00": DOC,
         "wiki_01": b'{"id": "2", "text": "four"}\n{"id": "3", "text": " \\n"}\n',
         "c.txt": b"{no JSON\nmore",
         "d.ndjson.gz": gzip.compress(b'{"text": "five"}'),
         "e": b"rest",
-        "wiki_02.bz2": bz2.compress(b"\xef\xbb\xbf" + DOC),
     }.items():
         (tmp_path / name).write_bytes(data)
-    paths = [str(tmp_path / name) for name in
-             ("a.txt", "b.jsonl", "wiki_00", "wiki_01", "c.txt", "d.ndjson.gz", "e", "wiki_02.bz2")]  # fmt: skip
+    paths = [str(tmp_path / name) for name in ("a.txt", "b.jsonl", "wiki_01", "c.txt", "d.ndjson.gz", "e")]
     corpus, counts = Corpus(paths), {}
-    doc = ["It is <so>.", 'A "B"']
-    whole = [["plain"], ["one", "two"], ["three"], doc, ["four"], ["{no JSON", "more"], ["five"], ["rest"], doc]
+    whole = [["plain"], ["one", "two"], ["three"], ["four"], ["{no JSON", "more"], ["five"], ["rest"]]
     assert documents(corpus, counts=counts) == whole
     assert counts == {"documents_without_text": 1}
     for num_shards in (2, 5, 11):
         shards = [documents(corpus, *corpus.shard_range(shard, num_shards)) for shard in range(num_shards)]
         assert list(itertools.chain.from_iterable(shards)) == whole
-    assert documents(Corpus(paths[2:4], TextSettings(input_format="wikiextractor"))) == [doc, ["four"]]
-    as_text = documents(Corpus(paths[3:4], TextSettings(input_format="text")))
+    as_text = documents(Corpus(paths[2:3], TextSettings(input_format="text")))
     assert as_text == [['{"id": "2", "text": "four"}', '{"id": "3", "text": " \\n"}']]
-    assert documents(Corpus(paths[3:4], TextSettings(text_key="id"))) == [["2"], ["3"]]
+    assert documents(Corpus(paths[2:3], TextSettings(text_key="id"))) == [["2"], ["3"]]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'<doc id="1" title="A">\nA\n\nText.\n</doc>\n', "has WikiExtractor's <doc> form: let it write JSON lines"),
+        (bz2.compress(b"a line"), "is a bzip2 file; unpack it: bunzip2"),
+        (bytes.fromhex("28b52ffd2006310000612062"), "is a Zstandard file; unpack it: unzstd"),
+    ],
+)
+def test_other_forms_say_how_they_are_converted(tmp_path, content, message):
+    assert f"f0 {message}" in error_of(written(tmp_path, [content], suffix=""))
 
 
 def test_records_without_the_key_are_text_but_with_a_warning(tmp_path, caplog):
@@ -301,40 +282,21 @@ def test_tables_that_are_read_as_text_are_told(tmp_path, caplog, monkeypatch):
     tables, lines = (written(tmp_path, [b'{"text": "a, b"}\n'], suffix=suffix) for suffix in (".tsv", ".jsonl"))
     for paths, settings, is_told in ((lines, {}, False), (tables, {}, False), (lines, {"input_format": "text"}, True)):
         monkeypatch.setattr(messages, "_told", set())
-        check_beginning(",".join(paths), "--input_file", TextSettings(**settings))
+        Corpus(paths, TextSettings(**settings)).warn_of_tables()
         assert ("read as plain text, with all that is in a line" in caplog.text) == is_told
-    (tmp_path / "a.csv").write_text("text,label\na,b\n")
-    monkeypatch.setattr(messages, "_told", set())
-    check_beginning(f"{tmp_path}/a.csv", "--heldout_file", TextSettings())
-    assert f"--heldout_file: read as plain text, with all that is in a line: {tmp_path}/a.csv. Write" in caplog.text
-
-
-def test_bad_wikiextractor_files(tmp_path):
-    paths = written(tmp_path, [b"x\n\n", DOC + DOC.replace(b"</doc>\n", b"")], suffix="")
-    assert "f1, line 7: a <doc> that is not closed: <doc id=" in error_of(paths)
-    paths = written(tmp_path, [DOC.replace(b"</doc>", b"") + DOC], suffix="")
-    assert "f0, line 1: a <doc> that is not closed before the next one" in error_of(paths[:1])
-    paths = written(tmp_path, [DOC + b"\nstray\n" + DOC], suffix="")
-    assert "f0, line 8: text outside of <doc ...> and </doc>: stray" in error_of(paths[:1])
-    paths = written(tmp_path, [DOC + b'<doc id="2"\n'], suffix="")
-    assert "f0, line 7: a <doc ...> that doesn't end with its line" in error_of(paths[:1])
 
 
 # ---- compression -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("suffix", COMPRESS)
-def test_compressed_files(tmp_path, suffix):
-    compress = COMPRESS[suffix]
+def test_compressed_files(tmp_path):
     lines = [f"line {number} \u535a" for number in range(5000)]
     text = "".join(f"{line}\n" + "\n" * (number % 7 == 3) for number, line in enumerate(lines)).encode()
     plain = documents(Corpus(written(tmp_path, [text])))
     parts = [text[:1001], text[1001:30_000], b"", text[30_000:]]  # members cut lines and characters
-    paths = written(tmp_path, [b"before", b"".join(map(compress, parts)), b"after"], suffix=f".txt{suffix}")
-    for path in (paths[0], paths[2]):
-        tf.io.gfile.rename(path, path.removesuffix(suffix), overwrite=True)
-    paths = [paths[0].removesuffix(suffix), paths[1], paths[2].removesuffix(suffix)]
-    corpus, read = Corpus(paths), []
+    (tmp_path / "f1.txt.GZ").write_bytes(b"".join(map(gzip.compress, parts)))
+    paths = written(tmp_path, [b"before", b"", b"after"])
+    corpus, read = Corpus([paths[0], f"{tmp_path}/f1.txt.GZ", paths[2]]), []
     assert documents(corpus, progress=read.append) == [["before"], *plain, ["after"]]
     assert sum(read) == corpus.total_bytes == sum(corpus.sizes)
     assert documents(corpus, 6, 7) == plain
@@ -342,25 +304,15 @@ def test_compressed_files(tmp_path, suffix):
     assert documents(corpus, 7) == [["after"]]
 
 
-@pytest.mark.parametrize("suffix, name", [(".gz", "gzip"), (".bz2", "bzip2"), (".zst", "zstd")])
-def test_damaged_compressed_files_are_named(tmp_path, suffix, name):
+def test_damaged_compressed_files_are_named(tmp_path):
     text = "".join(f"{random.Random(number).random()}\n" for number in range(20_000)).encode()
-    data = COMPRESS[suffix](text)
+    data = gzip.compress(text)
     for bad in (data[:-5], data[: len(data) // 2], data[:-9] + b"x" * 9, b"no such file", data[:3]):
-        message = error_of(written(tmp_path, [bad], suffix=f".txt{suffix}"), input_format="text")
-        assert f"f0.txt{suffix}: truncated or damaged {name} file" in message
-    message = error_of(written(tmp_path, [COMPRESS[suffix](text + b"\xff\n")], suffix=suffix))
-    assert f"f0{suffix}, line 20001: not UTF-8 at byte offset {len(text)} of the uncompressed text" in message
-    assert Corpus(written(tmp_path, [b""], suffix=suffix)).empty_files == [str(tmp_path / f"f0{suffix}")]
-
-
-def test_a_text_compressed_very_far_is_read_in_small_parts(tmp_path):
-    """64 MB of zeros are 2 KB of zstd: what is in memory at once depends on the file's size, not on the text's."""
-    path = tmp_path / "zeros.zst"
-    path.write_bytes(COMPRESS[".zst"](bytes(1 << 26)))
-    assert path.stat().st_size < 1 << 12
-    parts = [len(chunk) for chunk in text_files.TextFile(str(path), "zstd").chunks()]
-    assert sum(parts) == 1 << 26 and max(parts) <= 1 << 24
+        message = error_of(written(tmp_path, [bad], suffix=".txt.gz"), input_format="text")
+        assert "f0.txt.gz: truncated or damaged gzip file" in message
+    message = error_of(written(tmp_path, [gzip.compress(text + b"\xff\n")], suffix=".gz"))
+    assert f"f0.gz, line 20001: not UTF-8 at byte offset {len(text)} of the uncompressed text" in message
+    assert Corpus(written(tmp_path, [b""], suffix=".gz")).empty_files == [str(tmp_path / "f0.gz")]
 
 
 # ---- bad input -------------------------------------------------------------------------------------------------------
@@ -427,12 +379,12 @@ def test_empty_files_missing_files_and_settings(tmp_path, caplog):
     with pytest.raises(ValueError, match="no files"):
         Corpus([])
     for settings, expected in (
-        ({"input_format": "xml"}, "--input_format=xml must be one of auto, text, jsonl, wikiextractor."),
+        ({"input_format": "wikiextractor"}, "--input_format=wikiextractor must be one of auto, text, jsonl."),
         ({"errors": "ignore"}, "--errors=ignore must be one of strict, replace."),
         ({"text_key": ""}, "--text_key is empty"),
         (
             {"input_format": "jsonl", "blanks_separate_docs": False},
-            "--blanks_separate_docs=false is for plain text: --input_format=jsonl says where documents end",
+            "--blanks_separate_docs=false is for plain text: JSON lines are a document each",
         ),
     ):
         with pytest.raises(ValueError) as caught:
@@ -472,9 +424,8 @@ def test_a_language_is_a_code(language):
 def test_paragraphs_of_every_form_are_split(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"One. Two.\nThree.\n\n \nFour. Five.")
     (tmp_path / "b.jsonl").write_bytes(b'{"text": "Six. Seven.\\n\\nEight."}\n')
-    (tmp_path / "c").write_bytes(b'<doc id="1" title="Nine.">\nNine.\n\nTen. Eleven.\n\n</doc>\n')
-    corpus = Corpus([str(tmp_path / name) for name in ("a.txt", "b.jsonl", "c")], SPLIT)
-    expected = [["One.", "Two.", "Three."], ["Four.", "Five."], ["Six.", "Seven.", "Eight."], ["Ten.", "Eleven."]]
+    corpus = Corpus([str(tmp_path / name) for name in ("a.txt", "b.jsonl")], SPLIT)
+    expected = [["One.", "Two.", "Three."], ["Four.", "Five."], ["Six.", "Seven.", "Eight."]]
     assert documents(corpus) == expected
     assert sentence_splitter("en")("It is. " * 50_000) == ["It is."] * 50_000  # in parts, or it would take minutes
     assert sentence_splitter("en")("") == sentence_splitter("en")(" \t") == []

@@ -1,6 +1,5 @@
 """create_pretraining_data: records, summaries and errors."""
 
-import gzip
 import hashlib
 import json
 import math
@@ -54,7 +53,7 @@ FORMS = {
     "words": {"do_whole_word_mask": True, "max_predictions_per_seq": 20},
     "n-grams": {"ngram": 3, "do_whole_word_mask": True, "max_predictions_per_seq": 20, "next_sentence": "order"},
     "marked words": {"word_boundaries": "spaces", "masking": "dynamic"},
-    "packed": {"masking": "dynamic", "pack_sequences": True, "compression": "gzip"},
+    "packed": {"masking": "dynamic", "pack_sequences": True},
     "electra": {"rows": "electra"},
     "sentences of BPE": {"rows": "full_sentences", "vocab_file": "tokenization/roberta/vocab.json"},
     "sentences of documents": {"rows": "doc_sentences", "vocab_file": "tokenization/albert/tiny.model"},
@@ -182,14 +181,12 @@ def test_strip_accents_reaches_the_tokenizer(tmp_path):
         ({"output_file": "{folder}/letters_vocab.txt"}, "--output_file=.*vocab.txt would overwrite"),
         ({"output_file": "{folder}/o1,{folder}/../{name}/o1"}, "--output_file=.*o1 is named twice"),
         ({"output_file": "{folder}/mine.csv"}, "--output_file: .*mine.csv is there, and not a file of records: choose"),
-        ({"output_file": "{folder}/mine.gz"}, "--output_file: .*mine.gz is there, and not a file of records: choose"),
         ({"vocab_file": "{folder}/no_mask.txt"}, "no_mask.txt lacks \\[MASK\\]"),
     ],
 )
 def test_bad_input_is_named_and_nothing_is_written(letters, tmp_path, flags, message):
     (tmp_path / "blank.txt").write_text("\n \n\u200b\n\n", encoding="utf-8")
     (tmp_path / "mine.csv").write_text("a,b\n")
-    (tmp_path / "mine.gz").write_bytes(gzip.compress(b"a text that is no record\n" * 9))
     (tmp_path / "broken.txt").write_bytes(b"abc\r\n\nabc de \xff\n")
     (tmp_path / "no_mask.txt").write_text("\n".join(t for t in LETTERS if t != "[MASK]"))
     (tmp_path / "out.tfrecord").write_bytes(record(b"of an earlier run"))

@@ -1,6 +1,5 @@
 """Many shards, many processes, deaths and full disks; unmasked, packed and compressed records."""
 
-import gzip
 import itertools
 import json
 import os
@@ -376,20 +375,6 @@ def test_packing_is_tight_and_complete():
     assert row_ends.tolist() == [2, 4]
     shuffled = [row_kinds.pack(np.arange(1, 100), 100, 8, random.Random(seed))[0].tolist() for seed in (1, 2, 1)]
     assert shuffled[0] == shuffled[2] != shuffled[1]
-
-
-def test_compressed_records(corpus, tmp_path, monkeypatch):
-    """One member per block, which every gzip reader takes for one stream."""
-    monkeypatch.setattr("bert_tf.pretraining.record_writer.RECORDS_PER_BLOCK", 100)
-    make(corpus, tmp_path / "plain")
-    make(corpus, tmp_path / "gzip", compression="gzip")
-    plain = (tmp_path / "plain/out.tfrecord").read_bytes()
-    compressed = (tmp_path / "gzip/out.tfrecord").read_bytes()
-    assert gzip.decompress(compressed) == plain
-    assert len(compressed) < len(plain) / 4
-    records = read_records(tmp_path / "gzip/out.tfrecord", compression_type="GZIP")
-    assert records == read_records(tmp_path / "plain/out.tfrecord")
-    assert compressed.count(b"\x1f\x8b\x08\x00\x00\x00\x00\x00") == -(-len(records) // 100) > 2
 
 
 # ---- other text ------------------------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def test_bad_input_names_what_is_wrong_and_writes_nothing(tmp_path):
         ({"input_file": f"{good},{tmp_path}/none*.txt"}, r"--input_file: no file matches '.*none\*\.txt'"),
         ({"input_file": " , "}, "--input_file names no file"),
         ({"input_file": f"{good},{bad}"}, r"bad\.txt, line 2: not UTF-8 at byte offset 7 "),
-        ({"input_file": write_text(tmp_path, " \n\n", "empty.txt")}, "no text in .*empty.txt: every line is blank"),
+        ({"input_file": write_text(tmp_path, " \n\n", "empty.txt")}, "The input files contain no words: .*empty.txt"),
         ({"input_file": good, "vocab_size": 120}, "--vocab_size=120 is too small: 104 special .*--max_characters"),
         ({"input_file": small, "vocab_size": 108}, "need 109"),
         ({"output_file": tmp_path}, "is a directory"),

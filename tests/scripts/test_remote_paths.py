@@ -53,7 +53,7 @@ def steps_of(bucket) -> dict:
             "from": best, "to": bucket / "converted" / "bert_tf", "format": "bert_tf", "use_unused_slots": False,
             "add_tokens": bucket / "new.txt"}),
         "packed data": (data, {**made, "output_file": bucket / "out" / "packed.tfrecord", "masking": "dynamic",
-                               "num_shards": 1, "pack_sequences": True, "compression": "gzip"}),
+                               "num_shards": 1, "pack_sequences": True}),
         "local scratch": (data, {**made, "output_file": bucket / "none.tfrecord", "scratch_dir": bucket / "scratch"}),
         "module": ("run_classifier_with_tfhub", {
             **hub, "bert_hub_module_handle": bucket / "converted" / "tf1", "output_dir": bucket / "module"}),

@@ -11,8 +11,6 @@ from absl import logging
 from bert_tf.models.directory import check_model, read_head
 from bert_tf.models.open_weights import check_readable
 from bert_tf.models.recipe import OptimizerSettings
-from bert_tf.pretraining.corpus import check_beginning
-from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.record_settings import MIN_SEQ_LENGTH
 from bert_tf.system import checks
 from bert_tf.system.declare import REQUIRED, check_values, declared_in, like, setting, value_of
@@ -121,7 +119,7 @@ class DomainSettings:
         check_values(self)
         for name in ("input_file", "heldout_file", "other_text"):
             if name == "input_file" or getattr(self, name) is not None:
-                check_beginning(getattr(self, name), f"--{name}", TextSettings(encoding=self.encoding))
+                checks.check_not_empty(checks.check_input_files(getattr(self, name), f"--{name}"), f"--{name}")
         flags = ("input_file", "heldout_file") if self.heldout_file else ()
         files = [{*map(os.path.realpath, checks.check_input_files(getattr(self, name), f"--{name}"))} for name in flags]
         if files and (both := files[0] & files[1]) and is_first("heldout_file", *both):

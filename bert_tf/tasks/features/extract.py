@@ -27,7 +27,7 @@ from bert_tf.models.task_models import BertModel
 from bert_tf.system import run_lock
 from bert_tf.system.declare import with_models
 from bert_tf.system.messages import named_by, progress_bar
-from bert_tf.system.text_files import UTF_8, TextFile, compression_of, whole_lines
+from bert_tf.system.text_files import UTF_8, TextFile, gzip_of, whole_lines
 from bert_tf.tasks.features.files import Entries, open_writer
 from bert_tf.tasks.features.settings import FeatureSettings, describe_model
 from bert_tf.text.tokenizer import Tokenizer, lengths_that_fit
@@ -70,12 +70,12 @@ class EncodedLine:
 
 
 def read_lines(path: str, encoding: str = UTF_8) -> Iterator[str]:
-    """The lines of a text file, which may be compressed (.gz, .bz2, .zst), as `text_files.read_text_lines`.
+    """The lines of a text file, which may be compressed (.gz), as `text_files.read_text_lines`.
 
     Raises:
       ValueError: not in the encoding, or a damaged compressed file; names the file and the line.
     """
-    file = TextFile(path, compression_of(path)[0], encoding)
+    file = TextFile(path, gzip_of(path)[0], encoding)
     for offset, block in whole_lines(file, file.chunks()):
         lines = file.decode(offset, block).split("\n")
         if not lines[-1]:

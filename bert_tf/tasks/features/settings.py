@@ -15,9 +15,9 @@ from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import (
     TextFile,
-    compression_of,
     encoding_setting,
     exists,
+    gzip_of,
     is_folder,
     warn_of_tables,
     whole_lines,
@@ -153,7 +153,7 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
             check_not_empty([self.input_file] * os.path.isfile(self.input_file), "--input_file")
             warn_of_tables([self.input_file])
             with named_by("--input_file"):
-                file = TextFile(self.input_file, compression_of(self.input_file)[0], self.encoding)
+                file = TextFile(self.input_file, gzip_of(self.input_file)[0], self.encoding)
                 for offset, block in itertools.islice(whole_lines(file, file.chunks()), 1):
                     file.decode(offset, block)
 

@@ -1,6 +1,6 @@
 """A domain's texts in training and held-out parts, and the words that are found in them."""
 
-import bz2
+import gzip
 import json
 
 import pytest
@@ -25,9 +25,9 @@ def write_documents(path, count, first=0):
 def test_documents_of_every_format(tmp_path):
     (tmp_path / "a.txt").write_text("One here. Two here.\n\nThree here.\n")
     (tmp_path / "b.jsonl").write_text('{"text": "Four here. Five here."}\n{"text": "Six."}\n')
-    (tmp_path / "c.txt.bz2").write_bytes(bz2.compress(b"Seven here.\nEight."))
+    (tmp_path / "c.txt.gz").write_bytes(gzip.compress(b"Seven here.\nEight."))
     (tmp_path / "d.txt").write_text("")
-    files = [str(tmp_path / name) for name in ("a.txt", "b.jsonl", "c.txt.bz2", "d.txt")]
+    files = [str(tmp_path / name) for name in ("a.txt", "b.jsonl", "c.txt.gz", "d.txt")]
     assert list(all_documents(files, show_progress=False)) == [
         ["One here.", "Two here.", "Three here."], ["Four here.", "Five here."], ["Six."], ["Seven here.", "Eight."],
     ]  # fmt: skip
