@@ -9,7 +9,7 @@ documents that it held out. With --other_text also on text of another kind, to s
     python run_domain.py ... --other_text=news.txt --train_file=train.csv --dev_file=dev.csv --text_a=text --label=label
 
 The texts: plain text in any form (sentences, paragraphs, broken lines), JSON lines, also compressed by gzip.
-In output_dir: domain.md (the report), domain.json, domain.png, pretrained/ (the model), words.txt, logs/ of the scripts
+In output_dir: domain.md (the report), domain.json, pretrained/ (the model), words.txt, logs/ of the scripts
 that ran. After a crash, the same command goes on.
 """
 

@@ -21,8 +21,8 @@ A dev set with scores is evaluated by Spearman's and Pearson's correlation, anot
 all second and third ones (accuracy of the first 1, 5 and 10 found, MRR, nDCG). --do_eval without --do_train evaluates
 the weights as they are.
 
-In output_dir: eval_results.txt, predictions.jsonl and test_results.tsv (the cosines of --test_file), similarity.png,
-best_model/, the weights of the last step, logs. After a crash, the same command resumes exactly where it stopped.
+In output_dir: eval_results.txt, predictions.jsonl and test_results.tsv (the cosines of --test_file), best_model/,
+the weights of the last step, logs. After a crash, the same command resumes exactly where it stopped.
 Embedder opens best_model/; convert_checkpoint.py --format=huggingface makes of it what sentence-transformers opens.
 Exit code 143: stopped by SIGTERM, with a checkpoint.
 """

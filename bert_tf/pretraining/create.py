@@ -253,7 +253,6 @@ def _make_shards(job: ShardJob, missing: Sequence[int], num_workers: int, show_p
         tasks = [(job, shard, weight) for shard, weight in zip(missing, weights, strict=True)]
         done = workers.run_tasks(pretraining_shard.make_shard_as_task, tasks, num_workers, bar.update)
         for number, summary in done:
-            storage.check_may_write(job.output_files[0])
             summaries[missing[number]] = summary
             done_shards = f"{len(summaries) + job.num_shards - len(missing)} of {job.num_shards}"
             logging.info(f"shard {missing[number]}: {summary['instances']} instances ({done_shards})")

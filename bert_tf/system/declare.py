@@ -217,8 +217,7 @@ def settings_of(
             chosen[name] = values[flag].value
             if values[flag].present and chosen[name] == []:  # as of --columns=$NAMES, where the variable is not set
                 raise ValueError(f"--{flag} is empty: leave it out, or name one at least.")
-    begins_again = "overwrite_output_dir" in values and values["overwrite_output_dir"].value
-    begun = values["output_dir"].value if "output_dir" in values and not begins_again else None
+    begun = values["output_dir"].value if "output_dir" in values else None
     settings = with_models(kind(**chosen), begun, before_download)
     check_values(settings)
     return settings

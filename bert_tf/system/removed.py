@@ -6,6 +6,7 @@ FLAGS = {
     "question_head": "every model has BERT's head for questions, as in transformers; leave it out",
     "compression": "records are written uncompressed; --masking=dynamic takes less room than gzip did",
     "skip_corrupt_records": "write a damaged record file again, or leave it out of --input_file",
+    "overwrite_output_dir": "rm -r the directory to begin anew",
     "verify": "what is written is always read back, every bit compared",
 }
 # Names of the package, as in `from bert_tf import NAME`.

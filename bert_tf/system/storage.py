@@ -22,7 +22,7 @@ import tempfile
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 from absl import logging
@@ -187,21 +187,7 @@ def written_locally(path: str) -> Iterator[str]:
 
 # --- complete files ---------------------------------------------------------------------------------------------------
 
-# Each is called with the path of a file before that is written; it raises if this process may not write it any more.
-# Worker processes get a copy.
-guards: list[Callable[[str], None]] = []
-
 _puts_off = contextvars.ContextVar("whether `sync` leaves it to `synced_together`", default=False)
-
-
-def check_may_write(path: str) -> None:
-    """Checks that this process may still write a file; everything that changes a run's files calls it before.
-
-    Raises:
-      OSError: another run has taken over; see `run_lock`.
-    """
-    for guard in tuple(guards):
-        guard(path)
 
 
 def temporary_name(path: str, key: str) -> str:
@@ -268,12 +254,10 @@ def written_together(paths: Sequence[str]) -> Iterator[list[str]]:
     removed, and any earlier files stay as they were.
 
     Raises:
-      tf.errors.OpError: a directory does not exist, is not writable or is full. OSError: see `check_may_write`.
+      tf.errors.OpError: a directory does not exist, is not writable or is full.
     """
     import tensorflow as tf
 
-    for path in paths:
-        check_may_write(path)
     key = uuid.uuid4().hex[:12]
     temporary = [temporary_name(path, key) for path in paths]
     try:
@@ -283,8 +267,6 @@ def written_together(paths: Sequence[str]) -> Iterator[list[str]]:
         yield temporary
         for name in temporary:
             sync(name)
-        for path in paths:
-            check_may_write(path)
         for source, path in zip(temporary, paths, strict=True):
             tf.io.gfile.rename(source, path, overwrite=True)
         for folder in {os.path.dirname(path) for path in paths}:

@@ -10,8 +10,6 @@ from concurrent.futures.process import BrokenProcessPool
 
 from absl import logging
 
-from bert_tf.system import storage
-
 _POLL_SECONDS = 0.5
 _DEATHS_ALLOWED = 3  # in a row, without a finished task in between
 
@@ -25,11 +23,8 @@ def report_progress(amount: float) -> None:
         _report(amount)
 
 
-def _start_worker(counter, verbosity: int, guards: list, shared: tuple) -> None:
-    """Sets up a new process: it adds progress to a counter shared with the parent, and ends with the parent.
-
-    It may write what the parent may write.
-    """
+def _start_worker(counter, verbosity: int, shared: tuple) -> None:
+    """Sets up a new process: it adds progress to a counter shared with the parent, and ends with the parent."""
     global _report, _shared
 
     def end_with_parent() -> None:
@@ -42,7 +37,6 @@ def _start_worker(counter, verbosity: int, guards: list, shared: tuple) -> None:
 
     threading.Thread(target=end_with_parent, daemon=True).start()
     _report, _shared = report, shared
-    storage.guards.extend(guards)
     logging.set_verbosity(verbosity)
 
 
@@ -91,7 +85,7 @@ def run_tasks(
     counter, shown = context.Value("d", 0.0), 0.0
     pending, deaths = list(range(len(tasks))), 0
     while pending:
-        start = (counter, logging.get_verbosity(), list(storage.guards), shared)
+        start = (counter, logging.get_verbosity(), shared)
         with concurrent.futures.ProcessPoolExecutor(
             min(num_workers, len(pending)), context, _start_worker, start
         ) as pool:

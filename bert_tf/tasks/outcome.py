@@ -90,7 +90,7 @@ def write_seeds(output_dir: str, tried: Tried, main_metric: str) -> str:
 
 
 def write_search(output_dir: str, tried: Sequence[Tried], main_metric: str) -> str:
-    """Writes search.json, search.md and search.png, and copies the best combination's results and best model.
+    """Writes search.json and search.md, and copies the best combination's results and best model.
 
     Args:
       output_dir: has the runs of each combination in the folder `folder_of`.
@@ -112,14 +112,6 @@ def write_search(output_dir: str, tried: Sequence[Tried], main_metric: str) -> s
     write_text_file(posixpath.join(output_dir, run_directory.SEARCH), json.dumps(content, indent=2) + "\n")
     table = table_text(tried, main_metric) + "\n"
     write_text_file(posixpath.join(output_dir, "search.md"), table)
-    from bert_tf.training import plots
-
-    plots.plot_search(
-        [combination_text(one.values) for one in tried],
-        [[results[main_metric] for results in one.results.values()] for one in tried],
-        posixpath.join(output_dir, "search.png"),
-        metric=main_metric,
-    )
     copy_best(posixpath.join(output_dir, folder_of(best.values)), output_dir)
     return table
 

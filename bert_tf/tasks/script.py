@@ -40,7 +40,6 @@ from bert_tf.tasks.outcome import Tried
 from bert_tf.tasks.task import ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import beginning, checkpoints, distribution, fine_tuning, loop, run_directory
-from bert_tf.training.loop import LOG_FILE
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.step import Trainer, make_predict_function
 from bert_tf.training.teacher import Teacher, with_labels_of
@@ -61,29 +60,23 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
       FileNotFoundError, OSError, ValueError: a setting, a file or the model does not fit; names the flag.
       NonFiniteLossError, SystemExit: see `loop.train`.
     """
-    begun = None if run.overwrite_output_dir else run.output_dir
-    run = with_models(run, begun, functools.partial(beginning.check_before_download, own=task.settings))
+    run = with_models(run, run.output_dir, functools.partial(beginning.check_before_download, own=task.settings))
     newest = _check(task, run)
     combinations = run.combinations
     run, runs, files, tokenizer = _describe(task, run, newest)
     strategy = fine_tuning.set_up_devices(runs)
     task.is_chief, task.num_replicas = distribution.is_chief(strategy), strategy.num_replicas_in_sync
-    writes = run.do_train and task.is_chief
-    if writes:
-        run_directory.check_free(run.output_dir)
-    others = _load(task, run, files, tokenizer, newest)
-    steps = [_number_of_steps(task, one) if run.do_train else 0 for one in runs]
-    if run.do_train:
-        warn_of_few_steps(min(steps))
-    for one in runs:
-        task.begin(one)
     tried, table, several = [], "", run.num_seeds * len(runs) > 1
     with contextlib.ExitStack() as stack:
-        if writes:
+        if run.do_train and task.is_chief:
             stack.enter_context(run_directory.owned(run.output_dir, run.checkpoints_while_training))
         stack.enter_context(distribution.naming_lost_workers(strategy))
-        if run.overwrite_output_dir:
-            run_directory.remove_run(run.output_dir)
+        others = _load(task, run, files, tokenizer, newest)
+        steps = [_number_of_steps(task, one) if run.do_train else 0 for one in runs]
+        if run.do_train:
+            warn_of_few_steps(min(steps))
+        for one in runs:
+            task.begin(one)
         for number, (values, one, count) in enumerate(zip(combinations, runs, steps, strict=True), start=1):
             folder, results = run.output_dir, {}
             if run.search:
@@ -117,8 +110,6 @@ def _check(task: FineTuningTask, run: FineTuningSettings) -> str | None:
     run.check()
     task.settings.check(run)
     beginning.check_folder(run, task.settings)
-    if run.overwrite_output_dir:
-        return None
     if run.do_train:
         checkpoints.check_newest(run.output_dir, run.resume_from_older)
     return checkpoints.latest_checkpoint(run.output_dir)
@@ -227,7 +218,7 @@ class _Run:
             step = loop.train(
                 trainer, self.num_train_steps, self.training_batches, self.output_dir,
                 evaluate=evaluate if task.dev_sets else None, eval_every_steps=self.eval_every_steps,
-                evaluate_last=True, should_stop=self.keeper.should_stop, save_first=False,
+                is_due=self.is_due, should_stop=self.keeper.should_stop, save_first=False,
                 kept_at_end=self.kept_at_end(model, optimizer),
                 tokens_per_example=tokens, flops_per_example=flops_per_example,
             )  # fmt: skip
@@ -353,11 +344,7 @@ class _Run:
             self.evaluate(step, model)  # stopped early before, and its evaluation lost
         if not self.chief:
             return
-        log = posixpath.join(self.output_dir, LOG_FILE)
-        if tf.io.gfile.exists(log):
-            from bert_tf.training import plots
-
-            plots.plot_training_log(log, posixpath.join(self.output_dir, "loss.png"), title=self.output_dir)
+        loop.plot_log(self.output_dir)
         weights = initialize.model_weights(model)
         if variable_names.has_adapters(model):
             from bert_tf.models import lora_file
@@ -385,11 +372,19 @@ class _Run:
         self.evaluated = {key: value for key, value in {**self.evaluated, step: outputs}.items() if key in kept}
         return results
 
+    def is_due(self, step: int) -> bool:
+        """Whether a step is to be evaluated: the last one, and each at the end of an epoch or of --eval_every_steps.
+
+        Epochs are seldom whole numbers of steps: the last one may end a few steps before the run, which counts as one.
+        """
+        every, left = self.eval_every_steps, self.num_train_steps - step
+        if not every or left <= 0:
+            return every > 0
+        return step % every == 0 and (self.run.eval_every_steps > 0 or left >= min(self.run.num_train_epochs, every))
+
     def make_up_for_lost_evaluation(self, model: keras.Model, step: int) -> None:
         """Evaluates a step that an earlier run saved but was killed before evaluating."""
-        every = self.eval_every_steps
-        due = every and step and (step % every == 0 or step >= self.num_train_steps)
-        if due and step not in self.keeper.steps:
+        if step and self.is_due(step) and step not in self.keeper.steps:
             logging.info("Step %d was saved, but the earlier run ended before its evaluation.", step)
             self.evaluate(step, model)
 

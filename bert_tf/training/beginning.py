@@ -70,10 +70,8 @@ def checked_settings(
     if not is_remote(run.output_dir):
         check_folder(run, own)
         with unheard():
-            if run.do_train and "TF_CONFIG" not in os.environ:  # of several workers only one owns it
-                run_directory.check_free(run.output_dir)
             _check_model(run, own, layers, head, check_model)
-            for one in _each_of(run) if run.do_train and not run.overwrite_output_dir else ():
+            for one in _each_of(run) if run.do_train else ():
                 _check_earlier(one, own)
     return run, own
 
@@ -101,13 +99,9 @@ def check_folder(run: FineTuningSettings, own) -> None:
 
     Raises:
       ValueError: it is the directory of another script's run, of one run where several are to be trained, or of none
-        where files would be replaced or removed.
+        where files would be replaced.
     """
-    settings = dataclasses.asdict(own)
-    if run.overwrite_output_dir:
-        run_directory.check_removable(run.output_dir, settings | dataclasses.asdict(run))
-        return
-    run_directory.check_script(run.output_dir, settings)
+    run_directory.check_script(run.output_dir, dataclasses.asdict(own))
     if run.do_train:
         run_directory.check_own(run.output_dir)
     if run.search and latest_checkpoint(run.output_dir):
@@ -153,11 +147,6 @@ def _each_of(run: FineTuningSettings) -> Iterator[FineTuningSettings]:
             yield dataclasses.replace(run, **values, seed=seed, output_dir=own)
 
 
-def newest_of(run: FineTuningSettings) -> str | None:
-    """The checkpoint in a run's local output_dir, unless it is to be removed; None if there is none."""
-    return None if run.overwrite_output_dir else latest_checkpoint(run.output_dir)
-
-
 def _with_labels(run: FineTuningSettings, own: TaskSettings, layers: Sequence[str]) -> TaskSettings:
     """The settings of the task, with the labels of the model that a run only uses, where those are needed and known."""
     if run.do_train or is_remote(run.output_dir) or not hasattr(own, "with_labels_of"):
@@ -178,7 +167,7 @@ def _check_model(
     Raises:
       OSError, ValueError: names the flag.
     """
-    newest, is_baseline = newest_of(run), getattr(own, "model", None) in BASELINES
+    newest, is_baseline = latest_checkpoint(run.output_dir), getattr(own, "model", None) in BASELINES
     start = dataclasses.replace(run, init_checkpoint=run.teacher) if run.layers else run
     paths = [path for path in (newest, start.init_checkpoint) if path]
     check_student(run, newest, not (is_baseline or getattr(own, "features", None)))
@@ -419,7 +408,7 @@ def stored_head(run: FineTuningSettings, layers: Sequence[str]) -> StartingHead 
     Args:
       layers: see `checked_settings`.
     """
-    newest = None if is_remote(run.output_dir) else newest_of(run)
+    newest = None if is_remote(run.output_dir) else latest_checkpoint(run.output_dir)
     path = newest or run.init_checkpoint
     with contextlib.suppress(ValueError, OSError), unheard():  # `_check_model` says what is wrong with the model
         if path and not is_remote(run.output_dir) and open_weights.is_light(path):

@@ -19,7 +19,7 @@ from absl import logging
 
 from bert_tf.models.open_weights import open_weights
 from bert_tf.system.messages import announced
-from bert_tf.system.storage import check_may_write, names_in, sync, temporary_folder, write_text_file
+from bert_tf.system.storage import names_in, sync, temporary_folder, write_text_file
 from bert_tf.weights import bundle
 from bert_tf.weights.bundle import latest_checkpoint, saved_steps, write_bundle
 
@@ -85,7 +85,6 @@ def check_newest(output_dir: str, resume_from_older: bool) -> None:
 
 def _set_aside(prefix: str) -> None:
     """Renames a checkpoint's files; of several workers that do it at once, the first."""
-    check_may_write(prefix)
     folder, base = posixpath.split(prefix)
     for name in [base + bundle.INDEX_SUFFIX, *map(posixpath.basename, bundle.data_files(prefix))]:
         try:
@@ -113,13 +112,11 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
     prefix = posixpath.join(output_dir, f"model.ckpt-{step}")
     temporary = prefix + ".writing"
     names = sorted(tensors)
-    check_may_write(prefix)
     try:
         with temporary_folder(temporary):
             write_bundle(posixpath.join(temporary, "model"), {name: tensors[name] for name in names})
             for suffix in (bundle.DATA_SUFFIX, bundle.INDEX_SUFFIX):
                 sync(posixpath.join(temporary, "model" + suffix))
-            check_may_write(prefix)
             # A prefix counts as a checkpoint only while it has an index: the old index goes first, the new comes last.
             if _exists(output_dir, posixpath.basename(prefix)):
                 _remove(prefix)

@@ -22,7 +22,7 @@ from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.recipe import OptimizerSettings, Recipe
 from bert_tf.system.declare import declared_in
 from bert_tf.system.messages import announced, some
-from bert_tf.system.storage import check_may_write, write_text_file
+from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import parse_json, read_json_if_there, read_text_lines
 from bert_tf.training import checkpoints, distribution, loop, optimization
 from bert_tf.training.beginning import Adjustment
@@ -117,7 +117,6 @@ class BestModel:
         old, self.best = self.best, values if self._is_better(values) else self.best
         if not self._active:
             return
-        check_may_write(self._path)
         if self.best is not old:
             with announced(f"Saving the best model in {self.directory} ..."):
                 self._save(model)

@@ -13,6 +13,7 @@ import json
 import math
 import posixpath
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,7 +28,7 @@ from bert_tf.data.token_rows import Share
 from bert_tf.models import initialize, variable_names
 from bert_tf.models.card import shown_results
 from bert_tf.system import messages
-from bert_tf.system.storage import check_may_write, write_file
+from bert_tf.system.storage import write_file
 from bert_tf.training import checkpoints
 from bert_tf.training.distribution import distribute, is_chief
 from bert_tf.training.step import Trainer
@@ -73,7 +74,8 @@ def set_seed(seed: int, deterministic: bool) -> None:
 
 def train(
     trainer: Trainer, num_train_steps: int, batches_from: Callable[[int, Share], tf.data.Dataset], output_dir: str, *,
-    evaluate: Callable[[int], dict] | None = None, eval_every_steps: int = 0, evaluate_last: bool = False,
+    evaluate: Callable[[int], dict] | None = None, eval_every_steps: int = 0,
+    is_due: Callable[[int], bool] | None = None,
     should_stop: Callable[[], bool] = lambda: False, save_first: bool = True,
     kept_at_end: Callable[[], Mapping] | None = None, tokens_per_example: float = 0.0, flops_per_example: float = 0.0,
 ) -> int:  # fmt: skip
@@ -81,20 +83,16 @@ def train(
 
     Args:
       batches_from: first step, share -> dataset of the parts of each batch in the share, from that step on.
-      evaluate: called with the step every `eval_every_steps`, with `evaluate_last` also after the last; its numbers are
-        logged.
+      evaluate: called with the step every `eval_every_steps`; its numbers are logged.
+      is_due: which of these steps, and whether the last one, are to be evaluated; None: each of these.
       should_stop: asked at the start and after each evaluation; True ends the training early, with a checkpoint.
       save_first: save a checkpoint before the first step, as the original does in pre-training.
       kept_at_end: the tensors of the last checkpoint, by name; None: all that a further step would read.
       tokens_per_example, flops_per_example: for the log; model FLOPs of forward and backward.
 
     Returns:
-      The step reached.
-
-    Raises:
-      NonFiniteLossError: the loss was NaN or infinite; nothing of that step was applied, and it is not saved.
-      SystemExit: with EXIT_CODE_TERMINATED, after SIGTERM; a checkpoint of the step reached was saved.
-      KeyboardInterrupt: after Ctrl-C, likewise; after a second Ctrl-C at once.
+      The step reached. After SIGTERM or Ctrl-C the run ends with a checkpoint (SystemExit with EXIT_CODE_TERMINATED,
+      KeyboardInterrupt); of a step with a loss that is not finite nothing is applied or saved (NonFiniteLossError).
     """
     settings, step, chief = trainer.settings, trainer.step, is_chief(trainer.strategy)
     if _is_done(step, num_train_steps, should_stop):
@@ -125,7 +123,7 @@ def train(
                 writer.save(step, kept_at_end() if at_end and kept_at_end else trainer.tensors)
                 saved_step = step
             _end_if_asked(stops, step, writer)
-            due = eval_every_steps and (step % eval_every_steps == 0 or (evaluate_last and at_end))
+            due = is_due(step) if is_due else eval_every_steps and step % eval_every_steps == 0
             if evaluate and due and _stops_early(log, step, evaluate, should_stop, num_train_steps):
                 break
         if saved_step != step:  # it was stopped early
@@ -440,16 +438,25 @@ class TrainingLog:
         if not self._active:
             return
         path = posixpath.join(self._output_dir, LOG_FILE)
-        check_may_write(path)
-        with tqdm.external_write_mode():
+        if kind == "eval" or not sys.stderr.isatty():  # on a terminal the bar shows the steps
             text = ", ".join(f"{name} {_readable(value)}" for name, value in shown_results(values).items())
-            logging.info("%s step %d: %s", kind, step, text)
+            with tqdm.external_write_mode():
+                logging.info("%s step %d: %s", kind, step, text)
         with self._writers[kind].as_default(step=step):
             for name, value in values.items():
                 tf.summary.scalar(name, value)
         self._writers[kind].flush()
         with tf.io.gfile.GFile(path, "a") as file:
             file.write(json.dumps({"kind": kind, "step": step, "time": time.time(), **values}) + "\n")
+
+
+def plot_log(output_dir: str) -> None:
+    """Draws loss.png of the log in a run's folder, if it has one."""
+    from bert_tf.training import plots
+
+    log = posixpath.join(output_dir, LOG_FILE)
+    if tf.io.gfile.exists(log):
+        plots.plot_training_log(log, posixpath.join(output_dir, "loss.png"), title=output_dir)
 
 
 def repair_last_line(path: str) -> None:

@@ -1,4 +1,4 @@
-"""Plots of a training run (from train_log.jsonl), of several settings, and of predictions.
+"""Plots of a training run (from train_log.jsonl) and of predictions.
 
 Each returns a matplotlib Figure, which a notebook shows (after `%matplotlib inline`), and writes a PNG if asked to.
 Names in a script for which no font is installed are numbers there; a confusion matrix is then also written as SVG, with
@@ -14,7 +14,6 @@ import posixpath
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -214,70 +213,6 @@ def _panels(records: dict[str, list[dict]]) -> dict[str, dict[str, str]]:
     return panels
 
 
-@_picture
-def plot_before_and_after(
-    losses: Mapping[str, Mapping[str, float]],
-    train_log: str,
-    value: str,
-    png: str | None = None,
-    *,
-    title: str,
-):
-    """Draws a loss before and after a training, and its curve during it.
-
-    Args:
-      losses: of held-out texts: name -> "before", if that is known, and "after" -> loss.
-      train_log: see `plot_training_log`.
-      value: of the log's records that is drawn. png: the file to write; None for none. title: what the loss is.
-
-    Returns:
-      The matplotlib Figure.
-    """
-    records = read_training_log(train_log)
-    with _drawn(png, 9, 3.8) as figure:
-        bars, curve = figure.subplots(1, 2)
-        places = np.arange(len(losses))
-        for number, label in enumerate(next(iter(losses.values()))):
-            heights = [found[label] for found in losses.values()]
-            drawn = bars.bar(places + 0.4 * number - 0.2, heights, 0.38, label=label)
-            bars.bar_label(drawn, [f"{height:.2f}" for height in heights], padding=2, fontsize=8)
-        bars.set_xticks(places, losses)
-        bars.set_title(f"{title}, held-out")
-        bars.margins(y=0.12)
-        bars.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2, frameon=False)
-        _draw_curves(curve, records, dict.fromkeys(_KINDS, value), marker="o", markersize=3)
-        curve.set_title(title)
-        curve.legend()
-    return figure
-
-
-@_picture
-def plot_search(names: Sequence[str], scores: Sequence[Sequence[float]], png: str | None = None, *, metric: str):
-    """Draws a metric of several combinations of settings: a row for each, a dot for each seed, mean and spread.
-
-        plot_search(["learning_rate=2e-05", "learning_rate=5e-05"], [[0.83, 0.85], [0.86, 0.82]], metric="eval_f1")
-
-    Args:
-      names: of the combinations, the first on top. scores: of each, those of its seeds; the bar is as wide as one
-        standard deviation to both sides. png: the file to write; None for none. metric: its name.
-
-    Returns:
-      The matplotlib Figure.
-    """
-    with _drawn(png, 8, 1.2 + 0.35 * len(names)) as figure:
-        axes = figure.subplots()
-        for row, values in enumerate(scores):
-            spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
-            axes.scatter(values, [row] * len(values), s=14, alpha=0.5, color="tab:blue", linewidths=0)
-            axes.errorbar(np.mean(values), row, xerr=spread, fmt="D", color="black", markersize=5, capsize=4)
-        axes.set_yticks(range(len(names)), names)
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        seeds = max(map(len, scores))
-        axes.set_xlabel(f"{metric}, {'one seed each' if seeds == 1 else f'mean and spread of {seeds} seeds'}")
-        axes.grid(axis="x", alpha=0.3)
-    return figure
-
-
 # --- predictions ------------------------------------------------------------------------------------------------------
 
 
@@ -314,22 +249,4 @@ def plot_confusion_matrix(
                 ax=figure.subplots(), colorbar=False, cmap="Blues", xticks_rotation=rotation, values_format="d"
             )
             display.ax_.set_title(title or "", wrap=True)
-    return figure
-
-
-@_picture
-def plot_cosines(scores, cosines, png: str | None = None, *, title: str | None = None):
-    """Draws a dot for each pair of texts: the cosine of their vectors over the score that they should have.
-
-    Args:
-      scores, cosines: [n]. png: the file to write; None for none. title: e.g. "Dev set, step 540: Spearman 0.891".
-
-    Returns:
-      The matplotlib Figure.
-    """
-    with _drawn(png, 5, 5) as figure:
-        axes = figure.subplots()
-        axes.scatter(scores, cosines, s=6, alpha=0.4, linewidths=0)
-        axes.set(xlabel="score", ylabel="cosine of the vectors")
-        axes.set_title(title or "", wrap=True)
     return figure

@@ -119,6 +119,7 @@ def _run(
         if chief:
             run_directory.write_eval_results(posixpath.join(settings.output_dir, "eval_results.txt"), results)
     if writes_cards:
+        loop.plot_log(settings.output_dir)
         facts = dataclasses.replace(facts, results=results)
         task.write_parts(model, facts)
         _write_card(task, model, facts)

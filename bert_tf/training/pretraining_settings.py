@@ -263,8 +263,6 @@ def check_settings(settings: PretrainingSettings) -> None:
         check_trained(settings)
         if settings.do_train:
             run_directory.check_fixed(settings.output_dir, vars(settings) | recorded_before(settings))
-            if "TF_CONFIG" not in os.environ:  # of several workers only one owns it
-                run_directory.check_free(settings.output_dir)
     with unheard():
         teacher = open_language_teacher(settings) if settings.teacher and is_light(settings.teacher) else None
     config = _config_of(settings, start, teacher)

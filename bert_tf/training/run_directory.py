@@ -117,6 +117,17 @@ def check_script(output_dir: str, settings: Collection[str]) -> None:
         raise ValueError(f"--output_dir={output_dir} holds a run of {others[0]}: choose another directory.")
 
 
+# What a fine-tuning run writes, into all its folders.
+_WRITTEN = re.compile(
+    r"checkpoint|(damaged\.)?model\.ckpt-\d+\.(index|data-\d+-of-\d+)|(bert_model|lora)\.safetensors|\w+_config\.json|"
+    r"vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer\.json|(run|seeds|search|eval_results|question_answering|token_classification)\.json|"
+    r"(train_log|evaluations|predictions\w*|skipped_questions)\.jsonl|predictions\w*\.csv|events\.out\.tfevents\..*|"
+    r"(eval_results|test_results|classification_report)\w*\.txt|(eval|test)_report\.txt|test_results\w*\.tsv|"
+    r"predictions\.conll|(nbest_)?predictions\.json|null_odds\.json|(loss|similarity|search|confusion_matrix\w*)\.png|"
+    r"(train|eval\w*|predict\w*)\.tf_record|modules\.json|sentence_bert_config\.json|search\.md"
+)
+
+
 def check_own(output_dir: str) -> None:
     """Refuses to train where files that a run writes are, and no run has begun.
 
@@ -182,19 +193,9 @@ def owned(output_dir: str, keep_max: int) -> Iterator[None]:
     Raises:
       LockedError: another run trains there.
     """
-    path = posixpath.join(output_dir, _LOCK)
-    with run_lock.held(path, f"--output_dir={output_dir}", [output_dir.rstrip("/") + "/"]):
+    with run_lock.held(posixpath.join(output_dir, _LOCK), f"--output_dir={output_dir}"):
         remove_leftovers(output_dir, keep_max)
         yield
-
-
-def check_free(output_dir: str) -> None:
-    """Refuses at once what `owned` refuses, where another process of this machine trains in output_dir.
-
-    Raises:
-      LockedError: names the process.
-    """
-    run_lock.check_free(posixpath.join(output_dir, _LOCK), f"--output_dir={output_dir}")
 
 
 def _folders_of(output_dir: str) -> Iterator[str]:
@@ -235,7 +236,7 @@ _FIXED = {TEACHER_CHECKSUM: ("teacher",), **dict.fromkeys(("lora_rank", "lora_al
 
 # Changing these between two starts of a run does not change its model, or is refused (generator_config_file).
 _WITHOUT_EFFECT = {
-    "do_train", "do_eval", "do_predict", "output_dir", "overwrite_output_dir", "num_seeds", "search", "eval_input_file",
+    "do_train", "do_eval", "do_predict", "output_dir", "num_seeds", "search", "eval_input_file",
     "test_file", "predict_file", "test_has_tags", "eval_batch_size", "predict_batch_size", "max_eval_steps",
     "eval_every_steps", "log_every_steps", "save_checkpoints_steps", "keep_checkpoint_max", "iterations_per_loop",
     "use_best_model", "write_tf_records", "verbose_logging", "feature_cache_dir", "n_best_size", "max_answer_length",
@@ -337,7 +338,7 @@ def is_finished(output_dir: str, settings: dict, num_train_steps: int) -> bool:
         )
     changes = _changes(output_dir, settings)
     changes = {name: values for name, values in changes.items() if not name.startswith(_VERSION)}
-    advice = "Choose another directory, or start over with --overwrite_output_dir."
+    advice = f"Choose another directory, or begin anew: rm -r {output_dir}"
     if set(changes) == {"num_train_epochs"} and num_train_steps > step:
         if open_weights.has_optimizer_state(newest):
             return False
@@ -419,77 +420,3 @@ def write_card(output_dir: str, text: str) -> None:
     """Writes a card into a run's directory, unless a README.md of the user's is there."""
     if not card.is_others(output_dir):
         write_text_file(posixpath.join(output_dir, card.CARD), text)
-
-
-# --- starting over ---------------------------------------------------------------------------------------------------
-
-# What a fine-tuning run writes, into all its folders.
-_WRITTEN = re.compile(
-    r"checkpoint|(damaged\.)?model\.ckpt-\d+\.(index|data-\d+-of-\d+)|(bert_model|lora)\.safetensors|\w+_config\.json|"
-    r"vocab\.(txt|json)|merges\.txt|spiece\.model|tokenizer\.json|(run|seeds|search|eval_results|question_answering|token_classification)\.json|"
-    r"(train_log|evaluations|predictions\w*|skipped_questions)\.jsonl|predictions\w*\.csv|events\.out\.tfevents\..*|"
-    r"(eval_results|test_results|classification_report)\w*\.txt|(eval|test)_report\.txt|test_results\w*\.tsv|"
-    r"predictions\.conll|(nbest_)?predictions\.json|null_odds\.json|(loss|similarity|search|confusion_matrix\w*)\.png|"
-    r"(train|eval\w*|predict\w*)\.tf_record|modules\.json|sentence_bert_config\.json|search\.md"
-)
-_FOREIGN_WEIGHTS = re.compile(r"(?!model\.ckpt-\d+\.index|lora\.safetensors).*\.(index|safetensors|bin|h5|keras|pb)")
-
-
-def check_removable(output_dir: str, inputs: Mapping[str, object]) -> None:
-    """Refuses to start over where that would remove something else.
-
-    Args:
-      inputs: the run's settings; no file that they name is removed.
-
-    Raises:
-      ValueError: output_dir is not the directory of a run, holds other weights, or an input of this run.
-    """
-    written = _written_by_a_run(output_dir)
-    if not written:
-        return
-    beginning = f"--overwrite_output_dir: {output_dir}"
-    if not {_SETTINGS, SEEDS, SEARCH} & {posixpath.basename(path) for path in written}:
-        raise ValueError(f"{beginning} is not the directory of a run (it has no {_SETTINGS}); nothing is removed.")
-    foreign = [name for name in names_in(output_dir) if _FOREIGN_WEIGHTS.fullmatch(name)]
-    if foreign:
-        raise ValueError(f"{beginning} holds {foreign[0]}, which is not of a run; nothing is removed.")
-    for name, value in inputs.items():
-        for part in value.split(",") if isinstance(value, str) and name != "output_dir" else ():
-            path = _absolute(part)
-            is_model = name in ("init_checkpoint", "teacher") and path in {posixpath.dirname(file) for file in written}
-            if is_model or any(file == path or file.startswith(path + ".") for file in written):
-                raise ValueError(f"{beginning} holds --{name}={value}, which this run needs; nothing is removed.")
-
-
-def remove_run(output_dir: str) -> None:
-    """Removes what a run wrote into output_dir, and nothing else; see `check_removable`."""
-    import tensorflow as tf
-
-    written = _written_by_a_run(output_dir)
-    # The files that mark a run's directory are removed last, so that after a kill the rest can still be removed.
-    for path in sorted(written, key=lambda path: posixpath.basename(path) in (_SETTINGS, SEEDS, SEARCH)):
-        tf.io.gfile.remove(path)
-    for folder in sorted({posixpath.dirname(path) for path in written} - {_absolute(output_dir)}, reverse=True):
-        if not names_in(folder):
-            tf.io.gfile.rmtree(folder)
-    if written:
-        logging.info("--overwrite_output_dir: removed %d files of an earlier run from %s.", len(written), output_dir)
-
-
-def _written_by_a_run(directory: str) -> list[str]:
-    paths = [
-        posixpath.join(folder, name)
-        for folder in (_folders_of(_absolute(directory)) if is_folder(directory) else ())
-        for name in names_in(folder)
-    ]
-    return [path for path in paths if _is_written(path) and not is_folder(path)]
-
-
-def _is_written(path: str) -> bool:
-    folder, name = posixpath.split(path)
-    is_card = name == card.CARD and card.read_ours(folder) is not None
-    return is_card or path.endswith("/1_Pooling/config.json") or _WRITTEN.fullmatch(name) is not None
-
-
-def _absolute(path: str) -> str:
-    return path.rstrip("/") if "://" in path else os.path.abspath(path)

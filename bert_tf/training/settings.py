@@ -231,7 +231,7 @@ class TrainingSettings(ComputationSettings):
 
 
 # Settings that are for training only; that need another one; and pairs of which one can be given, with the reason.
-_FOR_TRAINING = ("num_seeds", "overwrite_output_dir", "search", "new_head", "lora_rank", "teacher")
+_FOR_TRAINING = ("num_seeds", "search", "new_head", "lora_rank", "teacher")
 _NEEDED = {"new_head": "init_checkpoint", "lora_alpha": "lora_rank"}
 _APART = {
     ("new_head", "init_with_optimizer"): "the first begins an output layer, the second takes all variables as they are",
@@ -322,14 +322,10 @@ class FineTuningSettings(OptimizerSettings, OtherModels, TrainingSettings, Devic
     use_best_model: bool = setting(
         False, "At the end, evaluate and predict with best_model/, not with the last step as the original does."
     )
-    overwrite_output_dir: bool = setting(
-        False,
-        "Start over: first remove the files of an earlier run from output_dir, and nothing else.",
-        heading="Run, checkpoints and log",
-    )
     keep_checkpoint_max: int | None = like(
         TrainingSettings,
         "keep_checkpoint_max",
+        heading="Run, checkpoints and log",
         default=None,
         help="Checkpoints kept in output_dir, with optimizer state; 0 keeps all. If unset, the newest until the run "
         "ends, and then only its weights. Set this flag to be able to train further later.",
@@ -405,8 +401,8 @@ class FineTuningSettings(OptimizerSettings, OtherModels, TrainingSettings, Devic
             raise ValueError("Nothing to do: give one or more of --do_train, --do_eval, --do_predict.")
         for name in () if self.do_train else given(self, _FOR_TRAINING):
             raise ValueError(f"--{name} is for training: give --do_train, or leave it out.")
-        for name in given(self, ("overwrite_output_dir", "search")) if self.strategy == "multi_worker_mirrored" else ():
-            raise ValueError(f"--{name} does not work with several workers.")
+        if self.search is not None and self.strategy == "multi_worker_mirrored":
+            raise ValueError("--search does not work with several workers.")
         self.check_parts()
         for name, needed in _NEEDED.items():
             if given(self, [name]) and not given(self, [needed]):

@@ -1,7 +1,6 @@
 """What does not fit a model, or a run that is there, is said before TensorFlow is imported, and names the flag."""
 
 import json
-import re
 
 import pytest
 from helpers.early_mistakes import (
@@ -12,11 +11,8 @@ from helpers.early_mistakes import (
     checkpoint,
     model,
     models,
-    outcomes,
-    usual_flags,
     without,
 )
-from helpers.locks import leave_lock, living
 
 CONVERT = {"from": "whole", "to": "out", "format": "tf1"}
 TEXTS = {"train.csv": CSV}
@@ -147,9 +143,6 @@ CASES = {
         ("--output_dir=*out holds a run of its own: choose another one for --search",
          {**TEXTS, **FINISHED, "out/run.json": json.dumps(RUN)},
          FURTHER | {"dev_file": "train.csv", "do_eval": True, "search": "learning_rate=1e-5,2e-5"}),
-        ("--overwrite_output_dir: *out holds --train_file=*predictions.csv, which this run needs; nothing is removed",
-         {**FINISHED, "out/run.json": json.dumps(RUN), "out/predictions.csv": CSV},
-         FURTHER | {"train_file": "out/predictions.csv", "overwrite_output_dir": True}),
         ("--output_dir=*out/seed-12346 holds a finished run with other settings (*--text_b: more there, None now",
          {**TEXTS, **model(), "out/seeds.json": "{}", **checkpoint("out/seed-12346", "model.ckpt-9"),
           "out/seed-12346/run.json": json.dumps(RUN | {"text_b": "more"})},
@@ -227,13 +220,3 @@ CASES = {
 @pytest.mark.parametrize("script", CASES)
 def test_what_does_not_fit_is_said_before_tensorflow_is_imported(script, tmp_path):
     check_cases(script, CASES[script], tmp_path)
-
-
-def test_a_folder_in_use_is_named_before_tensorflow_is_imported(tmp_path):
-    for name, content in (TEXTS | model()).items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    leave_lock(tmp_path / "out" / "run.lock")
-    with living(tmp_path / "out" / "run.lock"):
-        found, heavy = outcomes("run_classifier", [usual_flags("run_classifier", TRAIN, tmp_path)])[0]
-    assert re.match(rf"LockedError: --output_dir={tmp_path}/out is in use by process \d+", found) and not heavy, found

@@ -1,30 +1,24 @@
 """Runs of run_classifier.py, as of all fine-tuning scripts: what they leave, started again, seeds, LoRA, refusals."""
 
 import json
-import os
-import shutil
 
 import numpy as np
 import pytest
-from helpers.locks import leave_lock, living
 from helpers.scenarios import fine_tuning_flags
 from helpers.script_cases import results_of, run_cases, weights_of
 
 from bert_tf import BertForSequenceClassification, Predictor, load_lora
 from bert_tf.models import open_weights
 from bert_tf.tasks.table import TASKS
+from bert_tf.training import run_directory
 
 STEPS, RANK = 12, 4  # 32 examples, 8 per step, 3 epochs
-DONE = {"whole", "seeds", "again", "predicted", "overwritten", "adapters", "unfinished", "adapters longer", "best"}
+DONE = {"whole", "seeds", "again", "predicted", "adapters", "unfinished", "adapters longer", "best"}
 REFUSED = {
-    "in use": ["LockedError", "is in use by process"],
+    "in use": ["LockedError", "is in use by another run"],
     "other flags": ["finished run", "--learning_rate: 0.003 there, 0.001 now", "--train_batch_size: 8 there, 4 now",
-                    "--overwrite_output_dir"],
+                    "begin anew: rm -r "],
     "no optimizer state": [f"finished at step {STEPS}", "--num_train_epochs=4", "--keep_checkpoint_max"],
-    "not a run": ["--overwrite_output_dir", "encoder is not the directory of a run", "nothing is removed"],
-    "needed": ["--overwrite_output_dir", "--init_checkpoint=", "nothing is removed"],
-    "foreign weights": ["--overwrite_output_dir", "bert_model.ckpt.index", "nothing is removed"],
-    "nothing to overwrite for": ["--overwrite_output_dir", "--do_train"],
     "without adapters": ["holds a run with --lora_rank=4 --lora_alpha=8.0; this one is without --lora_rank"],
     "other rank": ["--lora_rank=4 --lora_alpha=8.0; this one is with --lora_rank=2 --lora_alpha=3.0"],
     "began without": ["holds a run without --lora_rank; this one is with --lora_rank=4"],
@@ -49,7 +43,6 @@ def cases_of(folder) -> tuple[dict, dict]:
     whole["output_dir"] = out / "whole"
     short = {**without(whole, "output_dir"), "num_train_epochs": 1, "write_tf_records": False}
     predict = without(whole, "do_train", "do_eval", "init_checkpoint") | {"do_predict": True}
-    overwrite = {**short, "overwrite_output_dir": True}
     lora = {**short, "lora_rank": RANK, "learning_rate": 1e-2}
     longer = {**lora, "num_train_epochs": 2, "output_dir": out / "adapters"}
     evaluate = without(lora, "do_train", "lora_rank", "init_checkpoint", "num_train_epochs")
@@ -57,21 +50,15 @@ def cases_of(folder) -> tuple[dict, dict]:
     return first, {
         "again": {**whole, "log_every_steps": 7},
         "predicted": predict,
-        "overwritten": {**without(overwrite, "do_eval", "dev_file"), "learning_rate": 1e-3, "keep_checkpoint_max": 1,
-                        "output_dir": out / "seeds"},
         "adapters": {**lora, "keep_checkpoint_max": 1},
         "unfinished": {**evaluate, "output_dir": out / "adapters"},
         # --- refused
         "in use": short,
         "other flags": {**whole, "learning_rate": 1e-3, "train_batch_size": 4},
         "no optimizer state": {**whole, "num_train_epochs": 4},
-        "not a run": {**overwrite, "output_dir": folder / "encoder", "init_checkpoint": folder / "copy"},
-        "needed": {**overwrite, "output_dir": out / "whole", "init_checkpoint": out / "whole" / "best_model"},
-        "foreign weights": {**overwrite, "output_dir": out / "foreign"},
-        "nothing to overwrite for": {**predict, "overwrite_output_dir": True},
         "without adapters": without(longer, "lora_rank"),
         "other rank": {**longer, "lora_rank": 2, "lora_alpha": 3},
-        "began without": {**longer, "output_dir": out / "seeds"},
+        "began without": {**longer, "output_dir": out / "whole"},
         "frozen layers": {**lora, "freeze_layers": 1},
         "frozen": {**lora, "features": "last"},
         "random": {**without(lora, "init_checkpoint"), "vocab_file": folder / "vocab.txt",
@@ -91,22 +78,15 @@ def ran(tmp_path_factory):
     """Folder of the output directories, outcomes by case, what each wrote to stderr, files before and after."""
     folder = tmp_path_factory.mktemp("runs")
     first, second = cases_of(folder)
-    shutil.copytree(folder / "encoder", folder / "copy")
     out = folder / "out"
-    (out / "foreign").mkdir(parents=True)
-    (out / "foreign" / "run.json").write_text("{}")
-    (out / "foreign" / "bert_model.ckpt.index").write_text("")
-    leave_lock(out / "in use" / "run.lock")
-    (out / "seeds").mkdir()
-    (out / "seeds" / "notes.txt").write_text("mine")
     outcomes, logs, contents = {}, {}, []
     for cases in (first, second):
         cases = {name: {"output_dir": out / name, **values} for name, values in cases.items()}
-        with living(out / "in use" / "run.lock"):
+        with run_directory.owned(str(out / "in use"), 1):
             ended = run_cases("run_classifier", cases)
         for all_of_it, more in zip((outcomes, logs), ended, strict=True):
             all_of_it |= more
-        contents.append({name: contents_of(out / name) for name in ("whole", "seeds", "foreign")})
+        contents.append({name: contents_of(out / name) for name in ("whole", "seeds")})
         if cases.keys() == first.keys():  # as if a kill had come before the evaluation of the last step
             lines = contents[0]["whole"]["evaluations.jsonl"].splitlines(keepends=True)
             (out / "whole" / "evaluations.jsonl").write_bytes(b"".join(lines[:-1]))
@@ -127,12 +107,11 @@ def test_all_cases_end_as_they_should(ran):
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(ran, case):
-    out, outcomes, _, _, after = ran
+    out, outcomes, *_ = ran
     assert "Error: " in outcomes[case] and "\n" not in outcomes[case], outcomes[case]
     for part in REFUSED[case]:
         assert part in outcomes[case], outcomes[case]
-    assert not (out / case).exists() or (case == "in use" and os.listdir(out / case) == ["run.lock"])
-    assert set(after["foreign"]) == {"run.json", "bert_model.ckpt.index"}
+    assert not (out / case).exists()
     assert (out.parent / "encoder" / "vocab.txt").exists() and (out / "whole" / "best_model" / "vocab.txt").exists()
 
 
@@ -198,15 +177,6 @@ def test_seeds_are_runs_of_their_own(ran):
     assert before["seeds"][f"seed-3/{weights}"] != before["seeds"][f"seed-4/{weights}"]
     assert f"Best model: {out}/seeds/best_model (step " in logs["seeds"]
     assert f", the last one, with seed {best}: eval_" in logs["seeds"]
-
-
-def test_overwriting_starts_anew_and_removes_nothing_else(ran):
-    out, _, logs, _, after = ran
-    assert "--overwrite_output_dir: removed " in logs["overwritten"] and "Initialised" in logs["overwritten"]
-    assert after["seeds"]["notes.txt"] == b"mine"
-    assert not [name for name in after["seeds"] if name.startswith("seed")]
-    assert json.loads(after["seeds"]["run.json"])["learning_rate"] == 1e-3 and "LoRA" not in logs["overwritten"]
-    assert any("adam_m" in name for name in weights_of(out / "seeds" / "model.ckpt-4"))  # --keep_checkpoint_max
 
 
 # --- LoRA: a run of 4 steps whose optimizer state is kept, and of 8 in the same folder --------------------------------

@@ -56,8 +56,9 @@ def kill_while_it_trains(command, folder) -> int:
     wait_until(lambda: newest_step(trained) >= 10, process, log=(folder / "killed.log").read_text)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    child = json.loads((trained / "run.lock").read_text())["pid"]
-    os.kill(child, signal.SIGKILL)
+    found = warm.run(["pgrep", "-f", f"run_pretraining.py.*{trained}"], capture_output=True, text=True)
+    (child,) = found.stdout.split()
+    os.kill(int(child), signal.SIGKILL)
     wait_until(lambda: not pathlib.Path(f"/proc/{child}/stat").exists() or is_zombie(child))
     return newest_step(trained)
 
@@ -89,7 +90,7 @@ def test_a_domain_from_end_to_end_killed_on_the_way(tmp_path):
     assert set(content["losses"]["other"]) == {"before", "after"} and content["notes"] == []
     assert all(len(scores["eval_accuracy"]) == 1 for scores in content["fine_tuning"].values())
     assert "the domain, masked_lm_loss: " in result.stdout and str(out / "domain.md") in result.stdout
-    assert (out / "domain.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "pretrained" / "loss.png").read_bytes().startswith(b"\x89PNG")
 
     tokenizer = read_tokenizer(content["model"])
     assert tokenizer.tokenize("The Zorblax") == ["the", "zorblax"]

@@ -163,7 +163,6 @@ def test_sentence_transformers_makes_the_same_vectors(ran, folder):
 def test_a_finished_model_is_trained_on_files_with_scores(ran):
     out, *_ = ran
     assert set(results_of(out / "scored")) == {"eval_spearman", "eval_pearson", "global_step"}
-    assert (out / "scored" / "similarity.png").read_bytes()[:4] == b"\x89PNG"
     assert "test_spearman = " in (out / "scored" / "test_results.txt").read_text()
     settings = read_settings(str(out / "scored" / "best_model"))
     assert settings.normalize and settings.pooling == "cls"

@@ -28,7 +28,7 @@ def test_each_combination_is_a_run_and_the_best_is_kept(ran):
     assert "Combination 2 of 2: learning_rate=0.003, train_batch_size=16." in logs["grid"]
     grid = out / "grid"
     names = {str(path.relative_to(grid)) for path in grid.rglob("*")}
-    assert {"search.json", "search.md", "search.png", "eval_results.txt", "best_model/README.md"} < names
+    assert {"search.json", "search.md", "eval_results.txt", "best_model/README.md"} < names
     for name in FOLDERS:
         assert {f"{name}/run.json", f"{name}/best_model/bert_model.safetensors", f"{name}/README.md"} < names
     content = json.loads((grid / "search.json").read_text())

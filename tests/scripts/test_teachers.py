@@ -64,8 +64,6 @@ def cases_of(script, folder) -> tuple[dict, dict]:
         "no training": ({**taught, "do_train": False}, "--teacher is for training: give --do_train"),
         "weight alone": ({**training, "distillation_weight": 0.4}, "--distillation_weight is for distillation: give"),
         "no weight": ({**taught, "distillation_weight": 0}, "--distillation_weight=0 must be more than 0"),
-        "overwritten": ({**taught, "teacher": out / "without" / "best_model", "overwrite_output_dir": True,
-                         "output_dir": out / "without"}, "holds --teacher=*best_model, which this run needs"),
         "two starts": ({**taught, "student_layers": "0"}, "--student_layers: the student starts from the"),
         "no numbers": ({**layers, "student_layers": "0,x"}, "--student_layers=0,x must be numbers of layers from 0"),
         "twice": ({**layers, "student_layers": "0,0"}, "--student_layers=0,0 has a layer twice."),

@@ -1,16 +1,14 @@
-"""Two runs in one folder: the second is refused while the first lives; a run that lost its folder writes nothing."""
+"""Two runs in one folder: the second is refused while the first lives, and removes what a killed one left."""
 
 import json
 import os
 import pathlib
 import signal
 
-import numpy as np
 import pytest
 from helpers import warm
 from helpers.events import wait_until
 from helpers.pretraining_runs import command, run, write_inputs
-from helpers.script_cases import weights_of
 
 
 @pytest.fixture(scope="module")
@@ -51,26 +49,12 @@ def test_two_runs_in_one_folder(data, tmp_path):
         stop(first.pid)  # stopped or not, it lives
         before = contents(tmp_path)
         message = one_line(run(endless))
-        assert f"run_pretraining.py: error: --output_dir={tmp_path} is in use by process {first.pid} on " in message
+        assert f"run_pretraining.py: error: --output_dir={tmp_path} is in use by another run" in message
         assert contents(tmp_path) == before
-        # As if it had been on another machine, and the time for renewing had run out.
-        (tmp_path / "run.lock").unlink()
-        second = run(command(data, tmp_path, num_train_steps=1_000_000, stop_at_step=3, learning_rate=1e-2))
-        assert second.returncode == 0, second.stderr[-3000:]
-        kept, weights = contents(tmp_path), weights_of(tmp_path)
-        assert "run.lock" not in kept and weights["global_step"] == 3
-        first.send_signal(signal.SIGCONT)
-        _, log = first.communicate()
     finally:
         if first.poll() is None:
             first.send_signal(signal.SIGKILL)
             first.wait()
-    last = log.splitlines()[-1]
-    assert first.returncode == 1 and "Traceback" not in log
-    assert f"--output_dir={tmp_path}: this run has lost {tmp_path}/run.lock, which is gone" in last, log[-3000:]
-    assert contents(tmp_path) == kept
-    for name, value in weights_of(tmp_path).items():
-        np.testing.assert_array_equal(value, weights[name])
 
 
 @pytest.mark.slow

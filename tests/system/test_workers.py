@@ -6,9 +6,8 @@ import signal
 
 import pytest
 from helpers.events import wait_until
-from helpers.locks import leave_lock
 
-from bert_tf.system import run_lock, storage, workers
+from bert_tf.system import workers
 
 
 def _die(marker: str, number: int) -> int:
@@ -61,19 +60,3 @@ def test_results_in_order_and_what_tasks_share(num_workers, tmp_path):
     assert max(counts) > 1 and (
         counts == [1, 2, 3, 4, 5, 6] and seen == list(range(6)) if num_workers == 1 else not seen
     )
-
-
-def _write_number(folder: str, number: int, taken_over: bool) -> None:
-    if taken_over:
-        leave_lock(pathlib.Path(folder, "run.lock"), pid=1, host="there")
-    storage.write_text_file(os.path.join(folder, f"{number}"), "")
-
-
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_tasks_of_a_run_that_lost_its_place_write_nothing(num_workers, tmp_path):
-    lock = str(tmp_path / "run.lock")
-    with run_lock.held(lock, "--output_dir", [f"{tmp_path}/"]):
-        dict(workers.run_tasks(_write_number, [(str(tmp_path), 0, False)], 1, lambda _: None))
-        with pytest.raises(run_lock.LockedError, match=r"--output_dir: this run has lost .* taken over by process 1"):
-            dict(workers.run_tasks(_write_number, [(str(tmp_path), 1, True)], num_workers, lambda _: None))
-    assert sorted(os.listdir(tmp_path)) == ["0", "run.lock"]

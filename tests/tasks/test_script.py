@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import traceback
+import types
 
 import keras
 import pytest
@@ -16,6 +17,7 @@ from helpers.small_data import WORLDS, texts_of
 from helpers.tiny import ONE_LAYER, write_encoder, write_pretraining_records
 
 import bert_tf
+from bert_tf.models.recipe import number_of_steps
 from bert_tf.tasks import script
 from bert_tf.tasks.choice.settings import ChoiceSettings
 from bert_tf.tasks.choice.task import ChoiceTask
@@ -89,8 +91,25 @@ def test_a_notebook_trains_and_a_step_is_evaluated_once(folder):
     with (folder / "train.csv").open("a") as file:
         file.write("good news,1\n")
     with pytest.raises(ValueError, match=r"finished run with other settings \(the training data: 16 examples, checksum "
-                       r"\w+ there, 17 examples, checksum \w+ now\)\. .* --overwrite_output_dir"):  # fmt: skip
+                       r"\w+ there, 17 examples, checksum \w+ now\)\. .* rm -r "):  # fmt: skip
         script.fine_tune(task, run)
+
+
+@pytest.mark.parametrize(
+    ("examples", "epochs", "every", "steps"),
+    [(87_594, 2, 0, [7299, 14599]), (16, 3, 0, [2, 4, 6]), (17, 8, 0, [2, 4, 6, 8, 10, 12, 14, 17]),
+     (800, 2.25, 0, [100, 200, 225]), (800, 0.5, 0, [50]), (17, 8, 4, [4, 8, 12, 16, 17])],
+)  # fmt: skip
+def test_the_last_epoch_and_the_last_step_are_evaluated_once(examples, epochs, every, steps):
+    """SQuAD's 87,594 rows in batches of 12 end their second epoch at step 14,598 of 14,599."""
+    batch = 12 if examples > 1000 else 8
+    run = FineTuningSettings(
+        output_dir="out", do_train=True, train_batch_size=batch, num_train_epochs=epochs, eval_every_steps=every
+    )
+    task = types.SimpleNamespace(is_chief=True, files=None, dev_sets=[1], train_rows=range(examples))
+    count = number_of_steps(examples, batch, epochs)
+    one = script._Run(task, run, None, count, [])
+    assert [step for step in range(1, count + 1) if one.is_due(step)] == steps
 
 
 class KilledError(BaseException):

@@ -3,12 +3,9 @@
 import dataclasses
 import json
 
-import pytest
-from helpers import descendants
-
 from bert_tf.models.families import family_named
 from bert_tf.models.recipe import Recipe
-from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification, BertModel
+from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
 from bert_tf.training import run_directory
 from bert_tf.training.settings import FineTuningSettings
 
@@ -26,16 +23,6 @@ def test_a_changed_setting_is_told(tmp_path, caplog):
     assert not caplog.records
     run_directory.warn_of_changes(str(tmp_path), dataclasses.asdict(dataclasses.replace(run, clip_norm=0.5)))
     assert "clip_norm 1.0 -> 0.5" in caplog.text
-
-
-@pytest.mark.parametrize("family", descendants.NAMES)
-def test_overwriting_leaves_nothing_of_a_family(tmp_path, family):
-    folder = tmp_path / "out"
-    descendants.save_model(folder, family, BertModel)
-    finished_run(folder)
-    (folder / "notes.md").write_text("mine")
-    run_directory.remove_run(str(folder))
-    assert [path.name for path in folder.iterdir()] == ["notes.md"]
 
 
 def test_a_configuration_that_another_family_left_goes(tmp_path):

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import signal
+import sys
 
 import keras
 import numpy as np
@@ -293,6 +294,18 @@ def test_the_loop_writes_checkpoints_and_logs(tmp_path):
     for line in lines:
         assert {"loss", "masked_lm_accuracy", "next_sentence_accuracy", "learning_rate"} <= set(line)
     assert list(tmp_path.glob("events.out.tfevents.*"))
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_on_a_terminal_the_bar_shows_the_steps(terminal, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    with caplog.at_level("INFO"):
+        train_loop(tmp_path, make_batches(4, 6), lambda step: {"loss": 1.0}, eval_every_steps=3)
+    kinds = [line.split(":")[0] for line in caplog.messages if " step " in line and line.startswith(("train", "eval"))]
+    evaluations, steps = ["eval step 3", "eval step 6"], [f"train step {step}" for step in range(1, 7)]
+    assert sorted(kinds) == sorted(evaluations if terminal else evaluations + steps)
+    lines = [json.loads(line) for line in (tmp_path / "train_log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["kind"] == "train"] == [1, 2, 3, 4, 5, 6]
 
 
 def test_an_early_stop_saves_its_step_and_is_heeded_by_the_next_start(tmp_path, caplog):

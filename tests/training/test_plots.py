@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib import font_manager
 
-from bert_tf.training.plots import plot_before_and_after, plot_confusion_matrix, plot_training_log, read_training_log
+from bert_tf.training.plots import plot_confusion_matrix, plot_training_log, read_training_log
 
 PNG_HEADER = b"\x89PNG\r\n\x1a\n"
 
@@ -109,17 +109,3 @@ def test_plot_of_a_fine_tuning_log(tmp_path):
     assert lines_of(figure.axes[0]) == {"training": [(1, 1.5), (2, 1.0)], "held-out": [(1, 0.9), (2, 0.7)]}
     assert lines_of(figure.axes[1]) == {"training": [(1, 0.2), (2, 0.3)], "held-out": [(1, 0.5), (2, 0.5)]}
     assert lines_of(figure.axes[2]) == {"held-out": [(1, 0.4), (2, 0.4)]}
-
-
-def test_before_and_after(tmp_path):
-    log, png = tmp_path / "train_log.jsonl", tmp_path / "domain.png"
-    lines = [{"kind": "train", "step": step, "masked_lm_loss": 5.0 - step} for step in (1, 2, 3)]
-    lines.append({"kind": "eval", "step": 2, "masked_lm_loss": 2.5})
-    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    losses = {"the domain": {"before": 5.0, "after": 2.0}, "news": {"before": 3.0, "after": 3.5}}
-    figure = plot_before_and_after(losses, str(log), "masked_lm_loss", str(png), title="Loss")
-    bars, curve = figure.axes
-    assert [patch.get_height() for patch in bars.patches] == [5.0, 3.0, 2.0, 3.5]
-    assert texts_of(bars.get_xticklabels()) == list(losses) and bars.get_title() == "Loss, held-out"
-    assert [line.get_xydata().tolist() for line in curve.lines] == [[[1, 4], [2, 3], [3, 2]], [[2, 2.5]]]
-    assert png.read_bytes().startswith(PNG_HEADER)

@@ -8,7 +8,6 @@ from bert_tf.models.recipe import SEARCHED, folder_of, grid_points, parse_search
 from bert_tf.tasks import outcome
 from bert_tf.tasks.outcome import Tried, best_of, table_text, write_search
 from bert_tf.training import run_directory
-from bert_tf.training.plots import plot_search
 from bert_tf.training.settings import FineTuningSettings
 
 
@@ -93,12 +92,6 @@ def test_the_best_mean_is_kept_not_the_best_seed(tmp_path):
     assert [one["folder"] for one in content["combinations"]] == [folder_of(one.values) for one in TRIED]
     assert content["combinations"][0]["summary"]["eval_f1"]["mean"] == pytest.approx(0.7)
     assert content["combinations"][0]["seeds"]["2"]["eval_f1"] == 0.9
-    assert (tmp_path / "search.png").read_bytes().startswith(b"\x89PNG")
-    # All of it is of a run, and --overwrite_output_dir removes it; what was there before stays.
-    (tmp_path / "notes.md").write_text("mine")
-    run_directory.check_removable(str(tmp_path), {})
-    run_directory.remove_run(str(tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.md"]
 
 
 def test_nothing_behind_a_link_is_removed(tmp_path):
@@ -112,8 +105,6 @@ def test_nothing_behind_a_link_is_removed(tmp_path):
     for name in ("best_model", "eval", "seed-7"):
         (out / name).symlink_to(tmp_path / "victim")
     run_directory.remove_leftovers(str(out), 1)
-    run_directory.remove_run(str(out))
-    assert not (out / "run.json").exists()
     source = out / folder_of(TRIED[0].values)
     (source / "best_model").mkdir(parents=True)
     (source / "best_model" / "vocab.txt").write_text("new")
@@ -135,15 +126,3 @@ def test_the_table_can_be_read_on_a_console():
         "One seed each: what differs little may be chance; --num_seeds=5 shows how much."
     )
     assert best_of([TRIED[0], TRIED[0]], "eval_f1") is TRIED[0]
-
-
-def test_the_picture_has_a_row_for_each_combination():
-    figure = plot_search(["a", "b", "c"], [[0.5, 0.7], [0.8, 0.8], [0.6]], metric="eval_f1")
-    (axes,) = figure.axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b", "c"]
-    assert axes.get_ylim() == (2.5, -0.5) and axes.get_xlabel() == "eval_f1, mean and spread of 2 seeds"
-    dots = [dots.get_offsets().tolist() for dots in axes.collections if len(dots.get_offsets())]
-    assert [[0.5, 0.0], [0.7, 0.0]] in dots and [[0.6, 2.0]] in dots
-    means = [container.lines[0].get_xdata()[0] for container in axes.containers]
-    assert means == pytest.approx([0.6, 0.8, 0.6])
-    assert plot_search(["a"], [[0.5]], metric="eval_f1").axes[0].get_xlabel() == "eval_f1, one seed each"

@@ -51,7 +51,7 @@ def adapt(settings: DomainSettings) -> dict:
     _check_further_flags(settings)
     job, folder = _Job(settings, open_start(settings)), settings.output_dir
     is_new = not tf.io.gfile.exists(job.path(SETTINGS))
-    with run_lock.held(job.path(LOCK), f"--output_dir={folder}", [folder.rstrip("/") + "/"]):
+    with run_lock.held(job.path(LOCK), f"--output_dir={folder}"):
         job.claim()
         try:
             texts = make_texts(settings)

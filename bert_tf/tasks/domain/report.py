@@ -1,4 +1,4 @@
-"""What run_domain.py found: domain.json, domain.md and domain.png, and the lines that it ends with."""
+"""What run_domain.py found: domain.json and domain.md, and the lines that it ends with."""
 
 import json
 import posixpath
@@ -8,14 +8,10 @@ from bert_tf.system import storage
 from bert_tf.system.storage import write_text_file
 from bert_tf.tasks.domain.settings import DomainSettings
 from bert_tf.tasks.domain.texts import Vocabulary
-from bert_tf.training import plots
-from bert_tf.training.loop import LOG_FILE
 
 _WORDS_SHOWN = 20
 _TEXTS = {"heldout": "the domain", "other": "the other text"}
 _STARTS = {"released": "the released weights", "domain": "the domain's model"}
-# Of the results of an evaluation, the one that the picture shows: the first that is there.
-_LOSSES = {"disc_loss": "Replaced tokens: loss (nats)", "masked_lm_loss": "Masked LM loss (nats)"}
 
 
 def create_content(
@@ -61,15 +57,8 @@ def create_content(
 
 
 def write(output_dir: str, content: dict) -> None:
-    """Writes domain.json, domain.md and domain.png."""
+    """Writes domain.json and domain.md."""
     write_text_file(posixpath.join(output_dir, "domain.json"), json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-    name = next(name for name in _LOSSES if name in content["losses"]["heldout"]["after"])
-    losses = {
-        _TEXTS[text]: {when: scores[name] for when, scores in found.items()}
-        for text, found in content["losses"].items()
-    }
-    log, png = (posixpath.join(output_dir, *names) for names in (("pretrained", LOG_FILE), ("domain.png",)))
-    plots.plot_before_and_after(losses, log, name, png, title=_LOSSES[name])
     write_text_file(posixpath.join(output_dir, "domain.md"), create_page(content))
 
 
@@ -132,7 +121,7 @@ def _losses(losses: Mapping[str, Mapping[str, Mapping]], notes: Sequence[str]) -
     lines = [
         _heading(f"{'Before and after' if has_before else 'After'}, on text that it was not trained on"),
         *_table(["", *header], rows),
-        "\n![Losses](domain.png)\n",
+        "\n![Losses](pretrained/loss.png)\n",
     ]
     if has_before:
         lines.append(
@@ -189,7 +178,7 @@ def closing_lines(output_dir: str, content: dict) -> str:
         lines.append(f"fine-tuned from {start}: {shown}")
     lines += [
         *content["notes"],
-        f"Report: {posixpath.join(output_dir, 'domain.md')}, with domain.json and domain.png.",
+        f"Report: {posixpath.join(output_dir, 'domain.md')}, with domain.json.",
         f"Model: {content['model']}. To use it:",
         f"  python run_classifier.py --init_checkpoint={content['model']} --task_name=... --do_train --output_dir=...",
     ]

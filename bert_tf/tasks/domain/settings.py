@@ -28,7 +28,7 @@ _OF_PRETRAINING = (
 )  # fmt: skip
 _OF_FINE_TUNING = (
     *_OF_BOTH, "task_name", "data_dir", "train_file", "dev_file", "text_a", "label", "num_seeds", "do_predict",
-    "overwrite_output_dir", "encoding",
+    "encoding",
 )  # fmt: skip
 _FLAG = re.compile(r"--(no)?(\w+)(=.*)?", re.DOTALL)
 

@@ -16,8 +16,9 @@ from bert_tf.tasks.ner.tagging import TaggingSettings, choose_tagging
 from bert_tf.tasks.ner.tags import OUTSIDE, learned_scheme, standard_tags, tag_set, types_of
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer_files import directory_of
-from bert_tf.training.beginning import StartingHead, newest_of, stored_head
+from bert_tf.training.beginning import StartingHead, stored_head
 from bert_tf.training.settings import FineTuningSettings, features_setting
+from bert_tf.weights.bundle import latest_checkpoint
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -135,7 +136,7 @@ class NerSettings:
                 raise ValueError(f"--{name} is for the feature-based way: give --features.")
         if self.metric == "klue" and self.tag_scheme == "plain":
             raise ValueError("--metric=klue scores entities: --tag_scheme=plain has none.")
-        newest = None if is_remote(run.output_dir) else newest_of(run)
+        newest = None if is_remote(run.output_dir) else latest_checkpoint(run.output_dir)
         if not (is_remote(run.output_dir) or is_remote(run.init_checkpoint or "")):
             self.tagging(run, newest)
         stored = stored_head(run, TASKS["ner"].output_layers)

@@ -96,12 +96,3 @@ def write_predictions(
     table = posixpath.join(output_dir, "test_results.tsv")
     write_text_file(table, "".join(f"{cosine}\n" for cosine in cosines))
     return [*outcome.write_predictions(output_dir, "", examples, described, as_csv), table]
-
-
-def write_picture(output_dir: str, scores: np.ndarray, vectors: np.ndarray, results: dict) -> None:
-    """Writes similarity.png: the cosine of each pair of the dev set over its score."""
-    from bert_tf.training import plots
-
-    title = f"Dev set, step {results['global_step']}: Spearman {results['eval_spearman']:.3f}"
-    path = posixpath.join(output_dir, "similarity.png")
-    plots.plot_cosines(scores, cosines_of(vectors), path, title=title)

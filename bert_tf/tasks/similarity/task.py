@@ -159,10 +159,6 @@ class SimilarityTask(FineTuningTask):
     def score(self, examples, vectors, batch_size):
         return outputs.evaluate(examples.rows, vectors)
 
-    def write_analysis(self, output_dir, examples, vectors, results):
-        if self.is_labelled(examples):
-            outputs.write_picture(output_dir, examples.rows.labels["scores"], vectors, results)
-
     def write_predictions(self, output_dir, examples, vectors):
         paths = outputs.write_predictions(output_dir, examples.examples, vectors, self.settings.predictions_csv)
         logging.info("Wrote the cosines of %d pairs to %s.", len(examples.rows), " and ".join(paths))
