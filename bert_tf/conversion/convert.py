@@ -223,10 +223,12 @@ def _describe(
             tokenizer_of(files).check_casing(vocab_file, do_lower_case, strip_accents)
             notes = [f"Tokenizer: {vocab_file}."]
         return files, notes
-    if casing.source == "the default":
-        files.casing = casing = tokenizer_files.casing_of_vocabulary(vocab_file) if vocab_file else Casing()
     if vocab_file:
-        added = read_added_tokens(vocab_file, tokenizer_files.load_vocab(vocab_file))
+        vocab = tokenizer_files.load_vocab(vocab_file)
+        if casing.do_lower_case is None:
+            lowers = tokenizer_files.lowers_by_pieces(vocab_file, vocab)
+            files.casing = casing = Casing(lowers, strip_accents, f"the pieces of {vocab_file}")
+        added = read_added_tokens(vocab_file, vocab)
         count = max([len(tokenizer_files.vocabulary_lines(vocab_file)), *(token.id + 1 for token in added)])
         if count < config.vocab_size:
             notes.append(

@@ -192,6 +192,8 @@ def _is_huggingface(path: str, values: dict) -> bool:
 def tokenizer_of(files: ModelFiles, added: Sequence[AddedToken] = ()) -> Tokenizer:
     """The tokenizer that a model's files describe, among which there is a vocabulary; BERT's without a configuration.
 
+    If no file says whether it is cased, `files` gets what the vocabulary says.
+
     Args:
       added: further added tokens.
 
@@ -202,6 +204,8 @@ def tokenizer_of(files: ModelFiles, added: Sequence[AddedToken] = ()) -> Tokeniz
     default = (family_of(files.config) if files.config else BERT).tokenizer_class
     tokenizer = tokenizer_of_file(files.vocab_file, files.casing, default)
     tokenizer.check_vocabulary()
+    if files.casing.do_lower_case is None and tokenizer.takes_strip_accents:
+        files.casing = dataclasses.replace(files.casing, do_lower_case=not tokenizer.cased, source=files.vocab_file)
     add_tokens(tokenizer, added)
     if files.config:
         name = files.config_file or files.config.file_name
@@ -316,7 +320,6 @@ def check_model(
         # How a tokenizer.json is read depends on the family.
         if with_tokenizer and files.vocab_file and (files.config or not files.vocab_file.endswith(".json")):
             with named_by("--vocab_file" if vocab_file else flag):
-                files.casing = resolve_casing(None, None, files.casing)
                 tokenizer_of(files)
 
 

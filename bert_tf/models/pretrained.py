@@ -22,7 +22,6 @@ from bert_tf.system.checks import check_names, folder_of, list_of_names, named, 
 from bert_tf.text import tokenizer_files
 from bert_tf.text.added_tokens import read_added_tokens
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import Casing
 
 if TYPE_CHECKING:
     import keras
@@ -195,8 +194,6 @@ def save_pretrained(
     if problem := model_directory.other_ids(vocab_file, files):
         logging.warning("vocab_file: %s.", problem)
     casing = tokenizer_files.resolve_casing(do_lower_case, strip_accents, files.casing)
-    if casing.source == "the default":
-        casing = Casing()
     sentences = files.sentences
     if pooling := getattr(model, "pooling", None):
         from bert_tf.models.sentence_settings import SentenceSettings

@@ -106,14 +106,6 @@ def write_description(
     else:
         kind = tokenizer_choice.tokenizer_class_of(files.vocab_file, default)
         if issubclass(kind, FullTokenizer):
-            if casing.do_lower_case is None:
-                casing = tokenizer_files.casing_of_vocabulary(files.vocab_file)
-                logging.warning(
-                    "No file says whether the model is cased; do_lower_case=%s is %s. Give do_lower_case if that is "
-                    "wrong.",
-                    casing.do_lower_case,
-                    casing.source,
-                )
             tokenizer = kind.from_file(files.vocab_file, casing)
             add_tokens(tokenizer, added)
         else:

@@ -30,7 +30,6 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_choice import tokenizer_class_of, tokenizer_of_file
 from bert_tf.text.tokenizer_files import (
     Casing,
-    casing_of_vocabulary,
     directory_of,
     find_model,
     is_there,
@@ -150,16 +149,13 @@ def _find(
                 f"{made_with.vocab_file} ({made_with.summary})."
             )
         casing = made_with.casing if made_with else read_casing(directory_of(vocab_file))
-        if casing.do_lower_case is None and issubclass(tokenizer_class_of(vocab_file, tokenizer_class), FullTokenizer):
-            casing = casing_of_vocabulary(vocab_file)
-            known = f"do_lower_case={casing.do_lower_case} is {casing.source}"
-            logging.warning(f"No file says whether the text is lower-cased; {known}.")
         return ModelFiles("", vocab_file=vocab_file, casing=casing)
     if init_checkpoint:
         weights = open_weights.open_weights(init_checkpoint)
         files = read_model_files(weights.path, weights.hints)
-        found = files.vocab_file and tokenizer_class_of(files.vocab_file, tokenizer_class)
-        if found and (files.casing.do_lower_case is not None or not issubclass(found, FullTokenizer)):
+        if files.vocab_file:
+            if made_with and files.casing.do_lower_case is None:
+                files.casing = made_with.casing
             same = not made_with or vocabulary_sha256(files.vocab_file) == made_with.vocab_sha256
             if not same and not _same_tokens(files.vocab_file, made_with, tokenizer_class):
                 if from_teacher:

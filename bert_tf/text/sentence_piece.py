@@ -292,7 +292,7 @@ class KoBertTokenizer(SentencePieceTokenizer):
                     f"{posixpath.join(directory, TOKENIZER_CONFIG)}: {name} is {config[name]}; only {value} is "
                     "supported."
                 )
-        return cls(vocab_file, bool(casing.do_lower_case) and casing.source != "the default")
+        return cls(vocab_file, bool(casing.do_lower_case))
 
     def _read_vocabulary(self, names: list[str]) -> list[int]:
         if self._vocab_file is None:

@@ -98,7 +98,7 @@ class Tokenizer(abc.ABC):
         """The tokenizer of a vocabulary file, and of what belongs to it beside it.
 
         Args:
-          casing: of the model, by `resolve_casing`; a vocabulary file that says it itself comes first.
+          casing: of the model, by `resolve_casing`. A file that says it itself comes first; where none does, pieces do.
 
         Raises:
           ValueError: a file is missing, damaged, or of another kind of tokenizer; names it.
@@ -269,7 +269,7 @@ class Tokenizer(abc.ABC):
 
         Args:
           path: a directory (or weights in it) of any format.
-          do_lower_case, strip_accents: must not contradict the directory; default: the directory's, else BERT's.
+          do_lower_case, strip_accents: must not contradict the directory; default: the directory's, or by the pieces.
 
         Raises:
           FileNotFoundError: there is nothing at path.

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from absl import logging
 
 from bert_tf.system import storage
-from bert_tf.system.messages import some
+from bert_tf.system.messages import some, warn_once
 from bert_tf.system.storage import names_in, paths_beginning_with
 from bert_tf.system.text_files import (
     exists,
@@ -30,6 +30,8 @@ VOCAB, MODEL, RELEASED_MODEL = "vocab.txt", "spiece.model", "30k-clean.model"
 JSON_VOCAB, MERGES = "vocab.json", "merges.txt"  # of byte-level BPE
 WORD_START = "\u2581"  # of SentencePiece: how a space is written
 
+# What sentence-transformers writes before the normalizer of BERT, of a model with do_lower_case.
+_LOWERCASE = {"type": "Lowercase"}
 # By default.
 _CASED_TOKENIZERS = ("BertJapaneseTokenizer", "KoBertTokenizer", "KoBERTTokenizer", "XLNetTokenizer")
 
@@ -109,25 +111,35 @@ def read_casing(directory: str) -> Casing:
     Raises:
       ValueError: a file can't be understood; names it.
     """
-    path = posixpath.join(directory, TOKENIZER_CONFIG)
-    if exists(path):
-        values = read_json(path)
-        _check_booleans(values, ("do_lower_case", "strip_accents"), path)
-        if values.get("do_lower_case") is not None:
-            return Casing(values["do_lower_case"], values.get("strip_accents"), path)
+    json_file, path = (posixpath.join(directory, name) for name in (TOKENIZER, TOKENIZER_CONFIG))
+    with understood(json_file):
+        normalizers = parts_of((read_json_if_there(json_file) or {}).get("normalizer"), "normalizers")
+        of_json, lowers_first = _casing_of(normalizers, json_file)
+    if of_json and lowers_first:  # which nothing in tokenizer_config.json changes
+        return of_json
+    values = read_tokenizer_config(directory)
+    _check_booleans(values, ("do_lower_case", "strip_accents"), path)
+    if values.get("do_lower_case") is not None:
+        return Casing(values["do_lower_case"], values.get("strip_accents"), path)
     name, source = named_class(directory)
     if name in _CASED_TOKENIZERS:
         return Casing(False, None, source)
-    path = posixpath.join(directory, TOKENIZER)
-    if exists(path):
-        normalizer = read_json(path).get("normalizer") or {}
-        if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
-            _check_booleans(normalizer, ("lowercase", "strip_accents"), path)
-            return Casing(bool(normalizer.get("lowercase")), normalizer.get("strip_accents"), path)
+    if of_json:
+        return of_json
     name = posixpath.basename(storage.name_of(directory.rstrip("/"))).partition("@")[0]
     match = _RELEASED_NAME.fullmatch(name)
     released = bool(match[1]) if match else _RELEASED_MODELS.get(name)
     return Casing(released, None, f"the name of {directory}") if released is not None else Casing()
+
+
+def _casing_of(normalizers: Sequence[Mapping], path: str) -> tuple[Casing | None, bool]:
+    """The casing of a tokenizer.json's normalizers, and whether they lower-case before BERT's own."""
+    *before, last = normalizers or [{}]
+    if last.get("type") != "BertNormalizer" or not all(part == _LOWERCASE for part in before):
+        return None, False
+    _check_booleans(last, ("lowercase", "strip_accents"), path)
+    lowers, strips = bool(last.get("lowercase")), last.get("strip_accents")
+    return Casing(lowers or bool(before), lowers if before and strips is None else strips, path), bool(before)
 
 
 def _check_booleans(values: Mapping, names: Iterable[str], path: str) -> None:
@@ -144,15 +156,14 @@ def resolve_casing(do_lower_case: bool | None, strip_accents: bool | None, *know
       known: casings of the model's directories; the first known one counts.
 
     Returns:
-      a casing with do_lower_case True or False; the default is True, as in the original.
+      a casing whose do_lower_case is None if nothing says it: then the pieces do (`lowers_by_pieces`).
 
     Raises:
       ValueError: a flag contradicts the directory; names both.
     """
     found = next((casing for casing in known if casing.do_lower_case is not None), None)
     if found is None:
-        chosen = True if do_lower_case is None else do_lower_case
-        return Casing(chosen, strip_accents, "the flag" if do_lower_case is not None else "the default")
+        return Casing(do_lower_case, strip_accents, "the flag" if do_lower_case is not None else "")
     strips = found.do_lower_case if found.strip_accents is None else found.strip_accents
     for flag, given, own in (
         ("do_lower_case", do_lower_case, found.do_lower_case),
@@ -168,10 +179,17 @@ def resolve_casing(do_lower_case: bool | None, strip_accents: bool | None, *know
     return Casing(found.do_lower_case, strip_accents, found.source)
 
 
-def casing_of_vocabulary(vocab_file: str) -> Casing:
-    """Cased if a piece of the vocabulary has an upper-case letter A-Z, else uncased; `source` says it is a guess."""
-    cased = any(re.search("[A-Z]", token) for token in load_vocab(vocab_file) if not re.fullmatch(r"\[.*\]", token))
-    return Casing(not cased, None, f"a guess from the pieces of {vocab_file}")
+def lowers_by_pieces(vocab_file: str, tokens: Iterable[str]) -> bool:
+    """Whether text is lower-cased where no file says it, which a warning tells: if no piece has a letter A-Z."""
+    cased = any(re.search("[A-Z]", token) for token in tokens if not re.fullmatch(r"\[.*\]|<.*>", token))
+    warn_once(
+        ("casing", vocab_file),
+        "%s: no file says whether text is lower-cased; it is%s, as %s of its pieces have capital letters.",
+        vocab_file,
+        " not" if cased else "",
+        "some" if cased else "none",
+    )
+    return not cased
 
 
 def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: str | None) -> None:
@@ -370,8 +388,8 @@ def _rules_of_json(values: Mapping, path: str) -> dict:
         return {}
     words = [part.get("type") for part in parts_of(values.get("pre_tokenizer"), "pretokenizers")]
     normalizers = parts_of(values.get("normalizer"), "normalizers")
-    kinds = [part.get("type") for part in normalizers]
-    is_berts = (kinds, words) == (["BertNormalizer"], ["BertPreTokenizer"]) and normalizers[0].get("clean_text", True)
+    kinds = [part.get("type") for part in normalizers if part != _LOWERCASE or part is normalizers[-1]]
+    is_berts = (kinds, words) == (["BertNormalizer"], ["BertPreTokenizer"]) and normalizers[-1].get("clean_text", True)
     found = None
     if (prefix := model.get("continuing_subword_prefix", "##")) != "##":
         found = f"continues words by {prefix!r}"
@@ -382,7 +400,7 @@ def _rules_of_json(values: Mapping, path: str) -> dict:
         raise ValueError(f"{path}: it {found}, which is no rule of BERT's word pieces: not supported.")
     rules = {"do_basic_tokenize": is_berts}
     if is_berts:
-        rules["tokenize_chinese_chars"] = normalizers[0].get("handle_chinese_chars", True)
+        rules["tokenize_chinese_chars"] = normalizers[-1].get("handle_chinese_chars", True)
     if "max_input_chars_per_word" in model:
         rules["max_input_chars_per_word"] = model["max_input_chars_per_word"]
     return rules

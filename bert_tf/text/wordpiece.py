@@ -34,6 +34,7 @@ from bert_tf.text.tokenizer_files import (
     Casing,
     check_vocab,
     convert_by_vocab,
+    lowers_by_pieces,
     read_tokens,
     vocabulary_bytes,
     word_rules,
@@ -67,15 +68,12 @@ class _CharacterTable(dict):
 _WITHOUT_ACCENTS = _CharacterTable(strip_accent)
 
 
-# ---- helpers with the original's names ------------------------------------------------------------------------------
+# ---- the tokenizers -------------------------------------------------------------------------------------------------
 
 
 def whitespace_tokenize(text: str) -> list[str]:
-    """Splits at runs of Unicode whitespace; an empty or blank text gives []."""
+    """Splits at runs of Unicode whitespace, as the original's function of this name."""
     return text.split()
-
-
-# ---- the tokenizers -------------------------------------------------------------------------------------------------
 
 
 def join_pieces(pieces: Iterable[str]) -> str:
@@ -352,7 +350,7 @@ class WordPieces(Tokenizer):
 
     @staticmethod
     def is_continuation(token: str) -> bool:
-        """Whether `token` begins with "##"."""
+        """Whether `token` begins with ##."""
         return token.startswith(CONTINUATION)
 
     def files(self) -> dict[str, bytes]:
@@ -360,7 +358,7 @@ class WordPieces(Tokenizer):
         return {VOCAB: vocabulary_bytes(self.vocab_file)}
 
     def check_vocabulary(self) -> None:
-        """See `vocab.check_vocab`."""
+        """See `tokenizer_files.check_vocab`."""
         check_vocab(self.vocab, self.vocab_file, special_tokens_of(self))
         if (index := self.vocab[self.pad_token]) != self.pad_id:
             # Only a warning: padding is masked out, so such a model works, and renumbering would break its weights.
@@ -431,7 +429,9 @@ class FullTokenizer(WordPieces):
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "FullTokenizer":
         """The tokenizer of a vocab.txt or tokenizer.json, with the rules of the files beside it."""
-        return cls(vocab_file, bool(casing.do_lower_case), casing.strip_accents, **word_rules(vocab_file))
+        lowers = casing.do_lower_case
+        lowers = lowers_by_pieces(vocab_file, read_tokens(vocab_file)) if lowers is None else lowers
+        return cls(vocab_file, lowers, casing.strip_accents, **word_rules(vocab_file))
 
     def _tokenize(self, text: str) -> list[str]:
         pieces_of_word = self._pieces_of_word

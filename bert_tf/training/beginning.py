@@ -346,9 +346,9 @@ def make_tokenizer(files: ModelFiles, values: ModelSettings) -> Tokenizer:
             f"{files.config.max_position_embeddings}{f' - {first}' if first else ''} of "
             f"{files.config_file or values.init_checkpoint}."
         )
-    tokenizer_files.validate_case_matches_checkpoint(files.casing.do_lower_case, values.init_checkpoint)
     with named_by("--vocab_file") if values.vocab_file else contextlib.nullcontext():
         tokenizer = model_directory.tokenizer_of(files)
+    tokenizer_files.validate_case_matches_checkpoint(not tokenizer.cased, values.init_checkpoint)
     tokenizer.check_casing(files.vocab_file, values.do_lower_case, values.strip_accents)
     return tokenizer
 

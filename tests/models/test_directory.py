@@ -6,17 +6,21 @@ import subprocess
 import sys
 
 import pytest
+import tokenizers
 from helpers.model_garden_models import older_names, write_variables
 from helpers.paths import ROOT
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf.models import directory as model_directory
-from bert_tf.models import pretrained
+from bert_tf.models import pretrained, saving
 from bert_tf.models.config import BertConfig
 from bert_tf.models.open_weights import FORMATS, find_weights, open_weights
 from bert_tf.models.task_models import BertForPreTraining
+from bert_tf.pretraining import model_vocabulary
+from bert_tf.pretraining.record_settings import settings_of_records
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer_files import Casing
+from bert_tf.text.wordpiece import FullTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -135,21 +139,75 @@ def test_a_flag_may_repeat_the_directory_but_not_contradict_it():
         tokenizer_files.resolve_casing(None, True, known)
     korean = Casing(True, False, "korean/tokenizer_config.json")
     assert tokenizer_files.resolve_casing(None, None, korean).strip_accents is False
-    # Nothing is known: the original's default, or the flag.
-    assert tokenizer_files.resolve_casing(None, None, Casing()).do_lower_case is True
+    # Nothing is known: the vocabulary says it, or the flag.
+    assert tokenizer_files.resolve_casing(None, None, Casing()).do_lower_case is None
     assert tokenizer_files.resolve_casing(False, True, Casing()) == Casing(False, True, "the flag")
 
 
-def test_guess_by_the_vocabulary(tmp_path):
-    (tmp_path / "cased.txt").write_text("[PAD]\n[UNK]\nThe\nthe\n")
-    (tmp_path / "uncased.txt").write_text("[PAD]\n[UNK]\nthe\n안\n##é\n")
-    assert tokenizer_files.casing_of_vocabulary(str(tmp_path / "cased.txt")).do_lower_case is False
-    assert tokenizer_files.casing_of_vocabulary(str(tmp_path / "uncased.txt")).do_lower_case is True
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "cased"), [(["The", "the", "bo", "##s"], True), (["the", "안", "##é", "bo"], False)]
+)
+def test_every_reader_takes_the_casing_of_the_pieces_where_no_file_says_it(
+    tmp_path, caplog, monkeypatch, pieces, cased
+):
+    """As BioBERT and ClinicalBERT are published: config.json, vocab.txt and weights."""
+    monkeypatch.setattr("bert_tf.system.messages._told", set())
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = BertConfig(vocab_size=len(SPECIAL) + len(pieces), **sizes)
+    (tmp_path / "vocab.txt").write_text("\n".join(SPECIAL + pieces))
+    write_json(tmp_path / "config.json", {"model_type": "bert", **config.to_dict()})
+    directory, vocab_file = str(tmp_path), str(tmp_path / "vocab.txt")
+    files = model_directory.read_model_files(directory)
+    flags = {"input_file": "a", "output_file": "b", "vocab_file": vocab_file}
+    readers = [
+        pretrained.read_tokenizer(directory),
+        FullTokenizer.from_pretrained(directory),
+        model_directory.tokenizer_of(model_directory.read_model_files(directory)),  # Predictor
+        model_vocabulary.tokenizer_of(*settings_of_records(**flags), None, None),
+        model_vocabulary.tokenizer_of_model(vocab_file, config),
+    ]
+    (tmp_path / "written").mkdir()
+    saving.write_description(str(tmp_path / "written"), files)
+    readers.append(pretrained.read_tokenizer(str(tmp_path / "written")))
+    for tokenizer in readers:
+        assert (tokenizer.cased, tokenizer.tokenize("The")) == (cased, ["The" if cased else "the"])
+    assert caplog.text.count(f"{vocab_file}: no file says whether text is lower-cased") == 1
+    assert FullTokenizer.from_pretrained(directory, do_lower_case=cased).cased is not cased
+
+
+@pytest.mark.parametrize(("lowercase", "strips", "kept"), [(True, None, 0), (False, None, 1), (False, True, 0)])
+def test_lower_casing_before_the_normalizer(tmp_path, lowercase, strips, kept):
+    """As sentence-transformers 6.2 saves a model with do_lower_case, whatever tokenizer_config.json says."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cafe", "café", "Cafe"]
+    rules = {"clean_text": True, "handle_chinese_chars": True, "lowercase": lowercase, "strip_accents": strips}
+    bert = {"type": "BertNormalizer", **rules}
+    write_json(tmp_path / "tokenizer.json", {
+        "normalizer": {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, bert]},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+                  "max_input_chars_per_word": 100, "vocab": {piece: index for index, piece in enumerate(pieces)}},
+    })  # fmt: skip
+    write_json(tmp_path / "tokenizer_config.json", {"do_lower_case": lowercase, "tokenizer_class": "BertTokenizer"})
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    found = FullTokenizer.from_pretrained(str(tmp_path)).tokenize("Cafe CAFÉ")
+    assert found == library.encode("Cafe CAFÉ").tokens == ["cafe", "café" if kept else "cafe"]
 
 
 def test_vocabulary_of_a_tokenizer_json(tmp_path):
     tokens = {"[PAD]": 0, "[UNK]": 1, "b": 3, "a": 2}
-    values = {"model": {"type": "WordPiece", "vocab": tokens}, "added_tokens": [{"id": 4, "content": "new"}]}
+    values = {
+        "model": {
+            "type": "WordPiece",
+            "unk_token": "[UNK]",
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": tokens,
+        },
+        "added_tokens": [{"id": 4, "content": "new"}],
+    }
     path = write_json(tmp_path / "tokenizer.json", values)
     assert tokenizer_files.vocabulary_lines(str(path)) == ["[PAD]", "[UNK]", "a", "b"], "the new one is an added token"
     del tokens["a"]

@@ -70,10 +70,6 @@ def test_a_given_vocabulary_must_be_that_of_the_records(tmp_path, caplog):
         ValueError, match=r"--vocab_file=.*other\.txt is not the vocabulary .*train_vocab\.txt \(.*json"
     ):
         find_vocabulary(str(other), None, {"--input_file": [records]})
-    # Nothing is known about these records; lower-casing is guessed from the pieces, and the log says so.
-    (tmp_path / "data" / "pretraining_data.train.json").unlink()
-    assert find_vocabulary(str(other), None, {"--input_file": [records]}).casing.do_lower_case
-    assert "do_lower_case=True is a guess from the pieces" in caplog.text
 
 
 def test_records_of_two_vocabularies(tmp_path):

@@ -21,7 +21,6 @@ from bert_tf.system.storage import is_remote, names_in
 from bert_tf.system.text_files import read_json_if_there, size_of
 from bert_tf.tasks.domain.settings import DomainSettings
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import casing_of_vocabulary, resolve_casing
 
 LOCK, SETTINGS = "run.lock", "settings.json"  # in output_dir
 _NEXT_SENTENCE_BIAS = "cls/seq_relationship/output_bias"
@@ -120,9 +119,6 @@ def open_start(settings: DomainSettings) -> Start:
             f"--max_seq_length={settings.max_seq_length} is more than the {config.max_length} tokens of "
             f"--init_checkpoint={path}."
         )
-    casing = resolve_casing(None, None, files.casing)
-    if casing.source == "the default" and family.has_word_pieces:  # as convert_checkpoint.py does it
-        casing = casing_of_vocabulary(files.vocab_file)
     order = config.has_pooler and _NEXT_SENTENCE_BIAS in weights.shapes
     head, title = OUTPUT_BIAS, "masked-LM head"
     if config.detects_replaced_tokens:
@@ -142,5 +138,5 @@ def open_start(settings: DomainSettings) -> Start:
         notes.append("The weights have no head for the order of sentences, so that is not trained.")
     for note in notes:
         logging.info("%s", note)
-    tokenizer = tokenizer_of(dataclasses.replace(files, casing=casing))
+    tokenizer = tokenizer_of(files)
     return Start(config, family, tokenizer, head in weights.shapes, order, tuple(notes))
