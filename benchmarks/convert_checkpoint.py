@@ -16,7 +16,6 @@ import time
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from absl import app, flags
-from measured import add
 
 FLAGS = flags.FLAGS
 # Family and sizes of its configuration.
@@ -99,13 +98,6 @@ def main(_):
             convert_seconds, kilobytes = map(float, result.stdout.split()[-2:])
             label = "tf1" if origin == "source" else origin
             print(f"{label:>14} {format:>14} {convert_seconds:12.1f} {seconds:11.1f} {kilobytes * 1024 / size:15.2f}")
-            figures = {
-                "seconds": convert_seconds,
-                "with start-up, s": seconds,
-                "peak / weights": kilobytes * 1024 / size,
-            }
-            own = "" if FLAGS["model"].using_default_value else f"{FLAGS.model}, "
-            add("conversions", f"{own}{label} to {format}", figures)
 
 
 if __name__ == "__main__":

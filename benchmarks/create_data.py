@@ -253,10 +253,7 @@ def main(_):
             f"{ours['VmRSS']:7.0f} {ratios['plain']:>14} {ratios['original']:>17}",
             flush=True,
         )
-        figures = {"seconds": seconds, "MB of text/s": megabytes / seconds, "instances/s": f"{count / seconds:,.0f}",
-                   "bytes/instance": f"{ours['bytes'] / count:,.0f}", "own memory, MB": f"{ours['RssAnon']:,.0f}",
-                   "resident, MB": f"{ours['VmRSS']:,.0f}",
-                   "on the reference machine": ratios["original"][:-1]}  # fmt: skip
+        figures = {"MB of text/s": megabytes / seconds, "resident, MB": f"{ours['VmRSS']:,.0f}"}
         title = f"S {length}, P {predictions}{', whole words' * whole_words}"
         add("training records", title, figures, ratios=faster)
         results.append(ours)
@@ -277,9 +274,9 @@ def main(_):
                 f"{ours['padding']:8.1%}",
                 flush=True,
             )
-            add("forms of records", name, {"seconds": ours["seconds"], "MB": ours["bytes"] / 1e6,
-                                           "times the text": ours["bytes"] / 1e6 / megabytes,
-                                           "padding": f"{100 * ours['padding']:.1f} %"})  # fmt: skip
+            times = ours["bytes"] / 1e6 / megabytes
+            figures = {"seconds": ours["seconds"], "times the text": times, "padding": f"{100 * ours['padding']:.1f} %"}
+            add("forms of records", name, figures)
             ours.pop("sample")
             results.append({"form": name, **ours})
     print(json.dumps(results), file=sys.stderr)

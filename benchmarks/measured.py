@@ -11,8 +11,7 @@ results.jsonl, whose scripts leave their results in a folder. The third measures
 A record is a line of JSON: `table`, `row`, `figures` (column -> number or text), and as far as known `ratio` (times as
 fast), `spread` (its lowest and highest), `machine`, `processor`, `load` (of the system in the minute before), `date`,
 `versions`, `command`, `needs` (files of FOLDER) and `reads` (column -> metric of the command's results, in percent). Of
-several records of a row each column shows the last. A record with `from` takes figures from another row, whose columns
-stand in braces. Numbers are shown as they are written.
+several records of a row each column shows the last. Numbers are shown as they are written.
 """
 
 import datetime
@@ -101,10 +100,10 @@ def add(table: str, row: str, figures: Mapping, peers: Iterable[str] = (), ratio
 
 
 class Row:
-    """A row of a table: the last figure of each column, and column -> (machine, date and versions; command)."""
+    """A row of a table: the last figure of each column, and column -> (machine and date; command)."""
 
     def __init__(self, title: str):
-        self.title, self.figures, self.origins, self.source = title, {}, {}, None
+        self.title, self.figures, self.origins = title, {}, {}
 
     def take(self, record: Mapping) -> None:
         """Takes the figures of a later record."""
@@ -114,22 +113,12 @@ class Row:
         if "ratio" in record:
             spread = " ({} to {})".format(*record["spread"]) if "spread" in record else ""
             figures[RATIO] = f"**{record['ratio']}**{spread}"
-        versions = [f"{name} {version}" for name, version in record.get("versions", {}).items()]
-        place = [record.get("machine") or record.get("processor"), record.get("date"), *versions]
+        place = [record.get("machine") or record.get("processor"), record.get("date")]
         self.figures |= figures
         self.origins |= dict.fromkeys(figures, (", ".join(filter(None, place)), record.get("command", "")))
-        self.source = tuple(record["from"]) if "from" in record else None
-
-    def resolve(self, rows: Mapping) -> None:
-        """Takes the figures that another row has."""
-        if self.source:
-            other = rows[self.source]
-            self.figures = {name: text.format_map(other.figures) for name, text in self.figures.items()}
-            self.figures.setdefault(RATIO, other.figures.get(RATIO, ""))
-            self.origins = other.origins
 
     def place(self) -> str:
-        """Machines, dates and versions, each with the columns that it holds for, if not for all."""
+        """Machines and dates, each with the columns that it holds for, if not for all."""
         columns = {}
         for column, (place, _) in self.origins.items():
             columns.setdefault(place, []).append(column)
@@ -148,8 +137,6 @@ def read_rows(page: str) -> dict[tuple[str, str, str], Row]:
     for one in read_records(page):
         machine = one.get("machine", one.get("processor", "")) if page == "benchmarks" else ""
         rows.setdefault((one["table"], one["row"], machine), Row(one["row"])).take(one)
-    for row in rows.values():
-        row.resolve(rows)
     return rows
 
 
@@ -170,20 +157,15 @@ def table_text(rows: Sequence[Row]) -> str:
         below = []
         columns.append("machine, date")
         lines = [[*line, place] for line, place in zip(lines, places, strict=True)]
-    if any(row.source for row in rows):
-        columns.append("command")
-        lines = [
-            [*line, *(f"`{command}`" for command in row.commands())] for line, row in zip(lines, rows, strict=True)
-        ]
-    else:
-        titles = {}
-        for row in rows:
-            for command in row.commands():
-                titles.setdefault(command, {})[row.title] = None
-        named = len(titles) > 1 or not all(row.commands() for row in rows)
-        blocks = [f"# {'; '.join(own)}\n" * named + in_lines(command) for command, own in titles.items()]
-        below += ["\n```", *blocks, "```"] if blocks else []
-    table = [f"| {' | '.join(cells)} |" for cells in (["", *columns], ["---"] * (len(columns) + 1), *lines)]
+    numbers = {}
+    for number, row in enumerate(rows, start=1):
+        for command in row.commands():
+            numbers.setdefault(command, []).append(str(number))
+    named = len(numbers) > 1 or not all(row.commands() for row in rows)
+    blocks = [f"# row {', '.join(these)}\n" * named + in_lines(command) for command, these in numbers.items()]
+    below += ["\n```", *blocks, "```"] if blocks else []
+    table = [f"| {' | '.join(cells)} |" for cells in (["", *columns], *lines)]
+    table.insert(1, "|---" * (len(columns) + 1) + "|")
     return "".join(f"{line}\n" for line in [*(re.sub(r"(?<=\|) +(?=\|)", " ", line) for line in table), *below])
 
 

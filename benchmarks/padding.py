@@ -18,7 +18,6 @@ import sys
 
 import numpy as np
 from absl import app, flags
-from measured import add
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
@@ -98,7 +97,6 @@ def main(_):
             f"{len(row_kinds.pack(lengths, limit, limit, random.Random(0))[1]) * limit / int(lengths.sum()):.2f} (1)",
         ]
         print(f"| {name} | {len(lengths):,} | " + " | ".join(cells) + " |", flush=True)
-        add("padding", name, dict(zip(ways, cells, strict=True)))
 
 
 if __name__ == "__main__":

@@ -216,7 +216,6 @@ def record(found: dict[str, list[dict]], table: str) -> None:
         for side, runs in (("bert_tf", ours), ("transformers", peers)):
             p50 = [1e3 * run["p50"] for run in runs]
             figures[f"{side}, p50 ms"] = f"{statistics.median(p50):.1f} ({min(p50):.1f} to {max(p50):.1f})"
-            figures[f"{side}, p99 ms"] = statistics.median(1e3 * run["p99"] for run in runs)
             figures[f"{side}, texts/s in batches of 32"] = statistics.median(run["throughput"] for run in runs)
         pairs = list(zip(ours, peers, strict=True))
         figures["p50, times as fast"] = round(statistics.median(peer["p50"] / own["p50"] for own, peer in pairs), 2)

@@ -20,7 +20,7 @@ need without any padding, with backward counted as twice forward; the machine's 
 model's shape in the same dtype. The line "limit" has the time of these operations at that rate. Last come what does not
 depend on other programs: processor time, pages of memory that the system had to clear, and the process's peak. With
 TF_ENABLE_ONEDNN_OPTS=0 in the environment memory is that of processors for which TensorFlow does not use oneDNN; add
-TF_CPU_ALLOCATOR_USE_BFC=1, as scripts do there (docs/benchmarks.md, Memory of tensors).
+TF_CPU_ALLOCATOR_USE_BFC=1, as scripts do there.
 """
 
 import os
@@ -187,7 +187,7 @@ def main(_):
     print(f"\n{title}; matrix products here: {rate / 1e12:.3f} TFLOP/s")
     print(f"{'':20} {'s/step':>8} {'min':>8} {'padding':>8} {'pairs/step':>11} {'pairs/s':>8} {'model TFLOP/s':>14} "
           f"{'of matmul rate':>15}")  # fmt: skip
-    pairs, figures = {}, {"matrix products, TFLOP/s": rate / 1e12}
+    pairs, figures = {}, {}
     for name, values in seconds.items():
         sizes = [size for batch in trained[name] for size in batch]
         padding = 1 - sum(tokens for tokens, _ in sizes) / (rows * length)
@@ -198,8 +198,7 @@ def main(_):
                   f"{pairs[name] / median:8.2f} {flops / median / 1e12:14.3f} "
                   f"{flops / median / rate:15.1%}")  # fmt: skip
         median = statistics.median(values)
-        figures |= {f"{name}, s": median, f"{name}, examples/s": pairs[name] / median,
-                    f"{name}, of that rate": f"{100 * flops / median / rate:.1f} %"}  # fmt: skip
+        figures |= {f"{name}, s": median, f"{name}, examples/s": pairs[name] / median}
         figures.setdefault("the limit, s", flops / rate)
     ratios = []
     if FLAGS.peer:

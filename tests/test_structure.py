@@ -14,6 +14,7 @@ import sys
 
 import mutants
 import pytest
+from helpers.pages import PAGES
 from helpers.paths import GOLDEN, ROOT, TESTS
 
 # Packages of bert_tf in each layer, from the bottom up. A module imports from its own package and from lower layers.
@@ -304,7 +305,8 @@ AT_MOST = {
     "lines of bert_tf/ and the scripts": 50_842,
     "of these code": 32_719,
     "lines of tests/": 44_778,
-    "words of docs/*.md": 43_761,
+    "words of docs/*.md": 35_529,
+    "paragraphs of more than 90 words in the pages": 33,
     "fmt: skip outside tables of data, in bert_tf/ and the scripts": 118,
     "fmt: skip outside tables of data, elsewhere": 264,
     "flags of run_classifier": 96,
@@ -352,6 +354,12 @@ def loaded_by(*modules: str) -> set[str]:
     return loaded
 
 
+def long_paragraphs(page: str) -> int:
+    """How many paragraphs and points of a list have more than 90 words, code and tables left out."""
+    prose = re.sub(r"^```.*?^```|^[|#].*?$", "\n", page, flags=re.MULTILINE | re.DOTALL)
+    return sum(len(part.split()) > 90 for part in re.split(r"\n\s*(?=\n|- |\d+\. )", prose))
+
+
 def is_data(node: ast.expr | None) -> bool:
     """Whether an expression is a literal container, which has nothing but constants and names in it."""
     if isinstance(node, ast.BinOp):
@@ -397,6 +405,7 @@ def test_the_house_stays_light():
         "of these code": sum(map(code_lines, texts.values())),
         "lines of tests/": sum(path.read_bytes().count(b"\n") for path in TESTS.rglob("*.py")),
         "words of docs/*.md": sum(len(path.read_bytes().split()) for path in (ROOT / "docs").glob("*.md")),
+        "paragraphs of more than 90 words in the pages": sum(map(long_paragraphs, PAGES.values())),
         "fmt: skip outside tables of data, in bert_tf/ and the scripts": sum(
             map(skips_outside_of_tables, texts.values())
         ),

@@ -191,7 +191,7 @@ def padded_lengths(max_seq_length: int, whole_step: bool = False) -> list[int]:
     """The lengths that batches are padded to: multiples of 4 from 8 to 64, of 8 up to 128, of 16 up to 256, and so on.
 
     The last is max_seq_length. Finer lengths would compute less padding, but each is one more shape to compile
-    (docs/benchmarks.md#padding).
+    (benchmarks/padding.py).
 
     Args:
       whole_step: the whole step is compiled, not only its fused kernels, which takes far longer for each length: begin
