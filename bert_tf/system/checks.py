@@ -446,44 +446,13 @@ def list_of_names(names, name: str) -> list[str]:
 
 # The families of models: model_type in config.json -> title.
 TITLES = {"bert": "BERT", "distilbert": "DistilBERT", "roberta": "RoBERTa", "electra": "ELECTRA", "albert": "ALBERT"}
-# Families that there are elsewhere, by what of ours takes their place.
-_FAMILIES_ELSEWHERE = {
-    "many languages: google-bert/bert-base-multilingual-cased, distilbert/distilbert-base-multilingual-cased": {
-        "xlm-roberta": "XLM-R", "xlm-roberta-xl": "XLM-R XL", "xlm": "XLM", "camembert": "CamemBERT",
-        "flaubert": "FlauBERT", "rembert": "RemBERT", "mt5": "mT5", "mbart": "mBART",
-    },
-    "the same tasks in English: google/electra-base-discriminator, FacebookAI/roberta-base": {
-        "deberta": "DeBERTa", "deberta-v2": "DeBERTa v2", "modernbert": "ModernBERT", "xlnet": "XLNet",
-        "mpnet": "MPNet", "funnel": "Funnel Transformer", "convbert": "ConvBERT", "nomic_bert": "Nomic BERT",
-        "eurobert": "EuroBERT", "roformer": "RoFormer", "ernie": "ERNIE", "luke": "LUKE",
-    },
-    "long texts: any model here with --long_texts=windows": {
-        "longformer": "Longformer", "big_bird": "BigBird", "reformer": "Reformer",
-    },
-    "small models: distilbert/distilbert-base-uncased, google/electra-small-discriminator": {
-        "mobilebert": "MobileBERT", "squeezebert": "SqueezeBERT",
-    },
-    "texts that are understood, not written: google/electra-base-discriminator, FacebookAI/roberta-base": {
-        "gpt2": "GPT-2", "gpt_neo": "GPT-Neo", "gpt_neox": "GPT-NeoX", "t5": "T5", "bart": "BART", "llama": "Llama",
-        "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma": "Gemma", "encoder-decoder": "pair of models",
-    },
-}  # fmt: skip
 
 
 def check_model_type(model_type: str, source: str = "config") -> None:
-    """Refuses a `model_type` that is none of ours.
-
-    Raises:
-      ValueError: names `source`, the family if it is known, and what there is in its place.
-    """
-    if model_type in [*TITLES]:
-        return
-    what, instead = f"{model_type!r:.80}", ""
-    for use, titles in _FAMILIES_ELSEWHERE.items():
-        if model_type in [*titles]:
-            what, instead = f"{what}, {titles[model_type]}", f" For {use}."
-    known = ", ".join(TITLES.values())
-    raise ValueError(f"{source}: model_type is {what}; the families of this project are {known}.{instead}")
+    """Refuses a `model_type` that is none of ours; the error names its source."""
+    if model_type not in [*TITLES]:
+        known = ", ".join(TITLES.values())
+        raise ValueError(f"{source}: model_type is {model_type!r:.80}; the families of this project are {known}.")
 
 
 def check_family(directory: str) -> None:

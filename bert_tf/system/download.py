@@ -53,7 +53,11 @@ def download_file(url: str, path: str) -> None:
         os.replace(part, path)
     except Exception as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
-        reason = f"the server answered {status}" if status else " ".join(str(error).split())[:200].rstrip(".")
+        reason = (
+            f"the server answered {status}"
+            if status
+            else " ".join(f"{error or type(error).__name__}".split())[:200].rstrip(".")
+        )
         kept = " What has arrived is kept: the same call continues." if etag and not status else ""
         raise OSError(f"{url} could not be downloaded: {reason}.{kept}") from error
     finally:

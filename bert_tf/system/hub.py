@@ -7,8 +7,10 @@ HF_ENDPOINT hold here. A name is replaced by the folder in that cache once, wher
 """
 
 import contextlib
+import difflib
 import fnmatch
 import functools
+import hashlib
 import os
 import posixpath
 import re
@@ -17,8 +19,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from absl import logging
 from tqdm import tqdm
 
-from bert_tf.system.messages import did_you_mean, named_by, some, unheard
-from bert_tf.system.storage import COMMIT, HUB, NAME, PAGE, PAGES, PREFIX, is_name
+from bert_tf.system.messages import did_you_mean, named_by, some, unheard, visible
+from bert_tf.system.storage import COMMIT, HUB, NAME, PAGE, PAGES, PREFIX, WEB, full_name, is_name, names_in
+from bert_tf.system.text_files import read_json_if_there
 
 # What the hub has -> what a name may mean that is none, and what it is if it isn't there.
 _KINDS = {
@@ -26,7 +29,7 @@ _KINDS = {
     "dataset": ("data set", "not"),
 }
 # The files of a model that are fetched: what describes it, and the first kind of weights that is there.
-_SMALL = ("*config.json", ".gitattributes")  # with which the list of all files comes
+_CONFIGURATION = re.compile(r"([^/]+/)?[\w.-]*config\.json")
 _DESCRIPTION = re.compile(
     r"([^/]+/)?[\w.-]*config\.json|vocab\.(txt|json)|merges\.txt|[^/]+\.model|(README|LICENSE)(\.\w+)?|"
     r"(tokenizer|added_tokens|special_tokens_map|modules|config_sentence_transformers|token_classification|"
@@ -37,6 +40,10 @@ _WEIGHTS = (
     r"pytorch_model\.bin", r"pytorch_model(\.bin\.index\.json|-\d+-of-\d+\.bin)",
     r"[^/]+\.ckpt(-\d+)?\.(index|data-\d+-of-\d+)",
 )  # fmt: skip
+_MOST_DESCRIPTIONS = 200  # files; a model has about ten
+_MOST_PAGES = 100  # of a list of files, 1,000 on each
+_MOST_COMPRESSED = 1 << 18  # bytes of an answer, which could be a thousand times as long
+_ETAG = re.compile(r"(W/)?[\w.:+\"=-]*")
 
 
 def local(
@@ -62,21 +69,37 @@ def local(
     if not is_name(path):
         return path
     start = f"{flag}={path}" if flag else path
-    found = NAME.fullmatch(path.removeprefix(PREFIX).removeprefix(PAGE))
+    found = NAME.fullmatch(full_name(path.removeprefix(PREFIX).removeprefix(PAGE)))
     if not found:
         raise ValueError(f"{start}: a model on the hub is hf://OWNER/NAME[@REVISION]; download others.")
+    _refuse_slip(path, start)
     revision = found[2] or (output_dir and _recorded(found[1], output_dir))
     with _told(start, "model", *found.groups()):
         asked = _asked("model", found[1], revision, cache_dir)
-        sizes = _sizes(asked)
+        listed = _listed(asked)
+        described = [file for file in listed if _DESCRIPTION.fullmatch(file)]
+        if len(described) > _MOST_DESCRIPTIONS:
+            raise ValueError(f"{start} has {len(described):,} configurations and vocabularies: it is not one model.")
         if check:
-            folder = _folder(asked)
+            folder = _fetched(asked, listed, filter(_CONFIGURATION.fullmatch, described), is_silent=True)
             with named_by(start), unheard():
                 try:
                     check(folder)
                 except ValueError as error:
                     raise ValueError(str(error).replace(f"{folder}/", "")) from None
-        return _fetched(asked, sizes, _chosen(sizes, with_weights, start))
+        return _fetched(asked, listed, described + (_weights_in(listed, start) if with_weights else []))
+
+
+def _refuse_slip(path: str, start: str) -> None:
+    """Refuses a name without hf:// that is nearly the path of a folder here: it would be asked of the hub."""
+    owner, _, rest = path.partition("/")
+    if path.startswith(WEB) or not rest:
+        return
+    for near in difflib.get_close_matches(owner, names_in("."), 1):
+        if os.path.exists(f"{near}/{rest}"):
+            raise FileNotFoundError(
+                f"{start}: there is no {owner}; did you mean {near}/{rest}? On the hub: hf://{path}"
+            )
 
 
 def _asked(kind: str, name: str, revision: str | None, cache_dir: str | None = None) -> dict:
@@ -92,65 +115,108 @@ def _commit(kind: str, name: str, revision: str | None, cache_dir: str | None):
     """The commit of a revision, the same for the whole process."""
     from huggingface_hub import HfApi, constants, errors
 
-    resolved = functools.partial(HfApi().resolve_revision, name, repo_type=kind, revision=revision, cache_dir=cache_dir)
+    resolve = functools.partial(HfApi().resolve_revision, name, repo_type=kind, revision=revision, cache_dir=cache_dir)
     try:
-        return resolved(local_files_only=constants.HF_HUB_OFFLINE)
+        commit = resolve(local_files_only=constants.HF_HUB_OFFLINE)
     except errors.RepositoryNotFoundError:
         raise
     except errors.HfHubHTTPError as error:  # too many requests, say
-        with contextlib.suppress(errors.RevisionResolutionError):
-            commit = resolved(local_files_only=True)
-            logging.warning("%s: %s; what the cache has is used.", name, _first_line(error))
-            return commit
-        raise
+        try:
+            commit = resolve(local_files_only=True)
+        except errors.RevisionResolutionError:
+            raise error from None
+        logging.warning("%s: %s; what the cache has is used.", name, visible(_first_line(error)))
+    if not COMMIT.fullmatch(commit.resolved):
+        raise OSError(f"the commit is {commit.resolved!r:.80}, which is none")
+    return commit
 
 
-def _folder(asked: dict) -> str:
-    """The folder of a commit in the cache."""
-    name = f"{asked['repo_type']}s--{asked['repo_id'].replace('/', '--')}"
-    return os.path.join(asked["cache_dir"], name, "snapshots", asked["revision"].resolved)
+def _folder(asked: dict, *inner: str) -> str:
+    """The folder of a model or data set in the cache."""
+    return os.path.join(asked["cache_dir"], f"{asked['repo_type']}s--{asked['repo_id'].replace('/', '--')}", *inner)
 
 
-def _sizes(asked: dict) -> dict[str, int]:
-    """The files of a commit, with their bytes; they are listed once, and the list stays in the cache."""
+def _listed(asked: dict) -> dict[str, tuple[int, str]]:
+    """The files of a commit, with their bytes and checksums; they are asked for once, and the list stays in the cache.
+
+    A checksum is SHA-256 of large files, the name of Git's object of others, and "" without a network.
+    """
     from huggingface_hub import errors, get_cached_repo_tree, snapshot_download
 
     for _ in range(2):
         try:
-            return {file.path: file.size for file in get_cached_repo_tree(**asked)}
-        except errors.CachedRepoTreeNotFoundError:
-            folder = snapshot_download(**asked, allow_patterns=[*_SMALL], tqdm_class=_Silent)
+            sizes = {file.path: file.size for file in get_cached_repo_tree(**asked)}
+            # The function leaves the checksums out.
+            noted = read_json_if_there(_folder(asked, "trees", f"{asked['revision'].resolved}.json")) or {"files": {}}
+            sums = {path: file.get("lfs_sha256") or file["blob_id"] for path, file in noted["files"].items()}
+            return {path: (size, sums.get(path, "")) for path, size in sizes.items()}
+        except errors.CachedRepoTreeNotFoundError:  # it comes with any file
+            folder = snapshot_download(**asked, allow_patterns=[".gitattributes", "config.json"], tqdm_class=_Silent)
+            _verify(asked, {})
     # Without a network: what another program has fetched.
     walk = ((posixpath.relpath(at, folder), names) for at, _, names in os.walk(folder))
-    return {posixpath.normpath(posixpath.join(at, file)): 0 for at, names in walk for file in names}
+    return {posixpath.normpath(posixpath.join(at, file)): (0, "") for at, names in walk for file in names}
 
 
-def _fetched(asked: dict, sizes: Mapping[str, int], files: Iterable[str]) -> str:
-    """The folder of a commit, once these of its files are there."""
+def _fetched(asked: dict, listed: Mapping[str, tuple[int, str]], files: Iterable[str], is_silent: bool = False) -> str:
+    """The folder of a commit, once these of its files are there, as the hub announced them."""
     from huggingface_hub import constants, snapshot_download
 
-    folder = _folder(asked)
-    if missing := [file for file in files if not os.path.exists(os.path.join(folder, file))]:
+    folder = _folder(asked, "snapshots", asked["revision"].resolved)
+    missing = {file: listed[file] for file in files if not os.path.exists(os.path.join(folder, file))}
+    if not missing:
+        return folder
+    if not is_silent:
         tell = logging.info if logging.level_info() else logging.warning  # nothing comes by surprise
         tell(
             "Downloading %s@%s, commit %s: %s MB in %d files from %s to %s.", asked["repo_id"], asked["revision"],
-            asked["revision"].resolved, f"{sum(sizes[file] for file in missing) / 1e6:,.1f}", len(missing),
+            asked["revision"].resolved, f"{sum(size for size, _ in missing.values()) / 1e6:,.1f}", len(missing),
             constants.ENDPOINT, folder,
         )  # fmt: skip
-        snapshot_download(**asked, allow_patterns=missing)
+    try:
+        snapshot_download(**asked, allow_patterns=[*missing], tqdm_class=_Silent if is_silent else None)
+    finally:
+        _verify(asked, missing)
     return folder
 
 
-def _chosen(files: Collection[str], with_weights: bool, start: str) -> list[str]:
-    """Those of a repository's files that are needed."""
-    of_each = ([file for file in files if re.fullmatch(pattern, file)] for pattern in _WEIGHTS)
-    weights = next(filter(None, of_each), []) if with_weights else []
-    if with_weights and not weights:
-        raise ValueError(
-            f"{start} has no weights in a format that is read here (model.safetensors, pytorch_model.bin, "
-            f"bert_model.ckpt). It has {', '.join(sorted(files)[:20])}."
-        )
-    return [file for file in files if _DESCRIPTION.fullmatch(file)] + weights
+def _verify(asked: dict, files: Mapping[str, tuple[int, str]]) -> None:
+    """Removes files that are not as the hub announced them, and links that lead out of the folder of the model.
+
+    Raises:
+      OSError: there was one.
+    """
+    root, folder = os.path.realpath(_folder(asked)), _folder(asked, "snapshots", asked["revision"].resolved)
+    roots = (f"{root}/", os.path.join(os.path.dirname(root), "blobs", ""))  # also of what models share
+    for path in (os.path.join(at, name) for at, _, names in os.walk(folder) for name in names):
+        if not os.path.realpath(path).startswith(roots):
+            os.remove(path)
+            raise OSError(f"{path} was a link out of the cache")
+    for name, (_, announced) in files.items():
+        path = os.path.join(folder, name)
+        if announced and os.path.exists(path) and (arrived := _checksum(path, announced)) != announced:
+            os.remove(os.path.realpath(path))
+            os.remove(path)
+            raise OSError(f"{name} arrived with the checksum {arrived}, the hub announces {announced}")
+
+
+def _checksum(path: str, announced: str) -> str:
+    """The checksum of a file, of the kind that is announced."""
+    is_git = len(announced) == 40
+    digest = hashlib.sha1(b"blob %d\0" % os.path.getsize(path)) if is_git else hashlib.sha256()
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: digest).hexdigest()
+
+
+def _weights_in(files: Collection[str], start: str) -> list[str]:
+    """The files of the first kind of weights that a repository has."""
+    for pattern in _WEIGHTS:
+        if weights := [file for file in files if re.fullmatch(pattern, file)]:
+            return weights
+    raise ValueError(
+        f"{start} has no weights in a format that is read here (model.safetensors, pytorch_model.bin, "
+        f"bert_model.ckpt). It has {', '.join(sorted(files)[:20])}."
+    )
 
 
 def _recorded(name: str, output_dir: str) -> str | None:
@@ -169,6 +235,42 @@ def _recorded(name: str, output_dir: str) -> str | None:
 
 
 @contextlib.contextmanager
+def _guarded() -> Iterator[None]:
+    """Refuses answers of a hub that huggingface_hub would take: an ETag that is a path, which would name a file of the
+    cache; lists without an end; and those that fill the memory when they are decompressed."""
+    from huggingface_hub import get_session
+
+    pages = 0
+
+    def ask(request) -> None:
+        if request.url.path.startswith("/api/"):
+            request.headers["Accept-Encoding"] = "identity"
+
+    def refuse(answer) -> None:
+        nonlocal pages
+        headers = answer.headers
+        pages += "next" in answer.links
+        if pages > _MOST_PAGES:
+            raise OSError("its list of files has no end")
+        size = int(headers.get("Content-Length") or _MOST_COMPRESSED + 1)
+        if answer.url.path.startswith("/api/") and headers.get("Content-Encoding") and size > _MOST_COMPRESSED:
+            raise OSError("its answer is compressed, and too large")
+        commit = re.search(f"/resolve/({COMMIT.pattern})/", answer.url.path)
+        if commit and headers.get("X-Repo-Commit", commit[1]) != commit[1]:
+            raise OSError(f"{answer.url.path} came from another commit, {headers['X-Repo-Commit']!r:.80}")
+        for name in ("ETag", "X-Linked-Etag"):
+            if not _ETAG.fullmatch(headers.get(name, "")):
+                raise OSError(f"the {name} of {answer.url.path} is {headers[name]!r:.80}")
+
+    hooks = get_session().event_hooks
+    get_session().event_hooks = {kind: [*hooks[kind], {"request": ask, "response": refuse}[kind]] for kind in hooks}
+    try:
+        yield
+    finally:
+        get_session().event_hooks = hooks
+
+
+@contextlib.contextmanager
 def _told(start: str, kind: str, name: str, revision: str | None) -> Iterator[None]:
     """Says in one line what the hub or its library has against a model or data set."""
     from huggingface_hub import constants, errors
@@ -176,7 +278,7 @@ def _told(start: str, kind: str, name: str, revision: str | None) -> Iterator[No
     endpoint, (meant, elsewhere) = constants.ENDPOINT, _KINDS[kind]
     page = f"{endpoint}/{'datasets/' if kind == 'dataset' else ''}{name}"
     try:
-        with unheard("httpx2"):  # which logs each request
+        with unheard("httpx2"), _guarded():  # which logs each request
             yield
     except errors.GatedRepoError:
         raise PermissionError(
@@ -188,6 +290,8 @@ def _told(start: str, kind: str, name: str, revision: str | None) -> Iterator[No
     except errors.HFValidationError as error:
         raise ValueError(f"{start}: {_first_line(error)}.") from None
     except Exception as error:  # of the library, its own libraries, the network or the disk
+        if type(error) is ValueError:  # of this project
+            raise ValueError(visible(str(error))) from error.__cause__
         if type(error).__module__ == "builtins" and not isinstance(error, OSError | RuntimeError):
             raise
         if getattr(getattr(error, "response", None), "status_code", None) in (401, 403, 404):
@@ -195,7 +299,7 @@ def _told(start: str, kind: str, name: str, revision: str | None) -> Iterator[No
                 f"{start}: there is no such {meant} on {endpoint}. "
                 "If it is private, set HF_TOKEN to a token that may read it (or call `hf auth login`)."
             ) from None
-        reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else _first_line(error.__cause__ or error)
+        reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else visible(_first_line(error.__cause__ or error))
         raise OSError(
             f"{start} is {elsewhere}, with all its files, in the cache ({constants.HF_HUB_CACHE}), and can't be "
             f"fetched from {endpoint}: {reason}."
@@ -203,7 +307,7 @@ def _told(start: str, kind: str, name: str, revision: str | None) -> Iterator[No
 
 
 def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
+    return (f"{type(error).__name__}: {error}".splitlines() or [""])[0].rstrip(". :")
 
 
 class _Silent(tqdm):
@@ -244,13 +348,13 @@ def matching(pattern: str) -> dict[str, str]:
     revision = revision and revision.replace("~parquet", "refs/convert/parquet").replace("%2F", "/")
     with _told(pattern, "dataset", name, revision):
         asked = _asked("dataset", name, revision)
-        sizes = _sizes(asked)
-        if not (found := _matches(file, [*sizes])):
-            known = [one for one in sizes if not one.startswith(".")]
+        listed = _listed(asked)
+        if not (found := _matches(file, [*listed])):
+            known = [one for one in listed if not one.startswith(".")]
             raise ValueError(
                 f"{pattern}: no file matches; there are {some(known) or 'none'}{did_you_mean(file, known)}"
             )
-        folder = _fetched(asked, sizes, found)
+        folder = _fetched(asked, listed, found)
     return {pattern[: parts.start(3)] + one: os.path.join(folder, one) for one in sorted(found)}
 
 

@@ -4,7 +4,6 @@ Source: README.md and multilingual.md of github.com/google-research/bert, README
 google-research/albert; the models are under the Apache License 2.0.
 """
 
-import difflib
 import hashlib
 import os
 import posixpath
@@ -13,6 +12,7 @@ from collections.abc import Callable
 
 from bert_tf.system import hub, storage
 from bert_tf.system.checks import check_family, named
+from bert_tf.system.messages import did_you_mean
 from bert_tf.system.storage import names_in, private_folder, remove_left_behind
 
 ADDRESS = "https://storage.googleapis.com"
@@ -52,25 +52,6 @@ MODELS = {
     **{name: f"albert_models/{name}.tar.gz" for name in _ALBERTS},
 }
 
-# What the same models are called on Hugging Face's hub.
-NAMES_ELSEWHERE = {
-    "bert-base-uncased": "uncased_L-12_H-768_A-12",
-    "bert-base-cased": "cased_L-12_H-768_A-12",
-    "bert-large-uncased": "uncased_L-24_H-1024_A-16",
-    "bert-large-cased": "cased_L-24_H-1024_A-16",
-    "bert-base-multilingual-uncased": "multilingual_L-12_H-768_A-12",
-    "bert-base-multilingual-cased": "multi_cased_L-12_H-768_A-12",
-    "bert-tiny": "uncased_L-2_H-128_A-2",
-    "bert-mini": "uncased_L-4_H-256_A-4",
-    "bert-small": "uncased_L-4_H-512_A-8",
-    "bert-medium": "uncased_L-8_H-512_A-8",
-    "bert-base-chinese": "chinese_L-12_H-768_A-12",
-    "bert-large-uncased-whole-word-masking": "wwm_uncased_L-24_H-1024_A-16",
-    "bert-large-cased-whole-word-masking": "wwm_cased_L-24_H-1024_A-16",
-    **{name.replace("_", "-") + "-discriminator": name for name in _ELECTRAS},
-    **{name.replace("_", "-"): name for name in _ALBERTS if not name.endswith("zh")},
-}
-
 _HUB_NAME = re.compile(r"(\w[\w-]*/(?=\w))?((?(1)[\w.-]+|\w[\w.]*-[\w.-]*\w))")  # all-MiniLM-L6-v2, klue/bert-base
 
 
@@ -81,7 +62,6 @@ def hint(path: str) -> str:
     """
     path = path.rstrip("/")
     name = next((name for name in (path, posixpath.dirname(path)) if name in MODELS), None)
-    name = name or NAMES_ELSEWHERE.get(posixpath.basename(path))
     if name:
         command = f"""python -c "import bert_tf; print(bert_tf.download('{name}'))\""""
         return f" Google released a model of this name; {command} downloads it and prints its folder: use that."
@@ -121,24 +101,15 @@ def download(name: str, cache_dir: str | None = None) -> str:
     if name not in MODELS and storage.is_name(str(name)):
         return hub.local(name, cache_dir=cache_dir, check=check_family)
     if name not in MODELS:
-        form = posixpath.basename(str(name))
-        if google_name := NAMES_ELSEWHERE.get(form):
-            raise ValueError(f"{name!r} is the name of this model elsewhere; Google's is {google_name!r}.")
-        raise ValueError(f"{name!r} is not the name of a released model. {_names_offered(str(name))}")
+        near = (
+            did_you_mean(str(name).replace("-", "_"), MODELS)
+            or f"; the names are {', '.join(MODELS)}.{hint(str(name))}"
+        )
+        raise ValueError(f"{name!r} is not the name of a released model{near}")
     from bert_tf.system.download import unpack_tar, unpack_zip  # few programs need it
 
     unpack = unpack_zip if MODELS[name].endswith(".zip") else unpack_tar
     return _unpacked(f"{ADDRESS}/{MODELS[name]}", cache_dir, name, unpack, _model_folder)
-
-
-def _names_offered(name: str) -> str:
-    """What to say of a name that is none: similar ones, or where else the model may be."""
-    form = posixpath.basename(name).lower().replace("_", "-")
-    pairs = [*NAMES_ELSEWHERE.items(), *((one, one) for one in MODELS)]
-    known = {other.lower().replace("_", "-"): google_name for other, google_name in pairs}
-    near = [other for other in known if form and other.startswith(form)][:4]
-    near = list(dict.fromkeys(known[one] for one in near or difflib.get_close_matches(form, known, 4, 0.7)))
-    return f"Similar names: {', '.join(near)}." if near else f"The names are {', '.join(MODELS)}.{hint(name)}"
 
 
 def download_hub_module(address: str, cache_dir: str | None = None) -> str:

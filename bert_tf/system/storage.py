@@ -28,11 +28,19 @@ import numpy as np
 from absl import logging
 
 PREFIX, PAGE = "hf://", "https://huggingface.co/"  # before the name of a model on the hub
-_WEB = (PREFIX, "https://", "http://")
+WEB = (PREFIX, "https://", "http://")
 HUB, PAGES = f"{PREFIX}datasets/", f"{PAGE}datasets/"  # before a file of a data set there
 NAME = re.compile(r"([a-zA-Z0-9_][a-zA-Z0-9_.-]*/[a-zA-Z0-9_.-]+)(?:@([a-zA-Z0-9_./-]+))?")
 _FILE = re.compile(r".*\.(ckpt(-\d+)?|index|safetensors|bin|pth?|json|txt|zip|gz|keras|h5|onnx|pb|model)")
 COMMIT = re.compile(r"[0-9a-f]{40}")
+# Models that the hub once had without an owner, and their owners today.
+_OWNERS = {
+    r"bert-(base|large)-(un)?cased[\w-]*|bert-base-(chinese|german|multilingual)[\w-]*": "google-bert",
+    r"roberta-(base|large)(-mnli)?": "FacebookAI",
+    r"distilbert-base-[\w-]+|distilroberta-base": "distilbert",
+    r"albert-(x{0,2}large|base)-v[12]": "albert",
+    r"electra-(small|base|large)-(discriminator|generator)": "google",
+}
 # Where the cache keeps a commit of a model.
 _CACHED = re.compile(rf"(?:^|/)models--([\w.-]+?)--([\w.-]+)/snapshots/({COMMIT.pattern})(?:/|$)")
 _SPECIAL = frozenset("[]*?\\")
@@ -54,11 +62,20 @@ def is_on_hub(path: str) -> bool:
 
 
 def is_name(path: str) -> bool:
-    """Whether a path is the owner/name of a model on the hub, with no folder owner here, or an address in the web."""
-    if path.startswith(_WEB):
+    """Whether a path is the owner/name of a model on the hub, with no folder owner here, or an address in the web.
+
+    So are names without an owner, such as bert-base-uncased, that the hub once had; see `full_name`.
+    """
+    if path.startswith(WEB):
         return True
-    found = NAME.fullmatch(path)
-    return bool(found) and not _FILE.fullmatch(path) and not os.path.lexists(path.partition("/")[0])
+    is_named = path != full_name(path) or (NAME.fullmatch(path) and not _FILE.fullmatch(path))
+    return bool(is_named) and not os.path.lexists(re.split("[/@]", path)[0])
+
+
+def full_name(name: str) -> str:
+    """A model's name with its owner, where the hub once had it without; another name as it is."""
+    owners = [owner for pattern, owner in _OWNERS.items() if re.fullmatch(pattern, name.partition("@")[0])]
+    return "/".join([*owners, name])
 
 
 def name_of(path: str) -> str:

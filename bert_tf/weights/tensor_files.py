@@ -156,6 +156,7 @@ SHARD_INDEX_SUFFIX = ".index.json"
 
 _HALF_PRECISION = ("float16", "bfloat16")
 _CODES = {"float32": "F32", "int64": "I64"}
+_READ = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}  # by NumPy
 _CHECKSUMS = "crc32c"  # in the metadata: a JSON object, tensor's name -> 8 hexadecimal digits; "" -> the header's
 
 
@@ -202,6 +203,10 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
         metadata = dict(file.metadata() or {})
         types = {name: file.get_slice(name).get_dtype() for name in shapes}
+    if unread := sorted(f"{name} ({types[name]})" for name in types if types[name] not in _READ):
+        raise ValueError(f"{path} has tensors of types that are not read here: {some(unread)}.")
+    if "BF16" in types.values():
+        import ml_dtypes  # noqa: F401 (NumPy then knows the type)
     checksums = {}
     if (text := metadata.pop(_CHECKSUMS, None)) is not None:
         with contextlib.suppress(ValueError):

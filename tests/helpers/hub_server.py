@@ -9,7 +9,7 @@ import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from huggingface_hub import constants
 
@@ -32,6 +32,7 @@ class HubServer(http.server.ThreadingHTTPServer):
       private, gated: names that need TOKEN.
       failures: statuses to answer the next API requests with.
       break_after: bytes after which the next large files break off. has_ranges: whether a Range is answered with that.
+      tamper: gets the path of an answer, its content and its headers, and returns those to send instead.
       requests: (method, path, Range) of each.
     """
 
@@ -42,6 +43,7 @@ class HubServer(http.server.ThreadingHTTPServer):
         self.models: dict[str, dict[str, pathlib.Path]] = {}
         self.private, self.gated, self.failures, self.break_after, self.requests = set(), set(), [], [], []
         self.has_ranges = True
+        self.tamper: Callable = lambda path, content, headers: (content, headers)
 
     @property
     def address(self) -> str:
@@ -124,7 +126,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     @staticmethod
     def _entry(file: pathlib.Path, folder: pathlib.Path) -> dict:
         content = file.read_bytes()
-        entry = {"type": "file", "path": str(file.relative_to(folder)), "size": len(content), "oid": _etag(content)}
+        git = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+        entry = {"type": "file", "path": str(file.relative_to(folder)), "size": len(content), "oid": git}
         if file.name.endswith(_LARGE):
             entry["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
         return entry
@@ -148,8 +151,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._send(200, json.dumps(values).encode(), {"Content-Type": "application/json"})
 
     def _send(self, status: int, content: bytes = b"", headers: dict[str, str] | None = None, sent: int | None = None):
+        content, headers = self.server.tamper(self.path.partition("?")[0], content, headers or {})
         self.send_response(status)
-        for name, value in {"Content-Length": str(len(content)), **(headers or {})}.items():
+        for name, value in {"Content-Length": str(len(content)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command == "GET":

@@ -117,7 +117,7 @@ def test_programs_give_names(here, tmp_path):
 def test_all_that_takes_a_path_says_what_is_wrong_with_a_name(server, here, tmp_path, name):
     (tmp_path / "text.txt").write_text("A good film.\n\nA bad film.\n")
     texts = {"init_checkpoint": name, "input_file": "text.txt"}
-    message = "no such model on http" if name == "owner/none" else "model_type is 'deberta-v2', DeBERTa"
+    message = "no such model on http" if name == "owner/none" else "model_type is 'deberta-v2'; the families"
     for program in (
         lambda: pretrain(PretrainingSettings("text.txt", "out", do_train=True, init_checkpoint=name)),
         lambda: adapt(DomainSettings(output_dir="out", **texts)),

@@ -1,6 +1,8 @@
 """Names of models on the hub, against one on the loopback interface: files, cache, errors."""
 
 import functools
+import gzip
+import json
 import os
 import pathlib
 import shutil
@@ -60,9 +62,7 @@ def test_the_files_that_are_needed_come_once(server, tmp_path, caplog, monkeypat
     assert (pathlib.Path(folder) / "model.safetensors").read_bytes() == b"{}model.safetensors"
     assert storage.name_of(folder) == storage.name_of(f"{folder}/model.safetensors") == f"{NAME}@{COMMIT}"
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line == (
-        f"Downloading {NAME}@main, commit {COMMIT}: 0.0 MB in 4 files from {server.address} to {folder}."
-    )  # the configurations come first, which are small
+    assert line == (f"Downloading {NAME}@main, commit {COMMIT}: 0.0 MB in 6 files from {server.address} to {folder}.")
     trees = [path for _, path, _ in server.requests if "/tree/" in path]
     assert len(trees) == 1 and not any(name in path for _, path, _ in server.requests for name in OTHERS)
     # Another process asks only whether there is a newer commit; this one does not ask again.
@@ -96,7 +96,7 @@ def test_one_kind_of_weights_comes(server, tmp_path, there, chosen):
 
 
 def test_the_kinds_are_those_that_are_read():
-    assert [hub._chosen([name], True, "")[0] for name in HUGGINGFACE.looked_for] == [*HUGGINGFACE.looked_for]
+    assert [hub._weights_in([name], "")[0] for name in HUGGINGFACE.looked_for] == [*HUGGINGFACE.looked_for]
 
 
 def test_a_tokenizer_needs_no_weights(server, tmp_path):
@@ -126,9 +126,111 @@ def test_what_is_a_name(tmp_path, monkeypatch):
     )  # fmt: skip
     for path in paths:
         assert not storage.is_name(path) and hub.local(path) == path and storage.name_of(path) == path, path
+    # A slip in the name of a folder is not asked of the hub.
+    (tmp_path / "models" / "bert").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"^--x=modles/bert: there is no modles; did you mean models/bert\?"):
+        hub.local("modles/bert", "--x")
 
 
-WITHOUT_WEIGHTS, OTHER_FAMILIES = "owner/flax", ("xlm-roberta", "deberta-v2", "modernbert", "damaged")
+def test_names_without_owner_are_those_of_their_owners_today(server, tmp_path, monkeypatch):
+    owners = {
+        "bert-base-uncased": "google-bert", "bert-large-cased-whole-word-masking-finetuned-squad": "google-bert",
+        "bert-base-multilingual-cased": "google-bert", "bert-base-chinese": "google-bert",
+        "roberta-large-mnli": "FacebookAI",
+        "distilbert-base-uncased-finetuned-sst-2-english": "distilbert", "distilroberta-base": "distilbert",
+        "albert-xxlarge-v2": "albert", "electra-small-generator": "google",
+    }  # fmt: skip
+    for name, owner in owners.items():
+        assert storage.full_name(f"{name}@v1") == f"{owner}/{name}@v1" and storage.is_name(name)
+        assert storage.full_name(f"someone/{name}") == f"someone/{name}"
+    for path in ("bert-base", "all-MiniLM-L6-v2", "albert-base", "roberta-base-mine"):
+        assert not storage.is_name(path) and storage.full_name(path) == path
+    server.put("google-bert/bert-base-uncased", tmp_path / "repository")
+    folder = hub.local("bert-base-uncased", "--init_checkpoint")
+    assert folder == hub.local(f"hf://bert-base-uncased@{COMMIT}") == bert_tf.download("google-bert/bert-base-uncased")
+    assert storage.name_of(folder) == f"google-bert/bert-base-uncased@{COMMIT}"
+    assert bert_tf.download("bert-base-uncased") == folder
+    (tmp_path / "bert-base-uncased").mkdir()
+    assert hub.local("bert-base-uncased") == "bert-base-uncased"
+
+
+def changed_bytes(file: str):
+    return lambda path, content, headers: (b"4444" + content[4:] if path.endswith(file) else content, headers)
+
+
+def header(name: str, value: str, of: str):
+    return lambda path, content, headers: (content, headers | ({name: value} if of in path else {}))
+
+
+def answer(of: str, *entries: dict, **changes):
+    """A list of files with more in it, or another description of the model."""
+
+    def tamper(path, content, headers):
+        if not path.endswith(of):
+            return content, headers
+        values = json.loads(content)
+        return json.dumps([*values, *entries] if entries else values | changes).encode(), headers
+
+    return tamper
+
+
+def endless(path, content, headers):
+    if "/tree/" not in path:
+        return content, headers
+    return content, headers | {"Link": f'<{constants.ENDPOINT}{path}>; rel="next"'}
+
+
+def compressed(path, content, headers):
+    if "/tree/" not in path:
+        return content, headers
+    content = gzip.compress(b"[" + b" " * 300_000_000 + b"]", 1)
+    return content, headers | {"Content-Encoding": "gzip", "Content-Length": str(len(content))}
+
+
+def file_entry(path: str, oid: str = "0" * 40) -> dict:
+    return {"type": "file", "path": path, "size": 2, "oid": oid}
+
+
+@pytest.mark.parametrize(("tamper", "message"), [
+    (changed_bytes("model.safetensors"), "model.safetensors arrived with the checksum [0-9a-f]{64}, the hub announces"),
+    (changed_bytes("/vocab.txt"), "vocab.txt arrived with the checksum [0-9a-f]{40}, the hub announces [0-9a-f]{40}"),
+    (header("ETag", '"../../../out"', "/resolve/"), r"the ETag of /owner/tiny-bert.1/resolve/.* is '\"../../../out\"'"),
+    (header("X-Linked-Etag", '"/tmp/out"', "/resolve/"), "the X-Linked-Etag of "),
+    (header("X-Repo-Commit", NEWER, "/resolve/"), f"came from another commit, {NEWER!r}"),
+    (answer(NAME, sha="../../../out"), "the commit is '../../../out', which is none"),
+    (answer(NAME, sha="\x1b[2J"), r"the commit is '\\x1b\[2J'"),
+    (endless, "its list of files has no end"),
+    (compressed, "its answer is compressed, and too large"),
+    (answer(COMMIT, *(file_entry(f"{number}/config.json") for number in range(20_000))),
+     f"^{NAME} has 20,00[0-9] configurations and vocabularies: it is not one model"),
+    (header("Location", "file:///etc/passwd", "/resolve/"), r"UnsupportedProtocol|can't be fetched from http.*: \w+"),
+])  # fmt: skip
+def test_answers_of_a_mirror_that_must_not_be_taken(server, tmp_path, monkeypatch, tamper, message):
+    monkeypatch.setattr(file_download.time, "sleep", lambda _: None)
+    before = files_in(tmp_path)
+    server.tamper = tamper
+    with pytest.raises((OSError, ValueError), match=message) as error:
+        hub.local(NAME)
+    assert str(error.value).isprintable() and str(error.value).startswith(NAME)
+    new = files_in(tmp_path) - before
+    assert all(path.startswith("home/hub/") for path in new)
+    server.tamper = lambda path, content, headers: (content, headers)
+    server.put(NAME, tmp_path / "repository", NEWER)
+    server.forget()
+    assert (pathlib.Path(hub.local(NAME)) / "model.safetensors").read_bytes() == b"{}model.safetensors"
+
+
+def test_a_link_out_of_the_cache_is_removed(server, tmp_path):
+    folder = pathlib.Path(hub.local(NAME, with_weights=False))
+    (tmp_path / "secret").write_text("mine")
+    (folder / "notes").symlink_to(tmp_path / "secret")
+    with pytest.raises(OSError, match="notes was a link out of the cache"):
+        hub.local(NAME)
+    assert not os.path.lexists(folder / "notes") and (tmp_path / "secret").read_text() == "mine"
+    assert hub.local(NAME) == str(folder)
+
+
+WITHOUT_WEIGHTS, OTHER_FAMILIES = "owner/flax", ("xlm-roberta", "deberta-v2", "damaged")
 
 
 @pytest.mark.parametrize(("name", "kind", "message"), [
@@ -137,9 +239,8 @@ WITHOUT_WEIGHTS, OTHER_FAMILIES = "owner/flax", ("xlm-roberta", "deberta-v2", "m
     ("owner/gated", PermissionError, r"is gated: accept its terms at http://.*/owner/gated, and set HF_TOKEN"),
     (f"{NAME}@v9", FileNotFoundError, f"/{NAME} has no revision v9"),
     (WITHOUT_WEIGHTS, ValueError, r"has no weights in a format that is read .*It has config.json, flax_model.msgpack"),
-    ("owner/xlm-roberta", ValueError, r"config.json: model_type is 'xlm-roberta', XLM-R; .* For many languages: "),
-    ("owner/deberta-v2", ValueError, r"config.json: model_type is 'deberta-v2', DeBERTa v2; .* For the same tasks in"),
-    ("owner/modernbert", ValueError, r"config.json: model_type is 'modernbert', ModernBERT; .* For the same tasks in"),
+    ("owner/xlm-roberta", ValueError, "config.json: model_type is 'xlm-roberta'; the "),
+    ("owner/deberta-v2", ValueError, "config.json: model_type is 'deberta-v2'; the "),
     ("owner/damaged", ValueError, "config.json"),
     ("https://huggingface.co/a/b/tree/main", ValueError, "a model on the hub is hf://OWNER/NAME"),
     ("http://example.com/model.zip", ValueError, "a model on the hub is .*; download others"),

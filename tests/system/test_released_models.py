@@ -141,15 +141,19 @@ def test_descendants(server, fetch):
     assert [path for path, _ in server.requests[::2]] == [
         "/electra-data/electra_small.zip", "/albert_models/albert_base_v2.tar.gz"
     ]  # fmt: skip
-    with pytest.raises(ValueError, match="Google's is 'albert_base_v2'"):
-        fetch("albert-base-v2")
 
 
-def test_names_elsewhere_and_paths_that_do_not_exist(fetch, tmp_path):
-    with pytest.raises(ValueError, match="'bert-base-uncased' is the name of .* Google's is 'uncased_L-12_H-768_A-12'"):
-        fetch("bert-base-uncased")
-    assert set(released_models.NAMES_ELSEWHERE.values()) <= set(released_models.MODELS)
-    assert not (tmp_path / "cache").exists()
+def test_the_first_of_several_folders_with_a_checkpoint_is_the_model(server, fetch):
+    folders = {"b_model": b"{}", "c_backup": b'{"old": 1}', "a_notes": None}
+    server.archive = zipped(
+        {f"{folder}/{file}": config if file == "bert_config.json" else content for folder, config in folders.items()
+         for file, content in FILES.items() if config or not file.startswith("bert_model")}
+        | {"a_notes/bert_config.json": b""}
+    )  # fmt: skip
+    assert contents(fetch("electra_base")) == FILES
+
+
+def test_paths_that_do_not_exist(tmp_path):
     (tmp_path / "model[1].ckpt.index").write_text("")
     for path in (None, "", "gs://bucket/none", str(tmp_path), str(tmp_path / "model[1].ckpt")):
         directory.check_weights(path, "--init_checkpoint")
@@ -286,23 +290,13 @@ def test_the_cache_folder(server, tmp_path, monkeypatch):
 
 
 def test_names_that_are_none(fetch):
-    with pytest.raises(ValueError, match="'uncased_L-4_H-256' is not .* Similar names: uncased_L-4_H-256_A-4"):
-        fetch("uncased_L-4_H-256")
-    for name in ("bert-base", "BERT_Base"):
-        with pytest.raises(
-            ValueError, match=f"'{name}' is .* Similar names: uncased_L-12_H-768_A-12, cased_L-12_H-768"
-        ):
+    for name, message in {
+        "uncased_L-4_H-256": "did you mean 'uncased_L-4_H-256_A-4'", "electra-small": "did you mean 'electra_small'",
+        None: "the names are uncased_L-12", "xyz": "the names are uncased_L-12_H-768_A-12",
+        "xyz-large": r"the names are .* hf://OWNER/xyz-large",
+    }.items():  # fmt: skip
+        with pytest.raises(ValueError, match=f"{name!r} is not the name of a released model; {message}"):
             fetch(name)
-    with pytest.raises(ValueError, match="None is not the name of a released model"):
-        fetch(None)
-    with pytest.raises(
-        ValueError, match="'xyz' is not the name of a released model. The names are uncased_L-12_H-768_A-12"
-    ):
-        fetch("xyz")
-    with pytest.raises(ValueError, match="'roberta-base' is not .* hf://OWNER/roberta-base"):
-        fetch("roberta-base")
-    with pytest.raises(ValueError, match=r"Similar names: electra_small\.$"):
-        fetch("electra-small")
 
 
 def test_the_names():

@@ -1,14 +1,11 @@
 """PyTorch's weight files: values are those of torch.load; what is no dict of tensors is refused, and nothing runs."""
 
 import copyreg
-import io
 import json
 import pickle
 import random
 import re
 import struct
-import subprocess
-import tarfile
 import zipfile
 
 import numpy as np
@@ -217,7 +214,7 @@ def test_nothing_is_run(name, tmp_path):
     assert not marker.exists()
 
 
-DEEP = 500_000
+DEEP = 150_000
 PICKLES = {
     "persistent id of text": (dict_of(b"P0\n"), "the operation PERSID"),
     "persistent id of a number": (dict_of(b"K\x01Q"), "a persistent id in it is no storage"),
@@ -269,7 +266,7 @@ PICKLES = {
     "such a tree as a shape": (
         dict_of(tensor().replace(number((2, 3)), b")" + b"q\0h\0\x86" * 100)), "a size, step or offset that is none",
     ),
-    "too large": (b"\x80\x02" + b"]" * (1 << 22) + b".", "an entry has 4,194,307 bytes where 4,194,304 are the most"),
+    "too large": (b"\x80\x02" + b"]" * (1 << 19) + b".", "an entry has 524,291 bytes where 524,288 are the most"),
 }  # fmt: skip
 
 
@@ -279,88 +276,40 @@ def test_crafted_pickles(name, tmp_path):
     assert message in refusal(write(tmp_path / "x.bin", content, SIX))
 
 
-def with_changed_directory(path, change) -> None:
-    """Changes the central directory's entry of the storage: a function of its bytes (signature to name)."""
-    content = path.read_bytes()
-    start = content.rindex(b"PK\1\2", 0, content.rindex(b"archive/data/0"))
-    path.write_bytes(content[:start] + change(content[start : start + 46]) + content[start + 46 :])
-
-
-def field(start: int, form: str, *values: int):
-    def change(entry: bytes) -> bytes:
-        new = struct.pack(form, *values)
-        return entry[:start] + new + entry[start + len(new) :]
-
-    return change
-
-
 def test_crafted_zips(tmp_path):
     good, path = dict_of(tensor()), tmp_path / "x.bin"
     assert "is compressed" in refusal(write(path, good, SIX, compression=zipfile.ZIP_DEFLATED))
-    assert "none of PyTorch" in refusal(write(path, good, SIX, root="a/b"))
+    assert "should have one data.pkl" in refusal(write(path, good, SIX, root="a/b"))
     with zipfile.ZipFile(write(path, good, SIX), "a") as file:
         file.writestr("other/data.pkl", good)
     assert "should have one data.pkl" in refusal(path)
     assert "byte order is b'middle'" in refusal(write(path, good, SIX, more={"byteorder": b"middle"}))
     with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(write(path, good, SIX), "a") as file:
         file.writestr("archive/data/0", SIX["0"])
-    assert "two entries of the zip have one name" in refusal(path)
+    assert "each entry once" in refusal(path)
     write(path, good, {**SIX, "../../../../escaped": b"x"})  # such an entry is never unpacked
     assert_as_in_pytorch(path)
-    for change, message in (
-        (field(8, "<H", 1), "is compressed"),  # encrypted
-        (field(20, "<I", 20), "is compressed"),
-        (field(24, "<I", 10**6), "is compressed"),
-        (field(42, "<I", 0), "is not where it should be"),  # the place of the pickle
-        (field(42, "<I", 9), "is not where it should be"),
-    ):
-        write(path, good, SIX)
-        with_changed_directory(path, change)
-        assert message in refusal(path)
-    for size in (28, 10**6):
-        write(path, good, SIX)
-        with_changed_directory(path, lambda entry, size=size: field(20, "<II", size, size)(entry))
-        assert "its last entry goes beyond the zip's end" in refusal(path)
 
 
-def test_damaged_files(tmp_path):
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_damaged_and_other_files(tmp_path):
     path = tmp_path / "x.bin"
     torch.save({"a": torch.arange(1000.0), "b": torch.ones(3)}, path)
     content = path.read_bytes()
     for end in (10, 300, len(content) // 2, len(content) - 5):
         path.write_bytes(content[:end])
-        assert "is not complete: its end is missing" in refusal(path)
+        assert "or it is damaged: File is not a zip file. Use model.safetensors" in refusal(path)
     values = content.index(np.arange(1000, dtype="f4").tobytes())
     path.write_bytes(content[: values + 9] + b"\xff" + content[values + 10 :])
-    assert refusal(path) == "is damaged: a does not match its checksum; copy the file again."
+    assert refusal(path).startswith("is damaged: a: Bad CRC-32 for file ")
     path.write_bytes(content.replace(b"FloatStorage", b"DoubleStorag"))
-    assert "does not match its checksum" in refusal(path)
+    assert "Bad CRC-32" in refusal(path)
     path.write_bytes(b"<html>")
-    assert "is no weight file of PyTorch" in refusal(path)
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit")
-def test_programs_of_torchscript(tmp_path):
-    torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / "x.bin"))
-    assert "is a program of TorchScript" in refusal(tmp_path / "x.bin")
-
-
-def test_files_before_2020(tmp_path):
-    path = tmp_path / "it's $a.bin"
+    assert "PyTorch 1.6 or later" in refusal(path)
     torch.save({"a": torch.ones(3)}, path, _use_new_zipfile_serialization=False)
-    assert "where it is installed, convert the file by python -c 'import torch; " in refusal(path)
-    with tarfile.open(path, "w") as file:
-        file.addfile(tarfile.TarInfo("pickle"), io.BytesIO())
-    assert "convert the file by python -c " in refusal(path)
-
-
-@pytest.mark.slow  # it imports PyTorch in a process of its own
-def test_the_command_that_converts_works(tmp_path):
-    path = tmp_path / "it's $a.bin"
-    torch.save(some_tensors(), path, _use_new_zipfile_serialization=False)
-    subprocess.run(refusal(path).partition("convert the file by ")[2], shell=True, check=True)
-    assert_as_in_pytorch(path)
-    assert [*opened(path)] == [*some_tensors()]
+    assert "PyTorch 1.6 or later" in refusal(path)
+    torch.jit.script(torch.nn.Linear(2, 2)).save(str(path))
+    assert "which no dict of tensors needs" in refusal(path)
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")

@@ -1,9 +1,12 @@
 """Safetensors files are written tensor by tensor with the bytes of the library's writer, and checked when read."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from helpers.paths import ROOT
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
@@ -46,6 +49,29 @@ def test_the_bytes_are_the_librarys(tmp_path):
     save_file(tensors, str(tmp_path / "theirs"), metadata=metadata)
     (ours, ours_header), (theirs, theirs_header) = map(parts_of, (tmp_path / "ours", tmp_path / "theirs"))
     assert ours == theirs and ours_header == theirs_header
+
+
+def crafted(path, header: dict, content: bytes) -> str:
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content)
+    return str(path)
+
+
+def test_types_of_other_programs(tmp_path):
+    entry = {"shape": [2], "data_offsets": [0, 4]}
+    half = crafted(tmp_path / "half", {"a": {"dtype": "BF16", **entry}}, b"\x80\x3f\x20\xc0")
+    code = (
+        "import sys; from bert_tf.weights.tensor_files import open_safetensors as o; "
+        f"shapes, metadata, read = o({half!r}); print(read('a'), metadata, 'tensorflow' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert ran.stdout == "[ 1.  -2.5] {'half_precision': 'true'} False\n"
+    eight = crafted(tmp_path / "eight", {"a": {"dtype": "F8_E4M3", **entry, "data_offsets": [0, 2]}}, bytes(2))
+    with pytest.raises(ValueError, match=r"eight has tensors of types that are not read here: a \(F8_E4M3\)\.$"):
+        open_safetensors(eight)
+    nested = crafted(tmp_path / "nested", {"__metadata__": {"format": {"a": 1}}, "a": {"dtype": "F32", **entry}}, b"")
+    with pytest.raises(ValueError, match=r"^[^\n]*nested is not a complete safetensors file \([^\n]*$"):
+        open_safetensors(nested)
 
 
 def test_another_type_leaves_no_file(tmp_path):
