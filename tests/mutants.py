@@ -159,7 +159,7 @@ MUTANTS = {
         ("filter(_CONFIGURATION.fullmatch, described)", "described"),
         ("if not os.path.exists(os.path.join(folder, file))}", "}"),
         ("(arrived := _checksum(path, announced)) != announced", "(arrived := announced) != announced"),
-        ("file.get(\"lfs_sha256\") or file", "file"),
+        ("one.get(\"lfs_sha256\") or one", "one"),
         ("finally:\n        _verify(asked, missing)", "finally:\n        pass"),
         ("name.count(\"/\") == file.count(\"/\") and", ""),
         ('.replace("~parquet", "refs/convert/parquet")', ""),

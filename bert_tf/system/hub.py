@@ -11,6 +11,7 @@ import difflib
 import fnmatch
 import functools
 import hashlib
+import json
 import os
 import posixpath
 import re
@@ -21,7 +22,6 @@ from tqdm import tqdm
 
 from bert_tf.system.messages import did_you_mean, named_by, some, unheard, visible
 from bert_tf.system.storage import COMMIT, HUB, NAME, PAGE, PAGES, PREFIX, WEB, full_name, is_name, names_in
-from bert_tf.system.text_files import read_json_if_there
 
 # What the hub has -> what a name may mean that is none, and what it is if it isn't there.
 _KINDS = {
@@ -143,12 +143,14 @@ def _listed(asked: dict) -> dict[str, tuple[int, str]]:
     """
     from huggingface_hub import errors, get_cached_repo_tree, snapshot_download
 
+    commit = asked["revision"].resolved
     for _ in range(2):
         try:
             sizes = {file.path: file.size for file in get_cached_repo_tree(**asked)}
-            # The function leaves the checksums out.
-            noted = read_json_if_there(_folder(asked, "trees", f"{asked['revision'].resolved}.json")) or {"files": {}}
-            sums = {path: file.get("lfs_sha256") or file["blob_id"] for path, file in noted["files"].items()}
+            sums = {}  # which the function leaves out
+            with contextlib.suppress(FileNotFoundError), open(_folder(asked, "trees", f"{commit}.json"), "rb") as file:
+                noted = json.load(file)["files"].items()
+                sums = {path: one.get("lfs_sha256") or one["blob_id"] for path, one in noted}
             return {path: (size, sums.get(path, "")) for path, size in sizes.items()}
         except errors.CachedRepoTreeNotFoundError:  # it comes with any file
             folder = snapshot_download(**asked, allow_patterns=[".gitattributes", "config.json"], tqdm_class=_Silent)

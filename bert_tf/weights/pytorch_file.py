@@ -166,20 +166,16 @@ def _described(pickle: bytes) -> dict[str, _Tensor]:
 
     for operation, value, _ in pickletools.genops(pickle):
         match operation.name:
-            case name if name in _VALUES:
-                stack.append(value)
-            case name if name in _CONSTANTS:
-                stack.append(_CONSTANTS[name])
+            case name if name in _VALUES or name in _CONSTANTS:
+                stack.append(_CONSTANTS.get(name, value))
             case "BINPUT" | "LONG_BINPUT":
                 memo[value] = stack[-1]
             case "BINGET" | "LONG_BINGET":
                 stack.append(memo[value])
             case "MARK":
                 marks.append(len(stack))
-            case "EMPTY_DICT":
-                stack.append({})
-            case "EMPTY_LIST":
-                stack.append([])
+            case "EMPTY_DICT" | "EMPTY_LIST" as name:
+                stack.append({} if name == "EMPTY_DICT" else [])
             case "TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3" as name:
                 stack.append(tuple(pop(None if name == "TUPLE" else int(name[-1]))))
             case "APPEND" | "APPENDS" as name:

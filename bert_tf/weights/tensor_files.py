@@ -154,7 +154,6 @@ Reader = Callable[[str], np.ndarray]  # of a tensor by its name
 
 SHARD_INDEX_SUFFIX = ".index.json"
 
-_HALF_PRECISION = ("float16", "bfloat16")
 _CODES = {"float32": "F32", "int64": "I64"}
 _READ = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}  # by NumPy
 _CHECKSUMS = "crc32c"  # in the metadata: a JSON object, tensor's name -> 8 hexadecimal digits; "" -> the header's
@@ -205,8 +204,6 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
         types = {name: file.get_slice(name).get_dtype() for name in shapes}
     if unread := sorted(f"{name} ({types[name]})" for name in types if types[name] not in _READ):
         raise ValueError(f"{path} has tensors of types that are not read here: {some(unread)}.")
-    if "BF16" in types.values():
-        import ml_dtypes  # noqa: F401 (NumPy then knows the type)
     checksums = {}
     if (text := metadata.pop(_CHECKSUMS, None)) is not None:
         with contextlib.suppress(ValueError):
@@ -218,13 +215,24 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
         metadata["half_precision"] = "true"
 
     def read(name: str, _folder=folder) -> np.ndarray:
+        if types[name] == "BF16":
+            return _bfloat16(local, name, shapes[name])
         with _opened(local, path) as file:
             value = file.get_tensor(name)
         if checksums and checksum_of(blocks(value)) != checksums[name]:
             raise ValueError(f"{path} is damaged: {name} does not match its checksum; copy the file again.")
-        return value.astype(np.float32) if value.dtype.name in _HALF_PRECISION else value
+        return value.astype(np.float32) if value.dtype == np.float16 else value
 
     return shapes, metadata, read
+
+
+def _bfloat16(local: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A tensor of the upper halves of float32 numbers, which NumPy alone doesn't know."""
+    with open(local, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        begin, _ = json.loads(file.read(size))[name]["data_offsets"]
+    values = np.fromfile(local, "<u2", math.prod(shape), offset=8 + size + begin)
+    return (values.astype(np.uint32) << 16).view(np.float32).reshape(shape)
 
 
 def _local(path: str) -> tuple[str, tempfile.TemporaryDirectory | None]:
