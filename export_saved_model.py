@@ -1,4 +1,4 @@
-"""Exports a fine-tuned model as a SavedModel for TensorFlow Serving: strings in, answers out; or for LiteRT or ONNX.
+"""Exports a fine-tuned model as a SavedModel for TensorFlow Serving: strings in, answers out; or for ONNX Runtime.
 
     python export_saved_model.py --model_dir=mrpc_output/best_model --export_dir=serving/mrpc --text_pairs
     python export_saved_model.py --model_dir=squad_output/best_model --export_dir=serving/squad --dtype=bfloat16
@@ -15,11 +15,9 @@ from absl import flags, logging
 
 from bert_tf.models import open_weights
 from bert_tf.models.directory import check_model, read_head
-from bert_tf.serving import check_file
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, setting, settings_of
 from bert_tf.system.messages import named_by, unheard
-from bert_tf.system.text_files import encoding_setting
 from bert_tf.tasks import table
 from bert_tf.text.tokenizer_files import directory_of
 
@@ -43,10 +41,9 @@ class ExportSettings:
     )
     format: str = setting(
         "saved_model",
-        "tflite: a file for LiteRT (phones, small devices) that takes token ids; tflite_int8: the same with 8-bit "
-        "weights. onnx: export_dir/VERSION with a file for ONNX Runtime that takes token ids, and the tokenizer's "
-        "files beside it; onnx_int8: with 8-bit weights. The last two need pip install 'bert-tf[onnx]'.",
-        choices=("saved_model", "tflite", "tflite_int8", "onnx", "onnx_int8"),
+        "onnx: export_dir/VERSION with a file for ONNX Runtime that takes token ids, and the tokenizer's files beside "
+        "it; onnx_int8: with 8-bit weights. Both need pip install 'bert-tf[onnx]'.",
+        choices=("saved_model", "onnx", "onnx_int8"),
     )
     task: str | None = setting(
         None,
@@ -74,28 +71,17 @@ class ExportSettings:
     top_k: int = setting(5, "masked_lm: guesses for each [MASK]; also with --format=onnx.", least=1)
     warm_up: bool = setting(True, "Add requests that a server runs before it reports that it is ready.")
     ids_only: bool = setting(False, "Leave out all that takes texts: the export then loads without tensorflow-text.")
-    check_file: str | None = setting(
-        None,
-        "Real data with labels, on which the export is compared with the model in float32; scores and differences are "
-        "printed. Lines of text, tab, label (for pairs: text, tab, text, tab, label); for squad JSON in SQuAD format; "
-        "for ner a CoNLL file. --dtype=bfloat16 and 8-bit weights cost a little accuracy.",
-        heading="Comparison",
-        check=checks.check_file,
-    )
-    encoding: str = encoding_setting("--check_file")
 
 
 define_flags(ExportSettings)
 
-# The flags that each format uses, besides those of all.
-_ARGUMENTS = {"tflite": ("task", "max_seq_length"), "onnx": ("task", "version", "max_seq_length", "top_k")}
-_ARGUMENTS["saved_model"] = (*_ARGUMENTS["onnx"], "dtype", "freeze", "text_pairs", "warm_up", "ids_only")
+_OF_ALL_FORMATS = ("task", "version", "max_seq_length", "top_k")
+_OF_SAVED_MODELS = ("dtype", "freeze", "text_pairs", "warm_up", "ids_only")
 
 
 def _check_task(settings: ExportSettings, task: str) -> None:
-    for name in ("text_pairs", "check_file"):
-        if settings.ids_only and getattr(settings, name):
-            raise ValueError(f"--{name} needs an export that takes texts: leave out --ids_only.")
+    if settings.ids_only and settings.text_pairs:
+        raise ValueError("--text_pairs needs an export that takes texts: leave out --ids_only.")
     for name, tasks in (("text_pairs", ("classification", "regression")), ("top_k", ("masked_lm",))):
         if task not in tasks and name in flags_given(FLAGS) and getattr(settings, name):
             raise ValueError(f"--{name} is for {' and '.join(tasks)}; --model_dir={settings.model_dir} is for {task}.")
@@ -104,10 +90,9 @@ def _check_task(settings: ExportSettings, task: str) -> None:
 def main(_):
     logging.set_verbosity(logging.INFO)
     settings = settings_of(ExportSettings, FLAGS)
-    kind = settings.format.removesuffix("_int8")
-    for name in flags_given(FLAGS) & {*_ARGUMENTS["saved_model"]}:
-        if name not in _ARGUMENTS[kind]:
-            raise ValueError(f"--{name} is for --format=saved_model, not for {settings.format}")
+    is_onnx = settings.format != "saved_model"
+    for name in flags_given(FLAGS) & {*_OF_SAVED_MODELS} if is_onnx else ():
+        raise ValueError(f"--{name} is for --format=saved_model, not for {settings.format}")
     with named_by("--model_dir"), unheard():
         is_light = open_weights.is_light(settings.model_dir)
         task = settings.task or (table.task_in(settings.model_dir) if is_light else None)
@@ -117,28 +102,21 @@ def main(_):
     checks.check_outside(settings.export_dir, "--export_dir", directory_of(settings.model_dir), "--model_dir")
     if files:
         table.choose_max_seq_length(files, settings.max_seq_length)
-        if settings.check_file:
-            check_file.check_beginning(settings.check_file, settings.encoding, task, files.head, settings.text_pairs)
-    if kind == "onnx" or (kind == "tflite" and settings.check_file):
-        checks.check_extra({"onnx": "onnx", "tflite": "litert"}[kind], f"--format={settings.format}")
+    if is_onnx:
+        checks.check_extra("onnx", f"--format={settings.format}")
     # TensorFlow is imported here, so that --help and flag errors appear at once.
     script.start_tensorflow()
-    from bert_tf.serving import compare_export, export, other_runtimes
+    from bert_tf.serving import export, other_runtimes
 
     task = task or table.task_in(settings.model_dir)
     _check_task(settings, task)
-    if settings.check_file:
-        compare_export.refuse_unfit(
-            settings.check_file, settings.model_dir, task, settings.text_pairs, settings.encoding
-        )
-    arguments = {name: getattr(settings, name) for name in _ARGUMENTS[kind]}
-    if kind != "saved_model":
-        arguments["int8"] = settings.format != kind
-    module = export if kind == "saved_model" else other_runtimes
-    path = getattr(module, f"export_{kind}")(settings.model_dir, settings.export_dir, **arguments)
-    print(path)
-    if settings.check_file:
-        print(compare_export.compare(path, settings.model_dir, settings.check_file, settings.encoding).text())
+    arguments = {name: getattr(settings, name) for name in _OF_ALL_FORMATS}
+    if is_onnx:
+        write, arguments["int8"] = other_runtimes.export_onnx, settings.format == "onnx_int8"
+    else:
+        write = export.export_saved_model
+        arguments |= {name: getattr(settings, name) for name in _OF_SAVED_MODELS}
+    print(write(settings.model_dir, settings.export_dir, **arguments))
 
 
 if __name__ == "__main__":

@@ -106,7 +106,6 @@ def byte_bpe(directory, lines):
     return {
         "tokenizers, byte-level BPE": lambda: ids_of(fast, lines),
         "ByteBpeTokenizer.encode_batch": lambda: tokenizer.encode_batch(lines),
-        "its graph, batches of 1024": in_a_graph(tokenizer, lines),
     }
 
 

@@ -46,7 +46,7 @@ COMMANDS = {
     "pretraining-descendants": (["create_pretraining_data.py", *["create_vocab.py"] * 2], 0),
     "questions": (["run_squad.py", "run_squad.py"], 1),
     "sentences": (["run_similarity.py"], 2),
-    "serving": (["export_saved_model.py"], 1),
+    "serving": (["export_saved_model.py"], 2),
     "settings-search": (["run_classifier.py"], 1),
     "tagging": (["run_ner.py"], 1),
     "vocabulary": (["create_vocab.py"] * 2, 0),
@@ -145,10 +145,10 @@ def run(arguments, environment):
     return result.stdout
 
 
-def run_python(page, environment, folder):
-    """All programs of a page, one after the other in one process, as in a notebook."""
+def run_python(page, environment, folder, check=""):
+    """All programs of a page, one after the other in one process, as in a notebook; then a check of them."""
     program = "\n".join(blocks(page, "python")).replace(ON_THE_HUB, environment["BERT_BASE_DIR"])
-    return run(["-c", program.replace("runs/", f"{folder}/")], environment)
+    return run(["-c", program.replace("runs/", f"{folder}/") + check], environment)
 
 
 @pytest.fixture(scope="module")
@@ -532,10 +532,22 @@ def test_features(environment, folder):
 @pytest.mark.slow
 @pytest.mark.usefixtures("squad_v2")
 def test_serving(environment, folder):
+    from bert_tf.models.task_models import BertForSequenceClassification
+
     (command,) = blocks("serving", "shell")
     run_commands(command, environment, folder)
     assert json.loads((folder / "serving" / "squad" / "1" / "export.json").read_text())["task"] == "squad"
-    run_python("serving", environment, folder)
+    model = str(folder / "mrpc_output" / "best_model")
+    shutil.rmtree(model, ignore_errors=True)  # another page's
+    save_model(folder / "mrpc_output" / "best_model", "bert", BertForSequenceClassification, max_length=128)
+    check = """
+import numpy as np
+ids = dict.fromkeys(inputs, np.ones([1, 128], np.int32))
+found = tf.lite.Interpreter(model_content=lite).get_signature_runner()(**ids)["logits"]
+np.testing.assert_allclose(found, model(ids), atol=0.1)
+assert np.abs(found - model(ids)).max() > 1e-6  # 8 bits
+"""
+    run_python("serving", environment, folder, check)
 
 
 @pytest.mark.slow  # in small: test_export_onnx.py

@@ -28,7 +28,8 @@ from bert_tf.models.sentence_settings import read_settings
 from bert_tf.serving import graph_models, safe_graph
 from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
-from bert_tf.system.checks import missing_packages, path_of
+from bert_tf.system.checks import path_of
+from bert_tf.system.example_bytes import field
 from bert_tf.system.storage import names_in, remove_folder, write_file, write_text_file
 from bert_tf.tasks import table
 from bert_tf.tasks.classification.data import task_of
@@ -37,6 +38,7 @@ from bert_tf.tasks.ner import tagging
 from bert_tf.tasks.ner.tags import standard_tags
 from bert_tf.tasks.squad.outputs import settings_of
 from bert_tf.tasks.table import TASKS
+from bert_tf.text.tokenizer import NoGraphError
 from bert_tf.text.tokenizer_files import directory_of
 
 # With bfloat16 the weights of matrix products are stored in it, too; embedding tables and layer norms stay in float32.
@@ -69,7 +71,8 @@ def export_saved_model(
       max_seq_length: longer texts are cut (answers to questions: windowed); by default as trained.
       text_pairs: a classifier's `serving_default` takes pairs. top_k: guesses for each [MASK].
       warm_up: write requests that a server runs before it reports that it is ready.
-      ids_only: nothing takes texts, so that it loads without tensorflow_text; without requests to warm up.
+      ids_only: nothing takes texts, so that it loads without tensorflow_text; without requests to warm up. So it is
+        where the tokenizer can't be part of a graph, too.
 
     Returns:
       The directory written.
@@ -82,8 +85,15 @@ def export_saved_model(
     model_dir = path_of(model_dir, "export_saved_model", model_directory.read_head)
     version = new_version(export_dir, version)
     task = task or table.task_in(model_dir)
-    arguments = {"max_seq_length": max_seq_length, "text_pairs": text_pairs, "top_k": top_k, "ids_only": ids_only}
-    served = create_served_model(model_dir, task, dtype=dtype, **arguments)
+    arguments = {"dtype": dtype, "max_seq_length": max_seq_length, "text_pairs": text_pairs, "top_k": top_k}
+    try:
+        served = create_served_model(model_dir, task, **arguments, ids_only=ids_only)
+    except NoGraphError as error:
+        if text_pairs:
+            raise ValueError(f"--text_pairs: {error}") from None
+        logging.warning("%s serve_client.py --tokenizer=%s makes them of texts.", error, model_dir)
+        ids_only = True
+        served = create_served_model(model_dir, task, **arguments, ids_only=True)
     if freeze:
         _freeze(served)
     functions = _functions(served, ids_only)
@@ -171,14 +181,14 @@ def create_served_model(
       ids_only: signatures that take texts can't be traced; the tokenizer needs no graph form.
 
     Raises:
-      ValueError: no such task, or the model is for another one. FileNotFoundError: there is no model.
+      NoGraphError: the tokenizer can't be part of a graph. ValueError: no such task, or the model is for another one.
+      FileNotFoundError: there is no model.
     """
     if task not in TASKS:
         raise ValueError(f"--task={task}: choose one of {', '.join(TASKS)}")
-    tokenizer = read_tokenizer(model_dir)  # first, for its error message if there is no model
-    if ids_only:  # a copy whose graph form is empty, since some have none
-        tokenizer = copy.copy(tokenizer)
-        tokenizer.to_graph = lambda split_unknown=False: types.SimpleNamespace(resources=())
+    tokenizer = copy.copy(read_tokenizer(model_dir))  # first, for its error message if there is no model
+    graph = types.SimpleNamespace(resources=()) if ids_only else tokenizer.to_graph(task == "squad")
+    tokenizer.to_graph = lambda split_unknown=False: graph
     try:
         files = table.check_task(model_dir, task)
     except ValueError as error:
@@ -313,21 +323,24 @@ def _write_version(
 
 def _write_warm_up(directory: str, served) -> None:
     """Writes requests in the form that TensorFlow Serving reads when it loads a version (SavedModel Warmup)."""
-    if missing_packages("serving"):
-        logging.warning("The export has no requests to warm a server up: pip install 'bert-tf[serving]'")
-        return
-    from tensorflow_serving.apis import model_pb2, predict_pb2, prediction_log_pb2
-
     folder = posixpath.join(directory, "assets.extra")
     tf.io.gfile.makedirs(folder)
     with tf.io.TFRecordWriter(posixpath.join(folder, "tf_serving_warmup_requests")) as writer:
         for rows in (1, 8):
-            request = predict_pb2.PredictRequest(
-                model_spec=model_pb2.ModelSpec(signature_name="serving_default"),
-                inputs={name: tf.make_tensor_proto([value] * rows) for name, value in served.example().items()},
-            )
-            log = prediction_log_pb2.PredictLog(request=request)
-            writer.write(prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString())
+            writer.write(warm_up_request({name: [value] * rows for name, value in served.example().items()}))
+
+
+def warm_up_request(inputs: Mapping[str, Sequence]) -> bytes:
+    """A request for `serving_default` as a `PredictionLog` of TensorFlow Serving, whose classes are not needed.
+
+    The field numbers: PredictionLog.predict_log 6, PredictLog.request 1, PredictRequest.model_spec 1 and inputs 2 (a
+    map: key 1, value 2), ModelSpec.signature_name 3.
+    """
+    request = field(b"\x0a", field(b"\x1a", b"serving_default"))
+    for name, values in inputs.items():
+        tensor = tf.make_tensor_proto(values).SerializeToString()
+        request += field(b"\x12", field(b"\x0a", name.encode()) + field(b"\x12", tensor))
+    return field(b"\x32", field(b"\x0a", request))
 
 
 def describe(functions: Mapping[str, tf.types.experimental.ConcreteFunction]) -> dict:

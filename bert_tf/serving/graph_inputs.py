@@ -31,7 +31,6 @@ class TextEncoder:
         self.max_seq_length = max_seq_length
         self.begin_ids, self.between_ids, self.end_ids = tokenizer.begin_ids, tokenizer.between_ids, tokenizer.end_ids
         self.second_segment, self.pad_id = tokenizer.second_segment, tokenizer.pad_id
-        self.word_separator = tokenizer.word_separator
 
     def features(self, texts: tf.Tensor, pairs: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """string [B] each -> input_ids, input_mask, segment_ids, int32 [B, S].

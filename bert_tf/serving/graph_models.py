@@ -17,7 +17,6 @@ from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.serving.graph_inputs import Folded, TextEncoder, cut, fold, parse_examples, parts_of, unfolded
 from bert_tf.system.messages import without_notes
 from bert_tf.tasks.classification.encode import windows_of_model
-from bert_tf.text.characters import WHITESPACE
 from bert_tf.text.tokenizer import Tokenizer
 
 IDS = {name: tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "segment_ids")}
@@ -315,12 +314,7 @@ class ServedMultipleChoice(ServedLogits):
         tokenizer = self.encoder.tokenizer
         rows = tf.repeat(tf.range(tf.size(context)), count)
         first, beginnings = (tf.gather(tokenizer.encode(texts), rows) for texts in (context, question))
-        endings = tf.reshape(choices, [-1])
-        if self.encoder.word_separator:
-            # A choice follows its question as a word follows another.
-            has_question = tf.not_equal(tf.gather(question, rows), "")
-            endings = tf.where(has_question, tf.strings.join([self.encoder.word_separator, endings]), endings)
-        second = tf.concat([beginnings, tokenizer.encode(endings)], 1)
+        second = tf.concat([beginnings, tokenizer.encode(tf.reshape(choices, [-1]))], 1)
         features = self.encoder.features_of_ids(first, second)
         shape = tf.concat([tf.shape(choices), tf.shape(features["input_ids"])[1:]], 0)
         return {name: tf.reshape(value, shape) for name, value in features.items()}
@@ -357,7 +351,7 @@ class ServedMaskedLM(ServedModel):
     def __init__(self, model, tokenizer, max_seq_length, top_k: int = 5):
         super().__init__(model, tokenizer, max_seq_length)
         self._top_k = min(top_k, self.vocab_size)
-        self._mask_token, self._mask_takes_spaces = tokenizer.mask_token, tokenizer.mask_takes_spaces
+        self._mask_token = tokenizer.mask_token
         self._pieces = tuple(tokenizer.spell(tokenizer.inv_vocab[index]) for index in range(self.vocab_size))
 
     def model_inputs(self):
@@ -366,11 +360,6 @@ class ServedMaskedLM(ServedModel):
     def features_of_texts(self, texts):
         """Rows `[CLS] text [SEP]` in which each literal [MASK] becomes the mask token."""
         parts = tf.strings.split(texts, self._mask_token)  # ragged [B, parts]
-        if self._mask_takes_spaces:
-            stripped = tf.strings.regex_replace(parts.values, rf"[{WHITESPACE}]+$", "")
-            places = tf.range(tf.size(stripped, tf.int64))
-            is_last = tf.equal(tf.gather(parts.row_splits[1:], parts.value_rowids()) - 1, places)
-            parts = parts.with_values(tf.where(is_last, parts.values, stripped))
         ids = self.encoder.tokenizer.encode(parts.values)
         rows = ids.nrows(out_type=tf.int64)
         masks = tf.RaggedTensor.from_uniform_row_length(tf.fill([rows], self.mask_id), 1, nrows=rows)

@@ -17,7 +17,6 @@ import tensorflow as tf
 from bert_tf.serving.graph_inputs import CPU, cut, in_batches, most_context, parts_of
 from bert_tf.serving.graph_models import ServedLogits, signature, strings
 from bert_tf.text.characters import ALONE, DROPPED, INSIDE, SPACE, kind_of
-from bert_tf.text.graph_added_tokens import TokenizerGraph
 from bert_tf.text.graph_characters import CodePointTable, values_of
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -43,12 +42,11 @@ class GraphWords(tf.Module):
     """Splits texts into words, with the results of `split_words`; invalid bytes are left out.
 
     Args:
-      split: one of SPLITS. added_tokens: the tokenizer whose added tokens are each a word of its own.
+      split: one of SPLITS.
     """
 
-    def __init__(self, split: str = "words", added_tokens: TokenizerGraph | None = None):
+    def __init__(self, split: str = "words"):
         super().__init__(name="graph_words")
-        self._added_tokens = added_tokens
         with tf.device("CPU:0"):
             self._kinds = CodePointTable(values_of(functools.partial(kind_of, split=split)))
 
@@ -60,21 +58,13 @@ class GraphWords(tf.Module):
         ends = tf.scatter_nd(row_splits[1:, None] - 1, tf.ones_like(row_splits[1:]), tf.shape(codes, row_splits.dtype))
         kinds = tf.where(ends > 0, SPACE, self._kinds(codes))
         row_starts = tf.cast(row_splits, tf.int32)
-        tokens = [tf.zeros([0], tf.int32)] * 2
-        if self._added_tokens:
-            found = self._added_tokens.places(texts)
-            tokens = [places.values + tf.gather(row_starts, places.value_rowids()) for places in found]
-            # What is beside a token goes on from it as little as from a space.
-            inside = tf.ragged.range(*tokens).values[:, None]
-            kinds = tf.tensor_scatter_nd_update(kinds, inside, tf.fill(tf.shape(inside)[:1], SPACE))
         places = tf.boolean_mask(tf.range(tf.size(codes)), tf.not_equal(kinds, DROPPED))
         kinds = tf.gather(kinds, places)
         is_inside = tf.equal(kinds, INSIDE)
         goes_on = is_inside & tf.concat([[False], is_inside[:-1]], 0)
         first = tf.not_equal(kinds, SPACE) & ~goes_on
         last = (is_inside & ~tf.concat([is_inside[1:], [False]], 0)) | tf.equal(kinds, ALONE)
-        starts = tf.sort(tf.concat([tf.boolean_mask(places, first), tokens[0]], 0))  # [W], in `codes`
-        ends = tf.sort(tf.concat([tf.boolean_mask(places, last) + 1, tokens[1]], 0))
+        starts, ends = tf.boolean_mask(places, first), tf.boolean_mask(places, last) + 1  # [W], in `codes`
         splits = tf.searchsorted(starts, row_starts, out_type=tf.int64)
         offsets = tf.gather(row_starts, tf.searchsorted(row_starts, starts, "right") - 1)
         inside = tf.ragged.range(starts, ends, row_splits_dtype=tf.int64)
@@ -96,8 +86,8 @@ def _dense(values: tf.Tensor, splits: tf.Tensor, filling) -> tf.Tensor:
 class ServedTagger(ServedLogits):
     """BertForTokenClassification.
 
-    `serving_default` takes `text` [B] and splits it into words at spaces, with each punctuation mark, Chinese character
-    and added token on its own, or into characters, if the model was trained on them (`text.characters.split_words`).
+    `serving_default` takes `text` [B] and splits it into words at spaces, with each punctuation mark and Chinese
+    character on its own, or into characters, if the model was trained on them (`text.characters.split_words`).
     `serve_words` takes `words` [B, N] as run_ner.py does, padded with "". Both return `words`, `tags` string, `scores`
     float32 (probability of the likeliest tag), all [B, N], padded with "" and 0; `serving_default` also `starts`,
     `ends` int32, characters, padded with -1.
@@ -118,9 +108,7 @@ class ServedTagger(ServedLogits):
     ):
         super().__init__(model, tokenizer, max_seq_length)
         self.labels, self._scheme = tuple(labels), scheme
-        self._unknown_id, self._separator = tokenizer.unk_id, tokenizer.word_separator
-        self._added_tokens = self.encoder.tokenizer if tokenizer.added_tokens else None
-        self._split = GraphWords(split, self._added_tokens)
+        self._unknown_id, self._split = tokenizer.unk_id, GraphWords(split)
 
     def signatures(self):
         return {
@@ -155,16 +143,7 @@ class ServedTagger(ServedLogits):
 
     def _tags_of(self, words: tf.Tensor, splits: tf.Tensor) -> dict[str, tf.Tensor]:
         """`words`, `tags` and `scores` [B, N], of all words and the first one of each text."""
-        written = words
-        if self._separator:
-            is_first = (
-                tf.scatter_nd(splits[:-1, None], tf.ones_like(splits[:-1]), [tf.size(words, tf.int64) + 1])[:-1] > 0
-            )
-            if self._added_tokens:  # see Tokenizer.encode_words
-                starts = self._added_tokens.places(words)[0]
-                is_first |= tf.equal(starts[:, :1].to_tensor(-1, shape=[None, 1])[:, 0], 0)
-            written = tf.where(is_first, words, tf.strings.join([self._separator, words]))
-        pieces = self.encoder.tokenizer.encode(written)
+        pieces = self.encoder.tokenizer.encode(words)
         lengths = pieces.row_lengths()
         missing = tf.cast(lengths < 1, tf.int64)  # a word of nothing but control characters has a tag, too
         unknown = tf.fill([tf.reduce_sum(missing)], self._unknown_id)

@@ -58,7 +58,7 @@ class Export:
         self.description = read_description(directory)
         self.task = self.description["task"]
         if "input_ids" in self.description["signatures"].get("serving_default", {}).get("inputs", ()):
-            raise ValueError(f"{directory} takes token ids alone (--ids_only): tf.saved_model.load opens it.")
+            raise ValueError(f"{directory} takes token ids alone: open its model directory, or ask a server of it.")
         if not trust:
             check_ops(directory)
         self._loaded = _load(directory)

@@ -1,10 +1,9 @@
-"""Models as files for ONNX Runtime and LiteRT: token ids in, the task's answers or the model's outputs out.
+"""Models as files for ONNX Runtime: token ids in, the task's answers or the model's outputs out.
 
 export_dir/VERSION/model.onnx or model_int8.onnx    operators of ONNX only; any number of rows of any length
                   /export.json                      what was exported: task, labels, inputs and outputs
                   /bert_config.json, vocab.txt, ... the files of a model directory but the weights
                   /labels.txt                       the names of the classes
-export_dir/model.tflite or model_int8.tflite        for LiteRT on phones and small devices
 """
 
 import dataclasses
@@ -39,73 +38,6 @@ _TOLERANCE = 1e-3
 _AXES = {2: ("batch", "length"), 3: ("batch", "choices", "length")}
 # The second axis of outputs, if not the length.
 _SECOND_AXIS = {"multiple_choice": "choices", "masked_lm": "masks"}
-TFLITE_FILES = {False: "model.tflite", True: "model_int8.tflite"}
-
-
-def _create_served(model_dir: str, task: str, format: str, **arguments) -> graph_models.ServedModel:
-    """The model with signatures of token ids.
-
-    Raises:
-      ValueError: it takes more than one row for a text.
-    """
-    served = export.create_served_model(model_dir, task, ids_only=True, **arguments)
-    if isinstance(served, graph_models.ServedWindowClassifier):
-        raise ValueError(f"--format={format}: {model_dir} reads long texts in windows; the format takes one row each.")
-    served.folds = False
-    return served
-
-
-# ---- LiteRT ----------------------------------------------------------------------------------------------------------
-
-
-def export_tflite(
-    model_dir: str,
-    export_dir: str,
-    *,
-    task: str | None = None,
-    int8: bool = False,
-    max_seq_length: int | None = None,
-) -> str:
-    """Writes `export_dir/model.tflite`, or `model_int8.tflite`, complete or not at all.
-
-    Its inputs are input_ids, input_mask and segment_ids, int32 [1, S] with S = max_seq_length, padded with 0
-    (multiple choice, [1, N, S], is not supported). Its outputs are the model's: logits, or pooled and sequence output.
-
-    Args:
-      model_dir, task, max_seq_length: as for `export.export_saved_model`.
-      int8: weights in 8 bits ("dynamic range": activations stay float32 outside the products).
-
-    Returns:
-      The file written.
-
-    Raises:
-      ValueError: TFLite does not support the task or the model. FileNotFoundError, ValueError: there is no model.
-    """
-    model_dir = path_of(model_dir, "export_tflite", model_directory.read_head)
-    task = task or table.task_in(model_dir)
-    possible = [name for name, entry in TASKS.items() if entry.tflite]
-    if task not in possible:
-        raise ValueError(f"--task={task}: TFLite supports {', '.join(possible[:-1])} and {possible[-1]}")
-    served = _create_served(model_dir, task, "tflite", max_seq_length=max_seq_length)
-
-    def call(**features):
-        outputs = served.run(features)
-        return outputs if isinstance(outputs, dict) else {"logits": outputs}
-
-    specs = {name: tf.TensorSpec([1, served.max_seq_length], tf.int32, name) for name in graph_models.IDS}
-    function = tf.function(call, autograph=False).get_concrete_function(**specs)
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([function], served.tracked())
-    if int8:
-        converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    content = converter.convert()
-    target = posixpath.join(export_dir, TFLITE_FILES[int8])
-    tf.io.gfile.makedirs(export_dir)
-    write_file(target, content)
-    logging.info("%s: %s of %s, %.1f MB%s", target, task, model_dir, len(content) / 1e6, ", int8" if int8 else "")
-    return target
-
-
-# ---- ONNX ------------------------------------------------------------------------------------------------------------
 
 
 def export_onnx(
@@ -140,7 +72,10 @@ def export_onnx(
     model_dir = path_of(model_dir, "export_onnx", model_directory.read_head)
     version = export.new_version(export_dir, version)
     task = task or table.task_in(model_dir)
-    served = _create_served(model_dir, task, "onnx", max_seq_length=max_seq_length, top_k=top_k)
+    served = export.create_served_model(model_dir, task, ids_only=True, max_seq_length=max_seq_length, top_k=top_k)
+    if isinstance(served, graph_models.ServedWindowClassifier):
+        raise ValueError(f"--format=onnx: {model_dir} reads long texts in windows; the format takes one row each.")
+    served.folds = False
     if served.weight_bytes >= graph_models.MOST_BYTES:
         size = served.weight_bytes / 1e9
         raise ValueError(f"--format=onnx: the weights take {size:.1f} GB, but an ONNX file holds less than 2 GB")

@@ -76,7 +76,7 @@ EXTRAS = {
     "pretraining": ("numba", "sentencex"), "metrics": ("seqeval", "pytrec_eval"),
     "official": ("official",), "plots": ("matplotlib",), "datasets": ("tensorflow_datasets",),
     "parquet": ("pyarrow",),
-    "serving": ("tensorflow_serving",), "litert": ("ai_edge_litert",), "onnx": ("onnx", "onnxruntime", "tf2onnx"),
+    "onnx": ("onnx", "onnxruntime", "tf2onnx"),
     "beam": ("apache_beam",), "dask": ("apache_beam", "distributed"),
     "chinese": ("jieba",), "japanese": ("fugashi", "unidic_lite"),
 }  # fmt: skip

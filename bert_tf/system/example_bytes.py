@@ -51,12 +51,13 @@ def pack(numbers: Sequence[int]) -> bytes:
     return b"".join(map(_varints.__getitem__, numbers))
 
 
-def _field(key: bytes, value: bytes) -> bytes:
+def field(key: bytes, value: bytes) -> bytes:
+    """A field of bytes, a text or a message; `key` is 8 * its number + 2."""
     return key + _varints[len(value)] + value
 
 
 def _feature(name: bytes, kind: bytes, packed: bytes) -> bytes:
-    return _field(b"\x0a", _field(b"\x0a", name) + _field(b"\x12", _field(kind, _field(b"\x0a", packed))))
+    return field(b"\x0a", field(b"\x0a", name) + field(b"\x12", field(kind, field(b"\x0a", packed))))
 
 
 def int64_feature(name: bytes, packed: bytes) -> bytes:
@@ -71,7 +72,7 @@ def float_feature(name: bytes, values: Sequence[float]) -> bytes:
 
 def example(features: Iterable[bytes]) -> bytes:
     """A serialized tf.train.Example of features."""
-    return _field(b"\x0a", b"".join(features))
+    return field(b"\x0a", b"".join(features))
 
 
 def features_of(serialized: bytes) -> dict[str, tuple[str | None, list]]:

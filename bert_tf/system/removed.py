@@ -8,6 +8,13 @@ FLAGS = {
     "skip_corrupt_records": "write a damaged record file again, or leave it out of --input_file",
     "overwrite_output_dir": "rm -r the directory to begin anew",
     "verify": "what is written is always read back, every bit compared",
+    "check_file": "ask the export and the model with Predictor, and compare their answers",
+    "rest": "serve_client.py speaks REST alone, to the server's --rest_api_port (8501)",
+}
+# Values of flags.
+VALUES = {
+    "--format=tflite": "docs/serving.md has the lines of Python that make a file for LiteRT",
+    "--format=tflite_int8": "docs/serving.md has the lines of Python that make a file for LiteRT",
 }
 # Names of the package, as in `from bert_tf import NAME`.
 NAMES = {

@@ -131,6 +131,8 @@ def _illegal(line: str) -> str:
     if found := _IS_NO_NUMBER.fullmatch(line):
         return f"{found[1]} must be a {'whole ' if 'int' in found[2] else ''}number."
     if found := _IS_NO_CHOICE.fullmatch(line):
+        if instead := removed.VALUES.get(found[1]):
+            return f"{found[1]} has been removed: {instead}."
         choices, asked = found[3].split("|"), found[2].lower()
         near = difflib.get_close_matches(asked, choices, 1)
         return f"{found[1]} must be one of {', '.join(choices)}" + (f"; did you mean {near[0]}?" if near else ".")

@@ -1,7 +1,7 @@
 """The tasks: what a model's output layer is for, which script trains it, which class answers with it; and which task
 the model in a directory is for.
 
-The only list of tasks. Fine-tuning, export, TFLite, comparison and predictors read it; to add a task, add a line here.
+The only list of tasks. Fine-tuning, export and predictors read it; to add a task, add a line here.
 Modules on higher floors are named only by their public names. Nothing here needs TensorFlow.
 """
 
@@ -31,7 +31,6 @@ class TaskEntry:
       answerer: class or function of `bert_tf` that answers with a trained model; None if there is none.
       answers: the line of Python that does so, with {path} for the model's directory.
       settings_file: the file beside the weights of a trained model, besides configuration and vocabulary, if any.
-      tflite: whether it can be exported for a phone: one row of token ids in, numbers out.
     """
 
     name: str
@@ -42,7 +41,6 @@ class TaskEntry:
     answerer: str | None = None
     answers: str | None = None
     settings_file: str | None = None
-    tflite: bool = True
 
     @property
     def answers_of_pairs(self) -> str | None:
@@ -107,7 +105,6 @@ _ENTRIES = (
         None,
         "ChoicePredictor",
         'ChoicePredictor("{path}")("She opens the door.", ["She walks in.", "It rains."])',
-        tflite=False,
     ),
     TaskEntry(
         "masked_lm",
@@ -116,7 +113,6 @@ _ENTRIES = (
         "cls/predictions/output_bias",
         None,
         "fill_mask",
-        tflite=False,
     ),
 )
 

@@ -46,7 +46,6 @@ class ByteBpeTokenizer(LibraryTokenizer):
 
     cls_token, sep_token, unk_token, mask_token, pad_token = "<s>", "</s>", "<unk>", "<mask>", "<pad>"
     begin_tokens, between_tokens, end_tokens, second_segment = ("<s>",), ("</s>", "</s>"), ("</s>",), 0
-    graph_form = "bert_tf.text.graph_byte_bpe.GraphByteBpe"
     huggingface_class = "RobertaTokenizer"
     word_separator = " "
     vocab_name, vocab_kind = f"{JSON_VOCAB} (with {MERGES})", "byte-level BPE"

@@ -5,7 +5,7 @@ Python's and from each other. When the graph is built, Python says what each cod
 answers. Three rules look at neighbours and are ops: a capital sigma at the end of a word, runs of whitespace, and the
 order of combining marks.
 
-Shape legend: B texts, R rows of characters (texts, or parts of them), N characters of all rows.
+Shape legend: B texts, R rows of characters (texts), N characters of all rows.
 """
 
 import functools
@@ -97,12 +97,6 @@ def byte_counts(codes: tf.Tensor) -> tf.Tensor:
 def ranks(chosen: tf.Tensor) -> tf.Tensor:
     """For each `chosen` element its number among these; for others that of the previous chosen one (0 if none)."""
     return tf.maximum(tf.cumsum(tf.cast(chosen, tf.int32)) - 1, 0)
-
-
-def next_chosen(chosen: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """For each of `places`, the first `chosen` place from there on; there must be one."""
-    before = tf.cumsum(tf.cast(chosen, tf.int32), exclusive=True)
-    return tf.gather(tf.where(chosen)[:, 0], tf.gather(before, places))
 
 
 class GraphNormalizer(tf.Module):

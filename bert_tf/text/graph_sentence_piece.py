@@ -7,7 +7,7 @@ scores (`3` `33` or `33` `3`); the other one is only asked how long unknown piec
 adds the penalty of an unknown character once for each of its bytes, so that behind such a character rounding may decide
 otherwise between pieces of equal scores (in one of 100,000 odd strings with a small vocabulary).
 
-Shape legend: R parts of texts, M code points of all prepared parts, P pieces.
+Shape legend: R texts, M code points of all prepared texts, P pieces.
 """
 
 import unicodedata
@@ -17,8 +17,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bert_tf.text.graph_added_tokens import Parts, Pieces, TokenizerGraph
-from bert_tf.text.graph_characters import CODE_POINTS, CodePointTable, GraphNormalizer, byte_counts, ranks
+from bert_tf.text.graph_characters import CODE_POINTS, CodePointTable, GraphNormalizer, Rows, byte_counts, ranks
+from bert_tf.text.graph_tokenizer import Pieces, TokenizerGraph
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 from bert_tf.text.tokenizer_files import WORD_START
 
@@ -35,7 +35,7 @@ class GraphSentencePiece(TokenizerGraph):
     """
 
     def __init__(self, tokenizer: SentencePieceTokenizer, split_unknown: bool = False):
-        super().__init__(tokenizer, "graph_sentence_piece")
+        super().__init__("graph_sentence_piece")
         self._unk_id = tokenizer.unk_id
         with tf.device("CPU:0"):
             self._normalizer = GraphNormalizer(tokenizer.preprocess)
@@ -48,8 +48,8 @@ class GraphSentencePiece(TokenizerGraph):
             self._ops_differ = self._op.tokenize(symbols).to_list() != self._fast.tokenize(symbols).to_list()
             self._build_parts(tokenizer)
 
-    def _pieces(self, parts: Parts, with_offsets: bool) -> Pieces:
-        normal = self._normalizer(parts.rows)
+    def _pieces(self, text: Rows, with_offsets: bool) -> Pieces:
+        normal = self._normalizer(text)
         prepared = normal.texts()
         pieces = self._whole_pieces(prepared)
         ids, owners, sizes = self._split(pieces.values)
@@ -73,8 +73,8 @@ class GraphSentencePiece(TokenizerGraph):
         firsts = firsts[:-1] + tf.gather(firsts_of_rows, owners)
         lasts = firsts + sizes
         # From characters that are seen to those of the text; a piece that covers none is where the next is.
-        places = tf.concat([tf.boolean_mask(normal.origins, seen), tf.size(parts.text.characters, tf.int64)[None]], 0)
-        starts = tf.minimum(tf.gather(places, firsts), tf.gather(parts.ends, owners))
+        places = tf.concat([tf.boolean_mask(normal.origins, seen), tf.size(text.characters, tf.int64)[None]], 0)
+        starts = tf.minimum(tf.gather(places, firsts), tf.gather(text.splits[1:], owners))
         ends = tf.where(lasts > firsts, tf.gather(places, tf.maximum(lasts, 1) - 1) + 1, starts)
         return Pieces(ids, splits, starts, ends, normal.origins)
 

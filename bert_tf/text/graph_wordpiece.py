@@ -17,8 +17,16 @@ import tensorflow_text as tf_text
 
 from bert_tf.system.messages import some
 from bert_tf.text.characters import is_cjk, is_punctuation
-from bert_tf.text.graph_added_tokens import Parts, Pieces, TokenizerGraph
-from bert_tf.text.graph_characters import CODE_POINTS, CodePointTable, GraphNormalizer, byte_counts, ranks, values_of
+from bert_tf.text.graph_characters import (
+    CODE_POINTS,
+    CodePointTable,
+    GraphNormalizer,
+    Rows,
+    byte_counts,
+    ranks,
+    values_of,
+)
+from bert_tf.text.graph_tokenizer import Pieces, TokenizerGraph
 from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
 
 # Properties of a code point.
@@ -50,7 +58,7 @@ class GraphWordPiece(TokenizerGraph):
         if self._basic.never_split:
             words = some(sorted(self._basic.never_split))
             raise ValueError(f"never_split ({words}) in tokenizer_config.json has no form as a graph.")
-        super().__init__(tokenizer, "graph_wordpiece")
+        super().__init__("graph_wordpiece")
         self._split_unknown = bool(split_unknown)
         self._unk_token, self._longest_word = pieces.unk_token, pieces.max_input_chars_per_word
         with tf.device("CPU:0"):
@@ -137,8 +145,8 @@ class GraphWordPiece(TokenizerGraph):
         columns = [tf.gather(self._ascii_ids, pieces.values), starts.values, ends.values][: 3 if with_offsets else 1]
         return tf.stack([tf.cast(column, tf.int32) for column in columns], 1), pieces.row_splits
 
-    def _pieces(self, parts: Parts, with_offsets: bool) -> Pieces:
-        rows = self._normalizer(parts.rows)
+    def _pieces(self, text: Rows, with_offsets: bool) -> Pieces:
+        rows = self._normalizer(text)
         properties = self._properties(rows.characters)
         kept = tf.where(_has(properties, _KEPT))[:, 0]  # [K]
         # Characters with the same number form a token: a break adds two, and a separate token gets the number between.

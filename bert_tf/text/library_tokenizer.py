@@ -6,6 +6,7 @@ the space before a word out, and what a file may contain for other uses (truncat
 """
 
 import base64
+import contextlib
 import dataclasses
 import functools
 import json
@@ -20,7 +21,7 @@ from bert_tf.system.text_files import read_bytes, read_json, understood
 from bert_tf.text.added_tokens import TOKENIZER, AddedToken, read_added_tokens
 from bert_tf.text.characters import text_of
 from bert_tf.text.sentence_piece import INPUTS, SentencePieceTokenizer
-from bert_tf.text.tokenizer import WITHOUT_GRAPH, Tokenizer, special_tokens_of
+from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
 from bert_tf.text.tokenizer_files import MODEL, Casing, is_there, kind_of_model, parts_of
 
 _POST_PROCESSORS = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")  # that make rows
@@ -226,14 +227,8 @@ class HuggingFaceSentencePiece(LibraryTokenizer):
         library = library_of(values, vocab_file, added, self)
         super().__init__(library, vocab_file, {TOKENIZER: read_bytes(vocab_file)}, added)
         beside = is_there(model_file := posixpath.join(directory, MODEL))
-        first = "" if beside else f"let convert_checkpoint.py write the model with a {MODEL}, and there "
-        advice = f"If a text may get other ids in rare cases, {first}move {TOKENIZER} away, so that {MODEL} is read by "
-        advice += "the original's rules."
-        try:
+        with contextlib.suppress(ValueError):  # it has rules that no SentencePiece model has
             self._files[MODEL] = read_bytes(model_file) if beside else model_of_tokenizer_json(values, self.pad_id)
-        except ValueError as error:
-            advice = f"Nor can a {MODEL} be made of it: {error}. {WITHOUT_GRAPH}"
-        self._no_graph = f"{vocab_file}: a tokenizer with Hugging Face's rules can't be part of a graph. {advice}"
 
     def settings(self) -> dict:
         """See `Tokenizer.settings`."""
@@ -244,15 +239,6 @@ class HuggingFaceSentencePiece(LibraryTokenizer):
         """The tokenizer of a tokenizer.json, which says itself whether it lower-cases."""
         with understood(vocab_file):
             return cls(vocab_file)
-
-    def to_graph(self, split_unknown: bool = False):
-        """There is no graph: between pieces of equal scores the library decides by sums in double precision, word by
-        word, which no op does.
-
-        Raises:
-          ValueError: always; says what to do instead.
-        """
-        raise ValueError(self._no_graph)
 
 
 # --- a SentencePiece model of a tokenizer.json, whose Unigram model has the same pieces and scores --------------------

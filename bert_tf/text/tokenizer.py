@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from bert_tf.system.checks import check_family, check_names, folder_of, list_of, named, path_of, true_or_false
+from bert_tf.system.messages import some
 from bert_tf.system.storage import name_of, write_file
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.text import tokenizer_files
@@ -36,9 +37,6 @@ from bert_tf.text.characters import is_mark, text_of
 from bert_tf.text.tokenizer_files import Casing, convert_by_vocab
 
 ROLES = ("cls", "sep", "unk", "mask", "pad")  # of special tokens
-WITHOUT_GRAPH = (
-    "Use the model in Python (Predictor and so on), or export it with --format=onnx or --format=tflite, which take ids."
-)
 _VOCABULARIES = {"vocab.txt", "vocab.json", "merges.txt", "spiece.model", TOKENIZER, ADDED_TOKENS, SPECIAL_TOKENS_MAP}
 
 
@@ -48,6 +46,10 @@ def _id_of(role: str) -> property:
 
 def _ids_of(place: str) -> functools.cached_property:
     return functools.cached_property(lambda self: list(map(self.special_id, getattr(self, f"{place}_tokens"))))
+
+
+class NoGraphError(ValueError):
+    """A tokenizer can't be part of a graph."""
 
 
 class Tokenizer(abc.ABC):
@@ -181,20 +183,24 @@ class Tokenizer(abc.ABC):
         self.pad_id = self.vocab[self.pad_token]
 
     def to_graph(self, split_unknown: bool = False):
-        """The same rules as TensorFlow ops: a `graph_added_tokens.TokenizerGraph` with `encode` and `tokenize`.
+        """The same rules as TensorFlow ops: a `graph_tokenizer.TokenizerGraph` with `encode` and `tokenize`.
 
         Raises:
-          ValueError: this kind of tokenizer has no graph form, or the graph form can't use the vocabulary; names the
-            file, and says what to do instead.
+          NoGraphError: this kind of tokenizer has no graph form, or its vocabulary or added tokens don't; names the
+            file.
         """
         try:
             if self.graph_form is None:
                 raise ValueError(f"the pieces of a {self.huggingface_class} can't be found inside a graph")
+            if self.added_tokens:
+                tokens = some([token.content for token in self.added_tokens.tokens])
+                raise ValueError(f"added tokens ({tokens}) can't be cut out inside a graph")
             module, _, name = self.graph_form.rpartition(".")
             return getattr(importlib.import_module(module), name)(self, split_unknown)
         except ValueError as error:
-            raise ValueError(
-                f"{self.vocab_file or self.huggingface_class}: {str(error).rstrip('.')}. {WITHOUT_GRAPH}"
+            reason = str(error).rstrip(".")
+            raise NoGraphError(
+                f"{self.vocab_file or self.huggingface_class}: {reason}. Exports of this model take ids."
             ) from error
 
     # --- text to pieces ----------------------------------------------------------------------------------------------

@@ -428,7 +428,6 @@ CASES = {
         ("max_seq_length=129: the model takes 3 to 128", model(),
          {"model_dir": "whole", "export_dir": "out", "max_seq_length": 129}),
         ("--export_dir=*is a file", {"file": "x"}, {"model_dir": "model", "export_dir": "file"}),
-        ("--check_file=*nowhere", {}, {"model_dir": "model", "export_dir": "out", "check_file": "nowhere"}),
     ],
     "serve_client": [
         ("--input_file=*nowhere", {}, {"model": "m", "input_file": "nowhere"}),

@@ -39,7 +39,6 @@ COMPARE = {"train_file": "pairs.csv", "text_a": "one", "text_b": "two", "do_trai
 PRETRAIN = {"input_file": "a.tfrecord", "do_train": True, "init_checkpoint": None,
             "bert_config_file": "whole/bert_config.json", "max_seq_length": 9}  # fmt: skip
 CREATE = {"input_file": "text.txt", "output_file": "a.tfrecord", "vocab_file": "whole/vocab.txt"}
-EXPORT = {"model_dir": "whole", "export_dir": "out", "check_file": "check.tsv"}
 DOCUMENTS = "One ends.\n" * 20 + "\n" + "Two ends.\n" * 20
 ADAPT = {"input_file": "text.txt", "init_checkpoint": "whole", "max_seq_length": 64}
 LOWER = {"whole/tokenizer_config.json": '{"do_lower_case": true}'}
@@ -194,17 +193,6 @@ CASES = {
          CREATE | {"output_file": "whole/../text.txt", "input_file": "*.txt"}),
         ("--output_file: *other.txt is there, and not a file of records: choose another name",
          {"text.txt": "a\n", "other.txt": "A text.\n" * 9, **model()}, CREATE | {"output_file": "other.txt"}),
-    ],
-    "export_saved_model": [
-        ("--check_file: *check.tsv, line 2: expected text, perhaps a second text, and label, with tabs",
-         {**model(2, CLASSIFIER), "check.tsv": "a\tup\nb\n"}, EXPORT),
-        ("--check_file: *check.tsv, line 1: the model has no label 'label'; it has ['up', 'down']; a header must",
-         {**model(2, CLASSIFIER), "check.tsv": "text\tlabel\n"}, EXPORT),
-        ("--check_file: *check.tsv has lines of one text; an export with --text_pairs takes two",
-         {**model(2, CLASSIFIER), "check.tsv": "a\tup\n"}, EXPORT | {"text_pairs": True}),
-        ("--check_file: *check.tsv, line 2: ", {**model(2, TAGGER), "check.tsv": "Ada up\nx y z\n"}, EXPORT),
-        ("--check_file is for classification, regression, squad and ner, not for masked_lm",
-         {**model(), "check.tsv": "a\tup\n"}, EXPORT),
     ],
     "run_domain": [
         ("--output_dir=*out has files that are not of run_domain.py (notes.txt): choose another",

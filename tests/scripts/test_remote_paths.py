@@ -4,7 +4,6 @@ The scripts run on tests/helpers/remote_files.cc, in an empty directory and with
 """
 
 import json
-import random
 
 import numpy as np
 import pytest
@@ -57,9 +56,7 @@ def steps_of(bucket) -> dict:
         "local scratch": (data, {**made, "output_file": bucket / "none.tfrecord", "scratch_dir": bucket / "scratch"}),
         "module": ("run_classifier_with_tfhub", {
             **hub, "bert_hub_module_handle": bucket / "converted" / "tf1", "output_dir": bucket / "module"}),
-        "export": ("export_saved_model", {**export, "check_file": bucket / "check.tsv"}),
-        "export to tflite": ("export_saved_model", {**export, "model_dir": bucket / "ner" / "out" / "best_model",
-                                                    "format": "tflite"}),
+        "export": ("export_saved_model", export),
         "ablations": ("experiments.ablations", {
             "max_seq_length": 32, "train_text": text.format(0), "heldout_text": text.format(1), "task_name": "MRPC",
             "data_dir": bucket / "mrpc", "output_dir": bucket / "ablations", "tables": "6", "sizes": "L-2_H-128",
@@ -70,15 +67,13 @@ def steps_of(bucket) -> dict:
 
 
 def write_inputs(bucket) -> None:
-    """Writes what the scenarios do not have: an encoder as a pickle, MRPC, a file to check an export with."""
+    """Writes what the scenarios do not have: an encoder as a pickle, MRPC."""
     encoder = bert_tf.BertModel.from_pretrained(str(bucket / "features" / "encoder"))
     pickle = bucket / "converted" / "pickle"
     encoder.save_pretrained(str(pickle), format="huggingface")
     torch.save(load_file(pickle / "model.safetensors"), pickle / "pytorch_model.bin")
     (pickle / "model.safetensors").unlink()
     (bucket / "new.txt").write_text("unheard\n")
-    choose = random.Random(0).choice
-    (bucket / "check.tsv").write_text("".join(f"w{n} good\t{choose(('down', 'up'))}\n" for n in range(16)))
     (bucket / "mrpc").mkdir()
     rows = "".join(f"{number % 2}\t1\t2\tw{number}\tw{number + 1}\n" for number in range(16))
     for name in ("train", "dev"):
@@ -102,7 +97,7 @@ def ran(request, tmp_path_factory):
 
 SLOW = (
     *OF_SCENARIOS[len(FAST) :], *(f"features of {format}" for format in FORMATS), "pre-training goes on",
-    "tokens added", "packed data", "module", "export", "export to tflite", "ablations",
+    "tokens added", "packed data", "module", "export", "ablations",
 )  # fmt: skip
 
 
@@ -139,7 +134,6 @@ def test_outputs_are_complete(ran):
     assert (bucket / "out" / "pickle.tfrecord").stat().st_size > features.nbytes
     assert {"ablations.md", "ablations.json"} < {path.name for path in (bucket / "ablations").iterdir()}
     assert "has run" in next((bucket / "ablations" / "logs").glob("fine_tuning-*.log")).read_text()
-    assert (bucket / "export" / "model.tflite").stat().st_size
     assert list((bucket / "cache").iterdir())
 
 

@@ -25,7 +25,7 @@ BY_KIND = {
 }
 # What is read, and what is written; "" is what `--flag=$(a command that fails)` gives.
 READ = {
-    "bert_config_file", "bert_hub_module_handle", "check_file", "data_dir", "dev_file", "eval_input_file", "from",
+    "bert_config_file", "bert_hub_module_handle", "data_dir", "dev_file", "eval_input_file", "from",
     "generator_config_file", "heldout_file", "init_checkpoint", "input_file", "model_dir", "other_text", "predict_file",
     "teacher", "test_file", "train_file", "vocab_file", "add_tokens",
 }  # fmt: skip

@@ -1,13 +1,14 @@
-"""Entity markers from a model directory to an export that takes strings."""
+"""A model with entity markers, whose export takes ids; what `Predictor` takes for texts."""
 
 import json
 
 import numpy as np
 import pytest
-from helpers.exports import signature_of
+import tensorflow as tf
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.task_models import BertForSequenceClassification
+from bert_tf.serving import export
 from bert_tf.serving.predictor import Predictor
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "삼성", "전자", "은", "##은", "[", "]", "/", "e1", "a", "b"]
@@ -36,12 +37,24 @@ def directory(tmp_path_factory):
     return folder
 
 
-def test_an_export_reads_markers_as_the_model_does(directory):
-    predictor = Predictor(str(directory / "model"))
+def test_an_export_takes_ids(directory, tmp_path, caplog):
+    model = str(directory / "model")
+    with pytest.raises(ValueError, match=r"^--text_pairs: .*vocab.txt: added tokens .* take ids\.$"):
+        export.export_saved_model(model, str(tmp_path), text_pairs=True)
+    path = export.export_saved_model(model, str(tmp_path))
+    assert [line for line in caplog.messages if "take ids" in line] == [
+        f"{model}/vocab.txt: added tokens ([E1], [/E1]) can't be cut out inside a graph. Exports of this model take "
+        f"ids. serve_client.py --tokenizer={model} makes them of texts."
+    ]
+    with pytest.raises(ValueError, match="takes token ids alone: open its model directory"):
+        Predictor(path)
+    predictor = Predictor(model)
     assert predictor.tokenizer.encode(TEXTS[0]) == [15, 5, 16, 7, 6]
     wanted = np.array([[row["probabilities"][k] for k in ("yes", "no")] for row in predictor.predict(TEXTS)])
-    found = signature_of(str(directory / "model"), "classification", text=TEXTS)
-    np.testing.assert_allclose(found["probabilities"], wanted, atol=1e-5)
+    ids = {name: tf.constant(value) for name, value in predictor.tokenizer(TEXTS).items()}
+    signatures = tf.saved_model.load(path).signatures
+    assert signatures.keys() == {"serving_default", "serve_ids", "serve_examples"}
+    np.testing.assert_allclose(signatures["serving_default"](**ids)["probabilities"], wanted, atol=1e-5)
     # Markers matter: without them in the vocabulary the answer is another.
     assert abs(wanted[0] - np.array(list(predictor("삼성은 전자")["probabilities"].values()))).max() > 1e-4
 

@@ -1,10 +1,8 @@
-"""The client with servers that use TensorFlow Serving's own gRPC and REST formats and run an export's functions."""
+"""The client with servers that use TensorFlow Serving's own REST format and run an export's functions."""
 
-import concurrent.futures
 import contextlib
 import http.server
 import json
-import subprocess
 import sys
 import time
 import urllib.parse
@@ -19,41 +17,26 @@ from helpers.local_server import serving
 from helpers.paths import ROOT
 
 from bert_tf.models import task_models
+from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving import client, export
 
 TEXTS = ["One text.", "Ein anderer, längerer Text", ""]
 
 
+def run_client(*flags, **options):
+    command = [sys.executable, str(ROOT / "serve_client.py"), *flags]
+    return warm.run(command, capture_output=True, text=True, **options)
+
+
 @pytest.fixture(scope="module")
-def signatures(tmp_path_factory):
+def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served") / "model"
-    save(folder, task_models.BertForSequenceClassification, {"num_hidden_layers": 1}, labels=["bad", "좋다"])
-    return export.create_served_model(str(folder), "classification").signatures()
+    return save(folder, task_models.BertForSequenceClassification, {"num_hidden_layers": 1}, labels=["bad", "좋다"])
 
 
 @pytest.fixture(scope="module")
-def grpc_server(signatures):
-    """host:port of a PredictionService with the model "reviews"."""
-    import grpc
-    from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
-
-    class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
-        def Predict(self, request, context):
-            if request.model_spec.name != "reviews":
-                context.abort(grpc.StatusCode.NOT_FOUND, "Servable not found for request")
-            inputs = {name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()}
-            outputs = signatures[request.model_spec.signature_name](**inputs)
-            response = predict_pb2.PredictResponse()
-            for name, value in outputs.items():
-                response.outputs[name].CopyFrom(tf.make_tensor_proto(value.numpy()))
-            return response
-
-    server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
-    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Service(), server)
-    port = server.add_insecure_port("localhost:0")
-    server.start()
-    yield f"localhost:{port}"
-    server.stop(None)
+def signatures(model):
+    return export.create_served_model(model, "classification").signatures()
 
 
 @pytest.fixture(scope="module")
@@ -86,60 +69,69 @@ def rest_server(signatures):
         yield f"127.0.0.1:{server.server_port}"
 
 
-def test_both_ways_give_what_the_signature_gives(signatures, grpc_server, rest_server):
+def test_answers_are_those_of_the_signature(signatures, rest_server):
     expected = signatures["serving_default"](text=tf.constant(TEXTS))
-    by_grpc = client.ask_grpc(grpc_server, "reviews", {"text": TEXTS})
-    by_rest = client.ask_rest(rest_server, "reviews", {"text": TEXTS}, version=1)
-    assert set(by_grpc) == set(by_rest) == set(expected)
-    labels = [label.decode() for label in expected["label"].numpy()]
-    assert by_grpc["label"].tolist() == by_rest["label"] == labels
-    assert by_grpc["labels"].tolist() == by_rest["labels"] == [["bad", "좋다"]] * 3
-    np.testing.assert_allclose(by_grpc["probabilities"], expected["probabilities"], atol=1e-6)
-    np.testing.assert_allclose(by_rest["probabilities"], expected["probabilities"], atol=1e-6)
-    inputs = {"input_ids": [[101, 2028, 102]], "input_mask": [[1, 1, 1]], "segment_ids": [[0, 0, 0]]}
-    found = client.ask_grpc(grpc_server, "reviews", inputs, signature="serve_ids")
-    expected = signatures["serve_ids"](**{name: tf.constant(value) for name, value in inputs.items()})
+    found = client.ask(rest_server, "reviews", {"text": TEXTS}, version=1)
+    assert found.keys() == expected.keys()
+    assert found["label"] == [label.decode() for label in expected["label"].numpy()]
+    assert found["labels"] == [["bad", "좋다"]] * 3
     np.testing.assert_allclose(found["probabilities"], expected["probabilities"], atol=1e-6)
-    assert client.ask_grpc(grpc_server, "reviews", {"text": []})["probabilities"].shape == (0, 2)
-
-
-def test_errors_are_the_servers_words(grpc_server, rest_server):
-    with pytest.raises(client.ServingError, match="model poems: NOT_FOUND: Servable not found for request"):
-        client.ask_grpc(grpc_server, "poems", {"text": ["a"]})
     with pytest.raises(client.ServingError, match="/v1/models/poems:predict: Servable not found for request"):
-        client.ask_rest(rest_server, "poems", {"text": ["a"]})
-    with pytest.raises(client.ServingError, match="localhost:1, model m: UNAVAILABLE: "):
-        client.ask_grpc("localhost:1", "m", {"text": ["a"]}, timeout=600)
+        client.ask(rest_server, "poems", {"text": ["a"]})
     with pytest.raises(client.ServingError, match="//localhost:1/v1/models/m:predict: nothing answers there: is the"):
-        client.ask_rest("localhost:1", "m", {"text": ["a"]})
+        client.ask("localhost:1", "m", {"text": ["a"]})
 
 
-def test_the_script(rest_server, tmp_path):
+def test_the_script(rest_server, model, tmp_path):
+    """Of lines and of one example; with strings, and with the ids that the tokenizer of the model makes of them."""
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    usual = [f"--server={rest_server}", "--rest", "--model=reviews"]
+    (tmp_path / "names.jsonl").write_text('{"name": "a"}')
+    usual = [f"--server={rest_server}", "--model=reviews"]
 
     def run(*flags):
-        command = [sys.executable, str(ROOT / "serve_client.py"), *usual, *flags]
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        result = run_client(*usual, *flags, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        return [json.loads(line) for line in result.stdout.splitlines()]
 
-    result = run("--input_file=texts.jsonl", "--batch_size=2")
-    assert result.returncode == 0, result.stderr
-    answers = [json.loads(line) for line in result.stdout.splitlines()]
-    assert len(answers) == 3
-    assert {answer["label"] for answer in answers} <= {"bad", "좋다"}
-    assert all(abs(sum(answer["probabilities"]) - 1) < 1e-5 for answer in answers)
-    one = run("--input=text=One text.")
-    assert json.loads(one.stdout)["label"] == answers[0]["label"]
-    np.testing.assert_allclose(json.loads(one.stdout)["probabilities"], answers[0]["probabilities"], atol=1e-6)
+    answers = run("--input_file=texts.jsonl", "--batch_size=2")
+    assert len(answers) == 3 and {answer["label"] for answer in answers} <= {"bad", "좋다"}
+    assert abs(answers[0]["score"] - answers[1]["score"]) > 1e-4
+    for flags in (
+        ["--input=text=One text."],
+        ["--input_file=texts.jsonl", "--signature=serve_ids", f"--tokenizer={model}"],
+        ["--input_file=texts.jsonl", "--signature=serve_ids", f"--tokenizer={model}", "--max_seq_length=32"],
+    ):
+        for answer, found in zip(answers, run(*flags), strict=False):
+            assert found["label"] == answer["label"]
+            np.testing.assert_allclose(found["probabilities"], answer["probabilities"], atol=1e-6)
     refused = {
         "--input=text: expected name=value": ["--input=text"],
         "Give --input (once for each input of the signature) or --input_file": [],
         "versions/2:predict: Servable not found": ["--input=text=a", "--version=2"],
+        "--tokenizer makes ids of text and text_pair, not of name": [
+            f"--input_file={tmp_path}/names.jsonl",
+            f"--tokenizer={model}",
+        ],
+        "--rest has been removed: serve_client.py speaks REST alone": ["--rest"],
     }
-    for message, line in zip(
-        refused, refusals("serve_client", [[*usual, *own] for own in refused.values()]), strict=True
-    ):
+    commands = [[*usual, *flags] for flags in refused.values()]
+    for message, line in zip(refused, refusals("serve_client", commands), strict=True):
         assert message in line
+
+
+def test_rows_of_requests_that_a_server_batches(signatures, model):
+    """TensorFlow Serving joins requests of equal width only: those of one --max_seq_length, padded here with a mask."""
+    tokenizer = read_tokenizer(model)
+    rows = [tokenizer([text], max_length=32, padding="max_length") for text in TEXTS]
+    together = {name: tf.concat([row[name] for row in rows], 0) for name in rows[0]}
+    found = signatures["serve_ids"](**together)["probabilities"]
+    np.testing.assert_allclose(
+        found, signatures["serving_default"](text=tf.constant(TEXTS))["probabilities"], atol=1e-6
+    )
+    # Its own padding repeats the first element of each tensor, so that the mask counts what is not there.
+    padded = {name: tf.where(together["input_mask"] > 0, value, value[:, :1]) for name, value in together.items()}
+    assert np.abs(signatures["serve_ids"](**padded)["probabilities"] - found).max() > 1e-4
+    assert "pad_variable_length_inputs: true" not in (ROOT / "docs" / "serving.md").read_text()
 
 
 # --- servers that answer anything -------------------------------------------------------------------------------------
@@ -199,69 +191,44 @@ def odd_server():
         yield f"127.0.0.1:{server.server_port}"
 
 
-def run_client(*flags):
-    """Exit code, output, and the lines on stderr without TensorFlow's note that the warm server makes."""
-    result = warm.run([sys.executable, str(ROOT / "serve_client.py"), *flags], capture_output=True, text=True)
-    lines = [line for line in result.stderr.split("\n") if line and "cuInit" not in line]
-    return result.returncode, result.stdout, lines
-
-
 def test_odd_answers_end_in_one_line(odd_server):
     commands = []
     for model in ODD_ANSWERS:
         # Only the servers that drip are to be cut off by the clock, however busy the machine is.
         timeout = 0.5 if "dripping" in model else 600
-        flags = ["--rest", "--input=text=a", f"--timeout={timeout}", "--max_answer_mb=1"]
+        flags = ["--input=text=a", f"--timeout={timeout}", "--max_answer_mb=1"]
         commands.append([f"--server={odd_server}", f"--model={model}", *flags])
     for line, (_, message) in zip(refusals("serve_client", commands), ODD_ANSWERS.values(), strict=True):
         assert message in line and line.isprintable()
 
 
-def test_what_is_no_server_is_refused_at_once():
+def test_addresses_that_are_refused_at_once():
     messages = {
-        "http://h:8501": " is an address of REST: give --rest, or host:8500 for gRPC",
         "http://h:8501/v1/models/x": " has a path: give h:8501, and the model by --model",
         "h:8501/x": " has a path: give h:8501, and the model by --model",
-        "ftp://h:1": " must be host:port, or with --rest begin with http:// or https://",
+        "ftp://h:1": " must be host:port, or begin with http:// or https://",
         "h:99999": ": 99999 is no port; the last one is 65535",
-        "h": " has no port: h:8500 for gRPC, :8501 for REST",
+        "h": " has no port: h:8501, say, the server's --rest_api_port",
     }
     found = refusals("serve_client", [[f"--server={server}", "--model=m", "--input=text=a"] for server in messages])
     assert found == [f"--server={server}{message}" for server, message in messages.items()]
 
 
-def test_a_port_of_rest_that_is_asked_by_grpc(odd_server):
-    code, output, (line,) = run_client(f"--server={odd_server}", "--model=m", "--input=text=a")
-    assert code == 1 and not output
-    assert "UNAVAILABLE" in line and line.endswith("; this port does not speak gRPC: is it that of REST (--rest)?")
-
-
 def test_names_are_quoted_and_control_characters_are_not_printed(odd_server):
-    code, output, lines = run_client(f"--server={odd_server}", "--model=a b/../c?d#e", "--rest", "--input=text=a")
-    assert code == 0, lines
-    assert output == '{"outputs": "/v1/models/a%20b%2F..%2Fc%3Fd%23e:predict \\u009b2J\\u202e"}\n'
-    assert json.loads(output)["outputs"].endswith(" \x9b2J\u202e")
+    result = run_client(f"--server={odd_server}", "--model=a b/../c?d#e", "--input=text=a")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == '{"outputs": "/v1/models/a%20b%2F..%2Fc%3Fd%23e:predict \\u009b2J\\u202e"}\n'
+    assert json.loads(result.stdout)["outputs"].endswith(" \x9b2J\u202e")
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ('{"text": "a"}\n{"text": }', "line 2, column 10: not JSON"),
-        ('{"text": null}', "input text is neither strings nor numbers"),
-        ('{"text": [1]}\n{"text": [1, 2]}', "input text: setting an array element"),
-    ],
-)
-def test_odd_examples_end_in_one_line(grpc_server, tmp_path, lines, message):
-    (tmp_path / "texts.jsonl").write_text(lines)
-    code, _, (line,) = run_client(f"--server={grpc_server}", "--model=m", f"--input_file={tmp_path}/texts.jsonl")
-    assert code == 1 and message in line
-
-
-def test_tensors_that_claim_to_be_large():
-    from tensorflow_serving.apis import predict_pb2
-
-    response = predict_pb2.PredictResponse()
-    response.outputs["a"].CopyFrom(tf.make_tensor_proto([1.0]))
-    response.outputs["a"].tensor_shape.dim[0].size = 10**12
-    with pytest.raises(ValueError, match=r"output a has shape \[1000000000000\], more than the answer holds"):
-        client.outputs_of(response)
+def test_odd_examples_end_in_one_line(tmp_path):
+    cases = {
+        "line 2, column 10: not JSON": '{"text": "a"}\n{"text": }',
+        "input text: setting an array element": '{"text": [1]}\n{"text": [1, 2]}',
+    }
+    commands = []
+    for number, lines in enumerate(cases.values()):
+        (tmp_path / f"{number}.jsonl").write_text(lines)
+        commands.append(["--server=localhost:1", "--model=m", f"--input_file={tmp_path}/{number}.jsonl"])
+    for message, line in zip(cases, refusals("serve_client", commands), strict=True):
+        assert message in line

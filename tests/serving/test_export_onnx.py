@@ -14,7 +14,7 @@ from helpers.slow import slow
 from bert_tf.models import directory as model_directory
 from bert_tf.models import task_models
 from bert_tf.models.pretrained import read_tokenizer
-from bert_tf.serving import compare_export, export, graph_models, other_runtimes
+from bert_tf.serving import export, graph_models, other_runtimes
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 from bert_tf.system import checks
@@ -95,16 +95,13 @@ def test_eight_bits_and_what_they_cost(classifier, exported, tmp_path):
     _, path = exported
     predictor = Predictor(classifier)
     texts = [f"sentence number {number} of {number % 7} words" for number in range(20)]
-    check_file = tmp_path / "dev.tsv"
-    lines = [f"{text}\t{row['label']}\n" for text, row in zip(texts, predictor.predict(texts), strict=True)]
-    check_file.write_text("".join(lines))
-    same = compare_export.compare(path, classifier, str(check_file))
-    assert (same.examples, same.same, same.export) == (20, 1.0, {"accuracy": 1.0})
-    assert same.largest_difference < 1e-5
+    expected = probabilities(predictor.predict(texts))
+    np.testing.assert_allclose(probabilities(Predictor(path).predict(texts)), expected, atol=1e-5)
     small = other_runtimes.export_onnx(classifier, str(tmp_path / "int8"), int8=True)
     assert os.path.getsize(f"{small}/model_int8.onnx") < os.path.getsize(f"{path}/model.onnx") / 2.5
     assert "model.onnx" not in os.listdir(small)
-    assert 1e-5 < compare_export.compare(small, classifier, str(check_file)).largest_difference < 0.2
+    found = probabilities(Predictor(small).predict(texts))
+    assert 1e-5 < np.abs(np.subtract(found, expected)).max() < 0.2
     assert read_json(f"{small}/export.json")["dtype"] == "int8"
 
 
@@ -182,13 +179,9 @@ def test_a_damaged_file_is_named(exported, tmp_path):
 
 @pytest.mark.slow  # in small: the tests above, and test_export.py
 def test_the_script(classifier, tmp_path):
-    (tmp_path / "dev.tsv").write_text("one text\tbad\nanother\tfair\n")
     script = [sys.executable, str(ROOT / "export_saved_model.py"), f"--model_dir={classifier}"]
     script += [f"--export_dir={tmp_path}/out", "--format=onnx"]
-    result = warm.run(
-        [*script, "--version=3", f"--check_file={tmp_path}/dev.tsv"], capture_output=True, text=True, cwd=tmp_path
-    )
+    result = warm.run([*script, "--version=3"], capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-2000:]
     assert result.stdout.splitlines()[0] == f"{tmp_path}/out/3"
-    assert "2 examples, 100.00% with the same answer" in result.stdout
     assert "opset 20" in result.stderr and "tf2onnx" not in result.stderr

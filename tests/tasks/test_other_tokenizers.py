@@ -1,10 +1,12 @@
 """Tasks from end to end with Japanese words by MeCab and with KoBERT's pieces: training, answers, vectors, exports."""
 
 import json
+import re
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from absl import logging
 from helpers.mains import run_main
 from helpers.other_tokenizers import texts_of, write_encoder, write_questions
@@ -17,7 +19,7 @@ from bert_tf.models.initialize import PartialLoadWarning
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
 from bert_tf.serving.export import export_saved_model
-from bert_tf.serving.other_runtimes import export_onnx, export_tflite
+from bert_tf.serving.other_runtimes import export_onnx
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.tagger import Tagger
 from bert_tf.tasks.ner.data import Sentence
@@ -146,17 +148,15 @@ def test_pretraining_data(world):
 
 
 @pytest.mark.parametrize("world", ["japanese", *slow("kobert")], indirect=True)
-def test_exports(world):
-    """A graph of texts is refused, and what the refusal names works."""
+def test_exports(world, caplog):
+    """A SavedModel takes ids, which its tokenizer makes, and ONNX as well."""
     kind, folder, encoder = world
     path = saved(BertForSequenceClassification, encoder, folder / "exported", labels=["bad", "good"])
-    refused = rf"vocab.txt: the pieces of a .*(?i:{kind}).*--format=onnx or --format=tflite"
-    with pytest.raises(ValueError, match=refused) as caught:
-        export_saved_model(path, str(folder / "graph"), warm_up=False)
-    assert "\n" not in str(caught.value) and not (folder / "graph").exists()
+    signatures = tf.saved_model.load(export_saved_model(path, str(folder / "graph"))).signatures
+    assert signatures.keys() == {"serving_default", "serve_ids", "serve_examples"}
+    [line] = [line for line in caplog.messages if "take ids" in line]
+    assert re.match(rf".*vocab.txt: the pieces of a (?i:.*{kind}).* serve_client.py --tokenizer={path} makes", line)
     assert json.loads((folder / "exported" / "head_config.json").read_text())["labels"] == ["bad", "good"]
-    export_tflite(path, str(folder / "phone"), max_seq_length=16)
-    assert (folder / "phone" / "model.tflite").stat().st_size
     export_onnx(path, str(folder / "onnx"))
     texts = [text for text, *_ in texts_of(kind)[:3]]
     mine, theirs = (
@@ -164,3 +164,5 @@ def test_exports(world):
         for one in (path, str(folder / "onnx"))
     )
     np.testing.assert_allclose(mine, theirs, atol=1e-5)
+    ids = {name: tf.constant(value) for name, value in read_tokenizer(path)(texts).items()}
+    np.testing.assert_allclose(mine, signatures["serving_default"](**ids)["probabilities"], atol=1e-5)

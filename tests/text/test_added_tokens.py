@@ -1,4 +1,4 @@
-"""Added tokens: the ids and offsets of transformers' tokenizers, in Python and in graphs, whichever file names them."""
+"""Added tokens: the ids and offsets of transformers' tokenizers, whichever file names them."""
 
 import json
 import random
@@ -7,14 +7,11 @@ import unicodedata
 
 import pytest
 import sentencepiece
-import tensorflow as tf
 import tokenizers
 from helpers.albert_tokenizer import save_albert_tokenizer
-from helpers.op_by_op import op_by_op
 from helpers.paths import GOLDEN
 from tokenizers import AddedToken as LibraryToken
 
-from bert_tf.serving.graph_ner import GraphWords
 from bert_tf.tasks.squad.answers import AnswerTexts
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
@@ -22,6 +19,7 @@ from bert_tf.text.byte_bpe import ByteBpeTokenizer
 from bert_tf.text.characters import SPLITS, WHITESPACE, is_word_character, split_words
 from bert_tf.text.library_tokenizer import HuggingFaceSentencePiece
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
+from bert_tf.text.tokenizer import NoGraphError
 from bert_tf.text.wordpiece import FullTokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -87,19 +85,6 @@ def assert_equal(ours, theirs, texts, offsets=True) -> None:
     assert ours.encode_batch(texts) == [ours.encode(text) for text in texts]
 
 
-def assert_graph_equal(tokenizer, texts) -> None:
-    """Op by op, since tracing takes seconds: serving/test_added_tokens.py traces these graphs."""
-    graph = tokenizer.to_graph()
-    with op_by_op():
-        assert graph.encode(tf.constant(texts)).to_list() == tokenizer.encode_batch(texts)
-        ids, starts, ends = (values.to_list() for values in graph.tokenize(tf.constant(texts)))
-        assert graph.encode(tf.constant([], tf.string)).to_list() == []
-    for number, text in enumerate(texts):
-        wanted = tokenizer.encode_with_offsets(text)
-        covered = [(first, last) for first, last in zip(starts[number], ends[number], strict=True) if first < last]
-        assert (ids[number], covered) == (wanted[0], [(a, b) for a, b in wanted[1] if a < b]), text
-
-
 def bert(**settings):
     tokenizer = transformers.BertTokenizer(vocab={token: number for number, token in enumerate(VOCABULARY)}, **settings)
     tokenizer.add_tokens(TOKENS)
@@ -115,13 +100,12 @@ def test_word_pieces(tmp_path, do_lower_case, strip_accents):
     ours = FullTokenizer(directory + "/vocab.txt", do_lower_case, strip_accents)
     assert ours.vocab_size == len(theirs) and ours.vocab["[E1]"] == len(VOCABULARY)
     assert_equal(ours, theirs, texts_of(1, 400))
-    assert_graph_equal(ours, texts_of(2, 60))
     assert ours.tokenize("[E1]삼성[/E1]은")[::3] == ["[E1]", "은"] if strip_accents is False else True
 
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_words_of_a_string(tmp_path, split):
-    """Each token is a word, in Python and in a graph, and its pieces are those of the token alone."""
+    """Each token is a word, whose pieces are those of the token alone."""
     tokenizer = FullTokenizer(save(tmp_path, bert(), VOCABULARY) + "/vocab.txt", True)
     wanted = {
         "[E1]삼성[/E1]은": (["[E1]", "삼성", "[/E1]", "은"], ["[E1]", "삼", "성", "[/E1]", "은"]),
@@ -137,16 +121,8 @@ def test_words_of_a_string(tmp_path, split):
             split == "characters_and_spaces" and text.count(" ") - ("york" in text)
         )
         assert all(len(tokenizer.encode(word)) == 1 for word in words if tokenizer.added_tokens.places(word))
-    texts = [*wanted, *texts_of(9, 60)]
-    with op_by_op():
-        found = GraphWords(split, tokenizer.to_graph())(tf.constant(texts))
-    starts, ends, splits = (values.numpy().tolist() for values in (found.starts, found.ends, found.splits))
-    for row, text in enumerate(texts):
-        own = slice(splits[row], splits[row + 1])
-        places = list(zip(starts[own], ends[own], strict=True))
-        assert places == split_words(text, split, tokenizer.added_tokens.places(text)), text
-        assert [word.decode() for word in found.texts.numpy()[own]] == [text[a:b] for a, b in places]
-        assert all(text[a:b].strip() for a, b in places) or split == "characters_and_spaces"
+    with pytest.raises(NoGraphError, match=r"vocab.txt: added tokens \(.*\) can't be cut out .* take ids\.$"):
+        tokenizer.to_graph()
 
 
 def test_answers_by_words(tmp_path):
@@ -217,7 +193,6 @@ def test_byte_level_bpe(byte_bpe_files, tmp_path, add_prefix_space):
     # With add_prefix_space, offsets behind a token are ours: the library leaves a character out there.
     assert_equal(ours, theirs, texts_of(5, 300), offsets=not add_prefix_space)
     assert ours.encode_with_offsets("[E1]the")[1][0] == (0, 4) and ours.encode_with_offsets("[E1]the")[1][1][0] == 4
-    assert_graph_equal(ours, texts_of(6, 60))
     folder = tmp_path / "older"
     folder.mkdir()
     for name in ("vocab.json", "merges.txt"):
@@ -253,7 +228,6 @@ def test_sentence_piece(tmp_path):
     ]
     assert not tokenizer.continuations[tokenizer.vocab["[E1]"]]
     assert tokenizer.decode(tokenizer.encode("[E1]fox[/E1]")) == "[E1] fox [/E1]"
-    assert_graph_equal(tokenizer, texts_of(8, 60))
 
 
 def test_word_characters_and_whitespace_are_the_librarys():
