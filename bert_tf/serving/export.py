@@ -72,7 +72,7 @@ def export_saved_model(
       text_pairs: a classifier's `serving_default` takes pairs. top_k: guesses for each [MASK].
       warm_up: write requests that a server runs before it reports that it is ready.
       ids_only: nothing takes texts, so that it loads without tensorflow_text; without requests to warm up. So it is
-        where the tokenizer can't be part of a graph, too.
+        where the tokenizer can't be part of a graph.
 
     Returns:
       The directory written.
@@ -86,14 +86,7 @@ def export_saved_model(
     version = new_version(export_dir, version)
     task = task or table.task_in(model_dir)
     arguments = {"dtype": dtype, "max_seq_length": max_seq_length, "text_pairs": text_pairs, "top_k": top_k}
-    try:
-        served = create_served_model(model_dir, task, **arguments, ids_only=ids_only)
-    except NoGraphError as error:
-        if text_pairs:
-            raise ValueError(f"--text_pairs: {error}") from None
-        logging.warning("%s serve_client.py --tokenizer=%s makes them of texts.", error, model_dir)
-        ids_only = True
-        served = create_served_model(model_dir, task, **arguments, ids_only=True)
+    served, ids_only = _of_texts_or_ids(model_dir, task, arguments, ids_only)
     if freeze:
         _freeze(served)
     functions = _functions(served, ids_only)
@@ -137,6 +130,19 @@ def _log_export(target: str, model_dir: str, description: Mapping) -> None:
     logging.info(
         "On a server: tensorflow_model_server --rest_api_port=8501 --model_name=NAME --model_base_path=%s", versions
     )
+
+
+def _of_texts_or_ids(
+    model_dir: str, task: str, arguments: Mapping, ids_only: bool
+) -> tuple[graph_models.ServedModel, bool]:
+    """The model, and whether it takes ids alone: so it does, too, if its tokenizer can't be part of a graph."""
+    try:
+        return create_served_model(model_dir, task, **arguments, ids_only=ids_only), ids_only
+    except NoGraphError as error:
+        if arguments["text_pairs"]:
+            raise ValueError(f"--text_pairs: {error}") from None
+        logging.warning("%s serve_client.py --tokenizer=%s makes them of texts.", error, model_dir)
+        return create_served_model(model_dir, task, **arguments, ids_only=True), True
 
 
 def _functions(served: graph_models.ServedModel, ids_only: bool) -> dict[str, tf.types.experimental.ConcreteFunction]:

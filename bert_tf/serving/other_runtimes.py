@@ -65,8 +65,7 @@ def export_onnx(
       The directory written.
 
     Raises:
-      ValueError: a package is missing; the weights are too large for one file; as for `export.export_saved_model`.
-      RuntimeError: the file does not compute what the model does.
+      ValueError: as for `export.export_saved_model`. RuntimeError: the file does not compute what the model does.
     """
     check_extra("onnx", "--format=onnx_int8" if int8 else "--format=onnx")
     model_dir = path_of(model_dir, "export_onnx", model_directory.read_head)
@@ -76,9 +75,8 @@ def export_onnx(
     if isinstance(served, graph_models.ServedWindowClassifier):
         raise ValueError(f"--format=onnx: {model_dir} reads long texts in windows; the format takes one row each.")
     served.folds = False
-    if served.weight_bytes >= graph_models.MOST_BYTES:
-        size = served.weight_bytes / 1e9
-        raise ValueError(f"--format=onnx: the weights take {size:.1f} GB, but an ONNX file holds less than 2 GB")
+    if (size := served.weight_bytes) >= graph_models.MOST_BYTES:
+        raise ValueError(f"--format=onnx: the weights take {size / 1e9:.1f} GB, but an ONNX file holds less than 2 GB")
     function = _function(served)
     content = _converted(function, task)
     description = _description(served, task, int8, function)
@@ -96,8 +94,7 @@ def export_onnx(
             export.write_description(temporary, {**description, "ops": sorted(_checked(content))})
             write_file(path, content)
     name = posixpath.join(target, posixpath.basename(path))
-    kind = ", int8" if int8 else ""
-    logging.info("%s: %s of %s, %.1f MB, opset %d%s", name, task, model_dir, len(content) / 1e6, OPSET, kind)
+    logging.info("%s: %s of %s, %.1f MB, opset %d", name, task, model_dir, len(content) / 1e6, OPSET)
     entry = TASKS[task]
     if entry.answers:
         logging.info("In Python: from bert_tf import %s; %s", entry.answerer, entry.answers.format(path=target))

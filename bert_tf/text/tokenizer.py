@@ -186,22 +186,19 @@ class Tokenizer(abc.ABC):
         """The same rules as TensorFlow ops: a `graph_tokenizer.TokenizerGraph` with `encode` and `tokenize`.
 
         Raises:
-          NoGraphError: this kind of tokenizer has no graph form, or its vocabulary or added tokens don't; names the
-            file.
+          NoGraphError: there is no such form of this kind, of its vocabulary or its added tokens; names the file.
         """
         try:
             if self.graph_form is None:
                 raise ValueError(f"the pieces of a {self.huggingface_class} can't be found inside a graph")
             if self.added_tokens:
-                tokens = some([token.content for token in self.added_tokens.tokens])
-                raise ValueError(f"added tokens ({tokens}) can't be cut out inside a graph")
+                names = some([token.content for token in self.added_tokens.tokens])
+                raise ValueError(f"added tokens ({names}) can't be cut out inside a graph")
             module, _, name = self.graph_form.rpartition(".")
             return getattr(importlib.import_module(module), name)(self, split_unknown)
         except ValueError as error:
-            reason = str(error).rstrip(".")
-            raise NoGraphError(
-                f"{self.vocab_file or self.huggingface_class}: {reason}. Exports of this model take ids."
-            ) from error
+            source, reason = self.vocab_file or self.huggingface_class, str(error).rstrip(".")
+            raise NoGraphError(f"{source}: {reason}. Exports of this model take ids.") from error
 
     # --- text to pieces ----------------------------------------------------------------------------------------------
 
@@ -300,9 +297,6 @@ class Tokenizer(abc.ABC):
     def save_pretrained(self, directory: str) -> None:
         """Writes the vocabulary and tokenizer_config.json, from which `read_tokenizer` and `transformers` give the same
         ids, beside a model or alone.
-
-        Args:
-          directory: made if missing. Files of the same names are replaced.
 
         Raises:
           TypeError, ValueError, OSError: see `checks.folder_of`; or it has another tokenizer's vocabulary, named.
