@@ -71,8 +71,7 @@ def export_saved_model(
       max_seq_length: longer texts are cut (answers to questions: windowed); by default as trained.
       text_pairs: a classifier's `serving_default` takes pairs. top_k: guesses for each [MASK].
       warm_up: write requests that a server runs before it reports that it is ready.
-      ids_only: nothing takes texts, so that it loads without tensorflow_text; without requests to warm up. So it is
-        where the tokenizer can't be part of a graph.
+      ids_only: nothing takes texts, so that it loads without tensorflow_text; so, too, if a tokenizer has no graph.
 
     Returns:
       The directory written.
