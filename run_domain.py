@@ -9,8 +9,8 @@ documents that it held out. With --other_text also on text of another kind, to s
     python run_domain.py ... --other_text=news.txt --train_file=train.csv --dev_file=dev.csv --text_a=text --label=label
 
 The texts: plain text in any form (sentences, paragraphs, broken lines), JSON lines, also compressed by gzip.
-In output_dir: domain.md (the report), domain.json, pretrained/ (the model), words.txt, logs/ of the scripts
-that ran. After a crash, the same command goes on.
+In output_dir: domain.md (the report), domain.json, pretrained/ (the model), words.txt, results/ (of each
+step). After a crash, the same command goes on.
 """
 
 from absl import flags, logging
@@ -18,7 +18,6 @@ from absl import flags, logging
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags, settings_of
 from bert_tf.tasks.domain.settings import DomainSettings
-from bert_tf.tasks.domain.start import check_beginning
 
 FLAGS = flags.FLAGS
 define_flags(DomainSettings)
@@ -28,8 +27,8 @@ def main(_):
     logging.set_verbosity(logging.INFO)
     settings = settings_of(DomainSettings, FLAGS, DomainSettings.check)
     settings.check()
-    check_beginning(settings)
-    script.start_tensorflow()
+    devices = settings.pretraining()
+    script.start_tensorflow(devices.num_virtual_cpus, on_tpu=devices.strategy == "tpu")
     from bert_tf.tasks.domain.recipe import adapt
     from bert_tf.tasks.domain.report import closing_lines
 

@@ -163,27 +163,42 @@ def check_values(settings) -> None:
 # --- flags -----------------------------------------------------------------------------------------------------------
 
 
-def define_flags(*kinds: type, without: Collection[str] = (), **defaults) -> None:
+def define_flags(*kinds: type, without: Collection[str] = (), values: Flags = flags.FLAGS, **defaults) -> None:
     """Defines the flags of a script: one for each setting of some classes.
 
     Args:
-      without: names of settings that the script does not have.
+      without: names of settings that the script does not have. values: where the flags are defined.
       **defaults: of flags that have another one in this script.
     """
     for kind in kinds:
         kinds_of_values = {field.name: field.type for field in dataclasses.fields(kind)}
         for name, declared in declared_in(kind).items():
             if name not in without:
-                _define_flag(
-                    _flag_name(name), kinds_of_values[name], declared, defaults.get(name, declared.flag_default)
-                )
+                default = defaults.get(name, declared.flag_default)
+                _define_flag(_flag_name(name), kinds_of_values[name], declared, default, values)
+
+
+def parsed_flags(arguments: Sequence[str], *kinds: type) -> dict[str, object]:
+    """Name -> value of the settings of some classes that arguments give, as a script's command line does.
+
+    Raises:
+      ValueError: no flag of such a setting, or a value that it does not take.
+    """
+    values = flags.FlagValues()
+    define_flags(*kinds, values=values)
+    try:
+        if loose := values(["", *arguments])[1:]:
+            raise flags.Error(f"{loose[0]} is not a flag; write it with two dashes")
+    except flags.Error as error:
+        raise ValueError(str(error)) from None
+    return {name: values[name].value for name in flags_given(values)}
 
 
 def _flag_name(name: str) -> str:
     return name.rstrip("_")  # from_, as `from` is a word of Python
 
 
-def _define_flag(name: str, kind, declared: Declared, default) -> None:
+def _define_flag(name: str, kind, declared: Declared, default, values: Flags) -> None:
     """A flag of a type: lists are separated by commas, the flag of a tuple can be repeated."""
     if isinstance(kind, types.UnionType):
         (kind,) = (one for one in typing.get_args(kind) if one is not types.NoneType)
@@ -193,10 +208,10 @@ def _define_flag(name: str, kind, declared: Declared, default) -> None:
     }[typing.get_origin(kind) or kind]  # fmt: skip
     default = list(default) if isinstance(default, tuple) else default
     if declared.choices:
-        flags.DEFINE_enum(name, default, list(declared.choices), declared.help)
+        flags.DEFINE_enum(name, default, list(declared.choices), declared.help, flag_values=values)
     else:
-        define(name, default, declared.help)
-    setattr(flags.FLAGS[name], _KEY, declared)
+        define(name, default, declared.help, flag_values=values)
+    setattr(values[name], _KEY, declared)
 
 
 def settings_of(

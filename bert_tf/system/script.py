@@ -233,7 +233,7 @@ def _parse(argv: list[str]) -> list[str]:
     return rest
 
 
-def start_tensorflow(num_virtual_cpus: int | None = None, trains: bool = True) -> None:
+def start_tensorflow(num_virtual_cpus: int | None = None, trains: bool = True, on_tpu: bool = False) -> None:
     """Imports TensorFlow and makes it look for devices, hiding the error that it logs if there is no CUDA driver.
 
     Each script's main calls this after checking its flags and before importing anything else: on a machine without a
@@ -251,7 +251,7 @@ def start_tensorflow(num_virtual_cpus: int | None = None, trains: bool = True) -
     """
     if (backend := os.environ.get("KERAS_BACKEND") or "tensorflow") != "tensorflow":
         raise ValueError(f"KERAS_BACKEND={backend}: the scripts run on TensorFlow; unset it. Models take any backend.")
-    tpu, gpu = _wants_tpu(), _has_cuda_driver()
+    tpu, gpu = on_tpu or _wants_tpu(), _has_cuda_driver()
     needless = _NEEDLESS if tpu else (*_NEEDLESS, _FINDS_TPUS)
     if not gpu and platform.machine() in ("x86_64", "AMD64"):
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")

@@ -39,8 +39,6 @@ COMPARE = {"train_file": "pairs.csv", "text_a": "one", "text_b": "two", "do_trai
 PRETRAIN = {"input_file": "a.tfrecord", "do_train": True, "init_checkpoint": None,
             "bert_config_file": "whole/bert_config.json", "max_seq_length": 9}  # fmt: skip
 CREATE = {"input_file": "text.txt", "output_file": "a.tfrecord", "vocab_file": "whole/vocab.txt"}
-DOCUMENTS = "One ends.\n" * 20 + "\n" + "Two ends.\n" * 20
-ADAPT = {"input_file": "text.txt", "init_checkpoint": "whole", "max_seq_length": 64}
 LOWER = {"whole/tokenizer_config.json": '{"do_lower_case": true}'}
 
 # script -> see `check_cases`.
@@ -193,14 +191,6 @@ CASES = {
          CREATE | {"output_file": "whole/../text.txt", "input_file": "*.txt"}),
         ("--output_file: *other.txt is there, and not a file of records: choose another name",
          {"text.txt": "a\n", "other.txt": "A text.\n" * 9, **model()}, CREATE | {"output_file": "other.txt"}),
-    ],
-    "run_domain": [
-        ("--output_dir=*out has files that are not of run_domain.py (notes.txt): choose another",
-         {**model(), "text.txt": DOCUMENTS, "out/notes.txt": "x"}, ADAPT),
-        ("--input_file=*: 1 documents can't be split into training and held-out ones. Give --heldout_file",
-         {**model(), "text.txt": "a.\na.\n"}, ADAPT),
-        ("--max_seq_length=129 is more than the 128 tokens of --init_checkpoint=*whole",
-         {**model(), "text.txt": DOCUMENTS}, ADAPT | {"max_seq_length": 129}),
     ],
 }  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import signal
 import sys
 
@@ -48,38 +47,24 @@ def command_of(flags: dict) -> list[str]:
     return [sys.executable, str(ROOT / "run_domain.py"), *arguments_of(flags), *further]
 
 
-def kill_while_it_trains(command, folder) -> int:
-    """Kills run_domain.py and the script that it runs, once there is a checkpoint; returns the step of the newest."""
-    with open(folder / "killed.log", "wb") as log:
-        process = warm.Popen(command, stderr=log, env=ENVIRONMENT)
-    trained = folder / "out" / "pretrained"
-    wait_until(lambda: newest_step(trained) >= 10, process, log=(folder / "killed.log").read_text)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    found = warm.run(["pgrep", "-f", f"run_pretraining.py.*{trained}"], capture_output=True, text=True)
-    (child,) = found.stdout.split()
-    os.kill(int(child), signal.SIGKILL)
-    wait_until(lambda: not pathlib.Path(f"/proc/{child}/stat").exists() or is_zombie(child))
-    return newest_step(trained)
-
-
 def newest_step(folder) -> int:
     return max((int(path.stem.rpartition("-")[2]) for path in folder.glob("model.ckpt-*.index")), default=0)
 
 
-def is_zombie(pid: int) -> bool:
-    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-
-
 @pytest.mark.slow  # in small: test_recipe.py
 def test_a_domain_from_end_to_end_killed_on_the_way(tmp_path):
-    command = command_of(write_world(tmp_path))
-    step = kill_while_it_trains(command, tmp_path)
+    command, log, trained = command_of(write_world(tmp_path)), tmp_path / "killed.log", tmp_path / "out" / "pretrained"
+    with open(log, "wb") as file:
+        process = warm.Popen(command, stderr=file, env=ENVIRONMENT)
+    wait_until(lambda: newest_step(trained) >= 10, process, log=log.read_text)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    step = newest_step(trained)
     assert 10 <= step < 60
     result = warm.run(command, capture_output=True, text=True, env=ENVIRONMENT)
     assert result.returncode == 0, result.stderr[-5000:]
     out = tmp_path / "out"
-    assert f"Resuming at step {step}" in (out / "logs" / "pretraining.log").read_text()
+    assert f"Resuming at step {step}" in result.stderr
     content = json.loads((out / "domain.json").read_text())
     assert [new["word"] for new in content["new_words"]] == ["zorblax"]
     assert content["pieces_per_word"]["after"] == 1.0 < content["pieces_per_word"]["before"]
@@ -98,7 +83,7 @@ def test_a_domain_from_end_to_end_killed_on_the_way(tmp_path):
     start = BertForPreTraining.from_pretrained(str(out / "start"))
     assert start.config.vocab_size == 30523 and start.count_params() > 30523 * 32
     again = warm.run(command, capture_output=True, text=True, env=ENVIRONMENT)
-    assert again.returncode == 0 and again.stdout == result.stdout
+    assert again.returncode == 0 and result.stdout.endswith(again.stdout) and again.stdout
 
 
 @pytest.mark.parametrize(
@@ -123,15 +108,3 @@ def test_other_families(tmp_path, family, model_class):
     losses = content["losses"]["heldout"]
     assert {metric, "masked_lm_loss"} <= set(losses["after"]) and ("before" in losses) == (model_class is not BertModel)
     assert BertModel.from_pretrained(content["model"]).config.model_type == family
-
-
-def test_flags_for_another_script_are_checked_by_it(tmp_path):
-    model = save_model(tmp_path / "model", "bert", BertForPreTraining)
-    (tmp_path / "text.txt").write_text(("A sentence.\n" * 20 + "\n") * 2)
-    flags = {"init_checkpoint": model, "input_file": tmp_path / "text.txt", "output_dir": tmp_path / "out"}
-    command = [*command_of({**flags, "max_seq_length": 32}), "--pretraining_flag=--optimizer=sgd"]
-    result = warm.run(command, capture_output=True, text=True, env=ENVIRONMENT)
-    assert result.returncode == 1 and "Traceback" not in result.stderr, result.stderr
-    message = "run_domain.py: error: --pretraining_flag: run_pretraining.py: error: --optimizer=sgd"
-    assert result.stderr.strip().splitlines()[-1].startswith(message)
-    assert not (tmp_path / "out").exists()

@@ -1,59 +1,14 @@
-"""What run_domain.py found: domain.json and domain.md, and the lines that it ends with."""
+"""What came of run_domain.py: domain.json (see `recipe.adapt`), domain.md, and the lines at its end."""
 
 import json
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 
-from bert_tf.system import storage
 from bert_tf.system.storage import write_text_file
-from bert_tf.tasks.domain.settings import DomainSettings
-from bert_tf.tasks.domain.texts import Vocabulary
 
 _WORDS_SHOWN = 20
 _TEXTS = {"heldout": "the domain", "other": "the other text"}
 _STARTS = {"released": "the released weights", "domain": "the domain's model"}
-
-
-def create_content(
-    settings: DomainSettings,
-    notes: Sequence[str],
-    model: str,
-    texts: Mapping[str, Mapping[str, int]],
-    vocabulary: Vocabulary,
-    rows: int,
-    results: Mapping[str, Mapping],
-) -> dict:
-    """The content of domain.json.
-
-    Args:
-      notes: on the losses. model: the directory to use. rows: the number of records of the training text.
-      results: name of a run -> `script_runs.result_of`.
-
-    Returns:
-      `init_checkpoint`, `model`, `notes`, `texts`; `new_words` with `word`, `count`, `pieces`; `pieces_per_word`
-      `before` and `after`; `training` with `records`, `steps`, `train_batch_size`, `learning_rate`, `seconds` (of its
-      last start); `losses`: text -> `before`, unless the weights lacked the head, and `after` -> results;
-      `fine_tuning`: start -> metric -> a value for each seed, empty without a task.
-    """
-
-    def found(form: str, names: Iterable[str]) -> dict:
-        return {name: results[form % name]["results"] for name in names if form % name in results}
-
-    return {
-        "init_checkpoint": storage.name_of(settings.init_checkpoint),
-        "model": model,
-        "notes": list(notes),
-        "texts": dict(texts),
-        "new_words": [{"word": new.word, "count": new.count, "pieces": list(new.pieces)} for new in vocabulary.words],
-        "pieces_per_word": {"before": vocabulary.pieces_before, "after": vocabulary.pieces_after},
-        "training": {
-            "records": rows, "steps": results["pretraining"]["results"]["steps"],
-            "train_batch_size": settings.train_batch_size, "learning_rate": settings.learning_rate,
-            "seconds": results["pretraining"]["seconds"],
-        },
-        "losses": {name: found(f"evaluation-{name}-%s", ("before", "after")) for name in _TEXTS if name in texts},
-        "fine_tuning": found("fine_tuning-%s", _STARTS),
-    }  # fmt: skip
 
 
 def write(output_dir: str, content: dict) -> None:
@@ -152,7 +107,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _places(model: str, has_words: bool) -> list[str]:
-    words = ["- `words.txt`: the new words; `words.json`: their counts and pieces"]
+    words = ["- `words.txt`: the new words"]
     return [
         _heading("What lies where"),
         f"- `{model}`: the model, with its vocabulary",
@@ -160,7 +115,7 @@ def _places(model: str, has_words: bool) -> list[str]:
         *(words if has_words else ()),
         "- `text/`, `records/`: the texts as sentences in documents, and their records",
         "- `evaluation/`, and of a task `fine_tuning/`: results of each model",
-        "- `logs/`, `results/`: of each script that ran",
+        "- `results/`: settings and results of each step",
         f"\nTo use it: `python run_classifier.py --init_checkpoint={model} ...`, or any other script that takes "
         f'`--init_checkpoint`; in Python `from_pretrained("{model}")`.',
     ]

@@ -1,36 +1,33 @@
-"""The settings of run_domain.py, checked without TensorFlow."""
+"""The settings of run_domain.py, and those of the pre-training and the fine-tuning that they stand for."""
 
 import dataclasses
 import functools
+import math
 import os
-import re
-from collections.abc import Collection
 
 from absl import logging
 
 from bert_tf.models.directory import check_model, read_head
-from bert_tf.models.open_weights import check_readable
 from bert_tf.models.recipe import OptimizerSettings
 from bert_tf.pretraining.record_settings import MIN_SEQ_LENGTH
 from bert_tf.system import checks
-from bert_tf.system.declare import REQUIRED, check_values, declared_in, like, setting, value_of
-from bert_tf.system.messages import is_first
-from bert_tf.system.storage import is_name
+from bert_tf.system.declare import REQUIRED, check_values, declared_in, like, parsed_flags, setting, value_of
+from bert_tf.system.messages import is_first, named_by
 from bert_tf.system.text_files import encoding_setting
 from bert_tf.tasks.classification.settings import ClassificationSettings
+from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.settings import FineTuningSettings, TrainingSettings
 
-# The flags that the recipe gives to the scripts.
-_OF_BOTH = ("init_checkpoint", "output_dir", "do_train", "do_eval", "max_seq_length", "dtype")
-_OF_PRETRAINING = (
-    *_OF_BOTH, "input_file", "eval_input_file", "vocab_file", "bert_config_file", "bert_size", "objective", "nsp",
+_MASKED_SHARE, _WARMUP_SHARE = 0.15, 0.1
+_EVAL_BATCH_SIZE = 32
+_TASK = ("train_file", "dev_file", "text_a", "label")
+# What --pretraining_flag and --fine_tuning_flag can't give, since run_domain.py does.
+_OF_BOTH = {"init_checkpoint", "output_dir", "do_train", "do_eval", "max_seq_length", "dtype"}
+_OF_PRETRAINING = _OF_BOTH | {
+    "input_file", "eval_input_file", "vocab_file", "bert_config_file", "bert_size", "objective", "nsp",
     "num_train_steps", "train_batch_size", "learning_rate",
-)  # fmt: skip
-_OF_FINE_TUNING = (
-    *_OF_BOTH, "task_name", "data_dir", "train_file", "dev_file", "text_a", "label", "num_seeds", "do_predict",
-    "encoding",
-)  # fmt: skip
-_FLAG = re.compile(r"--(no)?(\w+)(=.*)?", re.DOTALL)
+}  # fmt: skip
+_OF_FINE_TUNING = _OF_BOTH | {*_TASK, "task_name", "data_dir", "num_seeds", "do_predict", "encoding"}
 
 
 def _check_output_dir(path: str, flag: str) -> None:
@@ -110,65 +107,75 @@ class DomainSettings:
         return value_of(self, "num_seeds")
 
     def check(self) -> None:
-        """Refuses numbers out of range, files that do not exist, and flags that nothing would use.
+        """Refuses values out of range, files that do not exist, and flags that nothing would use.
 
         Raises:
           ValueError, OSError: names the flag.
         """
         checks.check_extra("pretraining", "run_domain.py")
         check_values(self)
-        for name in ("input_file", "heldout_file", "other_text"):
-            if name == "input_file" or getattr(self, name) is not None:
-                checks.check_not_empty(checks.check_input_files(getattr(self, name), f"--{name}"), f"--{name}")
-        flags = ("input_file", "heldout_file") if self.heldout_file else ()
-        files = [{*map(os.path.realpath, checks.check_input_files(getattr(self, name), f"--{name}"))} for name in flags]
-        if files and (both := files[0] & files[1]) and is_first("heldout_file", *both):
+        files = {
+            name: {*map(os.path.realpath, checks.check_input_files(pattern, f"--{name}"))}
+            for name in ("input_file", "heldout_file", "other_text")
+            if (pattern := getattr(self, name)) is not None
+        }
+        if (both := files["input_file"] & files.get("heldout_file", set())) and is_first("heldout_file", *both):
             logging.warning(
                 "--heldout_file: %s is trained on, too: results on it say nothing about other texts.", min(both)
             )
-        self._check_task()
-        _check_further("pretraining_flag", self.pretraining_flag, _OF_PRETRAINING)
-        _check_further("fine_tuning_flag", self.fine_tuning_flag, _OF_FINE_TUNING)
-        if not is_name(self.init_checkpoint):  # which is still to be downloaded
-            check_readable(self.init_checkpoint, "--init_checkpoint")
-
-    def _check_task(self) -> None:
-        """Checks the flags of the fine-tuning: all that it needs, or none."""
-        needed = ("train_file", "dev_file", "text_a", "label")
-        given = [name for name in (*needed, "num_seeds") if getattr(self, name) is not None]
-        given += ["fine_tuning_flag"] * bool(self.fine_tuning_flag)
-        missing = [name for name in needed if getattr(self, name) is None]
+        with named_by("--pretraining_flag"):
+            check_values(self.pretraining())
+        given = [name for name in (*_TASK, "num_seeds", "fine_tuning_flag") if getattr(self, name)]
+        missing = [name for name in _TASK if getattr(self, name) is None]
         if given and missing:
             raise ValueError(f"--{given[0]} is for a fine-tuning, which needs --{missing[0]}, too.")
         if given:
-            further = dict(value.removeprefix("--").split("=", 1) for value in self.fine_tuning_flag if "=" in value)
-            task = ClassificationSettings(
-                task_name="custom", train_file=self.train_file, dev_file=self.dev_file, text_a=self.text_a,
-                label=self.label, text_b=further.get("text_b"), csv_delimiter=further.get("csv_delimiter"),
-                encoding=self.encoding,
-            )  # fmt: skip
-            kinds = {"train_batch_size": int, "num_train_epochs": float}
-            steps = {name: _number(name, further[name], kind) for name, kind in kinds.items() if name in further}
-            task.check(FineTuningSettings(output_dir=self.output_dir, do_train=True, do_eval=True, **steps))
+            task, run = self.fine_tuning()
+            with named_by("--fine_tuning_flag"):
+                check_values(task)
+                check_values(run)
+            task.check(run)
+
+    def pretraining(self, **recipe) -> PretrainingSettings:
+        """The settings of run_pretraining.py: those that the recipe chooses, but for what --pretraining_flag gives."""
+        further = _further("pretraining_flag", self.pretraining_flag, _OF_PRETRAINING, PretrainingSettings)
+        own = {
+            "input_file": "", "output_dir": self.output_dir, "max_seq_length": self.max_seq_length,
+            "max_predictions_per_seq": math.ceil(_MASKED_SHARE * self.max_seq_length),
+            "eval_batch_size": _EVAL_BATCH_SIZE, "dtype": self.dtype,
+        }  # fmt: skip
+        return PretrainingSettings(**own | recipe | further)
+
+    def training(self, steps: int) -> dict:
+        """Of the settings for `pretraining`, those of a training of so many steps."""
+        return {
+            "do_train": True, "num_train_steps": steps, "num_warmup_steps": math.ceil(_WARMUP_SHARE * steps),
+            "train_batch_size": self.train_batch_size, "learning_rate": self.learning_rate,
+            "optimizer": "adamw",  # LAMB, with which ALBERT was pre-trained, is for batches of thousands
+            "log_every_steps": max(1, min(100, steps // 20)), "keep_checkpoint_max": 1,
+        }  # fmt: skip
+
+    def fine_tuning(self, model: str | None = None, output_dir: str | None = None):
+        """The settings of run_classifier.py for the user's task: of the task, and of a run from a model."""
+        kinds = ClassificationSettings, FineTuningSettings
+        values = {
+            "task_name": "custom", **{name: getattr(self, name) for name in _TASK}, "encoding": self.encoding,
+            "init_checkpoint": model, "output_dir": output_dir or self.output_dir, "do_train": True, "do_eval": True,
+            "max_seq_length": self.max_seq_length, "dtype": self.dtype, "num_seeds": self.seeds,
+            "eval_batch_size": _EVAL_BATCH_SIZE,
+        } | _further("fine_tuning_flag", self.fine_tuning_flag, _OF_FINE_TUNING, *kinds)  # fmt: skip
+        return tuple(kind(**{name: values[name] for name in declared_in(kind) if name in values}) for kind in kinds)
 
 
-def _number(name: str, value: str, kind: type) -> float:
-    """The value of a flag in a --fine_tuning_flag; refuses what is no number."""
-    try:
-        return kind(value)
-    except ValueError:
-        wanted = "a whole number" if kind is int else "a number"
-        raise ValueError(f"--fine_tuning_flag=--{name}={value} must be {wanted}.") from None
+def _further(name: str, arguments: tuple[str, ...], taken: set[str], *kinds: type) -> dict:
+    """The settings that a flag for further flags gives.
 
-
-def _check_further(name: str, values: Collection[str], own: Collection[str]) -> None:
-    """Refuses what is no flag, and flags that the recipe gives itself, the names of which are `own`."""
-    for value in values:
-        match = _FLAG.fullmatch(value)
-        if not match:
-            raise ValueError(f"--{name}={value} must be a flag with two dashes, as --{name}=--seed=7.")
-        flag = match[2] if match[2] in own or not match[1] else match[1] + match[2]
-        if flag in own:
-            is_given = flag != "output_dir" and flag in declared_in(DomainSettings)
-            advice = f"give --{flag} without --{name}" if is_given else "run_domain.py sets it"
-            raise ValueError(f"--{name}={value}: {advice}.")
+    Args:
+      taken: those that it can't give.
+    """
+    with named_by(f"--{name}"):
+        given = parsed_flags(arguments, *kinds)
+        for flag in given.keys() & taken:
+            is_own = flag != "output_dir" and flag in declared_in(DomainSettings)
+            raise ValueError(f"--{flag}: " + (f"give it without --{name}." if is_own else "run_domain.py sets it."))
+    return given

@@ -1,14 +1,17 @@
-"""A domain's texts in training and held-out parts, and the words that are found in them."""
+"""A domain's texts in training and held-out parts, and the words that are added to a vocabulary for them."""
 
 import gzip
 import json
 
 import pytest
-from helpers.small_data import PIECES  # noqa: F401  of the fixture `small`
 
 from bert_tf.pretraining.documents import all_documents, marked_held_out
 from bert_tf.tasks.domain.settings import DomainSettings
-from bert_tf.tasks.domain.texts import make_texts, make_words
+from bert_tf.tasks.domain.texts import find_new_words, make_texts, make_words, pieces_per_word
+from bert_tf.text.wordpiece import FullTokenizer
+
+# Of the fixture `small`.
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "##b", "##c", "1", "##9", "##s"]
 
 
 def settings_of(folder, **changes) -> DomainSettings:
@@ -33,66 +36,69 @@ def test_documents_of_every_format(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("count", "held_out"), [(2, [1]), (19, [18]), (20, [19]), (41, [19, 39])])
+@pytest.mark.parametrize(("count", "held_out"), [(2, [1]), (19, [18]), (20, [19]), (21, [19]), (41, [19, 39])])
 def test_what_is_held_out(count, held_out):
     marked = list(marked_held_out([str(number)] for number in range(count)))
     assert [int(document[0]) for document, _ in marked] == list(range(count))
     assert [int(document[0]) for document, is_held_out in marked if is_held_out] == held_out
 
 
-def test_texts_are_split_and_kept(tmp_path):
+def test_texts_are_split(tmp_path):
     write_documents(tmp_path / "in.jsonl", 45)
     write_documents(tmp_path / "news.jsonl", 3, first=100)
-    settings = settings_of(tmp_path, other_text=f"{tmp_path}/news.jsonl")
-    counts = make_texts(settings)
-    assert {name: found["documents"] for name, found in counts.items()} == {"train": 43, "heldout": 2, "other": 3}
+    counts = make_texts(settings_of(tmp_path, other_text=f"{tmp_path}/news.jsonl"))
+    assert {name: values["documents"] for name, values in counts.items()} == {"train": 43, "heldout": 2, "other": 3}
     text = tmp_path / "out" / "text"
     assert (text / "heldout.txt").read_text() == (
         "Number 19 is here.\nIt is the zyx of 19.\n\nNumber 39 is here.\nIt is the zyx of 39.\n\n"
     )
     assert sum((text / f"{name}.txt").stat().st_size for name in counts) == sum(one["bytes"] for one in counts.values())
     assert counts["train"]["sentences"] == 86
-    (text / "train.txt").write_text("as it was left")
-    assert make_texts(settings) == counts and (text / "train.txt").read_text() == "as it was left"
+    (tmp_path / "own.txt").write_bytes("서울은 수도다. 부산은 항구다.\n".encode("cp949"))
+    counts = make_texts(settings_of(tmp_path, heldout_file=f"{tmp_path}/own.txt", encoding="cp949"))
+    assert {name: values["documents"] for name, values in counts.items()} == {"train": 45, "heldout": 1}
+    assert (text / "heldout.txt").read_text() == "서울은 수도다.\n부산은 항구다.\n\n"
 
 
-def test_held_out_files_of_ones_own(tmp_path):
-    write_documents(tmp_path / "in.jsonl", 1)
-    with pytest.raises(ValueError, match="--input_file=.*: 1 documents can't be split .*Give --heldout_file"):
-        make_texts(settings_of(tmp_path))
-    write_documents(tmp_path / "held.jsonl", 2)
-    counts = make_texts(settings_of(tmp_path, heldout_file=f"{tmp_path}/held.jsonl"))
-    assert {name: found["documents"] for name, found in counts.items()} == {"train": 1, "heldout": 2}
+def test_the_words_that_save_most_come_first(small):
+    counts = {
+        "the": 500,  # is a piece already
+        "abc": 30,  # three pieces: saves 60
+        "ab": 50,  # saves 50
+        "abs": 25,  # saves 50 as well: by name
+        "µm": 45,  # unknown as a whole: counts as two pieces
+        "19": 900,  # a number
+        "ac": 4,  # too rare
+    }
+    words = find_new_words(counts, small, 10)
+    assert [(new["word"], new["count"], new["pieces"]) for new in words] == [
+        ("abc", 30, ["a", "##b", "##c"]), ("ab", 50, ["a", "##b"]), ("abs", 25, ["a", "##b", "##s"]),
+        ("µm", 45, ["[UNK]"]),
+    ]  # fmt: skip
+    assert find_new_words(counts, small, 2) == words[:2]
+    # What the tokenizer never gives.
+    assert find_new_words(dict.fromkeys(["Ab", "a-b", "a b", "é", "a" * 61], 100), small, 10) == []
 
 
-def test_texts_that_are_none(tmp_path):
-    write_documents(tmp_path / "in.jsonl", 5)
-    (tmp_path / "blank.txt").write_text("\n\n \n")
-    (tmp_path / "bad.txt").write_bytes(b"fine\n\xff\xfe\n")
-    cases = {"blank.txt": "--other_text=.*: there is no text in it", "bad.txt": "bad.txt, line 2: not UTF-8"}
-    for name, message in cases.items():
-        with pytest.raises(ValueError, match=message):
-            make_texts(settings_of(tmp_path, other_text=f"{tmp_path}/{name}"))
-        # Nothing half-written, and no texts.json that would be taken over.
-        assert not list((tmp_path / "out" / "text").iterdir())
+def test_a_cased_vocabulary_keeps_capitals(tmp_path, small):
+    (tmp_path / "vocab.txt").write_text("".join(piece + "\n" for piece in [*small.vocab, "A"]))
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"), do_lower_case=False)
+    assert [new["word"] for new in find_new_words({"Ab": 10, "ab": 9}, tokenizer, 10)] == ["Ab", "ab"]
 
 
-def test_words_are_found_and_kept(tmp_path, small):
-    (tmp_path / "in.txt").write_text("Good w1 zyxw good.\n" * 60 + "Bad qrs w2.\n" * 9 + "Rare xyz.\n")
+def test_pieces_per_word(small):
+    counts = {"the": 6, "abc": 2, "abcs": 2}
+    assert pieces_per_word(counts, small) == (6 + 2 * 3 + 2 * 4) / 10
+    assert pieces_per_word(counts, small, ["abc"]) == (6 + 2 + 2 * 2) / 10  # a new word also begins longer ones
+
+
+def test_words_of_a_text(tmp_path, small):
+    (tmp_path / "in.txt").write_text("The 1 zyxw the.\n" * 60 + "A qrs a.\n" * 9 + "The xyz.\n")
     settings = settings_of(tmp_path, new_words=10, heldout_file=f"{tmp_path}/in.txt")
     make_texts(settings)
-    # Nothing in this vocabulary begins a piece: both words are unknown.
-    found = make_words(settings, small, "BERT")
-    assert [(new.word, new.count) for new in found.words] == [("zyxw", 60), ("qrs", 9)]
+    words = make_words(settings, small, "BERT")
+    assert [(new["word"], new["count"]) for new in words["new_words"]] == [("zyxw", 60), ("qrs", 9)]
     assert (tmp_path / "out" / "words.txt").read_text() == "zyxw\nqrs\n"
-    (tmp_path / "out" / "text" / "train.txt").unlink()
-    assert make_words(settings, small, "BERT") == found
-    assert make_words(settings_of(tmp_path, new_words=0), small, "BERT").words == ()
-
-
-def test_no_words_for_other_tokenizers(tmp_path, caplog):
-    with caplog.at_level("INFO"):
-        found = make_words(settings_of(tmp_path), object(), "RoBERTa")
-    assert found.words == () and found.pieces_before is None
-    assert "No new words: RoBERTa has no word pieces" in caplog.text
-    assert not (tmp_path / "out").exists()
+    none = {"new_words": [], "pieces_per_word": {"before": None, "after": None}}
+    assert make_words(settings_of(tmp_path, new_words=0), small, "BERT") == none
+    assert make_words(settings_of(tmp_path), object(), "RoBERTa") == none
