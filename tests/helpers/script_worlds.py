@@ -33,7 +33,7 @@ def write_world(script, folder) -> dict:
     text = {"input_file": folder / "text.txt"}
     if script == "export_saved_model":
         save_model(folder / "model", "bert", BertForSequenceClassification)
-    WORLDS["run_classifier"][0](folder / "task.csv", list(texts_of(8, 0)))
+    WORLDS["run_classifier"][0](folder / "task.csv", list(texts_of(40, 0)))
     task = {"train_file": folder / "task.csv", "dev_file": folder / "task.csv", "text_a": "text", "label": "verdict"}
     return {
         "run_domain": {
