@@ -12,6 +12,7 @@ from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import foreign_kind, local_file, open_binary, parse_json, read_bytes, understood
 
 _AT_ONCE = 1000  # rows
+_MOST = 1_000_000  # rows, of a file with fewer bytes than rows: it would fill the memory
 _MAGIC = b"PAR1"
 _OF_JSON = re.compile("u?int|float|double|halffloat|bool|large_string|string|null")
 
@@ -66,6 +67,8 @@ def _opened(path: str) -> Iterator:
     try:
         source = pyarrow.BufferReader(read_bytes(path)) if is_remote(path) else pyarrow.OSFile(local_file(path))
         with parquet.ParquetFile(source) as file:
+            if (count := file.metadata.num_rows) > max(_MOST, source.size()):
+                raise ValueError(f"{path} has {count:,} rows in {source.size():,} bytes: no texts are that much alike.")
             yield file
     except (pyarrow.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())

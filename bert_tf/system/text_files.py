@@ -104,7 +104,7 @@ def understood(path: str) -> Iterator[None]:
     """
     try:
         yield
-    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
         raise ValueError(
             f"{path}: a value in it, or in a JSON file beside it, is not of the expected kind ({error!r:.200})"
         ) from error

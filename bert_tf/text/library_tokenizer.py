@@ -10,9 +10,11 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 import posixpath
+import re
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import tokenizers
 
@@ -65,8 +67,7 @@ class LibraryTokenizer(Tokenizer):
     @functools.cached_property
     def cased(self) -> bool:
         """Whether upper and lower case are distinguished."""
-        normalizer = self._library.normalizer
-        return normalizer is None or normalizer.normalize_str("A") != normalizer.normalize_str("a")
+        return self.normalize("A") != self.normalize("a")
 
     def take_rows(self, post_processor: Mapping | None, path: str) -> None:
         """Makes rows as a tokenizer.json does, for a model whose family has rows of another kind of tokenizer.
@@ -101,7 +102,8 @@ class LibraryTokenizer(Tokenizer):
     def encode_batch(self, texts: Iterable[str | bytes]) -> list[list[int]]:
         """`encode` of each text, on all cores."""
         texts = [text_of(text) for text in texts]
-        return [row.ids for row in self._library.encode_batch_fast(texts, add_special_tokens=False)]
+        with _naming(self.vocab_file):
+            return [row.ids for row in self._library.encode_batch_fast(texts, add_special_tokens=False)]
 
     def encode_with_offsets(
         self, text: str, split_unknown: bool = False, dropped_marks: bool = True
@@ -125,7 +127,8 @@ class LibraryTokenizer(Tokenizer):
     def normalize(self, text: str) -> str:
         """See `Tokenizer.normalize`."""
         normalizer, text = self._library.normalizer, text_of(text)
-        return text if normalizer is None else normalizer.normalize_str(text)
+        with _naming(self.vocab_file):
+            return text if normalizer is None else normalizer.normalize_str(text)
 
     def files(self) -> dict[str, bytes]:
         """See `Tokenizer.files`; with a tokenizer.json if there was none."""
@@ -140,7 +143,9 @@ class LibraryTokenizer(Tokenizer):
         return {**super().settings(), "bos_token": self.cls_token, "eos_token": self.sep_token}
 
     def _encoding(self, text: str | bytes) -> tokenizers.Encoding:
-        return self._library.encode(text_of(text), add_special_tokens=False)
+        text = text_of(text)
+        with _naming(self.vocab_file):
+            return self._library.encode(text, add_special_tokens=False)
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
@@ -191,10 +196,53 @@ def library_of(values: Mapping, path: str, added: Iterable[AddedToken], tokenize
     # Only tokens with a role are special here: in a text they are text.
     special = special_tokens_of(tokenizer)
     tokens = [{**dataclasses.asdict(token), "special": token.content in special} for token in added]
+    with understood(path):
+        _check_size(values, path)
+    unused = dict.fromkeys(("truncation", "padding", "post_processor", "decoder"))
+    with _naming(path):
+        return tokenizers.Tokenizer.from_str(json.dumps({**values, **unused, "added_tokens": tokens}))
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """An error of the library is a ValueError that names the file.
+
+    It raises nothing more specific than Exception, and where a file makes it fail in Rust ("panic") a BaseException.
+    """
     try:
-        return tokenizers.Tokenizer.from_str(json.dumps({**values, "added_tokens": tokens}))
-    except Exception as error:  # the library raises nothing more specific
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise ValueError(f"{path}: {error}. Take the file of the model itself.") from None
+
+
+# Of a character's replacement, bytes; SentencePiece's longest has 33. How many times as long texts may become.
+_LONGEST_REPLACEMENT, _MOST_GROWTH = 256, 64
+# Regular expressions of one character or class, perhaps repeated, which are found in the time of reading a text.
+_PLAIN = re.compile(r"(?:\\[dswDSW]|\[[^\[\]\\]{1,40}\]|[^\\\[\](){}.*+?|^$])(?:\+|\{[1-9]\d{0,2},\d{0,3}\})?")
+
+
+def _check_size(values: Mapping, path: str) -> None:
+    """Refuses rules of a tokenizer.json that would take time or memory without bounds."""
+    growth, waiting = 1.0, [values.get("normalizer"), values.get("pre_tokenizer")]
+    while waiting:
+        part = waiting.pop()
+        waiting += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+        if not isinstance(part, dict):
+            continue
+        if pattern := part.get("pattern"):
+            expression = pattern.get("Regex")
+            if expression is not None and not _PLAIN.fullmatch(expression):
+                raise ValueError(f"{path}: the regular expression {expression:.80} is not supported.")
+            replaced = 1 if expression is not None else len(pattern["String"])
+            growth *= max(1.0, len(part.get("content") or "") / replaced if replaced else math.inf)
+        if characters := part.get("precompiled_charsmap"):
+            content = base64.b64decode(characters, validate=True)
+            longest = max(map(len, content[4 + int.from_bytes(content[:4], "little") :].split(b"\0")))
+            growth = math.inf if longest > _LONGEST_REPLACEMENT else growth
+    if growth > _MOST_GROWTH:
+        raise ValueError(f"{path}: its rules would make texts more than {_MOST_GROWTH} times as long.")
 
 
 # --- ALBERT's, in Hugging Face's form ---------------------------------------------------------------------------------

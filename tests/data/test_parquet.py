@@ -53,6 +53,15 @@ def test_numbers_of_classes_have_the_names_in_the_file(path, caplog):
         list(read_rows(str(path)))
 
 
+def test_rows_without_bound_are_refused(path, monkeypatch):
+    monkeypatch.setattr(parquet, "_MOST", 1000)
+    path.write_bytes(parquet_of([{"text": "a"}] * 1000))
+    assert len(list(read_rows(str(path)))) == 1000
+    path.write_bytes(parquet_of([{"text": "a"}] * 100_000))
+    with pytest.raises(ValueError, match=r"train\.parquet has 100,000 rows in \d+ bytes"):
+        list(read_rows(str(path)))
+
+
 def test_damaged_files_and_those_of_other_kinds(path):
     good = parquet_of([{"text": f"text {number}", "label": "a"} for number in range(100)])
     cases = {

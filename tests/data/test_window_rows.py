@@ -83,8 +83,10 @@ def test_batches():
     halves = [batches_of(rows, 0, 60, share=Share(2, first, 1)) for first in (0, 1)]
     for batch, *parts in zip(whole, *halves, strict=True):
         assert all(np.array_equal(np.concatenate([part[name] for part in parts]), batch[name]) for name in batch)
-    (static, *_) = batches_of(rows, 0, 1, static_padding=True)
-    assert static["input_ids"].shape == (4, int(rows.windows.max()), LENGTH)
+    static = batches_of(rows, 3, 7, static_padding=True)
+    assert {batch["input_ids"].shape for batch in static} == {(4, int(rows.windows.max()), LENGTH)}
+    order = np.concatenate([batch["label_ids"] for batch in static])  # as they were drawn, not by their lengths
+    np.testing.assert_array_equal(order, token_rows.permutation(40, 1, 0, 0)[12:40])
 
 
 def test_evaluation_gives_every_example_once():

@@ -1,5 +1,6 @@
 """ALBERT's tokenizer compared with the original's results and, for Hugging Face's files, with those of transformers."""
 
+import base64
 import gzip
 import json
 import shutil
@@ -213,6 +214,45 @@ def test_a_model_made_of_tokenizer_json(tmp_path, huggingface, tokenizer, form, 
     for text in texts[:1500]:
         assert found.encode_with_offsets(text) == tokenizer.encode_with_offsets(text), repr(text)
     assert found.build_inputs([9], [8]) == tokenizer.build_inputs([9], [8])
+
+
+def replaced(pattern: dict, content: str) -> dict:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+def charsmap(content: bytes) -> dict:
+    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(content).decode()}
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "message"),
+    [
+        (replaced({"Regex": "(a+)+$"}, "b"), "the regular expression .* is not supported"),
+        (replaced({"Regex": "x*"}, "b"), "the regular expression"),
+        (replaced({"Regex": " {2,}"}, " " * 100), "more than 64 times as long"),
+        (replaced({"String": ""}, "b"), "more than 64 times as long"),
+        ({"type": "Sequence", "normalizers": [replaced({"String": "o"}, "oo")] * 40}, "more than 64 times as long"),
+        (charsmap(bytes(4) + b"x" * 1000), "more than 64 times as long"),
+        (charsmap(b"\x08\0\0\0" + b"\xff" * 20), "tokenizer.json: "),  # a panic of Rust
+    ],
+)
+def test_rules_that_would_end_the_program_are_refused(tmp_path, huggingface, normalizer, message):
+    values = json.loads((huggingface[1] / "tokenizer.json").read_text())
+    directory = directory_of(tmp_path / "model", tokenizer__json={**values, "normalizer": normalizer})
+    with pytest.raises(ValueError, match=f"model/tokenizer.json: .*{message}" if "tok" not in message else message):
+        SentencePieceTokenizer.from_pretrained(directory).encode("The harbour")
+    rules = [replaced({"Regex": r"\s+"}, " "), replaced({"String": "\u2026"}, "...")]
+    allowed = {"type": "Sequence", "normalizers": rules}
+    directory = directory_of(tmp_path / "other", tokenizer__json={**values, "normalizer": allowed})
+    assert SentencePieceTokenizer.from_pretrained(directory).tokenize("the\u2026")
+
+
+def test_a_panic_of_rust_while_encoding_names_the_file(tmp_path, huggingface):
+    """Scores that are no numbers."""
+    values = json.loads((huggingface[1] / "tokenizer.json").read_text())
+    values["model"]["vocab"] = [[piece, float("nan")] for piece, _ in values["model"]["vocab"]]
+    with pytest.raises(ValueError, match="model/tokenizer.json: "):
+        SentencePieceTokenizer.from_pretrained(directory_of(tmp_path / "model", tokenizer__json=values)).encode("the")
 
 
 def test_models_that_no_sentencepiece_model_expresses(tmp_path, huggingface):
