@@ -137,9 +137,6 @@ def check_kind(settings: VocabularySettings, given: Collection[str]) -> None:
 
     Args:
       given: names of flags, also of those with their defaults.
-
-    Raises:
-      ValueError: names the flag.
     """
     kind, output_file = settings.kind, settings.output_file
     for name in sorted({name for some in KINDS.values() for name in some.flags}):
@@ -158,11 +155,7 @@ def check_kind(settings: VocabularySettings, given: Collection[str]) -> None:
 
 
 def check_no_model(output_file: str) -> None:
-    """Refuses to replace the vocabulary of a model, whose weights are beside it.
-
-    Raises:
-      ValueError: names the flag.
-    """
+    """Refuses to replace the vocabulary of a model, whose weights are beside it."""
     if not checks.is_remote(output_file) and os.path.exists(output_file):
         from bert_tf.models.open_weights import has_weights
 

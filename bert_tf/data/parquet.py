@@ -18,11 +18,7 @@ _OF_JSON = re.compile("u?int|float|double|halffloat|bool|large_string|string|nul
 
 
 def count(path: str) -> int:
-    """The number of rows, from the end of the file alone.
-
-    Raises:
-      ValueError: see `rows`.
-    """
+    """The number of rows, from the end of the file alone."""
     with _opened(path) as file:
         return file.metadata.num_rows
 
@@ -32,9 +28,6 @@ def rows(path: str) -> Iterator[dict]:
 
     Columns of bytes, such as images, are left out. A number that `datasets` takes for a class (ClassLabel) becomes the
     name that the file's metadata give it, and -1, which stands for none, becomes None.
-
-    Raises:
-      ValueError: no Parquet, or damaged; names the file.
     """
     with _opened(path) as file, understood(path):
         schema = file.schema_arrow

@@ -57,11 +57,7 @@ Features = Mapping[str, Feature]
 
 
 def check_replaced(path: str, flag: str) -> None:
-    """Refuses to replace a file that holds anything but records, such as a text.
-
-    Raises:
-      ValueError: names flag and file.
-    """
+    """Refuses to replace a file that holds anything but records, such as a text."""
     if not (exists(path) if is_remote(path) else os.path.isfile(path)):  # nothing, or a pipe
         return
     with open_binary(path) as file:
@@ -77,9 +73,6 @@ def read_records(
 
     Args:
       size: of the file, bytes. begin: the byte where a record begins. most: records of a block.
-
-    Raises:
-      RecordError: a record is damaged; names the file, the record and the byte.
     """
     number, content, place = 0, b"", 0  # where `begin` is in `content`
     with open_binary(name) as file:
@@ -179,10 +172,6 @@ def features_of(
       The features, and the pairs per row (M) of unmasked records, as create_pretraining_data.py --masking=dynamic or
       ELECTRA's build_pretraining_dataset.py make them; None for masked ones. ELECTRA's are read as unmasked ones of one
       pair, without `next_sentence_labels`.
-
-    Raises:
-      RecordError: two files are of different kinds (names both), or a record does not match the two lengths, or
-        `no_masked`.
     """
     kinds = {name: _kind_of(payload) for name, (_, payload) in first_payloads.items()}
     first_name, (first_kind, pairs, has_words) = next(iter(kinds.items()))
@@ -233,11 +222,7 @@ def _kind_of(payload: bytes) -> tuple[str, int | None, bool]:
 
 
 def check_first_records(first_payloads: Mapping[str, tuple[int, bytes]], features: Features) -> None:
-    """Compares the first record of each file with the features that it should have.
-
-    Raises:
-      RecordError: one differs; names the file and the feature.
-    """
+    """Compares the first record of each file with the features that it should have."""
     for name, (offset, payload) in first_payloads.items():
         if problem := record_problem(payload, features):
             raise RecordError(f"{name}: the first record (byte {offset}) {problem}")
@@ -295,9 +280,6 @@ def check_files(paths: Collection[str], *lengths: int | None, **limits) -> int |
 
     Returns:
       The pairs per row of unmasked records, see `features_of`; None for masked ones; 0 without any.
-
-    Raises:
-      RecordError: names the file, and what the record lacks.
     """
     found = {path: (0, first_payload(path, size_of(path))) for path in paths}
     found = {path: pair for path, pair in found.items() if pair[1] is not None}

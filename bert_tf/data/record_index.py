@@ -71,11 +71,7 @@ class RecordIndex:
         return self.file_number[order], self.byte_offset[order], self.num_records[order]
 
     def first_payloads(self) -> dict[str, tuple[int, bytes]]:
-        """File name -> byte offset and payload of its first record, for files that have any.
-
-        Raises:
-          RecordError: one is damaged; names file and place.
-        """
+        """File name -> byte offset and payload of its first record, for files that have any."""
 
         def read(number: int, offset: int) -> tuple[str, tuple[int, bytes]]:
             name = self.files[number]

@@ -35,11 +35,7 @@ _LONGEST_CELL = (1 << 31) - 1  # characters; by default Python's reader takes 13
 
 
 def parse_csv_delimiter(value: str | None, flag: str = "--csv_delimiter") -> str | None:
-    """The character that a --csv_delimiter means: itself, or tab for "tab" and "\\t"; None for None.
-
-    Raises:
-      ValueError: it is not one character, or one that has another meaning in CSV.
-    """
+    """The character that a --csv_delimiter means: itself, or tab for "tab" and "\\t"; None for None."""
     if value is None:
         return None
     delimiter = "\t" if value in ("tab", "\\t") else value
@@ -86,11 +82,7 @@ class TableSettings:
         return dataclasses.replace(self, **not_of_it)
 
     def check_predictions(self, do_predict: bool) -> None:
-        """Refuses what is for predictions where there are none.
-
-        Raises:
-          ValueError: names the flag.
-        """
+        """Refuses what is for predictions where there are none."""
         for name in () if do_predict else ("id_column", "copy_columns", "predictions_csv"):
             if getattr(self, name):
                 raise ValueError(f"--{name} is for predictions: give --do_predict.")
@@ -128,11 +120,6 @@ def read_rows(
         with a warning. None: every character counts, as in the files of GLUE.
       columns: names that the header must have; empty: there is a header with unknown names; None: there may be no
         header, since columns are given by number.
-
-    Raises:
-      ValueError: the format is not supported, bytes are not in the encoding, CSV or JSON is malformed, a CSV row has
-        more fields than the first one, the delimiter can't be detected, or one is given for a file that is not .csv.
-        Names file and line.
     """
     if table is None:
         return raw_rows(path, None, columns, None)
@@ -183,11 +170,7 @@ class JoinedColumns:
         self._repeated: list[tuple[object, int, int]] = []
 
     def of(self, row: Mapping, line: int) -> dict | None:
-        """The chosen columns of a row; None if none are.
-
-        Raises:
-          ValueError: a column is not there, or the id is empty; names file and line.
-        """
+        """The chosen columns of a row; None if none are."""
         if not (self.id_column or self.names):
             return None
         names = self.names
@@ -258,9 +241,6 @@ def all_examples(path: str, examples: Iterator[Example]) -> list[Example]:
 
     Args:
       examples: made from the rows of the file, one from each.
-
-    Raises:
-      FileNotFoundError: there is no such file. ValueError: there is no example; names the file. Or as the reader does.
     """
     if not exists(path):
         raise FileNotFoundError(f"{path} does not exist.")
@@ -275,9 +255,6 @@ def beginning(path: str, examples: Iterator[Example]) -> tuple[list[Example], bo
 
     Args:
       examples: made from the rows of the file, one from each.
-
-    Raises:
-      ValueError: there is none; names the file. Or as the reader does.
     """
     count = rows_at_beginning(path)
     found = list(itertools.islice(examples, count))
@@ -357,10 +334,6 @@ def find_csv_delimiter(path: str, columns: Collection[str] | None, encoding: str
 
     Args:
       path, columns, encoding: see `read_rows`.
-
-    Raises:
-      ValueError: it is ambiguous: the comma gives a single column and no other delimiter is certain, or several
-        delimiters give the named columns. Says what was tried.
     """
     first = {delimiter: _first_row(path, delimiter, encoding) for delimiter in CSV_DELIMITERS}
     cut = [delimiter for delimiter, fields in first.items() if len(fields) > 1]
@@ -456,9 +429,6 @@ def _json_rows(lines: Iterator[str], path: str) -> Iterator[tuple[int, dict]]:
 
     Args:
       lines: of the file, without line breaks. path: its name in errors.
-
-    Raises:
-      ValueError: not JSON, or a row is not an object; names file and line.
     """
     stripped = (line.lstrip("\ufeff").strip() for line in lines)
     numbered = ((number, line) for number, line in enumerate(stripped, start=1) if line)

@@ -46,11 +46,7 @@ class Share:
     count: int = 1
 
     def part_size(self, batch_size: int) -> int:
-        """The rows of a part.
-
-        Raises:
-          ValueError: the parts of a batch would not be equal.
-        """
+        """The rows of a part."""
         if batch_size % self.parts:
             raise ValueError(f"a batch of {batch_size} rows can't be divided into {self.parts} equal parts")
         return batch_size // self.parts
@@ -143,21 +139,13 @@ class TokenRows:
 
 
 def check_tokenizer(tokenizer) -> None:
-    """Refuses what is no tokenizer, such as a model or the path of one.
-
-    Raises:
-      TypeError: says what to write.
-    """
+    """Refuses what is no tokenizer, such as a model or the path of one."""
     if not isinstance(tokenizer, Tokenizer):
         raise TypeError(f"the tokenizer must be that of the model, bert_tf.read_tokenizer(path), not {tokenizer!r:.80}")
 
 
 def check_room(tokenizer: Tokenizer, max_seq_length: int) -> None:
-    """Refuses rows that are too short for the special tokens of a pair.
-
-    Raises:
-      ValueError: they are; says it without the name of the length, which callers have different ones for.
-    """
+    """Refuses rows that are too short for the special tokens of a pair."""
     special = tokenizer.num_special_tokens(pair=True)
     if max_seq_length < special:
         raise ValueError(

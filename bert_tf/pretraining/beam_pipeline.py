@@ -31,10 +31,6 @@ def make_shards(job: ShardJob, shards: Sequence[int], runner: str, options: Sequ
     Args:
       runner: "DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "DaskRunner", ...
       options: further options of Beam: ["--project=...", "--region=..."].
-
-    Raises:
-      ValueError: Apache Beam or Dask is not installed, or Beam does not know the runner or an option.
-      RuntimeError: the pipeline failed, or its output is not here.
     """
     check_extra("dask" if runner == "DaskRunner" else "beam", f"--beam_runner={runner}")
     import apache_beam as beam

@@ -63,10 +63,6 @@ class Corpus:
       sizes: bytes of each file on the disk.
       total_bytes: their sum.
       empty_files: files of 0 bytes, which are skipped with a warning.
-
-    Raises:
-      ValueError: no files; a compressed file that is damaged at its beginning; no sentence splitter installed.
-      tf.errors.OpError: a file does not exist or can't be read.
     """
 
     def __init__(self, files: Sequence[str], settings: TextSettings | None = None):
@@ -127,10 +123,6 @@ class Corpus:
           counts: counters to increase: `lines_with_bad_utf8` and `replaced_characters`, what errors="replace" did, and
             `documents_without_text`, which are left out.
           progress: called with the number of bytes that each read took from the disk; ranges that adjoin take all.
-
-        Raises:
-          ValueError: not UTF-8 with errors="strict", bad JSON, no text under text_key, a damaged compressed file; names
-            the file and the line.
         """
         end = self.total_bytes if end is None else end
         if not 0 <= begin <= end <= self.total_bytes:

@@ -192,11 +192,7 @@ def likely_language(text: str) -> str:
 
 
 def sentence_splitter(language: str) -> Splitter:
-    """A function that gives the sentences of a paragraph, stripped.
-
-    Raises:
-      ValueError: the library is not installed; language is not a code such as en or zh.
-    """
+    """A function that gives the sentences of a paragraph, stripped."""
     try:
         import sentencex
     except ImportError:

@@ -171,9 +171,6 @@ def _alone(job: ShardJob) -> Iterator[ShardJob]:
     """Yields the job while no other run writes its files, after removing what a killed run of them left behind.
 
     The job that is yielded has a scratch directory of its own, which only this user can open; on a cluster none.
-
-    Raises:
-      LockedError: another run writes one of the files; names it.
     """
     with contextlib.ExitStack() as stack:
         for path in sorted({*job.output_files}):
@@ -202,11 +199,7 @@ def _remove_if_there(path: str) -> None:
 def _make_missing(
     job: ShardJob, flags: dict, beam_options: Sequence[str], show_progress: bool
 ) -> tuple[list[dict], bool]:
-    """Makes the shards that no earlier run has made; the summaries of all, and whether any was made.
-
-    Raises:
-      ValueError: there is no text in any.
-    """
+    """Makes the shards that no earlier run has made; the summaries of all, and whether any was made."""
     final_summary, records = summary_path(job.output_files[0]), job.records
     earlier = read_summary(final_summary) or {}
     known = dict(enumerate(earlier.get("shards", []) if earlier.get("fingerprint") == job.fingerprint else []))

@@ -44,9 +44,6 @@ def text_documents(files: Sequence[str], max_bytes: int) -> list[Document]:
 
     Args:
       files: paths, see `bert_tf.system.text_files.list_files`.
-
-    Raises:
-      ValueError: a file is not UTF-8 (names file, line and byte offset).
     """
     import tensorflow as tf
 
@@ -106,9 +103,6 @@ def all_documents(files: Sequence[str], show_progress: bool = True, encoding: st
 
     Args:
       encoding: of the files, see `text_files.TextFile`.
-
-    Raises:
-      ValueError: see `corpus.Corpus`; names the file and the line.
     """
     corpora = [Corpus([path], TextSettings(encoding=encoding)) for path in files]
     total = sum(corpus.total_bytes for corpus in corpora)
@@ -134,11 +128,7 @@ def _lines_of(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def marked_held_out(documents: Iterable[Document], every: int = 20) -> Iterator[tuple[Document, bool]]:
-    """Each document, and whether it is held out: every `every`-th one is, at least the last.
-
-    Raises:
-      ValueError: there is only one document, or none.
-    """
+    """Each document, and whether it is held out: every `every`-th one is, at least the last."""
     count, last = 0, []
     for document in documents:
         if count:

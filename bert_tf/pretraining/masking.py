@@ -33,9 +33,6 @@ class Masking:
       mask_rate, random_rate, keep_rate: shares of the chosen tokens that become [MASK], become any token, stay.
       mask_smoothing: exponent of the tokens' counts by which they are chosen, see `mask_rules.smoothed`; 0: all alike.
       mask_rule: one of MASK_RULES, or "electra": how many tokens are predicted, and which may be.
-
-    Raises:
-      ValueError: a special token is missing, or two settings contradict each other; names the flags.
     """
 
     tokenizer: Tokenizer

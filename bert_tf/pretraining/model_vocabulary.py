@@ -66,10 +66,6 @@ def find_vocabulary(
 
     Returns:
       None if nothing says which vocabulary it is, which is logged.
-
-    Raises:
-      ValueError: the records were made with different vocabularies, or not with vocab_file or the teacher's; or the
-        vocabulary is of another kind than the model's, or larger. Names the files.
     """
     found = _find(vocab_file, init_checkpoint, record_files, family_of(config).tokenizer_class, from_teacher)
     if found is None:
@@ -94,9 +90,6 @@ def check_size(
 
     Args:
       record_files: flag -> the files that it names. config_name: for messages. is_new: see `check_vocab_size`.
-
-    Raises:
-      ValueError: the configuration has another; see `check_vocab_size`.
     """
     summaries = [summary for files in record_files.values() for summary in summaries_of(files).values()]
     sizes = {one["flags"]["vocab_file"]: one["vocab_size"] for one in summaries if "vocab_size" in one}
@@ -108,11 +101,7 @@ def check_size(
 
 
 def tokenizer_of_model(vocab_file: str, config: BertConfig, casing: Casing = Casing()) -> Tokenizer:  # noqa: B008
-    """The tokenizer that a model of this configuration makes of a vocabulary file.
-
-    Raises:
-      ValueError: the file is damaged, or of a kind that the model's family does not read; names it.
-    """
+    """The tokenizer that a model of this configuration makes of a vocabulary file."""
     family = family_of(config)
     kind = tokenizer_class_of(vocab_file, family.tokenizer_class)
     taken: tuple[type[Tokenizer], ...] = (FullTokenizer, JapaneseTokenizer, KoBertTokenizer, family.tokenizer_class)
@@ -240,9 +229,6 @@ def read_tokenizer(
     Args:
       do_lower_case, strip_accents: for files that don't say it themselves.
       electra: take word pieces for ELECTRA's, whatever is beside them.
-
-    Raises:
-      ValueError: the file, or one that belongs to it, is missing, damaged, or lacks what rows need; names it.
     """
     default = ElectraTokenizer if electra else FullTokenizer
     tokenizer = tokenizer_of_file(vocab_file, Casing(do_lower_case, strip_accents), default)
@@ -257,9 +243,6 @@ def tokenizer_of(
 
     Args:
       do_lower_case, strip_accents: None: the files beside the vocabulary say it, or else as in the original.
-
-    Raises:
-      ValueError: see `read_tokenizer`; a flag contradicts the files, or means nothing with the tokenizer: names it.
     """
     vocab_file = records.vocab_file
     casing = resolve_casing(do_lower_case, strip_accents, read_casing(directory_of(vocab_file)))
@@ -285,11 +268,7 @@ def tokenizer_of(
 
 
 def check_vocabulary(vocab_file: str | None) -> None:
-    """`read_tokenizer` of the local file that --vocab_file names, if any, before TensorFlow is imported.
-
-    Raises:
-      FileNotFoundError: it is not there. ValueError: see `read_tokenizer`. Names the flag.
-    """
+    """`read_tokenizer` of the local file that --vocab_file names, if any, before TensorFlow is imported."""
     check_file(vocab_file, "--vocab_file")
     if vocab_file and os.path.isfile(vocab_file):
         with named_by("--vocab_file"), unheard():

@@ -113,11 +113,7 @@ class RecordSettings:
 
     @property
     def output_files(self) -> tuple[str, ...]:
-        """The names in output_file.
-
-        Raises:
-          ValueError: there are none.
-        """
+        """The names in output_file."""
         files = tuple(filter(None, map(str.strip, self.output_file.split(","))))
         if not files:
             raise ValueError(f"--output_file names no file: {self.output_file!r}")
@@ -246,11 +242,7 @@ class InstanceSettings:
 
 
 def settings_of_records(**values) -> tuple[RecordSettings, InstanceSettings]:
-    """Settings of both kinds from those that are given, with what follows from these, checked.
-
-    Raises:
-      ValueError: one is out of range, or contradicts another; names the flag.
-    """
+    """Settings of both kinds from those that are given, with what follows from these, checked."""
     values = {name: value for name, value in values.items() if value is not None}
     known = {name: values.pop(name) for name in declared_in(RecordSettings) if name in values}
     records = with_models(RecordSettings(**known))
@@ -321,11 +313,7 @@ def _check(records: RecordSettings, settings: InstanceSettings) -> None:
 
 
 def check_mask_rates(mask_rate: float, random_rate: float, keep_rate: float) -> None:
-    """Refuses numbers that are not shares.
-
-    Raises:
-      ValueError: one is not from 0 to 1, or together they are not 1; names the flags.
-    """
+    """Refuses numbers that are not shares."""
     rates = {"mask_rate": mask_rate, "random_rate": random_rate, "keep_rate": keep_rate}
     for name, rate in rates.items():
         declared_in(InstanceSettings)[name].check_value(name, rate)

@@ -277,9 +277,6 @@ def write_blocks(
 
     Args:
       progress: called with the records of each block.
-
-    Raises:
-      tf.errors.OpError: the file can't be written.
     """
     written = []
     with tf.io.gfile.GFile(path, "wb") as file:

@@ -139,10 +139,6 @@ def make_shard(
 
     Returns:
       The summary, as written.
-
-    Raises:
-      ValueError: bad text (names file, line and byte). OSError: the scratch directory is full.
-      tf.errors.OpError: a file can't be read or written.
     """
     corpus, tokenizer, outputs = Corpus(job.input_files, job.text), job.tokenizer(), job.outputs(shard)
     for folder in filter(None, map(os.path.dirname, outputs)):

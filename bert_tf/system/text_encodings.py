@@ -48,9 +48,6 @@ def converted(path: str, encoding: str, errors: str, chunks: Iterable[bytes]) ->
 
     Args:
       path: of the file, for messages. errors: "strict", or "replace": what is invalid becomes U+FFFD.
-
-    Raises:
-      ValueError: bytes are not in the encoding; names file, line and byte.
     """
     chunks = iter(chunks)
     first = b""

@@ -49,21 +49,13 @@ def is_known(encoding: str) -> bool:
 
 
 def check_encoding(encoding: str, flag: str = "--encoding") -> None:
-    """Refuses what `is_known` does not know.
-
-    Raises:
-      ValueError: names the flag.
-    """
+    """Refuses what `is_known` does not know."""
     if not is_known(encoding):
         raise ValueError(f"{flag}={encoding}: Python has no text encoding of this name.")
 
 
 def is_utf_8(encoding: str | None) -> bool:
-    """Whether a file of this encoding needs no conversion; None: it must be UTF-8.
-
-    Raises:
-      ValueError: Python has no text encoding of this name.
-    """
+    """Whether a file of this encoding needs no conversion; None: it must be UTF-8."""
     if encoding is None:
         return True
     check_encoding(encoding)
@@ -75,10 +67,6 @@ def read_json(path: str, kind: type = dict, encoding: str | None = None, **optio
 
     Args:
       kind: list if it holds a list. encoding: see `TextFile`. options: passed to `json.loads`.
-
-    Raises:
-      ValueError: not in the encoding, not JSON, of another kind, or larger than LARGEST_JSON; names the file and the
-        place.
     """
     if (size := size_of(path)) > LARGEST_JSON:
         raise ValueError(f"{path} has {size:,} bytes; a JSON file may have {LARGEST_JSON:,}, as it is read whole")
@@ -116,9 +104,6 @@ def parse_json(text: str, path: str, line: int | None = None, **options):
     Args:
       path: of the file that it comes from. line: its line number in the file, if the text is one line of many.
       options: passed to `json.loads`.
-
-    Raises:
-      ValueError: not JSON; names the file and the place.
     """
     try:
         return json.loads(text, **options)
@@ -135,9 +120,6 @@ def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
 
     TensorFlow returns the files of a glob in the order of the file system, which differs between machines. Sorted, the
     same files give the same output everywhere.
-
-    Raises:
-      ValueError: there is no pattern, or one matches no file; names it and `flag`.
     """
     from absl import logging
 
@@ -221,10 +203,6 @@ def read_text_lines(
     Args:
       path: a local path or any that `tf.io.gfile` opens (gs://...).
       progress: called after each read with the number of bytes. encoding, is_gzip: see `TextFile`.
-
-    Raises:
-      ValueError: bytes are not in the encoding; names the file, the line (from 1) and the byte offset in the file (from
-        0). Or see `whole_lines`.
     """
     file = TextFile(path, is_gzip, encoding)
     for offset, block in whole_lines(file, file.chunks(progress=progress)):
@@ -244,9 +222,6 @@ class TextFile:
       is_gzip: it is compressed by gzip.
       encoding: of the file, as the flag --encoding has it; None: it must be UTF-8, and there is no such flag.
       errors: of a file in another encoding: "strict", or "replace": what is invalid becomes U+FFFD.
-
-    Raises:
-      ValueError: there is no such encoding.
     """
 
     path: str
@@ -267,9 +242,6 @@ class TextFile:
 
         Args:
           progress: called with the number of bytes that each read takes from the disk.
-
-        Raises:
-          ValueError: a compressed file is truncated or damaged; names the file. Or see `text_encodings.converted`.
         """
         if self.starts_anywhere:
             return _plain(self.path, begin, end, progress)
@@ -282,9 +254,6 @@ class TextFile:
         """The text of a block that begins at `offset` and splits no character, without carriage returns.
 
         Zero bytes stay: as in the original, tokenizers drop them.
-
-        Raises:
-          ValueError: bytes are not UTF-8; see `read_text_lines`. The file is read again, to count its lines.
         """
         try:
             text = block.replace(b"\r", b"").decode("utf-8")
@@ -330,9 +299,6 @@ def whole_lines(
       file: that the chunks come from, for messages.
       longest: a line of more bytes is split after a space (if there is one), so that it need not fit into memory.
       offset: of the first byte.
-
-    Raises:
-      ValueError: a line that is not split has more than LONGEST_LINE bytes; names the file and the line.
     """
     held: list[bytes] = []
     size = 0
@@ -372,11 +338,7 @@ def _gfile(path: str):
 
 
 def parts_of(path: str) -> dict[str, str]:
-    """The address and the local path of each file that is a part: several only where an address on the hub is a glob.
-
-    Raises:
-      See `hub.matching`.
-    """
+    """The address and the local path of each file that is a part: several where an address on the hub is a glob."""
     if not is_on_hub(path):
         return {path: path}
     from bert_tf.system.hub import matching
@@ -385,11 +347,7 @@ def parts_of(path: str) -> dict[str, str]:
 
 
 def local_file(path: str) -> str:
-    """Where a file of the hub is in the cache; other paths as they are.
-
-    Raises:
-      ValueError: several files match. Or see `hub.matching`.
-    """
+    """Where a file of the hub is in the cache; other paths as they are."""
     if len(found := parts_of(path)) > 1:
         raise ValueError(
             f"{path} matches {len(found)} files: {some([*found])}; name one. Only .parquet may be several."
