@@ -82,29 +82,6 @@ class ConversionSettings:
     strip_accents: bool | None = setting(
         None, "Whether to strip accents. If unset, as the directory says, or else as do_lower_case."
     )
-    add_tokens: str | None = setting(
-        None,
-        "File with tokens to add to the vocabulary, one per line; markers such as [E1], too, which are then taken as a "
-        "whole. Their embeddings must then be trained: continue pre-training on text that contains them.",
-        heading="New words and positions",
-        check=checks.check_file,
-    )
-    use_unused_slots: bool = setting(
-        False,
-        "Replace [unused1], [unused2], ... with the added tokens instead of appending rows: the model keeps its size.",
-    )
-    new_rows: str = setting(
-        "pieces",
-        "Initial embeddings of added tokens. pieces: mean of the pieces that the token was split into so far. mean: "
-        "mean of the whole table. random: as in training from scratch.",
-        choices=("pieces", "mean", "random"),
-    )
-    max_position_embeddings: int | None = setting(
-        None,
-        "Extend the position table to this many rows, for longer sequences, by repeating the learned rows. Train it "
-        "then.",
-        least=1,
-    )
 
 
 define_flags(ConversionSettings)
@@ -116,7 +93,7 @@ def main(_):
     check_model(settings.from_, "--from", settings.bert_config_file, settings.vocab_file)
     if settings.report_file and not checks.is_remote(settings.from_):
         beside = read_model_files(settings.from_, None, settings.bert_config_file)
-        given = (settings.bert_config_file, settings.vocab_file, settings.add_tokens)
+        given = (settings.bert_config_file, settings.vocab_file)
         read = filter(None, (find_weights(settings.from_)[1], beside.config_file, beside.vocab_file, *given))
         checks.check_output_files([settings.report_file], read, "--report_file")
     if os.path.realpath(settings.to) == os.path.realpath(settings.from_):

@@ -34,7 +34,7 @@ flags.DEFINE_string("directory", None, "Directory for the files (some 7 GB for B
 # Runs in the converting process. Clearing the peak needs Linux.
 PROGRAM = """
 import sys, time
-from bert_tf.conversion import convert, surgery  # load everything that a conversion needs before measuring memory
+from bert_tf.conversion import convert  # load everything that a conversion needs before measuring memory
 
 def kilobytes(field):
     with open("/proc/self/status") as file:

@@ -49,7 +49,7 @@ COMMANDS = {
     "serving": (["export_saved_model.py"], 2),
     "settings-search": (["run_classifier.py"], 1),
     "tagging": (["run_ner.py"], 1),
-    "vocabulary": (["create_vocab.py"] * 2, 0),
+    "vocabulary": (["create_vocab.py"] * 2, 1),
 }
 ON_THE_HUB = "google/bert_uncased_L-4_H-256_A-4"  # BERT_BASE_DIR takes its place
 

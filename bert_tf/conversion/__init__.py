@@ -1,1 +1,1 @@
-"""Between weight formats, and surgery on vocabularies."""
+"""Conversion between weight formats, and rows for new words."""

@@ -8,9 +8,9 @@ import dataclasses
 import hashlib
 import math
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from bert_tf.conversion import surgery
+from bert_tf.conversion.new_words import add_words
 from bert_tf.models import card, huggingface, open_weights, saving
 from bert_tf.models import directory as model_directory
 from bert_tf.models.config import BertConfig
@@ -22,9 +22,9 @@ from bert_tf.models.variable_names import expected_shapes, word_table
 from bert_tf.system.checks import path_of
 from bert_tf.system.messages import named_by, progress_bar, some
 from bert_tf.system.storage import write_text_file
+from bert_tf.system.text_files import read_text_lines
 from bert_tf.text import tokenizer_files
-from bert_tf.text.added_tokens import AddedToken, read_added_tokens
-from bert_tf.text.tokenizer import special_tokens_of
+from bert_tf.text.added_tokens import read_added_tokens
 from bert_tf.text.tokenizer_choice import tokenizer_class_of
 from bert_tf.text.tokenizer_files import Casing
 from bert_tf.text.wordpiece import FullTokenizer
@@ -89,7 +89,7 @@ class Conversion:
 
     Attributes:
       source, part: see `prepare`. original: the source's weights. weights: with the changes that were asked for.
-      files: for beside them. added: further added tokens. writing: further arguments of `saving.write_model`.
+      files: for beside them. writing: further arguments of `saving.write_model`.
       changes: sentences for the card on what differs. notes: for the report.
     """
 
@@ -98,7 +98,6 @@ class Conversion:
     original: Weights
     weights: Weights
     files: ModelFiles
-    added: Sequence[AddedToken]
     writing: Mapping[str, object]
     changes: list[str]
     notes: list[str]
@@ -116,7 +115,7 @@ class Conversion:
         text = card.converted(text, format, files.sentences, self.changes)
         with_optimizer = self.writing["with_optimizer"]
         written = saving.write_model(
-            weights=weights, files=files, added=self.added, **self.writing, card_text=text,
+            weights=weights, files=files, **self.writing, card_text=text,
             check=lambda path: compared.append(_compare_tensors(weights, path, with_optimizer)),
         )  # fmt: skip
         notes = [*self.notes, *compared, *_notes_on_activation(files.config, format)]
@@ -142,9 +141,6 @@ def prepare(
     *,
     with_optimizer: bool = False,
     add_tokens: str | None = None,
-    use_unused_slots: bool = False,
-    new_rows: str = "pieces",
-    max_position_embeddings: int | None = None,
     do_lower_case: bool | None = None,
     strip_accents: bool | None = None,
     bert_config_file: str | None = None,
@@ -159,8 +155,7 @@ def prepare(
       source: a path of any of the formats (see `open_weights.find_weights`).
       target: a directory (see `saving.write_model`). format: one of `open_weights.FORMATS`.
       with_optimizer: carry Adam moments and step, too.
-      add_tokens: file of tokens to add to the vocabulary (see `surgery.add_tokens`, also for `use_unused_slots` and
-        `new_rows`). max_position_embeddings: extend the position table (see `surgery.extend_positions`).
+      add_tokens: file of words, one a line, to add to a vocabulary of word pieces (see `add_words`).
       do_lower_case, strip_accents: must not contradict the source's directory; needed if that doesn't say.
       bert_config_file, vocab_file: instead of those beside the weights.
       hidden_act: written to the configuration instead of the source's.
@@ -170,8 +165,6 @@ def prepare(
     Raises:
       FileNotFoundError, FileExistsError, ValueError, OSError: it is impossible; names the flag.
     """
-    if (use_unused_slots or new_rows != "pieces") and not add_tokens:
-        raise ValueError("--use_unused_slots and --new_rows say how to add tokens: give --add_tokens, too.")
     with named_by("--bert_config_file" if bert_config_file else "--from"):
         original, files = model_directory.read_model(source, bert_config_file, part)
         needed_config(files)
@@ -179,20 +172,18 @@ def prepare(
         saving.check_vocabulary(dataclasses.replace(files, vocab_file=vocab_file or files.vocab_file))
     files, notes = _describe(files, vocab_file, do_lower_case, strip_accents)
     notes += _notes_on_source(original, files, with_optimizer)
-    weights, changes, vocabulary, added = original, {"hidden_act": hidden_act} if hidden_act else {}, None, []
+    weights, changes, vocabulary = original, {"hidden_act": hidden_act} if hidden_act else {}, None
     if add_tokens:
-        weights, vocabulary, added, lines = _add_tokens(weights, files, add_tokens, use_unused_slots, new_rows)
+        tokenizer, known = tokenizer_of(files), tokenizer_files.vocabulary_lines(files.vocab_file)
+        known += [tokenizer.inv_vocab.get(index, "") for index in range(len(known), tokenizer.vocab_size)]
+        weights, vocabulary, lines = add_words(weights, known, read_text_lines(add_tokens), tokenizer.tokenize)
         changes["vocab_size"] = weights.shapes[word_table(family_of_variables(weights.shapes).scope)][0]
-        notes += lines
-    if max_position_embeddings:
-        weights, lines = surgery.extend_positions(weights, max_position_embeddings)
-        changes["max_position_embeddings"] = files.max_seq_length = max_position_embeddings
         notes += lines
     files.config = config_of_dict({**files.config.to_dict(), **changes})
     writing = {"target": target, "format": format, "with_optimizer": with_optimizer, "overwrite": overwrite}
     saving.check_writable(weights=weights, files=files, **writing)
     return Conversion(
-        source=source, part=part, original=original, weights=weights, files=files, added=added,
+        source=source, part=part, original=original, weights=weights, files=files,
         writing={**writing, "vocabulary": vocabulary}, changes=_changes(add_tokens, changes), notes=notes,
     )  # fmt: skip
 
@@ -266,39 +257,6 @@ def _notes_on_activation(config: BertConfig, format: str) -> list[str]:
         f"hidden_act is \"gelu_erf\", the exact gelu, which the {format} format's own programs don't know. With "
         "--hidden_act=gelu they run it with the tanh form; outputs then differ by about 1e-3."
     ]
-
-
-def _add_tokens(
-    weights: Weights, files: ModelFiles, path: str, use_unused: bool, new_rows: str
-) -> tuple[Weights, list[str] | None, list[AddedToken], list[str]]:
-    """The weights, the lines of a vocab.txt (None without one), the new added tokens, and notes; see
-    `surgery.add_tokens`."""
-    if not files.vocab_file:
-        raise ValueError(f"--add_tokens needs a vocabulary, and {files.directory} has none: --vocab_file.")
-    tokenizer = tokenizer_of(files)
-    has_pieces = isinstance(tokenizer, FullTokenizer)
-    if use_unused and not has_pieces:
-        raise ValueError(f"--use_unused_slots: {files.vocab_file} has no lines such as [unused1].")
-    known = tokenizer_files.vocabulary_lines(files.vocab_file) if has_pieces else []
-    known = [*known, *(tokenizer.inv_vocab.get(index, "") for index in range(len(known), tokenizer.vocab_size))]
-    with named_by("--add_tokens"):
-        tokens = surgery.read_new_tokens(path)
-        weights, known, notes = surgery.add_tokens(
-            weights,
-            known,
-            tokens,
-            do_lower_case=bool(files.casing.do_lower_case),
-            strip_accents=files.casing.strip_accents,
-            tokenize=None if has_pieces else tokenizer.tokenize,
-            use_unused=use_unused,
-            initialization=new_rows,
-        )
-    ids = {token: index for index, token in enumerate(known)}
-    cut_out = [token for token in tokens if not has_pieces or surgery.is_cut_out(token)]
-    added = [AddedToken(ids[token], token) for token in cut_out if token not in special_tokens_of(tokenizer)]
-    if added:
-        notes.append(f"Added tokens, taken as a whole wherever they are written: {' '.join(cut_out)}.")
-    return weights, known if has_pieces else None, added, notes
 
 
 def _card(path: str, original: Weights, weights: Weights, files: ModelFiles, format: str, part: str | None) -> str:

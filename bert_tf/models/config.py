@@ -421,7 +421,7 @@ def check_vocab_size(config: BertConfig, lines: int, vocab_file: str, config_fil
         also = f", or to {rounded}, a multiple of 8, whose last rows are unused" if rounded > lines else ""
         advice = f"Set vocab_size to {lines} in {config_file}{also}; or give the vocabulary that it is meant for."
     elif lines > vocab_size:
-        added = "give those that were added since their rows by convert_checkpoint.py --add_tokens"
+        added = "give those that were added since their rows (docs/vocabulary.md)"
         advice = f"{use} (vocab_file=...), and {added}."
     else:
         rows = f"; if this is it, add {vocab_size - lines} lines to it for the unused rows: [row{lines}] and so on"

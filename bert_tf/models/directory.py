@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import os
 import posixpath
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from absl import logging
@@ -24,7 +23,7 @@ from bert_tf.system.checks import check_file
 from bert_tf.system.messages import is_first, named_by, unheard
 from bert_tf.system.storage import is_remote, names_in, paths_beginning_with
 from bert_tf.system.text_files import exists, read_bytes, read_json, read_json_if_there
-from bert_tf.text.added_tokens import TOKENIZER_CONFIG, AddedToken
+from bert_tf.text.added_tokens import TOKENIZER_CONFIG
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_choice import find_vocabulary, tokenizer_of_file
 from bert_tf.text.tokenizer_files import Casing, directory_of, first_existing, read_casing, resolve_casing
@@ -189,13 +188,10 @@ def _is_huggingface(path: str, values: dict) -> bool:
     return name == HUGGINGFACE_CONFIG or ("model_type" in values and name not in _CONFIG_CLASSES)
 
 
-def tokenizer_of(files: ModelFiles, added: Sequence[AddedToken] = ()) -> Tokenizer:
+def tokenizer_of(files: ModelFiles) -> Tokenizer:
     """The tokenizer that a model's files describe, among which there is a vocabulary; BERT's without a configuration.
 
     If no file says whether it is cased, `files` gets what the vocabulary says.
-
-    Args:
-      added: further added tokens.
 
     Raises:
       ValueError: a file is damaged or of another kind of tokenizer, or the vocabulary does not fit the configuration;
@@ -206,7 +202,6 @@ def tokenizer_of(files: ModelFiles, added: Sequence[AddedToken] = ()) -> Tokeniz
     tokenizer.check_vocabulary()
     if files.casing.do_lower_case is None and tokenizer.takes_strip_accents:
         files.casing = dataclasses.replace(files.casing, do_lower_case=not tokenizer.cased, source=files.vocab_file)
-    add_tokens(tokenizer, added)
     if files.config:
         name = files.config_file or files.config.file_name
         check_vocab_size(files.config, tokenizer.vocab_size, files.vocab_file, name, is_new=not files.directory)
@@ -257,13 +252,6 @@ def check_other_vocabulary(vocab_file: str | None, files: ModelFiles) -> None:
     with named_by("--vocab_file"):
         if problem := other_ids(vocab_file, files):
             raise ValueError(f"{problem}. Leave --vocab_file out, or remove the other file if that is the wrong one.")
-
-
-def add_tokens(tokenizer: Tokenizer, added: Sequence[AddedToken]) -> None:
-    """Adds further tokens to a tokenizer, in the places of those of the same name."""
-    if added:
-        described = {token.content: token for token in (*tokenizer.described_tokens, *added)}
-        tokenizer.set_added_tokens(list(described.values()))
 
 
 def check_weights(path: str | None, flag: str) -> None:

@@ -8,13 +8,13 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from absl import logging
 
 from bert_tf.models import card, variable_names
 from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import ModelFiles, add_tokens, config_files, needed_config, tokenizer_of
+from bert_tf.models.directory import ModelFiles, config_files, needed_config, tokenizer_of
 from bert_tf.models.families import family_of
 from bert_tf.models.head_config import HUGGINGFACE_CONFIG, HeadConfig
 from bert_tf.models.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format
@@ -32,7 +32,6 @@ from bert_tf.system.storage import (
 )
 from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text import tokenizer_choice, tokenizer_files
-from bert_tf.text.added_tokens import AddedToken
 from bert_tf.text.tokenizer import ROLES
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.weights import bundle
@@ -72,16 +71,14 @@ def write_weights(path: str, format: Format, weights: Weights, config: BertConfi
     return names
 
 
-def write_description(
-    directory: str, files: ModelFiles, vocabulary: list[str] | None = None, added: Sequence[AddedToken] = ()
-) -> None:
+def write_description(directory: str, files: ModelFiles, vocabulary: list[str] | None = None) -> None:
     """Writes the tokenizer's files and tokenizer_config.json, so that a directory can be used like any model directory.
 
     And the files that say how vectors of texts are made, if that is known.
 
     Args:
       files: with a configuration. Without a vocabulary nothing is written but the casing, if it is known.
-      vocabulary: lines of vocab.txt instead of files.vocab_file, for word pieces. added: further added tokens.
+      vocabulary: lines of vocab.txt instead of files.vocab_file, for word pieces.
 
     Raises:
       ValueError: the vocabulary does not fit the configuration; names the file.
@@ -105,11 +102,8 @@ def write_description(
         settings |= {"do_lower_case": casing.do_lower_case, "strip_accents": casing.strip_accents}
     else:
         kind = tokenizer_choice.tokenizer_class_of(files.vocab_file, default)
-        if issubclass(kind, FullTokenizer):
-            tokenizer = kind.from_file(files.vocab_file, casing)
-            add_tokens(tokenizer, added)
-        else:
-            tokenizer = tokenizer_of(files, added)
+        is_pieces = issubclass(kind, FullTokenizer)
+        tokenizer = kind.from_file(files.vocab_file, casing) if is_pieces else tokenizer_of(files)
         contents, settings, kind = tokenizer.files(), tokenizer.settings(), type(tokenizer)
         if vocabulary is not None:
             contents[tokenizer_files.VOCAB] = "".join(line + "\n" for line in vocabulary).encode()
@@ -148,7 +142,6 @@ def write_model(
     format: str,
     with_optimizer: bool = False,
     vocabulary: list[str] | None = None,
-    added: Sequence[AddedToken] = (),
     overwrite: bool = False,
     check: Callable[[str], None] | None = None,
     card_text: str | None = None,
@@ -161,7 +154,7 @@ def write_model(
       target: a directory; for TensorFlow checkpoints also a prefix ending in .ckpt or .ckpt-<number>.
       files: configuration (required), head, vocabulary and casing to write, and facts for the card.
       with_optimizer: also write Adam moments and step (tf1 and bert_tf).
-      vocabulary: lines of vocab.txt instead of files.vocab_file. added: further added tokens.
+      vocabulary: lines of vocab.txt instead of files.vocab_file.
       overwrite: replace existing files.
       check: called with the path of the weights while they still have their temporary name; may raise.
       card_text: the card, if `files` don't describe it.
@@ -188,7 +181,7 @@ def write_model(
                 names = write_weights(posixpath.join(temporary, name), kind, weights, files.config, files.head)
                 if name.startswith("model.ckpt-"):
                     write_text_file(posixpath.join(temporary, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
-                write_description(temporary, files, vocabulary, added)
+                write_description(temporary, files, vocabulary)
                 if not card.is_others(directory):
                     write_text_file(posixpath.join(temporary, card.CARD), card_text or card_of(weights, files, format))
             if check:

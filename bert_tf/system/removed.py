@@ -1,7 +1,12 @@
 """What earlier versions had: each is refused in one line that says what to do instead."""
 
+_ROWS = "docs/vocabulary.md has the lines of NumPy that add rows for words and positions"
 # Flags, as they were called in any script.
 FLAGS = {
+    "add_tokens": _ROWS,
+    "max_position_embeddings": _ROWS,
+    "new_rows": _ROWS,
+    "use_unused_slots": _ROWS,
     "beam_size": "every model has BERT's head for questions, whose candidates are --n_best_size",
     "question_head": "every model has BERT's head for questions, as in transformers; leave it out",
     "compression": "records are written uncompressed; --masking=dynamic takes less room than gzip did",

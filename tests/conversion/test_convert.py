@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import tensorflow as tf
-from helpers import descendants, warm
-from helpers.albert_tokenizer import save_albert_tokenizer
+from helpers import warm
 from helpers.converted import equal_to_transformers
+from helpers.pages import blocks
 from helpers.paths import TESTS
 from helpers.tiny import TINY_CONFIG
 
@@ -114,23 +114,41 @@ def test_golden_checkpoints_through_every_format(golden, tmp_path, head):
         assert_same_bytes(tensors_of(target), expected)
 
 
-def test_words_and_positions_are_added(source, tmp_path):
-    words = tmp_path / "words.txt"
-    words.write_text("abc\nkubernetes\n")
-    target = tmp_path / "larger"
-    report = convert.convert(str(source), str(target), "huggingface", add_tokens=str(words), max_position_embeddings=48)
-    config = pretrained.read_model(str(target))[1].config
-    assert (config.vocab_size, config.max_position_embeddings) == (102, 48)
-    tokenizer = FullTokenizer(str(target / "vocab.txt"))
-    assert tokenizer.convert_tokens_to_ids(tokenizer.tokenize("abc Kubernetes")) == [100, 101]
-    old, new = tensors_of(source), tensors_of(target)
-    table = "bert/embeddings/word_embeddings"
-    np.testing.assert_array_equal(new[table][:100], old[table])
-    pieces = [PIECES.index(piece) for piece in ("a", "##b", "##c")]
-    np.testing.assert_allclose(new[table][100], old[table][pieces].mean(0), rtol=1e-6)
-    assert new["cls/predictions/output_bias"].shape == (102,)
-    assert new["bert/embeddings/position_embeddings"].shape == (48, 32)
-    assert "abc" in report.text()
+def expected_rows(source, words: dict[str, list[str]]):
+    """Each row is the mean of the pieces that a word was split into, in the word table and the bias."""
+    old = tensors_of(source)
+    ids = [[PIECES.index(piece) for piece in pieces] for pieces in words.values()]
+    tables = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
+    return {name: np.stack([old[name][row].mean(0, dtype=np.float64) for row in ids]) for name in tables}
+
+
+def test_words_are_added_as_run_domain_does(source, tmp_path):
+    (tmp_path / "words.txt").write_text("abc\nword3\nkub\n")  # one of them is known
+    report = convert.convert(
+        str(source), str(tmp_path / "larger"), "bert_tf", add_tokens=str(tmp_path / "words.txt"), with_optimizer=True
+    )
+    assert pretrained.read_model(str(tmp_path / "larger"))[1].config.vocab_size == 102
+    assert FullTokenizer.from_pretrained(str(tmp_path / "larger")).encode("abc Kub") == [100, 101]
+    old, new = tensors_of(source), tensors_of(tmp_path / "larger")
+    for name, rows in expected_rows(source, {"abc": ["a", "##b", "##c"], "kub": ["k", "##u", "##b"]}).items():
+        np.testing.assert_array_equal(new[name][:100], old[name])
+        np.testing.assert_allclose(new[name][100:], rows, rtol=1e-6)
+        assert not new[f"{name}/adam_v"][100:].any() and new[f"{name}/adam_m"].shape == new[name].shape
+    assert "'abc': row 100, the mean of a ##b ##c." in report.text()
+
+
+def test_the_lines_of_the_page_add_words_and_positions(source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(source, tmp_path / "uncased_L-12_H-768_A-12")
+    (program,) = blocks("vocabulary", "python")
+    exec(program.replace('"kubernetes"', '"abc"'), {})
+    config = pretrained.read_model("my_bert")[1].config
+    assert (config.vocab_size, config.max_position_embeddings) == (101, 64)
+    new = tensors_of("my_bert")
+    for name, rows in expected_rows(source, {"abc": ["a", "##b", "##c"]}).items():
+        np.testing.assert_allclose(new[name][100:], rows, rtol=1e-5)
+    np.testing.assert_array_equal(*np.split(new["bert/embeddings/position_embeddings"], 2))
+    assert FullTokenizer.from_pretrained("my_bert").tokenize("Abc") == ["abc"]
 
 
 def refused(source, tmp_path, error, message, format="bert_tf", **arguments) -> set[str]:
@@ -150,10 +168,6 @@ def test_bad_input_leaves_no_target(source, tmp_path):
     BertConfig.from_dict({**TINY_CONFIG, "hidden_size": 64}).save(str(other))
     message = r"other\.json does not fit .* expected \[100, 64\], found \[100, 32\]"
     assert refused(source, tmp_path, ValueError, message, bert_config_file=str(other)) == {"other.json"}
-    words = tmp_path / "words.txt"
-    words.write_text("two words\n")
-    left = refused(source, tmp_path, ValueError, r"words\.txt, line 1", add_tokens=str(words))
-    assert left == {"other.json", "words.txt"}
 
 
 def test_damaged_checkpoints_leave_no_target(source, tmp_path):
@@ -242,7 +256,6 @@ def test_a_vocabulary_of_another_model(source, tmp_path):
     vocab.write_text("".join(f"t{number}\n" for number in range(101)))
     message = r"vocab\.txt has 101 lines, but vocab_size is 100"
     assert refused(source, tmp_path, ValueError, message, vocab_file=str(vocab)) == {"vocab.txt"}
-    assert refused(source, tmp_path, ValueError, "give --add_tokens", use_unused_slots=True) == {"vocab.txt"}
 
 
 @pytest.mark.parametrize("change", ["another value", "a lost tensor", "a lost moment"])
@@ -270,62 +283,3 @@ def test_the_script(source, tmp_path):
     assert (tmp_path / "report.txt").read_text() == result.stdout
     assert "bert/pooler/dense/kernel" in result.stdout and "bert.pooler.dense.weight" in result.stdout
     assert json.loads((tmp_path / "hf" / "config.json").read_text())["hidden_act"] == "gelu_new"
-
-
-def test_entity_markers_are_added(source, tmp_path):
-    """Tokens with brackets, which word pieces never come to: every reader gives them their ids."""
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed (requirements-dev.txt)")
-    words = tmp_path / "words.txt"
-    words.write_text("[E1]\n[/E1]\nkubernetes\n")
-    target = tmp_path / "larger"
-    report = convert.convert(str(source), str(target), "huggingface", add_tokens=str(words))
-    assert "Added tokens, taken as a whole wherever they are written: [E1] [/E1]." in report.text()
-    tokenizer, theirs = pretrained.read_tokenizer(str(target)), transformers.AutoTokenizer.from_pretrained(target)
-    texts = ["[E1]abc[/E1]a Kubernetes", "[e1] [E1]"]
-    assert tokenizer.encode(texts[0])[0] == 100 and 101 in tokenizer.encode(texts[0])
-    assert [theirs(text, add_special_tokens=False)["input_ids"] for text in texts] == tokenizer.encode_batch(texts)
-    again = tmp_path / "again"
-    convert.convert(str(target), str(again), "bert_tf", add_tokens=_file_of(tmp_path, "<e2>"))
-    assert pretrained.read_tokenizer(str(again)).encode("[/E1]<e2>") == [101, 103]
-    model = BertForPreTraining.from_pretrained(str(again))
-    model.save_pretrained(str(tmp_path / "saved"))
-    assert pretrained.read_tokenizer(str(tmp_path / "saved")).encode("[/E1]<e2>") == [101, 103]
-
-
-@pytest.mark.parametrize("family", ["roberta", "albert"])
-def test_entity_markers_of_other_tokenizers(tmp_path, family):
-    """The ids of transformers for byte-level BPE and SentencePiece, and once more."""
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed (requirements-dev.txt)")
-    source, files = tmp_path / "source", TESTS / "golden" / "tokenization" / family
-    descendants.save_model(source, family, BertModel)
-    for name in ("tokenizer.json", "spiece.model"):
-        (source / name).unlink(missing_ok=True)
-    if family == "roberta":
-        for name in ("vocab.json", "merges.txt"):
-            shutil.copy(files / name, source / name)
-    else:
-        shutil.copy(files / "tiny.model", source / "spiece.model")
-    size = pretrained.read_tokenizer(str(source)).vocab_size
-    targets = [tmp_path / "hf", tmp_path / "again"]
-    convert.convert(str(source), str(targets[0]), "huggingface", add_tokens=_file_of(tmp_path, "[E1]\n[/E1]"))
-    convert.convert(str(targets[0]), str(targets[1]), "huggingface", add_tokens=_file_of(tmp_path, "<e2>"))
-    texts = ["[E1]the dog[/E1] met a [E1] <e2>cat<e2>.", "a[E1]", "[E1]"]
-    for target, ids in zip(targets, ([size, size + 1], [size, size + 1, size + 2]), strict=True):
-        ours = pretrained.read_tokenizer(str(target))
-        if family == "albert":  # not every transformers reads a spiece.model
-            theirs = save_albert_tokenizer(target / "spiece.model", tmp_path / "theirs")
-            tokens = ("[E1]", "[/E1]", "<e2>")[: len(ids)]
-            theirs.add_tokens([transformers.AddedToken(token, normalized=False) for token in tokens])
-        else:
-            theirs = transformers.AutoTokenizer.from_pretrained(target)
-        found = ours.encode_batch(texts)
-        assert [theirs(text, add_special_tokens=False)["input_ids"] for text in texts] == found
-        assert sorted({index for index in found[0] if index >= size}) == ids
-        assert found[2][-1] == size and len(ours.vocab) == ours.vocab_size == len(theirs) == ids[-1] + 1
-        model = BertModel.from_pretrained(str(target))
-        assert model.config.vocab_size >= ids[-1] + 1
-
-
-def _file_of(folder, text: str) -> str:
-    (folder / "more.txt").write_text(text + "\n")
-    return str(folder / "more.txt")

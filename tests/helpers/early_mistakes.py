@@ -134,7 +134,7 @@ def without(files: dict, name: str) -> dict:
 
 
 GIVEN = {"init_checkpoint": "model", "output_dir": "out"}
-FILES = ("_file", "_dir", "_checkpoint", "teacher", "from", "to", "add_tokens")
+FILES = ("_file", "_dir", "_checkpoint", "teacher", "from", "to")
 WITH_A_MODEL = ("run_classifier", "run_swag", "run_similarity", "run_ner", "run_squad", "run_domain", "run_pretraining")
 
 

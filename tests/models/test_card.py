@@ -246,9 +246,9 @@ def test_a_conversion_carries_our_card_over(tmp_path):
     assert after == before.replace("library_name: bert_tf", "library_name: transformers") + use
     convert.convert(str(tmp_path / "hf"), str(tmp_path / "back"), "bert_tf")
     assert (tmp_path / "back" / "README.md").read_text() == before
-    convert.convert(str(tmp_path / "back"), str(tmp_path / "long"), "bert_tf", max_position_embeddings=64)
+    convert.convert(str(tmp_path / "back"), str(tmp_path / "long"), "bert_tf", hidden_act="relu")
     changed = (tmp_path / "long" / "README.md").read_text()
-    assert changed.startswith(before) and "The configuration was changed: max_position_embeddings = 64." in changed
+    assert changed.startswith(before) and "The configuration was changed: hidden_act = relu." in changed
     # Without a card of ours there is a new one, which names the source.
     (tmp_path / "ours" / "README.md").write_text("---\nlicense: mit\n---\n")
     convert.convert(str(tmp_path / "ours"), str(tmp_path / "new"), "tf1")

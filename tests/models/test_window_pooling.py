@@ -134,7 +134,7 @@ def test_the_model_is_saved(tmp_path):
     np.testing.assert_allclose(loaded.serve(features), expected, atol=1e-5)
     with pytest.raises(ValueError, match="reads long texts in windows \\(window_pooling=attention\\), which the hugg"):
         convert(str(tmp_path / "folder"), str(tmp_path / "theirs"), "huggingface")
-    report = convert(str(tmp_path / "folder"), str(tmp_path / "long"), "bert_tf", max_position_embeddings=48)
+    report = convert(str(tmp_path / "folder"), str(tmp_path / "long"), "bert_tf")
     assert "head_config.json" in report.written.files
 
 

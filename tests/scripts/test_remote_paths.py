@@ -48,9 +48,6 @@ def steps_of(bucket) -> dict:
     text = str(made["input_file"]).replace("*", "{}")
     steps |= {
         "pre-training goes on": (steps["pretraining"][0], {**steps["pretraining"][1], "num_train_steps": 30}),
-        "tokens added": ("convert_checkpoint", {
-            "from": best, "to": bucket / "converted" / "bert_tf", "format": "bert_tf", "use_unused_slots": False,
-            "add_tokens": bucket / "new.txt"}),
         "packed data": (data, {**made, "output_file": bucket / "out" / "packed.tfrecord", "masking": "dynamic",
                                "num_shards": 1, "pack_sequences": True}),
         "local scratch": (data, {**made, "output_file": bucket / "none.tfrecord", "scratch_dir": bucket / "scratch"}),
@@ -73,7 +70,6 @@ def write_inputs(bucket) -> None:
     encoder.save_pretrained(str(pickle), format="huggingface")
     torch.save(load_file(pickle / "model.safetensors"), pickle / "pytorch_model.bin")
     (pickle / "model.safetensors").unlink()
-    (bucket / "new.txt").write_text("unheard\n")
     (bucket / "mrpc").mkdir()
     rows = "".join(f"{number % 2}\t1\t2\tw{number}\tw{number + 1}\n" for number in range(16))
     for name in ("train", "dev"):

@@ -27,7 +27,7 @@ BY_KIND = {
 READ = {
     "bert_config_file", "bert_hub_module_handle", "data_dir", "dev_file", "eval_input_file", "from",
     "generator_config_file", "heldout_file", "init_checkpoint", "input_file", "model_dir", "other_text", "predict_file",
-    "teacher", "test_file", "train_file", "vocab_file", "add_tokens",
+    "teacher", "test_file", "train_file", "vocab_file",
 }  # fmt: skip
 WRITTEN = {"output_dir", "output_file", "export_dir", "to", "report_file", "feature_cache_dir", "scratch_dir"}
 # Flags that take any value of their kind, with the reason.

@@ -4,7 +4,7 @@ import dataclasses
 
 from absl import logging
 
-from bert_tf.conversion.surgery import OUTPUT_BIAS
+from bert_tf.conversion.new_words import OUTPUT_BIAS
 from bert_tf.models import directory as model_directory
 from bert_tf.models import open_weights
 from bert_tf.models.config import BertConfig
