@@ -30,18 +30,11 @@ def test_neither_a_new_file_nor_a_selection_moves_another_file():
     assert slices.divide(few, seconds, 5) == [part & few.keys() for part in expected]
 
 
-def test_recorded_files_are_there():
-    assert [file for file in slices.recorded() if not (ROOT / file).is_file()] == []
-
-
-def test_pytest_collects_each_test_in_one_slice():
-    def collected(*flags):
-        command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "--collect-only", "-q", "tests/weights", *flags]
-        result = warm.run(command, cwd=ROOT, capture_output=True, text=True)
-        return re.findall(r"^tests/\S+::.*$", result.stdout, re.MULTILINE)
-
-    whole, first, second = (collected(*flags) for flags in ((), ("--slice=1/2",), ("--slice=2/2",)))
-    assert first and second and sorted(first + second) == sorted(whole)
+def test_pytest_collects_the_tests_of_a_slice():
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "--collect-only", "-q", "tests/weights", "--slice=1/2"]
+    result = warm.run(command, cwd=ROOT, capture_output=True, text=True)
+    found = {*re.findall(r"^(tests/\S+)::", result.stdout, re.MULTILINE)}
+    assert {f"tests/weights/{path.name}" for path in (ROOT / "tests" / "weights").glob("test_*.py")} > found != set()
     for wrong in ("0/2", "3/2", "2", "a/b"):
         with pytest.raises(argparse.ArgumentTypeError, match=f"{wrong}: expected a slice and their number, as in 2/4"):
             slices.parse(wrong)
