@@ -22,7 +22,7 @@ import bert_tf
 # Examples, and files of a run, a model or the reference scripts.
 USERS_FILES = {
     "text/", "start/", "records/", "evaluation/", "fine_tuning/", "pretrained/", "logs/", "run_NAME.py", "squad_hf.py",
-    "ner_hf.py", "best_model/", "variables/", "module/",
+    "ner_hf.py", "best_model/", "variables/", "module/", "results/",
 }  # fmt: skip
 # Of docker, systemd-run, TensorFlow Serving, wikiextractor, TensorBoard, Beam and XLA.
 OTHER_PROGRAMS_FLAGS = {
