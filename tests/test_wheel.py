@@ -92,7 +92,7 @@ def test_the_wheel_trains_predicts_and_exports_with_the_core_alone(installed, tm
     table = ["--task_name=custom", "--text_a=text", "--label=label", "--train_file=train.csv", "--dev_file=train.csv"]
     model = ["--bert_config_file=bert_config.json", f"--vocab_file={GOLDEN / 'vocab.txt'}", "--max_seq_length=16"]
     # The run and the export in one process, which imports TensorFlow once.
-    use = "import bert_tf, sys; from bert_tf.__main__ import main; from bert_tf.serving.export import export_saved_model\n"
+    use = "import bert_tf; from bert_tf.__main__ import main; from bert_tf.serving.export import export_saved_model\n"
     use += "try: main()\nexcept SystemExit as end: assert not end.code\n"
     use += "print('answer:', bert_tf.Predictor(export_saved_model('out/best_model', 'export'))('a film')['label'])"
     given = [*table, *model, "--do_train", "--do_eval", "--output_dir=out"]
