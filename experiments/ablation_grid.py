@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 
 from bert_tf.models.families import config_of_size
-from bert_tf.system.script_runs import Run, results_in, scores_in
 from bert_tf.text.tokenizer_files import load_vocab
+from experiments.script_runs import Run, results_in, scores_in
 
 # Table 8: how the tokens to predict are replaced, as mask_rate, random_rate, keep_rate.
 MASK_STRATEGIES = ((0.8, 0.1, 0.1), (1.0, 0.0, 0.0), (0.8, 0.2, 0.0), (0.8, 0.0, 0.2), (0.0, 0.8, 0.2), (0.0, 1.0, 0.0))

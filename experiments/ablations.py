@@ -19,7 +19,6 @@ import os
 from absl import flags, logging
 
 from bert_tf.system import script as system_script
-from bert_tf.system.script_runs import do_runs
 from bert_tf.system.storage import write_text_file
 from experiments.ablation_grid import (
     Settings,
@@ -31,6 +30,7 @@ from experiments.ablation_grid import (
     write_configurations,
 )
 from experiments.ablation_tables import create_records, create_tables
+from experiments.script_runs import do_runs
 
 
 def define_flags() -> None:

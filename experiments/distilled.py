@@ -17,9 +17,9 @@ from absl import flags, logging
 
 from bert_tf.models import saving
 from bert_tf.system import script as system_script
-from bert_tf.system.script_runs import Run, do_runs, scores_in
 from bert_tf.system.storage import write_text_file
 from experiments.ablation_tables import cell, estimate
+from experiments.script_runs import Run, do_runs, scores_in
 
 # Task -> passes over its training set.
 TASKS = {"SST-2": 1.0, "MRPC": 3.0}

@@ -18,9 +18,9 @@ from absl import flags, logging
 
 from bert_tf.models.families import family_named
 from bert_tf.system import script as system_script
-from bert_tf.system.script_runs import Run, do_runs, results_in
 from bert_tf.system.storage import write_text_file
 from experiments.ablation_tables import cell, estimate
+from experiments.script_runs import Run, do_runs, results_in
 
 _CALIBRATION_STEPS = 120
 SIZE = {"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}

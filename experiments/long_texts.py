@@ -21,9 +21,9 @@ from collections.abc import Iterator, Sequence
 from absl import flags, logging
 
 from bert_tf.system import script as system_script
-from bert_tf.system.script_runs import Run, do_runs, results_in
 from bert_tf.system.storage import write_text_file
 from experiments.csv_text import csv_text
+from experiments.script_runs import Run, do_runs, results_in
 
 _FEWEST_WORDS = 6  # of a review to train on: many of SST-2's are pieces of sentences that say little
 _SEED = 1

@@ -12,6 +12,7 @@ import platform
 import re
 import select
 import signal
+import subprocess
 import sys
 import threading
 import traceback
@@ -92,6 +93,11 @@ def run(main) -> None:
         sys.exit(f"{os.path.basename(sys.argv[0])}: error: {error}")
     with _reader_may_leave():
         app.run(guarded, flags_parser=_parse)
+
+
+def ending_with_this() -> dict:
+    """Arguments of `subprocess.Popen`, with which a script ends when this process does, also if that is killed."""
+    return {"stdin": subprocess.PIPE, "env": {**os.environ, ENDS_WITH_STDIN: "1"}}
 
 
 def _end_with_stdin() -> None:

@@ -8,10 +8,9 @@ import textwrap
 import pytest
 from helpers import warm
 
-from bert_tf.system import script_runs
-from bert_tf.system.script_runs import Run
-from experiments import ablation_grid, ablation_tables
+from experiments import ablation_grid, ablation_tables, script_runs
 from experiments.ablation_grid import Pretraining, Settings
+from experiments.script_runs import Run
 
 # Replacements of the scripts: they take no time, and count their starts.
 SCRIPT = """

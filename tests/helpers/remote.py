@@ -66,7 +66,7 @@ def prepare() -> None:
     """Prepares the process of `run_mains`. Others that it starts do not know remote://, so the ablations start none."""
     import tensorflow as tf
 
-    from bert_tf.system import script_runs
+    from experiments import script_runs
 
     tf.load_op_library(os.environ[_LIBRARY])
     names = {name: getattr(subprocess, name) for name in ("PIPE", "STDOUT", "TimeoutExpired")}

@@ -11,8 +11,8 @@ import pytest
 from helpers import warm
 from helpers.paths import ROOT
 
-from bert_tf.system import script_runs
-from bert_tf.system.script_runs import Run
+from experiments import script_runs
+from experiments.script_runs import Run
 
 BAR = "train:  40%|████      | 40/100 [00:10<00:15,  4.0step/s, loss=7.56]"
 SCRIPT = """
@@ -73,7 +73,7 @@ def test_a_script_ends_with_a_killed_starter(tmp_path):
     )
     program = f"""
 import pathlib
-from bert_tf.system import script_runs
+from experiments import script_runs
 script_runs.SCRIPTS = pathlib.Path({place!r})
 script_runs.do_run(script_runs.Run("hanging", "hangs.py", {{}}), {place!r})
 """

@@ -17,11 +17,11 @@ from typing import BinaryIO
 from absl import logging
 
 from bert_tf.system.messages import progress_bar
-from bert_tf.system.script import ENDS_WITH_STDIN
+from bert_tf.system.script import ending_with_this
 from bert_tf.system.storage import is_remote, write_text_file
 from bert_tf.system.text_files import read_json_if_there, read_text_lines
 
-SCRIPTS = pathlib.Path(__file__).resolve().parents[2]
+SCRIPTS = pathlib.Path(__file__).resolve().parents[1]
 
 _LINES_OF_LOG = 15
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -74,28 +74,10 @@ def result_of(run: Run, output_dir: str) -> dict | None:
     return kept
 
 
-def check_flags(run: Run) -> None:
-    """Asks a script whether it knows the flags of a run and can read their values; the script does nothing else.
-
-    Raises:
-      ValueError: it says no; the message is the script's.
-    """
-    script, *given = run.command()
-    command = [sys.executable, str(SCRIPTS / script), *given, "--only_check_args"]
-    ended = subprocess.run(command, capture_output=True, text=True, errors="replace")
-    if ended.returncode:
-        raise ValueError((ended.stderr.strip().splitlines() or [f"{script} ended with {ended.returncode}"])[-1])
-
-
 def progress_in(log: str) -> str:
     """Where a script is, by the last progress bar in its log: "train 40/100, 00:15 left"; "" if there is none."""
     bars = _BAR.findall(log)
     return "{} {}, {} left".format(*bars[-1]) if bars else ""
-
-
-def ending_with_this() -> dict:
-    """Arguments of `subprocess.Popen`, with which a script ends when this process does, also if that is killed."""
-    return {"stdin": subprocess.PIPE, "env": {**os.environ, ENDS_WITH_STDIN: "1"}}
 
 
 def do_run(run: Run, output_dir: str, wait: Callable[[str], None] = lambda progress: None) -> dict:
