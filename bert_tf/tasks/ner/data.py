@@ -64,7 +64,7 @@ class Sentence:
 
     Attributes:
       lines: the line number of each word, from 1. document: number of the sentence's document, from 0.
-      path: of its file.
+      path: of its file. raw_tags: as the file has them, where they broke the scheme and `tags` are repaired.
     """
 
     words: list[str]
@@ -72,6 +72,7 @@ class Sentence:
     lines: list[int]
     document: int = 0
     path: str = ""
+    raw_tags: list[str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -353,7 +354,7 @@ class _Reader:
                 )
             return
         self.notation = ner_tags.notation_of(tag for sentence in self.sentences for tag in sentence.tags)
-        self.sentences = [dataclasses.replace(one, tags=self._learned_tags(one)) for one in self.sentences]
+        self.sentences = list(map(self._with_learned_tags, self.sentences))
 
     def _check_words(self) -> None:
         """Refuses words that are tags, or lines of CSV or JSON, or numbers, as in the files of Naver's challenge."""
@@ -374,8 +375,8 @@ class _Reader:
                     f"Say where they are: --word_column={self.layout.word_column + 1}, if in the next one."
                 )
 
-    def _learned_tags(self, sentence: Sentence) -> list[str]:
-        scheme = self.layout.tag_scheme
+    def _with_learned_tags(self, sentence: Sentence) -> Sentence:
+        scheme, raw = self.layout.tag_scheme, None
         tags = [self.notation.read(tag) for tag in sentence.tags]
         try:
             entities = ner_tags.entities_of(tags, scheme)
@@ -390,7 +391,8 @@ class _Reader:
                 raise ValueError(f"{self.path}, line {line}: {error}{spelled}.{advice}") from None
             self.repaired += 1
             entities = ner_tags.lenient_entities(tags)
-        return ner_tags.tags_of(entities, len(tags), self.scheme)
+            raw = tags if scheme == self.scheme else None
+        return dataclasses.replace(sentence, tags=ner_tags.tags_of(entities, len(tags), self.scheme), raw_tags=raw)
 
     def _advice(self, tags: list[str]) -> str:
         """The flag that would make the file readable, judged by the tags of its first wrong sentence."""

@@ -1,12 +1,8 @@
-"""The tagger as a whole: its model, predictions and scores, and the settings kept with a trained one.
-
-Whole entities are scored by seqeval, which counts as conlleval does.
-"""
+"""The tagger as a whole: its model, predictions and scores, and the settings kept with a trained one."""
 
 import dataclasses
 import json
 import posixpath
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 
 import keras
@@ -20,77 +16,12 @@ from bert_tf.system.storage import write_text_file
 from bert_tf.tasks.classification.label_checks import warn_of_spellings
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
+from bert_tf.tasks.ner import metrics
 from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.ner.data import ConllFile, Layout, Sentence
 from bert_tf.tasks.ner.encode import WordRows
 from bert_tf.tasks.ner.tagging import TaggingSettings
 from bert_tf.tasks.table import TASKS
-
-Tags = Sequence[Sequence[str]]  # sentences of tags
-
-
-def evaluate(gold: Tags, predicted: Tags, *, plain: bool = False) -> dict[str, float]:
-    """Scores from 0 to 1: precision, recall, f1 of entities (type and both ends right), and accuracy of words.
-
-    Args:
-      gold, predicted: tags in IOB2 or BIOES. plain: tags that do not form entities; only accuracy is computed.
-
-    Raises:
-      ValueError: a sentence has different numbers of gold and predicted tags.
-    """
-    _check(gold, predicted)
-    pairs = [(one, other) for tags in zip(gold, predicted, strict=True) for one, other in zip(*tags, strict=True)]
-    accuracy = float(np.mean([one == other for one, other in pairs])) if pairs else 0.0
-    if plain:
-        return {"accuracy": accuracy}
-    from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about tags with unknown letters: there are none
-        values = precision_recall_fscore_support(gold, predicted, average="micro", zero_division=0)
-    precision, recall, f1 = map(float, values[:3])
-    return {"precision": precision, "recall": recall, "f1": f1, "accuracy": accuracy}
-
-
-def klue(gold: Tags, predicted: Tags, labels: Sequence[str]) -> dict[str, float]:
-    """The scores of KLUE-NER, from 0 to 1: the mean of the F1 of each type of entity, and of each tag ("O" included).
-
-    As in KLUE-baseline (klue_baseline/metrics/functional.py), except that [CLS] and [SEP] don't count.
-
-    Args:
-      gold, predicted: tags of characters without spaces, in IOB2. labels: the tags that there are; one that neither
-        occurs nor is predicted counts as 1.
-    """
-    from seqeval.metrics import f1_score
-    from seqeval.scheme import IOB2
-    from sklearn.metrics import f1_score as f1_of_classes
-
-    _check(gold, predicted)
-    by_entity = f1_score(gold, predicted, average="macro", mode="strict", scheme=IOB2, zero_division=0)
-    flat = ([tag for tags in sentences for tag in tags] for sentences in (gold, predicted))
-    by_tag = f1_of_classes(*flat, labels=list(labels), average="macro", zero_division=1)
-    return {"entity_macro_f1": float(by_entity), "character_macro_f1": float(by_tag)}
-
-
-def report(gold: Tags, predicted: Tags, *, plain: bool = False) -> str:
-    """A table: precision, recall, F1 and number of each type of entities, or of each tag if `plain`."""
-    _check(gold, predicted)
-    if plain:
-        from sklearn.metrics import classification_report
-
-        flat = ([tag for tags in sentences for tag in tags] for sentences in (gold, predicted))
-        return classification_report(*flat, digits=4, zero_division=0)
-    from seqeval.metrics import classification_report
-
-    if not any(tag != "O" for sentences in (gold, predicted) for tags in sentences for tag in tags):
-        return "No entities, neither gold nor predicted.\n"
-    return classification_report(gold, predicted, digits=4, zero_division=0)
-
-
-def _check(gold: Tags, predicted: Tags) -> None:
-    if list(map(len, gold)) != list(map(len, predicted)):
-        raise ValueError("Gold and predicted tags are not of the same sentences.")
-
 
 _FEWEST_WORDS = 5  # of fewer words, each may well have a tag of its own
 
@@ -185,13 +116,16 @@ def tags_by_sentence(sentences: Sequence[Sentence], tags: Sequence[str]) -> list
     return [list(tags[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
 
 
+def raw_tags(sentences: Sequence[Sentence], logits: np.ndarray, labels: Sequence[str]) -> list[list[str]]:
+    """The most probable tag of each word, by sentence; together they may break the scheme."""
+    return tags_by_sentence(sentences, [labels[number] for number in logits.argmax(-1)])
+
+
 def predicted_tags(
     sentences: Sequence[Sentence], logits: np.ndarray, labels: Sequence[str], scheme: str
 ) -> list[list[str]]:
-    """The most probable tag of each word, by sentence, as valid tags of `scheme`; incomplete entities are read as
-    conlleval reads them."""
-    raw = tags_by_sentence(sentences, [labels[number] for number in logits.argmax(-1)])
-    return [ner_tags.valid_tags(tags, scheme) for tags in raw]
+    """`raw_tags` as valid tags of `scheme`; incomplete entities are read as conlleval reads them."""
+    return [ner_tags.valid_tags(tags, scheme) for tags in raw_tags(sentences, logits, labels)]
 
 
 def score(
@@ -201,34 +135,33 @@ def score(
     settings: TaggingSettings,
     metric: str = "entities",
 ) -> tuple[dict[str, float], str]:
-    """Scores of `evaluate` and loss (mean negative log-likelihood of the words' tags), and a table by type.
+    """Scores of `metrics.evaluate` and loss (mean negative log-likelihood of the words' tags), and a table by type.
 
-    A tag that the model does not know counts as wrong; the loss leaves it out.
+    Tags are scored as they are in the file and as they are predicted, also broken ones. A tag that the model does not
+    know counts as wrong; the loss leaves it out.
 
     Args:
-      metric: "klue" adds the scores of `klue`.
+      metric: "klue" adds the scores of `metrics.klue`.
     """
     plain = settings.learned_scheme == "plain"
-    gold = [sentence.tags for sentence in sentences]
-    predicted = predicted_tags(sentences, logits, labels, settings.learned_scheme)
-    results = evaluate(gold, predicted, plain=plain)
+    gold = [sentence.raw_tags or sentence.tags for sentence in sentences]
+    predicted = raw_tags(sentences, logits, labels)
+    results = metrics.evaluate(gold, predicted, plain=plain)
     if metric == "klue":
-        results |= _klue_scores(sentences, predicted, labels)
+        without_spaces = (
+            [
+                [tag for word, tag in zip(sentence.words, tags, strict=True) if not word.isspace()]
+                for sentence, tags in zip(sentences, every, strict=True)
+            ]
+            for every in (gold, predicted)
+        )
+        results |= metrics.klue(*without_spaces, ner_tags.tag_set("iob2", ner_tags.types_of(labels)))
     number = {label: index for index, label in enumerate(labels)}
-    ids = np.array([number.get(tag, -1) for tags in gold for tag in tags])
+    ids = np.array([number.get(tag, -1) for sentence in sentences for tag in sentence.tags])
     known = ids >= 0
     losses = -np.log(np.maximum(softmax(logits[known])[np.arange(known.sum()), ids[known]], 1e-30))
     results["loss"] = float(losses.mean()) if len(losses) else 0.0
-    return results, report(gold, predicted, plain=plain)
-
-
-def _klue_scores(sentences: Sequence[Sentence], predicted: Sequence, labels: Sequence[str]) -> dict[str, float]:
-    of_characters = [], []
-    for sentence, tags in zip(sentences, predicted, strict=True):
-        for found, own in zip(of_characters, (sentence.tags, tags), strict=True):
-            kept = [tag for word, tag in zip(sentence.words, own, strict=True) if not word.isspace()]
-            found.append(ner_tags.valid_tags(kept, "iob2"))
-    return klue(*of_characters, ner_tags.tag_set("iob2", ner_tags.types_of(labels)))
+    return results, metrics.report(gold, predicted, plain=plain)
 
 
 def write_confusion_matrix(
@@ -242,13 +175,12 @@ def write_confusion_matrix(
     """Writes confusion_matrix.png: how often words of each type of entity (or plain tag) were given each type."""
     from bert_tf.training import plots
 
-    predicted = predicted_tags(sentences, logits, labels, settings.learned_scheme)
     plain = settings.learned_scheme == "plain"
 
     def kinds(tags_of_sentences) -> list[str]:
         return [tag if plain else tag.partition("-")[2] or tag for tags in tags_of_sentences for tag in tags]
 
-    gold, found = kinds([sentence.tags for sentence in sentences]), kinds(predicted)
+    gold, found = kinds([sentence.tags for sentence in sentences]), kinds(raw_tags(sentences, logits, labels))
     names = sorted({*gold, *found}, key=lambda name: (name == ner_tags.OUTSIDE, name))
     number = {name: index for index, name in enumerate(names)}
     accuracy = float(np.mean([one == other for one, other in zip(gold, found, strict=True)]))

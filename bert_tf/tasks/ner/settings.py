@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from bert_tf.models.directory import read_head
 from bert_tf.models.head_config import HeadConfig, names_in, spelled_as
-from bert_tf.system.checks import check_extra, check_input_files
+from bert_tf.system.checks import check_input_files
 from bert_tf.system.declare import setting
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.storage import is_remote
@@ -123,8 +123,6 @@ class NerSettings:
         Raises:
           ValueError, FileNotFoundError: names flag, or file and line.
         """
-        if run.do_train or run.do_eval:
-            check_extra("metrics", "The score of tags")
         run.check_files(train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)
         check_class_weights(self.class_weights, run.do_train)
         run.check_trains_bert(not self.features)

@@ -188,6 +188,19 @@ def lenient_entities(tags: Sequence[str]) -> list[Entity]:
     return entities
 
 
+def strict_entities(tags: Sequence[str]) -> list[Entity]:
+    """The entities in tags of IOB2, each begun by B-; what else breaks the scheme is none."""
+    entities = []
+    for place, tag in enumerate(tags):
+        letter, _, type_ = tag.partition("-")
+        last = entities[-1] if entities else None
+        if letter == "B":
+            entities.append(Entity(type_, place, place + 1))
+        elif letter == "I" and last and (last.type, last.end) == (type_, place):
+            entities[-1] = dataclasses.replace(last, end=place + 1)
+    return entities
+
+
 def tags_of(entities: Iterable[Entity], length: int, scheme: str) -> list[str]:
     """The tags of a sentence of `length` words in a scheme."""
     tags = [OUTSIDE] * length

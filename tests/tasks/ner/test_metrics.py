@@ -1,89 +1,93 @@
-"""Entity scores on cases counted by hand."""
+"""Scores of tags, beside values that seqeval 1.2.2 gives."""
 
 import pytest
 
-from bert_tf.tasks.ner import outputs as ner_outputs
+from bert_tf.tasks.ner import metrics, outputs
+from bert_tf.tasks.ner.data import Sentence
+from bert_tf.tasks.ner.tagging import TaggingSettings
 
-GOLD = [["B-A", "I-A", "O", "B-B"], ["O", "B-A", "B-A"], ["O"]]
-
-
-def evaluate(*predicted, **arguments):
-    return ner_outputs.evaluate(GOLD, [tags.split() for tags in predicted], **arguments)
-
-
-def test_all_right():
-    assert evaluate("B-A I-A O B-B", "O B-A B-A", "O") == {"precision": 1.0, "recall": 1.0, "f1": 1.0, "accuracy": 1.0}
-
-
-def test_only_whole_entities_count():
-    """Four gold entities, five predicted: one too short, one of another type, one too many, two right."""
-    results = evaluate("B-A O O B-A", "O B-A B-A", "B-B")
-    assert results == pytest.approx({"precision": 2 / 5, "recall": 2 / 4, "f1": 4 / 9, "accuracy": 5 / 8})
-
-
-def test_touching_entities_are_two():
-    results = evaluate("B-A I-A O B-B", "O B-A I-A", "O")
-    assert results == pytest.approx({"precision": 2 / 3, "recall": 2 / 4, "f1": 4 / 7, "accuracy": 7 / 8})
+# Gold and predicted sentences -> precision, recall and F1 of all entities as conlleval counts them (seqeval's default),
+# and KLUE's mean F1 over types (mode="strict", scheme=IOB2).
+CASES = [
+    ("B-PS I-PS O B-LC I-LC O O", "I-PS I-PS O B-LC I-LC O O", (1, 1, 1), 0.5),
+    ("B-PS I-PS O B-LC I-LC O I-PS", "B-PS I-PS O B-LC I-LC O O", (1, 2 / 3, 0.8), 1.0),
+    ("B-PS I-LC B-PS I-PS O | O O B-QT", "B-PS I-PS B-PS O O | O I-QT B-QT", (1 / 4, 1 / 4, 1 / 4), 0.5),
+    ("B-A I-A O B-B | O B-A B-A | O", "B-A O O B-A | O B-A B-A | B-B", (2 / 5, 2 / 4, 4 / 9), 2 / 7),
+    ("B-A I-A O B-B | O B-A B-A | O", "B-A I-A O B-B | O B-A I-A | O", (2 / 3, 2 / 4, 4 / 7), 0.7),
+    ("B-A I-A B-A | B-C", "B-A I-A I-A | I-C", (1 / 2, 1 / 3, 0.4), 0.0),
+    ("B-A | I-A", "B-A | B-A", (1, 1, 1), 2 / 3),
+    ("B-creative-work I-creative-work", "B-creative-work I-creative-x", (0, 0, 0), 0.0),
+    ("B-A O", "O O", (0, 0, 0), 0.0),
+    ("O O", "O B-A", (0, 0, 0), 0.0),
+    ("O O", "O O", (0, 0, 0), 0.0),
+]
 
 
-def test_entities_don_t_reach_over_sentences():
-    gold, predicted = [["B-A"], ["I-A"]], [["B-A"], ["B-A"]]
-    assert ner_outputs.evaluate(gold, predicted)["f1"] == 1.0
+def sentences_of(text: str) -> list[list[str]]:
+    return [sentence.split() for sentence in text.split("|")]
 
 
-def test_nothing_found_and_nothing_there():
-    results = evaluate("O O O O", "O O O", "O")
-    assert results == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "accuracy": 3 / 8}
-    nothing = ner_outputs.evaluate([["O"]], [["O"]])
-    assert nothing == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "accuracy": 1.0}
-    assert "No entities" in ner_outputs.report([["O"]], [["O"]])
+@pytest.mark.parametrize(("gold", "predicted", "scores", "by_type"), CASES)
+def test_entities(gold, predicted, scores, by_type):
+    gold, predicted = sentences_of(gold), sentences_of(predicted)
+    results = metrics.evaluate(gold, predicted)
+    assert (results["precision"], results["recall"], results["f1"]) == pytest.approx(scores)
+    right = [one == other for tags in zip(gold, predicted, strict=True) for one, other in zip(*tags, strict=True)]
+    assert results["accuracy"] == pytest.approx(sum(right) / len(right))
+    assert metrics.klue(gold, predicted, ["O"])["entity_macro_f1"] == pytest.approx(by_type)
 
 
 def test_bioes_scores_as_iob2():
-    gold = [["B-A", "E-A", "O", "S-B"], ["O", "S-A", "S-A"], ["O"]]
-    predicted = [["S-A", "O", "O", "S-A"], ["O", "S-A", "S-A"], ["S-B"]]
-    results = ner_outputs.evaluate(gold, predicted)
+    gold, predicted = sentences_of("B-A E-A O S-B | O S-A S-A | O"), sentences_of("S-A O O S-A | O S-A S-A | S-B")
+    results = metrics.evaluate(gold, predicted)
     assert (results["precision"], results["recall"]) == (2 / 5, 2 / 4)
 
 
-def test_types_with_hyphens():
-    gold = [["B-creative-work", "I-creative-work", "B-creative-x"]]
-    assert ner_outputs.evaluate(gold, gold)["f1"] == 1.0
-    other = [["B-creative-work", "I-creative-work", "I-creative-work"]]
-    assert ner_outputs.evaluate(gold, other)["f1"] == 0.0
+@pytest.mark.parametrize(
+    ("gold", "predicted", "expected"),
+    [
+        ("B-PS I-PS O B-LC I-LC O O", "I-PS I-PS O B-LC I-LC O O", (50.0, 73.33)),
+        ("B-PS I-PS O B-LC I-LC O I-PS", "B-PS I-PS O B-LC I-LC O O", (100.0, 89.33)),
+        # PS: 2 of 3 predicted and 2 of 2 found, LC: none. O: 3 of 4 and 3 of 4; I-LC does not occur.
+        ("B-PS I-PS O B-LC | O O B-PS O", "B-PS I-PS O O | O O B-PS B-PS", (40.0, 71.0)),
+    ],
+)
+def test_the_scores_of_klue(gold, predicted, expected):
+    """By hand; issued by the model's logits, with spaces between the characters, which don't count."""
+    labels = ["O", "B-LC", "I-LC", "B-PS", "I-PS"]
+    gold, predicted = sentences_of(gold), sentences_of(predicted)
+    scores = metrics.klue(gold, predicted, labels)
+    values = tuple(round(100 * scores[name], 2) for name in ("entity_macro_f1", "character_macro_f1"))
+    assert values == expected
+    sentences, chosen = [], []
+    for tags, own in zip(gold, predicted, strict=True):
+        words = [*"가나다라마바사"[: len(tags)]]
+        words.insert(1, " ")
+        repaired = ["B-PS" if tag == "I-PS" and number == 6 else tag for number, tag in enumerate(tags)]
+        sentences.append(Sentence(words, [repaired[0], "O", *repaired[1:]], [], 0, "", [tags[0], "O", *tags[1:]]))
+        chosen += [own[0], "I-LC", *own[1:]]
+    logits = outputs.np.eye(len(labels))[[labels.index(tag) for tag in chosen]]
+    results, _ = outputs.score(sentences, logits, labels, TaggingSettings(), "klue")
+    assert tuple(round(100 * results[f"{name}_macro_f1"], 2) for name in ("entity", "character")) == expected
+    pairs = [pair for tags in zip(gold, predicted, strict=True) for pair in zip(*tags, strict=True)]
+    assert results["accuracy"] == pytest.approx(sum(one == other for one, other in pairs) / len(chosen))
 
 
-def test_report_has_a_row_for_each_type():
-    rows = dict(
-        line.rsplit(None, 4)[::4]
-        for line in ner_outputs.report(GOLD, [["B-A", "O", "O", "B-B"], ["O"] * 3, ["O"]]).splitlines()
-        if line.strip()[:1] in ("A", "B")
+def test_report():
+    gold, predicted = sentences_of("B-A I-A O B-B | O B-A B-A | O"), sentences_of("B-A O O B-A | O B-A B-A | B-B")
+    assert metrics.report(gold, predicted) == (
+        "              precision    recall  f1-score   support\n\n"
+        "           A     0.5000    0.6667    0.5714         3\n"
+        "           B     0.0000    0.0000    0.0000         1\n\n"
+        "   micro avg     0.4000    0.5000    0.4444         4\n"
+        "   macro avg     0.2500    0.3333    0.2857         4\n"
+        "weighted avg     0.3750    0.5000    0.4286         4\n"
     )
-    assert {name.strip(): number for name, number in rows.items()} == {"A": "3", "B": "1"}
+    assert "creative-work     0.0000" in metrics.report([["B-creative-work", "O"]], [["O", "B-x"]])
+    assert "No entities" in metrics.report([["O"]], [["O"]])
 
 
 def test_plain_tags():
     gold, predicted = [["NN", "VB"], ["NN", "JJ"]], [["NN", "NN"], ["NN", "JJ"]]
-    assert ner_outputs.evaluate(gold, predicted, plain=True) == {"accuracy": 0.75}
-    assert "VB" in ner_outputs.report(gold, predicted, plain=True)
-
-
-def test_unequal_sentences():
-    for predicted in (GOLD[:2], [["O"] * 4, ["O"] * 2, ["O"]]):
-        with pytest.raises(ValueError, match="not of the same sentences"):
-            ner_outputs.evaluate(GOLD, predicted)
-        with pytest.raises(ValueError, match="not of the same sentences"):
-            ner_outputs.report(GOLD, predicted)
-
-
-def test_the_scores_of_klue_by_hand():
-    """Means over types and over tags, whatever their numbers."""
-    gold = [["B-PS", "I-PS", "O", "B-LC"], ["O", "O", "B-PS", "O"]]
-    found = [["B-PS", "I-PS", "O", "O"], ["O", "O", "B-PS", "B-PS"]]
-    scores = ner_outputs.klue(gold, found, ["O", "B-LC", "I-LC", "B-PS", "I-PS"])
-    # PS: 2 of 3 predicted and 2 of 2 found, LC: none. O: 3 of 4 and 3 of 4; B-PS as PS; I-PS 1; I-LC does not occur.
-    assert scores == pytest.approx(
-        {"entity_macro_f1": (0.8 + 0) / 2, "character_macro_f1": (0.75 + 0 + 1 + 0.8 + 1) / 5}
-    )
-    with pytest.raises(ValueError, match="not of the same sentences"):
-        ner_outputs.klue(gold, found[:1], ["O"])
+    assert metrics.evaluate(gold, predicted, plain=True) == {"accuracy": 0.75}
+    assert "VB" in metrics.report(gold, predicted, plain=True)
