@@ -21,13 +21,14 @@ from bert_tf.models.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format
 from bert_tf.system.messages import some
 from bert_tf.system.storage import (
     is_remote,
+    move_together,
     names_in,
     paths_beginning_with,
     remove_folder,
     sync,
     synced_together,
     temporary_folder,
-    write_file,
+    write_files,
     write_text_file,
 )
 from bert_tf.system.text_files import exists, is_folder
@@ -115,8 +116,7 @@ def write_description(directory: str, files: ModelFiles, vocabulary: list[str] |
         "model_max_length": files.max_seq_length or files.config.max_length,
     }
     contents[tokenizer_files.TOKENIZER_CONFIG] = (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
-    for name, content in contents.items():
-        write_file(posixpath.join(directory, name), content)
+    write_files({posixpath.join(directory, name): content for name, content in reversed(contents.items())})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -347,11 +347,14 @@ def _move(temporary: str, directory: str, old: list[str]) -> list[str]:
         tf.io.gfile.rename(temporary, directory)
         sync(posixpath.dirname(directory.rstrip("/")))
         return names
-    # The index of a checkpoint goes last: a prefix counts as a checkpoint only once it has an index.
-    for name in sorted(names, key=lambda name: name.endswith((bundle.INDEX_SUFFIX, ".safetensors"))):
-        tf.io.gfile.makedirs(posixpath.dirname(posixpath.join(directory, name)))
-        tf.io.gfile.rename(posixpath.join(temporary, name), posixpath.join(directory, name), overwrite=True)
-    for name in set(old) - set(names):
-        tf.io.gfile.remove(posixpath.join(directory, name))
-    sync(directory)
+    moves = {}
+    for name in sorted(names, key=_is_weights):
+        moves[posixpath.join(temporary, name)] = path = posixpath.join(directory, name)
+        tf.io.gfile.makedirs(posixpath.dirname(path))
+    move_together(moves, [posixpath.join(directory, name) for name in sorted(old, key=_is_weights, reverse=True)])
     return names
+
+
+def _is_weights(name: str) -> bool:
+    """Whether a file is the one without which there are no weights; of a checkpoint, its index."""
+    return name.endswith((bundle.INDEX_SUFFIX, ".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json"))

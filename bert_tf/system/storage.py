@@ -265,7 +265,7 @@ def synced_together(folder: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def written_together(paths: Sequence[str]) -> Iterator[list[str]]:
-    """Yields a temporary name for each path, in its directory; at the end all are renamed, in order.
+    """Yields a temporary name for each path, in its directory; at the end all are renamed, see `move_together`.
 
     The files are created at the start, empty, so that an unwritable place fails before the work. On an error they are
     removed, and any earlier files stay as they were.
@@ -284,15 +284,36 @@ def written_together(paths: Sequence[str]) -> Iterator[list[str]]:
         yield temporary
         for name in temporary:
             sync(name)
-        for source, path in zip(temporary, paths, strict=True):
-            tf.io.gfile.rename(source, path, overwrite=True)
-        for folder in {os.path.dirname(path) for path in paths}:
-            sync(folder)
+        move_together(dict(zip(temporary, paths, strict=True)))
     except BaseException:
         for name in temporary:
             if tf.io.gfile.exists(name):
                 tf.io.gfile.remove(name)
         raise
+
+
+def move_together(moves: Mapping[str, str], obsolete: Sequence[str] = ()) -> None:
+    """Renames complete files; the last of them is the one without which readers refuse the others.
+
+    Its predecessor is removed first. So a process killed between two renames leaves files that are refused, never new
+    ones beside old ones that are read as if they belonged together.
+
+    Args:
+      moves: temporary name -> path, in order. obsolete: old files to be removed, those first that readers need.
+    """
+    import tensorflow as tf
+
+    *others, last = moves.values()
+    for path in dict.fromkeys([*obsolete, last] if others else obsolete):
+        if tf.io.gfile.exists(path):
+            tf.io.gfile.remove(path)
+            sync(os.path.dirname(path))
+    for source, path in moves.items():
+        if path == last:
+            for folder in {os.path.dirname(path) for path in others}:
+                sync(folder)
+        tf.io.gfile.rename(source, path, overwrite=True)
+    sync(os.path.dirname(last))
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ import numpy as np
 
 from bert_tf.system.checks import check_family, check_names, folder_of, list_of, named, path_of, true_or_false
 from bert_tf.system.messages import some
-from bert_tf.system.storage import name_of, write_file
+from bert_tf.system.storage import name_of, write_files
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.text import tokenizer_files
 from bert_tf.text.added_tokens import (
@@ -315,8 +315,7 @@ class Tokenizer(abc.ABC):
         config = {"tokenizer_class": self.huggingface_class, **kept, **self.settings()}
         contents[TOKENIZER_CONFIG] = (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
         tf.io.gfile.makedirs(directory)
-        for name, content in contents.items():
-            write_file(posixpath.join(directory, name), content)
+        write_files({posixpath.join(directory, name): content for name, content in reversed(contents.items())})
 
     def check_casing(self, vocab_file: str, do_lower_case: bool | None, strip_accents: bool | None) -> None:
         """Refuses flags of these names that a vocabulary file contradicts, or that its kind has no use for.
