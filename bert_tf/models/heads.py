@@ -55,8 +55,15 @@ class ObjectiveMetric(MetricsList):
         for variable in self.totals.values():
             variable.assign(0.0)
 
+    def _sums(self) -> dict:
+        return {name: ops.convert_to_tensor(total) for name, total in self.totals.items()}
+
     def result(self) -> dict:
-        return self.objective.metrics({name: ops.convert_to_tensor(total) for name, total in self.totals.items()})
+        return self.objective.metrics(self._sums())
+
+    def loss(self):
+        """The objective's loss over all batches."""
+        return self.objective.loss(self._sums(), self._sums())
 
 
 class Pretrained:
@@ -198,6 +205,17 @@ class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
         self.build_head()
         self.built = True
 
+    def _symbolic_build(self, iterator=None, data_batch=None):
+        # In a strategy's scope Keras builds losses and metrics for the mean of the replicas' batches: of ids, float64.
+        for _, _, batches in iterator or ():
+            batch = batches[0] if isinstance(batches, list | tuple) else next(batches)
+            data_batch = keras.tree.map_structure(
+                lambda value: ops.cast(value, "int32") if value is not None and value.dtype == "float64" else value,
+                batch,
+            )
+            break
+        super()._symbolic_build(data_batch=data_batch)
+
     def make_train_function(self, force=False):
         # Variables created in the first trace of a step would cause a second trace.
         if not self.built:
@@ -221,12 +239,15 @@ class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         if self._compile_loss is not None:
             return super().compute_loss(x, self._labels(x, y), y_pred, sample_weight, training)
-        sums = self._sums(x, y, y_pred, sample_weight)
-        return self.objective.loss(sums, sums)
+        features = features_with_labels(self.objective, x, y, sample_weight)
+        totals = _of_all_replicas(self.objective.totals(features))
+        loss = self.objective.loss(self.objective.sums(y_pred, features), totals)
+        return sum(map(self._aggregate_additional_loss, self.losses), loss)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         if self._compile_loss is None:
-            self.objective_metric.update_state(self._sums(x, y, y_pred, sample_weight))
+            features = features_with_labels(self.objective, x, y, sample_weight)
+            self.objective_metric.update_state(self.objective.sums(y_pred, features))
         labels = self._labels(x, y)
         by_name = isinstance(labels, Mapping) and isinstance(y_pred, Mapping) and labels.keys() != y_pred.keys()
         if self._compile_metrics is not None and (labels is None or by_name):
@@ -241,9 +262,24 @@ class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
             return y
         return x.get(names[0], x.get("labels"))
 
-    def _sums(self, x, y, y_pred, sample_weight):
-        features = features_with_labels(self.objective, x, y, sample_weight)
-        return self.objective.sums(y_pred, features)
+    def get_metrics_result(self) -> dict:
+        results = super().get_metrics_result()
+        if self._compile_loss is None and not self.losses:
+            # Keras weights the losses of batches by their rows, also where tokens are counted.
+            results["loss"] = self.objective_metric.loss()
+        return results
+
+
+def _of_all_replicas(totals: dict) -> dict:
+    """The loss's divisors of a whole batch: divided by these, the losses of its parts on the replicas add up to its."""
+    if keras.backend.backend() != "tensorflow":
+        return totals
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return totals
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, totals)
 
 
 _PACKAGE = "bert_tf"

@@ -5,24 +5,26 @@ input, the value and the range. Otherwise it would mean something else without a
 last row of its table, and a label that is no class costs nothing.
 
 * Outside of graphs, on every backend: a ValueError.
-* In a graph of TensorFlow (the training loop, an exported model): the operation `Assert`, whose error is an
-  InvalidArgumentError. Of that `fit`, `evaluate` and `predict` make a ValueError.
+* In a graph of TensorFlow (the training loop, `fit`, an exported model): the operation `Assert`, whose error is an
+  InvalidArgumentError.
 * Compiled programs can't raise (XLA, as in `fit` on GPUs, and on TPUs; the jit of JAX): numbers that depend on such a
   value become NaN. The training loop stops at a loss that is NaN.
 
 Shape legend: B batch, S sequence length, P positions of a row, N texts of an example.
 """
 
-import contextlib
 import numbers
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import keras
 import numpy as np
 from keras import ops
 from keras.src.tree import register_tree_node_class
+
+from bert_tf.system.messages import warn_once
+from bert_tf.text.characters import plain_name
 
 # The encoder's inputs, see `BertModel.call`; the first three are those of every token row.
 ROW_INPUTS = ("input_ids", "input_mask", "segment_ids")
@@ -30,7 +32,6 @@ ENCODER_INPUTS = (*ROW_INPUTS, "sequence_ids", "position_ids", "pooled_positions
 
 # Inputs that have the shape of input_ids.
 _OF_TOKENS = ("input_mask", "segment_ids", "sequence_ids", "position_ids")
-TOKENIZER = "The tokenizer is bert_tf.read_tokenizer(the model's directory)."
 
 # Hugging Face's names -> the original's.
 OTHER_NAMES = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
@@ -160,66 +161,99 @@ def require_shape(name: str, labels, *shape: int | None) -> None:
 # --- arrays ----------------------------------------------------------------------------------------------------------
 
 
-def as_array(value, name: str):
+def as_array(value):
     """An input or labels; Keras takes a list for several inputs, so that lists of numbers become arrays."""
     if not isinstance(value, list | tuple) or not value or not isinstance(value[0], list | tuple | numbers.Number):
         return value
-    try:
-        array = np.array(value)
-    except ValueError:
-        raise ValueError(f"{name} has rows of different lengths: pad them, as tokenizer(texts) does.") from None
+    array = np.array(value)
     return array.astype("int32") if array.dtype.kind in "iu" else array
 
 
 def check_shapes(inputs: Mapping) -> None:
-    """Refuses inputs of tokens whose shape isn't that of input_ids, or of one row for all, as far as it is known."""
-    ids = inputs["input_ids"]
-    if not hasattr(ids, "shape"):
-        raise TypeError(f"input_ids must be an array of ids, not a {type(ids).__name__}; several inputs are a dict.")
-    kind = str(getattr(ids.dtype, "name", ids.dtype)).removeprefix("torch.")
-    if kind not in ("int16", "int32", "int64"):
-        raise TypeError(f"input_ids must be whole numbers, not {kind}: give them as int32.")
-    if hasattr(ids, "to_tensor") or hasattr(ids, "dense_shape"):
-        raise TypeError(
-            f"input_ids must be an array, not a {type(ids).__name__}: pad its rows, as tokenizer(texts) does."
-        )
-    mask = inputs.get("input_mask")
+    """Refuses inputs of tokens that would be broadcast to another meaning, and masks that are none."""
+    rows, mask = known_shape(inputs["input_ids"]), inputs.get("input_mask")
     if isinstance(mask, np.ndarray) and mask.size and not 0 <= mask.min() <= mask.max() <= 1:
         odd = mask.max() if mask.min() >= 0 else mask.min()
         raise ValueError(f"input_mask must be 1 for tokens and 0 for padding, not {odd}.")
-    rows = known_shape(ids)
-    if rows is not None and 0 in rows:
-        raise ValueError(f"input_ids has no tokens: its shape is {rows}.")
-    for name in _OF_TOKENS:
-        found = known_shape(inputs.get(name))
-        wanted = (*rows, rows[-1]) if rows and found and name == "input_mask" and len(found) > len(rows) else rows
-        if rows and found is not None and found != (1, *wanted[1:]) and not shapes_agree(found, wanted):
-            raise ValueError(f"{name} must have the shape of input_ids, {rows}, not {found}.")
-    for name in ("masked_lm_positions", "pooled_positions"):
-        found = known_shape(inputs.get(name))
-        if rows and found is not None and not shapes_agree(found, (rows[0], None)):
-            raise ValueError(f"{name} must be [batch, positions], here [{rows[0]}, positions], not {found}.")
+    for name in _OF_TOKENS if rows else ():
+        shape = known_shape(inputs.get(name))
+        wanted = (*rows, rows[-1]) if shape and name == "input_mask" and len(shape) > len(rows) else rows
+        if shape is not None and shape != (1, *wanted[1:]) and not shapes_agree(shape, wanted):
+            raise ValueError(f"{name} must have the shape of input_ids, {rows}, not {shape}.")
 
 
-def holds_text(inputs) -> bool:
-    """Whether inputs are strings: one, a list of them, or an array."""
-    if isinstance(inputs, str | bytes):
-        return True
-    if isinstance(inputs, Mapping):
-        return any(map(holds_text, inputs.values()))
-    if isinstance(inputs, list | tuple):
-        return bool(inputs) and holds_text(inputs[0])
-    dtype = getattr(inputs, "dtype", "")
-    name = str(getattr(dtype, "name", dtype))
-    if name == "object":
-        return isinstance(next(iter(inputs), None), str | bytes)
-    return name.startswith(("str", "bytes"))
+# --- arguments of Keras's methods ------------------------------------------------------------------------------------
 
 
-def refuse_text(inputs, who: str, instead: str) -> None:
-    """Refuses strings. who: takes ids. instead: what to write."""
-    if holds_text(inputs):
-        raise TypeError(f"{who} takes token ids, not strings: {instead}. {TOKENIZER}")
+def keras_arguments(method: str, self, kwargs: Mapping = MappingProxyType({}), **arguments) -> dict:
+    """The arguments of a model's `fit`, `evaluate` or `predict` by name, with arrays for lists of numbers.
+
+    Raises:
+      ValueError: a dataset's class numbers mean other labels than the model's; or class_weight does not suit the model.
+    """
+    objective = getattr(self, "objective", None)
+    several = len(getattr(objective, "label_names", ())) > 1
+    for name in {"x", "y", "sample_weight"} & arguments.keys():
+        arguments[name] = _arrays(arguments[name], several and name == "y")
+    held_out = arguments.get("validation_data")
+    if isinstance(held_out, tuple):
+        arguments["validation_data"] = tuple(_arrays(part, several and n == 1) for n, part in enumerate(held_out))
+    for data in (arguments.get("x"), held_out):
+        _check_label_names(self, data)
+    if method == "fit" and hasattr(arguments.get("x"), "element_spec"):
+        arguments.setdefault("shuffle", False)  # by default Keras would, and warn that it can't
+    if arguments.get("class_weight"):
+        if objective and self._compile_loss is None and not objective.one_class:
+            raise ValueError(
+                f"class_weight is for one class an example: of a row with several labels, as {type(self).__name__} "
+                "has, Keras would take the largest for its class. Give weights as sample_weight."
+            )
+        # Keras has no weight for a class above those that are named.
+        arguments["class_weight"] = (
+            dict.fromkeys(range(getattr(self, "num_labels", 0)), 1.0) | arguments["class_weight"]
+        )
+    return arguments | kwargs
+
+
+def _arrays(value, one_for_each_label: bool):
+    if isinstance(value, Mapping):
+        return {name: as_array(part) for name, part in value.items()}
+    return [as_array(part) for part in value] if one_for_each_label and isinstance(value, list) else as_array(value)
+
+
+def _check_label_names(model, data) -> None:
+    """Refuses a dataset of `as_dataset`, or one made of it, whose class numbers mean other labels than the model's.
+
+    If a function was mapped over it, which may have changed the numbers, it is warned of.
+    """
+    count = getattr(model, "num_labels", None)
+    of_model = getattr(getattr(model, "head_config", None), "labels", None)
+    for names, is_mapped in _label_names(data):
+        problem = None
+        if of_model and [*map(plain_name, names)] != [*map(plain_name, of_model)]:
+            problem = (
+                f"as_dataset has label_names={names!r:.200}, but the model's, in the order of its outputs, are "
+                f"{list(of_model)!r:.200}: give as_dataset label_names=model.labels."
+            )
+        elif count not in (None, len(names)):
+            problem = f"as_dataset has {len(names)} label_names, but the model has num_labels={count}."
+        if problem and not is_mapped:
+            raise ValueError(problem)
+        if problem:
+            warn_once("label_names", "%s Its labels are right only if what is mapped over it changes them.", problem)
+
+
+def _label_names(data, is_mapped: bool = False) -> Iterator[tuple[list[str], bool]]:
+    """The label_names of datasets of `as_dataset` that one is made of; whether a function was mapped over them since.
+
+    A dataset that take, shuffle, map and so on make has no attributes of the one before it, but knows it.
+    """
+    if names := getattr(data, "label_names", None):
+        yield names, is_mapped
+        return
+    is_mapped |= any(kind in type(data).__name__ for kind in ("Map", "Interleave", "Scan"))
+    for part in getattr(data, "_inputs", list)():
+        yield from _label_names(part, is_mapped)
 
 
 # --- outputs ---------------------------------------------------------------------------------------------------------
@@ -288,25 +322,6 @@ def answering(outputs):
     # An eager tensor that refers to itself would keep its memory until Python looks for garbage.
     outputs.logits = tf.identity(outputs) if tf.is_tensor(outputs) and tf.executing_eagerly() else outputs
     return outputs
-
-
-@contextlib.contextmanager
-def in_one_line() -> Iterator[None]:
-    """Makes one line of a check that failed: TensorFlow adds sixty lines to it in a graph, Keras ten in a layer."""
-    try:
-        yield
-    except Exception as error:
-        found = re.search(r"assertion failed: \[(.* has the value\] .*)\]$", str(error), re.MULTILINE)
-        if found:
-            raise ValueError(found[1].replace("] [", " ").replace(" ;", ";") + ".") from None
-        if found := re.match(r"Unknown variable: <Variable path=([^,]+),", str(error)):
-            raise ValueError(
-                f"The optimizer was made for another model, without {found[1]}: compile a new one."
-            ) from None
-        found = re.match(r"Exception encountered .*\n\n\x1b\[1m([^\n]+)\x1b\[0m\n\nArguments received", str(error))
-        if found and type(error) in (TypeError, ValueError):
-            raise type(error)(found[1]) from None
-        raise
 
 
 # --- ranges ----------------------------------------------------------------------------------------------------------

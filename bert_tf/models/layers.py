@@ -29,7 +29,6 @@ from bert_tf.models.variable_names import ADAPTER_A, ADAPTER_B
 from bert_tf.system.checks import check_names
 
 _PACKAGE = "bert_tf"
-_CALL = "model(tokenizer(texts))"
 
 
 def gather_positions(sequence, positions):
@@ -41,16 +40,14 @@ def gather_positions(sequence, positions):
     return ops.reshape(rows, (batch, ops.shape(positions)[1], size))
 
 
-def _checked_method(name: str) -> Callable:
-    """Keras's method of this name, with its arguments checked by `keras_calls.checked`."""
+def _keras_method(name: str) -> Callable:
+    """Keras's method of this name, which also takes lists of numbers; see `inputs.keras_arguments`."""
+    method = getattr(keras.Model, name)
 
-    @functools.wraps(getattr(keras.Model, name))
+    @functools.wraps(method)
     def call(self, *args, **kwargs):
-        from bert_tf.models.keras_calls import checked  # runs of the scripts don't need it
-
-        arguments = checked(self, name, args, kwargs)
-        with model_inputs.in_one_line():
-            return getattr(super(NamedInputs, self), name)(**arguments)
+        arguments = inspect.signature(method).bind(self, *args, **kwargs).arguments
+        return getattr(super(NamedInputs, self), name)(**model_inputs.keras_arguments(name, **arguments))
 
     return call
 
@@ -70,35 +67,18 @@ class NamedInputs:
 
     def __call__(self, inputs=None, *args, **kwargs):
         by_name = [] if isinstance(inputs, Mapping) else [*self.known_inputs, *self.other_names]
-        check_names(kwargs, type(self).call, type(self).__name__, by_name)
         given = {name: kwargs.pop(name) for name in by_name if name in kwargs}
         if given or inputs is None:  # model(**tokenizer(texts)), model(ids, attention_mask=mask)
             inputs = given | ({} if inputs is None else {"input_ids": inputs})
-        model_inputs.refuse_text(inputs, type(self).__name__, _CALL)
-        if args and hasattr(args[0], "shape"):
-            raise TypeError(f"{type(self).__name__} takes several inputs as a dict: {_CALL}.")
-        if odd := [name for name, value in kwargs.items() if isinstance(value, str)]:
-            raise TypeError(f"{odd[0]} must be True or False, not {kwargs[odd[0]]!r:.80}.")
         named = model_inputs.named_inputs(inputs, self.known_inputs, type(self).__name__, self.other_names)
-        named = {name: model_inputs.as_array(value, name) for name, value in named.items()}
+        named = {name: model_inputs.as_array(value) for name, value in named.items()}
         model_inputs.check_shapes(named)
-        with model_inputs.in_one_line():
-            return model_inputs.answering(super().__call__(named, *args, **kwargs))
+        return model_inputs.answering(super().__call__(named, *args, **kwargs))
 
     def compile(self, *args, **kwargs):
-        """See `keras.Model.compile`; without a loss a model uses its own objective.
-
-        Raises:
-          ValueError: a loss or metric that takes probabilities, where the model gives logits.
-        """
-        from bert_tf.models import keras_calls
-
-        arguments = keras_calls.by_name(self, "compile", args, kwargs)
-        keras_calls.check_loss(self, arguments.get("loss"))
-        for name in ("metrics", "weighted_metrics"):
-            keras_calls.check_metrics(self, name, arguments.get(name))
+        """See `keras.Model.compile`; without a loss a model uses its own objective."""
         self._compile_loss = self._compile_metrics = None  # Keras would keep those of an earlier call
-        super().compile(**arguments)
+        super().compile(*args, **kwargs)
 
     def compile_from_config(self, config: dict) -> None:
         """See `keras.Model.compile_from_config`, which calls no `compile` but Keras's own."""
@@ -106,8 +86,7 @@ class NamedInputs:
         if self.built and self.optimizer:
             self.optimizer.build(self.trainable_variables)
 
-    fit, evaluate, predict = map(_checked_method, ("fit", "evaluate", "predict"))
-    train_on_batch, test_on_batch = map(_checked_method, ("train_on_batch", "test_on_batch"))
+    fit, evaluate, predict = map(_keras_method, ("fit", "evaluate", "predict"))
 
 
 class Rebuilt:

@@ -178,14 +178,17 @@ class SumObjective:
     Attributes:
       ratios: of each metric its name, the sum, and the sum of weights by which it is divided.
       loss_sums: what `sums` has besides.
+      one_class: whether a row's label is its class, so that Keras's class_weight can weight it; not inherited.
     """
 
     ratios: tuple[tuple[str, str, str], ...]
     loss_sums: tuple[str, ...] = ()
     sum_names: tuple[str, ...]
+    one_class = False
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
+        cls.one_class = vars(cls).get("one_class", False)
         cls.sum_names = tuple(dict.fromkeys([*cls.loss_sums, *(name for ratio in cls.ratios for name in ratio[1:])]))
 
     @classmethod
@@ -217,6 +220,7 @@ class ClassificationObjective(SumObjective):
     optional_names = _ROW_WEIGHTS
     ratios = means("accuracy", example_loss="metric_loss")
     loss_sums = ("loss_sum", "weight")
+    one_class = True
 
     @classmethod
     def values(cls, outputs, features: dict) -> tuple:
@@ -269,10 +273,13 @@ class NextSentenceObjective(ClassificationObjective):
     """The same for next sentence prediction. Outputs: logits [B, 2]. Features: `next_sentence_labels` [B] or [B, 1]."""
 
     label_names = ("next_sentence_labels",)
+    one_class = True
 
 
 class MultipleChoiceObjective(ClassificationObjective):
     """The same for one of several choices. Outputs: logits [B, N]. Features: `label_ids` [B], index of the choice."""
+
+    one_class = True
 
 
 class RegressionObjective(ClassificationObjective):
@@ -378,10 +385,6 @@ class TokenClassificationObjective(ClassificationObjective):
         weights = row_weights(features, labels, in_metrics)
         weights = ops.expand_dims(weights, 1) if len(weights.shape) == 1 else weights
         return ops.cast(ops.logical_not(without), "float32") * weights
-
-
-# Of these, Keras's class_weight can be had: it weights examples by their class.
-OF_ONE_CLASS = (ClassificationObjective, NextSentenceObjective, MultipleChoiceObjective)
 
 
 # --- pre-training ----------------------------------------------------------------------------------------------------

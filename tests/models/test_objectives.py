@@ -188,5 +188,5 @@ def test_weights_in_fit():
 def test_class_weight_where_an_example_has_no_class(name):
     model, features = MODELS[name][0](), MODELS[name][1]
     model.compile(optimizer="sgd", run_eagerly=True)
-    with pytest.raises(ValueError, match="one class an example, which .* give weights as sample_weight"):
+    with pytest.raises(ValueError, match="one class an example: .* Give weights as sample_weight"):
         model.fit(features, class_weight={0: 1.0, 1: 2.0}, verbose=0)

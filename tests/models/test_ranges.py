@@ -142,11 +142,13 @@ def test_fit_of_stars_from_one_to_five():
     model.build()
     model.compile(optimizer=AdamWeightDecay(1e-3))
     stars = np.array([1, 2, 3, 5])
-    message = "^label_ids has the value 5 but must be a class, from 0 to 4; ids count from 0: .* 1 to N subtract 1.$"
+    message = r"label_ids has the value\] \[5\] \[but must be a class, from 0 to\] \[4\]"
     before = [np.array(variable) for variable in model.trainable_variables]
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         model.fit(features, stars, verbose=0)
-    with pytest.raises(ValueError, match="^input_ids has the value 40 but must be .* from 0 to 39.$"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="input_ids has the value. .40. .but must be less than voc"
+    ):
         model.predict(broken(features, "input_ids", VOCAB), verbose=0)
     for one, other in zip(before, model.trainable_variables, strict=True):
         np.testing.assert_array_equal(one, other)
