@@ -13,14 +13,6 @@ any format. Your own data, without changing code:
     python run_classifier.py --task_name=custom --train_file=train.csv --dev_file=dev.csv --text_a=review \\
       --label=stars --do_train --do_eval --init_checkpoint=$BERT_BASE_DIR --output_dir=reviews
 
-To see what BERT adds, train a model without it on the same data with the same flags:
-
-    python run_classifier.py ... --model=bilstm --vocab_file=$BERT_BASE_DIR/vocab.txt --output_dir=without_bert
-
-The feature-based approach, with BERT unchanged and another model on top:
-
-    python run_classifier.py ... --features=concat_last_four --model_on_top=cnn --num_train_epochs=10
-
 In output_dir: eval_results.txt, test_results.tsv, predictions.jsonl, best_model/, the weights of the last step, logs.
 After a crash, the same command resumes exactly where it stopped. Exit code 143: stopped by SIGTERM, with a checkpoint.
 """
@@ -30,7 +22,8 @@ from absl import flags, logging
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags
 from bert_tf.tasks.classification.model_choice import check_model
-from bert_tf.tasks.classification.settings import OUTPUT_LAYERS, ClassificationSettings
+from bert_tf.tasks.classification.settings import ClassificationSettings
+from bert_tf.tasks.table import TASKS
 from bert_tf.training.beginning import checked_settings
 from bert_tf.training.settings import FineTuningSettings
 
@@ -49,7 +42,7 @@ def __getattr__(name: str):
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    run, own = checked_settings(ClassificationSettings, FLAGS, OUTPUT_LAYERS, check_model)
+    run, own = checked_settings(ClassificationSettings, FLAGS, (TASKS["classification"].output_layer,), check_model)
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.tasks.classification.task import ClassificationTask

@@ -34,7 +34,7 @@ define_flags(NerSettings, FineTuningSettings, without=("eval_batch_size",))
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    run, own = checked_settings(NerSettings, FLAGS, TASKS["ner"].output_layers)
+    run, own = checked_settings(NerSettings, FLAGS, (TASKS["ner"].output_layer,))
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.tasks.ner.task import NerTask

@@ -42,7 +42,7 @@ def __getattr__(name: str):
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    run, own = checked_settings(SquadSettings, FLAGS, TASKS["squad"].output_layers, SquadSettings.check_model)
+    run, own = checked_settings(SquadSettings, FLAGS, (TASKS["squad"].output_layer,))
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.tasks.script import fine_tune

@@ -33,7 +33,7 @@ define_flags(ChoiceSettings, FineTuningSettings, without=("eval_batch_size",))
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    run, own = checked_settings(ChoiceSettings, FLAGS, TASKS["multiple_choice"].output_layers)
+    run, own = checked_settings(ChoiceSettings, FLAGS, (TASKS["multiple_choice"].output_layer,))
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.tasks.choice.task import ChoiceTask

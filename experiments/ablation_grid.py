@@ -52,20 +52,17 @@ class Cell:
     Attributes:
       table: 5, 6 or 8, as in the paper. name: the row's name there.
       pretraining: how the model is pre-trained. from_scratch: fine-tune its size from random weights instead.
-      lstm_on_top: fine-tune with a BiLSTM on top.
     """
 
     table: int
     name: str
     pretraining: Pretraining
     from_scratch: bool = False
-    lstm_on_top: bool = False
 
     @property
     def fine_tuning_name(self) -> str:
         """A name for files; equal cells have the same."""
-        name = f"{self.pretraining.bert_size}-from_scratch" if self.from_scratch else self.pretraining.name
-        return name + ("-lstm" if self.lstm_on_top else "")
+        return f"{self.pretraining.bert_size}-from_scratch" if self.from_scratch else self.pretraining.name
 
 
 def create_grid(tables: Iterable[int], bert_size: str, sizes: Iterable[str]) -> list[Cell]:
@@ -86,7 +83,6 @@ def create_grid(tables: Iterable[int], bert_size: str, sizes: Iterable[str]) -> 
             Cell(5, "BERT", base),
             Cell(5, "No NSP", no_nsp),
             Cell(5, "LTR & No NSP", left_to_right),
-            Cell(5, "+ BiLSTM", left_to_right, lstm_on_top=True),
             Cell(5, "no pre-training", base, from_scratch=True),
         ],
         6: [Cell(6, size, Pretraining(size)) for size in sizes],
@@ -261,7 +257,6 @@ def _shared_flags(cell: Cell, number: int, settings: Settings) -> dict:
         "vocab_file": settings.vocabulary, "do_lower_case": settings.do_lower_case, "do_train": True,
         "init_checkpoint": None if cell.from_scratch else pretrained,
         "bert_config_file": configuration if cell.from_scratch else None,
-        "lstm_on_top": True if cell.lstm_on_top else None,
         "max_seq_length": settings.max_seq_length, "train_batch_size": settings.fine_tuning_batch_size,
         "learning_rate": settings.fine_tuning_learning_rate, "num_train_epochs": settings.num_train_epochs,
         "num_seeds": settings.num_seeds, "seed": settings.seed + number * settings.num_seeds,

@@ -81,7 +81,6 @@ def create_records(
             "heads": config.num_attention_heads,
             "parameters": parameters_of(cell.pretraining.bert_size, vocab_size),
             **dataclasses.asdict(cell.pretraining),
-            "lstm_on_top": cell.lstm_on_top,
             "pretraining": _estimates(before) if before else None,
             "pretraining_seconds": [run["seconds"] for run in pretraining],  # of their last starts
             "fine_tuning": _estimates([run["results"] for run in fine_tuning]),

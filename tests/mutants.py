@@ -178,10 +178,6 @@ MUTANTS = {
     ("models/distillation.py", "models/test_language_distillation.py"): [
         ('hidden = () if self.student.config.type_vocab_size else ("segment_ids",)', "hidden = ()"),
         ("hidden = () if self.student.config.type_vocab_size else", "hidden =")],
-    ("models/baselines.py", "models/test_feature_based.py"): [
-        ('x = dropout(x, self.dropout_rate, "features", training)\n        for', "for")],
-    ("models/heads.py", "models/test_feature_based.py"): [
-        ('self.head(dropout(x, self.dropout_rate, "head", training))', "self.head(x)")],
     ("models/dropout.py", "models/test_dropout.py models/test_similarity.py"): [
         ("scope.key * ops.convert_to_tensor([1, 1, count]", "scope.key * ops.convert_to_tensor([1, 1, 1]")],
     ("models/families.py", "training/test_recipes.py::test_warmups_as_runs_make_them"): [

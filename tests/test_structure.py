@@ -138,9 +138,8 @@ def test_private_names_stay_in_their_module():
 OPTIONAL = {
     "transformers", "apache-beam", "dask", "jieba", "fugashi", "unidic-lite", "onnx", "onnxruntime", "tf2onnx",
 }  # fmt: skip
-# A package that a requirement (tensorflow-datasets 4.9.10) imports without requiring it, and one that another
-# (tf-models-official) requires in any version.
-IMPORTED_BY_OTHERS = {"importlib_resources", "tf-keras"}
+# A package that a requirement (tf-models-official) requires in any version.
+IMPORTED_BY_OTHERS = {"tf-keras"}
 # Packages of several distributions share the name `google`.
 SHARED_NAMES = {"google.protobuf": "protobuf"}
 

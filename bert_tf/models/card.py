@@ -15,7 +15,7 @@ import yaml
 from absl import logging
 
 from bert_tf.models.config import BertConfig
-from bert_tf.models.head_config import WITHOUT_BERT, HeadConfig
+from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
 from bert_tf.system import storage
 from bert_tf.system.text_files import exists, is_folder, open_binary
@@ -40,15 +40,13 @@ _LICENSES = {
 }
 
 _COMMON_NAMES = ("best_model", "pretrained")  # they say nothing without the folder that they are in
-_CLASSIFICATION = ("text-classification", "classification of texts")
-_ANSWERS = ("question-answering", "answers to questions in a text")
 _GUESSES = ("fill-mask", "guesses of masked words")
 # Architecture -> the hub's name of the task, and the task in words.
 _TASKS = {
-    **dict.fromkeys(("BertForSequenceClassification", *WITHOUT_BERT), _CLASSIFICATION),
+    "BertForSequenceClassification": ("text-classification", "classification of texts"),
     "BertForTokenClassification": ("token-classification", "tags of words"),
     "BertForMultipleChoice": ("multiple-choice", "multiple choice"),
-    **{f"{family}ForQuestionAnswering": _ANSWERS for family in ("Bert", "Electra", "Albert")},
+    "BertForQuestionAnswering": ("question-answering", "answers to questions in a text"),
     **dict.fromkeys(("BertForMaskedLM", "BertForPreTraining"), _GUESSES),
     "BertForNextSentencePrediction": (None, "whether one text follows another"),
     "ElectraDiscriminator": (None, "which tokens were replaced"),
@@ -191,14 +189,13 @@ def card_text(
         task = "a number for a text"
     elif head.problem_type == "multi_label_classification":
         task += ", any number of labels for each"
-    title = architecture.removesuffix("Classifier") if architecture in WITHOUT_BERT else config.title
     beginning = facts.beginning or {}
     front = {
         **(beginning.get("license") or {}),
         "base_model": beginning.get("base_model"),
         "library_name": _library(format, sentences),
         "pipeline_tag": tag,
-        "tags": ["bert_tf", title.lower()] + ["sentence-transformers"] * (sentences is not None),
+        "tags": ["bert_tf", config.title.lower()] + ["sentence-transformers"] * (sentences is not None),
     }
     labels = dict(enumerate((head.labels or ())[:_MOST_LABELS]))
     if more := len(head.labels or ()) - len(labels):
@@ -215,7 +212,7 @@ def card_text(
     }
     sections |= _their_use(format, front)
     body = "".join(_section(title, text) for title, text in sections.items() if text)
-    return _with_front(front, f"{_MARK}\n# {title}: {task}\n{body}")
+    return _with_front(front, f"{_MARK}\n# {config.title}: {task}\n{body}")
 
 
 def converted(text: str, format: str, sentences: "SentenceSettings | None", lines: Collection[str]) -> str:
@@ -275,7 +272,7 @@ def _library(format: str, sentences: "SentenceSettings | None") -> str:
 def _sizes(config: BertConfig, head: HeadConfig, shapes: Mapping, casing: Casing, trained: object) -> dict[str, object]:
     """Rows about sizes. trained: the longest input in training, if known."""
     shorter = isinstance(trained, int) and trained < config.max_length
-    rows = {
+    return {
         "layers": len(config.block_order),
         "width": config.hidden_size,
         "attention heads": config.num_attention_heads,
@@ -283,10 +280,6 @@ def _sizes(config: BertConfig, head: HeadConfig, shapes: Mapping, casing: Casing
         "width of the embeddings": config.embedding_size if config.embedding_size != config.hidden_size else None,
         "longest input": f"{config.max_length} tokens" + (f"; in training {trained}" if shorter else ""),
         "attention": "each token sees those before it" if config.is_causal else None,
-    }
-    if head.architecture in WITHOUT_BERT:
-        rows = {"width of the embeddings": config.hidden_size, "width of the layer": config.intermediate_size}
-    return rows | {
         "vocabulary": f"{config.vocab_size:,} tokens",
         "case": {True: "uncased", False: "cased"}.get(casing.do_lower_case),
         "parameters": f"{sum(math.prod(shapes[name]) for name in filter(is_model_variable, shapes)):,}",
@@ -320,11 +313,8 @@ def shown_results(results: Mapping[str, float]) -> dict[str, float]:
 
 def _usage(facts: CardFacts, architecture: str, tag: str | None) -> str:
     usage = facts.usage or f'from bert_tf import {architecture}\n\nmodel = {architecture}.from_pretrained("{PLACE}")'
-    if not facts.usage and architecture in WITHOUT_BERT:
-        usage = f"python run_classifier.py --do_predict --init_checkpoint={PLACE} --output_dir=..."
-    language = "shell" if usage.startswith("python ") else "python"
-    text = f"```{language}\n{usage}\n```"
-    if facts.is_served and tag and architecture not in WITHOUT_BERT:
+    text = f"```python\n{usage}\n```"
+    if facts.is_served and tag:
         export = f"python export_saved_model.py --model_dir={PLACE} --export_dir=serving/model"
         text += f"\n\nA SavedModel for TensorFlow Serving, strings in and answers out:\n```shell\n{export}\n```"
     return text

@@ -25,13 +25,6 @@ HEAD_CONFIG, HUGGINGFACE_CONFIG = "head_config.json", "config.json"
 # The classifiers of texts, words and choices, whose variables have the same names and shapes.
 CLASSIFIERS = ("BertForSequenceClassification", "BertForTokenClassification", "BertForMultipleChoice")
 
-# Those of `baselines`: --model -> class.
-BASELINES = {"bilstm": "BilstmClassifier", "cnn": "CnnClassifier"}
-WITHOUT_BERT = tuple(BASELINES.values())
-
-# What reads embeddings or features of tokens -> what its number of outputs must be a multiple of.
-TOKEN_READERS = {"bilstm": 2, "cnn": 3}
-
 # How the windows of a long text are combined; see `layers.WindowPooling`.
 WINDOW_POOLINGS = ("mean", "max", "attention")
 MAX_WINDOWS = 8  # of a text, if nothing else is said
@@ -43,26 +36,16 @@ _MOST_LABELS, _LARGEST = 1 << 20, 1 << 16
 KEYS_IN_CONFIG = ("architectures", "id2label", "label2id", "problem_type", "lstm_on_top")
 
 
-def kind_of(architecture: str | None) -> str | None:
-    """The --model value of an architecture; None for a BERT's."""
-    return next((kind for kind, name in BASELINES.items() if name == architecture), None)
-
-
 @dataclasses.dataclass(frozen=True)
 class HeadConfig:
     """What a model's configuration and weights don't show.
 
-    An ordinary head has none of the attributes from lstm_on_top on.
+    An ordinary head has none of the attributes from hidden_act on.
 
     Attributes:
-      architecture: class of the model. The classifiers of texts, words and choices have the same variables, and a model
-        without BERT has a configuration of the same form.
+      architecture: class of the model. The classifiers of texts, words and choices have the same variables.
       labels: their names in the order of their ids, as they look (`characters.plain_name`); None if they have none.
       problem_type: of a text classifier: single_label_classification, regression or multi_label_classification.
-      lstm_on_top: a BiLSTM reads the encoder's outputs (`task_models.BertForSequenceClassification` and
-        `BertForQuestionAnswering`).
-      features: the outputs of a frozen BERT that a text classifier reads (`baselines.FEATURES`).
-      model_on_top, size_on_top: what reads them (`baselines.TOKEN_READERS`), and its number of outputs.
       hidden_act: of a text classifier: the activation of its hidden layer, if its family's original has none.
       window_pooling: of a text classifier: how the windows of a long text are combined (one of WINDOW_POOLINGS).
       window_stride, max_windows: tokens from the start of a window to that of the next, and how many a text has at
@@ -76,10 +59,6 @@ class HeadConfig:
     architecture: str | None = None
     labels: tuple[str, ...] | None = None
     problem_type: str | None = None
-    lstm_on_top: bool = False
-    features: str | None = None
-    model_on_top: str | None = None
-    size_on_top: int | None = None
     hidden_act: str | None = None
     window_pooling: str | None = None
     window_stride: int | None = None
@@ -99,12 +78,8 @@ class HeadConfig:
                 raise ValueError(f"{name} must be {kinds[field.type]}, not {value!r:.80}")
             if field.type == int | None and value is not None and not 1 <= value <= _LARGEST:
                 raise ValueError(f"{name}={value!r:.80} must be from 1 to {_LARGEST:,}")
-        if self.lstm_on_top and self.features:
-            raise ValueError("lstm_on_top and features are two ways: give one.")
         if self.window_pooling not in (None, *WINDOW_POOLINGS):
             raise ValueError(f"window_pooling={self.window_pooling!r:.80} is not one of {', '.join(WINDOW_POOLINGS)}")
-        if self.window_pooling and (self.lstm_on_top or self.features):
-            raise ValueError("window_pooling is for the pooled output, which lstm_on_top and features don't use.")
         if (self.window_stride or self.max_windows) and not self.window_pooling:
             raise ValueError("window_stride and max_windows are for models with window_pooling.")
         if (names := self.labels) is not None:
@@ -160,8 +135,11 @@ class HeadConfig:
         # Only text classifiers have a problem type.
         architecture = names[0] if names else "BertForSequenceClassification" if problem_type else None
         try:
-            kept = {name: values[name] for name in ("lstm_on_top", "untrained") if values.get(name)}
-            return cls(architecture, labels, problem_type, **kept)
+            if values.get("lstm_on_top"):
+                from bert_tf.system import removed
+
+                raise ValueError(removed.HEADS["lstm_on_top"])
+            return cls(architecture, labels, problem_type, untrained=values.get("untrained") or ())
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from None
 
@@ -183,11 +161,8 @@ class HeadConfig:
     @property
     def variant(self) -> str | None:
         """What makes the head another one than the original's, which only this project's format can record."""
-        if self.features:
-            return f"reads features of a frozen BERT (features={self.features})"
-        if self.window_pooling:
-            return f"reads long texts in windows (window_pooling={self.window_pooling})"
-        return "has a BiLSTM on top (lstm_on_top)" if self.lstm_on_top else None
+        pooling = self.window_pooling
+        return f"reads long texts in windows (window_pooling={pooling})" if pooling else None
 
     def check_num_labels(self, num_labels: int) -> None:
         """Refuses a number of outputs that differs from the number of label names.
@@ -220,11 +195,7 @@ def head_in(config) -> HeadConfig:
 # A model knows the labels that its outputs stand for. Who uses it, goes on from it or learns from it may have them in
 # another order: the rows of the layer are then put into that order. Other labels need a new layer.
 
-# That of a classifier without BERT; different from BERT's, so that they can't be confused.
-BASELINE_LAYER = "baseline/output_weights"
-
-# The output layers of classifiers of texts, words and choices: on BERT, on features of a frozen one, without BERT.
-OUTPUT_LAYERS = ("output_weights", "feature_classifier/output_weights", "tagger/output_weights", BASELINE_LAYER)
+OUTPUT_LAYER = "output_weights"  # of classifiers of texts, words and choices
 
 
 def placeholders(count: int) -> tuple[str, ...]:
@@ -301,26 +272,20 @@ def difference(known: Sequence[str], wanted: Sequence[str]) -> str:
 # --- the layer's variables --------------------------------------------------------------------------------------------
 
 
-def layer_in(weights: Weights) -> str | None:
-    """The name of a classifier's output layer in weights; None if they have none."""
-    return next((name for name in OUTPUT_LAYERS if name in weights), None)
-
-
-def _variables(weights: Weights, layer: str) -> list[str]:
+def _variables(weights: Weights) -> list[str]:
     """The layer's variables, and an optimizer's moments of them."""
-    names = (layer, layer.replace("output_weights", "output_bias"))
-    return [name for name in weights.shapes if base_name(name) in names]
+    return [name for name in weights.shapes if base_name(name) in (OUTPUT_LAYER, "output_bias")]
 
 
-def reordered(weights: Weights, layer: str, order: Sequence[int]) -> Weights:
+def reordered(weights: Weights, order: Sequence[int]) -> Weights:
     """The weights with the rows of the output layer in another order, a list of the present places."""
-    names, rows, read = _variables(weights, layer), list(order), weights.reader
+    names, rows, read = _variables(weights), list(order), weights.reader
     return dataclasses.replace(weights, reader=lambda name: read(name)[rows] if name in names else read(name))
 
 
-def without(weights: Weights, layer: str, reason: str) -> Weights:
+def without(weights: Weights, reason: str) -> Weights:
     """The weights without the output layer, which a model then begins anew; the reason goes into the log."""
-    names = _variables(weights, layer)
+    names = _variables(weights)
     shapes = {name: shape for name, shape in weights.shapes.items() if name not in names}
     return dataclasses.replace(weights, shapes=shapes, unused={**weights.unused, **dict.fromkeys(names, reason)})
 
@@ -336,7 +301,7 @@ def fitted(
     Raises:
       ValueError: see `pretrained.from_pretrained`.
     """
-    kind, labels, layer = model_class.__name__, arguments.get("labels"), layer_in(weights)
+    kind, labels, has_layer = model_class.__name__, arguments.get("labels"), OUTPUT_LAYER in weights
     if arguments.get("num_labels") is not None:
         whole_number(arguments["num_labels"], "num_labels")
     names = list(labels or ())
@@ -349,20 +314,20 @@ def fitted(
         if not has_classes and kind not in CLASSIFIERS:
             raise ValueError(f"new_head=True: {kind} has no output layer of classes.")
         head = dataclasses.replace(head, labels=None, problem_type=None)
-        return (without(weights, layer, "new_head=True") if layer else weights), head
-    if not layer:
+        return without(weights, "new_head=True"), head
+    if not has_layer:
         return weights, head
     others = "new_head=True begins a new output layer."
     if kind in CLASSIFIERS and head.architecture in CLASSIFIERS and head.architecture != kind:
         raise ValueError(f"{path} is a {head.architecture}, whose output layer is for another task. {others}")
-    count, outputs = arguments.get("num_labels"), weights.shapes[layer][0]
+    count, outputs = arguments.get("num_labels"), weights.shapes[OUTPUT_LAYER][0]
     if count not in (None, outputs) and not (labels and names_in(given)):
         raise ValueError(f"{path} has {outputs} outputs, not {count}. {others}")
     if labels is None:
         return weights, head
     known = given if given and len(given) == outputs else None
     order = order_of(known, names, path, others)
-    return (reordered(weights, layer, order) if order else weights), head
+    return (reordered(weights, order) if order else weights), head
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

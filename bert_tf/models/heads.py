@@ -292,7 +292,6 @@ class LinearHead(Rebuilt, keras.layers.Layer):
     def __init__(self, num_outputs: int, initializer_range: float | None = 0.02, **kwargs):
         whole_number(num_outputs, "num_outputs")
         super().__init__(**kwargs)
-        self.supports_masking = True  # otherwise Keras warns that it does not use a BiLSTM's mask
         self.num_outputs = num_outputs
         self.initializer_range = initializer_range
 
@@ -448,13 +447,8 @@ class ClassifierModel(TaskModel):
         return list(self.head_config.labels) if self.head_config.labels else None
 
     def build_head(self):
-        self.build_classifier(self.config.hidden_size)
-
-    def build_classifier(self, size: int) -> None:
-        """Builds the layers that read vectors [..., size]."""
-        if self.hidden:
-            self.hidden.build((None, size))
-        self.head.build((None, size))
+        for layer in filter(None, (self.hidden, self.head)):
+            layer.build((None, self.config.hidden_size))
 
     def read(self, inputs: dict, training: bool):
         """What is classified: [B, H] of a row, of tokens [B, S, H]."""

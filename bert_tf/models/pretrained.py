@@ -113,7 +113,7 @@ def from_pretrained(
             raise ValueError(f"labels={labels}: {model_class.__name__} has no classes.")
         arguments = {"num_labels": len(labels), **arguments, "labels": labels}
     weights, head = head_config.fitted(weights, files.head, path, model_class, new_head, arguments)
-    outputs = weights.shapes[layer][0] if (layer := head_config.layer_in(weights)) else None
+    outputs = weights.shapes.get(head_config.OUTPUT_LAYER, (None,))[0]
     if HIDDEN_LAYER[0] in weights.shapes and not (config.classifier_act or head.hidden_act):
         head = dataclasses.replace(head, hidden_act="gelu_erf")
     files.sentences = _sentences_in(files.directory) if "pooling" in taken else None

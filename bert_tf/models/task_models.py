@@ -134,17 +134,13 @@ class BertForSequenceClassification(ClassifierModel):
       dropout_rate: dropout before the output layer in training; None: the family's, 0.1 for BERT.
       seed: see `BertModel`. dtype: Keras dtype policy.
       labels: the names of the classes in the order of their ids.
-      lstm_on_top: a BiLSTM of width H reads the encoder's outputs, and its two last states replace the pooled output
-        (paper, section 5.1: "+ BiLSTM").
-      features, model_on_top, size_on_top: BERT is frozen, and a `baselines.FeatureReader` reads it instead of the
-        pooled output. dropout_rate is that of the features, too.
       hidden_act: the activation of a hidden layer before the output layer, in a family whose original has none.
       window_pooling: the model reads each text as one or more windows, and this combines their pooled outputs; one of
         `head_config.WINDOW_POOLINGS`. window_stride, max_windows: how texts are cut, kept for those who use the model.
 
     Raises:
-      ValueError: num_labels, problem_type, dropout_rate or what is on top is invalid, a classification has only one
-        label, or the number of labels is not num_labels.
+      ValueError: num_labels, problem_type, dropout_rate or hidden_act is invalid, a classification has only one label,
+        or the number of labels is not num_labels.
     """
 
     def __init__(
@@ -157,10 +153,6 @@ class BertForSequenceClassification(ClassifierModel):
         name="sequence_classification",
         *,
         labels: Sequence[str] | None = None,
-        lstm_on_top: bool = False,
-        features: str | None = None,
-        model_on_top: str = "bilstm",
-        size_on_top: int = 300,
         hidden_act: str | None = None,
         window_pooling: str | None = None,
         window_stride: int | None = None,
@@ -171,49 +163,27 @@ class BertForSequenceClassification(ClassifierModel):
         labels = labels_of(labels, config)
         num_labels = num_labels if num_labels is not None else len(labels) if labels else 2
         problem_type = problem_type or stored.problem_type or ("regression" if num_labels == 1 else None)
-        top = (features, model_on_top, size_on_top) if features else ()
-        lstm_on_top = lstm_on_top or stored.lstm_on_top
         kind = "BertForSequenceClassification"
         windows = {"window_pooling": window_pooling, "window_stride": window_stride, "max_windows": max_windows}
-        head = HeadConfig(kind, labels, problem_type, lstm_on_top, *top, hidden_act=hidden_act, **windows)
+        head = HeadConfig(kind, labels, problem_type, hidden_act=hidden_act, **windows)
         problem_type = problem_type or "single_label_classification"
         objective = classification_objective(problem_type, num_labels)
         super().__init__(objective, config, num_labels, head, seed, dropout_rate=dropout_rate, name=name, **kwargs)
         self.problem_type = problem_type
-        self.recurrent = self.reader = self.windows = None
-        dtype = self.dtype_policy
+        self.windows = None
         if hidden_act not in (None, *ACTIVATIONS):
             raise ValueError(f"hidden_act={hidden_act!r} is not one of {', '.join(ACTIVATIONS)}")
         if window_pooling:
-            self.windows = WindowPooling(window_pooling, name="window_pooling", dtype=dtype)
-        if features or head.lstm_on_top:
-            self.hidden = None  # what is on top stands in its place
-        if features:
-            from bert_tf.models.baselines import FeatureReader
-
-            top = (features, model_on_top, size_on_top, self.dropout_rate)
-            self.reader = FeatureReader(self.config, *top, name="feature_reader", dtype=dtype)
-            self.head = LinearHead(num_labels, name="feature_classifier", dtype=dtype)
-        elif head.lstm_on_top:
-            from bert_tf.models.baselines import bilstm
-
-            self.recurrent = bilstm(self.config.hidden_size, return_sequences=False, dtype=dtype)
+            self.windows = WindowPooling(window_pooling, name="window_pooling", dtype=self.dtype_policy)
 
     @property
     def hidden_act(self):
         return self.head_config.hidden_act or self.config.classifier_act
 
     def build_head(self):
-        size = self.config.hidden_size
-        if self.reader:
-            self.reader.build()
-            size = self.head_config.size_on_top
-        elif self.recurrent:
-            self.recurrent.build((None, None, size))
-            size = 2 * (size // 2)
         if self.windows:
-            self.windows.build((None, None, size))
-        self.build_classifier(size)
+            self.windows.build((None, None, self.config.hidden_size))
+        super().build_head()
 
     @property
     def encoder_inputs(self) -> tuple[str, ...]:
@@ -225,10 +195,7 @@ class BertForSequenceClassification(ClassifierModel):
         """See `Pretrained`."""
         return dict.fromkeys(ROW_INPUTS, 3 if self.windows else 2)
 
-    @property
-    def tokens_read(self) -> int | None:
-        """1, or None (all) if something is on top."""
-        return None if self.reader or self.recurrent else 1
+    tokens_read = 1
 
     def encode_pooled(self, inputs, **arguments):
         """[B, H]: of a row, or of all windows of a text."""
@@ -241,18 +208,6 @@ class BertForSequenceClassification(ClassifierModel):
             x = super().encode_pooled(rows, **arguments)
         mask = ops.any(rows.get("input_mask", ops.ones_like(rows["input_ids"])), axis=-1)
         return self.windows(ops.reshape(x, (-1, count, self.config.hidden_size)), ops.reshape(mask, (-1, count)))
-
-    def read(self, inputs, training):
-        mask = inputs.get("input_mask")
-        if self.reader:
-            outputs = self.encode(inputs, training=False, return_all_layers=True)
-            return self.reader(outputs, mask, training=training)  # [B, U]
-        if self.recurrent:
-            x = self.encode(inputs, training=training)["sequence_output"]
-            from bert_tf.models.baselines import apply_bilstm
-
-            return apply_bilstm(self.recurrent, x, mask, training)
-        return self.encode_pooled(inputs, training=training)
 
     def call(self, inputs, training=False):
         """Classifies texts.
@@ -359,38 +314,20 @@ class BertForQuestionAnswering(TaskModel):
 
     Args:
       config: of any family, or its dict. seed: see `BertModel`. dtype: Keras dtype policy.
-      lstm_on_top: a BiLSTM of width H reads the encoder's outputs, and the head reads its outputs (paper, section 5.1:
-        "+ BiLSTM").
     """
 
-    def __init__(
-        self, config, seed: int | None = None, name="question_answering", *, lstm_on_top: bool = False, **kwargs
-    ):
+    def __init__(self, config, seed: int | None = None, name="question_answering", **kwargs):
         super().__init__(objectives.SpanObjective, config, seed, name=name, **kwargs)
-        self.head_config = HeadConfig(lstm_on_top=lstm_on_top)
-        self.recurrent = None
-        if lstm_on_top:
-            from bert_tf.models.baselines import bilstm
-
-            self.recurrent = bilstm(self.config.hidden_size, dtype=self.dtype_policy)
         deviation = self.config.head_initializer_range
         self.head = LinearHead(2, deviation, name="cls_squad", dtype=self.dtype_policy)
 
     def build_head(self):
-        size = self.config.hidden_size
-        if self.recurrent:
-            self.recurrent.build((None, None, size))
-            size = 2 * (size // 2)
-        self.head.build((None, None, size))
+        self.head.build((None, None, self.config.hidden_size))
 
     @in_scope
     def call(self, inputs, training=False):
         """inputs: as for `BertModel`. Returns dict of float32 `start_logits` and `end_logits` [B, S]."""
         x = self.encode(inputs, training=training)["sequence_output"]
-        if self.recurrent:
-            from bert_tf.models.baselines import apply_bilstm
-
-            x = apply_bilstm(self.recurrent, x, inputs.get("input_mask"), training)
         logits = self.head(dropout(x, self.config.span_dropout, "head", training))  # [B, S, 2]
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 

@@ -33,7 +33,6 @@ from bert_tf.system.example_bytes import field
 from bert_tf.system.storage import names_in, remove_folder, write_file, write_text_file
 from bert_tf.tasks import table
 from bert_tf.tasks.classification.data import task_of
-from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.tasks.ner import tagging
 from bert_tf.tasks.ner.tags import standard_tags
 from bert_tf.tasks.squad.outputs import settings_of
@@ -213,7 +212,7 @@ def create_served_model(
     if task == "ner":
         labels = standard_tags(files.head.labels)
         settings = tagging.TaggingSettings.of_model(directory_of(model_dir), labels)
-        model = ner_outputs.load_model(model_dir, settings, dtype)
+        model = task_models.BertForTokenClassification.from_pretrained(model_dir, **options)
         return ServedTagger(model, tokenizer, length, labels, settings.learned_scheme, settings.split)
     if task == "multiple_choice":
         model = task_models.BertForMultipleChoice.from_pretrained(model_dir, **options)

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from bert_tf.models.head_config import softmax
+from bert_tf.models.task_models import BertForTokenClassification
 from bert_tf.serving.predictor import Answerer
 from bert_tf.system.checks import list_of
 from bert_tf.tasks.ner import data as ner_data
@@ -65,8 +66,7 @@ class Tagger(Answerer):
         self.scheme, self._split = settings.learned_scheme, settings.split
 
     def load_model(self, path: str) -> keras.Model:
-        """The model in a directory, possibly a tagger on the features of a frozen BERT."""
-        return ner_outputs.load_model(path, tagging.TaggingSettings.read(tokenizer_files.directory_of(path)))
+        return BertForTokenClassification.from_pretrained(path, trained=True)
 
     def predict(self, texts: Sequence[str | Sequence[str]]) -> list[dict]:
         """Tags and entities of each text.

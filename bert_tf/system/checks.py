@@ -74,7 +74,7 @@ def check_no_web_address(path: str, flag: str) -> None:
 # What each extra adds, `pip install 'bert-tf[EXTRA]'`, by the names that are imported.
 EXTRAS = {
     "pretraining": ("numba", "sentencex"), "metrics": ("pytrec_eval",),
-    "official": ("official",), "plots": ("matplotlib",), "datasets": ("tensorflow_datasets",),
+    "official": ("official",), "plots": ("matplotlib",),
     "parquet": ("pyarrow",),
     "onnx": ("onnx", "onnxruntime", "tf2onnx"),
     "beam": ("apache_beam",), "dask": ("apache_beam", "distributed"),

@@ -19,7 +19,7 @@ import contextlib
 import dataclasses
 import functools
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import keras
 import numpy as np
@@ -71,7 +71,7 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
         if run.do_train and task.is_chief:
             stack.enter_context(run_directory.owned(run.output_dir, run.checkpoints_while_training))
         stack.enter_context(distribution.naming_lost_workers(strategy))
-        others = _load(task, run, files, tokenizer, newest)
+        teacher = _load(task, run, files, tokenizer, newest)
         steps = [_number_of_steps(task, one) if run.do_train else 0 for one in runs]
         if run.do_train:
             warn_of_few_steps(min(steps))
@@ -85,7 +85,7 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
             for seed in range(run.seed, run.seed + run.num_seeds):
                 own = posixpath.join(folder, f"seed-{seed}") if run.num_seeds > 1 else folder
                 one = dataclasses.replace(one, seed=seed, output_dir=own)
-                results[seed] = _Run(task, one, strategy, count, others).execute()
+                results[seed] = _Run(task, one, strategy, count, teacher).execute()
                 if several:
                     keras.backend.clear_session()
             tried.append(Tried(values, results))
@@ -128,26 +128,25 @@ def _describe(
     if run.layers:
         run = dataclasses.replace(run, init_checkpoint=run.teacher)
     run = task.resolve(run, newest)
-    run.check_trains_bert(task.trains_bert)
-    beginning.check_student(run, newest, task.trains_bert)
+    beginning.check_student(run, newest)
     files, tokenizer = task.describe(run, newest)
     if run.layers:
         from bert_tf.models import students
 
         files.config = students.shallower(files.config, run.layers)
-    recipe = task.recipe_of(files.config)
-    run = fine_tuning.with_recipe(run, files.config, recipe)
+    run = fine_tuning.with_recipe(run, files.config)
     runs = [dataclasses.replace(run, **values) for values in combinations]
     return run, runs, files, tokenizer
 
 
 def _load(
     task: FineTuningTask, run: FineTuningSettings, files: ModelFiles, tokenizer: Tokenizer, newest: str | None
-) -> list[Teacher]:
-    """Loads the task's data, and matches the labels of all models with it; returns those beside the run's."""
-    others = task.open_others(run, tokenizer)
+) -> Teacher | None:
+    """Loads the task's data, and matches the labels of the model and its teacher with it; returns the teacher."""
+    teacher = task.open_teacher(run, tokenizer)
     task.load(run, files, tokenizer, newest)
-    others = [with_labels_of(one, task.files.head, task.other_labels, run.distillation_temperature) for one in others]
+    if teacher:
+        teacher = with_labels_of(teacher, task.files.head, task.other_labels, run.distillation_temperature)
     task.adjust = beginning.adjustment_of(run, newest, task.output_layer, task.files.head, task.other_labels)
     if run.do_train:
         run.check_dev_set(bool(task.dev_sets), ", and the task has no dev set")
@@ -155,7 +154,7 @@ def _load(
             logging.warning(
                 "The set %s is the training set: results on it say nothing about other texts.", examples.name
             )
-    return others
+    return teacher
 
 
 def _number_of_steps(task: FineTuningTask, run: FineTuningSettings) -> int:
@@ -178,10 +177,9 @@ class _Run:
 
     def __init__(
         self, task: FineTuningTask, run: FineTuningSettings, strategy: tf.distribute.Strategy, num_train_steps: int,
-        others: Sequence[Teacher],
+        teacher: Teacher | None,
     ):  # fmt: skip
-        self.task, self.run, self.strategy, self.others = task, run, strategy, others
-        self.teacher = others[0] if run.teacher else None
+        self.task, self.run, self.strategy, self.teacher = task, run, strategy, teacher
         self.num_train_steps, self.output_dir = num_train_steps, run.output_dir
         self.chief, self.files = task.is_chief, task.files
         self.evaluated = {}  # step -> outputs on the main dev set, of the newest and the best evaluation
@@ -200,9 +198,9 @@ class _Run:
             self.files = dataclasses.replace(task.files, card=self.card_facts())
         model, optimizer, step = fine_tuning.build_and_restore(
             run, self.strategy, lambda: task.create_model(run.dtype_policy), 0 if finished else self.num_train_steps,
-            task.recipe_of(task.files.config), task.adjust,
+            task.files.config.recipe, task.adjust,
         )  # fmt: skip
-        self.predict = make_predict_function(self.ensemble(model) if run.ensemble else model, self.strategy)
+        self.predict = make_predict_function(model, self.strategy)
         self.keeper = fine_tuning.BestModel(
             self.output_dir, self.files, task.main_metric, patience=run.early_stopping_patience, active=self.chief
         )
@@ -229,16 +227,6 @@ class _Run:
             step = fine_tuning.use_best_model(model, self.keeper)
         tf.io.gfile.makedirs(self.output_dir)
         return self.evaluate_and_predict(step, is_last=step == last_step)
-
-    def ensemble(self, model: keras.Model) -> Callable:
-        """The run's model together with the others; see `FineTuningTask.mean`."""
-        with self.strategy.scope():
-            models = [model, *(self.task.create_teacher(one, self.run.dtype_policy) for one in self.others)]
-
-        def outputs_of(features, training):
-            return tf.nest.map_structure(self.task.mean, *(one(features, training=training) for one in models))
-
-        return outputs_of
 
     def check_output_dir(self) -> bool:
         """Checks that the run fits to what is in its directory; returns whether it is finished there.

@@ -7,12 +7,10 @@ Modules on higher floors are named only by their public names. Nothing here need
 
 import dataclasses
 import posixpath
-from collections.abc import Collection
 
 from bert_tf.models import directory as model_directory
 from bert_tf.models import open_weights
 from bert_tf.models.directory import ModelFiles
-from bert_tf.models.head_config import WITHOUT_BERT
 from bert_tf.system.checks import whole_number
 from bert_tf.system.text_files import exists
 from bert_tf.text import tokenizer_files
@@ -27,7 +25,6 @@ class TaskEntry:
       script: trains the model.
       architecture: its class, which its head_config.json names; None for an encoder alone.
       output_layer: variable without which a checkpoint can't do the task; None for an encoder alone.
-      other_layer: the same variable of models with another head, on a frozen BERT; None if there are none.
       answerer: class or function of `bert_tf` that answers with a trained model; None if there is none.
       answers: the line of Python that does so, with {path} for the model's directory.
       settings_file: the file beside the weights of a trained model, besides configuration and vocabulary, if any.
@@ -37,7 +34,6 @@ class TaskEntry:
     script: str
     architecture: str | None
     output_layer: str | None
-    other_layer: str | None = None
     answerer: str | None = None
     answers: str | None = None
     settings_file: str | None = None
@@ -47,21 +43,11 @@ class TaskEntry:
         """`answers` of a model that reads two texts at once."""
         return self.answers and self.answers.replace('"A text."', '"One text.", "Its pair."')
 
-    @property
-    def output_layers(self) -> tuple[str, ...]:
-        """Those of all its models."""
-        return tuple(filter(None, (self.output_layer, self.other_layer)))
-
-    def output_layer_in(self, names: Collection[str]) -> str | None:
-        """The output layer of a model with variables of these names: output_layer, unless it has the other_layer."""
-        return self.other_layer if self.other_layer in names else self.output_layer
-
 
 _CLASSIFIER = {
     "script": "run_classifier.py",
     "architecture": "BertForSequenceClassification",
     "output_layer": "output_weights",
-    "other_layer": "feature_classifier/output_weights",
     "answerer": "Predictor",
     "answers": 'Predictor("{path}")("A text.")',
 }
@@ -82,7 +68,6 @@ _ENTRIES = (
         "run_squad.py",
         "BertForQuestionAnswering",
         "cls/squad/output_weights",
-        None,
         "QuestionAnswerer",
         'QuestionAnswerer("{path}")("Who met Ada?", "Her teacher met Ada Brown.")',
         "question_answering.json",
@@ -92,7 +77,6 @@ _ENTRIES = (
         "run_ner.py",
         "BertForTokenClassification",
         "output_weights",
-        "tagger/output_weights",
         "Tagger",
         'Tagger("{path}")("Ada Brown was born in London .")',
         "token_classification.json",
@@ -102,7 +86,6 @@ _ENTRIES = (
         "run_swag.py",
         "BertForMultipleChoice",
         "output_weights",
-        None,
         "ChoicePredictor",
         'ChoicePredictor("{path}")("She opens the door.", ["She walks in.", "It rains."])',
     ),
@@ -111,7 +94,6 @@ _ENTRIES = (
         "run_pretraining.py",
         "BertForMaskedLM",
         "cls/predictions/output_bias",
-        None,
         "fill_mask",
     ),
 )
@@ -129,13 +111,12 @@ def task_in(model_dir: str) -> str:
       ValueError: it could be for several; the message names --task.
     """
     weights = open_weights.open_weights(model_dir)
-    layers = {entry.name: entry.output_layer_in(weights) for entry in TASKS.values()}
-    entries = [entry for entry in TASKS.values() if layers[entry.name] and layers[entry.name] in weights]
+    entries = [entry for entry in TASKS.values() if entry.output_layer in weights]
     if not entries:
         return "encoder"
     # Several tasks have the same output layer: what is beside the weights decides.
-    output_layer = layers[entries[0].name]
-    entries = [entry for entry in entries if layers[entry.name] == output_layer]
+    output_layer = entries[0].output_layer
+    entries = [entry for entry in entries if entry.output_layer == output_layer]
     folder = tokenizer_files.directory_of(model_dir)
     for entry in entries:
         if entry.settings_file and exists(posixpath.join(folder, entry.settings_file)):
@@ -155,13 +136,11 @@ def check_task(model_dir: str, task: str) -> ModelFiles:
     Raises:
       ValueError: the model in the directory is for another task, or for none; the message says what it is.
     """
-    entry, architecture = TASKS[task], model_directory.read_model_files(model_dir).head.architecture
-    if architecture in WITHOUT_BERT:
-        raise ValueError(f"{model_dir} is a {architecture}, a model without BERT: use run_classifier.py --do_predict.")
     weights, files = model_directory.read_model(model_dir)
-    output_layer = entry.output_layer_in(weights)
+    entry, architecture = TASKS[task], files.head.architecture
+    output_layer = entry.output_layer
     if output_layer and output_layer not in weights:
-        others = [other for other in TASKS.values() if other.output_layer_in(weights) in weights]
+        others = [other for other in TASKS.values() if other.output_layer in weights]
         others = [other for other in others if architecture in (None, other.architecture)] or others
         if others and others[0].name != "masked_lm":
             answerers = " or ".join(dict.fromkeys(other.answerer for other in others))

@@ -13,9 +13,7 @@ from absl import logging
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import task_models
-from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
-from bert_tf.models.recipe import Recipe
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import beginning, run_directory
@@ -85,15 +83,6 @@ class FineTuningTask(abc.ABC):
     def texts_of(self, examples) -> list[str]:
         """The texts of the first of an `ExampleSet`'s examples, in the order in which `answers` has its own."""
 
-    @property
-    def trains_bert(self) -> bool:
-        """Whether BERT is trained, not only what is on top of it; known after `resolve`."""
-        return not getattr(self.settings, "features", None)
-
-    def recipe_of(self, config: BertConfig) -> Recipe:
-        """The recipe of the model's family, or BERT's where what is trained is not of that family."""
-        return config.recipe if self.trains_bert else Recipe()
-
     def resolve(self, run: FineTuningSettings, newest: str | None) -> FineTuningSettings:
         """The run's settings with what follows from the task's.
 
@@ -119,33 +108,15 @@ class FineTuningTask(abc.ABC):
     def create_model(self, dtype: str) -> keras.Model:
         """The model, not built yet."""
 
-    def open_others(self, run: FineTuningSettings, tokenizer: Tokenizer) -> list[Teacher]:
-        """The run's `other_models`; see `teacher.open_teacher`."""
-        like = (tokenizer, run.max_seq_length, self.teacher_layers, self.teacher_architecture)
-        return [open_teacher(path, *like, named=named) for path, named in run.other_models]
-
-    def mean(self, *outputs):
-        """What stands for the outputs of several models: those of the mean of their probabilities, or numbers.
-
-        Of classes it is the logarithm of the probabilities, up to a constant.
-        """
-        logits, kind = tf.stack(outputs), self.files.head.problem_type
-        if kind == "regression":
-            return tf.reduce_mean(logits, 0)
-        if kind == "multi_label_classification":
-            of, of_not = (tf.reduce_logsumexp(tf.math.log_sigmoid(one), 0) for one in (logits, -logits))
-            return of - of_not
-        return tf.reduce_logsumexp(tf.nn.log_softmax(logits), 0)
+    def open_teacher(self, run: FineTuningSettings, tokenizer: Tokenizer) -> Teacher | None:
+        """The run's teacher, if it has one."""
+        like = (tokenizer, run.max_seq_length, self.output_layer, self.teacher_architecture)
+        return open_teacher(run.teacher, *like) if run.teacher else None
 
     @property
     def other_labels(self) -> tuple[str, ...]:
         """Further names of the labels, in the order of their ids, that a model may know them by."""
         return ()
-
-    @property
-    def teacher_layers(self) -> tuple[str, ...]:
-        """The output layers of the models that `create_teacher` can open."""
-        return TASKS[self.name].output_layers
 
     @property
     def teacher_architecture(self) -> str | None:

@@ -16,7 +16,7 @@ from bert_tf.models import head_config, open_weights
 from bert_tf.models.config import BertConfig, check_frozen_layers
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import is_encoder_variable
-from bert_tf.models.head_config import BASELINES, NO_HEAD, WITHOUT_BERT, HeadConfig
+from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.models.recipe import Recipe, folder_of
 from bert_tf.models.variable_names import check_depth, expected_shapes
 from bert_tf.system.declare import Flags, declared_in, flags_given, settings_of
@@ -36,7 +36,6 @@ TaskSettings = TypeVar("TaskSettings")
 SCRIPTS = {
     "BertForSequenceClassification": "run_classifier.py", "BertForTokenClassification": "run_ner.py",
     "BertForMultipleChoice": "run_swag.py", "BertForQuestionAnswering": "run_squad.py",
-    **dict.fromkeys(WITHOUT_BERT, "run_classifier.py"),
 }  # fmt: skip
 
 # problem_type -> the flags of a run that uses such a model.
@@ -167,10 +166,10 @@ def _check_model(
     Raises:
       OSError, ValueError: names the flag.
     """
-    newest, is_baseline = latest_checkpoint(run.output_dir), getattr(own, "model", None) in BASELINES
+    newest = latest_checkpoint(run.output_dir)
     start = dataclasses.replace(run, init_checkpoint=run.teacher) if run.layers else run
     paths = [path for path in (newest, start.init_checkpoint) if path]
-    check_student(run, newest, not (is_baseline or getattr(own, "features", None)))
+    check_student(run, newest)
     if not all(map(os.path.isfile, filter(None, (run.bert_config_file, run.vocab_file)))):
         return  # remote, or a pipe
     with named_by("--output_dir" if newest else "--teacher" if run.layers else "--init_checkpoint"):
@@ -182,7 +181,7 @@ def _check_model(
             if run.do_train and newest and run.resume_from_older:
                 return  # it goes on from the one before
             raise
-    if not paths and (run.teacher or is_baseline):
+    if not paths and run.teacher:
         return
     layer = next((layer for layer in layers if layer in names), layers[0] if layers else None)
     folder = tokenizer_files.directory_of(paths[0]) if paths and not run.do_train else None
@@ -202,31 +201,27 @@ def _check_model(
     if check_model:
         check_model(own, start, newest, files, tokenizer, names)
     others = getattr(own, "other_labels", ())
-    for path, named in run.other_models if layers else ():
-        if not open_weights.is_light(path):
-            continue
-        teacher = open_teacher(path, tokenizer, run.max_seq_length, layers, head and head.architecture, named=named)
+    if run.teacher and layers and open_weights.is_light(run.teacher):
+        teacher = open_teacher(run.teacher, tokenizer, run.max_seq_length, layers[0], head and head.architecture)
         if head and not head.lacks_labels:
             with_labels_of(teacher, head, others, run.distillation_temperature)
     if head and newest and run.do_train:
         if not head.lacks_labels:
             run_directory.check_labels(run.output_dir, head)
     elif head and layer in names:
-        if layer != layers[0]:  # what a model with such a layer is, it shows itself
-            head = dataclasses.replace(head, architecture=None)
         adjustment_of(run, newest, layer, head, others)
 
 
-def check_student(run: FineTuningSettings, newest: str | None, trains_bert: bool) -> None:
+def check_student(run: FineTuningSettings, newest: str | None) -> None:
     """Refuses a run that has no model to train with --teacher or --lora_rank.
 
     Args:
-      newest: checkpoint in --output_dir, if any. trains_bert: whether BERT is trained, not only what is on top of it.
+      newest: checkpoint in --output_dir, if any.
 
     Raises:
       ValueError: names the flag.
     """
-    if run.teacher and trains_bert and not (run.layers or run.init_checkpoint or run.bert_config_file or newest):
+    if run.teacher and not (run.layers or run.init_checkpoint or run.bert_config_file or newest):
         raise ValueError(
             "--teacher: there is no student. Give --student_layers for one made of the teacher's layers, or "
             "--init_checkpoint or --bert_config_file for one of its own."
@@ -281,18 +276,6 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
             with named_by("--init_checkpoint"):
                 check_depth(weights, files.config, files.config_file or files.config.file_name)
     return files, tokenizer
-
-
-def put_lstm_on_top(files: ModelFiles, lstm_on_top: bool, do_train: bool) -> None:
-    """Adds a BiLSTM to the head of a run's model with --lstm_on_top; a model that has one keeps it.
-
-    Raises:
-      ValueError: without training, the BiLSTM would be random.
-    """
-    if lstm_on_top and not files.head.lstm_on_top:
-        if not do_train:
-            raise ValueError("--lstm_on_top needs --do_train: this model was trained without a BiLSTM.")
-        files.head = dataclasses.replace(files.head, lstm_on_top=True)
 
 
 def _check_trained(weights: Weights | None, output_dir: str, newest: str | None, head: str | None) -> None:
@@ -393,7 +376,7 @@ def find_head(run: FineTuningSettings, newest: str | None, layer: str | None) ->
       FileNotFoundError, OSError, ValueError: the weights, or what is beside them, can't be read; names the flag.
     """
     path, flag = newest or run.init_checkpoint, "--output_dir" if newest else "--init_checkpoint"
-    if not path or layer not in head_config.OUTPUT_LAYERS or (not newest and (run.layers or run.new_head)):
+    if not path or layer != head_config.OUTPUT_LAYER or (not newest and (run.layers or run.new_head)):
         return None
     with named_by(flag):
         weights, head = open_weights.open_weights(path), model_directory.read_head(tokenizer_files.directory_of(path))
@@ -434,7 +417,7 @@ def adjustment_of(
     if newest and run.do_train:
         return None
     if run.new_head and layer:
-        return functools.partial(head_config.without, layer=layer, reason="--new_head")
+        return functools.partial(head_config.without, reason="--new_head")
     found = find_head(run, newest, layer)
     if found is None:
         return None
@@ -447,8 +430,6 @@ def adjustment_of(
             raise ValueError(f"{found.source} is {kind} {was}, and this run {kind} {now}. {advice}")
     if head.lacks_labels:
         return None
-    if head.lstm_on_top and not found.head.lstm_on_top:
-        raise ValueError(f"{found.source} has an output layer without a BiLSTM below it. {advice}")
     wanted = head.labels or ()
     if (found.labels is None or not wanted) and found.outputs != (count := len(wanted) or 1):
         raise ValueError(f"{found.source} has {found.outputs} outputs, and this run {count}. {advice}")
@@ -457,4 +438,4 @@ def adjustment_of(
     if found.labels and set(wanted) < set(found.labels):
         advice = f"--labels={','.join(found.labels)} keeps them. {advice}"
     order = head_config.order_of(found.labels, wanted, found.source, advice, others)
-    return order and functools.partial(head_config.reordered, layer=layer, order=order)
+    return order and functools.partial(head_config.reordered, order=order)

@@ -158,13 +158,13 @@ class BestModel:
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
-def with_recipe(run: FineTuningSettings, config: BertConfig, recipe: Recipe) -> FineTuningSettings:
-    """The settings with a recipe, usually that of the model's family, where they say nothing, which is logged.
+def with_recipe(run: FineTuningSettings, config: BertConfig) -> FineTuningSettings:
+    """The settings with the recipe of the model's family where they say nothing, which is logged.
 
     Raises:
       ValueError: --layerwise_lr_decay, --freeze_layers or --lora_rank is impossible.
     """
-    new = run.with_recipe(recipe)
+    new = run.with_recipe(config.recipe)
     filled = [name for name in declared_in(OptimizerSettings) if getattr(run, name) is None]
     own = [
         f"--{name}={getattr(new, name)}" for name in filled if getattr(new, name) != getattr(BertConfig.recipe, name)

@@ -358,7 +358,7 @@ def open_language_teacher(settings: PretrainingSettings, tokenizer: Tokenizer | 
     """The --teacher, which needs a masked-LM head; see `open_teacher`."""
     needed, generator = "a teacher of a pre-training run needs a masked-LM head", f"{settings.teacher}/generator"
     needed += f", as in {generator}" if is_folder(generator) else ""
-    return open_teacher(settings.teacher, tokenizer, settings.max_seq_length, (_OUTPUT_LAYER,), needed=needed)
+    return open_teacher(settings.teacher, tokenizer, settings.max_seq_length, _OUTPUT_LAYER, needed=needed)
 
 
 def find_vocabulary(

@@ -67,7 +67,7 @@ def check_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_
         if head != NO_HEAD:
             if trains:
                 check_labels(output_dir, head)
-            use = dict.fromkeys(("starts", "ends", "window_stride", "max_windows", "labels"))
+            use = dict.fromkeys(("window_stride", "max_windows", "labels"))
             heads = (dataclasses.replace(one, **use) for one in (old_head, head))
             old, new = ({**values, **one.to_dict()} for values, one in zip((old, new), heads, strict=True))
         keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
@@ -240,9 +240,9 @@ _WITHOUT_EFFECT = {
     "test_file", "predict_file", "test_has_tags", "eval_batch_size", "predict_batch_size", "max_eval_steps",
     "eval_every_steps", "log_every_steps", "save_checkpoints_steps", "keep_checkpoint_max", "iterations_per_loop",
     "use_best_model", "write_tf_records", "verbose_logging", "feature_cache_dir", "n_best_size", "max_answer_length",
-    "metric", "teacher", "ensemble", "generator_config_file",
+    "metric", "teacher", "generator_config_file",
     "distribution_strategy", "num_gpus", "num_virtual_cpus", "use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master",
-    "num_tpu_cores", "stop_at_step", "allow_unknown_config_keys", "glue_submission", "resume_from_older", "recompute",
+    "num_tpu_cores", "stop_at_step", "allow_unknown_config_keys", "resume_from_older", "recompute",
     "id_column", "copy_columns", "predictions_csv", "encoding", "use_xla", "gpu_memory_growth",
     BEGINNING, FINISHED,
 }  # fmt: skip

@@ -14,30 +14,10 @@ from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, declared_in
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.storage import is_remote
 from bert_tf.text.tokenizer_files import directory_of
-from bert_tf.training.teacher import DISTILLATION, OtherModels
+from bert_tf.training.teacher import DISTILLATION, TeacherSettings
 
 DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 MOST_VIRTUAL_CPUS = 256  # TensorFlow reserves memory and threads for each
-
-
-def lstm_setting(reader: str):
-    """The setting `lstm_on_top`, the BiLSTM of the paper's Table 5. reader: what reads the BiLSTM's outputs."""
-    return setting(
-        False,
-        f"Train a BiLSTM that reads all tokens between BERT and {reader}; for left-to-right models "
-        "(run_pretraining.py --objective=ltr, Table 5 of the paper). A trained model keeps it.",
-    )
-
-
-def features_setting(on_top: str):
-    """The setting `features`, the feature-based way (paper, section 5.3). on_top: what is trained on the features."""
-    return setting(
-        None,
-        f"Freeze BERT, and train {on_top} on these outputs of its layers (Table 7 of the paper). A --learning_rate of "
-        "about 1e-3 suits it. If unset, all of BERT is trained.",
-        heading="What is trained",
-        choices=("last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all", "embeddings"),
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -241,7 +221,7 @@ _APART = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FineTuningSettings(OptimizerSettings, OtherModels, TrainingSettings, DeviceSettings, ModelSettings):
+class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, DeviceSettings, ModelSettings):
     """A fine-tuning run of any task: model, actions, schedule. None means "not given".
 
     Attributes:
@@ -440,16 +420,6 @@ class FineTuningSettings(OptimizerSettings, OtherModels, TrainingSettings, Devic
         chosen = ("search", "num_seeds", "early_stopping_patience", "use_best_model")
         for name in () if there else given(self, chosen):
             raise ValueError(f"--{name} chooses by the results on a dev set{advice}.")
-
-    def check_trains_bert(self, is_trained: bool) -> None:
-        """Refuses settings of how BERT is trained where it is frozen, or there is none.
-
-        Raises:
-          ValueError: names the flag.
-        """
-        for name in ("freeze_layers", "lora_rank", "layerwise_lr_decay", "classifier_dropout", "recompute"):
-            if getattr(self, name) not in (None, False) and not is_trained:
-                raise ValueError(f"--{name} is for models whose BERT is trained; here it is frozen, or there is none.")
 
     def check_steps(self, num_examples: int) -> None:
         """Refuses a run whose training set gives less than one step.

@@ -20,7 +20,6 @@ from bert_tf.training.run_directory import TEACHER_CHECKSUM, read_settings
 from bert_tf.weights.tensor_files import Weights
 
 DISTILLATION = "Distillation"  # the heading of all that needs a teacher
-TEACHER, ENSEMBLE = ("--teacher", "student"), ("--ensemble", "first model")  # see `Teacher.named`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,36 +74,6 @@ class TeacherSettings:
                 raise ValueError(f"--student_layers: the student starts from the teacher; leave out --{name}.")
 
 
-def _check_models(paths: list[str], flag: str) -> None:
-    for path in paths:
-        check_model(path, flag)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OtherModels(TeacherSettings):
-    """The models beside that of a fine-tuning run: its teacher, or further ones of an ensemble."""
-
-    ensemble: list[str] | None = setting(
-        None,
-        "Without --do_train: directories of further models with the same vocabulary and labels. Results and "
-        "predictions are those of the mean over them and the run's model: of probabilities, or in run_squad.py of the "
-        "scores of tokens. All are in memory together.",
-        heading="Several models",
-        check=_check_models,
-        model_check=read_head,
-    )
-
-    @property
-    def other_models(self) -> list[tuple[str, tuple[str, str]]]:
-        """Path and `Teacher.named` of each."""
-        return [(self.teacher, TEACHER)] if self.teacher else [(path, ENSEMBLE) for path in self.ensemble or ()]
-
-    def check_teacher(self) -> None:
-        super().check_teacher()
-        if self.ensemble and self.do_train:
-            raise ValueError("--ensemble is for --do_eval and --do_predict: leave out --do_train.")
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LanguageTeacherSettings(TeacherSettings):
     """The same in pre-training; the defaults are those of the README of DistilBERT's authors."""
@@ -152,7 +121,6 @@ class Teacher:
     Attributes:
       path: as given. weights, files: what is there. outputs: rows of its output layer.
       labels: their names in the order of the student's; None: as they are.
-      named: what messages call its flag and the model beside it.
     """
 
     path: str
@@ -160,7 +128,6 @@ class Teacher:
     files: ModelFiles
     outputs: int
     labels: tuple[str, ...] | None = None
-    named: tuple[str, str] = TEACHER
 
     @functools.cached_property
     def recorded(self) -> dict[str, str]:
@@ -181,20 +148,17 @@ def open_teacher(
     path: str,
     tokenizer: Tokenizer | None,
     max_seq_length: int,
-    output_layers: Sequence[str],
+    output_layer: str,
     architecture: str | None = None,
     *,
     needed: str = "fine-tune it first",
-    named: tuple[str, str] = TEACHER,
 ) -> Teacher:
     """Opens a teacher, which must have learned the task, and read the student's rows as the student does.
 
-    A further model of an ensemble is opened like a teacher.
-
     Args:
-      tokenizer: the student's; None if it is not known. output_layers: variables of which a model of the task has one.
+      tokenizer: the student's; None if it is not known. output_layer: a variable that a model of the task has.
       architecture: the class of such a model; None if the output layer shows it.
-      needed: what a message says of a teacher without such a layer. named: see `Teacher`.
+      needed: what a message says of a teacher without such a layer.
 
     Raises:
       FileNotFoundError, OSError, ValueError: it is missing or damaged, has another vocabulary, can't take rows of this
@@ -202,37 +166,34 @@ def open_teacher(
     """
     from bert_tf.models.pretrained import read_tokenizer
 
-    with named_by(named[0]):
+    with named_by("--teacher"):
         weights, files = model_directory.read_model(path)
         config = model_directory.needed_config(files)
-        output_layer = next((name for name in output_layers if name in weights), None)
-        if not output_layer:
-            raise ValueError(f"{path} has no output layer for this task ({output_layers[0]}): {needed}.")
+        if output_layer not in weights:
+            raise ValueError(f"{path} has no output layer for this task ({output_layer}): {needed}.")
         if architecture and files.head.architecture not in (None, architecture):
             raise ValueError(f"{path} is a {files.head.architecture}; this task has a {architecture}.")
-        if tokenizer and (difference := _difference(read_tokenizer(path), tokenizer, named[1])):
-            raise ValueError(f"{path} does not read the {named[1]}'s rows: {difference}.")
+        if tokenizer and (difference := _difference(read_tokenizer(path), tokenizer)):
+            raise ValueError(f"{path} does not read the student's rows: {difference}.")
         if max_seq_length > config.max_length:
             raise ValueError(f"{path} takes rows of at most {config.max_length} tokens, not {max_seq_length}.")
-    logging.info(
-        "%s: the %s of %d layers in %s.", named[0].strip("-").title(), config.title, len(config.block_order), path
-    )
-    return Teacher(path, weights, files, weights.shapes[output_layer][0], named=named)
+    logging.info("Teacher: the %s of %d layers in %s.", config.title, len(config.block_order), path)
+    return Teacher(path, weights, files, weights.shapes[output_layer][0])
 
 
-def _difference(teacher: Tokenizer, student: Tokenizer, title: str) -> str | None:
+def _difference(teacher: Tokenizer, student: Tokenizer) -> str | None:
     """The first thing in which two tokenizers differ; None if their rows are the same."""
     if teacher.vocab_size != student.vocab_size:
-        return f"its vocabulary has {teacher.vocab_size} tokens, the {title}'s {student.vocab_size}"
+        return f"its vocabulary has {teacher.vocab_size} tokens, the student's {student.vocab_size}"
     for token, number in student.vocab.items():
         if teacher.vocab.get(token) != number:
-            return f"its token {number} is {teacher.inv_vocab.get(number)!r}, the {title}'s {token!r}"
+            return f"its token {number} is {teacher.inv_vocab.get(number)!r}, the student's {token!r}"
     if teacher.cased != student.cased:
-        return f"it is cased, the {title} is not" if teacher.cased else f"it is not cased, the {title} is"
+        return "it is cased, the student is not" if teacher.cased else "it is not cased, the student is"
     for name in ("begin_tokens", "between_tokens", "end_tokens", "second_segment", "pad_id"):
         theirs, own = getattr(teacher, name), getattr(student, name)
         if theirs != own:
-            return f"its rows have {name} {theirs}, the {title}'s {own}"
+            return f"its rows have {name} {theirs}, the student's {own}"
     return None
 
 
@@ -250,13 +211,12 @@ def with_labels_of(teacher: Teacher, student: HeadConfig, others: Sequence[str],
         return teacher
     if student.problem_type == "regression" and temperature is not None:
         raise ValueError("--distillation_temperature is for classes; a regression has none.")
-    (flag, title), head = teacher.named, teacher.files.head
-    start = f"{flag}: {teacher.path}"
+    head, start = teacher.files.head, f"--teacher: {teacher.path}"
     known, labels = head_config.names_in(head.labels), student.labels
     if not (known and labels) and teacher.outputs != (wanted := len(labels or ("number",))):
-        raise ValueError(f"{start} has {teacher.outputs} outputs, the {title} {wanted}.")
+        raise ValueError(f"{start} has {teacher.outputs} outputs, the student {wanted}.")
     if None not in (head.problem_type, student.problem_type) and head.problem_type != student.problem_type:
-        raise ValueError(f"{start} was trained for {head.problem_type}, the {title} is for {student.problem_type}.")
+        raise ValueError(f"{start} was trained for {head.problem_type}, the student is for {student.problem_type}.")
     if not labels:
         return teacher
     order = head_config.order_of(known, labels, start, "It must know the labels of the data.", others)

@@ -7,9 +7,9 @@ import json
 import pytest
 from helpers.parquet import parquet_of
 
-from bert_tf.data import parquet, tables
+from bert_tf.data import parquet
 from bert_tf.data.tables import TableSettings, named_rows, read_rows
-from bert_tf.tasks.classification.data import check_examples, custom_task, read_examples
+from bert_tf.tasks.classification.data import custom_task, read_examples
 from bert_tf.tasks.ner.data import Layout, check_beginning, read_conll
 from bert_tf.tasks.squad.data import read_squad_examples
 
@@ -100,19 +100,6 @@ def test_rows_without_a_label_are_left_out_where_labels_are_named(path, caplog):
     task = custom_task(str(path), None, None, text_a="text", label="label", labels=["no", "yes"])
     assert [one.label for one in read_examples(task, task.train)] == ["no", "yes"]
     assert "train.parquet: left out rows without a label ('-' or null): 2, the first in line 2." in caplog.text
-
-
-def test_the_beginning_of_a_large_file_is_checked(path, monkeypatch):
-    monkeypatch.setattr(tables, "_CHECKED", 20)
-    rows = [{"text": "a", "label": "xy"[number % 2]} for number in range(20)]
-    path.write_bytes(parquet_of(rows))
-    task = custom_task(str(path), None, None, text_a="text", label="label")
-    found, are_all = check_examples(task, task.train)
-    assert (len(found), are_all) == (20, True)
-    path.write_bytes(parquet_of([*rows, {"text": None, "label": "x"}]))
-    found, are_all = check_examples(task, task.train)
-    assert (len(found), are_all) == (20, False)
-    assert parquet.count(str(path)) == 21
 
 
 def test_a_file_on_a_remote_file_system(path):

@@ -71,19 +71,17 @@ def settings(output_dir, **changes) -> Settings:
 def test_cells_are_those_of_the_paper():
     cells = ablation_grid.create_grid([5, 6, 8], "tiny", ["mini", "L-6_H-768_A-3"])
     assert [(cell.table, cell.name) for cell in cells] == [
-        (5, "BERT"), (5, "No NSP"), (5, "LTR & No NSP"), (5, "+ BiLSTM"), (5, "no pre-training"),
+        (5, "BERT"), (5, "No NSP"), (5, "LTR & No NSP"), (5, "no pre-training"),
         (6, "mini"), (6, "L-6_H-768_A-3"),
         (8, "80 / 10 / 10"), (8, "100 / 0 / 0"), (8, "80 / 20 / 0"), (8, "80 / 0 / 20"), (8, "0 / 80 / 20"),
         (8, "0 / 100 / 0"),
     ]  # fmt: skip
     assert all(sum(cell.pretraining.rates) == 1 for cell in cells)
-    ltr, lstm = cells[2], cells[3]
-    assert ltr.pretraining == lstm.pretraining == Pretraining("tiny", "ltr", nsp=False)
-    assert (ltr.lstm_on_top, lstm.lstm_on_top) == (False, True)
-    assert cells[0].pretraining == cells[4].pretraining == cells[7].pretraining == Pretraining("tiny")
+    assert cells[2].pretraining == Pretraining("tiny", "ltr", nsp=False)
+    assert cells[0].pretraining == cells[3].pretraining == cells[6].pretraining == Pretraining("tiny")
     # Different things have different file names.
     assert len({cell.pretraining.name for cell in cells}) == len({cell.pretraining for cell in cells}) == 10
-    assert len({cell.fine_tuning_name for cell in cells}) == 12
+    assert len({cell.fine_tuning_name for cell in cells}) == 11
     with pytest.raises(ValueError, match="--tables=7 is not one of 5, 6, 8"):
         ablation_grid.create_grid([5, 7], "tiny", [])
     with pytest.raises(ValueError, match="--bert_size=huge is not one of tiny, mini"):
@@ -101,7 +99,7 @@ def test_commands(tmp_path):
         "pretraining-tiny-mlm-seed_5", "fine_tuning-tiny-mlm-seed_5",
         "pretraining-tiny-mlm-no_nsp-seed_5", "fine_tuning-tiny-mlm-no_nsp-seed_5",
         "pretraining-tiny-ltr-no_nsp-seed_5", "fine_tuning-tiny-ltr-no_nsp-seed_5",
-        "fine_tuning-tiny-ltr-no_nsp-lstm-seed_5", "fine_tuning-tiny-from_scratch-seed_5",
+        "fine_tuning-tiny-from_scratch-seed_5",
     ]  # fmt: skip
     mlm, ltr = by_name["pretraining-tiny-mlm-seed_5"], by_name["pretraining-tiny-ltr-no_nsp-seed_5"]
     config_file = f"--bert_config_file={tmp_path}/configurations/tiny-initializer_0.05-dropout_0.json"
@@ -109,8 +107,8 @@ def test_commands(tmp_path):
     assert {"--objective=ltr", "--nsp=False", f"--input_file={tmp_path}/data/train-single.tfrecord"} < set(ltr)
     assert not any(("_rate=" in part and "learning_rate" not in part) or "masked_lm" in part for part in ltr)
     assert mlm[-1] == ltr[-1] == "--dtype=bfloat16"
-    lstm = by_name["fine_tuning-tiny-ltr-no_nsp-lstm-seed_5"]
-    assert {"--lstm_on_top=True", f"--init_checkpoint={tmp_path}/pretraining/tiny-ltr-no_nsp-seed_5"} < set(lstm)
+    left = by_name["fine_tuning-tiny-ltr-no_nsp-seed_5"]
+    assert f"--init_checkpoint={tmp_path}/pretraining/tiny-ltr-no_nsp-seed_5" in left
     scratch = by_name["fine_tuning-tiny-from_scratch-seed_5"]
     assert config_file in scratch and not any("init_checkpoint" in part for part in scratch)
     given = settings(tmp_path, vocab_file="v.txt")
@@ -124,7 +122,7 @@ def test_each_repetition_has_its_own_seeds(tmp_path):
     squad = {"squad_train_file": "train.json", "squad_dev_file": "dev.json", "squad_flag": ("--doc_stride=32",)}
     chosen = settings(tmp_path, num_pretraining_seeds=3, num_seeds=2, **squad)
     runs = ablation_grid.create_runs(cells, chosen)
-    assert len({run.name for run in runs}) == 4 + 3 * (4 + 6 + 5)
+    assert len({run.name for run in runs}) == 4 + 3 * (4 + 5 + 4)
     names = [run.name for run in runs]
     assert names.index("squad-tiny-from_scratch-seed_5") < names.index("pretraining-tiny-mlm-seed_6")
     assert not any(name.startswith("squad-mini") for name in names)
@@ -132,8 +130,8 @@ def test_each_repetition_has_its_own_seeds(tmp_path):
     seeds = [[by_name[f"{kind}-tiny-mlm-seed_{seed}"].flags["seed"] for seed in (5, 6, 7)]
              for kind in ("pretraining", "fine_tuning", "squad")]  # fmt: skip
     assert seeds == [[5, 6, 7], [5, 7, 9], [5, 7, 9]]
-    last = by_name["squad-tiny-ltr-no_nsp-lstm-seed_7"].command()
-    assert {"--lstm_on_top=True", "--dev_file=dev.json", "--num_seeds=2"} < set(last) and last[-1] == "--doc_stride=32"
+    last = by_name["squad-tiny-ltr-no_nsp-seed_7"].command()
+    assert {"--dev_file=dev.json", "--num_seeds=2"} < set(last) and last[-1] == "--doc_stride=32"
     assert f"--init_checkpoint={tmp_path}/pretraining/tiny-ltr-no_nsp-seed_7" in last
 
 
@@ -185,9 +183,9 @@ def test_a_grid_is_run_once_and_goes_on(scripts, tmp_path, monkeypatch):
     assert len(starts(scripts)) == 10
     monkeypatch.delenv("FAIL_IN")
     results = script_runs.do_runs(runs, chosen.output_dir)
-    # Five runs of data, eight of pre-training, ten of fine-tuning, five of SQuAD; nine were done.
+    # Five runs of data, eight of pre-training, nine of fine-tuning, four of SQuAD; nine were done.
     started = starts(scripts)
-    assert len(results) == 28 and len(started) == 19
+    assert len(results) == 26 and len(started) == 17
     assert started[0] == f"run_classifier.py {tmp_path}/out/fine_tuning/tiny-mlm-no_nsp-seed_5"
     assert results["pretraining-tiny-ltr-no_nsp-seed_5"]["results"] == {
         "token_loss": 2.0, "token_accuracy": 0.25, "next_sentence_accuracy": None,
@@ -196,7 +194,7 @@ def test_a_grid_is_run_once_and_goes_on(scripts, tmp_path, monkeypatch):
     assert starts(scripts) == []
 
     records = ablation_tables.create_records(cells, results, 7, ablation_grid.repetitions(chosen))
-    assert [record["fine_tuning"]["eval_accuracy"]["mean"] for record in records[:5]] == [0.75, 0.76, 0.76, 0.76, 0.75]
+    assert [record["fine_tuning"]["eval_accuracy"]["mean"] for record in records[:4]] == [0.75, 0.76, 0.76, 0.75]
     table = ablation_tables.create_tables(records, "eval_accuracy", "MRPC accuracy, %")
     assert "| BERT | 2.000 | 7.4 | 62.5 | 75.0 | 12.5 |" in table
     assert "| LTR & No NSP | 2.000 | 7.4 |  | 76.0 | 12.5 |" in table

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from bert_tf.models.baselines import BaselineClassifier, BertFeatureTagger, create_config
 from bert_tf.models.config import BertConfig
 from bert_tf.models.distillation import DistillationObjective, LanguageDistillation, TaughtLanguageModel, TaughtModel
 from bert_tf.models.electra import ElectraDiscriminator, ElectraPretrainer
@@ -43,10 +42,6 @@ SPANS = {"start_positions": zeros(), "end_positions": zeros()}
 REAL = zeros(dtype="float32")
 
 
-def baseline(kind: str):
-    return BaselineClassifier(create_config(kind, VOCAB, embedding_size=6, hidden_size=6), 5, kind)
-
-
 # Name -> a function that makes the model, and its inputs and labels.
 MODELS = {
     "classifier": (lambda: BertForSequenceClassification(CONFIG, 5), inputs(label_ids=zeros())),
@@ -67,7 +62,6 @@ MODELS = {
     "similarity": (lambda: BertForSimilarity(CONFIG, "cosine"), inputs(2, scores=zeros(dtype="float32"))),
     "discriminator": (lambda: ElectraDiscriminator(ELECTRA), inputs(is_replaced=zeros(LENGTH))),
     "electra": (lambda: ElectraPretrainer(ELECTRA, ELECTRA), inputs(**GENERATED)),
-    "baseline": (lambda: baseline("cnn"), inputs(label_ids=zeros())),
 }
 
 
@@ -87,15 +81,12 @@ def taught_classes():
     return model
 
 
-# And what else scripts train: with adapters, a teacher, other attention, other layers on top, or on frozen features.
+# And what else scripts train: with adapters, a teacher, or other attention.
 CASES = {
     **MODELS,
     "adapted": (adapted, MODELS["classifier"][1]),
     "albert": (lambda: BertForPreTraining(ALBERT), MODELS["pretraining"][1]),
-    "bilstm": (lambda: baseline("bilstm"), MODELS["baseline"][1]),
     "causal": (lambda: BertForMaskedLM(CAUSAL), MODELS["masked"][1]),
-    "features": (lambda: BertFeatureTagger(CONFIG, 5, "last", lstm_size=8), MODELS["tagger"][1]),
-    "on top": (lambda: BertForSequenceClassification(CONFIG, 5, lstm_on_top=True), MODELS["classifier"][1]),
     "regression": (lambda: BertForSequenceClassification(CONFIG, 1, "regression"), inputs(label_ids=REAL)),
     "taught": (taught, MODELS["masked"][1]),
     "taught classes": (taught_classes, MODELS["classifier"][1]),

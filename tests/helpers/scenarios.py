@@ -125,7 +125,6 @@ FINE_TUNING = {
     "classifier with LoRA": _fine_tuning("run_classifier", lora_rank=4, learning_rate=1e-2),
     "classifier of windows": _fine_tuning("run_classifier", **_WINDOWS),
     "classifier with a teacher": _fine_tuning("run_classifier", _TEACHER, init_checkpoint=None, student_layers="1"),
-    "classifier on a frozen BERT": _fine_tuning("run_classifier", features="last", hidden_size=30),
 }
 PRETRAINING = {
     "pretraining": _pretraining(),

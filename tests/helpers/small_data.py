@@ -51,7 +51,7 @@ WORLDS = {
     "run_classifier": (write_classification, "csv", {"task_name": "custom", "text_a": "text", "label": "verdict"}),
     "run_squad": (
         write_questions, "json",
-        {"version_2_with_negative": True, "doc_stride": 8, "max_query_length": 4, "lstm_on_top": True},
+        {"version_2_with_negative": True, "doc_stride": 8, "max_query_length": 4},
     ),
     "run_ner": (write_tags, "conll", {}),
     "run_similarity": (write_pairs, "csv", {"negatives_batch_size": 4}),

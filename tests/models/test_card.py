@@ -105,14 +105,11 @@ def test_what_is_not_known_is_left_out():
     [
         (dataclasses.replace(HEAD, problem_type="regression", labels=None), ("output_weights",), {},
          ["pipeline_tag: text-classification", "a number for a text"]),
-        (HeadConfig("BilstmClassifier", ("a", "b")), ("baseline/output_weights",), {},
-         ["# Bilstm: classification of texts", "width of the layer", "python run_classifier.py --do_predict"]),
         (NO_HEAD, ("cls/squad/output_weights",), {}, ["pipeline_tag: question-answering"]),
         (NO_HEAD, ("cls/predictions/output_bias",), {}, ["pipeline_tag: fill-mask"]),
         (NO_HEAD, ("discriminator_predictions/dense/kernel",), {}, ["ElectraDiscriminator.from_pretrained"]),
         (HeadConfig("BertForMultipleChoice"), ("output_weights",), {"is_served": False},
          ["pipeline_tag: multiple-choice"]),
-        (HeadConfig(lstm_on_top=True), ("cls/squad/output_weights",), {}, ["on top: it has a BiLSTM on top"]),
     ],
 )  # fmt: skip
 def test_tasks(head, names, facts, parts):

@@ -9,8 +9,8 @@ from helpers.old_directories import make_old, numbered
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf.conversion import convert
-from bert_tf.models import baselines, pretrained
 from bert_tf.models import directory as model_directory
+from bert_tf.models import pretrained
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import read_model_files
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
@@ -26,9 +26,8 @@ IDS = {"input_ids": np.arange(1, 13).reshape(2, 6)}
 @pytest.mark.parametrize(
     ("head", "values"),
     [
-        (HeadConfig("CnnClassifier", ["no", "예"]), {"architecture": "CnnClassifier", "labels": ["no", "예"]}),
+        (HeadConfig("BertModel", ["no", "예"]), {"architecture": "BertModel", "labels": ["no", "예"]}),
         (HeadConfig(problem_type="regression"), {"problem_type": "regression"}),
-        (HeadConfig(lstm_on_top=True), {"lstm_on_top": True}),
         (NO_HEAD, {}),
     ],
 )
@@ -44,12 +43,13 @@ def test_the_file_says_only_what_there_is_to_say(tmp_path, head, values):
     [
         ("{", "head_config.json, line 1, column 2: not JSON"),
         ('{"architecture": "AlbertForQuestionAnswering", "starts": 5}', "json: the joint head for questions is gone"),
-        ('{"label": ["a"]}', "head_config.json: unknown key label. Known: architecture, labels, problem_type, lstm_on"),
+        ('{"label": ["a"]}', "head_config.json: unknown key label. Known: architecture, labels, problem_type, hidden_"),
         ('{"labels": "ab"}', "head_config.json: labels must be a list of names, not 'ab'"),
         ('{"labels": []}', "head_config.json: labels must be a list of names"),
         ('{"problem_type": 1}', "head_config.json: problem_type must be a string, not 1"),
-        ('{"size_on_top": 1000000000}', "head_config.json: size_on_top=1000000000 must be from 1 to 65,536"),
-        ('{"lstm_on_top": "yes"}', "head_config.json: lstm_on_top must be true or false, not 'yes'"),
+        ('{"lstm_on_top": true}', "head_config.json: a BiLSTM on top is gone: train BERT's own output layer"),
+        ('{"features": "last", "size_on_top": 6}', "head_config.json: a model of frozen features on top is gone"),
+        ('{"max_windows": 1000000000, "window_pooling": "max"}', "max_windows=1000000000 must be from 1 to 65,536"),
     ],
 )
 def test_damaged_files_are_named(tmp_path, text, problem):
@@ -69,6 +69,7 @@ def test_damaged_files_are_named(tmp_path, text, problem):
         ({"id2label": {"1000000000": "a"}}, "c.json: id2label must have numbers from 0 to 1,048,575, not"),
         ({"id2label": {"-1": "a"}}, "c.json: id2label must have numbers from 0 to 1,048,575, not"),
         ({"problem_type": ["x"]}, "c.json: problem_type must be a string"),
+        ({"lstm_on_top": True}, "c.json: a BiLSTM on top is gone"),
     ],
 )
 def test_damaged_configurations_are_named(values, problem):
@@ -104,28 +105,16 @@ MODELS = {
     "classifier": lambda: BertForSequenceClassification(CONFIG, labels=["a", "b"]),
     "regression": lambda: BertForSequenceClassification(CONFIG, 1),
     "several": lambda: BertForSequenceClassification(CONFIG, 2, "multi_label_classification"),
-    "lstm": lambda: BertForSequenceClassification(CONFIG, 3, lstm_on_top=True),
     "tagger": lambda: BertForTokenClassification(CONFIG, **OF_HEAD),
-    "features": lambda: baselines.BertFeatureTagger(
-        CONFIG, 2, features="last", lstm_size=4, lstm_layers=1, labels=["a", "b"]
-    ),
     "choice": lambda: BertForMultipleChoice(CONFIG),
-    "cnn": lambda: baselines.BaselineClassifier(
-        baselines.create_config("cnn", 100, embedding_size=8, hidden_size=9), 2, "cnn", labels=["a", "b"]
-    ),
 }
 # The keys that earlier versions kept in the configuration for each of them.
 OLD_KEYS = {
     "classifier": {**numbered("a", "b"), "problem_type": "single_label_classification"},
     "regression": {"problem_type": "regression"},
     "several": {"problem_type": "multi_label_classification"},
-    "lstm": {"lstm_on_top": True},
     "tagger": {"architectures": ["BertForTokenClassification"], **numbered("a", "b")},
-    "features": {"architectures": ["BertForTokenClassification"], **numbered("a", "b")},
     "choice": {"architectures": ["BertForMultipleChoice"]},
-    "cnn": {
-        "architectures": ["CnnClassifier"], **numbered("a", "b"), "problem_type": "single_label_classification"
-    },
 }  # fmt: skip
 
 
@@ -153,14 +142,8 @@ def test_directories_of_now_and_before(name, tmp_path):
     files = read_model_files(str(folder))
     assert files.config == model.config
     expected = model.head_config
-    if name == "lstm":  # an old directory did not say that it is a classifier
-        assert files.head == HeadConfig(lstm_on_top=True)
-    else:
-        assert same_head(files.head, expected)
-    if name == "cnn":
-        return  # only run_classifier.py opens it
-    arguments = {"features": "last", "lstm_size": 4, "lstm_layers": 1, "num_labels": 2} if name == "features" else {}
-    again = pretrained.from_pretrained(type(model), str(folder), **arguments)
+    assert same_head(files.head, expected)
+    again = pretrained.from_pretrained(type(model), str(folder))
     assert same_head(again.head_config, expected) and again.config == model.config
     np.testing.assert_array_equal(outputs_of(again), outputs_of(model))
     pretrained.save_pretrained(again, str(folder), overwrite=True)
@@ -180,7 +163,7 @@ def test_keras_files_of_now_and_before(name, tmp_path):
     # Earlier, the configuration had everything, and there were fewer arguments.
     old = model.get_config()
     old["config"] |= OLD_KEYS[name]
-    old = {key: value for key, value in old.items() if key not in ("labels", "lstm_on_top", "kind")}
+    old = {key: value for key, value in old.items() if key not in ("labels",)}
     if name != "several":
         old.pop("problem_type", None)
     again = type(model).from_config(json.loads(json.dumps(old)))

@@ -8,13 +8,11 @@ import pytest
 from helpers.every_model import CONFIG, MODELS, inputs
 from helpers.outputs import enlarge
 
-from bert_tf.models.baselines import BertFeatureTagger
 from bert_tf.models.task_models import BertModel
 
 HUGGING_FACE = {"input_mask": "attention_mask", "segment_ids": "token_type_ids"}
 KINDS = {
     "encoder": (lambda: BertModel(CONFIG), inputs()),
-    "features": (lambda: BertFeatureTagger(CONFIG, 3, features="last", lstm_size=4, lstm_layers=1), inputs()),
     **MODELS,
 }
 
@@ -53,7 +51,7 @@ def test_other_names_give_the_same(name):
     without_mask = model({key: value for key, value in batch.items() if key != "input_mask"})
     found = arrays_of(without_mask)
     assert any(not np.allclose(found[key], value) for key, value in arrays_of(expected).items())
-    if name not in ("encoder", "choice", "pretraining", "baseline"):  # others take their arguments alike
+    if name not in ("encoder", "choice", "pretraining"):  # others take their arguments alike
         return
     assert_same(model(**renamed(batch), training=False), expected)
     assert_same(model({**batch, "input_mask": None, "attention_mask": batch["input_mask"]}), expected)
@@ -61,7 +59,7 @@ def test_other_names_give_the_same(name):
     assert_same(model.predict(renamed(batch), verbose=0), expected)
 
 
-@pytest.mark.parametrize("name", ["encoder", "classifier", "baseline"])
+@pytest.mark.parametrize("name", ["encoder", "classifier"])
 def test_unknown_and_double_names(name):
     model, batch = made(name)
     kind = type(model).__name__

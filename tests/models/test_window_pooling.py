@@ -141,8 +141,6 @@ def test_the_model_is_saved(tmp_path):
 def test_what_is_refused():
     for arguments, message in (
         ({"window_pooling": "last"}, "window_pooling='last' is not one of mean, max, attention"),
-        ({"window_pooling": "mean", "lstm_on_top": True}, "window_pooling is for the pooled output"),
-        ({"window_pooling": "mean", "features": "last"}, "window_pooling is for the pooled output"),
         ({"max_windows": 3}, "window_stride and max_windows are for models with window_pooling"),
         ({"window_pooling": "mean", "max_windows": 0}, "max_windows=0 must be from 1 to 65,536"),
         ({"window_pooling": "mean", "window_stride": "4"}, "window_stride must be a whole number, not '4'"),

@@ -14,7 +14,7 @@ from bert_tf.models import directory as model_directory
 from bert_tf.models import kernels, open_weights, task_models
 from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import dropout_scope
-from bert_tf.models.task_models import BertForQuestionAnswering, BertForSequenceClassification, BertModel
+from bert_tf.models.task_models import BertModel
 from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.mask_rules import left_to_right as predict_next_tokens
 from bert_tf.pretraining.masking import Masking
@@ -102,57 +102,10 @@ def test_padding_and_packed_rows():
         np.testing.assert_allclose(outputs["pooled_output"][:, number], alone[number]["pooled_output"], atol=1e-5)
 
 
-def test_a_bilstm_on_top_reads_all_tokens_and_travels_with_the_model(tmp_path):
-    model = BertForSequenceClassification(BertConfig.from_dict(CONFIG), num_labels=3, lstm_on_top=True)
-    model.build()
-    names = [variable.path for variable in model.trainable_variables if "bilstm" in variable.path]
-    assert len(names) == 6
-    ids = random_ids()
-    mask = np.ones_like(ids)
-    mask[1, 5:] = 0
-    logits = model({"input_ids": ids, "input_mask": mask}).numpy()
-    assert logits.shape == (2, 3)
-    np.testing.assert_allclose(logits[1:], model({"input_ids": ids[1:, :5]}), atol=1e-6)
-    model.save_pretrained(str(tmp_path / "model"))
-    again = BertForSequenceClassification.from_pretrained(str(tmp_path / "model"))
-    np.testing.assert_array_equal(again({"input_ids": ids, "input_mask": mask}), logits)
-    # Without the BiLSTM they would belong to another model.
-    assert json.loads((tmp_path / "model" / "head_config.json").read_text())["lstm_on_top"] is True
-
-
-def test_a_bilstm_for_questions_reads_all_tokens_and_travels_with_the_model(tmp_path):
-    model = BertForQuestionAnswering(BertConfig.from_dict(CONFIG), lstm_on_top=True)
-    model.build()
-    ids = random_ids()
-    mask = np.ones_like(ids)
-    mask[1, 5:] = 0
-    logits = model({"input_ids": ids, "input_mask": mask})
-    for name in ("start_logits", "end_logits"):
-        assert logits[name].shape == ids.shape
-        np.testing.assert_allclose(logits[name][1:, :5], model({"input_ids": ids[1:, :5]})[name], atol=1e-6)
-    # The BiLSTM's backward half shows the first tokens of a left-to-right model what follows them.
-    changed = ids.copy()
-    changed[0, -1] = 9
-    assert np.abs(model({"input_ids": changed})["start_logits"] - logits["start_logits"])[0, 0] > 1e-6
-    model.save_pretrained(str(tmp_path / "model"))
-    again = BertForQuestionAnswering.from_pretrained(str(tmp_path / "model"))
-    np.testing.assert_array_equal(again({"input_ids": ids, "input_mask": mask})["end_logits"], logits["end_logits"])
-    model.save(str(tmp_path / "model.keras"))
-    again = keras.models.load_model(str(tmp_path / "model.keras"))
-    np.testing.assert_array_equal(again({"input_ids": ids, "input_mask": mask})["end_logits"], logits["end_logits"])
-    # A classifier that is trained from it keeps the BiLSTM.
-    assert BertForSequenceClassification.from_pretrained(str(tmp_path / "model"), num_labels=2).recurrent
-
-
 @pytest.mark.parametrize("format", ["tf1", "huggingface"])
 def test_formats_that_cannot_say_it_are_refused(tmp_path, format):
     with pytest.raises(ValueError, match=rf"^format={format}: this model has causal attention \(attention=causal\)"):
         model_of().save_pretrained(str(tmp_path / "model"), format=format)
-    both_ways = {key: value for key, value in CONFIG.items() if key != "attention"}
-    for kind in (BertForSequenceClassification, BertForQuestionAnswering):
-        model = kind(BertConfig.from_dict(both_ways), lstm_on_top=True)
-        with pytest.raises(ValueError, match=rf"^format={format}: this model has a BiLSTM on top"):
-            model.save_pretrained(str(tmp_path / "model"), format=format)
     assert not list(tmp_path.iterdir())
 
 

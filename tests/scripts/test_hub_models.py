@@ -88,7 +88,7 @@ def test_what_is_wrong_with_all_else_is_said_before_a_download(server, here, tmp
         "FileNotFoundError: --train_file=none.csv: ": {"train_file": "none.csv"},
         "ValueError: --train_file: train.csv": {"text_a": "txt"},
         "ValueError: --lora_alpha needs --lora_rank": {"lora_alpha": 2},
-        "FileNotFoundError: --test_file=none.csv: ": {"test_file": "none.csv", "ensemble": NAME, **prediction},
+        "FileNotFoundError: --test_file=none.csv: ": {"test_file": "none.csv", **prediction},
     }
     found = outcomes("run_classifier", [arguments_of({**given, **changed}) for changed in cases.values()])
     for (message, with_tensorflow), wanted in zip(found, cases, strict=True):
@@ -101,7 +101,7 @@ def test_programs_give_names(here, tmp_path):
     assert len(modeling.get_assignment_map_from_checkpoint(model.trainable_variables, NAME)[0]) == len(model.weights)
     (tmp_path / "new.csv").write_text("text\ngood film\nbad\n")
     task = ClassificationTask(ClassificationSettings(task_name="custom", test_file="new.csv", text_a="text"))
-    model = {"init_checkpoint": NAME, "ensemble": [NAME], "max_seq_length": 16}
+    model = {"init_checkpoint": NAME, "max_seq_length": 16}
     run = FineTuningSettings(output_dir="out", do_predict=True, **model)
     fine_tune(task, run)
     rows = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]

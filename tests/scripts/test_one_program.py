@@ -134,20 +134,14 @@ def fine_tuning_steps(folder) -> dict:
         ),
         "regression": ("run_classifier", {**table, "label": "number", "regression": True}),
         "several labels": ("run_classifier", {**table, "label": "several", "multi_label": True}),
-        "lstm on top": ("run_classifier", {**table, "label": "number", "lstm_on_top": True}),
         "squad 1": ("run_squad", squad),
         "squad 2": ("run_squad", {**squad, "version_2_with_negative": True}),
         "entities": ("run_ner", ner),
-        "entities from features": ("run_ner", {**ner, "features": "last", "lstm_size": 8}),
         "choices": ("run_swag", swag),
         "similar texts": ("run_similarity", {**pairs, "score": "number", "score_range": "0,2"}),
         "ranking": ("run_similarity", pairs),
         "long texts": ("run_classifier", {**single, "long_texts": "windows", "window_stride": 8, "max_seq_length": 16}),
         "adapters": ("run_classifier", {**table, "label": "number", "lora_rank": 2}),
-        "cnn": (
-            "run_classifier",
-            {**single, "model": "cnn", "init_checkpoint": None, "vocab_file": folder / "encoder" / "vocab.txt"},
-        ),
     }
     steps = {}
     for name, (script, flags) in kinds.items():
@@ -182,9 +176,9 @@ def ordinary(steps: dict) -> dict:
 NAMES = [
     *(f"{name}, {parts}" for name in (
         "masked", "unmasked", "packed", "no nsp", "left to right", "lamb in bfloat16", "albert", "electra", "roberta",
-        "distilbert", "classes", "with a teacher", "regression", "several labels", "lstm on top", "squad 1",
-        "squad 2", "entities", "entities from features", "choices", "similar texts", "ranking", "long texts",
-        "adapters", "cnn",
+        "distilbert", "classes", "with a teacher", "regression", "several labels", "squad 1",
+        "squad 2", "entities", "choices", "similar texts", "ranking", "long texts",
+        "adapters",
     ) for parts in (1, 2)),
     "features",
 ]  # fmt: skip

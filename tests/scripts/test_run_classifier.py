@@ -95,7 +95,6 @@ def cases_of(folder) -> tuple[dict, dict]:
         "vocab_file": golden / "classifier" / "end_to_end" / "vocab.txt",
         "bert_config_file": config1 / "bert_config.json", "init_checkpoint": config1 / "classifier.ckpt",
     }  # fmt: skip
-    submission = {**entailment, "data_dir": golden / "classifier" / "mnli", "glue_submission": folder / "submission"}
     done = {
         "original": {**entailment, "do_eval": True, "data_dir": golden / "classifier" / "mnli", "eval_batch_size": 4},
         "labelled": {**entailment, "task_name": "XNLI", "language": "ko", "data_dir": folder / "xnli"},
@@ -117,12 +116,6 @@ def cases_of(folder) -> tuple[dict, dict]:
     }  # fmt: skip
     refused = {
         "nothing to do": ({**train, "do_train": False}, "--do_train*--do_eval*--do_predict"),
-        "no vocabulary": ({**train, "init_checkpoint": None, "model": "cnn"}, "--model=cnn needs --vocab_file"),
-        "no configuration": (
-            {**train, "init_checkpoint": None, "model": "cnn", "vocab_file": folder / "vocab.txt",
-             "bert_config_file": folder / "encoder" / "bert_config.json"},
-            "--model=cnn has no --bert_config_file: its sizes are",
-        ),
         "no text": ({**encoder, **short, "task_name": "custom", "do_train": True}, "--text_a"),
         "no label": ({**train, "label": None}, "--label"),
         "classes of numbers": ({**train, "regression": True, "labels": "a,b"}, "--regression*--labels"),
@@ -137,17 +130,6 @@ def cases_of(folder) -> tuple[dict, dict]:
                        "--eval_batch_size=3*2 replicas"),
         "columns of one's own": ({**rte, "regression": True},
                                  "--regression is for --task_name=custom*RTE has its own files"),
-        "part of a submission": (submission, "mnli/test_matched.tsv has 10 examples*MNLI-m.tsv needs 9796"),
-        "submission of another task": ({**submission, "task_name": "XNLI", "data_dir": folder / "xnli"},
-                                       "--glue_submission is for --task_name=ax, cola, mnli,*not for XNLI"),
-        "submission without prediction": ({**rte, "glue_submission": folder / "submission"},
-                                          "--glue_submission needs --do_predict"),
-        "submission of several seeds": (
-            {**rte, "do_predict": True, "num_seeds": 2, "glue_submission": folder / "s"},
-            "--glue_submission*--num_seeds",
-        ),
-        "submission into a file": ({**submission, "glue_submission": folder / "train.tsv"},
-                                   "--glue_submission=*train.tsv is a file"),
     }  # fmt: skip
     return done, refused
 

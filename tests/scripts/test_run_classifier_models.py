@@ -1,13 +1,13 @@
-"""run_classifier.py on windows of long texts, and with a CNN on a frozen BERT: trained, used alike, refused."""
+"""run_classifier.py on windows of long texts: trained, used alike, refused."""
 
 import json
 
 import numpy as np
 import pytest
 from helpers.scenarios import fine_tuning_flags
-from helpers.script_cases import assert_refused, results_of, run_and_refuse, weights_of
+from helpers.script_cases import assert_refused, results_of, run_and_refuse
 
-from bert_tf import BertForSequenceClassification, Predictor
+from bert_tf import Predictor
 
 LENGTH, STRIDE, MOST = 12, 5, 4  # the windows see 10 + 3 * 5 tokens of a text
 
@@ -28,9 +28,6 @@ def cases_of(folder) -> tuple[dict, dict, dict]:
         "run_classifier", folder, max_seq_length=LENGTH, train_batch_size=16, num_train_epochs=16, output_dir=None,
         eval_every_steps=64,
     )  # fmt: skip
-    BertForSequenceClassification.from_pretrained(
-        str(folder / "encoder"), num_labels=2, lstm_on_top=True
-    ).save_pretrained(str(folder / "lstm"))
     for seed, (name, count) in enumerate((("train", 128), ("dev", 40), ("test", 9))):
         lines = [f"{text},{('down', 'up')[up]}" for text, up in texts_of(count, seed)]
         (folder / f"{name}.csv").write_text("\n".join(["text,verdict", *lines]) + "\n")
@@ -48,10 +45,6 @@ def cases_of(folder) -> tuple[dict, dict, dict]:
                           "--window_pooling=max contradicts *windows/best_model, which was trained with mean."),
         "cut after all": ({**used, "long_texts": "cut"},
                           "--long_texts=cut contradicts *windows/best_model, which was trained on windows, pooled"),
-        "not trained so": ({**predict, "init_checkpoint": folder / "lstm", "long_texts": "windows"},
-                           "--init_checkpoint: the output layer (output_weights) was saved untrained"),
-        "lstm": ({**windows, "init_checkpoint": folder / "lstm"},
-                 "--long_texts=windows combines pooled outputs; *lstm has a BiLSTM on top instead."),
         "stride of none": ({**short, "window_stride": 3}, "--window_stride=3 is for --long_texts=windows."),
     }  # fmt: skip
     return short, done, refused
@@ -100,50 +93,6 @@ def test_a_model_of_windows_answers_everywhere_alike(ran):
         predictor("w1", "w2")
     with pytest.raises(ValueError, match="the model's window_stride=5: a window of max_seq_length=6 has 4 tokens"):
         Predictor(str(out / "windows" / "best_model"), max_seq_length=6)
-
-
-@pytest.mark.slow  # in small: models/test_feature_based.py
-def test_a_cnn_on_a_frozen_bert(ran):
-    out, short, *_ = ran
-    frozen = {**short, "features": "last", "hidden_size": 30, "learning_rate": None, "num_train_epochs": 1}
-    predict = {**short, "do_train": False, "do_eval": False, "do_predict": True}
-    used = {**predict, "init_checkpoint": out / "cnn" / "best_model"}
-    done = {
-        "cnn": {**frozen, "model_on_top": "cnn", "do_predict": True, "use_best_model": True},
-        "cnn used": {**used, "predict_batch_size": 3},
-    }
-    refused = {
-        "other layers": ({**used, "features": "sum_all"},
-                         "--features=sum_all contradicts *cnn/best_model, which was trained with last."),
-        "other model": ({**used, "model_on_top": "bilstm"},
-                        "--model_on_top=bilstm contradicts *which was trained with cnn."),
-        "other size": ({**used, "hidden_size": 33}, "--hidden_size=33 contradicts *which was trained with 30."),
-        "not resumed as that": ({**frozen, "model_on_top": "bilstm", "output_dir": out / "cnn"},
-                                "--model_on_top=bilstm contradicts *which was trained with cnn."),
-        "random": ({**predict, "features": "last"}, "--init_checkpoint: *encoder*has no output layer for this task"),
-        "no features": ({**predict, "model_on_top": "cnn"},
-                        "--init_checkpoint: *encoder*has no output layer for this task"),
-        "odd": ({**frozen, "hidden_size": 31}, "--hidden_size=31 must be a multiple of 2 for --model_on_top=bilstm."),
-        "recomputed": ({**frozen, "recompute": True},
-                       "--recompute is for models whose BERT is trained; here it is frozen"),
-    }  # fmt: skip
-    outcomes, logs, messages = run_and_refuse("run_classifier", out, done, refused)
-    assert_refused(out, outcomes, messages)
-    assert "--learning_rate=0.001, the default where BERT is not trained" in logs["cnn"]
-    start = weights_of(out.parent / "encoder")
-    for path in (out / "cnn", out / "cnn" / "best_model"):
-        weights = weights_of(path)
-        assert weights["feature_classifier/output_weights"].shape == (2, 30)
-        for name, value in start.items():
-            np.testing.assert_array_equal(weights[name], value, err_msg=name)
-    assert head_of(out / "cnn") == {
-        "architecture": "BertForSequenceClassification", "labels": ["down", "up"], "features": "last",
-        "problem_type": "single_label_classification", "model_on_top": "cnn", "size_on_top": 30,
-    }  # fmt: skip
-    np.testing.assert_allclose(*map(probabilities_of, (out / "cnn", out / "cnn used")), atol=1e-6)
-    predictions = Predictor(str(out / "cnn" / "best_model")).predict([text for text, _ in texts_of(9, 2)])
-    found = [list(prediction["probabilities"].values()) for prediction in predictions]
-    np.testing.assert_allclose(found, probabilities_of(out / "cnn"), atol=1e-5)
 
 
 def test_refused_in_one_line(ran):

@@ -123,10 +123,7 @@ def cases_of(folder) -> tuple[dict, dict]:
                      "repair_tags": True},
     }  # fmt: skip
     refused = {
-        "lstm without features": ({**training, "lstm_size": 8},
-                                  "--lstm_size is for the feature-based way: give --features"),
         "wrong scheme": ({**training, "tag_scheme": "iob2"}, "--train_file: *train.conll*fits --tag_scheme=iob1."),
-        "not frozen": ({**predict, "features": "last"}, "--features=last contradicts *which was trained with None"),
         "entities by a plain model": ({**predict, "init_checkpoint": out / "plain"},
                                       "--tag_scheme=bioes contradicts *trained on tags of the kind plain"),
         "damaged settings": ({**predict, "init_checkpoint": folder / "damaged"},

@@ -1,4 +1,4 @@
-"""Fine-tuning with --teacher: what is learned and saved, layers of the teacher, refusals; and --ensemble."""
+"""Fine-tuning with --teacher: what is learned and saved, layers of the teacher, refusals."""
 
 import json
 
@@ -43,7 +43,7 @@ def save_teacher(folder, script, seed=5, vocab=PIECES, cased=False, max_length=3
 def cases_of(script, folder) -> tuple[dict, dict]:
     """Case -> flags, and those that are refused, with the message."""
     teacher = save_teacher(folder / "teacher", script)
-    training = fine_tuning_flags(script, folder, lstm_on_top=None, keep_checkpoint_max=2, output_dir=None)
+    training = fine_tuning_flags(script, folder, keep_checkpoint_max=2, output_dir=None)
     taught, out = {**training, "teacher": teacher}, folder / "out"
     layers = {**taught, "init_checkpoint": None, "student_layers": "2,0", "learning_rate": 1e-30}
     done = {
@@ -74,8 +74,7 @@ def cases_of(script, folder) -> tuple[dict, dict]:
         kind = {"labels": None, "num_labels": 1, "problem_type": "regression"}
         regression = {**taught, "train_file": numbers, "dev_file": numbers, "regression": True,
                       "teacher": save_teacher(folder / "regression", script, **kind)}  # fmt: skip
-        baseline = {"init_checkpoint": None, "learning_rate": None, "model": "bilstm"}
-        done |= {"regression": regression, "no BERT": {**taught, **baseline, "vocab_file": folder / "vocab.txt"}}
+        done["regression"] = regression
         refused |= {
             "no classes": ({**regression, "distillation_temperature": 3}, "--distillation_temperature is for cl"),
         }  # fmt: skip
@@ -140,7 +139,7 @@ def test_a_teacher_of_another_family(tmp_path, script):
         "init_checkpoint": save_model(tmp_path / "student", "distilbert", task_models.BertModel),
         "teacher": save_model(tmp_path / "teacher", "electra", kind, **arguments),
     }
-    flags = fine_tuning_flags(script, tmp_path, lstm_on_top=None, do_eval=False, dev_file=None, **models)
+    flags = fine_tuning_flags(script, tmp_path, do_eval=False, dev_file=None, **models)
     outcomes, logs = run_cases(script, {"taught": flags})
     assert outcomes == {"taught": "done"}, logs["taught"][-2000:]
     assert "Teacher: the ELECTRA of 2 layers" in logs["taught"]

@@ -51,12 +51,6 @@ KINDS = {
     "several labels": (
         "classification", CLASSIFIER, {"labels": LABELS, "problem_type": "multi_label_classification"}, Predictor,
         TEXTS, {"text": TEXTS}),
-    "a BiLSTM on top": (
-        "classification", CLASSIFIER, {"labels": LABELS, "lstm_on_top": True}, Predictor, TEXTS, {"text": TEXTS}),
-    "features": (
-        "classification", CLASSIFIER,
-        {"labels": LABELS, "features": "last", "model_on_top": "cnn", "size_on_top": 6}, Predictor, TEXTS,
-        {"text": TEXTS}),
     "a number": ("regression", CLASSIFIER, {"num_labels": 1}, Predictor, TEXTS, {"text": TEXTS}),
     "answers": ("squad", task_models.BertForQuestionAnswering, {}, QuestionAnswerer, QUESTIONS, COLUMNS),
     "tags": (

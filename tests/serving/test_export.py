@@ -102,15 +102,14 @@ def test_a_clean_process_gives_the_predictors_answers(predictor, exported, clean
 
 @pytest.mark.parametrize(
     ("kind", "freeze"),
-    [("bert", False), *slow(("bert", True), ("lstm", False), ("causal", True))],
+    [("bert", False), *slow(("bert", True), ("causal", True))],
 )
 def test_texts_of_mixed_length_give_what_each_gives_alone(classifier, exported, tmp_path, kind, freeze):
-    """Texts of a batch share rows, except with an LSTM on top or causal attention."""
+    """Texts of a batch share rows, except with causal attention."""
     model_dir, path = classifier, exported
     if (kind, freeze) != ("bert", False):
         config = {"attention": "causal"} if kind == "causal" else {}
-        arguments = {"num_labels": 3, "lstm_on_top": kind == "lstm"}
-        model_dir = save(tmp_path / "model", task_models.BertForSequenceClassification, config, **arguments)
+        model_dir = save(tmp_path / "model", task_models.BertForSequenceClassification, config, num_labels=3)
         path = export.export_saved_model(model_dir, str(tmp_path / "out"), freeze=freeze)
     predictor, loaded = Predictor(model_dir), tf.saved_model.load(path)
     texts = [" ".join(["word", "another", "서울", "!"][k % 4] for k in range(n)) for n in (40, 1, 7, 0, 22, 3, 60)]

@@ -28,12 +28,11 @@ SINGLE = {"problem_type": "single_label_classification"}
         ("regression", Predictor, CLASSIFIER, {"num_labels": 1}, {"problem_type": "regression"}),
         ("classification", Predictor, CLASSIFIER, {**LABELS, "problem_type": "multi_label_classification"},
          {**OLD_LABELS, "problem_type": "multi_label_classification"}),
-        ("classification", Predictor, CLASSIFIER, {**LABELS, "lstm_on_top": True}, {**OLD_LABELS, "lstm_on_top": True}),
         ("multiple_choice", ChoicePredictor, task_models.BertForMultipleChoice, {},
          {"architectures": ["BertForMultipleChoice"]}),
         ),
     ],
-    ids=["labels", "tags", "regression", "several", "lstm", "choices"],
+    ids=["labels", "tags", "regression", "several", "choices"],
 )  # fmt: skip
 def test_they_answer_and_can_be_exported(tmp_path, task, answerer, model_class, arguments, keys):
     path = save(tmp_path / "model", model_class, {"num_hidden_layers": 1}, **arguments)

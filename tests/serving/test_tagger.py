@@ -4,20 +4,16 @@ import functools
 
 import numpy as np
 import pytest
-from helpers.exports import VOCAB, load_no_graphs, save, signature_of
+from helpers.exports import load_no_graphs, save, signature_of
 from helpers.slow import slow
-from helpers.taggers import SENTENCES, make_sentence, tagger, tags_of_the_script
-from scipy.special import softmax
+from helpers.taggers import SENTENCES, tagger, tags_of_the_script
 
 from bert_tf.models import task_models
-from bert_tf.models.baselines import BertFeatureTagger
 from bert_tf.serving import export
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.tagger import Tagger
-from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import tagging
 from bert_tf.tasks.ner import tags as ner_tags
-from bert_tf.text.wordpiece import FullTokenizer
 
 TEXTS = [
     "Ada Lovelace  lived in London.",
@@ -165,24 +161,3 @@ def test_a_model_that_does_not_say_its_tags(tmp_path):
         Tagger(unnamed)
     with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
         Tagger(str(tmp_path / "nowhere"))
-
-
-@pytest.mark.slow  # in small: models/test_feature_based.py
-def test_a_tagger_on_features_of_a_frozen_bert(tmp_path):
-    """Its directory and its export use the BiLSTMs, whose sizes are stored beside the weights."""
-    labels = ner_tags.tag_set("iob2", ["LOC", "PER"])
-    sizes = {"features": "second_to_last", "lstm_size": 6, "lstm_layers": 1}
-    path = save(tmp_path / "model", BertFeatureTagger, num_labels=len(labels), labels=labels, **sizes)
-    (tmp_path / "model" / tagging.SETTINGS_FILE).write_text(tagging.TaggingSettings(**sizes).to_json())
-    one = Tagger(path)
-    found = one.predict([SENTENCES[0], "Ada Lovelace"])
-    assert set(found[0]["tags"]) <= set(labels) and found[0]["words"] == SENTENCES[0]
-    rows = ner_encode.encode_sentences([make_sentence(SENTENCES[0])], FullTokenizer(VOCAB), 64)
-    model = BertFeatureTagger.from_pretrained(path, **sizes)
-    logits = np.asarray(model(rows.batch(np.array([0]), int(rows.lengths[0]))))[0, rows.word_positions]
-    np.testing.assert_allclose(found[0]["scores"], softmax(logits, -1).max(-1), atol=1e-5)
-    exported = export.export_saved_model(path, str(tmp_path / "out"), warm_up=False)
-    theirs = Tagger(exported).predict([SENTENCES[0], "Ada Lovelace"])
-    assert [row["tags"] for row in theirs] == [row["tags"] for row in found]
-    for mine, other in zip(found, theirs, strict=True):
-        np.testing.assert_allclose(mine["scores"], other["scores"], atol=1e-5)

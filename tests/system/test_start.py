@@ -16,7 +16,7 @@ from bert_tf.system import script
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
 # Large packages that TensorFlow, Keras or the scripts can use, and that training needs at its end, or not at all.
-LATER = {"cv2", "jax", "matplotlib", "pandas", "scipy", "sklearn", "tensorflow_datasets", "tensorflow_text",
+LATER = {"cv2", "jax", "matplotlib", "pandas", "scipy", "sklearn", "tensorflow_text",
          "official", "tf_keras", "torch", "transformers", "numba", "googleapiclient"}  # fmt: skip
 
 SCRIPT = """

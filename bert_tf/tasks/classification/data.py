@@ -8,7 +8,7 @@ import dataclasses
 import math
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from absl import logging
 
@@ -17,7 +17,6 @@ from bert_tf.data.tables import (
     Column,
     JoinedColumns,
     TableSettings,
-    beginning,
     field_of,
     other_delimiter,
     quoted,
@@ -92,7 +91,7 @@ class Task:
       metrics: names of `encode.METRICS`; the first is the main one, by which a best checkpoint is kept.
       label_aliases: other spellings of labels in the files.
       any_case: a label that differs from one of `labels` in case only is that one; each such spelling is told.
-      other_names: what tensorflow-datasets, Hugging Face and models trained there call the labels.
+      other_names: what Hugging Face and models trained there call the labels.
       multi_label: several labels of an example may hold.
       language: fills {language} in file names and `keep`.
     """
@@ -184,21 +183,14 @@ def _named(row: list | dict, header: Sequence[str] | None) -> Mapping:
     return {str(place): cell for k, cell in enumerate(row) for place in (k, k - len(row))}
 
 
-def check_examples(task: Task, split: Split, directory: str = "") -> tuple[list[InputExample], bool]:
-    """Reads the beginning of a local file, without TensorFlow; see `tables.beginning`.
-
-    Returns:
-      What `tables.beginning` does; of a file that is not local no examples, and False.
+def check_there(task: Task, split: Split, directory: str) -> None:
+    """Refuses a split whose file does not exist.
 
     Raises:
-      FileNotFoundError, ValueError: as of `read_examples`.
+      FileNotFoundError: names the file, and the folder inside of the directory that has it.
     """
-    path = split_path(task, split, directory)
-    if checks.is_remote(path):
-        return [], False
-    if not exists(path):
+    if not exists(split_path(task, split, directory)):
         raise _not_there(task, split, directory)
-    return beginning(path, _examples(task, split, path))
 
 
 def _not_there(task: Task, split: Split, directory: str) -> FileNotFoundError:
@@ -223,8 +215,7 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
         task, or bytes that are not UTF-8; names file, line and what was expected.
     """
     path = split_path(task, split, directory)
-    if not exists(path):
-        raise _not_there(task, split, directory)
+    check_there(task, split, directory)
     examples = list(_examples(task, split, path))
     if not examples:
         what = f" with {split.keep[1].format(language=task.language)!r} in column {split.keep[0]}" if split.keep else ""
@@ -316,9 +307,6 @@ def _known_label(task: Task, label: str, path: str, line: int) -> str:
 # --- the user's own files --------------------------------------------------------------------------------------------
 
 _INTEGER = re.compile(r"-?[0-9]+")
-
-# The order of the texts in the datasets of tensorflow-datasets.
-_TFDS_TEXTS = ("premise", "hypothesis", "question", "sentence")
 
 
 def custom_split(
@@ -421,74 +409,6 @@ def custom_task(train_file: str | None, dev_file: str | None, test_file: str | N
         )
     logging.info("%d classes in %s: %s", len(ordered), train_file, ", ".join(ordered[:20]))
     return dataclasses.replace(task, labels=tuple(ordered))
-
-
-def tfds_task(
-    name: str,
-    labels: Sequence[str] | None = None,
-    *,
-    text_a: str | None = None,
-    text_b: str | None = None,
-    label: str | None = None,
-) -> tuple[Task, dict[str, list[InputExample]]]:
-    """A dataset of tensorflow-datasets, e.g. "glue/mrpc": downloaded on first use.
-
-    Args:
-      labels: other names for its classes, in the order of their ids.
-      text_a, text_b, label: names of its features; by default its one or two texts and `label`, which is a class, or a
-        number for a regression.
-
-    Returns:
-      the task, and its examples by set ("train", "dev", "test" or what the dataset calls them). In training and dev
-      sets, examples without label are left out.
-
-    Raises:
-      ValueError: there is no such dataset, or its features are not texts and label.
-    """
-    import tensorflow_datasets as tfds
-
-    try:
-        datasets, info = tfds.load(name, with_info=True)
-    except (tfds.core.DatasetNotFoundError, ValueError) as error:
-        raise ValueError(f"--tfds_name={name} is not a dataset that tensorflow-datasets knows.") from error
-    features = info.features
-    texts = [key for key, feature in features.items() if isinstance(feature, tfds.features.Text)]
-    # The dataset's own order is not always kept on disk.
-    texts.sort(key=lambda key: (_TFDS_TEXTS.index(key) if key in _TFDS_TEXTS else len(_TFDS_TEXTS), key))
-    chosen = [column for column in (text_a, text_b) if column] if text_a else texts
-    label = label or "label"
-    if label not in features or label in texts or not 1 <= len(chosen) <= 2 or not set(chosen) <= set(texts):
-        raise ValueError(
-            f"--tfds_name={name} has the texts {quoted(texts)} among the features {quoted(features)}: name one or two "
-            "by --text_a and --text_b, and a class or number by --label."
-        )
-    classes = isinstance(features[label], tfds.features.ClassLabel)
-    if classes and labels and len(labels) != features[label].num_classes:
-        raise ValueError(f"--labels: {len(labels)} names for the classes {quoted(features[label].names)} of {name}.")
-    known = tuple(labels or features[label].names) if classes else None
-    task = Task(
-        name=name, labels=known, train=None, metrics=("accuracy", "macro_f1") if classes else ("pearson", "spearman")
-    )
-    return task, {
-        split.replace("validation", "dev"): _tfds_examples(task, split, tfds.as_numpy(dataset), chosen, label)
-        for split, dataset in datasets.items()
-    }
-
-
-def _tfds_examples(task: Task, split: str, rows: Iterable[dict], texts: Sequence[str], label: str) -> list:
-    set_name = split.replace("validation", "dev")
-    examples, unlabeled = [], 0
-    for number, row in enumerate(rows):
-        first, *second = (row[key].decode("utf-8") for key in texts)
-        value = float(row[label])
-        value = value if task.is_regression else task.labels[int(value)] if value >= 0 else None
-        if value is None and not set_name.startswith("test"):
-            unlabeled += 1
-            continue
-        examples.append(InputExample(f"{set_name}-{number}", first, second[0] if second else None, value))
-    if unlabeled:
-        logging.warning("%s: left out examples of %s without label: %d.", task.name, split, unlabeled)
-    return examples
 
 
 def task_of(model) -> Task:

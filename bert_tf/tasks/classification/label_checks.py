@@ -270,6 +270,7 @@ def class_weights_setting(of: str):
         f"Weights of the classes in the loss, LABEL=WEIGHT,LABEL=WEIGHT (1 for the others), or balanced: the number of "
         f"{of} divided by the number of classes and by the {of} of the class, so that rare classes count as much as "
         "frequent ones. The loss is the sum of the weighted losses divided by the sum of their weights.",
+        heading="What is trained",
         check=lambda text, _: parsed(text),
     )
 

@@ -1,22 +1,20 @@
 """The settings of run_classifier.py beyond those that all fine-tuning scripts share; checked without TensorFlow."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from absl import logging
 
 from bert_tf.data.tables import FileSettings, TableSettings
-from bert_tf.models.head_config import BASELINE_LAYER, MAX_WINDOWS, TOKEN_READERS, WITHOUT_BERT, HeadConfig, spelled_as
-from bert_tf.system.checks import check_extra, check_file, check_output_dir
-from bert_tf.system.declare import ORIGINAL, group, setting, value_of
-from bert_tf.system.messages import named_by, unheard
+from bert_tf.models.head_config import MAX_WINDOWS
+from bert_tf.system.checks import check_file
+from bert_tf.system.declare import ORIGINAL, group, setting
+from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import UTF_8
 from bert_tf.tasks.classification import data
-from bert_tf.tasks.classification.label_checks import check_class_weights, check_labels_of, class_weights_setting
-from bert_tf.tasks.table import TASKS
-from bert_tf.training.beginning import StartingHead, stored_head
+from bert_tf.tasks.classification.label_checks import check_class_weights, class_weights_setting
 from bert_tf.training.run_directory import settings_of_model
-from bert_tf.training.settings import FineTuningSettings, features_setting, lstm_setting
+from bert_tf.training.settings import FineTuningSettings
 
 _CUSTOM = (
     "train_file", "dev_file", "test_file", "text_a", "text_b", "label", "labels", "regression", "multi_label",
@@ -49,12 +47,6 @@ class ClassificationSettings(TableSettings, FileSettings):
     language: str = setting(
         "", "xnli: the language, e.g. ko, de, en. If unset, zh, as in the original.", heading="Other tasks"
     )
-    tfds_name: str | None = setting(None, "Load this dataset with tensorflow-datasets instead, e.g. glue/mrpc.")
-    glue_submission: str | None = setting(
-        None,
-        "With --do_predict, add the task's predictions to this directory in the form that GLUE's leaderboard takes "
-        "(MNLI: also those of diagnostic.tsv). Once all 11 files are there, submission.zip is written beside them.",
-    )
     long_texts: str | None = setting(
         "cut",
         "Texts of more than --max_seq_length tokens. cut: they lose their last tokens, as in the original. windows: "
@@ -84,75 +76,19 @@ class ClassificationSettings(TableSettings, FileSettings):
         choices=("mean", "max", "attention"),
         unset=True,
     )
-    features: str | None = features_setting("the model of --model_on_top")
-    model_on_top: str | None = setting(
-        "bilstm",
-        "--features: what reads them, of width --hidden_size. If unset, as the model was trained, or else bilstm.",
-        choices=("bilstm", "cnn"),
-        unset=True,
-    )
-    lstm_on_top: bool = lstm_setting("the classifier")
     class_weights: str | None = class_weights_setting("examples")
-    model: str | None = setting(
-        "bert",
-        "bilstm, cnn: a model without BERT, trained from random word-piece embeddings. It needs --vocab_file instead "
-        "of --init_checkpoint, more epochs, and a --learning_rate of about 1e-3, which is its default. If unset, as "
-        "the model in --init_checkpoint or --output_dir was trained, or else bert.",
-        choices=("bert", "bilstm", "cnn"),
-        unset=True,
-    )
-    embedding_size: int | None = setting(
-        300,
-        "bilstm, cnn: width of the embeddings. If unset, as the model was trained, or else 300.",
-        least=1,
-        unset=True,
-    )
-    hidden_size: int | None = setting(
-        300,
-        "bilstm: width of both directions together; cnn: convolutions of widths 3, 4 and 5 together; in --model or "
-        "--model_on_top. If unset, as the model was trained, or else 300.",
-        least=1,
-        unset=True,
-    )
 
     @property
     def is_custom(self) -> bool:
         """Whether the data is in the user's own files."""
         return (self.task_name or "").lower() == "custom"
 
-    @property
-    def other_labels(self) -> tuple[str, ...]:
-        """Further names of the labels, in the order of their ids, that a model may know them by."""
-        is_glue = self.task_name and not self.is_custom
-        return _glue_task(self.task_name, self.language).other_names if is_glue else ()
-
-    def with_labels_of(self, stored: StartingHead) -> "ClassificationSettings":
-        """The settings of a run that uses a model, with its labels where the settings have none.
+    def check(self, run: FineTuningSettings) -> None:
+        """Refuses contradictions and missing files.
 
         Raises:
-          ValueError: nothing says which classes there are.
+          ValueError, FileNotFoundError: names the flag.
         """
-        others = stored.head.architecture not in (None, TASKS["classification"].architecture, *WITHOUT_BERT)
-        if not self.is_custom or self.labels or self.regression or others or stored.head.problem_type == "regression":
-            return self
-        if not stored.labels and not self.train_file:
-            raise ValueError(data.NO_CLASSES)
-        return dataclasses.replace(self, labels=stored.labels and list(stored.labels))
-
-    def check(self, run: FineTuningSettings) -> HeadConfig | None:
-        """Refuses contradictions, missing files, and files that lack a column.
-
-        Returns:
-          The head of the run's models, without labels if they are not known before all data is read; None: it is not
-          known.
-
-        Raises:
-          ValueError, FileNotFoundError: names flag, or file and line.
-        """
-        if self.glue_submission:
-            self._check_submission(run)
-        self._check_features(run)
-        run.check_trains_bert(not self.features and self.model in (None, "bert"))
         check_class_weights(self.class_weights, run.do_train)
         for name in ("regression", "multi_label") if self.class_weights else ():
             if getattr(self, name):
@@ -162,46 +98,12 @@ class ClassificationSettings(TableSettings, FileSettings):
         if self.long_texts == "cut":
             self.check_no_windows()
         self.check_predictions(run.do_predict)
-        if self.tfds_name:
-            check_extra("datasets", f"--tfds_name={self.tfds_name}")
-            if self.text_b and not self.text_a:
-                raise ValueError(f"--text_b={self.text_b} is the second text: give --text_a, too.")
-            for name in (*{*_CUSTOM} - {"text_a", "text_b", "label", "labels"}, "data_dir", "language"):
-                if (value := getattr(self, name)) and value != UTF_8:
-                    raise ValueError(f"--{name} is for files of your own, not for --tfds_name={self.tfds_name}.")
-            return None
         if not self.task_name:
-            raise ValueError("Which task? Give --task_name or --tfds_name.")
-        task = self._check_own_files(run) if self.is_custom else self._check_glue(run)
-        if task.labels:
-            check_labels_of(self.class_weights, task.labels)
-        return HeadConfig(TASKS["classification"].architecture, task.labels or None, task.problem_type)
-
-    def _check_submission(self, run: FineTuningSettings) -> None:
-        from bert_tf.tasks.classification import glue
-
-        glue.check_submission(None if self.tfds_name else self.task_name)
-        if not run.do_predict:
-            raise ValueError("--glue_submission needs --do_predict.")
-        if run.num_seeds > 1 or run.search is not None:
-            name = "num_seeds" if run.num_seeds > 1 else "search"
-            raise ValueError(
-                f"--glue_submission takes the predictions of one model: train with --{name} first, then predict with "
-                "--init_checkpoint=OUTPUT_DIR/best_model."
-            )
-        check_output_dir(self.glue_submission, "--glue_submission")
-
-    def _check_features(self, run: FineTuningSettings) -> None:
-        flag = "--model" if self.model in TOKEN_READERS else "--model_on_top" if self.features else None
-        reader = flag and (self.model if flag == "--model" else value_of(self, "model_on_top"))
-        if flag and self.hidden_size is not None and self.hidden_size % (parts := TOKEN_READERS[reader]):
-            raise ValueError(f"--hidden_size={self.hidden_size} must be a multiple of {parts} for {flag}={reader}.")
-        if self.model_on_top and not self.features and run.do_train:
-            raise ValueError("--model_on_top is for the feature-based way: give --features.")
-        if self.features and self.lstm_on_top:
-            raise ValueError("--lstm_on_top trains all of BERT, --features freezes it: give one.")
-        if self.features and self.model in ("bilstm", "cnn"):
-            raise ValueError(f"--features={self.features} needs a BERT: give --model_on_top={self.model}, not --model.")
+            raise ValueError("Which task? Give --task_name.")
+        if self.is_custom:
+            self._check_own_files(run)
+        else:
+            self._check_glue(run)
 
     def check_texts(self, source: str) -> None:
         """Compares the columns with those that a model was trained on, where its run.json tells them.
@@ -223,19 +125,6 @@ class ClassificationSettings(TableSettings, FileSettings):
             was, now = ("two texts", "one") if pairs else ("one text", "two")
             logging.warning("%s was trained on %s an example, and this run gives it %s (--text_b).", source, was, now)
 
-    def check_sizes(self, has_features: bool) -> None:
-        """Refuses sizes of other models with a BERT.
-
-        Args:
-          has_features: whether another model reads its outputs.
-
-        Raises:
-          ValueError: names the flag.
-        """
-        for name in ("embedding_size", *(() if has_features else ("hidden_size",))):
-            if getattr(self, name) is not None:
-                raise ValueError(f"--{name} is for --model=bilstm and --model=cnn; a BERT has the size of its weights.")
-
     def check_no_windows(self) -> None:
         """Refuses settings of windows where texts are cut.
 
@@ -254,15 +143,10 @@ class ClassificationSettings(TableSettings, FileSettings):
         """
         if self.text_b:
             raise ValueError(f"--long_texts=windows is for single texts; leave out --text_b={self.text_b}.")
-        for name in ("features", "lstm_on_top", "model_on_top"):
-            if getattr(self, name):
-                raise ValueError(f"--long_texts=windows combines the pooled outputs of BERT; leave out --{name}.")
-        if self.model in ("bilstm", "cnn"):
-            raise ValueError(f"--long_texts=windows is for --model=bert; this is a {self.model}.")
         if run.teacher:
             raise ValueError("--teacher reads a text as one row, so that --long_texts=windows can't learn from it.")
 
-    def _check_own_files(self, run: FineTuningSettings) -> data.Task:
+    def _check_own_files(self, run: FineTuningSettings) -> None:
         if not self.text_a:
             raise ValueError("--task_name=custom needs --text_a, the column of the text, by name or number.")
         for name in ("data_dir", "language"):
@@ -279,61 +163,27 @@ class ClassificationSettings(TableSettings, FileSettings):
         files = {kind: getattr(self, f"{kind}_file") if needed[kind] else None for kind in needed}
         for kind, file in files.items():
             check_file(file, f"--{kind}_file")
-        declared = {name: getattr(self, name) for name in ("text_a", "text_b", "label", "labels", "regression",
-                                                           "multi_label")}  # fmt: skip
-        task = data.declared_task(*files.values(), **declared, table=self)
-        splits, count = {"train": task.train, **task.dev, **task.test}, None
-        for kind in filter(splits.get, splits):
-            with unheard():
-                with named_by(f"--{kind}_file"):
-                    examples, are_all = data.check_examples(task, splits[kind])
-                count = len(examples) if kind == "train" and are_all else count
-                if kind != "train" or task.is_regression or task.labels or not examples:
-                    continue
-                if are_all or len({one.label for one in examples}) == 1:  # the rest may have others
-                    task = data.custom_task(*files.values(), **declared, table=self)
-                else:
-                    self._check_known(run, examples)
-        if count:
-            run.check_steps(count)
-        return task
+        self.declared_task()
 
-    def _check_known(self, run: FineTuningSettings, examples: Sequence[data.InputExample]) -> None:
-        """Refuses labels of the training file's beginning that a model to go on from can't have learned."""
-        stored = stored_head(run, OUTPUT_LAYERS)
-        others = (None, TASKS["classification"].architecture, *WITHOUT_BERT)
-        if not (stored and stored.labels and stored.head.architecture in others):
-            return
-        found = sorted({label for one in examples for label in (one.label if self.multi_label else (one.label,))})
-        known = spelled_as(stored.labels, found)
-        if unknown := [label for label in found if label not in known]:
-            raise stored.does_not_know("labels", "--train_file", unknown, run.do_train)
+    def declared_task(self) -> data.Task:
+        """The task of the user's own files, with the labels that are given; see `data.declared_task`."""
+        return data.declared_task(
+            self.train_file, self.dev_file, self.test_file, text_a=self.text_a, text_b=self.text_b, label=self.label,
+            labels=self.labels, regression=self.regression, multi_label=self.multi_label, table=self,
+        )  # fmt: skip
 
-    def _check_glue(self, run: FineTuningSettings) -> data.Task:
+    def _check_glue(self, run: FineTuningSettings) -> None:
         task = _glue_task(self.task_name, self.language)
         for name in _CUSTOM:
             if (value := getattr(self, name)) and value != UTF_8:
                 raise ValueError(f"--{name} is for --task_name=custom; --task_name={self.task_name} has its own files.")
         if not self.data_dir:
             raise ValueError(f"--task_name={self.task_name} needs --data_dir, the folder with its files.")
-        for needed, split in (
-            (run.do_train, task.train),
-            (run.do_eval, _main(task.dev)),
-            (run.do_predict, _main(task.test)),
-        ):
-            if needed and split:
-                try:
-                    with unheard():
-                        examples, are_all = data.check_examples(task, split, self.data_dir)
-                except ValueError as error:
-                    raise ValueError(f"--data_dir: {error}") from None
-                if split is task.train and are_all:
-                    run.check_steps(len(examples))
-        return task
+        splits = {"do_train": task.train, "do_eval": _main(task.dev), "do_predict": _main(task.test)}
+        for action, split in splits.items():
+            if getattr(run, action) and split and not is_remote(self.data_dir):
+                data.check_there(task, split, self.data_dir)
 
-
-# Those of BERT's models, and of those without it.
-OUTPUT_LAYERS = (*TASKS["classification"].output_layers, BASELINE_LAYER)
 
 # What says how windows are made and used; only for --long_texts=windows.
 _, *WINDOW_FLAGS = group(ClassificationSettings, "Long texts")

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from absl import logging
 
 from bert_tf.models import task_models
-from bert_tf.models.head_config import BASELINE_LAYER, BASELINES, HeadConfig
+from bert_tf.models.head_config import HeadConfig
 from bert_tf.system.messages import named_by
 from bert_tf.tasks.classification import data, encode, model_choice
 from bert_tf.tasks.classification.label_checks import class_weights, warn_of_known_texts
 from bert_tf.tasks.classification.settings import WINDOW_FLAGS
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
-from bert_tf.training.beginning import find_head, put_lstm_on_top
+from bert_tf.training.beginning import find_head
 
 
 class ClassificationTask(FineTuningTask):
@@ -33,51 +33,31 @@ class ClassificationTask(FineTuningTask):
         return super().resolve(run, newest)
 
     @property
-    def trains_bert(self):
-        return super().trains_bert and self.settings.model == "bert"
-
-    @property
     def other_labels(self):
         return self.task.other_names
 
     @property
-    def output_layer(self):
-        if self.settings.model != "bert":
-            return BASELINE_LAYER
-        return TASKS[self.name].other_layer if self.settings.features else super().output_layer
-
-    @property
     def answers(self):
-        if self.settings.model != "bert":
-            return None  # run_classifier.py predicts with these
         return TASKS[self.name].answers_of_pairs if self.takes_pairs else super().answers
 
     def texts_of(self, examples):
         return [text for text in (examples[0].text_a, examples[0].text_b) if text is not None]
 
     def describe(self, run, newest):
-        if self.settings.model == "bert":
-            files, tokenizer = super().describe(run, newest)
+        files, tokenizer = super().describe(run, newest)
+        if self.settings.long_texts:
             own = self.settings
-            put_lstm_on_top(files, own.lstm_on_top, run.do_train)
-            lstm, size = files.head.lstm_on_top and not own.features, own.hidden_size
-            top = (lstm, own.features, own.model_on_top, size)
-            if own.long_texts:
-                self.windows = encode.windows_of(own.window_stride, own.max_windows, tokenizer, run.max_seq_length)
-                self.settings = own = dataclasses.replace(own, window_stride=self.windows.stride)
-            windows = {name: getattr(own, name) for name in WINDOW_FLAGS}
-            files.head = HeadConfig(None, files.head.labels, None, *top, hidden_act=files.head.hidden_act, **windows)
-            return files, tokenizer
-        files, tokenizer = model_choice.describe_baseline(self.settings, run, newest)
-        sizes = {"embedding_size": files.config.hidden_size, "hidden_size": files.config.intermediate_size}
-        self.settings = dataclasses.replace(self.settings, **sizes)
+            self.windows = encode.windows_of(own.window_stride, own.max_windows, tokenizer, run.max_seq_length)
+            self.settings = dataclasses.replace(own, window_stride=self.windows.stride)
+        windows = {name: getattr(self.settings, name) for name in WINDOW_FLAGS}
+        files.head = HeadConfig(labels=files.head.labels, hidden_act=files.head.hidden_act, **windows)
         return files, tokenizer
 
     def load(self, run, files, tokenizer, newest):
         self.task, read = self._open(run, newest)
         files.head = dataclasses.replace(
             files.head,
-            architecture=BASELINES.get(self.settings.model, TASKS[self.name].architecture),
+            architecture=TASKS[self.name].architecture,
             labels=self.task.labels, problem_type=self.task.problem_type,
         )  # fmt: skip
         self.files, self.main_metric, trained = files, f"eval_{self.task.metrics[0]}", []
@@ -88,11 +68,6 @@ class ClassificationTask(FineTuningTask):
             for name, examples in read(kind).items():
                 logging.info("%s: %d examples", name, len(examples))
                 self.takes_pairs |= bool(examples) and examples[0].text_b is not None
-                if kind == "test" and self.settings.glue_submission:
-                    from bert_tf.tasks.classification import glue
-
-                    path = data.split_path(self.task, self.task.test[name], self.settings.data_dir)
-                    glue.check_submission_count(self.task.name, name, len(examples), path)
                 rows = encode.encode_examples(examples, self.task, tokenizer, run.max_seq_length, windows=self.windows)
                 if kind != "test" and rows.label_ids is None:
                     raise ValueError(f"--{action}: the set {name} has examples without label.")
@@ -133,10 +108,6 @@ class ClassificationTask(FineTuningTask):
     def _open(self, run, newest: str | None) -> tuple[data.Task, Callable[[str], dict]]:
         """The task, and a function that reads its examples: "train", "dev" or "test" -> {name: examples}."""
         own = self.settings
-        if own.tfds_name:
-            columns = {"text_a": own.text_a, "text_b": own.text_b, "label": own.label}
-            task, examples = data.tfds_task(own.tfds_name, own.labels, **columns)
-            return task, lambda kind: {name: rows for name, rows in examples.items() if name.startswith(kind)}
         if own.is_custom:
             labels = own.labels
             stored = None if run.do_train or own.regression else find_head(run, newest, self.output_layer)
@@ -150,8 +121,6 @@ class ClassificationTask(FineTuningTask):
             from bert_tf.tasks.classification import glue
 
             task = glue.find_task(own.task_name, own.language)
-            if own.glue_submission:
-                task = glue.with_diagnostic_set(task, own.data_dir)
 
         def read(kind: str) -> dict:
             splits = {"train": {"train": task.train} if task.train else {}, "dev": task.dev, "test": task.test}[kind]
@@ -172,22 +141,12 @@ class ClassificationTask(FineTuningTask):
         config, head = self.files.config, self.files.head
         num_labels = 1 if self.task.is_regression else len(self.task.labels)
         arguments = {"labels": head.labels, "problem_type": head.problem_type, "dtype": dtype}
-        if self.settings.model != "bert":
-            from bert_tf.models.baselines import BaselineClassifier
-
-            return BaselineClassifier(config, num_labels, self.settings.model, **arguments)
-        top = {name: getattr(head, name) for name in ("features", "model_on_top", "size_on_top") if head.features}
-        arguments |= {"lstm_on_top": head.lstm_on_top, "hidden_act": head.hidden_act, **top}
-        arguments |= {name: getattr(head, name) for name in WINDOW_FLAGS}
+        arguments |= {name: getattr(head, name) for name in ("hidden_act", *WINDOW_FLAGS)}
         return task_models.BertForSequenceClassification(config, num_labels, **arguments)
 
     def cost_of_example(self, tokens, flops, model):
-        if self.settings.features:  # BERT is only computed forward
-            return tokens, flops / 3.0 + 3.0 * tokens * model.reader.flops_per_token
-        if self.windows:  # the cost is that of one window
-            count = float(self.train_rows.windows.mean())
-            return tokens * count, flops * count
-        return tokens, flops if self.settings.model == "bert" else 3.0 * model.flops_per_example(tokens)
+        count = float(self.train_rows.windows.mean()) if self.windows else 1.0  # the cost is that of one window
+        return tokens * count, flops * count
 
     def write_records(self, path, rows, max_seq_length):
         encode.write_records(path, rows, max_seq_length)
@@ -203,9 +162,3 @@ class ClassificationTask(FineTuningTask):
         encode.write_predictions(
             output_dir, examples.suffix, self.task, examples.examples, outputs, self.settings.predictions_csv
         )
-        if self.settings.glue_submission:
-            from bert_tf.tasks.classification import glue
-
-            glue.write_submission(self.settings.glue_submission, self.task, examples.name, outputs)
-            if examples is self.test_sets[-1]:
-                glue.finish_submission(self.settings.glue_submission)

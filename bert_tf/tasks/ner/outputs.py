@@ -5,12 +5,9 @@ import json
 import posixpath
 from collections.abc import Callable, Iterable, Sequence
 
-import keras
 import numpy as np
 
 from bert_tf.data import token_rows
-from bert_tf.models import baselines, task_models
-from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import softmax
 from bert_tf.system.storage import write_text_file
 from bert_tf.tasks.classification.label_checks import warn_of_spellings
@@ -21,7 +18,6 @@ from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.ner.data import ConllFile, Layout, Sentence
 from bert_tf.tasks.ner.encode import WordRows
 from bert_tf.tasks.ner.tagging import TaggingSettings
-from bert_tf.tasks.table import TASKS
 
 _FEWEST_WORDS = 5  # of fewer words, each may well have a tag of its own
 
@@ -45,33 +41,6 @@ def labels_of(sentences: Sequence[Sentence], scheme: str) -> list[str]:
     types = ner_tags.types_of(tags)
     warn_of_spellings("--train_file", types, "types of entities", "")
     return ner_tags.tag_set(scheme, types)
-
-
-def create_model(config: BertConfig, labels: Sequence[str], settings: TaggingSettings, dtype: str) -> keras.Model:
-    """The model that is trained: all of BERT, or BiLSTMs on its features."""
-    arguments = {"labels": labels, "dtype": dtype}
-    if settings.features is None:
-        return task_models.BertForTokenClassification(config, len(labels), **arguments)
-    return baselines.BertFeatureTagger(
-        config, len(labels), settings.features, settings.lstm_size, settings.lstm_layers, **arguments
-    )
-
-
-def load_model(path: str, settings: TaggingSettings | None, dtype: str | None = None) -> keras.Model:
-    """The trained model in a directory, with the settings that lie there.
-
-    Raises:
-      FileNotFoundError, ValueError: see `pretrained.from_pretrained`, with `trained`.
-    """
-    if settings is None or settings.features is None:
-        return task_models.BertForTokenClassification.from_pretrained(path, dtype=dtype, trained=True)
-    sizes = {name: getattr(settings, name) for name in ("features", "lstm_size", "lstm_layers")}
-    return baselines.BertFeatureTagger.from_pretrained(path, dtype=dtype, trained=True, **sizes)
-
-
-def output_layer(settings: TaggingSettings) -> str:
-    """What the weights of the model's output layer are called in its checkpoints."""
-    return TASKS["ner"].output_layer if settings.features is None else TASKS["ner"].other_layer
 
 
 # --- predictions -----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from bert_tf.tasks.ner.tags import OUTSIDE, learned_scheme, standard_tags, tag_s
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.beginning import StartingHead, stored_head
-from bert_tf.training.settings import FineTuningSettings, features_setting
+from bert_tf.training.settings import FineTuningSettings
 from bert_tf.weights.bundle import latest_checkpoint
 
 
@@ -26,7 +26,7 @@ class NerSettings:
     """Files of words and tags, and which model learns them.
 
     Attributes:
-      document_context, features, lstm_size, lstm_layers: None: as a trained model has them.
+      document_context: None: as a trained model has it.
     """
 
     train_file: str | None = setting(
@@ -76,20 +76,6 @@ class NerSettings:
         heading="Evaluation",
         choices=("entities", "klue"),
     )
-    features: str | None = features_setting("BiLSTMs")
-    lstm_size: int | None = setting(
-        768,
-        "--features: width of a BiLSTM, half of it for each direction. If unset, as the model was trained, or else "
-        "768.",
-        least=2,
-        unset=True,
-    )
-    lstm_layers: int | None = setting(
-        2,
-        "--features: number of stacked BiLSTMs. If unset, as the model was trained, or else 2.",
-        least=1,
-        unset=True,
-    )
     class_weights: str | None = class_weights_setting("tagged words")
 
     @property
@@ -125,19 +111,13 @@ class NerSettings:
         """
         run.check_files(train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)
         check_class_weights(self.class_weights, run.do_train)
-        run.check_trains_bert(not self.features)
         run.check_dev_set(run.do_eval, ": give --do_eval")
-        if self.features and (self.lstm_size or 0) % 2:
-            raise ValueError(f"--lstm_size={self.lstm_size} must be even: half of it is for each direction.")
-        for name in ("lstm_size", "lstm_layers"):
-            if run.do_train and getattr(self, name) is not None and not self.features:
-                raise ValueError(f"--{name} is for the feature-based way: give --features.")
         if self.metric == "klue" and self.tag_scheme == "plain":
             raise ValueError("--metric=klue scores entities: --tag_scheme=plain has none.")
         newest = None if is_remote(run.output_dir) else latest_checkpoint(run.output_dir)
         if not (is_remote(run.output_dir) or is_remote(run.init_checkpoint or "")):
             self.tagging(run, newest)
-        stored = stored_head(run, TASKS["ner"].output_layers)
+        stored = stored_head(run, (TASKS["ner"].output_layer,))
         known = None  # the tags of the training set, or types of entities, if it is read to its end
         for needed, name in ((run.do_train, "train"), (run.do_eval, "dev"), (run.do_predict, "test")):
             if needed:

@@ -5,6 +5,7 @@ import json
 import posixpath
 from collections.abc import Sequence
 
+from bert_tf.system.removed import HEADS
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.tasks.ner.tags import OUTSIDE, learned_scheme
 from bert_tf.text.characters import SPLITS
@@ -20,15 +21,10 @@ class TaggingSettings:
       learned_scheme: of the model's tags: iob2, bioes or plain.
       document_context: whether it was trained on whole documents.
       split: what its words are (`text.characters.SPLITS`): texts to tag are split likewise.
-      features: None: BERT is trained, too; else which of its outputs the BiLSTMs read (`baselines.FEATURES`).
-      lstm_size, lstm_layers: of the BiLSTMs.
     """
 
     learned_scheme: str = "iob2"
     document_context: bool = False
-    features: str | None = None
-    lstm_size: int = 768
-    lstm_layers: int = 2
     split: str = "words"
 
     def __post_init__(self):
@@ -49,6 +45,10 @@ class TaggingSettings:
         path = posixpath.join(directory, SETTINGS_FILE)
         values = read_json_if_there(path)
         try:
+            if values is not None and values.pop("features", None):
+                raise ValueError(HEADS["features"])
+            for name in ("lstm_size", "lstm_layers"):  # of earlier versions, in every file
+                (values or {}).pop(name, None)
             return None if values is None else cls(**values)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path}: not the settings of a tagger: {error}") from None
@@ -82,11 +82,7 @@ def choose_tagging(settings, stored: TaggingSettings | None, source: str, resume
       ValueError: a setting contradicts the model.
     """
     scheme = learned_scheme(settings.tag_scheme)
-    given = {
-        name: getattr(settings, name)
-        for name in ("document_context", "features", "lstm_size", "lstm_layers")
-        if getattr(settings, name) is not None
-    }
+    given = {name: getattr(settings, name) for name in ("document_context",) if getattr(settings, name) is not None}
     if not resumed or stored is None:
         return TaggingSettings(learned_scheme=scheme, **given)
     for name, value in given.items():

@@ -6,6 +6,7 @@ import posixpath
 from absl import logging
 
 from bert_tf.models.head_config import HeadConfig, difference, spelled_as
+from bert_tf.models.task_models import BertForTokenClassification
 from bert_tf.system.messages import named_by, some
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import list_files
@@ -31,25 +32,11 @@ class NerTask(FineTuningTask):
     def resolve(self, run, newest):
         self.source = newest or run.init_checkpoint
         self.tagging = self.settings.tagging(run, newest)
-        chosen = dataclasses.asdict(self.tagging)
-        del chosen["learned_scheme"], chosen["split"]
-        self.settings = dataclasses.replace(self.settings, **chosen)
+        self.settings = dataclasses.replace(self.settings, document_context=self.tagging.document_context)
         return super().resolve(run, newest)
-
-    @property
-    def output_layer(self):
-        return outputs.output_layer(self.tagging)
-
-    @property
-    def answers(self):
-        return super().answers if self.tagging.features is None else None
 
     def texts_of(self, sentences):
         return [(" " if self.tagging.split == "words" else "").join(sentences[0].words)]
-
-    @property
-    def teacher_layers(self):
-        return (TASKS[self.name].output_layer,)
 
     def load(self, run, files, tokenizer, newest):
         own, scheme = self.settings, self.tagging.learned_scheme
@@ -167,7 +154,7 @@ class NerTask(FineTuningTask):
             logging.warning("%s has tags that the model does not know and can't predict: %s.", flag, some(unknown))
 
     def create_model(self, dtype):
-        return outputs.create_model(self.files.config, self.labels, self.tagging, dtype)
+        return BertForTokenClassification(self.files.config, len(self.labels), labels=self.labels, dtype=dtype)
 
     def training_batches(self, **arguments):
         return outputs.training_batches(self.train_rows, **arguments)

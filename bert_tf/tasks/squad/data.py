@@ -5,22 +5,17 @@ SQuAD 1.1 and 2.0, and what shares their format: XQuAD, KorQuAD, KLUE-MRC, JSQuA
 
 import bisect
 import dataclasses
-import itertools
 import json
 import re
 from collections.abc import Sequence
 
 from absl import logging
 
-from bert_tf.data.tables import field_of, kind_of, raw_rows, rows_at_beginning, text_of
-from bert_tf.system.text_files import UTF_8, parse_json, read_json, read_text_lines
+from bert_tf.data.tables import field_of, kind_of, raw_rows, text_of
+from bert_tf.system.text_files import UTF_8, read_json
 
 # What the original splits a context at. Other spaces (no-break, ideographic) are part of a word.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
-_CHECKED = 1 << 20  # characters of a file that are checked before TensorFlow is imported
-# In JSON; strings as a whole, also one that is cut off.
-_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
-_CHECKED_ROWS = 2000  # or so many rows of questions
 _MANY_PARTS = 0.1  # the share of answers that are parts of words; in English 0.01
 _FORM = '{"data": [{"paragraphs": [{"context": "...", "qas": [{"id": "...", "question": "...", "answers": [...]}]}]}]}'
 _LISTED = 10  # the log shows this many of the answers that are not found
@@ -88,21 +83,18 @@ class SquadData:
     unanswered: str
 
 
-def read_articles(path: str, encoding: str = UTF_8, whole: bool = True) -> list[dict]:
+def read_articles(path: str, encoding: str = UTF_8) -> list[dict]:
     """The list under `data` of a SQuAD file, every part of which has been checked to be there.
 
     Parquet and JSON lines have a question a row: id, context, question, answers (text and answer_start, lists of both).
-
-    Args:
-      whole: False: only the paragraphs in its first million characters.
 
     Raises:
       ValueError: not in the encoding, not JSON, or a key is missing or of another type; names the file and the place.
     """
     if kind_of(path) in ("parquet", "jsonl", "ndjson"):
-        root = _rows_as_articles(path, encoding, whole)
+        root = _rows_as_articles(path, encoding)
     else:
-        root = read_json(path, object, encoding) if whole else _beginning(path, encoding)
+        root = read_json(path, object, encoding)
 
     def part(holder, place: str, key: str, kind: type):
         where = f"{path}: {place or 'the file'}"
@@ -141,13 +133,13 @@ def read_articles(path: str, encoding: str = UTF_8, whole: bool = True) -> list[
     return articles
 
 
-def _rows_as_articles(path: str, encoding: str, whole: bool) -> dict:
+def _rows_as_articles(path: str, encoding: str) -> dict:
     """Rows of one question each as a SQuAD file would have them; those that follow each other share their context.
 
     Where some questions have answers, those without are impossible; where none has, answers are not known.
     """
     paragraphs, questions = [], []
-    for number, row in itertools.islice(raw_rows(path, None, None, encoding), None if whole else _CHECKED_ROWS):
+    for number, row in raw_rows(path, None, None, encoding):
         context, question = (
             text_of(field_of(row, name, path, number), path, number, name) for name in ("context", "question")
         )
@@ -171,30 +163,6 @@ def _rows_as_articles(path: str, encoding: str, whole: bool) -> dict:
     return {"data": [{"paragraphs": paragraphs}]}
 
 
-def _beginning(path: str, encoding: str) -> dict:
-    """What `read_json` would return if the file ended with the last paragraph in its first million characters.
-
-    Raises:
-      ValueError: not in the encoding, not JSON, or no object; names the file and the place.
-    """
-    text = ""
-    for line in read_text_lines(path, encoding=encoding):
-        text += line + "\n"
-        if len(text) >= _CHECKED:
-            break
-    text = text.removeprefix("\ufeff")[:_CHECKED]
-    if not text.lstrip().startswith("{"):
-        raise ValueError(f"{path} does not begin with an object, so this is not a SQuAD file: {_FORM}.")
-    around, end = "", 0
-    for bracket in _BRACKET.finditer(text):
-        if bracket[0] in "{[":
-            around += bracket[0]
-        elif bracket[0] in "]}":
-            around = around[:-1]
-            end = bracket.end() if around == "{[{[" else end  # the file, data, an article, paragraphs
-    return parse_json(text[:end] + "]}]}", path) if end else {"data": []}
-
-
 def check_room(max_seq_length: int, max_query_length: int, special: int = 3) -> None:
     """Refuses windows that are full with a question and the special tokens of a pair, at least 3.
 
@@ -208,46 +176,9 @@ def check_room(max_seq_length: int, max_query_length: int, special: int = 3) -> 
         )
 
 
-def check_beginning(
-    paths: Sequence[str], is_training: bool, version_2_with_negative: bool, encoding: str, is_scored: bool = False
-) -> int | None:
-    """Refuses local files that are no SQuAD files or have no question or text, without TensorFlow; large ones by their
-    beginnings.
-
-    Args:
-      is_scored: answers are compared with those in the files, so that every question needs some.
-
-    Returns:
-      How many questions they have, with or without their answers; None: that is not known of a large one.
-
-    Raises:
-      ValueError: as of `read_squad_examples`; names the file and the place.
-    """
-    counts, has_text, example = [], False, None
-    for path in paths:
-        whole = rows_at_beginning(path) is None
-        found = read_squad_examples([path], is_training, version_2_with_negative, encoding=encoding, whole=whole)
-        if whole and not found.examples:
-            if not found.skipped:
-                raise ValueError(f"{path} has no question.")
-            first = found.skipped[0]
-            raise ValueError(
-                f"{path} has no question whose answer is at its answer_start, the number of its first character from "
-                f"0: of {first['id']!r} the answer is {first['answer'][:80]!r}, and there is {first['found'][:80]!r}."
-            )
-        if is_scored and found.unanswered:
-            raise ValueError(f"{path} can't be scored: {found.unanswered}.")
-        counts.append(len(found.examples) + len(found.skipped) if whole else None)
-        has_text = has_text or not whole or any(example.doc_tokens for example in found.examples)
-        example = example or next(iter(found.examples), None)
-    if example and not has_text:
-        raise ValueError(f"{paths[0]} has no context with any text: that of question {example.qas_id!r} is empty.")
-    return None if None in counts else sum(counts)
-
-
 def read_squad_examples(
     paths: Sequence[str], is_training: bool, version_2_with_negative: bool = False, answer_from: str = "words",
-    encoding: str = UTF_8, whole: bool = True,
+    encoding: str = UTF_8,
 ) -> SquadData:  # fmt: skip
     """Reads SQuAD files.
 
@@ -257,7 +188,7 @@ def read_squad_examples(
       version_2_with_negative: questions may have no answer (SQuAD 2.0).
       answer_from: "words": an answer is found if it is part of the words it begins and ends in, as in the original;
         "offsets": if it is at its `answer_start`.
-      encoding: see `text_files.TextFile`. whole: see `read_articles`.
+      encoding: see `text_files.TextFile`.
 
     Raises:
       ValueError: not a SQuAD file (see `read_articles`); the data does not fit version_2_with_negative; a training
@@ -267,8 +198,8 @@ def read_squad_examples(
     examples, skipped, articles = [], [], []
     seen, repeated, empty, unanswered, without_text, total = {}, [], [], [], [], 0
     for path in paths:
-        here = read_articles(path, encoding, whole)
-        _check_version(path, here, version_2_with_negative, whole)
+        here = read_articles(path, encoding)
+        _check_version(path, here, version_2_with_negative)
         articles += here
         for article in here:
             for entry in article["paragraphs"]:
@@ -396,7 +327,7 @@ def _questions(articles: list[dict]) -> list[dict]:
     return [question for article in articles for entry in article["paragraphs"] for question in entry["qas"]]
 
 
-def _check_version(path: str, articles: list[dict], version_2: bool, whole: bool) -> None:
+def _check_version(path: str, articles: list[dict], version_2: bool) -> None:
     questions = _questions(articles)
     impossible = sum(bool(question.get("is_impossible")) for question in questions)
     if impossible and not version_2:
@@ -405,7 +336,7 @@ def _check_version(path: str, articles: list[dict], version_2: bool, whole: bool
             "--version_2_with_negative."
         )
     answered = bool(questions) and all(question.get("answers") for question in questions)
-    if whole and version_2 and answered and not any("is_impossible" in question for question in questions):
+    if version_2 and answered and not any("is_impossible" in question for question in questions):
         raise ValueError(
             f'{path} is SQuAD 1.1 data: no question has "is_impossible", each has an answer. Leave out '
             "--version_2_with_negative."

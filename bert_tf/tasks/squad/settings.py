@@ -1,22 +1,17 @@
 """The settings of run_squad.py beyond those that all fine-tuning scripts share; checked without TensorFlow."""
 
 import dataclasses
-from collections.abc import Collection
 
-from bert_tf.models.directory import ModelFiles
 from bert_tf.system.checks import check_extra, check_input_files, check_output_dir
 from bert_tf.system.declare import ORIGINAL, setting
-from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.text_files import encoding_setting
-from bert_tf.tasks.squad.data import check_beginning, check_room
-from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training.beginning import put_lstm_on_top
-from bert_tf.training.settings import FineTuningSettings, lstm_setting
+from bert_tf.tasks.squad.data import check_room
+from bert_tf.training.settings import FineTuningSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SquadSettings:
-    """Questions on texts: files, windows, and how answers are chosen. Of the model, None means: as it was trained."""
+    """Questions on texts: files, windows, and how answers are chosen. None means: as the model was trained."""
 
     train_file: str | None = setting(
         None, "SQuAD JSON to train on; files separated by commas, or a glob.", heading=ORIGINAL
@@ -68,7 +63,6 @@ class SquadSettings:
         "unset, output_dir/windows.",
         check=check_output_dir,
     )
-    lstm_on_top: bool = lstm_setting("the output layer")
 
     @property
     def dev_flag(self) -> str:
@@ -97,16 +91,5 @@ class SquadSettings:
             (run.do_eval, self.dev_flag),
             (run.do_predict, "predict_file"),
         ):
-            paths = check_input_files(getattr(self, name), f"--{name}") if needed else []
-            is_training, is_scored = name == "train_file", run.do_eval and name == self.dev_flag
-            with named_by(f"--{name}"), unheard():
-                count = check_beginning(paths, is_training, self.version_2_with_negative, self.encoding, is_scored)
-            if is_training and count and not self.steps_from_windows:
-                run.check_steps(count)
-
-    def check_model(
-        self, run: FineTuningSettings, newest: str | None, files: ModelFiles, tokenizer: Tokenizer,
-        names: Collection[str],
-    ) -> None:  # fmt: skip
-        """Refuses a head that the model can't have; see `beginning.checked_settings`."""
-        put_lstm_on_top(files, self.lstm_on_top, run.do_train)
+            if needed:
+                check_input_files(getattr(self, name), f"--{name}")

@@ -19,7 +19,6 @@ from bert_tf.tasks.squad import answers, data, metrics, outputs, windows
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text import tokenizer_files
 from bert_tf.training import run_directory
-from bert_tf.training.beginning import put_lstm_on_top
 
 
 class SquadTask(FineTuningTask):
@@ -32,9 +31,6 @@ class SquadTask(FineTuningTask):
     name = "squad"
     test_records = "eval"
 
-    def mean(self, *outputs):
-        return tf.reduce_mean(tf.stack(outputs), 0)  # of scores, by which windows are compared with each other
-
     def describe(self, run, newest):
         files, tokenizer = super().describe(run, newest)
         spans_words = tokenizer.added_tokens.span_words
@@ -46,8 +42,7 @@ class SquadTask(FineTuningTask):
         if self.settings.answer_from is None:
             answer_from = "words" if tokenizer.answers_by_words and not spans_words else "offsets"
             self.settings = dataclasses.replace(self.settings, answer_from=answer_from)
-        put_lstm_on_top(files, self.settings.lstm_on_top, run.do_train)
-        files.head = HeadConfig(lstm_on_top=files.head.lstm_on_top)  # whatever the model was for before
+        files.head = HeadConfig()  # whatever the model was for before
         return files, tokenizer
 
     def load(self, run, files, tokenizer, newest):
@@ -145,8 +140,7 @@ class SquadTask(FineTuningTask):
         return len(self.train_rows) if self.settings.steps_from_windows else len(self.train_data.examples)
 
     def create_model(self, dtype):
-        head = self.files.head
-        return BertForQuestionAnswering(self.files.config, lstm_on_top=head.lstm_on_top, dtype=dtype)
+        return BertForQuestionAnswering(self.files.config, dtype=dtype)
 
     @property
     def teacher_architecture(self):

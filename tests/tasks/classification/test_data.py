@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from bert_tf.models.directory import ModelFiles
@@ -318,70 +317,6 @@ def test_what_only_the_whole_file_shows_is_named_by_its_flag(tmp_path):
     run = FineTuningSettings(output_dir=str(tmp_path), do_eval=True)
     with pytest.raises(ValueError, match=r"^--dev_file: .*dev\.csv, line 2: a number is expected"):
         task.load(run, ModelFiles("", head=HeadConfig()), None, None)
-
-
-# --- tensorflow-datasets ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def entailment_data_set(tmp_path_factory):
-    """A dataset as tensorflow-datasets stores it on disk; for an existing one it does not use the network."""
-    import tensorflow_datasets as tfds
-
-    class TinyEntailment(tfds.core.GeneratorBasedBuilder):
-        VERSION = tfds.core.Version("1.0.0")
-
-        def _info(self):
-            features = {
-                "hypothesis": tfds.features.Text(),
-                "premise": tfds.features.Text(),
-                "label": tfds.features.ClassLabel(names=["no", "yes"]),
-                "score": np.float32,
-            }
-            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
-
-        def _split_generators(self, _):
-            labels = {"train": [0, 1, 1, -1], "validation_matched": [1, 0], "test": [-1]}
-            return {split: self._generate_examples(numbers) for split, numbers in labels.items()}
-
-        def _generate_examples(self, labels):
-            for number, label in enumerate(labels):
-                texts = {"premise": f"é {number} {label}", "hypothesis": f"H {number}"}
-                yield number, {**texts, "label": label, "score": number / 2}
-
-    folder, load = str(tmp_path_factory.mktemp("tensorflow_datasets")), tfds.load
-    TinyEntailment(data_dir=folder).download_and_prepare()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tfds, "load", lambda name, **options: load(name, data_dir=folder, **options))
-        yield "tiny_entailment"
-
-
-def test_tensorflow_datasets(entailment_data_set):
-    task, examples = data.tfds_task(entailment_data_set)
-    assert task.labels == ("no", "yes") and list(examples) == ["train", "dev_matched", "test"]
-    # The premise comes first whatever the order in the dataset, and training skips rows without label.
-    labels = {"0": "no", "1": "yes"}
-    assert len(examples["train"]) == 3
-    for example in examples["train"] + examples["dev_matched"]:
-        _, number, label = example.text_a.split()
-        assert example.text_a[0] == "é" and example.text_b == f"H {number}" and example.label == labels[label]
-    assert examples["test"] == [data.InputExample("test-0", "é 0 -1", "H 0", None)]
-    task, examples = data.tfds_task(entailment_data_set, text_a="hypothesis", label="score")
-    assert task.is_regression and task.metrics == ("pearson", "spearman")
-    assert all(example.text_b is None for example in examples["train"])
-    assert {example.text_a: example.label for example in examples["train"]} == {f"H {n}": n / 2 for n in range(4)}
-    task, examples = data.tfds_task(entailment_data_set, ["nein", "ja"])
-    assert {example.label for example in examples["dev_matched"]} == {"nein", "ja"}
-
-
-def test_tensorflow_datasets_that_are_refused(entailment_data_set):
-    for columns in ({"text_a": "nope"}, {"text_a": "premise", "text_b": "score"}, {"label": "premise"}):
-        with pytest.raises(ValueError, match="--tfds_name=tiny_entailment has the texts 'premise', 'hypothesis' among"):
-            data.tfds_task(entailment_data_set, **columns)
-    with pytest.raises(ValueError, match="--labels: 3 names for the classes 'no', 'yes'"):
-        data.tfds_task(entailment_data_set, ["a", "b", "c"])
-    with pytest.raises(ValueError, match="--tfds_name=no_such_data_set is not a dataset"):
-        data.tfds_task("no_such_data_set")
 
 
 def test_labels_in_a_test_set_and_blank_lines_are_told(tmp_path, caplog):
