@@ -267,8 +267,8 @@ IMPORTS_BY_STRING = {
 }
 # A foundation without a public form -> the modules that may import it; one each is the aim.
 PRIVATE_FOUNDATIONS = {
-    "keras.src": {"bert_tf.models.inputs", "bert_tf.models.heads"},
-    "tensorflow.python": {"bert_tf.serving.graph_models", "bert_tf.system.script"},
+    "keras.src": {"bert_tf.models.keras_internals"},
+    "tensorflow.python": {"bert_tf.system.tensorflow_internals"},
     "numba.core": {"bert_tf.system.numba_compile"},
 }
 

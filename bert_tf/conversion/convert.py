@@ -103,11 +103,7 @@ class Conversion:
     notes: list[str]
 
     def carry_out(self) -> Report:
-        """Converts the weights.
-
-        Raises:
-          ValueError, OSError: nothing has been written to the target.
-        """
+        """Converts the weights."""
         weights, files, format, compared = self.weights, self.files, self.writing["format"], []
         if format == "huggingface":
             weights, compared = huggingface.fitted(weights, files.config, files.head)
@@ -127,9 +123,6 @@ def convert(source: str, target: str, format: str, **options) -> Report:
 
     Args:
       options: these and the others: see `prepare`.
-
-    Raises:
-      FileNotFoundError, FileExistsError, ValueError, OSError: nothing has been written to the target.
     """
     return prepare(path_of(source, "convert", read_head), target, format, **options).carry_out()
 
@@ -161,9 +154,6 @@ def prepare(
       hidden_act: written to the configuration instead of the source's.
       part: which model of a file with several, see `open_weights.open_weights`.
       overwrite: replace existing files.
-
-    Raises:
-      FileNotFoundError, FileExistsError, ValueError, OSError: it is impossible; names the flag.
     """
     with named_by("--bert_config_file" if bert_config_file else "--from"):
         original, files = model_directory.read_model(source, bert_config_file, part)

@@ -18,7 +18,7 @@ from absl import logging
 
 from bert_tf.models.head_config import KEYS_IN_CONFIG
 from bert_tf.models.recipe import Recipe
-from bert_tf.system.checks import TITLES, check_names, whole_number
+from bert_tf.system.checks import TITLES, whole_number
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import exists, is_folder, read_json
 
@@ -174,10 +174,6 @@ class BertConfig:
         super().__init_subclass__(**kwargs)
         cls.file_name, cls.title = f"{cls.model_type}_config.json", TITLES.get(cls.model_type, cls.title)
         BertConfig.classes[cls.model_type] = cls
-
-    def __new__(cls, *args, **kwargs):
-        check_names(kwargs, cls, cls.__name__)
-        return super().__new__(cls)
 
     def __post_init__(self):
         self.validate()

@@ -15,13 +15,13 @@ from types import MappingProxyType, SimpleNamespace
 
 import keras
 from keras import ops
-from keras.src.trainers.compile_utils import MetricsList
 
 from bert_tf.models.dropout import dropout, in_scope
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.families import as_config
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.models.inputs import ENCODER_INPUTS, features_with_labels, select
+from bert_tf.models.keras_internals import MetricsList
 from bert_tf.models.layers import ConfiguredLayer, NamedInputs, Projection, Rebuilt, add_random_weight, gather_positions
 from bert_tf.models.objectives import ClassificationObjective, MultiLabelObjective, RegressionObjective
 from bert_tf.system.checks import whole_number

@@ -13,7 +13,7 @@ from bert_tf.models import layers, variable_names
 from bert_tf.models.directory import read_head
 from bert_tf.models.families import FAMILIES, is_encoder_variable
 from bert_tf.models.open_weights import open_weights
-from bert_tf.system.checks import named, path_of
+from bert_tf.system.checks import path_of
 from bert_tf.system.messages import some
 from bert_tf.weights.tensor_files import Weights, is_model_variable
 
@@ -218,7 +218,6 @@ class PartialLoadWarning(UserWarning):
     """A model and the weights it was loaded from do not have the same variables: what they lack is random."""
 
 
-@named
 def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
     """Loads weights of any format into a model; logs what was loaded and warns of what stays random.
 

@@ -26,7 +26,6 @@ from bert_tf.models.dropout import drop_at, place
 from bert_tf.models.families import as_config
 from bert_tf.models.kernels import leading_sizes
 from bert_tf.models.variable_names import ADAPTER_A, ADAPTER_B
-from bert_tf.system.checks import check_names
 
 _PACKAGE = "bert_tf"
 
@@ -99,10 +98,6 @@ class Rebuilt:
     """
 
     kept_as: Mapping[str, str] = MappingProxyType({})
-
-    def __init__(self, **kwargs):
-        check_names(kwargs, type(self), type(self).__name__)
-        super().__init__(**kwargs)
 
     def get_config(self) -> dict:
         head, values = vars(self.head_config) if hasattr(self, "head_config") else {}, super().get_config()

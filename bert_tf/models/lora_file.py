@@ -18,7 +18,7 @@ from bert_tf.models.directory import read_head
 from bert_tf.models.families import is_encoder_variable
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.variable_names import pooler
-from bert_tf.system.checks import named, path_of
+from bert_tf.system.checks import path_of
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import parse_json
 from bert_tf.weights.tensor_files import Weights, open_safetensors, with_tensors, write_safetensors
@@ -60,7 +60,6 @@ def write_lora(path: str, model: keras.Model) -> None:
     write_safetensors(path, initialize.variables_as_weights(model.name, variables), metadata)
 
 
-@named
 def load_lora(model: keras.Model, path: str) -> None:
     """Adds what LoRA has trained to a model with the weights that the training started from.
 

@@ -18,7 +18,7 @@ from bert_tf.models.directory import ModelFiles, needed_config, read_model, with
 from bert_tf.models.families import family_of, family_of_variables
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.models.variable_names import HIDDEN_LAYER
-from bert_tf.system.checks import check_names, folder_of, list_of_names, named, path_of, true_or_false
+from bert_tf.system.checks import folder_of, list_of_names, path_of, true_or_false
 from bert_tf.text import tokenizer_files
 from bert_tf.text.added_tokens import read_added_tokens
 from bert_tf.text.tokenizer import Tokenizer
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 _FILES_ATTRIBUTE = "_pretrained_files"
 
 
-@named
 def read_tokenizer(path: str) -> Tokenizer:
     """The tokenizer of a model directory (or of weights in it), of the kind that its family has.
 
@@ -98,7 +97,6 @@ def from_pretrained(
     from bert_tf.models import initialize
 
     user = f"{model_class.__name__}.from_pretrained"
-    check_names(arguments, model_class, user, ("config", "labels", "new_head", "trained"))
     path = path_of(path, user, model_directory.read_head)
     true_or_false(new_head=new_head)
     weights = open_weights.open_weights(path)
@@ -161,7 +159,6 @@ def _stored_arguments(head: HeadConfig, path: str, outputs: int | None, sentence
     return {name: value for name, value in values.items() if value}
 
 
-@named
 def save_pretrained(
     model: "keras.Model",
     directory: str,

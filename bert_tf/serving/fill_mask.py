@@ -12,14 +12,13 @@ from bert_tf.data.token_rows import TokenRows, check_tokenizer, flatten
 from bert_tf.models.head_config import softmax
 from bert_tf.models.initialize import check_trained
 from bert_tf.models.task_models import BertForMaskedLM, BertForPreTraining
-from bert_tf.system.checks import list_of_strings, named, whole_number
+from bert_tf.system.checks import list_of_strings, whole_number
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_choice import watch_unknown
 
 _TEXTS_PER_BATCH = 32
 
 
-@named
 def fill_mask(
     model: BertForPreTraining | BertForMaskedLM, tokenizer: Tokenizer, texts: Sequence[str] = (), top_k: int = 5
 ) -> list[list[list[tuple[str, float]]]]:

@@ -16,6 +16,7 @@ from bert_tf.models.layers import normalized, pooled
 from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.serving.graph_inputs import Folded, TextEncoder, cut, fold, parse_examples, parts_of, unfolded
 from bert_tf.system.messages import without_notes
+from bert_tf.system.tensorflow_internals import frozen
 from bert_tf.tasks.classification.encode import windows_of_model
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -93,13 +94,11 @@ class ServedModel:
 
         So oneDNN reorders weights once, and casts are done once. Their size must be less than MOST_BYTES.
         """
-        from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
-
         specs, model = self.model_inputs(), self._model
         function = tf.function(lambda **features: model(features, training=False), autograph=False)
         function = function.get_concrete_function(**specs)
         with without_notes():
-            constant = convert_variables_to_constants_v2(function, lower_control_flow=False)
+            constant = frozen(function)
         graph, structure = constant.graph.as_graph_def(), function.structured_outputs
         outputs = [tensor.name for tensor in constant.outputs]
 

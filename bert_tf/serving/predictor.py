@@ -16,7 +16,7 @@ from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import directory as model_directory
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertForSequenceClassification
-from bert_tf.system.checks import list_of, named, path_of, true_or_false, whole_number
+from bert_tf.system.checks import list_of, path_of, true_or_false, whole_number
 from bert_tf.system.cores import batches_at_once, mapped_in_order
 from bert_tf.system.messages import progress_bar, warn_once
 from bert_tf.tasks.classification import encode as classification_encode
@@ -55,11 +55,6 @@ class Answerer:
     action: str
     # What is told of given texts, once in a process, whatever model they are given to.
     warn = staticmethod(functools.partial(warn_once, "given texts"))
-
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        for name in {"__init__", "__call__", "predict", "encode", "index", "search"} & vars(cls).keys():
-            setattr(cls, name, named(vars(cls)[name]))
 
     def __init__(self, path: str, batch_size: int, trust: bool = False):
         path = path_of(path, type(self).__name__, model_directory.read_head)

@@ -4,10 +4,7 @@ models: a mistake fails at once.
 Only local paths are checked. Those of other file systems (gs://...) fail when they are opened.
 """
 
-import difflib
-import functools
 import importlib.util
-import inspect
 import json
 import math
 import numbers
@@ -17,17 +14,13 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 
 from bert_tf.system import storage
-from bert_tf.system.messages import named_by, some, unheard
+from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.storage import is_on_hub, is_remote
 from bert_tf.system.text_files import is_folder, list_files, read_json_if_there, size_of
 
 
 def check_file(path: str | None, flag: str) -> None:
-    """Checks that an input file, if one is named, exists and holds anything.
-
-    Raises:
-      FileNotFoundError: it does not exist, or is a directory. ValueError: it is empty, or in the web. Names the flag.
-    """
+    """Checks that an input file, if one is named, exists and holds anything."""
     check_no_web_address(path or "", flag)
     if not path or is_remote(path) or is_on_hub(path):
         return
@@ -43,11 +36,7 @@ def check_file(path: str | None, flag: str) -> None:
 
 
 def check_input_files(patterns: str | None, flag: str) -> list[str]:
-    """The local files of a comma-separated list of globs; see `text_files.list_files`.
-
-    Raises:
-      ValueError: a glob matches no file, the list is empty, or one is in the web; names the flag.
-    """
+    """The local files of a comma-separated list of globs; see `text_files.list_files`."""
     parts = (patterns or "").split(",")
     for part in parts:
         check_no_web_address(part.strip(), flag)
@@ -57,11 +46,7 @@ def check_input_files(patterns: str | None, flag: str) -> list[str]:
 
 
 def check_no_web_address(path: str, flag: str) -> None:
-    """Refuses what TensorFlow can't open, which would only say so after its import; downloads what is on the hub.
-
-    Raises:
-      ValueError: names the flag.
-    """
+    """Refuses what TensorFlow can't open, which would only say so after its import; downloads what is on the hub."""
     if path.startswith("hf://") or is_on_hub(path):
         from bert_tf.system.hub import matching
 
@@ -88,11 +73,7 @@ def missing_packages(extra: str) -> list[str]:
 
 
 def check_extra(extra: str, use: str) -> None:
-    """Refuses a use, say "--do_eval", for which packages of an extra are not installed.
-
-    Raises:
-      ValueError: names use and packages, and the command that installs them.
-    """
+    """Refuses a use, say "--do_eval", for which packages of an extra are not installed."""
     if missing := missing_packages(extra):
         raise ValueError(f"{use} needs {' and '.join(missing)}: pip install 'bert-tf[{extra}]'")
 
@@ -103,10 +84,6 @@ def path_of(path, reader: str, check: Callable[[str], object] | None = None, wit
 
     Args:
       check, with_weights: see `hub.local`. Without a check, no weights are needed.
-
-    Raises:
-      TypeError, ValueError: says what reader, a class or function, takes; also where the path is that of a .keras file.
-      OSError: see `hub.local`.
     """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(
@@ -115,13 +92,6 @@ def path_of(path, reader: str, check: Callable[[str], object] | None = None, wit
     path = os.fspath(path)
     if not path:
         raise ValueError(f"{reader} is given an empty path.")
-    if path.startswith("~") and not os.path.exists(path):
-        raise FileNotFoundError(f"{path}: Python does not replace ~: write os.path.expanduser({path!r}).")
-    if path.endswith(".keras") and not os.path.isdir(path):
-        raise ValueError(
-            f"{path}: keras.models.load_model opens a .keras file; {reader} takes the directory that the model's "
-            "save_pretrained wrote."
-        )
     if not storage.is_name(path):
         return path
     from bert_tf.system import hub
@@ -130,11 +100,7 @@ def path_of(path, reader: str, check: Callable[[str], object] | None = None, wit
 
 
 def folder_of(directory) -> str:
-    """The directory, also a `pathlib.Path`, that save_pretrained is to write, as a string.
-
-    Raises:
-      TypeError, ValueError: it is no path, or names no directory. OSError: see `check_output_dir`.
-    """
+    """The directory, also a `pathlib.Path`, that save_pretrained is to write, as a string."""
     if not isinstance(directory, str | os.PathLike):
         raise TypeError(f"save_pretrained takes the path of a directory, not {directory!r:.80}.")
     if not os.fspath(directory):
@@ -144,21 +110,13 @@ def folder_of(directory) -> str:
 
 
 def check_not_empty(files: list[str], flag: str) -> None:
-    """Refuses local files that are all empty.
-
-    Raises:
-      ValueError: names the flag and the first one.
-    """
+    """Refuses local files that are all empty."""
     if files and not any(map(size_of, files)):
         raise ValueError(f"{flag}: {files[0]} is empty{', and so are the others' if len(files) > 1 else ''}.")
 
 
 def check_output_dir(path: str, flag: str) -> None:
-    """Checks that files can be written into a directory, which need not exist yet.
-
-    Raises:
-      OSError: the directory or its parent is a file or is not writable; names the flag.
-    """
+    """Checks that files can be written into a directory, which need not exist yet."""
     if is_remote(path):
         return
     if is_on_hub(path):
@@ -175,11 +133,7 @@ def check_output_dir(path: str, flag: str) -> None:
 
 
 def check_other_folder(output_dir: str, model_dir: str) -> None:
-    """Refuses to write into the folder of the model that a run begins with, unless a run has begun in it.
-
-    Raises:
-      ValueError: it is that folder, whose files would be replaced.
-    """
+    """Refuses to write into the folder of the model that a run begins with, unless a run has begun in it."""
     folder = os.path.realpath(output_dir)
     is_run = os.path.exists(f"{folder}/run.json") or os.path.exists(f"{folder}/checkpoint")
     if not is_run and folder == os.path.realpath(model_dir):
@@ -187,21 +141,13 @@ def check_other_folder(output_dir: str, model_dir: str) -> None:
 
 
 def check_outside(path: str, flag: str, folder: str, folder_flag: str) -> None:
-    """Refuses to write into a folder, or one in it.
-
-    Raises:
-      ValueError: names both flags.
-    """
+    """Refuses to write into a folder, or one in it."""
     if not is_remote(path) and f"{os.path.realpath(path)}/".startswith(f"{os.path.realpath(folder)}/"):
         raise ValueError(f"{flag}={path} is in the folder of {folder_flag}, {folder}: choose another one.")
 
 
 def check_output_file(path: str, flag: str) -> None:
-    """Checks that a file can be written, or replaced; see `check_output_dir`.
-
-    Raises:
-      ValueError: the path is a directory; OSError: it can't be written. Names the flag.
-    """
+    """Checks that a file can be written, or replaced; see `check_output_dir`."""
     if is_remote(path):
         return
     if os.path.isdir(path):
@@ -210,11 +156,7 @@ def check_output_file(path: str, flag: str) -> None:
 
 
 def check_output_files(paths: Iterable[str], read: Iterable[str], flag: str) -> None:
-    """Refuses to write files that are read or named twice, and directories.
-
-    Raises:
-      ValueError: names the flag and the path.
-    """
+    """Refuses to write files that are read or named twice, and directories."""
 
     def key(path: str) -> str:
         return path if is_remote(path) else os.path.realpath(path)
@@ -231,11 +173,7 @@ def check_output_files(paths: Iterable[str], read: Iterable[str], flag: str) -> 
 
 
 def check_different(columns: Mapping[str, str | None]) -> None:
-    """Refuses two flags that name one column. columns: flag -> column; None: not given.
-
-    Raises:
-      ValueError: names the flags.
-    """
+    """Refuses two flags that name one column. columns: flag -> column; None: not given."""
     flags: dict[str, str] = {}
     for flag, column in columns.items():
         if column is not None and (first := flags.setdefault(column, flag)) != flag:
@@ -252,9 +190,6 @@ def check_tf_config(strategy: str) -> None:
 
     Args:
       strategy: the --distribution_strategy. Only multi_worker_mirrored needs the variable; mirrored looks into it, too.
-
-    Raises:
-      ValueError: names the variable, and what is wrong with it.
     """
     text, readers = os.environ.get("TF_CONFIG", ""), {"multi_worker_mirrored": _check_machines, "mirrored": json.loads}
     if strategy not in readers or (strategy == "mirrored" and not text):
@@ -284,74 +219,9 @@ def _check_machines(text: str) -> None:
 
 # --- arguments of the Python API --------------------------------------------------------------------------------------
 
-# What other libraries call an argument, and what it may be called here, where the spelling does not show it.
-_ELSEWHERE = {
-    "classes": ("labels", "label_names"), "id2label": ("labels",), "ignore_mismatched_sizes": ("new_head",),
-    "lowercase": ("do_lower_case",), "lr": ("learning_rate",), "n_classes": ("num_labels",),
-    "text_pair": ("pairs", "pair"), "torch_dtype": ("dtype",), "truncation": ("max_length",),
-}  # fmt: skip
-# Likewise, what to do instead of giving it.
-_INSTEAD = {
-    **dict.fromkeys(("from_pt", "return_dict", "use_fast", "use_safetensors"), "leave it out"),
-    **dict.fromkeys(("token", "use_auth_token"), "set HF_TOKEN in the environment"),
-    "cache_dir": "set HF_HOME in the environment", "revision": "write OWNER/NAME@REVISION",
-    "Embedder.encode.batch_size": "it is one of Embedder(...)",
-}  # fmt: skip
-
-
-def named(function: Callable) -> Callable:
-    """Decorates a function or method: an argument that it doesn't have is answered by `check_names`."""
-
-    @functools.wraps(function)
-    def call(*args, **kwargs):
-        if kwargs:
-            check_names(kwargs, function, function.__qualname__.removesuffix(".__init__").removesuffix(".__call__"))
-        return function(*args, **kwargs)
-
-    return call
-
-
-def check_names(given: Iterable[str], function: Callable, user: str, others: Iterable[str] = ()) -> None:
-    """Refuses names of arguments that a function, or the constructor of a class, doesn't take.
-
-    Args:
-      user: what the caller has called, for the message. others: further names that it takes.
-
-    Raises:
-      TypeError: names each, and the argument that is meant, or else those that there are.
-    """
-    names, takes_any = _names_of(function)
-    known = list(dict.fromkeys([*others, *names]))
-    meant = {}
-    for name in () if takes_any else given:
-        if name not in known:
-            here = [one for one in _ELSEWHERE.get(name, ()) if one in known]
-            near = (here or difflib.get_close_matches(name, known, 1) or [""])[0]
-            instead = _INSTEAD.get(name) or _INSTEAD.get(f"{user}.{name}")
-            meant[name] = instead or (near and f"did you mean {near}?")
-    if meant:
-        odd = ", ".join(f"{name} ({here})" if here else name for name, here in meant.items())
-        raise TypeError(f"{user} has no argument {odd}{'' if all(meant.values()) else f'; it has {some(known)}'}.")
-
-
-@functools.cache
-def _names_of(function: Callable) -> tuple[list[str], bool]:
-    """The names of a function's arguments, of a class also those that its constructor may pass on; whether it takes any
-    name."""
-    is_class = isinstance(function, type)
-    functions = [vars(kind).get("__init__") for kind in function.__mro__] if is_class else [function]
-    parameters = [one for each in filter(None, functions) for one in inspect.signature(each).parameters.values()]
-    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-    names = dict.fromkeys(one.name for one in parameters if one.kind in kinds and one.name not in ("self", "cls"))
-    return list(names), not is_class and any(one.kind == one.VAR_KEYWORD for one in parameters)
-
 
 def whole_number(value, name: str, least: int = 1) -> None:
-    """Refuses what is no whole number, or less than `least`.
-
-    Raises:
-      TypeError, ValueError: names it and the value.
-    """
+    """Refuses what is no whole number, or less than `least`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be a whole number, not {value!r:.80}")
     if value < least:
@@ -359,11 +229,7 @@ def whole_number(value, name: str, least: int = 1) -> None:
 
 
 def number(value, name: str, least: float = 0.0, most: float = math.inf) -> None:
-    """Refuses what is no number, or outside of least <= value < most.
-
-    Raises:
-      TypeError, ValueError: names it and the value.
-    """
+    """Refuses what is no number, or outside of least <= value < most."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, not {value!r:.80}")
     if not least <= value < most:
@@ -372,11 +238,7 @@ def number(value, name: str, least: float = 0.0, most: float = math.inf) -> None
 
 
 def true_or_false(**values) -> None:
-    """Refuses values, by name, that are neither True, False nor None: a string such as "false" would count as true.
-
-    Raises:
-      TypeError: names the first one.
-    """
+    """Refuses values, by name, that are neither True, False nor None: a string such as "false" would count as true."""
     for name, value in values.items():
         if value not in (True, False, None):
             raise TypeError(f"{name} must be True or False, not {value!r:.80}")
@@ -387,9 +249,6 @@ def list_of(items, name: str, what: str, line: str | None = None) -> list:
 
     Args:
       what: the items, in the plural. line: what to write for one item, to be completed with a string.
-
-    Raises:
-      TypeError: it is a single string, a table, or nothing that has items in an order; says what to write.
     """
     problem = None
     if isinstance(items, str | bytes):
@@ -408,9 +267,6 @@ def list_of_strings(items, name: str, line: str | None = None, kind: type = str)
 
     Args:
       kind: str, or str | bytes.
-
-    Raises:
-      TypeError: see there; or an item is no string, whose place is named.
     """
     texts = list_of(items, name, "strings", line)
     for place, text in enumerate(texts):
@@ -425,11 +281,7 @@ def strings_of(texts, name: str) -> list[str | bytes]:
 
 
 def list_of_names(names, name: str) -> list[str]:
-    """`list_of` different strings, at least one.
-
-    Raises:
-      TypeError, ValueError: they are none; says which one.
-    """
+    """`list_of` different strings, at least one."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         given = f": write {[part.strip() for part in names.split(',')]}" if isinstance(names, str) else ""
         given = f"; num_labels={names} says how many" if isinstance(names, int) else given

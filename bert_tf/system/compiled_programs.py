@@ -1,4 +1,4 @@
-"""What XLA compiled for this machine's CPU, kept on disk, so that the next start of a script does not compile it again.
+"""What XLA compiled for this machine, kept on disk, so that the next start of a script does not compile it again.
 
 TensorFlow's own persistent cache does the work, but it writes files under their final names, and one damaged file ends
 a run. So every process has a folder of its own: it begins with the programs of the user's cache folder whose
@@ -6,7 +6,8 @@ checksums are right, and what it adds is moved there when it ends, under a tempo
 processes can share the folder, and a damaged program is compiled again.
 
 A program's name holds a hash of what was compiled. Folders of programs are separate by version of TensorFlow, by
-processor and by the variables that change how XLA compiles. Programs for GPUs and TPUs are not kept.
+processor, GPU and driver, and by the variables that change how XLA compiles. Programs for TPUs, and for several GPUs,
+of which each would write the same file, are not kept.
 """
 
 import atexit
@@ -17,8 +18,6 @@ import os
 import pathlib
 import platform
 import re
-import resource
-import shutil
 import stat
 from collections.abc import Iterator
 
@@ -28,9 +27,12 @@ from bert_tf.system.example_bytes import fields
 from bert_tf.system.storage import private_folder, remove_left_behind, write_files
 
 VARIABLE = "BERT_TF_COMPILED"
-_MOST_BYTES = 32 * 2**20  # of a folder: several hundred programs, read in a tenth of a second
-_LEAST_ROOM = 2**30  # bytes for temporary files, of which a run writes up to a few hundred million
+_MOST_BYTES = {
+    "CPU": 1 << 25,
+    "CPU,GPU": 1 << 28,
+}  # of a folder: several hundred programs; a tenth of a second, and one
 _FLAG = "tf_xla_persistent_cache_directory"
+_NVIDIA = pathlib.Path("/proc/driver/nvidia")
 
 
 @contextlib.contextmanager
@@ -39,21 +41,18 @@ def kept() -> Iterator[None]:
 
     The environment variable BERT_TF_COMPILED names the folder, by default bert_tf/compiled in the user's cache folder;
     empty, nothing is kept. Nor is anything kept if TF_XLA_FLAGS already says where. A folder that can't be written, or
-    into which others can write, is not used, which is logged; likewise if there is little room for temporary files,
-    since TensorFlow ends a run if it can't write a program.
+    into which others can write, is not used, which is logged.
     """
     flags = os.environ.get("TF_XLA_FLAGS")
     if os.environ.get(VARIABLE) == "" or _FLAG in (flags or ""):
         yield
         return
+    gpus = _gpus()
+    devices = "CPU,GPU" if len(gpus) == 1 else "CPU"
     try:
-        folder = _folder()
+        folder = _folder(gpus)
         remove_left_behind()  # a killed process leaves up to a few hundred million bytes
         own = private_folder()
-        if shutil.disk_usage(own.name).free < _LEAST_ROOM:
-            raise OSError(f"{os.path.dirname(own.name)} has less than {_LEAST_ROOM >> 20} MiB of room.")
-        if resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY:
-            raise OSError("the size of files is limited (ulimit -f).")
         known = _copy_sound(folder, own.name)
     except OSError as error:
         logging.info("Compiled programs are not kept for the next start: %s", error)
@@ -64,12 +63,12 @@ def kept() -> Iterator[None]:
     def end():
         if os.getpid() == process:  # not in a fork
             with contextlib.suppress(OSError):
-                _move_new(own.name, folder, known)
+                _move_new(own.name, folder, known, _MOST_BYTES[devices])
 
     atexit.register(end)
-    # CPU: the files don't say for which GPU they are. No check of the whole source: the file's name holds its hash.
+    # No check of the whole source: the file's name holds its hash.
     os.environ["TF_XLA_FLAGS"] = (
-        f"{flags or ''} --{_FLAG}={own.name} --tf_xla_persistent_cache_device_types=CPU "
+        f"{flags or ''} --{_FLAG}={own.name} --tf_xla_persistent_cache_device_types={devices} "
         "--tf_xla_disable_strict_signature_checks=true"
     )
     try:
@@ -80,19 +79,22 @@ def kept() -> Iterator[None]:
             os.environ["TF_XLA_FLAGS"] = flags
 
 
-def _folder() -> str:
-    """The folder of programs that fit this machine, made for this user only.
+def _gpus() -> list[str]:
+    """Name and driver of each GPU that a program may use."""
+    driver = "".join(file.read_text(errors="replace") for file in _NVIDIA.glob("version"))
+    texts = [file.read_text(errors="replace") for file in _NVIDIA.glob("gpus/*/information")]
+    names = sorted("".join(re.findall(r"^Model:.*", text, re.MULTILINE)) + driver for text in texts)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return names if visible is None else names[: len(list(filter(None, visible.split(","))))]
 
-    Raises:
-      OSError: there is no such place, it can't be written, or another user could put programs there.
-    """
-    root = os.environ.get(VARIABLE)
-    if not root:
-        cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        if not os.path.isabs(cache):
-            raise FileNotFoundError(f"the user's cache folder would be {cache}, which is not an absolute path.")
-        root = os.path.join(cache, "bert_tf", "compiled")
-    folder = os.path.join(root, _circumstances())
+
+def _folder(gpus: list[str]) -> str:
+    """The folder of programs that fit this machine, made for this user only."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    root = os.environ.get(VARIABLE) or os.path.join(home, "bert_tf", "compiled")
+    if not os.path.isabs(root):
+        raise FileNotFoundError(f"the folder would be {root}, which is not an absolute path.")
+    folder = os.path.join(root, _circumstances(gpus))
     for path in (root, folder):
         os.makedirs(path, mode=0o700, exist_ok=True)
         status = os.stat(path)
@@ -101,7 +103,7 @@ def _folder() -> str:
     return folder
 
 
-def _circumstances() -> str:
+def _circumstances(gpus: list[str]) -> str:
     """A name for all that decides how a program is compiled, beside the program."""
     try:
         first, _, _ = pathlib.Path("/proc/cpuinfo").read_text(errors="replace").partition("\n\n")
@@ -113,7 +115,7 @@ def _circumstances() -> str:
     names = [name for name in sorted(os.environ) if name.startswith(("TF_", "XLA_")) and name not in no_matter]
     variables = [f"{name}={os.environ[name]}" for name in names]
     version = importlib.metadata.version("tensorflow")
-    parts = [version, platform.platform(), str(os.cpu_count()), *processor, *variables]
+    parts = [version, platform.platform(), str(os.cpu_count()), *processor, *gpus, *variables]
     return f"tensorflow-{version}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
 
 
@@ -129,14 +131,14 @@ def _copy_sound(folder: str, own: str) -> set[str]:
     return copied
 
 
-def _move_new(own: str, folder: str, known: set[str]) -> None:
+def _move_new(own: str, folder: str, known: set[str], most: int) -> None:
     """Adds what this process compiled to the folder; if that is full, the oldest go."""
     made = {name: _as_text(pathlib.Path(own, name).read_bytes()) for name in {*os.listdir(own)} - known}
     texts = {os.path.join(folder, name): _checksum(text) + b"\n" + text for name, text in made.items() if text}
     there, size = list(os.scandir(folder)) if texts else [], sum(map(len, texts.values()))
     for entry in sorted(there, key=lambda entry: entry.stat().st_mtime, reverse=True):
         size += entry.stat().st_size
-        if size > _MOST_BYTES:
+        if size > most:
             os.remove(entry.path)
     write_files(texts)
 

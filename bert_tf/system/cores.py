@@ -46,9 +46,6 @@ def share_among_batches() -> None:
 
     For programs that only predict: one thread that computes a batch neither wakes others nor waits for them. It changes
     nothing once TensorFlow has computed something.
-
-    Raises:
-      ValueError: the environment variable is not a number.
     """
     import tensorflow as tf
 
@@ -65,9 +62,6 @@ def batches_at_once(replicas: int = 1) -> int:
 
     By default TensorFlow gives all cores to each operation. The batch that is one more fills what others leave idle,
     and what is needed before and after a batch is done meanwhile.
-
-    Raises:
-      ValueError: the environment variable TF_NUM_INTRAOP_THREADS is not a number.
     """
     if replicas > 1 or not on_cpu():
         return 1

@@ -85,11 +85,7 @@ class Declared:
         return dataclasses.field(default=None if self.unset else self.default, metadata={_KEY: self})
 
     def check_value(self, name: str, value) -> None:
-        """Refuses a value that is out of bounds, not finite, none of the choices, or that `check` refuses.
-
-        Raises:
-          ValueError: names the flag. Others: see `check`.
-        """
+        """Refuses a value that is out of bounds, not finite, none of the choices, or that `check` refuses."""
         if self.choices and value not in self.choices:
             raise ValueError(f"--{name}={value} must be one of {', '.join(filter(None, self.choices))}.")
         # Unset bounds are infinite, and not included, so that neither infinity nor NaN is within.
@@ -149,11 +145,7 @@ def given(settings, names: Collection[str]) -> list[str]:
 
 
 def check_values(settings) -> None:
-    """Refuses values that their declarations don't allow. None is a setting that is not given.
-
-    Raises:
-      ValueError: names the flag. Others: see `Declared.check`.
-    """
+    """Refuses values that their declarations don't allow. None is a setting that is not given."""
     for name, declared in declared_in(type(settings)).items():
         value = getattr(settings, name)
         if value is not None:
@@ -179,11 +171,7 @@ def define_flags(*kinds: type, without: Collection[str] = (), values: Flags = fl
 
 
 def parsed_flags(arguments: Sequence[str], *kinds: type) -> dict[str, object]:
-    """Name -> value of the settings of some classes that arguments give, as a script's command line does.
-
-    Raises:
-      ValueError: no flag of such a setting, or a value that it does not take.
-    """
+    """Name -> value of the settings of some classes that arguments give, as a script's command line does."""
     values = flags.FlagValues()
     define_flags(*kinds, values=values)
     try:
@@ -221,9 +209,6 @@ def settings_of(
 
     Args:
       before_download: see `with_models`.
-
-    Raises:
-      ValueError: a value that its declaration does not allow; names the flag. OSError, ValueError: see `hub.local`.
     """
     chosen, set_flags = {}, flags_given(values)
     for name, declared in declared_in(kind).items():
@@ -246,9 +231,6 @@ def with_models(
     Args:
       begun: the output_dir of a run that may go on. before_download: gets the settings with the names, and refuses what
         is wrong with the others.
-
-    Raises:
-      OSError, ValueError: see `check_values` and `hub.local`.
     """
     declared = declared_in(type(settings))
     named = [name for name, one in declared.items() if one.names_model(getattr(settings, name))]

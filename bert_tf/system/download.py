@@ -24,10 +24,6 @@ def download_file(url: str, path: str) -> None:
     A broken transfer goes on where it broke, in this call or in the next one, as long as the server offers the same
     file (by its ETag): its bytes stay beside `path`. If the server publishes a checksum (`x-goog-hash: md5=...`, as
     Google Cloud Storage does), it is verified.
-
-    Raises:
-      OSError: there is no network, the server returned an error, the transfer keeps breaking off, or the checksum
-        differs; the message names the address. There is no file at `path` then.
     """
     from huggingface_hub import get_session
     from huggingface_hub.file_download import http_get
@@ -80,12 +76,7 @@ def _md5(path: str) -> str:
 
 
 def unpack_zip(path: str, directory: str) -> None:
-    """Unpacks a zip file into a local directory.
-
-    Raises:
-      OSError: it is damaged, an entry would be outside the directory, or it is far too large; names the file. Some
-        entries may have been written.
-    """
+    """Unpacks a zip file into a local directory."""
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()

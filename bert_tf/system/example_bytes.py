@@ -76,11 +76,7 @@ def example(features: Iterable[bytes]) -> bytes:
 
 
 def features_of(serialized: bytes) -> dict[str, tuple[str | None, list]]:
-    """The features of a tf.train.Example by their names, sorted: the kind (int64_list, ...; None: of none), and values.
-
-    Raises:
-      ValueError: it is not one; the end of a sentence.
-    """
+    """The features of a tf.train.Example by their names, sorted: kind (int64_list, ...; None: of none) and values."""
     found = {}
     try:
         for _, features in _messages(serialized):
@@ -119,11 +115,7 @@ _LISTS = {1: ("bytes_list", list), 2: ("float_list", _floats), 3: ("int64_list",
 
 
 def _messages(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """`fields` of a message whose fields are all messages or strings.
-
-    Raises:
-      ValueError: they are not.
-    """
+    """`fields` of a message whose fields are all messages or strings."""
     for number, value in fields(message):
         if not isinstance(value, bytes):
             raise ValueError("a number")
@@ -131,11 +123,7 @@ def _messages(message: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Numbers and values of the fields of a message: integers, or bytes.
-
-    Raises:
-      IndexError, KeyError, ValueError: it is not a message.
-    """
+    """Numbers and values of the fields of a message: integers, or bytes."""
     at = 0
     while at < len(message):
         key, at = varint(message, at)

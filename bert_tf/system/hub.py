@@ -61,10 +61,6 @@ def local(
         is taken, unless the name has a revision. cache_dir: instead of the hub's.
       with_weights: False: only what describes the model, as its tokenizer.
       check: gets the folder when only configurations are there, and refuses what is none of our models.
-
-    Raises:
-      ValueError: hf:// and no name follow, or the model has no weights in a known format. FileNotFoundError: there is
-        no such model or revision. PermissionError: its terms are to be accepted. OSError: the hub can't be reached.
     """
     if not is_name(path):
         return path
@@ -183,11 +179,7 @@ def _fetched(asked: dict, listed: Mapping[str, tuple[int, str]], files: Iterable
 
 
 def _verify(asked: dict, files: Mapping[str, tuple[int, str]]) -> None:
-    """Removes files that are not as the hub announced them, and links that lead out of the folder of the model.
-
-    Raises:
-      OSError: there was one.
-    """
+    """Removes files that are not as the hub announced them, and links that lead out of the folder of the model."""
     root, folder = os.path.realpath(_folder(asked)), _folder(asked, "snapshots", asked["revision"].resolved)
     roots = (f"{root}/", os.path.join(os.path.dirname(root), "blobs", ""))  # also of what models share
     for path in (os.path.join(at, name) for at, _, names in os.walk(folder) for name in names):
@@ -265,11 +257,13 @@ def _guarded() -> Iterator[None]:
                 raise OSError(f"the {name} of {answer.url.path} is {headers[name]!r:.80}")
 
     hooks = get_session().event_hooks
-    get_session().event_hooks = {kind: [*hooks[kind], {"request": ask, "response": refuse}[kind]] for kind in hooks}
+    hooks["request"].append(ask)
+    hooks["response"].append(refuse)
     try:
         yield
     finally:
-        get_session().event_hooks = hooks
+        hooks["request"].remove(ask)
+        hooks["response"].remove(refuse)
 
 
 @contextlib.contextmanager
@@ -340,9 +334,6 @@ def matching(pattern: str) -> dict[str, str]:
 
     Returns:
       the address of each file, sorted, and its path in the cache; at least one.
-
-    Raises:
-      ValueError: no such address or file. Others: see `local`. Names the pattern.
     """
     if not (parts := _ADDRESS.fullmatch(pattern)):
         raise ValueError(f"{pattern}: an address on the hub is {HUB}OWNER/NAME/FILE, or {HUB}OWNER/NAME@REVISION/FILE.")

@@ -66,11 +66,7 @@ def unheard(name: str = "absl") -> Iterator[None]:
 
 @contextlib.contextmanager
 def named_by(flag: str) -> Iterator[None]:
-    """Prefixes an error about a file with the flag that named the file.
-
-    Raises:
-      FileNotFoundError, OSError, ValueError: `flag: message` for an error of these kinds, or of TensorFlow's files.
-    """
+    """Prefixes an error about a file with the flag that named the file."""
     # If TensorFlow is not imported yet, the error can't be one of its own.
     errors = getattr(sys.modules.get("tensorflow"), "errors", None)
     not_found, failed = ((errors.NotFoundError,), (errors.OpError,)) if errors else ((), ())

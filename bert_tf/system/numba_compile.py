@@ -1,6 +1,9 @@
 """Functions compiled by Numba, kept on disk for the next process.
 
 Compilation takes seconds, once; what would take less as plain Python need not be compiled: see `interpreted`.
+
+numba.core is not public: its dispatcher is subclassed here, and nowhere else, since `numba.njit` looks for changes in
+the function's own file only, and compiles for constants. If it moves, `compiled` and `inner` may return its functions.
 """
 
 import contextlib

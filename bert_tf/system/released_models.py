@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 from bert_tf.system import hub, storage
-from bert_tf.system.checks import check_family, named
+from bert_tf.system.checks import check_family
 from bert_tf.system.messages import did_you_mean
 from bert_tf.system.storage import names_in, private_folder, remove_left_behind
 
@@ -69,7 +69,6 @@ def hint(path: str) -> str:
     return f" If you mean a model on huggingface.co: hf://{found[1] or 'OWNER/'}{found[2]}" if found else ""
 
 
-@named
 def download(name: str, cache_dir: str | None = None) -> str:
     """The folder of a released model, downloaded unless it is in the cache: one of Google's, or of huggingface.co's.
 
@@ -119,9 +118,6 @@ def download_hub_module(address: str, cache_dir: str | None = None) -> str:
 
     Args:
       cache_dir: as of `download`.
-
-    Raises:
-      OSError: it could not be downloaded or unpacked, or is no SavedModel; the message has the address.
     """
     from bert_tf.system.download import unpack_tar
 

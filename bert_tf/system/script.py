@@ -2,10 +2,8 @@
 
 import contextlib
 import ctypes
-import difflib
 import errno
 import gc
-import itertools
 import math
 import os
 import platform
@@ -20,9 +18,9 @@ from collections.abc import Iterator
 
 from absl import app, flags, logging
 
-from bert_tf.system import compiled_programs, cores, removed
+from bert_tf.system import compiled_programs, cores, removed, tensorflow_internals
 from bert_tf.system.declare import declared_flags, help_text, required_flags
-from bert_tf.system.messages import visible, without_lines
+from bert_tf.system.messages import did_you_mean, visible, without_lines
 from bert_tf.system.storage import check_text
 
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -38,11 +36,6 @@ _NEED_MEMORY = (
     "train_batch_size", "eval_batch_size", "predict_batch_size", "batch_size", "max_seq_length", "shuffle_window",
     "num_workers",
 )  # fmt: skip
-_IS_NO_SWITCH = re.compile(r"flag (--\w+=.*): \('Non-boolean argument to boolean flag'.*")
-_HAS_COMMA = re.compile(r"flag (--\w+=([+-]?\d+,\d+(?:[eE][+-]?\d+)?)): could not convert string to float.*")
-_IS_NO_NUMBER = re.compile(r"flag (--\w+=.*): (invalid literal for int|could not convert string to float).*")
-_IS_NO_CHOICE = re.compile(r"flag (--\w+=(.*)): value should be one of <(.*)>")
-_IS_NEEDED = re.compile(r"Flag (--\w+) must have a value other than None")
 # They may be empty, as commands pass on variables that are set on Google's cloud only.
 _OF_THE_CLOUD = ("tpu_name", "tpu_zone", "gcp_project", "master")
 # In the environment of a script that must not outlive the process that started it: that holds the other end of stdin.
@@ -107,15 +100,6 @@ def _end_with_stdin() -> None:
     os._exit(1)
 
 
-def _loose(word: str, arguments: list[str]) -> str:
-    """What to say of a word that is no flag, nor the value of one: usually that of a switch, which must be joined."""
-    for before, found in itertools.pairwise(arguments):
-        name = before.lstrip("-")
-        if found == word and before.startswith("-") and name in flags.FLAGS and flags.FLAGS[name].boolean:
-            return f"{before} {word}: write --{name}={word.lower()}; --{name} alone is true, --no{name} false."
-    return f"{word} is not a flag; --help lists them."
-
-
 def _unknown(name: str) -> str:
     """What to say of a flag that the script doesn't have: what to do instead, or what is spelled nearly so."""
     asked = name.replace("-", "_")
@@ -124,25 +108,8 @@ def _unknown(name: str) -> str:
     if instead := removed.FLAGS.get(asked.removeprefix("no")):
         return f"--{name} has been removed: {instead}."
     known = declared_flags(flags.FLAGS)
-    near = difflib.get_close_matches(asked, [*known, *(f"no{one}" for one in known if flags.FLAGS[one].boolean)], 1)
-    return f"there is no flag --{name}; " + (f"did you mean --{near[0]}?" if near else "--help lists all flags.")
-
-
-def _illegal(line: str) -> str:
-    """absl's words on a flag, or what to write where they do not say it: of switches, numbers and choices."""
-    if found := _IS_NO_SWITCH.fullmatch(line):
-        return f"{found[1]}: write true or false."
-    if found := _HAS_COMMA.fullmatch(line):
-        return f"{found[1]} has a decimal comma: write {found[2].replace(',', '.')}."
-    if found := _IS_NO_NUMBER.fullmatch(line):
-        return f"{found[1]} must be a {'whole ' if 'int' in found[2] else ''}number."
-    if found := _IS_NO_CHOICE.fullmatch(line):
-        if instead := removed.VALUES.get(found[1]):
-            return f"{found[1]} has been removed: {instead}."
-        choices, asked = found[3].split("|"), found[2].lower()
-        near = difflib.get_close_matches(asked, choices, 1)
-        return f"{found[1]} must be one of {', '.join(choices)}" + (f"; did you mean {near[0]}?" if near else ".")
-    return line
+    switches = [f"no{one}" for one in known if flags.FLAGS[one].boolean]
+    return f"there is no flag --{name}{did_you_mean(asked, [*known, *switches]) or '; --help lists all flags.'}"
 
 
 def _as_flags(message: str) -> str:
@@ -212,7 +179,7 @@ def _parse(argv: list[str]) -> list[str]:
     try:
         rest = flags.FLAGS(argv)
         if len(rest) > 1:
-            raise flags.Error(_loose(rest[1], argv))
+            raise flags.Error(f"{rest[1]} is not a flag; the value of a switch is joined: --do_train=false.")
         for name, value in flags.FLAGS.flag_values_dict().items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise flags.Error(f"--{name}={value} must be a finite number.")
@@ -228,14 +195,7 @@ def _parse(argv: list[str]) -> list[str]:
         lines = str(error).splitlines()
         if isinstance(error, flags.UnrecognizedFlagError):
             lines = [_unknown(error.flagname)]
-        lines = [_illegal(line) for line in lines]
-        needed = [found[1] for line in lines if (found := _IS_NEEDED.search(line))]
-        told = [line for line in lines if not _IS_NEEDED.search(line)]
-        if needed:
-            actions = [f"--{name}" for name in ("do_train", "do_eval", "do_predict") if name in flags.FLAGS]
-            further = f", and one or more of {', '.join(actions)}" if actions else ""
-            told.append(f"give {', '.join(needed)}{further}; --help lists all flags.")
-        sys.exit(f"{os.path.basename(sys.argv[0])}: error: {'; '.join(told)}")
+        sys.exit(f"{os.path.basename(sys.argv[0])}: error: {'; '.join(lines)}")
     return rest
 
 
@@ -251,9 +211,6 @@ def start_tensorflow(num_virtual_cpus: int | None = None, trains: bool = True, o
     Without training, on a CPU, batches of predictions share the cores (`cores.share_among_batches`). Products there are
     oneDNN's; TensorFlow has it on by default only where the processor has AVX512_VNNI or newer instructions. Memory of
     tensors is kept for the next ones (`_keep_memory`).
-
-    Raises:
-      ValueError: the environment asks for another backend of Keras; the scripts' loop is TensorFlow's.
     """
     if (backend := os.environ.get("KERAS_BACKEND") or "tensorflow") != "tensorflow":
         raise ValueError(f"KERAS_BACKEND={backend}: the scripts run on TensorFlow; unset it. Models take any backend.")
@@ -282,9 +239,7 @@ def _keep_memory() -> None:
     Where oneDNN is in use, TensorFlow does so anyway. Elsewhere the C library gives each large tensor back to the
     system, which clears its pages for the next one: 50,000 pages in a short step of a small model.
     """
-    from tensorflow.python.util import _pywrap_util_port
-
-    if not _pywrap_util_port.IsMklEnabled() and _POOL not in os.environ:
+    if not tensorflow_internals.has_mkl() and _POOL not in os.environ:
         os.environ[_POOL] = "1"
         os.environ.setdefault("TF_CPU_BFC_MEM_LIMIT_IN_MB", str(1 << 30))  # no limit; by default it is 64 GB
         logging.debug("Memory of tensors is kept for the next ones; %s=0 gives it back.", _POOL)

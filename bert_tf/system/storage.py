@@ -114,9 +114,6 @@ def linked(targets: Mapping[str, str]) -> tempfile.TemporaryDirectory:
 
     Args:
       targets: name of the link -> path.
-
-    Raises:
-      ValueError: they are remote, or temporary files are kept in such a folder as well; names the path.
     """
     folder = private_folder()
     for name, path in targets.items():
@@ -131,11 +128,7 @@ def linked(targets: Mapping[str, str]) -> tempfile.TemporaryDirectory:
 
 
 def check_text(arguments: Sequence[str]) -> None:
-    """Checks that a command line is UTF-8, since TensorFlow can't open other paths.
-
-    Raises:
-      ValueError: names the flag.
-    """
+    """Checks that a command line is UTF-8, since TensorFlow can't open other paths."""
     for argument in arguments:
         try:
             argument.encode()
@@ -184,24 +177,6 @@ def _is_unlocked(folder: str) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def written_locally(path: str) -> Iterator[str]:
-    """Yields a local name to write to: `path`, or if it is remote, a temporary one that is copied there at the end.
-
-    Raises:
-      tf.errors.OpError: the remote file can't be written.
-    """
-    import tensorflow as tf
-
-    if not is_remote(path):
-        yield path
-        return
-    with private_folder() as folder:
-        local = os.path.join(folder, posixpath.basename(path))
-        yield local
-        tf.io.gfile.copy(local, path, overwrite=True)
-
-
 # --- complete files ---------------------------------------------------------------------------------------------------
 
 _puts_off = contextvars.ContextVar("whether `sync` leaves it to `synced_together`", default=False)
@@ -229,11 +204,7 @@ def remove_temporary_files(paths: Sequence[str]) -> None:
 
 
 def sync(path: str) -> None:
-    """Returns when a local file's content, or a folder's names, are on the disk. A remote file is, once it is closed.
-
-    Raises:
-      OSError: the disk is full or fails; names the path.
-    """
+    """Returns when a local file's content, or a folder's names, are on the disk; a remote file is once it is closed."""
     if is_remote(path) or _puts_off.get():
         return
     descriptor = os.open(path or ".", os.O_RDONLY)
@@ -269,9 +240,6 @@ def written_together(paths: Sequence[str]) -> Iterator[list[str]]:
 
     The files are created at the start, empty, so that an unwritable place fails before the work. On an error they are
     removed, and any earlier files stay as they were.
-
-    Raises:
-      tf.errors.OpError: a directory does not exist, is not writable or is full.
     """
     import tensorflow as tf
 
@@ -324,11 +292,7 @@ def written(path: str) -> Iterator[str]:
 
 
 def write_file(path: str, content: bytes) -> None:
-    """Writes a file complete or not at all: under a temporary name beside `path`, which is then renamed.
-
-    Raises:
-      tf.errors.OpError: the directory does not exist, is not writable or is full; an earlier file stays as it was.
-    """
+    """Writes a file complete or not at all: under a temporary name beside `path`, which is then renamed."""
     write_files({path: content})
 
 

@@ -73,10 +73,6 @@ def run_tasks(
       num_workers: number of processes; 1: run in this process.
       on_progress: called every half second with the amount reported since the last call.
       shared: sent to each process once; tasks can use it as a cache for later ones.
-
-    Raises:
-      RuntimeError: processes keep dying. An error of `function` is raised here, too; tasks that have not started are
-        dropped.
     """
     if num_workers == 1:
         yield from _run_here(function, tasks, on_progress, shared)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from bert_tf.system.checks import check_family, check_names, folder_of, list_of, named, path_of, true_or_false
+from bert_tf.system.checks import check_family, folder_of, list_of, path_of, true_or_false
 from bert_tf.system.messages import some
 from bert_tf.system.storage import name_of, write_files
 from bert_tf.system.text_files import read_json_if_there
@@ -262,7 +262,6 @@ class Tokenizer(abc.ABC):
     # --- files -------------------------------------------------------------------------------------------------------
 
     @classmethod
-    @named
     def from_pretrained(
         cls, path: str, do_lower_case: bool | None = None, strip_accents: bool | None = None
     ) -> "Tokenizer":
@@ -293,7 +292,6 @@ class Tokenizer(abc.ABC):
         tokenizer.check_casing(vocab_file, do_lower_case, strip_accents)
         return tokenizer
 
-    @named
     def save_pretrained(self, directory: str) -> None:
         """Writes the vocabulary and tokenizer_config.json, from which `read_tokenizer` and `transformers` give the same
         ids, beside a model or alone.
@@ -468,7 +466,6 @@ class Tokenizer(abc.ABC):
         """
         from bert_tf.text import transformers_call  # models are given rows, without a call
 
-        check_names(others, transformers_call.as_transformers, type(self).__name__)
         if others or padding not in ("longest", "max_length"):
             return transformers_call.as_transformers(self, texts, pairs, max_length, padding, **others)
         is_pair = pairs is not None

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from absl import logging
 
-from bert_tf.system.checks import named, true_or_false, whole_number
+from bert_tf.system.checks import true_or_false, whole_number
 from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text.added_tokens import TOKENIZER, read_added_tokens
 from bert_tf.text.characters import (
@@ -99,7 +99,6 @@ class BasicTokenizer:
       never_split: words that stay as they are.
     """
 
-    @named
     def __init__(
         self,
         do_lower_case: bool = True,

@@ -17,7 +17,7 @@ from keras import ops
 
 from bert_tf.models import kernels
 from bert_tf.models.recipe import EXCLUDE_FROM_WEIGHT_DECAY, WARMUPS, Recipe
-from bert_tf.system.checks import check_names, list_of_strings, named, number, true_or_false, whole_number
+from bert_tf.system.checks import list_of_strings, number, true_or_false, whole_number
 
 _PACKAGE = "bert_tf"
 _BERT = Recipe()
@@ -58,7 +58,6 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         there is no such warm-up.
     """
 
-    @named
     def __init__(
         self,
         initial_learning_rate: float,
@@ -179,7 +178,6 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         if kwargs.get("weight_decay") is not None:
             raise TypeError("weight_decay is Keras's own, which would be added: write weight_decay_rate")
         list_of_strings(exclude_from_weight_decay or (), "exclude_from_weight_decay")
-        check_names(kwargs, type(self), type(self).__name__)
         super().__init__(learning_rate=learning_rate, global_clipnorm=global_clipnorm, name=name, **kwargs)
         self.weight_decay_rate = weight_decay_rate
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
@@ -311,7 +309,6 @@ class Lamb(_DecayingOptimizer):
         return ops.where(usable, ratio, ops.ones_like(ratio)) * change
 
 
-@named
 def create_optimizer(
     name: str, learning_rate: float, num_train_steps: int, num_warmup_steps: float, recipe: Recipe = _BERT
 ) -> keras.optimizers.Optimizer:

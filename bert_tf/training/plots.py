@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.system.checks import missing_packages, named
+from bert_tf.system.checks import missing_packages
 from bert_tf.system.storage import write_file
 
 # Pre-training: the title of each panel, and the value it shows.
@@ -154,7 +154,6 @@ def _draw_curves(axes, records: Mapping[str, list[dict]], values: Mapping[str, s
     axes.grid(alpha=0.3)
 
 
-@named
 @_picture
 def plot_training_log(
     train_log: str,

@@ -61,11 +61,7 @@ class _Place:
 
 
 class CheckpointReader:
-    """An open TensorFlow checkpoint: names and shapes, and values, of which each is read when it is asked for.
-
-    Raises:
-      DamagedError: the index is damaged, or a file of values is missing or too short; names the checkpoint.
-    """
+    """An open TensorFlow checkpoint: names and shapes, and values, of which each is read when it is asked for."""
 
     def __init__(self, prefix: str):
         self.prefix, path = prefix, prefix + INDEX_SUFFIX
@@ -94,11 +90,7 @@ class CheckpointReader:
         return {name: list(place.shape) for name, place in self._places.items()}
 
     def get_tensor(self, name: str) -> np.ndarray | bytes:
-        """One value, bfloat16 as float32; a string as bytes.
-
-        Raises:
-          DamagedError: the value does not match its checksum, or is of a type that no checkpoint of a model has.
-        """
+        """One value, bfloat16 as float32; a string as bytes."""
         place = self._places[name]
         if place.is_partitioned:
             import tensorflow as tf
@@ -313,9 +305,6 @@ def find_bundle(path: str, usual_name: str) -> str | None:
     """The prefix of the TensorFlow checkpoint that a directory, a prefix or a file of one refers to; None without one.
 
     In a directory it is, in this order, a SavedModel's, the newest of a run, `usual_name`, or the only one.
-
-    Raises:
-      FileNotFoundError: the directory has several and none of the first three.
     """
     if not is_folder(path):
         prefix = path.removesuffix(INDEX_SUFFIX)

@@ -64,10 +64,6 @@ def open_state_dict(local: str, path: str) -> tuple[dict[str, tuple[int, ...]], 
 
     Returns:
       shapes by name; a function that reads a tensor, floating-point numbers as float32; whether any has half precision.
-
-    Raises:
-      ValueError: the file is damaged, older, or has anything but a dict of tensors. The function raises it, too, if the
-        bytes of a tensor don't match their checksum.
     """
     try:
         archive = zipfile.ZipFile(local)
@@ -149,9 +145,6 @@ def _described(pickle: bytes) -> dict[str, _Tensor]:
 
     No name is imported, nothing is called. Objects are never compared, hashed or shown, since small ones can stand for
     a very large tree. The time is that of the pickle's length.
-
-    Raises:
-      ValueError, LookupError: it has another operation or name, or describes something else.
     """
     stack, marks, memo = [], [], {}
 

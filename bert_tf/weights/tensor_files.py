@@ -2,9 +2,6 @@
 
 `Weights` is a file of any format under the original's names (TF1), whatever the file calls them; tensors are read one
 at a time and only on request, so that a large model is never in memory twice.
-
-The header of a safetensors file that is written here has checksums (CRC-32C), which other programs ignore: one of each
-tensor's bytes, and one of the rest of the header. They are checked where something is read.
 """
 
 import contextlib
@@ -13,15 +10,16 @@ import json
 import math
 import os
 import posixpath
+import re
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import google_crc32c
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from bert_tf.system.messages import some
-from bert_tf.system.storage import is_remote, private_folder, written, written_locally
+from bert_tf.system.storage import is_remote, private_folder, written
 from bert_tf.system.text_files import LFS_POINTER, exists, foreign_kind, read_json
 
 _MOMENT_SUFFIXES = ("/adam_m", "/adam_v")
@@ -53,12 +51,7 @@ class Weights(Mapping[str, np.ndarray]):
     parts: dict[str, "Weights"] = dataclasses.field(default_factory=dict)
 
     def read(self, name: str) -> np.ndarray:
-        """One tensor.
-
-        Raises:
-          KeyError: there is no such tensor.
-          ValueError: the file is damaged.
-        """
+        """One tensor."""
         if name not in self.shapes:
             raise KeyError(f"{self.path} has no {name}")
         value = self.reader(name)
@@ -156,7 +149,6 @@ SHARD_INDEX_SUFFIX = ".index.json"
 
 _CODES = {"float32": "F32", "int64": "I64"}
 _READ = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}  # by NumPy
-_CHECKSUMS = "crc32c"  # in the metadata: a JSON object, tensor's name -> 8 hexadecimal digits; "" -> the header's
 
 
 def open_tensors(file: str) -> tuple[Shapes, Reader, bool]:
@@ -166,9 +158,6 @@ def open_tensors(file: str) -> tuple[Shapes, Reader, bool]:
 
     Returns:
       shapes by name, a function that reads a tensor, and whether any tensor has half precision, which is widened.
-
-    Raises:
-      FileNotFoundError: there is no such file or shard. ValueError: it is damaged, or has anything but tensors.
     """
     if file.endswith(SHARD_INDEX_SUFFIX):
         return _open_shards(file)
@@ -192,10 +181,6 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
     Returns:
       shapes by name, the metadata of the header (and `half_precision` if any tensor is), and a function that reads a
       tensor by name; it returns float16 and bfloat16 as float32 (exactly the same values).
-
-    Raises:
-      FileNotFoundError: there is no such file. ValueError: it is damaged or not a safetensors file; the function
-        raises it, too, if the tensor doesn't match its checksum.
     """
     local, folder = _local(path)
     with _opened(local, path) as file:
@@ -204,13 +189,6 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
         types = {name: file.get_slice(name).get_dtype() for name in shapes}
     if unread := sorted(f"{name} ({types[name]})" for name in types if types[name] not in _READ):
         raise ValueError(f"{path} has tensors of types that are not read here: {some(unread)}.")
-    checksums = {}
-    if (text := metadata.pop(_CHECKSUMS, None)) is not None:
-        with contextlib.suppress(ValueError):
-            checksums = json.loads(text)
-        own = _header_checksum(metadata, types, shapes)
-        if not isinstance(checksums, dict) or checksums.keys() != {"", *shapes} or checksums[""] != own:
-            raise ValueError(f"{path} is damaged: its header does not match its checksum; copy the file again.")
     if {"F16", "BF16"} & set(types.values()):
         metadata["half_precision"] = "true"
 
@@ -219,8 +197,6 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
             return _bfloat16(local, name, shapes[name])
         with _opened(local, path) as file:
             value = file.get_tensor(name)
-        if checksums and checksum_of(blocks(value)) != checksums[name]:
-            raise ValueError(f"{path} is damaged: {name} does not match its checksum; copy the file again.")
         return value.astype(np.float32) if value.dtype == np.float16 else value
 
     return shapes, metadata, read
@@ -236,11 +212,7 @@ def _bfloat16(local: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _local(path: str) -> tuple[str, tempfile.TemporaryDirectory | None]:
-    """A file's local path, and the folder of a remote one's copy, which is there as long as this object.
-
-    Raises:
-      FileNotFoundError: there is no such file.
-    """
+    """A file's local path, and the folder of a remote one's copy, which is there as long as this object."""
     if not exists(path):
         raise FileNotFoundError(f"{path} does not exist.")
     if not is_remote(path):
@@ -272,79 +244,41 @@ def _opened(local: str, path: str) -> Iterator:
         raise ValueError(f"{path} is not a complete safetensors file ({error}); download or copy it again.") from error
 
 
-def _header_checksum(metadata: Mapping[str, str], types: Mapping[str, str], shapes: Mapping[str, Sequence[int]]) -> str:
-    """Of all that a header says but where the tensors are, which their own checksums show."""
-    content = [sorted(metadata.items()), [(name, types[name], list(shapes[name])) for name in sorted(shapes)]]
-    return checksum_of([json.dumps(content).encode()])
-
-
 def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
     """Writes a file, one tensor after the other: of `Weights` only one is in memory.
 
     The library's writer gives the same bytes, but needs all tensors at once.
-
-    Raises:
-      ValueError: a tensor isn't of the type that the original's variables have: float32, global_step int64.
-      OSError, tf.errors.OpError: it could not be written (disk full, no permission); names the path.
     """
+    import tensorflow as tf
+
     shapes = tensors.shapes if isinstance(tensors, Weights) else {name: np.shape(tensors[name]) for name in tensors}
     kinds = {name: np.dtype("int64" if name == "global_step" else "float32") for name in shapes}
     names = sorted(shapes, key=lambda name: (-kinds[name].itemsize, name))  # larger types first, for alignment
-    types = {name: _CODES[kinds[name].name] for name in names}
-    entries, end = {}, 0
+    header, end = {"__metadata__": dict(metadata)}, 0
     for name in names:
         start, end = end, end + math.prod(shapes[name]) * kinds[name].itemsize
-        entries[name] = {"dtype": types[name], "shape": list(shapes[name]), "data_offsets": [start, end]}
-    checksums = {"": _header_checksum(metadata, types, shapes), **dict.fromkeys(names, "0" * 8)}
-
-    def header() -> bytes:
-        own = {**metadata, _CHECKSUMS: json.dumps(checksums, separators=(",", ":"), ensure_ascii=False)}
-        text = json.dumps({"__metadata__": own, **entries}, separators=(",", ":"), ensure_ascii=False).encode()
-        text += b" " * (-len(text) % 8)
-        return len(text).to_bytes(8, "little") + text
-
-    # A local file, since one of TensorFlow's can't be changed: the checksums are known at the end.
-    with written(path) as temporary, written_locally(temporary) as local:
-        try:
-            with open(local, "wb") as file:
-                file.write(header())
-                for name in names:
-                    value = np.asarray(tensors[name])
-                    if value.dtype != kinds[name]:
-                        raise ValueError(f"{path}: {name} is of type {value.dtype}, where {kinds[name]} is expected.")
-                    checksum = google_crc32c.Checksum()
-                    for block in blocks(value):
-                        content = block.tobytes()
-                        checksum.update(content)
-                        file.write(content)
-                    checksums[name] = checksum.hexdigest().decode()
-                file.seek(0)
-                file.write(header())
-        except OSError as error:
-            raise OSError(error.errno, f"{path}: {error.strerror}") from error
+        header[name] = {"dtype": _CODES[kinds[name].name], "shape": [*shapes[name]], "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    with written(path) as temporary, tf.io.gfile.GFile(temporary, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            value = np.asarray(tensors[name])
+            if value.dtype != kinds[name]:
+                raise ValueError(f"{path}: {name} is of type {value.dtype}, where {kinds[name]} is expected.")
+            for block in blocks(value):
+                file.write(block.tobytes())
 
 
 # --- shards ----------------------------------------------------------------------------------------------------------
 
 
-def _file_of(index_file: str) -> dict[str, str]:
-    """An index of shards: tensor's name -> name of the file that it is in, which is there."""
-    if not isinstance(file_of := read_json(index_file).get("weight_map"), dict):
-        raise ValueError(f"{index_file} is not an index of shards: it has no `weight_map`.")
-    folder = posixpath.dirname(index_file)
-    for name in file_of.values():
-        is_name = isinstance(name, str) and posixpath.basename(name) == name and name not in ("", ".", "..")
-        if not is_name or name.endswith(SHARD_INDEX_SUFFIX):
-            raise ValueError(f"{index_file}: weight_map names {name!r:.80}, which is no file of tensors in its folder.")
-    for name in sorted(set(file_of.values())):
-        if not exists(posixpath.join(folder, name)):
-            raise FileNotFoundError(f"{index_file} names the shard {name}, which is missing in {folder or '.'}.")
-    return file_of
-
-
 def _open_shards(index_file: str) -> tuple[Shapes, Reader, bool]:
-    file_of, folder = _file_of(index_file), posixpath.dirname(index_file)
-    names = sorted(set(file_of.values()))
+    """Opens the shards that an index names, as `open_tensors`: tensor's name -> name of the file that it is in."""
+    file_of, folder = read_json(index_file).get("weight_map"), posixpath.dirname(index_file)
+    names = sorted({*map(str, file_of.values())}) if isinstance(file_of, dict) else [""]
+    if odd := [name for name in names if not re.fullmatch(r"[^/\\]+\.(safetensors|bin)", name)]:
+        raise ValueError(f"{index_file}: weight_map names {odd[0]!r:.80}, which is no file of tensors in its folder.")
     shards = {name: open_tensors(posixpath.join(folder, name)) for name in names}
     if absent := sorted(name for name, shard in file_of.items() if name not in shards[shard][0]):
         raise ValueError(f"{index_file}: {some(absent)} not in the shards that it names.")

@@ -19,6 +19,7 @@ from bert_tf.system import compiled_programs
 def folder(tmp_path, monkeypatch):
     """The folder of programs; what `kept` would do at the end of the process is in the list `at_exit`."""
     monkeypatch.delenv("TF_XLA_FLAGS", raising=False)
+    monkeypatch.setattr(compiled_programs, "_NVIDIA", tmp_path / "nvidia")
     monkeypatch.setenv(compiled_programs.VARIABLE, str(tmp_path / "compiled"))
     return tmp_path / "compiled"
 
@@ -81,7 +82,7 @@ def test_the_oldest_programs_leave_a_full_folder(folder, at_exit, monkeypatch):
     for age, number in enumerate((1, 0, 2)):  # 1 is the newest
         (path,) = folder.glob(f"*/{number}.pb")
         os.utime(path, (1000 - age, 1000 - age))
-    monkeypatch.setattr(compiled_programs, "_MOST_BYTES", 3 * size)
+    monkeypatch.setattr(compiled_programs, "_MOST_BYTES", {"CPU": 3 * size})
     assert len(one_process(at_exit, {})) == 3  # it compiles nothing
     one_process(at_exit, {"3.pb": entry()})
     assert {path.name for path in folder.glob("*/*")} == {"0.pb", "1.pb", "3.pb"}
@@ -99,6 +100,32 @@ def test_other_flags_other_programs(folder, at_exit, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
     assert one_process(at_exit, {}) == {}
     assert len(list(folder.iterdir())) == 2
+
+
+def test_programs_of_one_gpu_are_kept_by_its_name_and_driver(folder, at_exit, tmp_path, monkeypatch):
+    def gpu(number: int, name: str):
+        path = tmp_path / "nvidia" / "gpus" / f"0000:0{number}" / "information"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"Model: \t\t {name}\nIRQ: {number}\n")
+        (tmp_path / "nvidia" / "version").write_text("NVRM version: 550.54\n")
+
+    def devices() -> str:
+        with compiled_programs.kept():
+            return os.environ["TF_XLA_FLAGS"].partition("device_types=")[2].split()[0]
+
+    assert devices() == "CPU"
+    one_process(at_exit, {"a.pb": entry()})
+    gpu(1, "NVIDIA H100")
+    assert devices() == "CPU,GPU" and one_process(at_exit, {"b.pb": entry()}) == {}
+    assert list(one_process(at_exit, {})) == ["b.pb"]
+    gpu(1, "NVIDIA A100")
+    assert one_process(at_exit, {}) == {}
+    gpu(2, "NVIDIA A100")
+    assert devices() == "CPU"  # each would write the same file
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert devices() == "CPU,GPU"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert devices() == "CPU"
 
 
 @pytest.mark.parametrize("variable", ["BERT_TF_COMPILED", "TF_XLA_FLAGS"])
@@ -122,11 +149,7 @@ def no_home(folder, monkeypatch):
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
 
 
-def no_room(folder, monkeypatch):
-    monkeypatch.setattr(compiled_programs, "_LEAST_ROOM", 2**62)
-
-
-@pytest.mark.parametrize("obstacle", [writable_by_others, no_home, no_room])
+@pytest.mark.parametrize("obstacle", [writable_by_others, no_home])
 def test_a_folder_that_can_not_be_used_costs_one_line(folder, at_exit, monkeypatch, obstacle):
     obstacle(folder, monkeypatch)
     lines = []

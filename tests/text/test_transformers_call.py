@@ -141,7 +141,7 @@ def test_what_is_refused(tokenizer, arguments, message):
 
 
 def test_arguments_that_are_not_there(tokenizer):
-    with pytest.raises(TypeError, match="^FullTokenizer has no argument stride, return_overflowing_tokens.*"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'stride'"):
         tokenizer(["a"], stride=3, return_overflowing_tokens=True)
     with pytest.raises(TypeError, match="^is_split_into_words must be True or False, not 'yes'"):
         tokenizer([["a"]], is_split_into_words="yes")

@@ -2,6 +2,7 @@
 
 import os
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -64,3 +65,15 @@ def test_checkpoints_are_read_as_by_tensorflow(tmp_path):
             np.testing.assert_equal(ours.get_tensor(name), theirs.get_tensor(name), err_msg=f"{prefix}: {name}")
             assert getattr(ours.get_tensor(name), "dtype", None) == getattr(theirs.get_tensor(name), "dtype", None)
     assert found == {"parts": [9, 4]}
+
+
+def test_bfloat16_and_the_step_of_the_original(tmp_path):
+    """bfloat16 is widened, as TensorFlow does; the step is written as int64, as the original reads it."""
+    prefix, values = str(tmp_path / "model.ckpt"), np.float32([1, -2.5, 3e38, 0.1])
+    half = tf.cast(values, tf.bfloat16)
+    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=["half"], shape_and_slices=[""], tensors=[half])
+    found = bundle.CheckpointReader(prefix).get_tensor("half")
+    assert found.dtype == np.float32 and found.tolist() == tf.cast(half, tf.float32).numpy().tolist()
+    bundle.write_bundle(prefix, {"global_step": keras.Variable(7, dtype="int32", name="step")})
+    step = tf.train.load_checkpoint(prefix).get_tensor("global_step")
+    assert step == 7 and step.dtype == np.int64

@@ -1,4 +1,4 @@
-"""Safetensors files are written tensor by tensor with the bytes of the library's writer, and checked when read."""
+"""Safetensors files are written tensor by tensor with the bytes of the library's writer."""
 
 import json
 import subprocess
@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 from helpers.paths import ROOT
-from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from bert_tf.weights.tensor_files import Weights, open_safetensors, write_safetensors
@@ -43,10 +42,7 @@ def test_the_bytes_are_the_librarys(tmp_path):
     assert sorted(read) == sorted(tensors)  # each once
     write_safetensors(str(tmp_path / "again"), tensors, METADATA)
     assert (tmp_path / "again").read_bytes() == (tmp_path / "ours").read_bytes()
-    with safe_open(tmp_path / "ours", framework="np") as file:
-        metadata = file.metadata()
-    assert metadata.keys() == {"format", "crc32c"}
-    save_file(tensors, str(tmp_path / "theirs"), metadata=metadata)
+    save_file(tensors, str(tmp_path / "theirs"), metadata=METADATA)
     (ours, ours_header), (theirs, theirs_header) = map(parts_of, (tmp_path / "ours", tmp_path / "theirs"))
     assert ours == theirs and ours_header == theirs_header
 
@@ -78,35 +74,3 @@ def test_another_type_leaves_no_file(tmp_path):
     with pytest.raises(ValueError, match="b is of type float64, where float32 is expected"):
         write_safetensors(str(tmp_path / "file"), {"a": np.zeros(2, np.float32), "b": np.zeros(2)}, METADATA)
     assert not list(tmp_path.iterdir())
-
-
-def test_every_flipped_bit_is_seen(tmp_path):
-    tensors = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(3, np.float32)}
-    tensors["global_step"] = np.array(7, np.int64)
-    path, changed = tmp_path / "file", tmp_path / "changed"
-    write_safetensors(str(path), tensors, METADATA)
-    content = path.read_bytes()
-    harmless = []
-    for bit in range(8 * len(content)):
-        flipped = bytearray(content)
-        flipped[bit // 8] ^= 1 << bit % 8
-        changed.write_bytes(flipped)
-        try:
-            shapes, metadata, read = open_safetensors(str(changed))
-            found = {name: read(name) for name in shapes}
-        except ValueError as error:
-            assert str(changed) in str(error)
-            continue
-        np.testing.assert_equal(found, tensors)
-        harmless.append((bit, metadata))
-    # The name under which the checksums are, without which there are none.
-    start = content.index(b"crc32c")
-    assert {bit // 8 for bit, _ in harmless} <= set(range(start, start + 6))
-    assert all(metadata.items() >= METADATA.items() for _, metadata in harmless)
-
-
-@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"": 1}', '{"": "00000000", "a": "00000000"}'])
-def test_checksums_that_are_none(tmp_path, text):
-    save_file({"a": np.zeros(2, np.float32)}, tmp_path / "file", metadata={**METADATA, "crc32c": text})
-    with pytest.raises(ValueError, match=r"file is damaged: its header does not match its checksum; copy"):
-        open_safetensors(str(tmp_path / "file"))

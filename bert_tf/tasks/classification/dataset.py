@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import check_tokenizer, permutation
-from bert_tf.system.checks import list_of, list_of_names, list_of_strings, named, whole_number
+from bert_tf.system.checks import list_of, list_of_names, list_of_strings, whole_number
 from bert_tf.system.messages import did_you_mean
 from bert_tf.tasks.classification.data import InputExample, Task
 from bert_tf.tasks.classification.encode import EncodedExamples, encode_examples
@@ -17,7 +17,6 @@ from bert_tf.text.tokenizer import Tokenizer
 _SORTED_BATCHES = 50  # within so many batches, texts that are padded to one length go together
 
 
-@named
 def as_dataset(
     texts: Sequence[str],
     labels: Sequence | None = None,

@@ -10,7 +10,7 @@ from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.models.config import BertConfig
-from bert_tf.system.checks import check_names, whole_number
+from bert_tf.system.checks import whole_number
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.tasks.squad import metrics as squad_metrics
 from bert_tf.tasks.squad.answers import Prediction, PredictionSettings, predict_answers
@@ -155,7 +155,8 @@ def settings_of(path: str, config: BertConfig, **settings) -> QuestionAnsweringS
     """
     kinds = (WindowSettings, PredictionSettings)
     names = {kind: [field.name for field in dataclasses.fields(kind)] for kind in kinds}
-    check_names(settings, kinds[0], "QuestionAnswerer", ["path", "batch_size", "trust", *names[kinds[1]]])
+    if unknown := [name for name in settings if not any(name in fields for fields in names.values())]:
+        raise TypeError(f"QuestionAnswerer got unexpected keyword arguments: {', '.join(unknown)}")
     stored = QuestionAnsweringSettings.read(tokenizer_files.directory_of(path))
     known = {}
     if stored:
