@@ -23,7 +23,6 @@ import numpy as np
 from keras import ops
 
 from bert_tf.models.keras_internals import register_tree_node_class
-
 from bert_tf.system.messages import warn_once
 from bert_tf.text.characters import plain_name
 
