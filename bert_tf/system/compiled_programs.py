@@ -48,7 +48,7 @@ def kept() -> Iterator[None]:
         yield
         return
     gpus = _gpus()
-    devices = "CPU,GPU" if len(gpus) == 1 else "CPU"
+    devices = "CPU,GPU" if len(gpus) == 1 else "CPU"  # as TensorFlow calls their types
     try:
         folder = _folder(gpus)
         remove_left_behind()  # a killed process leaves up to a few hundred million bytes
@@ -135,8 +135,10 @@ def _move_new(own: str, folder: str, known: set[str], most: int) -> None:
     """Adds what this process compiled to the folder; if that is full, the oldest go."""
     made = {name: _as_text(pathlib.Path(own, name).read_bytes()) for name in {*os.listdir(own)} - known}
     texts = {os.path.join(folder, name): _checksum(text) + b"\n" + text for name, text in made.items() if text}
-    there, size = list(os.scandir(folder)) if texts else [], sum(map(len, texts.values()))
-    for entry in sorted(there, key=lambda entry: entry.stat().st_mtime, reverse=True):
+    if not texts:
+        return
+    size = sum(map(len, texts.values()))
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.stat().st_mtime, reverse=True):
         size += entry.stat().st_size
         if size > most:
             os.remove(entry.path)

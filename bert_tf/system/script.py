@@ -195,6 +195,10 @@ def _parse(argv: list[str]) -> list[str]:
         lines = str(error).splitlines()
         if isinstance(error, flags.UnrecognizedFlagError):
             lines = [_unknown(error.flagname)]
+        removed_values = [
+            f"{word} has been removed: {removed.VALUES[word]}." for word in argv if word in removed.VALUES
+        ]
+        lines = removed_values or lines
         sys.exit(f"{os.path.basename(sys.argv[0])}: error: {'; '.join(lines)}")
     return rest
 
