@@ -21,11 +21,8 @@ from absl import flags, logging
 
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags
-from bert_tf.tasks.classification.model_choice import check_model
 from bert_tf.tasks.classification.settings import ClassificationSettings
-from bert_tf.tasks.table import TASKS
-from bert_tf.training.beginning import checked_settings
-from bert_tf.training.settings import FineTuningSettings
+from bert_tf.training.settings import FineTuningSettings, checked_settings
 
 FLAGS = flags.FLAGS
 define_flags(ClassificationSettings, FineTuningSettings, eval_batch_size=8)
@@ -42,7 +39,7 @@ def __getattr__(name: str):
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    run, own = checked_settings(ClassificationSettings, FLAGS, (TASKS["classification"].output_layer,), check_model)
+    run, own = checked_settings(ClassificationSettings, FLAGS)
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.tasks.classification.task import ClassificationTask

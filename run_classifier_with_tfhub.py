@@ -18,11 +18,8 @@ from bert_tf.models.directory import check_weights
 from bert_tf.system import script, storage
 from bert_tf.system.declare import ORIGINAL, REQUIRED, define_flags, setting
 from bert_tf.system.released_models import download_hub_module
-from bert_tf.tasks.classification.model_choice import check_model
 from bert_tf.tasks.classification.settings import ClassificationSettings
-from bert_tf.tasks.table import TASKS
-from bert_tf.training.beginning import checked_settings
-from bert_tf.training.settings import FineTuningSettings
+from bert_tf.training.settings import FineTuningSettings, checked_settings
 
 FLAGS = flags.FLAGS
 
@@ -55,7 +52,7 @@ def main(_):
         )
     check_weights(handle, "--bert_hub_module_handle")
     FLAGS["init_checkpoint"].parse(handle)
-    run, own = checked_settings(ClassificationSettings, FLAGS, (TASKS["classification"].output_layer,), check_model)
+    run, own = checked_settings(ClassificationSettings, FLAGS)
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.tasks.classification.task import ClassificationTask
     from bert_tf.tasks.script import fine_tune

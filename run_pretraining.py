@@ -17,7 +17,7 @@ from absl import flags, logging
 
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags, settings_of
-from bert_tf.training.pretraining_settings import PretrainingSettings, check_input, check_settings
+from bert_tf.training.pretraining_settings import PretrainingSettings
 
 FLAGS = flags.FLAGS
 define_flags(PretrainingSettings)
@@ -25,8 +25,8 @@ define_flags(PretrainingSettings)
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    settings = settings_of(PretrainingSettings, FLAGS, check_input)
-    check_settings(settings)
+    settings = settings_of(PretrainingSettings, FLAGS, PretrainingSettings.check)
+    settings.check()
     script.start_tensorflow(settings.num_virtual_cpus)
     from bert_tf.training import pretraining_run
 

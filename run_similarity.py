@@ -32,8 +32,7 @@ from absl import flags, logging
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags, group
 from bert_tf.tasks.similarity.settings import SimilaritySettings
-from bert_tf.training.beginning import checked_settings
-from bert_tf.training.settings import FineTuningSettings
+from bert_tf.training.settings import FineTuningSettings, checked_settings
 from bert_tf.training.teacher import DISTILLATION
 
 FLAGS = flags.FLAGS

@@ -21,9 +21,7 @@ from absl import flags, logging
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags
 from bert_tf.tasks.squad.settings import SquadSettings
-from bert_tf.tasks.table import TASKS
-from bert_tf.training.beginning import checked_settings
-from bert_tf.training.settings import FineTuningSettings
+from bert_tf.training.settings import FineTuningSettings, checked_settings
 
 FLAGS = flags.FLAGS
 define_flags(
@@ -42,7 +40,7 @@ def __getattr__(name: str):
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    run, own = checked_settings(SquadSettings, FLAGS, (TASKS["squad"].output_layer,))
+    run, own = checked_settings(SquadSettings, FLAGS)
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.tasks.script import fine_tune

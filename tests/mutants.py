@@ -48,8 +48,8 @@ MUTANTS = {
         ("if 0 < keep_max <= len(listed) else ()", "if 0 < keep_max else ()"),
         ("if step < oldest:", "if step <= oldest:")],
     ("training/fine_tuning.py", "training/test_best_model.py"): [
-        ("> self.best[self._metric]:", ">= self.best[self._metric]:"),
-        ('return values["step"] == self.best["step"] and', "return False and"),
+        ("score > old[self._metric]:", "score >= old[self._metric]:"),
+        ("again = old is not None and", "again = False and"),
         (">= self._patience", "> self._patience"),
         ("tf.io.gfile.remove(results)", "pass")],
     ("data/token_rows.py", "data/test_records.py"): [
@@ -86,7 +86,6 @@ MUTANTS = {
         ("min(count, max(1, int(_SECONDS_PER_CALL / self._seconds)))", "count"),
         ("*(period - step % period for", "*(period for"),
         ("if saved_step != step:", "if False:"),
-        ("if save_first and newest is None:", "if newest is None:"),
         ("if received:\n                raise KeyboardInterrupt", "if False:\n                raise KeyboardInterrupt"),
         ("content = whole + b\"\\n\" if whole else b\"\"", "content += b\"\\n\"")],
     ("data/records.py", "data/test_records.py"): [

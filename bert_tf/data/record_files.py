@@ -6,14 +6,14 @@ A record's frame is its length (8 bytes), the length's checksum (4), the payload
 import codecs
 import os
 import struct
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from bert_tf.system import example_bytes
 from bert_tf.system.checks import whole_number
 from bert_tf.system.example_bytes import is_frame_head, masked_crc32c
 from bert_tf.system.storage import is_remote
-from bert_tf.system.text_files import exists, foreign_kind, open_binary, size_of
+from bert_tf.system.text_files import exists, foreign_kind, open_binary
 
 RECORDS_PER_BLOCK = 1024
 FRAME_BYTES = 16  # around each payload
@@ -270,17 +270,3 @@ def _feature_problem(name: str, feature: Feature, found_kind: str | None, number
         reason = f" ({feature.reason})" if feature.reason else ""
         return f"has {wrong[0]} in feature {name!r}, expected 0 to {last}{reason}"
     return None
-
-
-def check_files(paths: Collection[str], *lengths: int | None, **limits) -> int | None:
-    """Refuses files whose first records are damaged, or none to pre-train on; files without any are passed.
-
-    Args:
-      lengths, limits: as for `features_of`.
-
-    Returns:
-      The pairs per row of unmasked records, see `features_of`; None for masked ones; 0 without any.
-    """
-    found = {path: (0, first_payload(path, size_of(path))) for path in paths}
-    found = {path: pair for path, pair in found.items() if pair[1] is not None}
-    return features_of(found, *lengths, **limits)[1] if found else 0

@@ -17,7 +17,6 @@ run that was killed.
 
 import contextlib
 import dataclasses
-import functools
 import posixpath
 from collections.abc import Callable, Mapping
 
@@ -27,9 +26,10 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data.token_rows import Share, TokenRows
-from bert_tf.models import card, encoder, initialize, open_weights, recipe, saving, variable_names
+from bert_tf.models import card, encoder, initialize, lora_file, open_weights, recipe, saving, students, variable_names
 from bert_tf.models.card import CardFacts
 from bert_tf.models.directory import ModelFiles
+from bert_tf.models.distillation import DistillationObjective, TaughtModel
 from bert_tf.models.heads import with_class_weights
 from bert_tf.models.recipe import number_of_steps
 from bert_tf.system.declare import with_models
@@ -60,11 +60,12 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
       FileNotFoundError, OSError, ValueError: a setting, a file or the model does not fit; names the flag.
       NonFiniteLossError, SystemExit: see `loop.train`.
     """
-    run = with_models(run, run.output_dir, functools.partial(beginning.check_before_download, own=task.settings))
+    run = with_models(run, run.output_dir, lambda named: named.check(task.settings))
     newest = _check(task, run)
     combinations = run.combinations
     run, runs, files, tokenizer = _describe(task, run, newest)
-    strategy = fine_tuning.set_up_devices(runs)
+    strategy = distribution.set_up_devices(run)
+    distribution.check_batch_sizes(strategy, *runs)
     task.is_chief, task.num_replicas = distribution.is_chief(strategy), strategy.num_replicas_in_sync
     tried, table, several = [], "", run.num_seeds * len(runs) > 1
     with contextlib.ExitStack() as stack:
@@ -72,25 +73,30 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
             stack.enter_context(run_directory.owned(run.output_dir, run.checkpoints_while_training))
         stack.enter_context(distribution.naming_lost_workers(strategy))
         teacher = _load(task, run, files, tokenizer, newest)
-        steps = [_number_of_steps(task, one) if run.do_train else 0 for one in runs]
+        steps = [
+            number_of_steps(task.num_training_examples(), one.train_batch_size, one.num_train_epochs)
+            if run.do_train
+            else 0
+            for one in runs
+        ]
         if run.do_train:
             warn_of_few_steps(min(steps))
-        for one in runs:
-            task.begin(one)
-        for number, (values, one, count) in enumerate(zip(combinations, runs, steps, strict=True), start=1):
-            folder, results = run.output_dir, {}
+        # All folders are checked before the first of several runs is trained.
+        plan = [
+            _runs_of_seeds(task, values, one, strategy, count, teacher)
+            for values, one, count in zip(combinations, runs, steps, strict=True)
+        ]
+        for number, (values, of_seeds) in enumerate(zip(combinations, plan, strict=True), start=1):
             if run.search:
                 logging.info("Combination %d of %d: %s.", number, len(runs), recipe.combination_text(values))
-                folder = posixpath.join(folder, recipe.folder_of(values))
-            for seed in range(run.seed, run.seed + run.num_seeds):
-                own = posixpath.join(folder, f"seed-{seed}") if run.num_seeds > 1 else folder
-                one = dataclasses.replace(one, seed=seed, output_dir=own)
-                results[seed] = _Run(task, one, strategy, count, teacher).execute()
+            results = {}
+            for seed, one in of_seeds.items():
+                results[seed] = one.execute()
                 if several:
                     keras.backend.clear_session()
             tried.append(Tried(values, results))
             if run.num_seeds > 1 and task.is_chief:
-                table = outcome.write_seeds(folder, tried[-1], task.main_metric)
+                table = outcome.write_seeds(_folder_of(run, values), tried[-1], task.main_metric)
         if run.search:
             table = outcome.write_search(run.output_dir, tried, task.main_metric)
         best = outcome.best_of(tried, task.main_metric)
@@ -102,27 +108,22 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
 
 
 def _check(task: FineTuningTask, run: FineTuningSettings) -> str | None:
-    """Checks settings and output_dir, before anything else is read; returns the checkpoint there, if it is to be used.
-
-    Raises:
-      ValueError, OSError: names the flag.
-    """
-    run.check()
-    task.settings.check(run)
-    beginning.check_folder(run, task.settings)
+    """Checks settings and output_dir, before anything else is read; returns the checkpoint there."""
+    run.check(task.settings)
+    run_directory.check_script(run.output_dir, dataclasses.asdict(task.settings))
+    newest = checkpoints.latest_checkpoint(run.output_dir)
     if run.do_train:
+        run_directory.check_own(run.output_dir)
         checkpoints.check_newest(run.output_dir, run.resume_from_older)
-    return checkpoints.latest_checkpoint(run.output_dir)
+    if run.search and newest:
+        raise ValueError(f"--output_dir={run.output_dir} holds a run of its own: choose another one for --search.")
+    return newest
 
 
 def _describe(
     task: FineTuningTask, run: FineTuningSettings, newest: str | None
 ) -> tuple[FineTuningSettings, list[FineTuningSettings], ModelFiles, Tokenizer]:
-    """What the run is: its settings, those of each combination, and what goes with the model.
-
-    Raises:
-      ValueError, OSError: settings and model don't fit together; names the flag.
-    """
+    """What the run is: its settings, those of each combination, and what goes with the model."""
     combinations = run.combinations
     run = dataclasses.replace(run, **combinations[0])
     if run.layers:
@@ -131,8 +132,6 @@ def _describe(
     beginning.check_student(run, newest)
     files, tokenizer = task.describe(run, newest)
     if run.layers:
-        from bert_tf.models import students
-
         files.config = students.shallower(files.config, run.layers)
     run = fine_tuning.with_recipe(run, files.config)
     runs = [dataclasses.replace(run, **values) for values in combinations]
@@ -157,8 +156,27 @@ def _load(
     return teacher
 
 
-def _number_of_steps(task: FineTuningTask, run: FineTuningSettings) -> int:
-    return number_of_steps(task.num_training_examples(), run.train_batch_size, run.num_train_epochs)
+def _folder_of(run: FineTuningSettings, values: recipe.Values) -> str:
+    """The folder of a combination of settings; without a search the run's own."""
+    return posixpath.join(run.output_dir, recipe.folder_of(values)) if values else run.output_dir
+
+
+def _runs_of_seeds(
+    task: FineTuningTask,
+    values: recipe.Values,
+    run: FineTuningSettings,
+    strategy: tf.distribute.Strategy,
+    num_train_steps: int,
+    teacher: Teacher | None,
+) -> dict[int, "_Run"]:
+    """The runs of a combination of settings by their seeds, once each fits to what is in its folder."""
+    runs, folder = {}, _folder_of(run, values)
+    for seed in range(run.seed, run.seed + run.num_seeds):
+        output_dir = posixpath.join(folder, f"seed-{seed}") if run.num_seeds > 1 else folder
+        own = dataclasses.replace(run, seed=seed, output_dir=output_dir)
+        runs[seed] = _Run(task, own, strategy, num_train_steps, teacher)
+        runs[seed].check_output_dir()
+    return runs
 
 
 def warn_of_few_steps(num_train_steps: int) -> None:
@@ -176,12 +194,16 @@ class _Run:
     """One run: a seed and its directory, which are in its settings."""
 
     def __init__(
-        self, task: FineTuningTask, run: FineTuningSettings, strategy: tf.distribute.Strategy, num_train_steps: int,
+        self,
+        task: FineTuningTask,
+        run: FineTuningSettings,
+        strategy: tf.distribute.Strategy,
+        num_train_steps: int,
         teacher: Teacher | None,
-    ):  # fmt: skip
+    ):
         self.task, self.run, self.strategy, self.teacher = task, run, strategy, teacher
         self.num_train_steps, self.output_dir = num_train_steps, run.output_dir
-        self.chief, self.files = task.is_chief, task.files
+        self.chief, self.files, self.finished = task.is_chief, task.files, False
         self.evaluated = {}  # step -> outputs on the main dev set, of the newest and the best evaluation
         # Steps between two evaluations, an epoch by default; 0 without a dev set.
         self.eval_every_steps = 0
@@ -193,13 +215,16 @@ class _Run:
         task, run = self.task, self.run
         task.begin(run)
         loop.set_seed(run.seed, run.deterministic)
-        finished = self.check_output_dir()
         if run.do_train and self.chief:
             self.files = dataclasses.replace(task.files, card=self.card_facts())
         model, optimizer, step = fine_tuning.build_and_restore(
-            run, self.strategy, lambda: task.create_model(run.dtype_policy), 0 if finished else self.num_train_steps,
-            task.files.config.recipe, task.adjust,
-        )  # fmt: skip
+            run,
+            self.strategy,
+            lambda: task.create_model(run.dtype_policy),
+            0 if self.finished else self.num_train_steps,
+            task.files.config.recipe,
+            task.adjust,
+        )
         self.predict = make_predict_function(model, self.strategy)
         self.keeper = fine_tuning.BestModel(
             self.output_dir, self.files, task.main_metric, patience=run.early_stopping_patience, active=self.chief
@@ -207,19 +232,22 @@ class _Run:
         self.keeper.forget_after(step)
         if run.do_train:
             self.make_up_for_lost_evaluation(model, step)
-        if finished:
+        if self.finished:
             logging.info("Nothing to train: the run in %s finished at step %d.", self.output_dir, step)
         elif run.do_train:
-            trainer, tokens, flops_per_example = self.create_trainer(model, optimizer)
+            trainer, cost = self.create_trainer(model, optimizer)
             self.claim(step)
-            evaluate = functools.partial(self.evaluate, model=model)
             step = loop.train(
-                trainer, self.num_train_steps, self.training_batches, self.output_dir,
-                evaluate=evaluate if task.dev_sets else None, eval_every_steps=self.eval_every_steps,
-                is_due=self.is_due, should_stop=self.keeper.should_stop, save_first=False,
+                trainer,
+                self.num_train_steps,
+                self.training_batches,
+                self.output_dir,
+                evaluate=lambda step: self.evaluate(step, model) if self.is_due(step) else None,
+                eval_every_steps=self.eval_every_steps,
+                should_stop=self.keeper.should_stop,
                 kept_at_end=self.kept_at_end(model, optimizer),
-                tokens_per_example=tokens, flops_per_example=flops_per_example,
-            )  # fmt: skip
+                cost_of_example=cost,
+            )
         if run.do_train:
             self.finish(model, step)
         last_step = step
@@ -228,20 +256,17 @@ class _Run:
         tf.io.gfile.makedirs(self.output_dir)
         return self.evaluate_and_predict(step, is_last=step == last_step)
 
-    def check_output_dir(self) -> bool:
-        """Checks that the run fits to what is in its directory; returns whether it is finished there.
-
-        Raises:
-          ValueError: it holds another run.
-        """
+    def check_output_dir(self) -> None:
+        """Checks that the run fits to what is in its directory, and notes whether it is finished there."""
         task, run = self.task, self.run
+        task.begin(run)
         if run.do_train:
             checkpoints.check_newest(self.output_dir, run.resume_from_older)
         run_directory.check_output_dir(self.output_dir, task.files.config, task.files.head, trains=run.do_train)
-        if not run.do_train:
-            return False
-        run_directory.check_fixed(self.output_dir, self.recorded_settings())
-        return run_directory.is_finished(self.output_dir, self.recorded_settings(), self.num_train_steps)
+        if run.do_train:
+            recorded = self.recorded_settings()
+            run_directory.check_fixed(self.output_dir, recorded)
+            self.finished = run_directory.is_finished(self.output_dir, recorded, self.num_train_steps)
 
     def recorded_settings(self) -> dict:
         """What run.json keeps: all settings, and what the training data was."""
@@ -271,7 +296,7 @@ class _Run:
 
     # --- train
 
-    def create_trainer(self, model: keras.Model, optimizer) -> tuple[Trainer, float, float]:
+    def create_trainer(self, model: keras.Model, optimizer) -> tuple[Trainer, tuple[float, float]]:
         """The trainer, with --teacher of both models; and the tokens and model FLOPs of an example."""
         task, run = self.task, self.run
         trained, objective = model, with_class_weights(model.objective, task.class_weights)
@@ -279,14 +304,12 @@ class _Run:
         cost = fine_tuning.cost_of_example(run, task.files.config, lengths, model.tokens_read)
         tokens, operations = task.cost_of_example(*cost, model)
         if self.teacher:
-            from bert_tf.models.distillation import DistillationObjective, TaughtModel
-
             with self.strategy.scope():
                 teacher = task.create_teacher(self.teacher, run.dtype_policy)
                 trained = TaughtModel(model, teacher)
             objective = DistillationObjective(objective, run.soft_weight, run.temperature)
             operations += encoder.encoder_flops_per_example(self.teacher.files.config, tokens, teacher.tokens_read)
-        return Trainer(trained, optimizer, objective, self.strategy, run, run.sum_loss), tokens, operations
+        return Trainer(trained, optimizer, objective, self.strategy, run, run.sum_loss), (tokens, operations)
 
     def claim(self, step: int) -> None:
         """Writes what goes with the training into output_dir, before the first step from `step` on."""
@@ -307,9 +330,13 @@ class _Run:
         run = self.run
         compiled = distribution.compiles_steps(run.use_xla, self.strategy)
         return self.task.training_batches(
-            batch_size=run.train_batch_size, seed=run.seed, start_step=first_step, whole_step=compiled, share=share,
+            batch_size=run.train_batch_size,
+            seed=run.seed,
+            start_step=first_step,
+            whole_step=compiled,
+            share=share,
             **run.padding,
-        )  # fmt: skip
+        )
 
     def kept_at_end(self, model: keras.Model, optimizer) -> Callable[[], Mapping] | None:
         """What the last checkpoint has, which is there before the last evaluation; None: the optimizer's state, too.
@@ -335,8 +362,6 @@ class _Run:
         loop.plot_log(self.output_dir)
         weights = initialize.model_weights(model)
         if variable_names.has_adapters(model):
-            from bert_tf.models import lora_file
-
             lora_file.write_lora(posixpath.join(self.output_dir, lora_file.FILE), model)
         newest = checkpoints.latest_checkpoint(self.output_dir)
         if not self.run.keeps_optimizer and open_weights.has_optimizer_state(newest):

@@ -105,11 +105,7 @@ TASKS = {entry.name: entry for entry in _ENTRIES}
 
 
 def task_in(model_dir: str) -> str:
-    """The task that a model's output layer is for: a name of `tasks.table.TASKS`.
-
-    Raises:
-      ValueError: it could be for several; the message names --task.
-    """
+    """The task that a model's output layer is for: a name of `tasks.table.TASKS`."""
     weights = open_weights.open_weights(model_dir)
     entries = [entry for entry in TASKS.values() if entry.output_layer in weights]
     if not entries:
@@ -131,11 +127,7 @@ def task_in(model_dir: str) -> str:
 
 
 def check_task(model_dir: str, task: str) -> ModelFiles:
-    """The files of a model for a task.
-
-    Raises:
-      ValueError: the model in the directory is for another task, or for none; the message says what it is.
-    """
+    """The files of a model for a task."""
     weights, files = model_directory.read_model(model_dir)
     entry, architecture = TASKS[task], files.head.architecture
     output_layer = entry.output_layer
@@ -160,11 +152,7 @@ def check_task(model_dir: str, task: str) -> ModelFiles:
 
 
 def choose_max_seq_length(files: ModelFiles, given: int | None) -> int:
-    """The sequence length: the one given, else that of training if known, else the model's maximum.
-
-    Raises:
-      ValueError: more than the model can take, or no room for a token besides two special ones.
-    """
+    """The sequence length: the one given, else that of training if known, else the model's maximum."""
     limit = model_directory.needed_config(files).max_length
     chosen = min(files.max_seq_length or limit, limit) if given is None else given
     whole_number(chosen, "max_seq_length")

@@ -147,11 +147,7 @@ class FineTuningTask(abc.ABC):
         return token_rows.training_batches(self.train_rows, **arguments)
 
     def begin(self, run: FineTuningSettings) -> None:  # noqa: B027
-        """Called before each run, and before the first for all of them: none depends on what an earlier one chose.
-
-        Raises:
-          ValueError: the settings don't fit the data; names the flag.
-        """
+        """Called before each run, and before the first for all of them: none depends on what an earlier one chose."""
 
     def write_beside_training(self, output_dir: str) -> None:  # noqa: B027
         """Writes what goes with the training, once everything has been checked."""
@@ -160,8 +156,9 @@ class FineTuningTask(abc.ABC):
     def write_records(self, path: str, rows: TokenRows, max_seq_length: int) -> None:
         """Writes token rows as the original's record files."""
 
-    def outputs_of(self, predict: Callable, examples: ExampleSet, *, batch_size: int, max_seq_length: int,
-                static_padding: bool):  # fmt: skip
+    def outputs_of(
+        self, predict: Callable, examples: ExampleSet, *, batch_size: int, max_seq_length: int, static_padding: bool
+    ):
         """The model's outputs for a set: by default logits [n, ...] in the order of its rows.
 
         Args:

@@ -1,33 +1,26 @@
-"""What a fine-tuning run begins with: its settings, model files and tokenizer, checked against each other.
-
-Nothing here needs TensorFlow or Keras, so that the scripts say what is wrong before their import.
-"""
+"""The model that a run begins with: its files, its tokenizer and its output layer, checked against each other."""
 
 import contextlib
 import dataclasses
 import functools
-import os
 import posixpath
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from bert_tf.models import directory as model_directory
 from bert_tf.models import head_config, open_weights
-from bert_tf.models.config import BertConfig, check_frozen_layers
+from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import is_encoder_variable
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
-from bert_tf.models.recipe import Recipe, folder_of
 from bert_tf.models.variable_names import check_depth, expected_shapes
-from bert_tf.system.declare import Flags, declared_in, flags_given, settings_of
 from bert_tf.system.messages import named_by, some, unheard
 from bert_tf.system.storage import is_remote
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import run_directory
 from bert_tf.training.settings import FineTuningSettings, ModelSettings
-from bert_tf.training.teacher import open_teacher, recorded_before, with_labels_of
-from bert_tf.weights.bundle import DamagedError, latest_checkpoint
+from bert_tf.weights.bundle import latest_checkpoint
 from bert_tf.weights.tensor_files import Weights
 
 TaskSettings = TypeVar("TaskSettings")
@@ -48,178 +41,11 @@ _KIND_FLAGS = {
 Adjustment = Callable[[Weights], Weights]
 
 
-def checked_settings(
-    kind: type[TaskSettings], values: Flags, layers: Sequence[str] = (), check_model: Callable | None = None
-) -> tuple[FineTuningSettings, TaskSettings]:
-    """The settings of a fine-tuning run and of its task from a script's flags, checked without TensorFlow.
-
-    Args:
-      layers: the output layers of the task's models, without one of which a model can only be trained.
-      check_model: (settings of the task, of the run, the checkpoint in --output_dir or None, files of the model, its
-        tokenizer, names of the weights that the run begins with) -> refuses what does not fit the model.
-
-    Raises:
-      OSError, ValueError: a setting makes no sense, or a file or a model does not exist or fit; names the flag.
-    """
-    own = settings_of(kind, values)
-    run = settings_of(FineTuningSettings, values, functools.partial(check_before_download, own=own))
-    run.check()
-    run.check_given_once(flags_given(values))
-    head = _with_labels(run, own, layers).check(run)
-    if not is_remote(run.output_dir):
-        check_folder(run, own)
-        with unheard():
-            _check_model(run, own, layers, head, check_model)
-            for one in _each_of(run) if run.do_train else ():
-                _check_earlier(one, own)
-    return run, own
-
-
-def check_before_download(run: FineTuningSettings, own) -> None:
-    """Refuses settings and files of a run whose models are still names on the hub.
-
-    Args:
-      own: the settings of the run's task.
-
-    Raises:
-      OSError, ValueError: names the flag.
-    """
-    run.check_without_models()
-    # The labels of a model that is only used are not known yet; that a file is not there is.
-    with contextlib.suppress(*([] if run.do_train or not hasattr(own, "with_labels_of") else [ValueError])):
-        own.check(run)
-
-
-def check_folder(run: FineTuningSettings, own) -> None:
-    """Refuses an output_dir that is that of something else.
-
-    Args:
-      own: the settings of the run's task.
-
-    Raises:
-      ValueError: it is the directory of another script's run, of one run where several are to be trained, or of none
-        where files would be replaced.
-    """
-    run_directory.check_script(run.output_dir, dataclasses.asdict(own))
-    if run.do_train:
-        run_directory.check_own(run.output_dir)
-    if run.search and latest_checkpoint(run.output_dir):
-        raise ValueError(f"--output_dir={run.output_dir} holds a run of its own: choose another one for --search.")
-
-
-# Settings of tasks where None means none; of others that are None, a run notes what follows from its model.
-_NONE_IS_NONE = (
-    "data_dir", "dev_file", "text_a", "text_b", "label", "labels", "negative", "score", "context", "question",
-    "choices", "class_weights",
-)  # fmt: skip
-
-
-def _check_earlier(run: FineTuningSettings, own) -> None:
-    """Refuses to go on with a run of another teacher or other adapters, and a finished one with other settings.
-
-    What is known before the data and the teacher's weights are read is compared.
-
-    Args:
-      own: the settings of its task.
-    """
-    run_directory.check_fixed(run.output_dir, vars(run.with_recipe(Recipe())) | recorded_before(run))
-    earlier = run_directory.read_settings(run.output_dir)
-    step = earlier.get(run_directory.FINISHED)
-    if step is None:
-        return
-    known = {name: value for name, value in dataclasses.asdict(run).items() if value is not None}
-    declared = declared_in(type(own))
-    for name, value in dataclasses.asdict(own).items():
-        # Of what may be unset, a run notes what its model has, and that is None where it has none of it.
-        if name in _NONE_IS_NONE or (value is not None and not (declared[name].unset and earlier.get(name) is None)):
-            known[name] = value
-    is_longer = run.num_train_epochs > earlier.get("num_train_epochs", 0)
-    run_directory.is_finished(run.output_dir, {**earlier, **known}, step + is_longer)
-
-
-def _each_of(run: FineTuningSettings) -> Iterator[FineTuningSettings]:
-    """The runs of a command, each with its directory: of every combination of settings that is searched, and seed."""
-    for values in run.combinations:
-        folder = posixpath.join(run.output_dir, folder_of(values)) if run.search else run.output_dir
-        for seed in range(run.seed, run.seed + run.num_seeds):
-            own = posixpath.join(folder, f"seed-{seed}") if run.num_seeds > 1 else folder
-            yield dataclasses.replace(run, **values, seed=seed, output_dir=own)
-
-
-def _with_labels(run: FineTuningSettings, own: TaskSettings, layers: Sequence[str]) -> TaskSettings:
-    """The settings of the task, with the labels of the model that a run only uses, where those are needed and known."""
-    if run.do_train or is_remote(run.output_dir) or not hasattr(own, "with_labels_of"):
-        return own
-    stored = stored_head(run, layers)
-    return own.with_labels_of(stored) if stored else own
-
-
-def _check_model(
-    run: FineTuningSettings, own, layers: Sequence[str], head: HeadConfig | None, check_model: Callable | None
-) -> None:
-    """Refuses a model that a run can't begin with; what only TensorFlow can read is left to the run.
-
-    Args:
-      own: the settings of its task. layers, check_model: see `checked_settings`. head: of the run's models; None: it is
-        not known.
-
-    Raises:
-      OSError, ValueError: names the flag.
-    """
-    newest = latest_checkpoint(run.output_dir)
-    start = dataclasses.replace(run, init_checkpoint=run.teacher) if run.layers else run
-    paths = [path for path in (newest, start.init_checkpoint) if path]
-    check_student(run, newest)
-    if not all(map(os.path.isfile, filter(None, (run.bert_config_file, run.vocab_file)))):
-        return  # remote, or a pipe
-    with named_by("--output_dir" if newest else "--teacher" if run.layers else "--init_checkpoint"):
-        try:
-            if not all(map(open_weights.is_light, paths)):
-                return
-            names = open_weights.open_weights(paths[0]) if paths else ()
-        except DamagedError:
-            if run.do_train and newest and run.resume_from_older:
-                return  # it goes on from the one before
-            raise
-    if not paths and run.teacher:
-        return
-    layer = next((layer for layer in layers if layer in names), layers[0] if layers else None)
-    folder = tokenizer_files.directory_of(paths[0]) if paths and not run.do_train else None
-    if folder and model_directory.read_head(folder).window_pooling:  # used with windows as long as in training
-        length = model_directory.read_max_length(folder) or run.max_seq_length
-        start = dataclasses.replace(start, max_seq_length=length)
-    files, tokenizer = describe_model(start, newest, layer)
-    if run.layers:
-        from bert_tf.models.students import check_layers
-
-        check_layers(files.config, run.layers)
-    check_frozen_layers(files.config, run.freeze_layers)
-    if run.lora_rank is not None:
-        from bert_tf.models.lora import check_lora_rank
-
-        check_lora_rank(files.config, run.lora_rank)
-    if check_model:
-        check_model(own, start, newest, files, tokenizer, names)
-    others = getattr(own, "other_labels", ())
-    if run.teacher and layers and open_weights.is_light(run.teacher):
-        teacher = open_teacher(run.teacher, tokenizer, run.max_seq_length, layers[0], head and head.architecture)
-        if head and not head.lacks_labels:
-            with_labels_of(teacher, head, others, run.distillation_temperature)
-    if head and newest and run.do_train:
-        if not head.lacks_labels:
-            run_directory.check_labels(run.output_dir, head)
-    elif head and layer in names:
-        adjustment_of(run, newest, layer, head, others)
-
-
 def check_student(run: FineTuningSettings, newest: str | None) -> None:
     """Refuses a run that has no model to train with --teacher or --lora_rank.
 
     Args:
       newest: checkpoint in --output_dir, if any.
-
-    Raises:
-      ValueError: names the flag.
     """
     if run.teacher and not (run.layers or run.init_checkpoint or run.bert_config_file or newest):
         raise ValueError(
@@ -239,11 +65,6 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
     Args:
       newest: checkpoint in --output_dir, if any. head: name of the output layer's weights, e.g. "output_weights",
         which evaluation and prediction need; None: they need none.
-
-    Raises:
-      FileNotFoundError, OSError, ValueError: a file is missing or damaged (the message begins with its flag); there
-        is no model, or no output layer, to predict with; --max_seq_length is more than the model can take; vocabulary,
-        casing, configuration and weights don't belong to the same model.
     """
     start = weights = None
     if values.init_checkpoint:
@@ -294,19 +115,16 @@ def _check_trained(weights: Weights | None, output_dir: str, newest: str | None,
         raise ValueError(f"{flag}: {weights.path} has no output layer for this task ({head}): {use}.")
 
 
-def check_sizes(weights: Weights, config: BertConfig, config_name: str | None, with_heads: bool = False) -> None:
+def check_sizes(weights: Weights, config: BertConfig, config_name: str | None) -> None:
     """Refuses a configuration of another size than the weights: the shapes of what both have differ.
 
     Args:
-      config_name: for the message. with_heads: also of the heads of pre-training.
-
-    Raises:
-      ValueError: names --init_checkpoint and some variables.
+      config_name: for the message.
     """
     wrong = [
         f"{name}: {list(weights.shapes[name])} there, {list(shape)} in the configuration"
         for name, shape in expected_shapes(config).items()
-        if (with_heads or is_encoder_variable(name)) and weights.shapes.get(name, shape) != shape
+        if is_encoder_variable(name) and weights.shapes.get(name, shape) != shape
     ]
     if wrong:
         raise ValueError(
@@ -316,12 +134,7 @@ def check_sizes(weights: Weights, config: BertConfig, config_name: str | None, w
 
 
 def make_tokenizer(files: ModelFiles, values: ModelSettings) -> Tokenizer:
-    """The tokenizer of a model's files, which are checked against each other and the flags.
-
-    Raises:
-      FileNotFoundError, OSError, ValueError: --max_seq_length is more than the model can take; the vocabulary is
-        missing or damaged (the message begins with its flag), or it or its casing does not fit the model.
-    """
+    """The tokenizer of a model's files, which are checked against each other and the flags."""
     if values.max_seq_length > files.config.max_length:
         first = files.config.max_position_embeddings - files.config.max_length
         raise ValueError(
@@ -371,9 +184,6 @@ def find_head(run: FineTuningSettings, newest: str | None, layer: str | None) ->
 
     Args:
       newest: checkpoint in --output_dir, if any. layer: the name of the output layer of the task's models.
-
-    Raises:
-      FileNotFoundError, OSError, ValueError: the weights, or what is beside them, can't be read; names the flag.
     """
     path, flag = newest or run.init_checkpoint, "--output_dir" if newest else "--init_checkpoint"
     if not path or layer != head_config.OUTPUT_LAYER or (not newest and (run.layers or run.new_head)):
@@ -389,7 +199,7 @@ def stored_head(run: FineTuningSettings, layers: Sequence[str]) -> StartingHead 
     """`find_head` without TensorFlow; None also where the weights can't be read so, or are damaged.
 
     Args:
-      layers: see `checked_settings`.
+      layers: names of output layers, of which the weights have one.
     """
     newest = None if is_remote(run.output_dir) else latest_checkpoint(run.output_dir)
     path = newest or run.init_checkpoint
@@ -410,9 +220,6 @@ def adjustment_of(
     Args:
       newest, layer: see `find_head`. head: of the run's models, with what the data says of it; where that is not known
         yet, only the task is compared. others: see `head_config.order_of`.
-
-    Raises:
-      ValueError: the layer is for other labels, or for another task; says which, and names --new_head.
     """
     if newest and run.do_train:
         return None

@@ -48,9 +48,6 @@ def use_newest(output_dir: str, use: Callable[[str], Used], resume_from_older: b
 
     Returns:
       What `use` returned; None if there is no checkpoint.
-
-    Raises:
-      DamagedError: the newest is damaged, and there is no whole one or it is not wanted. Nothing is renamed.
     """
     newest = latest_checkpoint(output_dir)
     if newest is None:
@@ -75,11 +72,7 @@ def use_newest(output_dir: str, use: Callable[[str], Used], resume_from_older: b
 
 
 def check_newest(output_dir: str, resume_from_older: bool) -> None:
-    """`use_newest` for the index alone, which is read before the rest.
-
-    Raises:
-      DamagedError: see `use_newest`.
-    """
+    """`use_newest` for the index alone, which is read before the rest."""
     use_newest(output_dir, bundle.CheckpointReader, resume_from_older)
 
 
@@ -105,9 +98,6 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
 
     Returns:
       The prefix.
-
-    Raises:
-      OSError: it could not be written (disk full, no permission); the checkpoints before it stay valid and listed.
     """
     prefix = posixpath.join(output_dir, f"model.ckpt-{step}")
     temporary = prefix + ".writing"
@@ -166,9 +156,6 @@ class Writer:
 
         On a CPU these are copied only if training changes them before they are written; from other devices they are
         copied to the host's memory here.
-
-        Raises:
-          OSError: the checkpoint before it could not be written.
         """
         if not self._active:
             return
@@ -179,11 +166,7 @@ class Writer:
         self._thread.start()
 
     def join(self) -> None:
-        """Waits until the last checkpoint is written.
-
-        Raises:
-          OSError: it could not be written.
-        """
+        """Waits until the last checkpoint is written."""
         if self._thread is not None:
             with announced(f"Saving a checkpoint in {self._output_dir} ..."):
                 self._thread.join()

@@ -27,10 +27,6 @@ def set_up_devices(devices: DeviceSettings) -> tf.distribute.Strategy:
     """The strategy that the settings ask for; also sets up virtual CPUs and the form of the model's operations.
 
     Call this before any tensor is created: some strategies can't be set up later.
-
-    Raises:
-      ValueError: more GPUs are asked for than there are, or TF_CONFIG is missing or malformed.
-      RuntimeError: the TPU can't be reached, or TensorFlow is already running with other settings.
     """
     if devices.num_virtual_cpus:
         _split_cpu(devices.num_virtual_cpus)
@@ -113,9 +109,6 @@ def check_batch_size(
     Args:
       batch_size: examples per step over all replicas. accumulation_steps: micro-batches per replica and step.
       flag_name: the flag that gives `batch_size`, for the message.
-
-    Raises:
-      ValueError: it does not divide evenly.
     """
     replicas = strategy.num_replicas_in_sync
     parts = replicas * accumulation_steps
@@ -163,12 +156,22 @@ def _names(devices: Iterable[str]) -> str:
     return ", ".join(short)
 
 
+def check_batch_sizes(strategy: tf.distribute.Strategy, *runs) -> None:
+    """`check_batch_size` of the settings of a run, or of several combinations of them."""
+    for run in runs:
+        check_batch_size(run.train_batch_size, strategy, run.gradient_accumulation_steps)
+    for name in ("eval_batch_size", "predict_batch_size"):
+        if size := getattr(runs[0], name, None):
+            check_batch_size(size, strategy, 1, name)
+
+
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Whether this process writes files: always, except for workers other than the first."""
+    """Whether this process writes files: always, but of several workers only the chief, or without one the first."""
     resolver = strategy.cluster_resolver
     if resolver is None or resolver.task_type is None:
         return True
-    return resolver.task_type == "chief" or (resolver.task_type == "worker" and resolver.task_id == 0)
+    first = "chief" if "chief" in resolver.cluster_spec().jobs else "worker"
+    return (resolver.task_type, resolver.task_id) == (first, 0)
 
 
 def distribute(strategy: tf.distribute.Strategy, batches: Callable[[Share], tf.data.Dataset]) -> Iterable:

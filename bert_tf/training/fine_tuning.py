@@ -7,7 +7,7 @@ What it begins with is in `beginning`. The run itself is in `tasks.script`, the 
 import dataclasses
 import json
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -15,7 +15,18 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import directory as model_directory
-from bert_tf.models import encoder, head_config, initialize, layers, open_weights, saving, variable_names
+from bert_tf.models import (
+    encoder,
+    head_config,
+    initialize,
+    layers,
+    lora,
+    lora_file,
+    open_weights,
+    saving,
+    students,
+    variable_names,
+)
 from bert_tf.models.config import BertConfig, check_frozen_layers
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.head_config import NO_HEAD
@@ -24,7 +35,7 @@ from bert_tf.system.declare import declared_in
 from bert_tf.system.messages import announced, some
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import parse_json, read_json_if_there, read_text_lines
-from bert_tf.training import checkpoints, distribution, loop, optimization
+from bert_tf.training import checkpoints, loop, optimization
 from bert_tf.training.beginning import Adjustment
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.weights.tensor_files import Weights
@@ -40,11 +51,7 @@ def read_best_results(output_dir: str) -> dict | None:
 
 
 def _check_numbers(results: object, names: tuple[str, ...], source: str) -> None:
-    """Checks the results of an evaluation that a file has.
-
-    Raises:
-      ValueError: they lack a number that is needed; names the source.
-    """
+    """Checks the results of an evaluation that a file has."""
     for name in names:
         if not isinstance(results, dict) or not isinstance(results.get(name), int | float):
             raise ValueError(f"{source} has no number for {name}; if it is damaged, remove it.")
@@ -80,11 +87,7 @@ class BestModel:
                 self._evaluations[values["step"]] = values
 
     def forget_after(self, step: int) -> None:
-        """Drops evaluations of steps that a run resumed at `step` will repeat.
-
-        Raises:
-          ValueError: the results that are resumed lack the metric; names the file.
-        """
+        """Drops evaluations of steps that a run resumed at `step` will repeat."""
         self._evaluations = {number: values for number, values in self._evaluations.items() if number <= step}
         if step == 0:
             self.best = None  # nothing is resumed: a model found there belongs to another run
@@ -105,16 +108,16 @@ class BestModel:
         return values and {name: value for name, value in values.items() if name != "step"}
 
     def update(self, step: int, results: dict, model: keras.Model) -> None:
-        """Records the results of an evaluation, and saves the model if no earlier one is as good.
-
-        Raises:
-          ValueError: the results lack the metric.
-        """
+        """Records the results of an evaluation, and saves the model if no earlier one is as good."""
         if self._metric not in results:
             raise ValueError(f"The best model is chosen by {self._metric}, but there are only {', '.join(results)}.")
         values = {"step": step, **results}
         self._evaluations[step] = values
-        old, self.best = self.best, values if self._is_better(values) else self.best
+        old, score = self.best, values[self._metric]
+        # Of the same step, after a kill during saving, there may be a mix of old and new files: they are written again.
+        again = old is not None and (values["step"], score) == (old["step"], old[self._metric])
+        if old is None or again or score > old[self._metric]:
+            self.best = values
         if not self._active:
             return
         if self.best is not old:
@@ -122,13 +125,6 @@ class BestModel:
                 self._save(model)
         lines = [json.dumps(self._evaluations[number]) + "\n" for number in sorted(self._evaluations)]
         write_text_file(self._path, "".join(lines))
-
-    def _is_better(self, values: dict) -> bool:
-        if self.best is None or values[self._metric] > self.best[self._metric]:
-            return True
-        # The same step again, after a kill, with the same weights: a kill during saving may have left a mix of old and
-        # new files, so they are written again.
-        return values["step"] == self.best["step"] and values[self._metric] == self.best[self._metric]
 
     def _save(self, model: keras.Model) -> None:
         results = posixpath.join(self.directory, _RESULTS)
@@ -139,8 +135,6 @@ class BestModel:
         files = dataclasses.replace(self._files, card=facts)
         saving.write_model(self.directory, weights, files, format="bert_tf", overwrite=True)
         if variable_names.has_adapters(model):
-            from bert_tf.models import lora_file
-
             lora_file.write_lora(posixpath.join(self.directory, lora_file.FILE), model)
         for name, content in self.further_files.items():
             write_text_file(posixpath.join(self.directory, name), content)
@@ -159,11 +153,7 @@ class BestModel:
 
 
 def with_recipe(run: FineTuningSettings, config: BertConfig) -> FineTuningSettings:
-    """The settings with the recipe of the model's family where they say nothing, which is logged.
-
-    Raises:
-      ValueError: --layerwise_lr_decay, --freeze_layers or --lora_rank is impossible.
-    """
+    """The settings with the recipe of the model's family where they say nothing, which is logged."""
     new = run.with_recipe(config.recipe)
     filled = [name for name in declared_in(OptimizerSettings) if getattr(run, name) is None]
     own = [
@@ -174,29 +164,11 @@ def with_recipe(run: FineTuningSettings, config: BertConfig) -> FineTuningSettin
     optimization.layer_rates([], new.layerwise_lr_decay)
     check_frozen_layers(config, new.freeze_layers)
     if new.lora_rank is not None:
-        from bert_tf.models.lora import check_lora_rank
-
-        check_lora_rank(config, new.lora_rank)
+        lora.check_lora_rank(config, new.lora_rank)
     return new
 
 
 # --- model and optimizer ----------------------------------------------------------------------------------------------
-
-
-def set_up_devices(runs: Sequence[FineTuningSettings]) -> tf.distribute.Strategy:
-    """The strategy of a run with each of some combinations of settings; its replicas must divide all batch sizes.
-
-    Raises:
-      ValueError, RuntimeError: see `distribution.create_strategy` and `distribution.check_batch_size`.
-    """
-    strategy = distribution.set_up_devices(runs[0])
-    for run in runs:
-        parts = run.gradient_accumulation_steps
-        distribution.check_batch_size(run.train_batch_size, strategy, parts, "train_batch_size")
-    if runs[0].eval_batch_size:
-        distribution.check_batch_size(runs[0].eval_batch_size, strategy, 1, "eval_batch_size")
-    distribution.check_batch_size(runs[0].predict_batch_size, strategy, 1, "predict_batch_size")
-    return strategy
 
 
 @layers.drawn_late()
@@ -213,17 +185,12 @@ def build_and_restore(
     Args:
       num_train_steps: 0: no training, and thus no optimizer. recipe: that of `with_recipe`.
       adjust: of the weights that the run begins with or uses; see `beginning.adjustment_of`.
-
-    Raises:
-      FileNotFoundError, ValueError: see `loop.restore`; or --lora_rank would leave a part of the encoder random.
     """
     newest = checkpoints.latest_checkpoint(run.output_dir)
     adapts, usual_rate = run.lora_rank is not None and num_train_steps > 0, recipe.learning_rate
     with strategy.scope():
         model = create_model()
         if adapts:
-            from bert_tf.models import lora_file
-
             model.bert.add_lora(run.lora_rank, run.lora_alpha, lora_file.reads_pooler(model))
         model.build()
         optimizer = None
@@ -240,36 +207,29 @@ def build_and_restore(
                 model.dropout_rate = run.classifier_dropout
             if run.freeze_layers is not None:
                 model.bert.freeze_layers(run.freeze_layers)
-    beginning = run.init_checkpoint
+    start = run.init_checkpoint
     if run.layers:
-        from bert_tf.models import students
-
-        beginning = students.chosen_layers(open_weights.open_weights(run.teacher), run.layers)
+        start = students.chosen_layers(open_weights.open_weights(run.teacher), run.layers)
     if adapts:
         if not newest:
-            _check_base(model, beginning)
+            _check_base(model, start)
         _log_lora(model)
         if run.learning_rate <= usual_rate:
             logging.warning(
                 "--learning_rate=%g is one for whole models; adapters need about ten times as much to learn in the "
-                "same steps.", run.learning_rate,
-            )  # fmt: skip
+                "same steps.",
+                run.learning_rate,
+            )
     adjust = None if run.do_train and newest else adjust
     step = loop.restore(
-        model, optimizer, run.output_dir, beginning, run.init_with_optimizer, run.resume_from_older, adjust=adjust
+        model, optimizer, run.output_dir, start, run.init_with_optimizer, run.resume_from_older, adjust=adjust
     )
     return model, optimizer, step
 
 
-def _check_base(model: keras.Model, beginning: str | Weights) -> None:
-    """Refuses weights that lack a part of the encoder, which would stay random where only adapters are trained.
-
-    Raises:
-      ValueError: names the weights and what they lack.
-    """
-    from bert_tf.models import lora_file
-
-    weights = beginning if isinstance(beginning, Weights) else initialize.weights_for(model, beginning)
+def _check_base(model: keras.Model, start: str | Weights) -> None:
+    """Refuses weights that lack a part of the encoder, which would stay random where only adapters are trained."""
+    weights = start if isinstance(start, Weights) else initialize.weights_for(model, start)
     missing = [name for name in lora_file.base_variables(model) if name not in weights]
     if missing:
         raise ValueError(
@@ -286,9 +246,13 @@ def _log_lora(model: keras.Model) -> None:
     logging.info(
         "LoRA of rank %d, alpha %g: %s parameters are trained, %.2f %% of the model's %s. Their gradients take %.1f MB "
         "(without LoRA %.1f MB), the optimizer's moments %.1f MB (%.1f MB).",
-        rank, alpha, f"{trained:,}", 100 * trained / total, f"{total:,}",
+        rank,
+        alpha,
+        f"{trained:,}",
+        100 * trained / total,
+        f"{total:,}",
         *(bytes_each * count / 1e6 for bytes_each in (4, 8) for count in (trained, total)),
-    )  # fmt: skip
+    )
 
 
 def cost_of_example(
@@ -312,11 +276,7 @@ def cost_of_example(
 
 
 def use_best_model(model: keras.Model, keeper: BestModel) -> int:
-    """Loads the best model; returns its step.
-
-    Raises:
-      ValueError: there is none.
-    """
+    """Loads the best model; returns its step."""
     if not keeper.best:
         raise ValueError(f"--use_best_model: {keeper.directory} does not exist.")
     weights = initialize.weights_for(model, keeper.directory)
@@ -328,7 +288,5 @@ def use_best_model(model: keras.Model, keeper: BestModel) -> int:
     result = initialize.initialize(initialize.model_variables(model), weights)
     initialize.log_initialization(result, model)
     if variable_names.has_adapters(model):
-        from bert_tf.models import lora
-
         lora.clear_adapters(model)  # its kernels have them
     return keeper.best["step"]

@@ -41,6 +41,9 @@ EXIT_CODE_TERMINATED = 128 + signal.SIGTERM
 # One call of the graph should last no longer than this many seconds: it can be neither interrupted nor watched.
 _SECONDS_PER_CALL = 5.0
 _POINTS = 50  # in the log of a run, at least
+_FIRST_STEP = (
+    "The first step takes longest: TensorFlow builds its graph and XLA compiles parts of it, once for each shape."
+)
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 # The values that fit into a progress bar, and what they are called there.
 _IN_THE_BAR = {
@@ -73,42 +76,44 @@ def set_seed(seed: int, deterministic: bool) -> None:
 
 
 def train(
-    trainer: Trainer, num_train_steps: int, batches_from: Callable[[int, Share], tf.data.Dataset], output_dir: str, *,
-    evaluate: Callable[[int], dict] | None = None, eval_every_steps: int = 0,
-    is_due: Callable[[int], bool] | None = None,
-    should_stop: Callable[[], bool] = lambda: False, save_first: bool = True,
-    kept_at_end: Callable[[], Mapping] | None = None, tokens_per_example: float = 0.0, flops_per_example: float = 0.0,
-) -> int:  # fmt: skip
-    """Trains until step `num_train_steps`, from the step that was restored; checkpoints are saved in output_dir.
+    trainer: Trainer,
+    num_train_steps: int,
+    batches_from: Callable[[int, Share], tf.data.Dataset],
+    output_dir: str,
+    *,
+    evaluate: Callable[[int], dict | None] = lambda step: None,
+    eval_every_steps: int = 0,
+    should_stop: Callable[[], bool] = lambda: False,
+    kept_at_end: Callable[[], Mapping] | None = None,
+    cost_of_example: tuple[float, float] = (0.0, 0.0),
+) -> int:
+    """Trains from the step that was restored until `num_train_steps`; returns the step reached.
+
+    Checkpoints are saved in output_dir, also after SIGTERM and Ctrl-C, which then end the run.
 
     Args:
       batches_from: first step, share -> dataset of the parts of each batch in the share, from that step on.
-      evaluate: called with the step every `eval_every_steps`; its numbers are logged.
-      is_due: which of these steps, and whether the last one, are to be evaluated; None: each of these.
+      evaluate: called with the step every `eval_every_steps` and at the end; its numbers, if any, are logged.
       should_stop: asked at the start and after each evaluation; True ends the training early, with a checkpoint.
-      save_first: save a checkpoint before the first step, as the original does in pre-training.
       kept_at_end: the tensors of the last checkpoint, by name; None: all that a further step would read.
-      tokens_per_example, flops_per_example: for the log; model FLOPs of forward and backward.
-
-    Returns:
-      The step reached. After SIGTERM or Ctrl-C the run ends with a checkpoint (SystemExit with EXIT_CODE_TERMINATED,
-      KeyboardInterrupt); of a step with a loss that is not finite nothing is applied or saved (NonFiniteLossError).
+      cost_of_example: for the log: tokens, and model FLOPs of forward and backward.
     """
-    settings, step, chief = trainer.settings, trainer.step, is_chief(trainer.strategy)
-    if _is_done(step, num_train_steps, should_stop):
+    settings, step, saved_step = trainer.settings, trainer.step, trainer.step
+    if step >= num_train_steps or should_stop():
+        end = f"the run ends at step {num_train_steps}" if step >= num_train_steps else "the run was stopped early"
+        logging.info("Nothing to train: step %d is reached, and %s.", step, end)
         return step
-    newest, saved_step = checkpoints.latest_checkpoint(output_dir), step
-    trainer.read_loss_scale(newest)
-    period, costs = log_period(settings.log_every_steps, num_train_steps), (tokens_per_example, flops_per_example)
+    kept_at_end = kept_at_end or (lambda: trainer.tensors)
+    trainer.read_loss_scale(checkpoints.latest_checkpoint(output_dir))
     with (
         _stop_signals() as received,
-        TrainingLog(output_dir, step, num_train_steps, settings.train_batch_size, *costs, active=chief) as log,
-        checkpoints.Writer(output_dir, settings.checkpoints_while_training, chief) as writer,
+        TrainingLog(trainer, output_dir, num_train_steps, cost_of_example) as log,
+        checkpoints.Writer(output_dir, settings.checkpoints_while_training, is_chief(trainer.strategy)) as writer,
     ):
         iterator = iter(distribute(trainer.strategy, functools.partial(batches_from, step)))
-        if save_first and newest is None:
-            writer.save(step, trainer.tensors)
-        pace = _Pace(trainer, (num_train_steps, period, settings.save_checkpoints_steps, eval_every_steps), received)
+        pace = _Pace(
+            trainer, (num_train_steps, log.period, settings.save_checkpoints_steps, eval_every_steps), received
+        )
         while step < num_train_steps:
             with pace:
                 result = trainer.steps(iterator, pace.count(step))
@@ -117,41 +122,19 @@ def train(
                 raise _not_finite(step - 1, output_dir, writer)
             log.add(step, result)
             at_end = step >= num_train_steps
-            if step % period == 0 or at_end:
-                log.write(step, trainer.objective, float(trainer.optimizer.learning_rate))
             if step % settings.save_checkpoints_steps == 0 or at_end or any(stops):
-                writer.save(step, kept_at_end() if at_end and kept_at_end else trainer.tensors)
+                writer.save(step, kept_at_end() if at_end else trainer.tensors)
                 saved_step = step
             _end_if_asked(stops, step, writer)
-            due = is_due(step) if is_due else eval_every_steps and step % eval_every_steps == 0
-            if evaluate and due and _stops_early(log, step, evaluate, should_stop, num_train_steps):
-                break
+            due = at_end or (eval_every_steps and step % eval_every_steps == 0)
+            if due and (values := evaluate(step)) is not None:
+                log.write_evaluation(step, values)
+                if should_stop():
+                    logging.info("Stopping early at step %d of %d.", step, num_train_steps)
+                    break
         if saved_step != step:  # it was stopped early
-            writer.save(step, kept_at_end() if kept_at_end else trainer.tensors)
+            writer.save(step, kept_at_end())
     return step
-
-
-def _is_done(step: int, num_train_steps: int, should_stop: Callable[[], bool]) -> bool:
-    if step < num_train_steps and not should_stop():
-        return False
-    end = f"the run ends at step {num_train_steps}" if step >= num_train_steps else "the run was stopped early"
-    logging.info("Nothing to train: step %d is reached, and %s.", step, end)
-    return True
-
-
-def _stops_early(
-    log: "TrainingLog",
-    step: int,
-    evaluate: Callable[[int], dict],
-    should_stop: Callable[[], bool],
-    num_train_steps: int,
-) -> bool:
-    """Evaluates; whether the run ends with it."""
-    log.write_evaluation(step, evaluate(step))
-    stops = should_stop()
-    if stops:
-        logging.info("Stopping early at step %d of %d.", step, num_train_steps)
-    return stops
 
 
 class _Pace:
@@ -165,7 +148,7 @@ class _Pace:
         self._most, self._periods, self._received = trainer.settings.iterations_per_loop, periods, received
         self._average = _make_average(trainer.strategy)
         self._seconds = math.inf  # a step; unknown: the first call runs one
-        self._around_call, self._started = _announced(), 0.0
+        self._around_call, self._started = messages.announced(_FIRST_STEP), 0.0
 
     def __enter__(self):
         self._started = time.monotonic()
@@ -195,12 +178,6 @@ class _Pace:
 def log_period(log_every_steps: int, num_train_steps: int) -> int:
     """Steps between two points of the log: few enough for a curve."""
     return max(1, min(log_every_steps, num_train_steps // _POINTS))
-
-
-def _announced() -> contextlib.AbstractContextManager:
-    return messages.announced(
-        "The first step takes longest: TensorFlow builds its graph and XLA compiles parts of it, once for each shape."
-    )
 
 
 def _not_finite(step: int, output_dir: str, writer: checkpoints.Writer) -> NonFiniteLossError:
@@ -296,10 +273,6 @@ def restore(
       resume_from_older: see `checkpoints.use_newest`; only for training.
       adjust: makes of the weights those that the model takes.
       unread: of a model that is not trained, see `initialize.check_complete`.
-
-    Raises:
-      FileNotFoundError, ValueError: see `initialize.initialize` and `checkpoints.use_newest`; without an optimizer
-        also `initialize.check_complete`.
     """
     model_only = initialize.model_variables(model)
     everything = initialize.training_variables(model, optimizer) if optimizer else model_only
@@ -360,22 +333,23 @@ class TrainingLog:
     """Progress bar, TensorBoard and train_log.jsonl (one JSON object per line).
 
     Args:
-      output_dir: where the files go. step: where the run begins or resumes. last_step: where it ends.
-      batch_size, tokens_per_example, flops_per_example: for the speed.
-      active: False on workers that write nothing.
+      output_dir: where the files go. last_step: where the run ends. cost_of_example: for the speed; see `train`.
+
+    Attributes:
+      period: steps between two points.
     """
 
-    def __init__(
-        self, output_dir: str, step: int, last_step: int, batch_size: int, tokens_per_example: float,
-        flops_per_example: float, active: bool = True,
-    ):  # fmt: skip
-        self._output_dir, self._active = output_dir, active
+    def __init__(self, trainer: Trainer, output_dir: str, last_step: int, cost_of_example: tuple[float, float]):
+        self._trainer, self._output_dir, self._last_step = trainer, output_dir, last_step
+        self._active = is_chief(trainer.strategy)
+        self.period = log_period(trainer.settings.log_every_steps, last_step)
         names = ("examples_per_second", "tokens_per_second", "model_flops_per_second")
-        factors = (1.0, tokens_per_example, flops_per_example)
+        factors = (1.0, *cost_of_example)
+        batch_size = trainer.settings.train_batch_size
         self._per_step = {name: batch_size * factor for name, factor in zip(names, factors, strict=True)}
         # The mean over all calls (smoothing 0): calls differ in length, and an evaluation follows some of them.
         self._bar = messages.progress_bar(
-            total=last_step, initial=step, desc="train", unit="step", smoothing=0, disable=not active
+            total=last_step, initial=trainer.step, desc="train", unit="step", smoothing=0, disable=not self._active
         )
         self._sums, self._seconds, self._timed_steps, self._skipped = {}, 0.0, 0, 0
         self._shown = {}  # shown beside the bar; the loss is newer than the rest
@@ -397,7 +371,7 @@ class TrainingLog:
             writer.close()
 
     def add(self, step: int, result: dict) -> None:
-        """Adds the sums of one call of the graph."""
+        """Adds the sums of one call of the graph, and logs their means where a point of the log is due."""
         now = time.monotonic()
         if self._first_call:  # it includes compilation, so it says nothing about speed
             messages.start_clock(self._bar, step)
@@ -411,14 +385,17 @@ class TrainingLog:
         self._shown["loss"] = _readable(self._mean_loss())
         self._bar.set_postfix(self._shown, refresh=False)
         self._bar.update(step - self._bar.n)
+        if step % self.period == 0 or step >= self._last_step:
+            self._write(step)
 
     def _mean_loss(self) -> float:
         return self._sums["loss"] / max(self._sums["steps"], 1.0)
 
-    def write(self, step: int, objective, learning_rate: float) -> None:
+    def _write(self, step: int) -> None:
         """Logs the means since the last call of this method, and starts over."""
+        learning_rate = float(self._trainer.optimizer.learning_rate)
         values = {"loss": self._mean_loss()}
-        values |= {name: float(value) for name, value in objective.metrics(self._sums).items()}
+        values |= {name: float(value) for name, value in self._trainer.objective.metrics(self._sums).items()}
         values |= {"gradient_norm": self._sums["gradient_norm"], "learning_rate": learning_rate}
         if self._timed_steps:
             rate = self._timed_steps / self._seconds

@@ -51,11 +51,6 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         transformers (get_linear_schedule_with_warmup), the same with a first rate of 0.
       power: of the decay, which is linear by default; warm-up is always linear (ELECTRA's lr_decay_power, ALBERT's
         poly_power).
-
-    Raises:
-      TypeError: what is to be a number, or for num_train_steps a whole one, is none.
-      ValueError: num_train_steps or power is not positive, the rate is not in (0, 1], num_warmup_steps is negative, or
-        there is no such warm-up.
     """
 
     def __init__(
@@ -117,9 +112,6 @@ def layer_rates(paths: Sequence[str], decay: float) -> list[float]:
 
     With n layers: decay ** (n + 2) for the embeddings, decay ** (n + 1) for layer 0, ..., decay ** 2 for the top layer,
     decay for the pooler, 1 for the head. Layers that share a block are one layer.
-
-    Raises:
-      ValueError: decay isn't in (0, 1], or none of the variables belongs to a layer.
     """
     if not 0 < decay <= 1:
         raise ValueError(f"layerwise_lr_decay={decay:g} must be more than 0 and at most 1, which is no decay.")
@@ -233,9 +225,14 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         config = super().get_config()
         config.pop("weight_decay", None)
         names = (
-            "weight_decay_rate", "beta_1", "beta_2", "epsilon", "bias_correction", "layerwise_lr_decay",
+            "weight_decay_rate",
+            "beta_1",
+            "beta_2",
+            "epsilon",
+            "bias_correction",
+            "layerwise_lr_decay",
             "epsilon_after_correction",
-        )  # fmt: skip
+        )
         own = {name: getattr(self, name) for name in names}
         return {**config, **own, "exclude_from_weight_decay": list(self.excluded_patterns)}
 
@@ -326,15 +323,22 @@ def create_optimizer(
     schedule = WarmupLinearDecay(learning_rate, num_train_steps, num_warmup_steps, recipe.warmup, recipe.lr_decay_power)
     num_warmup_steps = num_warmup_steps or 0
     if 0 < num_warmup_steps < min(1, num_train_steps / 100):
-        logging.warning("num_warmup_steps=%g is a number of steps, not a share: for that write %g * %d.",
-                        num_warmup_steps, num_warmup_steps, num_train_steps)  # fmt: skip
+        logging.warning(
+            "num_warmup_steps=%g is a number of steps, not a share: for that write %g * %d.",
+            num_warmup_steps,
+            num_warmup_steps,
+            num_train_steps,
+        )
     if num_warmup_steps >= num_train_steps:  # by default 10,000, as in the original, whatever the run's length
         reached = min(num_train_steps / num_warmup_steps, 1.0) * learning_rate
         logging.warning(
             "The warm-up of %d steps is not shorter than the run of %d: the learning rate rises to %g at its very end "
             "(of %g) and never falls. A tenth of the steps is usual (num_warmup_steps, warmup_proportion).",
-            num_warmup_steps, num_train_steps, reached, learning_rate,
-        )  # fmt: skip
+            num_warmup_steps,
+            num_train_steps,
+            reached,
+            learning_rate,
+        )
     optimizers = {"adamw": AdamWeightDecay, "lamb": Lamb}
     if name not in optimizers:
         raise ValueError(f"optimizer={name} is not known; choose one of {', '.join(optimizers)}.")

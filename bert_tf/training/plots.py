@@ -122,9 +122,6 @@ def read_training_log(train_log: str) -> dict[str, list[dict]]:
 
     A run that was killed and resumed has some steps twice; the later record counts. An incomplete last line is
     ignored.
-
-    Raises:
-      ValueError: any other line is not a record; names file and line.
     """
     with tf.io.gfile.GFile(train_log, "rb") as file:
         *lines, end = file.read().split(b"\n")

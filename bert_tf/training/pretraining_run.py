@@ -31,10 +31,6 @@ from bert_tf.text.tokenizer_choice import find_vocabulary
 from bert_tf.training import checkpoints, distribution, loop, optimization, run_directory
 from bert_tf.training.pretraining_settings import (
     PretrainingSettings,
-    check_input,
-    check_length,
-    check_settings,
-    check_trained,
     config_of_bert_size,
     student_config,
 )
@@ -57,8 +53,9 @@ def pretrain(settings: PretrainingSettings) -> dict[str, float]:
       ValueError, OSError: settings, records, vocabulary or weights are invalid or don't match; names the flag.
       loop.NonFiniteLossError, SystemExit: see `loop.train`.
     """
-    settings = with_models(settings, settings.output_dir, check_input)
-    check_settings(settings)
+    settings = with_models(settings, settings.output_dir, PretrainingSettings.check)
+    settings.check()
+    run_directory.check_script(settings.output_dir, vars(settings))
     if settings.do_train:
         checkpoints.check_newest(settings.output_dir, settings.resume_from_older)
     if settings.student_layers:
@@ -66,15 +63,15 @@ def pretrain(settings: PretrainingSettings) -> dict[str, float]:
     config, config_name = _configure(settings)
     settings = _with_recipe(settings, config)
     strategy = distribution.set_up_devices(settings)
-    parts = settings.gradient_accumulation_steps
-    distribution.check_batch_size(settings.train_batch_size, strategy, parts, "train_batch_size")
-    distribution.check_batch_size(settings.eval_batch_size, strategy, 1, "eval_batch_size")
+    distribution.check_batch_sizes(strategy, settings)
     loop.set_seed(settings.seed, settings.deterministic)
     chief = distribution.is_chief(strategy)
-    _check_output_dir(settings, config)
+    run_directory.check_output_dir(settings.output_dir, config)
+    if not (settings.do_train or settings.init_checkpoint or checkpoints.latest_checkpoint(settings.output_dir)):
+        raise ValueError(
+            f"Nothing to evaluate: no checkpoint in --output_dir={settings.output_dir}, and no --init_checkpoint."
+        )
     with contextlib.ExitStack() as stack:
-        if chief:
-            stack.enter_context(run_directory.removed_if_refused(settings.output_dir))
         if chief and settings.do_train:
             stack.enter_context(run_directory.owned(settings.output_dir, settings.keep_checkpoint_max))
         stack.enter_context(distribution.naming_lost_workers(strategy))
@@ -106,23 +103,35 @@ def _run(
     if settings.do_train:
         opened = data["input_file"]
         trainer = Trainer(trained, optimizer, task.objective, strategy, settings)
+        if chief and step < last_step and checkpoints.latest_checkpoint(settings.output_dir) is None:
+            # Before the first step, as in the original.
+            checkpoints.save(settings.output_dir, step, trainer.tensors, settings.keep_checkpoint_max)
+        every = settings.eval_every_steps
         with records.explained_errors(opened.index, opened.features, opened.flag):
             step = loop.train(
-                trainer, last_step, functools.partial(_training_batches, task, opened), settings.output_dir,
-                evaluate=evaluate, eval_every_steps=settings.eval_every_steps,
-                tokens_per_example=settings.max_seq_length, flops_per_example=task.flops_per_example,
-            )  # fmt: skip
+                trainer,
+                last_step,
+                functools.partial(_training_batches, task, opened),
+                settings.output_dir,
+                evaluate=lambda step: evaluate(step) if every and step % every == 0 else None,
+                eval_every_steps=every,
+                cost_of_example=(settings.max_seq_length, task.flops_per_example),
+            )
     results = {"global_step": step}
     if settings.do_eval:
         logging.info("Evaluation of step %d:", step)
         results |= evaluate(step)
         if chief:
+            tf.io.gfile.makedirs(settings.output_dir)
             run_directory.write_eval_results(posixpath.join(settings.output_dir, "eval_results.txt"), results)
     if writes_cards:
         loop.plot_log(settings.output_dir)
         facts = dataclasses.replace(facts, results=results)
         task.write_parts(model, facts)
-        _write_card(task, model, facts)
+        files = model_directory.read_model_files(settings.output_dir, allow_unknown=True)  # the run knows them
+        files = dataclasses.replace(files, config=config, card=facts)
+        card_text = saving.card_of(initialize.model_weights(model), files, "tf1")
+        run_directory.write_card(settings.output_dir, card_text)
     if chief and settings.do_train:
         folder = settings.output_dir
         use = _usage(task, folder, find_vocabulary(folder, task.family.tokenizer_class) is not None)
@@ -163,7 +172,7 @@ def _build_and_restore(
     unread = ("generator/", "generator_predictions/")
     unread += () if settings.nsp else ("cls/seq_relationship/", pooler(task.config.model_type) + "/")
     options = settings.init_with_optimizer, settings.resume_from_older
-    step = loop.restore(model, optimizer, settings.output_dir, task.beginning(), *options, unread=unread)
+    step = loop.restore(model, optimizer, settings.output_dir, task.start(), *options, unread=unread)
     return model, optimizer, trained, step
 
 
@@ -175,11 +184,7 @@ def _kind_of_task(settings: PretrainingSettings) -> type[PretrainingTask]:
 
 
 def _configure(settings: PretrainingSettings) -> tuple[BertConfig, str]:
-    """The model's configuration, and its name in messages.
-
-    Raises:
-      ValueError: it does not suit the objective, or the sequence length.
-    """
+    """The model's configuration, and its name in messages."""
     if settings.bert_size:
         config, name = config_of_bert_size(settings), f"--bert_size={settings.bert_size}"
     else:
@@ -192,7 +197,11 @@ def _configure(settings: PretrainingSettings) -> tuple[BertConfig, str]:
     _kind_of_task(settings).configure(settings, config, name)
     if settings.nsp and not config.has_pooler:
         raise ValueError(f"--nsp needs a model with a pooler, but {name} is that of {config.title}: leave it out.")
-    check_length(settings, config, name)
+    if settings.max_seq_length > config.max_length:
+        raise ValueError(
+            f"--max_seq_length={settings.max_seq_length} is more than the {config.max_length} tokens that "
+            f"max_position_embeddings={config.max_position_embeddings} of {name} allows."
+        )
     return config, name
 
 
@@ -218,11 +227,6 @@ def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> Pretraini
         whose = DistilBertConfig.title if settings.teacher else config.title
         logging.info("As %s was pre-trained by its authors, unless you say otherwise: %s.", whose, " ".join(own))
     return dataclasses.replace(settings, **filled)
-
-
-def _check_output_dir(settings: PretrainingSettings, config: BertConfig) -> None:
-    run_directory.check_output_dir(settings.output_dir, config)
-    check_trained(settings)
 
 
 def _missing_vocabulary(task: PretrainingTask) -> ModelFiles | None:
@@ -260,14 +264,6 @@ def _card_facts(task: PretrainingTask, data: Mapping[str, OpenedRecords]) -> Car
     )
 
 
-def _write_card(task: PretrainingTask, model: keras.Model, facts: CardFacts) -> None:
-    """Writes the card of the model in output_dir."""
-    files = model_directory.read_model_files(task.settings.output_dir, allow_unknown=True)  # the run knows them
-    files = dataclasses.replace(files, config=task.config, card=facts)
-    text = saving.card_of(initialize.model_weights(model), files, "tf1")
-    run_directory.write_card(task.settings.output_dir, text)
-
-
 def _usage(task: PretrainingTask, folder: str, has_vocabulary: bool) -> str:
     """Lines that use the model in a folder."""
     if has_vocabulary:
@@ -279,11 +275,7 @@ def _usage(task: PretrainingTask, folder: str, has_vocabulary: bool) -> str:
 
 
 def _check_records(task: PretrainingTask, data: Mapping[str, OpenedRecords]) -> None:
-    """Checks the vocabulary, and the first records, against the model.
-
-    Raises:
-      ValueError: they don't match; names the flag.
-    """
+    """Checks the vocabulary, and the first records, against the model."""
     settings = task.settings
     files = {f"--{flag}": opened.index.files for flag, opened in data.items()}
     is_new = not (settings.init_checkpoint or settings.teacher)

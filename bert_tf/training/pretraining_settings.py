@@ -1,32 +1,23 @@
-"""Settings of run_pretraining.py, with all checks that need neither TensorFlow nor data.
-
-The script creates them first, so that a wrong flag fails at once.
-"""
+"""Settings of run_pretraining.py, and what follows from them for the model."""
 
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 
-from bert_tf.data import record_files
 from bert_tf.models import students
 from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import ModelFiles, check_model, read_config, read_head, read_model_files, vocabulary_in
+from bert_tf.models.directory import ModelFiles, check_weights, read_head, read_model_files, vocabulary_in
 from bert_tf.models.families import DistilBertConfig, config_of_size
-from bert_tf.models.open_weights import is_light, open_weights
 from bert_tf.models.recipe import OptimizerSettings
 from bert_tf.pretraining import model_vocabulary
-from bert_tf.pretraining.model_vocabulary import check_vocabulary
 from bert_tf.pretraining.record_settings import InstanceSettings, check_mask_rates
 from bert_tf.system import checks
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, given, group, like, setting
-from bert_tf.system.messages import named_by, unheard
+from bert_tf.system.storage import is_name
 from bert_tf.system.text_files import is_folder
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import run_directory
-from bert_tf.training.beginning import check_sizes
 from bert_tf.training.settings import DeviceSettings, TrainingSettings
-from bert_tf.training.teacher import LanguageTeacherSettings, Teacher, open_teacher, recorded_before
-from bert_tf.weights.bundle import latest_checkpoint
+from bert_tf.training.teacher import LanguageTeacherSettings, Teacher, open_teacher
 
 # See `mask_rules`.
 MASK_RULES = ("bert", "roberta")
@@ -57,6 +48,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         "The model's configuration. Its name says the family: bert_config.json, albert_config.json, "
         "distilbert_config.json, electra_config.json or roberta_config.json. If unset, the one beside "
         "--init_checkpoint.",
+        check=checks.check_file,
     )
     init_checkpoint: str | None = setting(
         None,
@@ -105,6 +97,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         "The vocabulary that the records were made with; it is copied to output_dir. Unmasked records "
         "(create_pretraining_data.py --masking=dynamic) and --bert_size need it. If unset, the one beside "
         "--init_checkpoint, else the one named in the summary beside the records.",
+        check=checks.check_file,
         model_check=read_head,
         model_file=vocabulary_in,
     )
@@ -195,6 +188,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
     generator_config_file: str | None = setting(
         None,
         "The generator's configuration (electra_config.json), instead of --generator_size.",
+        check=checks.check_file,
     )
     untied_generator_embeddings: bool = setting(False, "The generator has embeddings of its own, of its own width.")
     gen_weight: float = setting(1.0, "Factor of the generator's loss.", least=0)
@@ -208,6 +202,37 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         # Smoothed masks depend on the tokens of the training data, in evaluation, too.
         needed = self.do_train or self.mask_smoothing or not self.eval_input_file
         return [*(["input_file"] if needed else []), *(["eval_input_file"] if self.eval_input_file else [])]
+
+    def check(self) -> None:
+        """Refuses settings that contradict each other, and files and folders that are not there; reads none of them.
+
+        A model may still be a name on the hub.
+        """
+        check_values(self)
+        self.check_devices(self.dtype, self.use_xla)
+        if not self.do_train and not self.do_eval:
+            raise ValueError("Nothing to do: give --do_train, --do_eval or both.")
+        self.check_parts()
+        for name in ("num_warmup_steps", "stop_at_step"):
+            if (getattr(self, name) or 0) > self.num_train_steps:
+                most = f"at most --num_train_steps={self.num_train_steps}"
+                raise ValueError(f"--{name}={getattr(self, name)} must be {most}.")
+        for pair, both in _APART.items():
+            if all(getattr(self, name) for name in pair):
+                named = " and ".join(f"--{name}={getattr(self, name)}" for name in pair)
+                raise ValueError(f"{named} both say {both}: give one.")
+        if not (self.bert_size or self.bert_config_file or self.init_checkpoint or self.student_layers):
+            of_layers = ", or --student_layers for a student made of the teacher's layers" if self.teacher else ""
+            raise ValueError(
+                f"Give --bert_config_file, or --init_checkpoint with a configuration beside it{of_layers}."
+            )
+        _check_objective(self)
+        check_mask_rates(self.mask_rate, self.random_rate, self.keep_rate)
+        may_resume = os.path.isdir(self.output_dir) and os.listdir(self.output_dir)  # without the weights
+        if self.init_checkpoint and not (may_resume or is_name(self.init_checkpoint)):
+            check_weights(self.init_checkpoint, "--init_checkpoint")
+        for name in given(self, ("input_file", "eval_input_file")):
+            checks.check_not_empty(checks.check_input_files(getattr(self, name), f"--{name}"), f"--{name}")
 
 
 # Flags that say how unmasked records are masked while training.
@@ -226,107 +251,13 @@ _APART = {
 }
 
 
-def check_settings(settings: PretrainingSettings) -> None:
-    """Checks everything that can be checked without reading all records, and the weights.
-
-    Raises:
-      ValueError, OSError: names the flag and the value seen.
-    """
-    check_values(settings)
-    settings.check_devices(settings.dtype, settings.use_xla)
-    if not settings.do_train and not settings.do_eval:
-        raise ValueError("Nothing to do: give --do_train, --do_eval or both.")
-    settings.check_parts()
-    for name in ("num_warmup_steps", "stop_at_step"):
-        if (getattr(settings, name) or 0) > settings.num_train_steps:
-            most = f"at most --num_train_steps={settings.num_train_steps}"
-            raise ValueError(f"--{name}={getattr(settings, name)} must be {most}.")
-    for pair, both in _APART.items():
-        if all(getattr(settings, name) for name in pair):
-            named = " and ".join(f"--{name}={getattr(settings, name)}" for name in pair)
-            raise ValueError(f"{named} both say {both}: give one.")
-    if not (settings.bert_size or settings.bert_config_file or settings.init_checkpoint or settings.student_layers):
-        of_layers = ", or --student_layers for a student made of the teacher's layers" if settings.teacher else ""
-        raise ValueError(f"Give --bert_config_file, or --init_checkpoint with a configuration beside it{of_layers}.")
-    _check_objective(settings)
-    check_mask_rates(settings.mask_rate, settings.random_rate, settings.keep_rate)
-    may_resume = os.path.isdir(settings.output_dir) and os.listdir(settings.output_dir)  # without the weights
-    start, allow_unknown = None if may_resume else settings.init_checkpoint, settings.allow_unknown_config_keys
-    check_model(start, "--init_checkpoint", settings.bert_config_file, allow_unknown=allow_unknown)
-    if settings.generator_config_file:
-        checks.check_file(settings.generator_config_file, "--generator_config_file")
-        with named_by("--generator_config_file"):
-            read_config(settings.generator_config_file)
-    check_vocabulary(settings.vocab_file)
-    if not checks.is_remote(settings.output_dir):
-        run_directory.check_script(settings.output_dir, vars(settings))
-        check_trained(settings)
-        if settings.do_train:
-            run_directory.check_fixed(settings.output_dir, vars(settings) | recorded_before(settings))
-    with unheard():
-        teacher = open_language_teacher(settings) if settings.teacher and is_light(settings.teacher) else None
-    config = _config_of(settings, start, teacher)
-    model = settings.bert_config_file or f"the configuration beside {settings.init_checkpoint or settings.teacher}"
-    model = f"--bert_size={settings.bert_size}" if settings.bert_size else model
-    if config:
-        check_length(settings, config, model)
-        if not checks.is_remote(settings.output_dir):
-            if settings.objective == "ltr":
-                config.attention = "causal"
-            run_directory.check_output_dir(settings.output_dir, config)
-    _check_records(settings, config, model)
-    if config and not may_resume:
-        _check_vocabulary(settings, config, model, teacher)
-    if start and is_light(start):
-        with named_by("--init_checkpoint"):
-            weights = open_weights(start)
-        # ELECTRA may begin with either of its parts, which differ in size.
-        if config and not settings.student_layers and settings.objective != "electra":
-            check_sizes(weights, config, model, with_heads=True)
-
-
-def check_input(settings: PretrainingSettings) -> dict[str, list[str]]:
-    """The local files of records, by flag.
-
-    Raises:
-      ValueError, OSError: there are none, or they are empty; names the flag.
-    """
-    files = {}
-    for name in given(settings, ("input_file", "eval_input_file")):
-        flag = f"--{name}"
-        files[flag] = checks.check_input_files(getattr(settings, name), flag)
-        checks.check_not_empty(files[flag], flag)
-    return files
-
-
-def _check_records(settings: PretrainingSettings, config: BertConfig | None, model: str) -> None:
-    """Refuses local records that the run can't read, or can't mask as its flags say. model: the configuration's name.
-
-    Raises:
-      ValueError, OSError: names the flag.
-    """
-    pairs = []
-    for flag, files in check_input(settings).items():
-        lengths = settings.max_seq_length, settings.max_predictions_per_seq
-        limits = {"vocab_size": config.vocab_size, "segments": max(2, config.type_vocab_size)} if config else {}
-        limits |= {"no_masked": masked_reason(settings), "model_name": model}
-        with named_by(flag):
-            pairs.append(record_files.check_files(files, *lengths, **{"segments": None, **limits}))
-    if pairs and 0 not in pairs and settings.objective != "ltr":
-        check_masks(settings, are_masked=not any(pairs))
-
-
 def masked_reason(settings: PretrainingSettings) -> str:
     """Why masked records can't be used, as the beginning of a message; "" if they can."""
     return "masked records, but ELECTRA masks its texts during training" if settings.objective == "electra" else ""
 
 
 def check_masks(settings: PretrainingSettings, are_masked: bool) -> None:
-    """Refuses flags that say how records are masked if they already are, and unmasked ones without a vocabulary.
-
-    Raises:
-      ValueError: names the flag.
-    """
+    """Refuses flags that say how records are masked if they already are, and unmasked ones without a vocabulary."""
     for name in given(settings, MASK_FLAGS) if are_masked else ():
         raise ValueError(
             f"--{name} is for unmasked records; these were already masked by create_pretraining_data.py, with its own "
@@ -339,18 +270,6 @@ def check_masks(settings: PretrainingSettings, are_masked: bool) -> None:
         raise ValueError(
             "The records are unmasked (create_pretraining_data.py --masking=dynamic), to be masked during training: "
             "give --vocab_file, the vocabulary they were made with, or --init_checkpoint with one beside it."
-        )
-
-
-def check_trained(settings: PretrainingSettings) -> None:
-    """Refuses to evaluate without a model.
-
-    Raises:
-      ValueError: names the flags.
-    """
-    if not (settings.do_train or settings.init_checkpoint or latest_checkpoint(settings.output_dir)):
-        raise ValueError(
-            f"Nothing to evaluate: no checkpoint in --output_dir={settings.output_dir}, and no --init_checkpoint."
         )
 
 
@@ -373,31 +292,6 @@ def find_vocabulary(
     )
 
 
-def _check_vocabulary(settings: PretrainingSettings, config: BertConfig, model: str, teacher: Teacher | None) -> None:
-    """Refuses a vocabulary that is not that of the records, the model or the teacher, where TensorFlow is not needed.
-
-    Args:
-      model: the configuration's name. teacher: None: there is none, or it can't be read yet.
-
-    Raises:
-      ValueError: names the files.
-    """
-    begins, patterns = settings.init_checkpoint or settings.teacher, vars(settings)
-    patterns = {f"--{name}": patterns[name] for name in settings.records_read}
-    is_local = not any(map(checks.is_remote, patterns.values())) and os.path.isfile(settings.vocab_file or __file__)
-    if not is_local or (begins and not is_light(begins)) or (settings.teacher and not teacher):
-        return
-    files = {flag: checks.check_input_files(pattern, flag) for flag, pattern in patterns.items()}
-    with unheard():
-        found = find_vocabulary(settings, files, config) if settings.do_train or teacher else None
-        if teacher and found:
-            tokenizer = model_vocabulary.tokenizer_of_model(found.vocab_file, config, found.casing)
-            open_language_teacher(settings, tokenizer)
-        model_vocabulary.check_size(settings.vocab_file, files, config, model, is_new=not begins)
-    if teacher:
-        students.check_compared(config, teacher.files.config, settings.alpha_cos)
-
-
 def config_of_bert_size(settings: PretrainingSettings) -> BertConfig:
     """The configuration that --bert_size names, with the size of --vocab_file."""
     config, file = config_of_size(settings.bert_size), settings.vocab_file
@@ -406,39 +300,8 @@ def config_of_bert_size(settings: PretrainingSettings) -> BertConfig:
     return config
 
 
-def _config_of(settings: PretrainingSettings, start: str | None, teacher: Teacher | None) -> BertConfig | None:
-    """The model's configuration, where local files or --bert_size say it."""
-    if settings.bert_size:
-        is_known = not settings.vocab_file or os.path.isfile(settings.vocab_file)  # not remote, nor a pipe
-        return config_of_bert_size(settings) if is_known else None
-    if settings.student_layers:
-        return teacher and student_config(settings, teacher.files.config)
-    path = settings.bert_config_file or start
-    if not path or checks.is_remote(path):
-        return None
-    known = settings.allow_unknown_config_keys
-    return read_config(path, known) if settings.bert_config_file else read_model_files(path).config
-
-
-def check_length(settings: PretrainingSettings, config: BertConfig, name: str) -> None:
-    """Refuses rows that are longer than the model's positions. name: of the configuration, for errors.
-
-    Raises:
-      ValueError: names the flag.
-    """
-    if settings.max_seq_length > config.max_length:
-        raise ValueError(
-            f"--max_seq_length={settings.max_seq_length} is more than the {config.max_length} tokens that "
-            f"max_position_embeddings={config.max_position_embeddings} of {name} allows."
-        )
-
-
 def _check_objective(settings: PretrainingSettings) -> None:
-    """Checks the flags that are for one --objective, or for a teacher.
-
-    Raises:
-      ValueError: names the flag.
-    """
+    """Checks the flags that are for one --objective, or for a teacher."""
     objective = settings.objective
     for name in given(settings, MASK_FLAGS) if objective == "ltr" else ():
         raise ValueError(f"--{name} is for --objective=mlm: under --objective=ltr nothing is masked.")
@@ -458,11 +321,7 @@ def _check_objective(settings: PretrainingSettings) -> None:
 
 
 def student_config(settings: PretrainingSettings, teacher: BertConfig) -> BertConfig:
-    """The configuration of a student made of layers of its teacher.
-
-    Raises:
-      ValueError: the teacher has no such layers, or its family no such student; names the flag.
-    """
+    """The configuration of a student made of layers of its teacher."""
     config = students.shallower(teacher, settings.layers)
     if student_family(settings, teacher) == "distilbert" and config.model_type != DistilBertConfig.model_type:
         return students.as_distilbert(config)

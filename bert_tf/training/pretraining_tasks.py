@@ -79,12 +79,15 @@ def open_all_records(settings: PretrainingSettings, config: BertConfig, config_n
         warn_of_missing_shards(files, f"--{flag}")
         with named_by(f"--{flag}"):
             index = record_index.index_records(files, None, verify=settings.verify_records)
-        no_masked = masked_reason(settings)
-        features = features_of(
-            index.first_payloads(), settings.max_seq_length, settings.max_predictions_per_seq,
-            vocab_size=config.vocab_size, segments=max(2, config.type_vocab_size), model_name=config_name,
-            no_masked=no_masked and f"--{flag}: {no_masked}",
-        )  # fmt: skip
+            features = features_of(
+                index.first_payloads(),
+                settings.max_seq_length,
+                settings.max_predictions_per_seq,
+                vocab_size=config.vocab_size,
+                segments=max(2, config.type_vocab_size),
+                model_name=config_name,
+                no_masked=masked_reason(settings),
+            )
         return OpenedRecords(flag, index, *features)
 
     return {flag: open_records(flag, getattr(settings, flag)) for flag in settings.records_read}
@@ -101,9 +104,6 @@ class PretrainingTask:
       masking: how unmasked records are masked; None if there are none, or nothing is masked.
       token_weights: of `mask_rules.smoothed`; None: all tokens are masked alike.
       own_masks: attributes of the masks that the settings have no say in.
-
-    Raises:
-      ValueError: settings, configuration and records don't fit together; names the flag.
     """
 
     own_masks: Mapping[str, object] = {}
@@ -124,11 +124,7 @@ class PretrainingTask:
 
     @staticmethod
     def configure(settings: PretrainingSettings, config: BertConfig, config_name: str) -> None:
-        """Refuses a configuration that can't be trained like this.
-
-        Raises:
-          ValueError: names the flag.
-        """
+        """Refuses a configuration that can't be trained like this."""
         if config.is_causal:
             raise ValueError(
                 f"--objective={settings.objective} needs attention to both sides, but attention is {config.attention} "
@@ -180,7 +176,7 @@ class PretrainingTask:
         """The class of the model, also when it is used."""
         return task_models.BertForPreTraining if self.config.has_pooler else task_models.BertForMaskedLM
 
-    def beginning(self) -> str | Weights | None:
+    def start(self) -> str | Weights | None:
         """What the model starts from where there is no run to resume; see `loop.restore`."""
         return self.settings.init_checkpoint
 
@@ -240,12 +236,7 @@ class PretrainingTask:
         return rule(rows, seed, step, self.masking, first_row)
 
     def create_masking(self, data: Mapping[str, OpenedRecords]) -> Masking | None:
-        """How unmasked records are masked; None if there are none.
-
-        Raises:
-          ValueError: flags for unmasked records without such records; no vocabulary, or one that does not match the
-            model; a flag out of range.
-        """
+        """How unmasked records are masked; None if there are none."""
         settings = self.settings
         is_masked = not any(opened.pairs for opened in data.values())
         check_masks(settings, is_masked)

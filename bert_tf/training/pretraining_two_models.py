@@ -62,11 +62,7 @@ class ElectraTask(PretrainingTask):
         return mask_rules.electra_predictions(settings.masked_lm_prob, settings.max_seq_length)
 
     def prepare(self) -> None:
-        """Reads or makes the generator's configuration.
-
-        Raises:
-          ValueError: it is not an ELECTRA's, does not fit the discriminator, or is not that of the run in output_dir.
-        """
+        """Reads or makes the generator's configuration."""
         settings, config = self.settings, self.config
         if path := settings.generator_config_file:
             generator_config = model_directory.read_config(path)
@@ -76,7 +72,12 @@ class ElectraTask(PretrainingTask):
             generator_config = self._generator_of_size(settings.generator_size)
         else:
             start = checkpoints.latest_checkpoint(settings.output_dir) or settings.init_checkpoint
-            generator_config = (start and _generator_in(start)) or self._generator_of_size(_USUAL_SIZE)
+            there = bool(start) and "generator" in open_weights.open_weights(start).parts
+            generator_config = (
+                model_directory.read_model(start, part="generator")[1].config
+                if there
+                else self._generator_of_size(_USUAL_SIZE)
+            )
         if not settings.untied_generator_embeddings:
             check_shared_sizes(config, generator_config)
         run_directory.check_output_dir(settings.output_dir, generator_config, part="generator")
@@ -139,27 +140,18 @@ class ElectraTask(PretrainingTask):
         configs = {"discriminator": self.config, "generator": self.generator_config}
         for part, weights in variable_names.with_our_names(initialize.model_weights(model)).parts.items():
             if part in configs:
-                own = dataclasses.replace(files, config=configs[part], card=self._facts_of(part, facts))
+                # A generator guesses words, as its own class does.
+                usage = None if part == "generator" else facts.usage.replace(f"{card.PLACE}/discriminator", card.PLACE)
+                note = "Its results are those of both models together."
+                of_part = dataclasses.replace(facts, usage=usage, notes=(note,))
+                own = dataclasses.replace(files, config=configs[part], card=of_part)
                 target = posixpath.join(folder, part)
                 saving.write_model(target, weights, own, format="bert_tf", overwrite=True)
                 logging.info("Wrote the %s to %s.", part, target)
 
-    @staticmethod
-    def _facts_of(part: str, facts: CardFacts) -> CardFacts:
-        """The facts for the card of a part: a generator guesses words, as its own class does."""
-        usage = None if part == "generator" else facts.usage.replace(f"{card.PLACE}/discriminator", card.PLACE)
-        return dataclasses.replace(facts, usage=usage, notes=("Its results are those of both models together.",))
-
     def advice(self, folder: str) -> str:
         model = f"--init_checkpoint={folder}/discriminator"
         return f"  python run_classifier.py {model} --task_name=... --do_train --output_dir=..."
-
-
-def _generator_in(path: str) -> ElectraConfig | None:
-    """The configuration of the generator in weights; None if they have none beside a discriminator."""
-    if "generator" not in open_weights.open_weights(path).parts:
-        return None
-    return model_directory.read_model(path, part="generator")[1].config
 
 
 # --- distillation ----------------------------------------------------------------------------------------------------
@@ -191,10 +183,10 @@ class DistillationTask(PretrainingTask):
         alphas = (settings.alpha_ce, settings.alpha_mlm, settings.alpha_cos, settings.alpha_mse)
         return LanguageDistillation(*alphas, settings.temperature, settings.restrict_ce_to_mask)
 
-    def beginning(self) -> str | Weights | None:
+    def start(self) -> str | Weights | None:
         settings = self.settings
         if not settings.layers:
-            return super().beginning()
+            return super().start()
         return students.chosen_layers(
             self.teacher.weights, settings.layers, self.config, transform=settings.vocab_transform
         )

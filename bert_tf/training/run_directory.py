@@ -41,19 +41,16 @@ def write_test_results(path: str, results: Mapping[str, float], step: int) -> No
     write_eval_results(path, {**results, "global_step": step})
 
 
-def check_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD, part: str = "",
-                     trains: bool = True) -> None:  # fmt: skip
+def check_output_dir(
+    output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD, part: str = "", trains: bool = True
+) -> None:
     """Refuses a directory with the checkpoints of another model.
 
     Args:
-      head: not compared where it says nothing: the weights show what such a model is for. Its beams, and how it cuts
-        windows, are not compared, since they say how the model is used, not what it is.
+      head: not compared where it says nothing: the weights show what such a model is for. How it cuts windows is not
+        compared, since that says how the model is used, not what it is.
       part: of several models that are trained together; its configuration is in a folder of this name.
       trains: whether the run is resumed; where its model is only used, its labels are matched by name, not compared.
-
-    Raises:
-      ValueError: it has checkpoints and a bert_config.json or head_config.json with other values; the message names
-        them.
     """
     path = find_config(posixpath.join(output_dir, part))
     if latest_checkpoint(output_dir) and path:
@@ -81,11 +78,7 @@ def check_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_
 
 
 def check_labels(output_dir: str, head: HeadConfig) -> None:
-    """Refuses to go on with a run of other labels.
-
-    Raises:
-      ValueError: names those that only one of the two has.
-    """
+    """Refuses to go on with a run of other labels."""
     there, here = read_head(output_dir).labels or (), head.labels or ()
     if there != here:
         different = difference(there, here) if {*there} != {*here} else "in another order"
@@ -107,9 +100,6 @@ def check_script(output_dir: str, settings: Collection[str]) -> None:
 
     Args:
       settings: the names of this run's.
-
-    Raises:
-      ValueError: names the script.
     """
     earlier = read_settings(output_dir)
     others = [script for name, script in _SCRIPTS.items() if name in earlier and name not in settings]
@@ -129,11 +119,7 @@ _WRITTEN = re.compile(
 
 
 def check_own(output_dir: str) -> None:
-    """Refuses to train where files that a run writes are, and no run has begun.
-
-    Raises:
-      ValueError: names the files, which would be replaced.
-    """
+    """Refuses to train where files that a run writes are, and no run has begun."""
     names = names_in(output_dir)
     written = [name for name in names if _WRITTEN.fullmatch(name) and not is_folder(posixpath.join(output_dir, name))]
     if written and not ({_SETTINGS, SEEDS, SEARCH} & {*names} or latest_checkpoint(output_dir)):
@@ -157,21 +143,6 @@ def claim_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_
             tf.io.gfile.remove(posixpath.join(output_dir, name))
 
 
-@contextlib.contextmanager
-def removed_if_refused(output_dir: str) -> Iterator[None]:
-    """Creates output_dir, and removes it again if it is new and an error comes before a run is recorded in it."""
-    import tensorflow as tf
-
-    new = not exists(output_dir)
-    tf.io.gfile.makedirs(output_dir)
-    try:
-        yield
-    except Exception:
-        if new and not exists(posixpath.join(output_dir, _SETTINGS)):
-            remove_folder(output_dir)
-        raise
-
-
 # --- one run at a time ------------------------------------------------------------------------------------------------
 
 _LOCK = "run.lock"
@@ -189,9 +160,6 @@ def owned(output_dir: str, keep_max: int) -> Iterator[None]:
 
     Args:
       keep_max: as in `checkpoints.save`.
-
-    Raises:
-      LockedError: another run trains there.
     """
     with run_lock.held(posixpath.join(output_dir, _LOCK), f"--output_dir={output_dir}"):
         remove_leftovers(output_dir, keep_max)
@@ -286,11 +254,7 @@ def _changes(output_dir: str, settings: dict) -> dict[str, tuple]:
 
 
 def check_fixed(output_dir: str, settings: Mapping[str, object]) -> None:
-    """Refuses to resume a run with another teacher, or with adapters of another rank or alpha, or without its own.
-
-    Raises:
-      ValueError: names the flags.
-    """
+    """Refuses to resume a run with another teacher, or with adapters of another rank or alpha, or without its own."""
     earlier = read_settings(output_dir) if latest_checkpoint(output_dir) else {}
     for name, flags in _FIXED.items():
         if earlier and earlier.get(name) != settings.get(name):
@@ -320,12 +284,7 @@ def warn_of_changes(output_dir: str, settings: dict) -> None:
 
 
 def is_finished(output_dir: str, settings: dict, num_train_steps: int) -> bool:
-    """Whether output_dir holds the finished run of these settings, or one that has taken its last step.
-
-    Raises:
-      ValueError: it holds a finished run of other settings, or one that was to be trained further and has left no
-        optimizer state; names the flags.
-    """
+    """Whether output_dir holds the finished run of these settings, or one that has taken its last step."""
     newest, step = latest_checkpoint(output_dir), (earlier := read_settings(output_dir)).get(FINISHED)
     if newest is None or (step is None and open_weights.has_optimizer_state(newest)):
         return False

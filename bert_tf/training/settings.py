@@ -4,13 +4,25 @@ Each field is a flag of the scripts (`declare.define_flags`); what it means is s
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from bert_tf.data.tables import FileSettings
-from bert_tf.models.directory import check_model, read_head, vocabulary_in
+from bert_tf.models.directory import check_model, check_weights, read_head, vocabulary_in
 from bert_tf.models.recipe import OPTIMIZER, SEARCHED, OptimizerSettings, Recipe, Values, grid_points, number_of_steps
 from bert_tf.system.checks import check_file, check_other_folder, check_output_dir, check_tf_config
-from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, declared_in, given, like, setting, value_of
+from bert_tf.system.declare import (
+    ORIGINAL,
+    REQUIRED,
+    Flags,
+    check_values,
+    declared_in,
+    given,
+    like,
+    setting,
+    settings_of,
+    value_of,
+)
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.storage import is_remote
 from bert_tf.text.tokenizer_files import directory_of
@@ -18,6 +30,9 @@ from bert_tf.training.teacher import DISTILLATION, TeacherSettings
 
 DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 MOST_VIRTUAL_CPUS = 256  # TensorFlow reserves memory and threads for each
+
+
+TaskSettings = TypeVar("TaskSettings")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,15 +44,17 @@ class ModelSettings:
         "Weights to start from: a checkpoint, a directory or name (klue/bert-base) of Hugging Face, a Model Garden "
         "checkpoint, or a SavedModel of TensorFlow Hub. Ignored once output_dir has a checkpoint.",
         heading=ORIGINAL,
+        check=check_weights,
         model_check=read_head,
     )
     bert_config_file: str | None = setting(
-        None, "The model's configuration. If unset, the one beside --init_checkpoint."
+        None, "The model's configuration. If unset, the one beside --init_checkpoint.", check=check_file
     )
     vocab_file: str | None = setting(
         None,
         "The model's vocabulary, as its family needs it: a vocab.txt, a tokenizer.json, a SentencePiece model, or a "
         "vocab.json with its merges.txt beside it. If unset, the one beside --init_checkpoint.",
+        check=check_file,
         model_check=read_head,
         model_file=vocabulary_in,
     )
@@ -60,9 +77,13 @@ class ModelSettings:
     def check_model_files(self, allow_unknown_config_keys: bool) -> None:
         """Reads what describes the model; see `directory.check_model`."""
         check_model(
-            self.init_checkpoint, "--init_checkpoint", self.bert_config_file, self.vocab_file,
-            allow_unknown=allow_unknown_config_keys, with_tokenizer=True,
-        )  # fmt: skip
+            self.init_checkpoint,
+            "--init_checkpoint",
+            self.bert_config_file,
+            self.vocab_file,
+            allow_unknown=allow_unknown_config_keys,
+            with_tokenizer=True,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,11 +120,7 @@ class DeviceSettings:
         return "tpu" if self.use_tpu else self.distribution_strategy
 
     def check_devices(self, dtype: str, use_xla: bool | None = None) -> None:
-        """Refuses flags that make no sense on the devices, and a TF_CONFIG that does not describe them.
-
-        Raises:
-          ValueError: names the flag and the reason.
-        """
+        """Refuses flags that make no sense on the devices, and a TF_CONFIG that does not describe them."""
         if self.num_gpus and self.strategy == "tpu":
             raise ValueError(f"--num_gpus={self.num_gpus} is meaningless with --distribution_strategy=tpu.")
         if self.num_gpus and self.num_gpus > 1 and self.strategy == "one_device":
@@ -195,11 +212,7 @@ class TrainingSettings(ComputationSettings):
     )
 
     def check_parts(self) -> None:
-        """Refuses a batch that the micro-batches of one device don't divide evenly.
-
-        Raises:
-          ValueError: names both flags.
-        """
+        """Refuses a batch that the micro-batches of one device don't divide evenly."""
         batch, parts = self.train_batch_size, self.gradient_accumulation_steps
         if self.do_train and batch % parts:
             raise ValueError(f"--train_batch_size={batch} can't be divided by --gradient_accumulation_steps={parts}.")
@@ -325,11 +338,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
 
     @property
     def combinations(self) -> list[Values]:
-        """The settings that are searched, in each combination; without a search one that is empty.
-
-        Raises:
-          ValueError: see `recipe.parse_search`.
-        """
+        """The settings that are searched, in each combination; without a search one that is empty."""
         return grid_points(self.search)
 
     @property
@@ -362,19 +371,21 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
         static = self.static_padding or self.strategy == "tpu"
         return {"max_seq_length": self.max_seq_length, "static_padding": static}
 
-    def check(self) -> None:
-        """Refuses settings that contradict each other, and files that do not exist.
+    def check(self, task_settings) -> None:
+        """Refuses settings that contradict each other, and files and folders that are not there; reads no model.
 
-        Raises:
-          ValueError, FileNotFoundError: names the flag to change.
+        A model may still be a name on the hub.
+
+        Args:
+          task_settings: those of the run's task.
         """
-        self.check_without_models()
-        self.check_model_files(self.allow_unknown_config_keys)
+        self.check_flags()
         if self.init_checkpoint and (self.do_train or not is_remote(self.output_dir)):
             check_other_folder(self.output_dir, directory_of(self.init_checkpoint))
+        task_settings.check(self)
 
-    def check_without_models(self) -> None:
-        """`check`, but for the model's files, which may not be there yet."""
+    def check_flags(self) -> None:
+        """`check` without the task."""
         check_values(self)
         self.check_devices(self.dtype, self.use_xla)
         if not (self.do_train or self.do_eval or self.do_predict):
@@ -391,52 +402,28 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
             if len(given(self, pair)) == 2:
                 raise ValueError(f"--{pair[0]} and --{pair[1]}: {reason}; give one.")
         self.check_teacher()
-        if self.search is not None:
-            self.check_given_once(given(self, SEARCHED))
+        if twice := self.search is not None and given(self, self.combinations[0]):
+            raise ValueError(f"--{twice[0]} is also in --search: give it in one of the two.")
         for values in self.combinations if self.search is not None else ():
             try:
-                dataclasses.replace(self, search=None, **values).check_without_models()
+                dataclasses.replace(self, search=None, **values).check_flags()
             except ValueError as error:
                 raise ValueError(f"--search: {error}") from None
 
-    def check_given_once(self, given: Collection[str]) -> None:
-        """Refuses settings that are searched and given as flags of their own.
-
-        Args:
-          given: names of flags.
-
-        Raises:
-          ValueError: names one.
-        """
-        if twice := [name for name in self.combinations[0] if name in given]:
-            raise ValueError(f"--{twice[0]} is also in --search: give it in one of the two.")
-
     def check_dev_set(self, there: bool, advice: str) -> None:
-        """Refuses flags that choose by results on a dev set if there is none.
-
-        Raises:
-          ValueError: names the flag, and ends with the advice.
-        """
+        """Refuses flags that choose by results on a dev set if there is none."""
         chosen = ("search", "num_seeds", "early_stopping_patience", "use_best_model")
         for name in () if there else given(self, chosen):
             raise ValueError(f"--{name} chooses by the results on a dev set{advice}.")
 
     def check_steps(self, num_examples: int) -> None:
-        """Refuses a run whose training set gives less than one step.
-
-        Raises:
-          ValueError: see `number_of_steps`.
-        """
+        """Refuses a run whose training set gives less than one step."""
         for values in self.combinations:
             run = dataclasses.replace(self, **values)
             number_of_steps(num_examples, run.train_batch_size, run.num_train_epochs)
 
     def check_files(self, **files: str | None) -> None:
-        """Refuses an action without its file. files: flag -> path, in the order of --do_train, --do_eval, --do_predict.
-
-        Raises:
-          ValueError: names both flags.
-        """
+        """Refuses an action without its file. files: flag -> path, in the order of train, eval, predict."""
         for action, (name, file) in zip(("do_train", "do_eval", "do_predict"), files.items(), strict=True):
             if getattr(self, action) and not file:
                 raise ValueError(f"--{action} needs --{name}.")
@@ -447,9 +434,6 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
         Args:
           check_beginning: gets flag and path of a local file, returns what `tables.beginning` does, and raises
             ValueError.
-
-        Raises:
-          ValueError, FileNotFoundError: names flag, or flag, file and line.
         """
         named = {name: getattr(files, name) for name in ("train_file", "dev_file", "test_file")}
         self.check_files(**named)
@@ -461,3 +445,11 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
                         examples, are_all = check_beginning(name, file)
                     if self.do_train and name == "train_file" and are_all:
                         self.check_steps(len(examples))
+
+
+def checked_settings(kind: type[TaskSettings], values: Flags) -> tuple[FineTuningSettings, TaskSettings]:
+    """The settings of a fine-tuning run and of its task from a script's flags; see `FineTuningSettings.check`."""
+    task_settings = settings_of(kind, values)
+    run = settings_of(FineTuningSettings, values, lambda run: run.check(task_settings))
+    run.check(task_settings)
+    return run, task_settings

@@ -142,9 +142,13 @@ class Trainer:
         """The state at the first step of a call."""
         names = [*self.objective.sum_names, "loss", "steps", "skipped"]
         return State(
-            tf.convert_to_tensor(self.optimizer.iterations), tf.constant(False), self.loss_scale.read_value(),
-            tf.cast(self.good_steps, tf.int64), tf.constant(0.0), {name: tf.constant(0.0) for name in names},
-        )  # fmt: skip
+            tf.convert_to_tensor(self.optimizer.iterations),
+            tf.constant(False),
+            self.loss_scale.read_value(),
+            tf.cast(self.good_steps, tf.int64),
+            tf.constant(0.0),
+            {name: tf.constant(0.0) for name in names},
+        )
 
     def replica_step(self, share: dict, state: State) -> State:
         """One optimizer step, in replica context. share: the replica's rows of the batch.

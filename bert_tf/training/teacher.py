@@ -11,12 +11,12 @@ from absl import logging
 
 from bert_tf.models import directory as model_directory
 from bert_tf.models import head_config
-from bert_tf.models.directory import ModelFiles, check_model, read_head
+from bert_tf.models.directory import ModelFiles, check_weights, read_head
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.system.declare import given, group, setting, value_of
 from bert_tf.system.messages import named_by
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training.run_directory import TEACHER_CHECKSUM, read_settings
+from bert_tf.training.run_directory import TEACHER_CHECKSUM
 from bert_tf.weights.tensor_files import Weights
 
 DISTILLATION = "Distillation"  # the heading of all that needs a teacher
@@ -31,7 +31,7 @@ class TeacherSettings:
         "Distillation: the directory of a trained model, usually a larger one with the same vocabulary, from whose "
         "outputs this one also learns.",
         heading=DISTILLATION,
-        check=check_model,
+        check=check_weights,
         model_check=read_head,
     )
     student_layers: list[str] | None = setting(
@@ -57,11 +57,7 @@ class TeacherSettings:
         return value_of(self, "distillation_temperature")
 
     def check_teacher(self) -> None:
-        """Refuses what makes no sense, or needs a teacher.
-
-        Raises:
-          ValueError, FileNotFoundError: names the flag.
-        """
+        """Refuses what makes no sense, or needs a teacher."""
         for name in () if self.teacher else given(self, group(type(self), DISTILLATION)):
             raise ValueError(f"--{name} is for distillation: give --teacher.")
         numbers = self.student_layers
@@ -135,15 +131,6 @@ class Teacher:
         return {TEACHER_CHECKSUM: self.weights.checksum}
 
 
-def recorded_before(settings: TeacherSettings) -> dict[str, str | None]:
-    """`Teacher.recorded` of a run with an output_dir, as far as it is known before the teacher's weights are read.
-
-    If the run there has a teacher, it may be this one.
-    """
-    there = read_settings(settings.output_dir).get(TEACHER_CHECKSUM, "not read yet")
-    return {TEACHER_CHECKSUM: there if settings.teacher else None}
-
-
 def open_teacher(
     path: str,
     tokenizer: Tokenizer | None,
@@ -159,10 +146,6 @@ def open_teacher(
       tokenizer: the student's; None if it is not known. output_layer: a variable that a model of the task has.
       architecture: the class of such a model; None if the output layer shows it.
       needed: what a message says of a teacher without such a layer.
-
-    Raises:
-      FileNotFoundError, OSError, ValueError: it is missing or damaged, has another vocabulary, can't take rows of this
-        length, or is for another task; begins with its flag and says what differs.
     """
     from bert_tf.models.pretrained import read_tokenizer
 
@@ -203,9 +186,6 @@ def with_labels_of(teacher: Teacher, student: HeadConfig, others: Sequence[str],
     Args:
       student: the student's head, with what the data says of it. others: see `head_config.order_of`.
       temperature: the --distillation_temperature, if given.
-
-    Raises:
-      ValueError: the teacher has other labels, or the temperature no use; begins with its flag and says what differs.
     """
     if not student.problem_type and not student.labels:
         return teacher

@@ -20,6 +20,8 @@ _PROGRAM = """
 import importlib, json, os, sys
 sys.path.insert(0, sys.argv[2])
 module = importlib.import_module(sys.argv[1])
+for name in sys.argv[3:]:  # once, not in each fork
+    importlib.import_module(name)
 for arguments in json.load(sys.stdin):
     if os.fork():
         os.wait()
@@ -35,9 +37,13 @@ for arguments in json.load(sys.stdin):
 """
 
 
-def outcomes(script: str, commands: Sequence[Sequence[str]]) -> list[tuple[str, bool]]:
-    """For each command, a list of flags: the error as `Kind: message`, and whether TensorFlow was imported."""
-    command = [sys.executable, "-c", _PROGRAM, script, str(ROOT)]
+def outcomes(script: str, commands: Sequence[Sequence[str]], *modules: str) -> list[tuple[str, bool]]:
+    """For each command, a list of flags: the error as `Kind: message`, and whether TensorFlow was imported.
+
+    Args:
+      modules: that are imported before.
+    """
+    command = [sys.executable, "-c", _PROGRAM, script, str(ROOT), *modules]
     result = subprocess.run(command, input=json.dumps(commands), capture_output=True, text=True, check=True)
     return [tuple(json.loads(line)) for line in result.stdout.splitlines()]
 
@@ -106,7 +112,9 @@ def record(payload: bytes) -> bytes:
     return b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in (length, payload))
 
 
-def models(flag: str, given: dict, with_tokenizer: bool = True) -> list[tuple[str, dict, dict]]:
+def models(
+    flag: str, given: dict, files: dict | None = None, with_tokenizer: bool = True
+) -> list[tuple[str, dict, dict]]:
     """Cases of what can be wrong in the directory of a model that a flag names."""
     config = {"vocab_size": len(TOKENS), "hidden_size": 4, "num_attention_heads": 1, "hidden_act": "swoosh"}
     ours, theirs, weights = "odd/bert_config.json", "odd/config.json", {"odd/bert_model.safetensors": "x"}
@@ -125,7 +133,7 @@ def models(flag: str, given: dict, with_tokenizer: bool = True) -> list[tuple[st
         contents["odd/vocab.txt has 6 lines but *odd/bert_config.json has vocab_size 9"] = {
             **weights, ours: sizes, "odd/vocab.txt": "\n".join(TOKENS)
         }  # fmt: skip
-    return [(f"--{flag}: *{message}", files, given | {flag: "odd"}) for message, files in contents.items()]
+    return [(f"--{flag}: *{message}", odd | (files or {}), given | {flag: "odd"}) for message, odd in contents.items()]
 
 
 def without(files: dict, name: str) -> dict:
@@ -151,12 +159,13 @@ def usual_flags(script: str, given: dict, folder) -> list[str]:
 KINDS = r"(ValueError|ServingError|LockedError|\w*(NotFound|Exists)Error|OSError|NotADirectoryError|PermissionError): "
 
 
-def check_cases(script: str, cases: Sequence[tuple[str, dict, dict]], tmp_path) -> None:
-    """Checks that a script says what is wrong before TensorFlow is imported, and writes nothing.
+def check_cases(script: str, cases: Sequence[tuple[str, dict, dict]], tmp_path, *modules: str) -> None:
+    """Checks that a script says what is wrong and writes nothing; without `modules` before TensorFlow is imported.
 
     Args:
       cases: what it says, with * for any text; the files that are written; and the flags that are given beside or
         instead of the usual ones.
+      modules: see `outcomes`.
     """
     commands = []
     for number, (_, files, given) in enumerate(cases):
@@ -168,10 +177,10 @@ def check_cases(script: str, cases: Sequence[tuple[str, dict, dict]], tmp_path) 
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
         commands.append(usual_flags(script, given, folder))
-    found = outcomes(script, commands)
+    found = outcomes(script, commands, *modules)
     assert len(found) == len(cases)
     for number, ((message, files, _), (outcome, heavy)) in enumerate(zip(cases, found, strict=True)):
         pattern = KINDS + ".*".join(map(re.escape, message.split("*")))
-        assert re.match(pattern, outcome) and not heavy, (message, outcome, heavy)
+        assert re.match(pattern, outcome) and (modules or not heavy), (message, outcome, heavy)
         there = {path.name for path in (tmp_path / str(number)).iterdir()}
         assert there == {"model", *(name.split("/")[0] for name in files)}

@@ -18,7 +18,7 @@ from bert_tf.models.task_models import BertModel
 from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.mask_rules import left_to_right as predict_next_tokens
 from bert_tf.pretraining.masking import Masking
-from bert_tf.training.pretraining_settings import PretrainingSettings, check_settings
+from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.pretraining_tasks import PretrainingTask, pretraining_objective
 
 LENGTH = 12
@@ -194,4 +194,4 @@ def test_objectives_that_do_not_fit_are_named(tmp_path):
         PretrainingTask.configure(settings, config, "c")
     rates = {"objective": "ltr", "bert_size": "tiny", "mask_rate": 1.0, "random_rate": 0.0, "keep_rate": 0.0}
     with pytest.raises(ValueError, match="--mask_rate is for --objective=mlm: under --objective=ltr nothing is mas"):
-        check_settings(dataclasses.replace(settings, **rates))
+        dataclasses.replace(settings, **rates).check()

@@ -22,11 +22,7 @@ REFUSED = {
     "without adapters": ["holds a run with --lora_rank=4 --lora_alpha=8.0; this one is without --lora_rank"],
     "other rank": ["--lora_rank=4 --lora_alpha=8.0; this one is with --lora_rank=2 --lora_alpha=3.0"],
     "began without": ["holds a run without --lora_rank; this one is with --lora_rank=4"],
-    "frozen layers": ["--lora_rank", "--freeze_layers", "give one"],
     "random": ["--lora_rank adapts a trained encoder: give --init_checkpoint"],
-    "no training": ["--lora_rank is for training: give --do_train"],
-    "no rank": ["--lora_alpha needs --lora_rank"],
-    "with optimizer": ["--lora_rank", "--init_with_optimizer"],
     "adapters alone": ["lora.safetensors"],
 }  # fmt: skip
 
@@ -58,12 +54,8 @@ def cases_of(folder) -> tuple[dict, dict]:
         "without adapters": without(longer, "lora_rank"),
         "other rank": {**longer, "lora_rank": 2, "lora_alpha": 3},
         "began without": {**longer, "output_dir": out / "whole"},
-        "frozen layers": {**lora, "freeze_layers": 1},
         "random": {**without(lora, "init_checkpoint"), "vocab_file": folder / "vocab.txt",
                    "bert_config_file": folder / "encoder" / "bert_config.json"},
-        "no training": {**evaluate, "lora_rank": RANK},
-        "no rank": {**without(lora, "lora_rank"), "lora_alpha": 4},
-        "with optimizer": {**lora, "init_with_optimizer": True},
         "adapters alone": {**evaluate, "init_checkpoint": out / "adapters" / "lora.safetensors"},
         # --- and on with the adapters
         "adapters longer": {**longer, "use_best_model": True},

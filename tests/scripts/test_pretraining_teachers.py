@@ -44,18 +44,7 @@ def cases_of(folder) -> tuple[dict, dict]:
                     "--student_family=distilbert needs a BERT as teacher, not a RoBERTa."),
         "width": ({**own, "bert_config_file": folder / "narrow" / "distilbert_config.json"},
                   "--teacher has hidden_size 32, the student 16: they must agree (--alpha_cos=0 compares no vectors)."),
-        "no start": (flags, "Give --bert_config_file, or --init_checkpoint*, or --student_layers for a"),
-        "objective": ({**student, "objective": "ltr"}, "--teacher is for --objective=mlm, not for --objective=ltr."),
-        "next sentence": ({**student, "nsp": True}, "--nsp: a student predicts no next sentence; leave it out."),
-        "alpha alone": ({**flags, "teacher": None, "alpha_ce": 1, "init_checkpoint": folder / "bert"},
-                        "--alpha_ce is for distillation: give --teacher."),
-        "transform alone": ({**own, "vocab_transform": True}, "--vocab_transform is for a student made of the"),
-        "negative": ({**student, "alpha_mlm": -1}, "--alpha_mlm=-1 must be at least 0."),
-        "nothing learned": ({**student, "alpha_ce": 0, "alpha_cos": 0}, "are 0: nothing is learned from the teacher."),
-        "no use of heat": ({**student, "alpha_ce": 0, "distillation_temperature": 1}, "--distillation_temperature is"),
         "masked records": ({**smoothed, "input_file": f"{folder}/masked.tfrecord"}, "--mask_smoothing is for unmasked"),
-        "words": ({**smoothed, "do_whole_word_mask": True}, "--mask_smoothing chooses single pieces"),
-        "smooth": ({**student, "mask_smoothing": 1.5}, "--mask_smoothing=1.5 must be from 0 to 1."),
     }  # fmt: skip
     return ran, refused
 

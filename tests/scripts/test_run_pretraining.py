@@ -5,9 +5,7 @@ import signal
 
 import numpy as np
 import pytest
-from helpers import early_mistakes
 from helpers.events import after_rename, run_that
-from helpers.paths import ROOT
 from helpers.pretraining_runs import STEPS, assert_bit_identical, command, flags_of, run, values
 from helpers.script_cases import arguments_of, assert_in_order, run_cases
 from helpers.tiny import ONE_LAYER, write_pretraining_records
@@ -144,50 +142,3 @@ def test_bad_input_is_named(data, tmp_path):
     for name, (_, message) in cases.items():
         assert_in_order(message, outcomes[name])
         assert "Error: " in outcomes[name] and not list((tmp_path / name).glob("model.ckpt-*")), outcomes[name]
-
-
-# --- answered at once: TensorFlow can't be imported here --------------------------------------------------------------
-
-WRONG = {
-    "run_pretraining": [
-        ({"do_train": False}, "Nothing to do: give --do_train, --do_eval or both."),
-        ({"num_train_steps": 0}, "--num_train_steps=0 must be at least 1."),
-        ({"lr_decay_power": "nan"}, "--lr_decay_power=nan must be "),
-        ({"learning_rate": -0.0001}, "--learning_rate=-0.0001 must be "),
-        ({"num_train_steps": "x"}, "flag --num_train_steps=x: invalid literal"),
-        ({"input_file": "none*"}, "--input_file: no file matches 'none*'"),
-        ({"bert_config_file": "none"}, "--bert_config_file=none: there is no such file."),
-        ({"bert_config_file": None}, "Give --bert_config_file, or --init_checkpoint with a "),
-        ({"bert_size": "tiny"}, "--bert_size=tiny and --bert_config_file="),
-        ({"bert_size": "huge", "bert_config_file": None}, "--bert_size=huge is not one of tiny, "),
-        ({"vocab_file": "none"}, "--vocab_file=none: there is no such file."),
-        ({"mask_rule": "roberta", "mask_smoothing": 0.7}, "both say which tokens are predicted: give one"),
-        ({"mask_rate": 0.5}, "--mask_rate=0.5, --random_rate=0.1, --keep_rate=0.1 must add up"),
-        ({"objective": "ltr", "mask_rate": 1.0, "random_rate": 0.0, "keep_rate": 0.0}, "--mask_rate is"),
-    ],
-    "create_pretraining_data": [
-        ({"input_file": "none"}, "--input_file: no file matches 'none'"),
-        ({"vocab_file": "none"}, "--vocab_file=none: there is no such file."),
-        ({"output_file": str(ROOT)}, f"--output_file={ROOT} is a directory; name a file in"),
-        ({"dupe_factor": 0}, "--dupe_factor=0 must be at least 1"),
-        ({"pack_sequences": True}, "--pack_sequences needs --masking=dynamic"),
-        ({"masking": "dynamic", "keep_rate": 0, "mask_rate": 0.9}, "--masked_lm_prob, --mask_rate"),
-    ],
-}
-
-
-@pytest.mark.parametrize("script", WRONG)
-def test_bad_flags_are_answered_before_tensorflow_is_imported(data, tmp_path, script):
-    text, vocab = ROOT / "sample_text.txt", ROOT / "tests" / "golden" / "vocab.txt"
-    good = {
-        "run_pretraining": {
-            "input_file": f"{data}/train-*.tfrecord", "output_dir": tmp_path / "out", "do_train": True,
-            "bert_config_file": f"{data}/bert_config.json", "max_seq_length": 16,
-        },
-        "create_pretraining_data": {"input_file": text, "output_file": tmp_path / "out", "vocab_file": vocab},
-    }[script]  # fmt: skip
-    given = [{**good, **change} for change, _ in WRONG[script]]
-    commands = [arguments_of({name: value for name, value in flags.items() if value is not None}) for flags in given]
-    for (outcome, heavy), (_, message) in zip(early_mistakes.outcomes(script, commands), WRONG[script], strict=True):
-        assert message in outcome and "\n" not in outcome and not heavy, (message, outcome)
-    assert not list(tmp_path.iterdir())

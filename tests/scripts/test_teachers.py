@@ -61,12 +61,6 @@ def cases_of(script, folder) -> tuple[dict, dict]:
                  "few does not read the student's rows: its vocabulary has 99 tokens, the student's 100."),
         "length": ({**taught, "teacher": save_teacher(folder / "short", script, max_length=23)},
                    "--teacher: *short takes rows of at most 23 tokens, not 24."),
-        "no training": ({**taught, "do_train": False}, "--teacher is for training: give --do_train"),
-        "weight alone": ({**training, "distillation_weight": 0.4}, "--distillation_weight is for distillation: give"),
-        "no weight": ({**taught, "distillation_weight": 0}, "--distillation_weight=0 must be more than 0"),
-        "two starts": ({**taught, "student_layers": "0"}, "--student_layers: the student starts from the"),
-        "no numbers": ({**layers, "student_layers": "0,x"}, "--student_layers=0,x must be numbers of layers from 0"),
-        "twice": ({**layers, "student_layers": "0,0"}, "--student_layers=0,0 has a layer twice."),
     }  # fmt: skip
     if script == "run_classifier":
         numbers = folder / "numbers.csv"

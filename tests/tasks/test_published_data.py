@@ -21,7 +21,7 @@ from bert_tf.tasks.classification import glue
 from bert_tf.tasks.ner import data as ner
 from bert_tf.tasks.similarity import data as similarity
 from bert_tf.tasks.squad import data as squad
-from bert_tf.training import beginning
+from bert_tf.training import settings
 from bert_tf.training.settings import FineTuningSettings
 
 COMMANDS = re.findall(r"`(run_\w+\.py .*?)` \|", PAGES["data"])
@@ -181,7 +181,7 @@ def settings_from(command: str, patch):
         own.check(settings_of(FineTuningSettings, values))
         raise Checked(own)
 
-    patch.setattr(beginning, "checked_settings", check)
+    patch.setattr(settings, "checked_settings", check)
     script, *arguments = shlex.split(command)
     run = ["--do_train", "--do_eval", "--output_dir=out", "--train_batch_size=8"]
     try:

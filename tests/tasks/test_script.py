@@ -156,6 +156,9 @@ def test_combinations_and_seeds_are_runs_in_folders_of_their_own(folder, tmp_pat
             self.run = run
             made.append((os.path.relpath(run.output_dir, tmp_path), run.seed, run.learning_rate, run.train_batch_size))
 
+        def check_output_dir(self):
+            pass
+
         def execute(self):
             place = pathlib.Path(self.run.output_dir)
             (place / "best_model").mkdir(parents=True)

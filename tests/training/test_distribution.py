@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -46,6 +47,17 @@ def test_one_device(cpus):
         assert tf.Variable(1.0).device.endswith(cpus[0])
     batches = tf.data.Dataset.range(3)  # not inside an iterator of the strategy, whose end may wait for a minute
     assert distribution.distribute(strategy, lambda share: batches) is batches
+
+
+@pytest.mark.parametrize("jobs", [{"worker": 3}, {"chief": 1, "worker": 2}])
+def test_the_chief_or_else_the_first_worker_writes_files(jobs):
+    resolvers = [
+        types.SimpleNamespace(task_type=kind, task_id=number, cluster_spec=lambda: types.SimpleNamespace(jobs=jobs))
+        for kind, count in jobs.items()
+        for number in range(count)
+    ]
+    strategies = [types.SimpleNamespace(cluster_resolver=resolver) for resolver in resolvers]
+    assert [distribution.is_chief(strategy) for strategy in strategies] == [True, False, False]
 
 
 def test_mirrored_takes_all_logical_cpus_and_says_so(cpus, caplog):

@@ -215,13 +215,13 @@ def test_a_nan_step_can_be_skipped_and_counted():
     assert all(np.isfinite(value).all() for value in values.values())
 
 
-def train_loop(tmp_path, batches, evaluate=None, save_first=True, should_stop=lambda: False, **settings):
+def train_loop(tmp_path, batches, evaluate=lambda step: None, should_stop=lambda: False, **settings):
     steps, batch_size = batches["input_ids"].shape[:2]
     trainer = fresh_trainer(one_device(), batch_size)
     usual = trainer.settings
     trainer.settings = dataclasses.replace(usual, **settings)
     dataset = tf.data.Dataset.from_tensor_slices(batches)
-    options = {"evaluate": evaluate, "eval_every_steps": trainer.settings.eval_every_steps, "save_first": save_first}
+    options = {"evaluate": evaluate, "eval_every_steps": trainer.settings.eval_every_steps}
     options["should_stop"] = should_stop
     try:
         return loop.train(trainer, steps, lambda first, share: dataset.skip(first), str(tmp_path), **options)
@@ -252,7 +252,7 @@ def test_ctrl_c_saves_a_checkpoint_and_a_second_one_ends_at_once(interruptible, 
 
     for every in (2, 4, 6):
         with pytest.raises(KeyboardInterrupt):
-            train_loop(tmp_path / str(every), make_batches(4, 6), interrupt, eval_every_steps=every, save_first=False)
+            train_loop(tmp_path / str(every), make_batches(4, 6), interrupt, eval_every_steps=every)
     assert checkpoints.read_global_step(checkpoints.latest_checkpoint(str(tmp_path / "2"))) == 3
     assert "Interrupted: saved step 3; the same command resumes there." in caplog.text
     assert checkpoints.latest_checkpoint(str(tmp_path / "4")) is None

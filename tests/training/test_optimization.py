@@ -241,6 +241,9 @@ def test_optimizers_serialise():
         copy = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
         assert type(copy) is type(optimizer)
         assert copy.get_config() == optimizer.get_config()
+        variables = [keras.Variable([1.0], name=name) for name in ("kernel", "bias")]
+        copy.build(variables)
+        assert copy.decayed == [True, False]
     with pytest.raises(ValueError, match="optimizer=sgd"):
         create_optimizer("sgd", 1e-4, 100, 10)
 

@@ -88,29 +88,6 @@ def test_a_padded_table_stays_usable(records, tmp_path):
             refuse(str(tmp_path / "model"))
 
 
-@pytest.mark.parametrize(
-    ("there", "left"),
-    [({}, None), ({"mine.txt": "x"}, {"mine.txt", "index.npz"}), ({"run.json": "{}"}, {"run.json", "index.npz"})],
-)
-def test_a_refused_run_removes_only_a_folder_that_it_made(tmp_path, there, left):
-    folder = tmp_path / "a" / "out"
-    if there:
-        folder.mkdir(parents=True)
-        for name, text in there.items():
-            (folder / name).write_text(text)
-    with pytest.raises(ValueError, match="refused"), run_directory.removed_if_refused(str(folder)):
-        (folder / "index.npz").write_text("")
-        raise ValueError("refused")
-    assert {path.name for path in folder.iterdir()} == left if left else not folder.exists()
-
-
-def test_a_run_that_is_recorded_keeps_its_folder(tmp_path):
-    with pytest.raises(ValueError, match="later"), run_directory.removed_if_refused(str(tmp_path / "out")):
-        (tmp_path / "out" / "run.json").write_text("{}")
-        raise ValueError("later")
-    assert (tmp_path / "out" / "run.json").exists()
-
-
 TAUGHT, ADAPTED = {"teacher": "a", run_directory.TEACHER_CHECKSUM: "1"}, {"lora_rank": 4, "lora_alpha": 8.0}
 
 

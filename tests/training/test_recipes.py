@@ -84,11 +84,18 @@ def test_warmups_as_runs_make_them(tmp_path):
             output_dir=str(tmp_path), warmup_proportion=0.1, learning_rate=1.0, optimizer="adamw", do_train=True
         )
         config = kind.from_dict({**TINY, "num_hidden_layers": 1})
-        model = functools.partial(BertForSequenceClassification, config, 2)
-        _, optimizer, _ = fine_tuning.build_and_restore(run, one_device(), model, 15, config.recipe)
+        for dropout in (None, 0.3):
+            run = dataclasses.replace(run, classifier_dropout=dropout)
+            create = functools.partial(BertForSequenceClassification, config, 2)
+            model, optimizer, _ = fine_tuning.build_and_restore(run, one_device(), create, 15, config.recipe)
+            assert model.dropout_rate == (dropout or 0.1)
         assert float(optimizer.learning_rate_at(tf.constant(1))) == pytest.approx(rate)
     settings = PretrainingSettings("records", str(tmp_path), objective="electra", do_train=True, num_train_steps=101)
     assert pretraining_run._with_recipe(settings, ElectraConfig(30)).num_warmup_steps == 2
+    settings = PretrainingSettings("records", str(tmp_path), do_train=True)
+    for teacher in (None, "teacher"):
+        taught = dataclasses.replace(settings, teacher=teacher)
+        assert pretraining_run._with_recipe(taught, BertConfig(30)).nsp == (teacher is None)
     kinds = {ElectraConfig: "multiplies", RobertaConfig: "precedes", DistilBertConfig: "precedes_from_zero"}
     assert {kind: kind(30).pretraining_recipe.warmup for kind in kinds} == kinds
 

@@ -45,7 +45,7 @@ def settings(**values) -> FineTuningSettings:
 )  # fmt: skip
 def test_wrong_grids_are_refused(search, message):
     with pytest.raises(ValueError) as caught:
-        settings(search=search).check()
+        settings(search=search).check_flags()
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -61,8 +61,8 @@ def test_what_does_not_go_with_a_search(values, message, monkeypatch):
     cluster = {"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
     with pytest.raises(ValueError, match=message):
-        settings(search="learning_rate=1e-5,2e-5", **values).check()
-    settings(search="learning_rate=1e-5,2e-5", train_batch_size=16).check()
+        settings(search="learning_rate=1e-5,2e-5", **values).check_flags()
+    settings(search="learning_rate=1e-5,2e-5", train_batch_size=16).check_flags()
     with pytest.raises(ValueError, match="--search chooses by the results on a dev set, and there is none"):
         settings(search="learning_rate=1e-5,2e-5").check_dev_set(False, ", and there is none")
 

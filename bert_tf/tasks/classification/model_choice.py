@@ -1,17 +1,14 @@
 """How run_classifier.py reads long texts: as the flags say, or as the model that is resumed or used has it."""
 
 import dataclasses
-from collections.abc import Collection
 
 from absl import logging
 
-from bert_tf.models.directory import ModelFiles, read_head, read_max_length
+from bert_tf.models.directory import read_head, read_max_length
 from bert_tf.models.head_config import MAX_WINDOWS, NO_HEAD
 from bert_tf.system.declare import value_of
-from bert_tf.tasks.classification.encode import windows_of
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.text import tokenizer_files
-from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import run_directory
 from bert_tf.training.settings import FineTuningSettings
 
@@ -32,16 +29,6 @@ def resolve(
         settings.check_texts(source)
     settings = choose_windows(settings, run, newest)
     return settings, with_window_length(run, newest) if settings.long_texts else run
-
-
-def check_model(
-    settings: ClassificationSettings, run: FineTuningSettings, newest: str | None, files: ModelFiles,
-    tokenizer: Tokenizer, names: Collection[str],
-) -> None:  # fmt: skip
-    """Refuses flags that contradict the weights; see `beginning.checked_settings`."""
-    settings, run = resolve(settings, run, newest)
-    if settings.long_texts:
-        windows_of(settings.window_stride, settings.max_windows, tokenizer, run.max_seq_length)
 
 
 def _check_earlier_task(settings: ClassificationSettings, run: FineTuningSettings, newest: str | None) -> None:

@@ -1,0 +1,249 @@
+"""Runs that are refused with one line that names the flag, and write nothing.
+
+Before TensorFlow is imported: flags, and files and folders that are not there. What files hold is told by their
+readers (tests of the rooms), and what does not fit a model or a folder by the run.
+"""
+
+import json
+
+import pytest
+from helpers.early_mistakes import CSV, TOKENS, check_cases, checkpoint, model, models, outcomes, record, usual_flags
+
+from bert_tf.data.record_files import MASKED as MASKED_FEATURES
+from bert_tf.system import example_bytes
+
+TEXTS = {"train.csv": CSV}
+USE = {"text_a": "text", "task_name": "custom", "init_checkpoint": "whole", "max_seq_length": 9}
+PREDICT = {"test_file": "train.csv", "do_predict": True, **USE}
+EVALUATE = {"dev_file": "train.csv", "label": "label", "do_eval": True, **USE}
+TRAIN = {"train_file": "train.csv", "label": "label", "do_train": True, "train_batch_size": 2, **USE}
+KIND = {"architecture": "BertForSequenceClassification"}
+CLASSIFIER = KIND | {"labels": ["up", "down"]}
+TAGGER = {"architecture": "BertForTokenClassification", "labels": ["up", "down"]}
+FINISHED = {
+    **TEXTS, **checkpoint("out", "model.ckpt-9"), "v.txt": "\n".join([*TOKENS, *map(str, range(194))]),
+    "out/head_config.json": json.dumps(CLASSIFIER | {"labels": ["down", "up"]}),
+}  # fmt: skip
+FURTHER = TRAIN | {"init_checkpoint": None, "bert_config_file": "out/bert_config.json", "vocab_file": "v.txt"}
+RUN = {"finished_step": 9, "task_name": "custom"}
+NUMBERS = {
+    name: example_bytes.int64_feature(name.encode(), b"\1") for name in ("input_ids", "input_mask", "segment_ids")
+}
+UNMASKED = record(example_bytes.example(NUMBERS.values()))
+MASKED = record(example_bytes.example([
+    *(example_bytes.int64_feature(name.encode(), b"\0") for name in MASKED_FEATURES if name != "masked_lm_weights"),
+    example_bytes.float_feature(b"masked_lm_weights", [1.0]),
+]))  # fmt: skip
+ROWS = {"a.tfrecord": UNMASKED, **model()}
+PRETRAIN = {"input_file": "a.tfrecord", "do_train": True, "max_seq_length": 1, "init_checkpoint": "whole"}
+BEGIN = PRETRAIN | {"init_checkpoint": None, "bert_config_file": "whole/bert_config.json"}
+
+# script -> what it says, the files that are written, and the flags that are given beside or instead of the usual ones.
+BEFORE = {
+    "run_classifier": [
+        ("Which task? Give --task_name", {}, {"do_train": True}),
+        *((message, TEXTS | model(), TRAIN | given) for message, given in (
+            ("Nothing to do: give one or more of --do_train", {"do_train": None}),
+            ("--learning_rate=0 must be more than 0, at", {"learning_rate": 0}),
+            ("--max_seq_length=2 must be at least 3", {"max_seq_length": 2}),
+            ("--text_b and --label are both 'label'", {"text_b": "label"}),
+            ("--do_train needs --train_file", {"train_file": None}),
+            ("--do_eval needs --dev_file", {"do_eval": True}),
+            ("--dev_file=*nowhere.csv", {"dev_file": "nowhere.csv"}),
+            ("--use_best_model chooses by the results on a dev set: give --dev_file", {"use_best_model": True}),
+            ("--train_batch_size=2 can't be divided by --gradient_accumulation_steps=4",
+             {"gradient_accumulation_steps": 4}),
+            ("--num_seeds is for training: give --do_train", {"do_train": None, "do_eval": True, "num_seeds": 2}),
+            ("--learning_rate is also in --search", {"learning_rate": 1e-3, "search": "learning_rate=1e-5,2e-5"}),
+            ("--teacher is for training: give --do_train", {"do_train": None, "do_eval": True, "teacher": "whole"}),
+            ("--distillation_weight is for distillation: give --teacher", {"distillation_weight": 0.4}),
+            ("--distillation_weight=0 must be more than 0", {"teacher": "whole", "distillation_weight": 0}),
+            ("--student_layers: the student starts from the", {"teacher": "whole", "student_layers": "0"}),
+            ("--student_layers=0,x must be numbers of layers from 0", {"teacher": "whole", "student_layers": "0,x"}),
+            ("--student_layers=0,0 has a layer twice", {"teacher": "whole", "student_layers": "0,0"}),
+            ("--lora_rank is for training: give --do_train", {"do_train": None, "do_eval": True, "lora_rank": 4}),
+            ("--lora_alpha needs --lora_rank", {"lora_alpha": 4}),
+            ("--lora_rank and --freeze_layers: the first freezes", {"lora_rank": 4, "freeze_layers": 1}),
+            ("--lora_rank and --init_with_optimizer: the first", {"lora_rank": 4, "init_with_optimizer": True}),
+            ("--init_checkpoint=*nowhere: there is no such", {"init_checkpoint": "nowhere"}),
+            ("--vocab_file=*nowhere", {"vocab_file": "nowhere"}),
+            ("--bert_config_file=*nowhere", {"bert_config_file": "nowhere"}),
+            ("--teacher=*nowhere: there is no such", {"teacher": "nowhere"}),
+            ("--output_dir=*: *train.csv is a file; a directory is needed", {"output_dir": "train.csv/deep/er"}),
+            ("--output_dir=/proc/sys/x*", {"output_dir": "/proc/sys/x"}),
+            ("--output_dir=*whole is the folder of --init_checkpoint: choose another", {"output_dir": "whole"}),
+        )),
+    ],
+    "run_pretraining": [
+        ("--input_file: *b.tfrecord is empty", ROWS | {"b.tfrecord": ""}, PRETRAIN | {"input_file": "b.tfrecord"}),
+        *((message, ROWS, PRETRAIN | given) for message, given in (
+            ("Nothing to do: give --do_train, --do_eval or both", {"do_train": None}),
+            ("--eval_input_file: no file matches *", {"eval_input_file": "nowhere"}),
+            ("--init_checkpoint=*nowhere", {"init_checkpoint": "nowhere"}),
+            ("--generator_config_file=*nowhere", {"generator_config_file": "nowhere", "objective": "electra"}),
+            ("--output_dir=*is a file", {"output_dir": "a.tfrecord"}),
+            ("--num_train_steps=0 must be at least 1", {"num_train_steps": 0}),
+            ("--lr_decay_power=0 must be more than 0", {"lr_decay_power": 0}),
+            ("Give --bert_config_file, or --init_checkpoint with a ", {"init_checkpoint": None}),
+            ("--bert_size=tiny and --bert_config_file=*both say the model's size: give one",
+             {"bert_size": "tiny", "bert_config_file": "whole/bert_config.json"}),
+            ("--mask_rule=roberta and --mask_smoothing=0.7 both say which tokens are predicted: give one",
+             {"mask_rule": "roberta", "mask_smoothing": 0.7}),
+            ("--mask_rate=0.5, --random_rate=0.1, --keep_rate=0.1 must add up", {"mask_rate": 0.5}),
+            ("--mask_rate is for --objective=mlm", {"objective": "ltr", "mask_rate": 1.0}),
+            ("--disc_weight is for --objective=electra", {"disc_weight": 1.0}),
+            ("--mask_rate is not for --objective=electra", {"objective": "electra", "mask_rate": 1.0}),
+            ("--nsp is not for --objective=electra", {"objective": "electra", "nsp": True}),
+            ("--teacher is for --objective=mlm, not for --objective=ltr", {"teacher": "whole", "objective": "ltr"}),
+            ("--nsp: a student predicts no next sentence; leave it out", {"teacher": "whole", "nsp": True}),
+            ("--alpha_ce is for distillation: give --teacher", {"alpha_ce": 1}),
+            ("--vocab_transform is for a student made of the", {"teacher": "whole", "vocab_transform": True}),
+            ("*are 0: nothing is learned from the teacher", {"teacher": "whole", "alpha_ce": 0, "alpha_cos": 0}),
+            ("--distillation_temperature is for --alpha_ce, which is 0",
+             {"teacher": "whole", "alpha_ce": 0, "distillation_temperature": 1}),
+            ("--stop_at_step=9 must be at most --num_train_steps=8", {"num_train_steps": 8, "num_warmup_steps": 1,
+                                                                      "stop_at_step": 9}),
+        )),
+    ],
+}  # fmt: skip
+REFUSED = {
+    "run_classifier": [
+        *models("init_checkpoint", TRAIN, TEXTS)[:1],
+        *((message, TEXTS | files, PREDICT | given) for message, files, given in (
+            ("--init_checkpoint: *whole is a BertForTokenClassification, and this run a BertForSequenceClassification"
+             ". run_ner.py uses it.", model(2, TAGGER), {}),
+            ("--init_checkpoint: *whole is for multi_label_classification, and this run for single_label_"
+             "classification. --task_name=custom with --multi_label uses it.",
+             model(2, CLASSIFIER | {"problem_type": "multi_label_classification"}), {}),
+            ("Which classes are there? Give --train_file, or --labels=first,second,", model(2), {}),
+            ("Nothing to evaluate or predict with: *out has no checkpoint * The run there ended",
+             {"out/run.json": '{"task_name": "custom"}'}, {"init_checkpoint": None}),
+            ("--init_checkpoint: *c.ckpt has no output layer for this task (output_weights): run_squad.py uses this "
+             "Bert", {**checkpoint("whole", "c.ckpt"), "v.txt": FINISHED["v.txt"]}, {"vocab_file": "v.txt"}),
+        )),
+        ("--init_checkpoint: *whole is for regression, and this run for single_label_classification. --task_name="
+         "custom with --regression uses it.",
+         TEXTS | model(1, KIND | {"problem_type": "regression"}), EVALUATE),
+        ("--dev_file: *train.csv, line 2: the label 'up' is not one of 'a', 'b'; the model can't predict it: leave "
+         "such rows out, or learn it by --do_train with --new_head",
+         TEXTS | model(2, CLASSIFIER | {"labels": ["a", "b"]}), EVALUATE),
+        *((message, TEXTS | files, TRAIN | given) for message, files, given in (
+            ("--init_checkpoint: *and this run for multi_label_classification. --new_head trains a new output layer.",
+             model(2, CLASSIFIER | {"problem_type": "single_label_classification"}), {"multi_label": True}),
+            ("--init_checkpoint: *whole*only there a, b, c; only here down, up*--new_head",
+             model(3, {"labels": ["a", "b", "c"]}), {}),
+            ("--max_seq_length=129 is more than max_position_embeddings=128 of *whole/bert_config.json",
+             model(), {"max_seq_length": 129}),
+            ("freeze_layers=3: the model has 2 layers", model(), {"freeze_layers": 3}),
+            ("lora_rank=5: from 1 to the hidden_size of this BERT, 4", model(), {"lora_rank": 5}),
+            ("--init_checkpoint: *whole/bert_model.safetensors does not have the size of *bert_config.json; *position",
+             model(max_position_embeddings=64), {}),
+            ("--vocab_file: *v.txt is not the vocabulary *, *whole/vocab.txt: 2 of its tokens have other ids there, "
+             "such as 'a', 5 there and 0 here. Leave --vocab_file out",
+             {**model(), "v.txt": "\n".join(["a", *TOKENS[1:5], "[PAD]"])}, {"vocab_file": "v.txt"}),
+            ("6 training examples, --train_batch_size=32 and --num_train_epochs=3.0 give less than one step",
+             model(), {"train_batch_size": 32}),
+            ("--output_dir=*out holds a run of other labels (only there a, b; only here down, up): choose another",
+             {**model(), **checkpoint("out", "model.ckpt-1"), "out/head_config.json": json.dumps(
+                 KIND | {"labels": ["a", "b"]})}, {}),
+            ("--output_dir=*out holds a run of run_ner.py: choose another directory",
+             {**model(), "out/run.json": '{"tag_scheme": "iob2"}'}, {}),
+            ("--output_dir=*out has files that a run would replace, but is not the directory of one",
+             {**model(), "out/eval_results.txt": ""}, {}),
+            ("--teacher: *t is a BertForTokenClassification; this task has a BertForSequenceClassification",
+             model() | model(2, TAGGER, "t"), {"teacher": "t"}),
+            ("--teacher: *t has other labels: only there a, b; only here down, up",
+             model() | model(2, CLASSIFIER | {"labels": ["a", "b"]}, "t"), {"teacher": "t"}),
+            ("--teacher: *t has 3 outputs, the student 2", model() | model(3, name="t"), {"teacher": "t"}),
+            ("--student_layers=0,5: the teacher has the layers 0 to 1, and no 5.", model(2, CLASSIFIER, "t"),
+             {"teacher": "t", "init_checkpoint": None, "student_layers": "0,5"}),
+            ("--teacher: there is no student. Give --student_layers", model(2, CLASSIFIER, "t"),
+             {"teacher": "t", "init_checkpoint": None}),
+        )),
+        *((message, FINISHED | {"out/run.json": json.dumps(RUN | there)}, FURTHER | given)
+          for message, there, given in (
+            ("--output_dir=*out holds a finished run with other settings (*--train_batch_size: 3 there, 2 now",
+             {"train_batch_size": 3}, {}),
+            ("--output_dir=*out holds a run without --lora_rank; this one is with --lora_rank=2 --lora_alpha=4.0",
+             {}, {"lora_rank": 2}),
+            ("--output_dir=*out holds a run of its own: choose another one for --search", {},
+             {"dev_file": "train.csv", "do_eval": True, "search": "learning_rate=1e-5,2e-5"}),
+            ("--output_dir=*out holds a run of --task_name=mrpc, this one is custom", {"task_name": "mrpc"}, {}),
+        )),
+        # Of several seeds, before the first one is trained.
+        ("--output_dir=*out/seed-12346 holds a finished run with other settings (*--text_b: more there, None now",
+         {**TEXTS, "out/seeds.json": "{}", "v.txt": FINISHED["v.txt"], **checkpoint("c", "c.ckpt"),
+          **checkpoint("out/seed-12346", "model.ckpt-9"),
+          "out/seed-12346/run.json": json.dumps(RUN | {"text_b": "more"})},
+         FURTHER | {"bert_config_file": "c/bert_config.json", "num_seeds": 2, "dev_file": "train.csv",
+                    "do_eval": True}),
+    ],
+    "run_pretraining": [
+        *((message, ROWS | files, PRETRAIN | given) for message, files, given in (
+            ("--input_file: *the first record (byte 0) has 1 values in feature 'input_ids', expected 128; give --max_s",
+             {}, BEGIN | {"max_seq_length": 128}),
+            ("--input_file: *has 9 in feature 'input_ids', expected 0 to 5 (vocab_size=6 in *whole: was the data",
+             {"a.tfrecord": record(example_bytes.example(
+                 example_bytes.int64_feature(name.encode(), b"\x09") for name in NUMBERS))}, {}),
+            ("--max_seq_length=129 is more than the 128 tokens that max_position_embeddings=128 of *whole allows",
+             {}, {"max_seq_length": 129}),
+            ("--do_whole_word_mask is for unmasked records; these were already masked",
+             {"a.tfrecord": MASKED}, {"max_predictions_per_seq": 1, "do_whole_word_mask": True}),
+            ("The records are unmasked *: give --vocab_file", {}, {"bert_size": "tiny", "init_checkpoint": None}),
+            ("--input_file: masked records, but ELECTRA masks its texts", {"a.tfrecord": MASKED},
+             {"bert_size": "electra_small", "init_checkpoint": None, "objective": "electra"}),
+            ("--vocab_file=*v.txt has token id 6, but the model's vocab_size is 6 (",
+             {"v.txt": "\n".join([*TOKENS, "b"])}, {"vocab_file": "v.txt"}),
+            ("--teacher: *t/c.ckpt has no output layer for this task (cls/predictions/output_bias): a teacher of a",
+             checkpoint("t", "c.ckpt"), {"teacher": "t/c.ckpt"}),
+            ("--student_layers=0,5: the teacher has the layers 0 to 1, and no 5.", {},
+             {"init_checkpoint": None, "teacher": "whole", "student_layers": "0,5"}),
+            ("--teacher: *t does not read the student's rows: its token 5 is 'b', the student's 'a'.",
+             {**model(name="t"), "t/vocab.txt": "\n".join([*TOKENS[:5], "b"])},
+             {"vocab_file": "whole/vocab.txt", "teacher": "t", "nsp": False}),
+        )),
+        *((message, ROWS | files, BEGIN | given) for message, files, given in (
+            ("Nothing to evaluate: no checkpoint in --output_dir=*out, and no --init_checkpoint",
+             {}, {"do_train": None, "do_eval": True}),
+            ("--output_dir=*out holds a run without --teacher; this one is with --teacher=*whole. Choose another",
+             {**checkpoint("out", "model.ckpt-1"), "out/run.json": '{"seed": 1}', "out/bert_config.json": ROWS[
+                 "whole/bert_config.json"]}, {"teacher": "whole", "nsp": False}),
+            ("--output_dir=*out holds a run of another configuration (*hidden_size: 32 there, 4 now",
+             checkpoint("out", "model.ckpt-1"), {"vocab_file": "whole/vocab.txt"}),
+            ("--output_dir=*out holds a run of run_ner.py: choose another directory",
+             {"out/run.json": '{"tag_scheme": "iob2"}'}, {}),
+            ("--generator_config_file: *bad.json: vocab_size is missing", {"bad.json": "{}"},
+             {"generator_config_file": "bad.json", "objective": "electra", "bert_config_file": None,
+              "bert_size": "electra_small", "vocab_file": "whole/vocab.txt"}),
+        )),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("script", BEFORE)
+def test_flags_and_missing_files_are_named_before_tensorflow_is_imported(script, tmp_path):
+    check_cases(script, BEFORE[script], tmp_path)
+
+
+@pytest.mark.parametrize("script", REFUSED)
+def test_what_does_not_fit_is_one_line_and_writes_nothing(script, tmp_path):
+    check_cases(script, REFUSED[script], tmp_path, "bert_tf.tasks.script", "bert_tf.training.pretraining_run")
+
+
+WORKERS = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 2}}
+TF_CONFIGS = {
+    "{not": ("run_classifier", "mirrored", "malformed (Expecting property name"),
+    json.dumps({"cluster": WORKERS["cluster"]}): ("run_classifier", "multi_worker_mirrored", "in which 'task'"),
+    json.dumps(WORKERS): ("run_pretraining", "multi_worker_mirrored", "task index 2, but 2 of type 'worker'"),
+}
+
+
+@pytest.mark.parametrize("value", TF_CONFIGS)
+def test_a_wrong_description_of_the_machines_is_named_before_tensorflow_is_imported(value, tmp_path, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", value)
+    script, strategy, message = TF_CONFIGS[value]
+    given = {"run_classifier": TRAIN | {"init_checkpoint": None}, "run_pretraining": BEGIN}[script]
+    flags = usual_flags(script, given | {"distribution_strategy": strategy, "bert_config_file": None}, tmp_path)
+    [(outcome, is_heavy)] = outcomes(script, [flags])
+    assert f"--distribution_strategy={strategy} reads the environment variable TF_CONFIG" in outcome, outcome
+    assert message in outcome and not is_heavy, outcome
