@@ -101,12 +101,12 @@ def load_lora(model: keras.Model, path: str) -> None:
     own[f"{kernels[0].split('/')[0]}/{lora.ALPHA}"] = np.float32(alpha)
     file = Weights(path, "bert_tf", shapes, {name: name for name in shapes}, read)
     trained, labels, wanted = lora.merged(with_tensors(file, own)), _labels(path, metadata), model.head_config.labels
-    layer = head_config.layer_in(trained)
-    if layer and labels and trained.shapes[layer][0] != len(labels):
-        raise ValueError(f"{path} has {trained.shapes[layer][0]} outputs, but names of {len(labels)} labels.")
-    if layer and wanted and trained.shapes[layer][0] == len(wanted):
+    outputs = trained.shapes.get(head_config.OUTPUT_LAYER, (None,))[0]
+    if outputs and labels and outputs != len(labels):
+        raise ValueError(f"{path} has {outputs} outputs, but names of {len(labels)} labels.")
+    if outputs and wanted and outputs == len(wanted):
         order = head_config.order_of(labels, wanted, path, "Load the encoder with these labels.")
-        trained = head_config.reordered(trained, layer, order) if order else trained
+        trained = head_config.reordered(trained, order) if order else trained
     for name in changed:  # all are found right before any is assigned
         initialize.finite_value(trained, name)
     initialize.initialize({name: variables[name] for name in changed}, trained, must_have_all=True)

@@ -280,11 +280,11 @@ def use_best_model(model: keras.Model, keeper: BestModel) -> int:
     if not keeper.best:
         raise ValueError(f"--use_best_model: {keeper.directory} does not exist.")
     weights = initialize.weights_for(model, keeper.directory)
-    layer, head = head_config.layer_in(weights), getattr(model, "head_config", NO_HEAD)
+    head = getattr(model, "head_config", NO_HEAD)
     known = head_config.names_in(model_directory.read_head(keeper.directory).labels)
-    if layer and known and head.labels:
+    if head_config.OUTPUT_LAYER in weights and known and head.labels:
         order = head_config.order_of(known, head.labels, f"--use_best_model: {keeper.directory}", "Train it again.")
-        weights = head_config.reordered(weights, layer, order) if order else weights
+        weights = head_config.reordered(weights, order) if order else weights
     result = initialize.initialize(initialize.model_variables(model), weights)
     initialize.log_initialization(result, model)
     if variable_names.has_adapters(model):

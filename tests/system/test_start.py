@@ -90,7 +90,7 @@ def test_what_is_imported_before_the_first_step(tmp_path):
     assert "matplotlib.figure" in later
     ours = {name for name in imported | later if name.split(".")[0] == "bert_tf"}
     counted = loaded_by("bert_tf.tasks.script", "bert_tf.tasks.classification.task")
-    assert ours - counted == {"bert_tf.system.compiled_programs", "bert_tf.system.script", "bert_tf.training.plots"}
+    assert ours - counted == {"bert_tf.system.compiled_programs", "bert_tf.system.script"}
 
 
 def test_another_backend_of_keras_is_one_line(monkeypatch):
