@@ -39,7 +39,7 @@ from bert_tf.tasks import outcome
 from bert_tf.tasks.outcome import Tried
 from bert_tf.tasks.task import ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import beginning, checkpoints, distribution, fine_tuning, loop, run_directory
+from bert_tf.training import checkpoints, distribution, fine_tuning, loop, run_directory, starting_model
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.step import Trainer, make_predict_function
 from bert_tf.training.teacher import Teacher, with_labels_of
@@ -129,7 +129,7 @@ def _describe(
     if run.layers:
         run = dataclasses.replace(run, init_checkpoint=run.teacher)
     run = task.resolve(run, newest)
-    beginning.check_student(run, newest)
+    starting_model.check_student(run, newest)
     files, tokenizer = task.describe(run, newest)
     if run.layers:
         files.config = students.shallower(files.config, run.layers)
@@ -146,7 +146,7 @@ def _load(
     task.load(run, files, tokenizer, newest)
     if teacher:
         teacher = with_labels_of(teacher, task.files.head, task.other_labels, run.distillation_temperature)
-    task.adjust = beginning.adjustment_of(run, newest, task.output_layer, task.files.head, task.other_labels)
+    task.adjust = starting_model.adjustment_of(run, newest, task.output_layer, task.files.head, task.other_labels)
     if run.do_train:
         run.check_dev_set(bool(task.dev_sets), ", and the task has no dev set")
         for examples in filter(task.is_trained_on, task.dev_sets):

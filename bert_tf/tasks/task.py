@@ -16,9 +16,9 @@ from bert_tf.models import task_models
 from bert_tf.models.directory import ModelFiles
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import beginning, run_directory
-from bert_tf.training.beginning import Adjustment
+from bert_tf.training import run_directory, starting_model
 from bert_tf.training.settings import FineTuningSettings
+from bert_tf.training.starting_model import Adjustment
 from bert_tf.training.teacher import Teacher, open_teacher
 
 LOGGED_EXAMPLES = 3
@@ -92,8 +92,8 @@ class FineTuningTask(abc.ABC):
         return run
 
     def describe(self, run: FineTuningSettings, newest: str | None) -> tuple[ModelFiles, Tokenizer]:
-        """What goes with the model; see `beginning.describe_model`."""
-        return beginning.describe_model(run, newest, self.output_layer)
+        """What goes with the model; see `starting_model.describe_model`."""
+        return starting_model.describe_model(run, newest, self.output_layer)
 
     @abc.abstractmethod
     def load(self, run: FineTuningSettings, files: ModelFiles, tokenizer: Tokenizer, newest: str | None) -> None:

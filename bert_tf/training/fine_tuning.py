@@ -1,7 +1,7 @@
 """What a fine-tuning run is made of: the best model, kept next to the newest checkpoints, and early stopping; settings
 of a recipe, model and optimizer.
 
-What it begins with is in `beginning`. The run itself is in `tasks.script`, the training loop in `loop.train`.
+What it begins with is in `starting_model`. The run itself is in `tasks.script`, the training loop in `loop.train`.
 """
 
 import dataclasses
@@ -36,8 +36,8 @@ from bert_tf.system.messages import announced, some
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import parse_json, read_json_if_there, read_text_lines
 from bert_tf.training import checkpoints, loop, optimization
-from bert_tf.training.beginning import Adjustment
 from bert_tf.training.settings import FineTuningSettings
+from bert_tf.training.starting_model import Adjustment
 from bert_tf.weights.tensor_files import Weights
 
 BEST_MODEL = "best_model"
@@ -184,7 +184,7 @@ def build_and_restore(
 
     Args:
       num_train_steps: 0: no training, and thus no optimizer. recipe: that of `with_recipe`.
-      adjust: of the weights that the run begins with or uses; see `beginning.adjustment_of`.
+      adjust: of the weights that the run begins with or uses; see `starting_model.adjustment_of`.
     """
     newest = checkpoints.latest_checkpoint(run.output_dir)
     adapts, usual_rate = run.lora_rank is not None and num_train_steps > 0, recipe.learning_rate

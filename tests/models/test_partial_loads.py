@@ -18,8 +18,8 @@ from bert_tf.serving.export import create_served_model
 from bert_tf.tasks.table import task_in
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training import loop
-from bert_tf.training.beginning import describe_model
 from bert_tf.training.settings import FineTuningSettings
+from bert_tf.training.starting_model import describe_model
 from bert_tf.weights.tensor_files import open_safetensors, write_safetensors
 
 POOLER = ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")

@@ -13,7 +13,7 @@ from bert_tf.tasks.classification.label_checks import class_weights, warn_of_kno
 from bert_tf.tasks.classification.settings import WINDOW_FLAGS
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
-from bert_tf.training.beginning import find_head
+from bert_tf.training.starting_model import find_head
 
 
 class ClassificationTask(FineTuningTask):

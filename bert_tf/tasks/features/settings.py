@@ -24,8 +24,8 @@ from bert_tf.system.text_files import (
 )
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import directory_of
-from bert_tf.training.beginning import make_tokenizer
 from bert_tf.training.settings import ComputationSettings, DeviceSettings, ModelSettings
+from bert_tf.training.starting_model import make_tokenizer
 from bert_tf.weights.tensor_files import Weights
 
 _FORMAT_BY_ENDING = {".json": "json", ".jsonl": "json", ".npz": "npz", ".tfrecord": "tfrecord"}

@@ -16,8 +16,8 @@ from bert_tf.tasks.ner.tagging import TaggingSettings, choose_tagging
 from bert_tf.tasks.ner.tags import OUTSIDE, learned_scheme, standard_tags, tag_set, types_of
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer_files import directory_of
-from bert_tf.training.beginning import StartingHead, stored_head
 from bert_tf.training.settings import FineTuningSettings
+from bert_tf.training.starting_model import StartingHead, stored_head
 from bert_tf.weights.bundle import latest_checkpoint
 
 

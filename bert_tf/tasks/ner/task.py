@@ -16,7 +16,7 @@ from bert_tf.tasks.ner.tags import OUTSIDE, standard_tags
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.training import run_directory
-from bert_tf.training.beginning import StartingHead, find_head
+from bert_tf.training.starting_model import StartingHead, find_head
 
 
 class NerTask(FineTuningTask):
