@@ -106,7 +106,7 @@ MUTANTS = {
     ("data/tables.py", "data/test_tables.py data/test_json_rows.py"): [
         ('line.removeprefix("\\ufeff") if number == 0 else line', "line"),
         ('line.lstrip("\\ufeff") + "\\n"', 'line + "\\n"'),
-        ("if len(row) > width:", "if False:"),
+        ("if len(cells) > width:", "if False:"),
         ("first = reader.line_num + 1", "first += 1"),
         ("line, counted = line + text.count(\"\\n\", counted, place), place", "line, counted = line + 1, place"),
         ("f\"{prefix}{name}.\"", "f\"{name}.\""),

@@ -131,7 +131,7 @@ def _as_they_look(
     rows: Iterator[tuple[int, list[str] | dict]], path: str, has_header: bool, skips: bool
 ) -> Iterator[tuple[int, list[str] | dict]]:
     """Rows of a user's file as a reader sees them; see `read_rows`."""
-    header, width, left_out = None, 0, {}
+    header, first, width, left_out = None, 0, 0, {}
     for line, row in rows:
         if isinstance(row, dict):
             yield line, {plain_name(name): _trimmed(value) for name, value in row.items()}
@@ -139,7 +139,14 @@ def _as_they_look(
         cells = [trimmed(cell) for cell in row]
         if not any(cells):
             left_out.setdefault("have no text in any column", []).append(line)
-        elif skips and len(cells) < (width := width or len(cells)):
+            continue
+        first, width = (first, width) if first else (line, len(cells))
+        if len(cells) > width:  # read on, it would give a text its first half and a class the second
+            raise ValueError(
+                f"{path}, line {line}: {len(cells)} columns, but line {first} has {width}. A field that contains the "
+                f"delimiter must be in double quotes{'' if kind_of(path) == 'csv' else ', in a .csv file'}."
+            )
+        if skips and len(cells) < width:
             left_out.setdefault(f"have fewer than {width} columns", []).append(line)
         elif has_header and header is None:
             header, names = cells, [plain_name(cell) for cell in row]
@@ -401,16 +408,10 @@ def _csv_rows(path: str, delimiter: str, encoding: str | None) -> Iterator[tuple
         was_opened = opened
 
     reader = csv.reader(lines(), delimiter=delimiter, strict=True)
-    first, header, width = 1, 0, 0
+    first = 1
     try:
         for row in reader:
             if row and (len(row) > 1 or row[0].strip()):
-                header, width = header or first, width or len(row)
-                if len(row) > width:  # read on, it would give a text its first half and a class the second
-                    raise ValueError(
-                        f"{path}, line {first}: {len(row)} columns, but line {header} has {width}. A field that "
-                        f"contains the delimiter {delimiter!r} must be in double quotes."
-                    )
                 yield first, row
             first = reader.line_num + 1
     except csv.Error as error:

@@ -50,6 +50,7 @@ class HeadConfig:
       window_pooling: of a text classifier: how the windows of a long text are combined (one of WINDOW_POOLINGS).
       window_stride, max_windows: tokens from the start of a window to that of the next, and how many a text has at
         most; None: not known. They say how such a model is used, not what it is.
+      pairs: of a text classifier: whether it was trained on pairs of texts; None: not known.
       untrained: variables whose values are random: the model was saved before it was trained.
 
     Raises:
@@ -63,18 +64,19 @@ class HeadConfig:
     window_pooling: str | None = None
     window_stride: int | None = None
     max_windows: int | None = None
+    pairs: bool | None = None
     untrained: tuple[str, ...] = ()
 
     def __post_init__(self):
         if not isinstance(self.untrained, list | tuple) or not all(isinstance(name, str) for name in self.untrained):
             raise ValueError(f"untrained must be a list of names, not {self.untrained!r:.80}")
         object.__setattr__(self, "untrained", tuple(self.untrained))
-        kinds = {str | None: "a string", bool: "true or false", int | None: "a whole number"}
+        kinds = {str | None: "a string", bool | None: "true or false", int | None: "a whole number"}
         for field in dataclasses.fields(self):
             name, value = field.name, getattr(self, field.name)
             if field.type not in kinds:
                 continue
-            if not isinstance(value, field.type) or isinstance(value, bool) != (field.type is bool):
+            if not isinstance(value, field.type) or (isinstance(value, bool) and field.type == int | None):
                 raise ValueError(f"{name} must be {kinds[field.type]}, not {value!r:.80}")
             if field.type == int | None and value is not None and not 1 <= value <= _LARGEST:
                 raise ValueError(f"{name}={value!r:.80} must be from 1 to {_LARGEST:,}")
@@ -146,7 +148,7 @@ class HeadConfig:
     def to_dict(self) -> dict:
         """The attributes that are not at their defaults; empty if there are none."""
         values = {**dataclasses.asdict(self), "labels": self.labels and list(self.labels)}
-        return {name: value for name, value in values.items() if value not in (None, False, ())}
+        return {name: value for name, value in values.items() if value is not None and value != ()}
 
     def to_json(self) -> str:
         """The content of a head_config.json."""

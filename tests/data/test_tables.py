@@ -40,9 +40,15 @@ def test_semicolons_with_decimal_commas_and_quoted_newlines(tmp_path, caplog):
 
 def test_a_row_with_more_fields_than_the_first_is_an_error(tmp_path):
     content = "text;label\nGood tea;praise\n\nMy kettle leaks; please help;repair\n"
-    message = r"train\.csv, line 4: 3 columns, but line 1 has 2. A field that contains the delimiter ';' must"
+    message = r"train\.csv, line 4: 3 columns, but line 1 has 2. A field that contains the delimiter must be in double"
     with pytest.raises(ValueError, match=message):
         rows_of(tmp_path, content)
+    content = "text\tlabel\nfilm\tup\n\nseen\ttwice\tdown\n"
+    with pytest.raises(ValueError, match=r"a\.tsv, line 4: 3 columns, but line 1 has 2.*in double quotes, in a \.csv"):
+        rows_of(tmp_path, content, name="a.tsv")
+    for name in ("a.tsv", "b.tsv"):  # in whatever row is longer than the first
+        with pytest.raises(ValueError, match=r"line 2: 3 columns, but line 1 has 2"):
+            rows_of(tmp_path, "film\tup\nseen\ttwice\tdown\n", name=name, columns=None)
 
 
 def test_commas_in_names_and_single_columns(tmp_path, caplog):

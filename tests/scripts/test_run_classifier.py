@@ -190,7 +190,7 @@ def test_patience_ends_a_run_for_good(ran):
 def test_several_labels_from_training_to_prediction(ran):
     out, *_ = ran
     assert {"eval_micro_f1", "eval_macro_f1"} < set(results_of(out / "several"))
-    expected = HeadConfig("BertForSequenceClassification", ("a", "b", "c"), "multi_label_classification")
+    expected = HeadConfig("BertForSequenceClassification", ("a", "b", "c"), "multi_label_classification", pairs=True)
     assert HeadConfig.read(str(out / "several" / "head_config.json")) == expected
     config = json.loads((out / "several" / "bert_config.json").read_text())
     assert config == BertConfig.from_dict(config).to_dict()  # the model only
@@ -211,7 +211,7 @@ def test_a_regression_predicts_numbers(ran):
     table = numbers_of(out / "numbers" / "test_results.tsv")
     assert table.shape == (5, 1) and [set(record) for record in records] == [{"guid", "score"}] * 5
     assert [record["score"] for record in records] == pytest.approx(table[:, 0], rel=1e-5)
-    expected = HeadConfig("BertForSequenceClassification", None, "regression")
+    expected = HeadConfig("BertForSequenceClassification", None, "regression", pairs=True)
     assert HeadConfig.read(str(out / "numbers" / "head_config.json")) == expected
     assert not list((out / "numbers").glob("confusion_matrix*"))
 

@@ -53,6 +53,7 @@ class Split:
     Attributes:
       file: name below the data directory; {language} is filled in where a task has one.
       text_a, text_b, label: columns, by number from 0 (negative ones count from the end) or by name in the header.
+        Several columns of labels have 0 or 1 each, in the order of the task's labels.
       set_name: first part of every guid.
       has_header: the first row names the columns.
       guid: column that makes the guid unique; None: the number of the row in the file, from 0, header included.
@@ -65,7 +66,7 @@ class Split:
     file: str
     text_a: Column
     text_b: Column | None = None
-    label: Column | None = None
+    label: Column | tuple[Column, ...] | None = None
     set_name: str = "train"
     has_header: bool = True
     guid: Column | None = None
@@ -77,7 +78,12 @@ class Split:
     @property
     def column_names(self) -> list[str] | None:
         """The names that the header must have; None if columns are given by number."""
-        return [name for name in (self.text_a, self.text_b, self.label) if isinstance(name, str)] or None
+        return [name for name in self.columns if isinstance(name, str)] or None
+
+    @property
+    def columns(self) -> tuple[Column | None, ...]:
+        """Those of texts and labels."""
+        return self.text_a, self.text_b, *(self.label if isinstance(self.label, tuple) else (self.label,))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,11 +173,17 @@ def _find_columns(task: Task, split: Split, row: list | dict, path: str, line: i
         if split.label is None and names:
             advice = "; as --dev_file with --do_eval the file is scored" if task.name == "custom" else ""
             logging.warning("%s, line 1: a test set has no labels; %s is not used%s.", path, quoted(names), advice)
-    if named and any(isinstance(column, int) for column in (split.text_a, split.text_b, split.label)):
+    if named and any(isinstance(column, int) for column in split.columns):
         raise ValueError(f"{path}, line {line}: columns with names have no numbers; the names are {quoted(row)}")
     JoinedColumns(path, split.table, not split.has_header).of(_named(row, header), line)  # the first row has all names
     columns = (split.text_a, split.text_b, split.label, split.guid)
-    return [column if named else _resolve(column, header, path) for column in columns], header
+
+    def resolved(column):
+        if isinstance(column, tuple):
+            return tuple(map(resolved, column))
+        return column if named else _resolve(column, header, path)
+
+    return [*map(resolved, columns)], header
 
 
 def _named(row: list | dict, header: Sequence[str] | None) -> Mapping:
@@ -240,7 +252,12 @@ def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
             if column >= len(row) or row[column] != value.format(language=task.language):
                 continue
         try:
-            text_a, text_b, label, guid = (field_of(row, column, path, line) for column in columns)
+            text_a, text_b, label, guid = (
+                tuple(field_of(row, one, path, line) for one in column)
+                if isinstance(column, tuple)
+                else field_of(row, column, path, line)
+                for column in columns
+            )
         except ValueError:
             if not split.skip_short_rows:
                 raise
@@ -266,6 +283,10 @@ def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
     label_checks.warn_of_left_out(path, {"without a label ('-' or null)": unlabeled, "that lack a column": skipped})
 
 
+# What a cell of a label's own column says.
+_MARKS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
+
+
 def _label(task: Task, value, path: str, line: int):
     """A label in the form the task uses."""
     if task.is_regression:
@@ -277,6 +298,12 @@ def _label(task: Task, value, path: str, line: int):
             hint = " (write numbers with a decimal point)" if "," in str(value) else ""
             raise ValueError(f"{path}, line {line}: a number is expected as label, found {value!r}{hint}")
         return number
+    if isinstance(value, tuple):
+        marks = [_MARKS.get(str(cell).lower()) for cell in value]
+        if None in marks:
+            name, cell = task.labels[marks.index(None)], value[marks.index(None)]
+            raise ValueError(f"{path}, line {line}: the label {name!r} is {cell!r}, where 0 or 1 is expected")
+        return tuple(name for name, mark in zip(task.labels, marks, strict=True) if mark)
     if task.multi_label:
         parts = map(str, value) if isinstance(value, list) else str(value).split(",")
         return tuple(_known_label(task, part, path, line) for part in map(plain_name, parts) if part)
@@ -316,8 +343,12 @@ def custom_split(
     text_b: str | None,
     label: str | None,
     table: TableSettings = USUAL_TABLE,
+    several: bool = False,
 ) -> Split | None:
     """One of the user's own files, None for none; columns by name, or all by number.
+
+    Args:
+      several: whether label may be several columns, with commas between them.
 
     Raises:
       ValueError: some columns are given by name, others by number.
@@ -327,14 +358,16 @@ def custom_split(
         name = None if name is None else plain_name(name)
         return int(name) if name is not None and _INTEGER.fullmatch(name) else name
 
-    columns = [column(name) for name in (text_a, text_b, label)]
+    labels = label.split(",") if several and label else [label]
+    columns = [*map(column, (text_a, text_b, *labels))]
     by_name = not all(isinstance(column, int | None) for column in columns)
     if by_name and any(isinstance(column, int) for column in columns):
         raise ValueError("--text_a, --text_b and --label: give all columns by name, or all by number.")
     if not file:
         return None
     file = file.replace("{", "{{").replace("}", "}}")
-    return Split(file, *columns, set_name=set_name, has_header=by_name, table=table.of_set(set_name))
+    of_labels = tuple(columns[2:]) if len(labels) > 1 else columns[2]
+    return Split(file, *columns[:2], of_labels, set_name, by_name, table=table.of_set(set_name))
 
 
 NO_CLASSES = "Which classes are there? Give --train_file, or --labels=first,second,..."
@@ -367,9 +400,13 @@ def declared_task(
     if regression and (multi_label or labels):
         raise ValueError("--regression has no classes: leave --multi_label and --labels out.")
     train, dev, test = (
-        custom_split(file, set_name, text_a, text_b, None if set_name == "test" else label, table)
+        custom_split(file, set_name, text_a, text_b, None if set_name == "test" else label, table, multi_label)
         for file, set_name in ((train_file, "train"), (dev_file, "dev"), (test_file, "test"))
     )
+    columns = label.split(",") if multi_label and label and "," in label else []
+    labels = labels or columns
+    if columns and len(labels) != len(columns):
+        raise ValueError(f"--labels: {len(labels)} names for the {len(columns)} columns of --label={label}.")
     several = ("micro_f1", "macro_f1") if multi_label else ("accuracy", "macro_f1")
     return Task(
         name="custom",

@@ -297,6 +297,11 @@ def _correlation(name: str):
     return score
 
 
+def _f1_at_3(labels, predictions):
+    """KLUE-STS's: two texts mean the same from 3 of 5 on."""
+    return _average("binary")(np.asarray(labels) >= 3.0, np.asarray(predictions) >= 3.0)
+
+
 # name -> function (labels, predictions); classes as numbers, of several labels as rows of 0 and 1.
 METRICS = {
     "accuracy": _accuracy,
@@ -306,7 +311,31 @@ METRICS = {
     "matthews": _matthews,
     "pearson": _correlation("pearsonr"),
     "spearman": _correlation("spearmanr"),
+    "f1_at_3": _f1_at_3,
 }
+
+
+def with_best_metric(task: Task, best: str | None, weighted: bool) -> Task:
+    """The task, with the metric that chooses its best model first.
+
+    Args:
+      best: --best_metric. weighted: whether classes have weights in the loss.
+
+    Raises:
+      ValueError: the task has no such metric.
+    """
+    known = ["accuracy", "macro_f1", "matthews"] + ["f1"] * (len(task.labels or ()) == 2)
+    if task.is_regression:
+        known = ["pearson", "spearman", "f1_at_3"]
+    elif task.multi_label:
+        known = ["micro_f1", "macro_f1"]
+    if best is None and weighted and task.metrics[0] == "accuracy":
+        best = "macro_f1"
+    if best is None:
+        return task
+    if best not in known:
+        raise ValueError(f"--best_metric={best}: this task has {', '.join(known)}.")
+    return dataclasses.replace(task, metrics=tuple(dict.fromkeys((best, *task.metrics))))
 
 
 def probabilities(task: Task, logits: np.ndarray) -> np.ndarray:
@@ -433,6 +462,11 @@ def write_analysis(
         from bert_tf.training import plots
 
         predicted = predictions_of(task, logits)
+        if len(predicted) > 1 and np.ptp(predicted) == 0 < np.ptp(label_ids):
+            logging.warning(
+                "All %d predictions are %r: the model tells no classes apart. More steps, another --learning_rate or "
+                "--class_weights=balanced may help.", len(predicted), task.labels[predicted[0]],
+            )  # fmt: skip
         path = posixpath.join(output_dir, f"confusion_matrix{name}.png")
         if title:
             accuracy = float(np.mean(predicted == label_ids))

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from absl import logging
 
 from bert_tf.data.tables import FileSettings, TableSettings
+from bert_tf.models.directory import read_head
 from bert_tf.models.head_config import MAX_WINDOWS
 from bert_tf.system.checks import check_file
 from bert_tf.system.declare import ORIGINAL, group, setting
 from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import UTF_8
 from bert_tf.tasks.classification import data
+from bert_tf.tasks.classification.encode import METRICS
 from bert_tf.tasks.classification.label_checks import check_class_weights, class_weights_setting
+from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.run_directory import settings_of_model
 from bert_tf.training.settings import FineTuningSettings
 
@@ -43,7 +46,11 @@ class ClassificationSettings(TableSettings, FileSettings):
     label: str | None = setting(None, "Column of the label.")
     labels: list[str] | None = setting(None, "The classes in the order of their ids. If unset, those of --train_file.")
     regression: bool = setting(False, "Labels are numbers to predict.")
-    multi_label: bool = setting(False, "An example can have any number of labels, separated by commas.")
+    multi_label: bool = setting(
+        False,
+        "An example can have any number of labels, separated by commas. With several columns in --label, such as "
+        "--label=toxic,obscene, each is a label of its own and has 1 where it holds, or else 0.",
+    )
     language: str = setting(
         "", "xnli: the language, e.g. ko, de, en. If unset, zh, as in the original.", heading="Other tasks"
     )
@@ -77,6 +84,12 @@ class ClassificationSettings(TableSettings, FileSettings):
         unset=True,
     )
     class_weights: str | None = class_weights_setting("examples")
+    best_metric: str | None = setting(
+        None,
+        "Which metric on the dev set chooses the best model. If unset, the task's first in eval_results.txt; with "
+        "--class_weights macro_f1 in place of accuracy, which rare classes hardly change.",
+        choices=tuple(METRICS),
+    )
 
     @property
     def is_custom(self) -> bool:
@@ -190,7 +203,9 @@ _, *WINDOW_FLAGS = group(ClassificationSettings, "Long texts")
 
 
 def trained_on_pairs(source: str) -> bool | None:
-    """Whether weights were trained on two texts an example; None where no run.json tells it."""
+    """Whether weights were trained on two texts an example; None where nothing beside them says it."""
+    if (pairs := read_head(directory_of(source)).pairs) is not None:
+        return pairs
     earlier = settings_of_model(source)
     if not isinstance(name := earlier.get("task_name"), str):
         return None

@@ -55,6 +55,8 @@ class ClassificationTask(FineTuningTask):
 
     def load(self, run, files, tokenizer, newest):
         self.task, read = self._open(run, newest)
+        weighted = self.settings.class_weights is not None
+        self.task = encode.with_best_metric(self.task, self.settings.best_metric, weighted)
         files.head = dataclasses.replace(
             files.head,
             architecture=TASKS[self.name].architecture,
@@ -84,6 +86,7 @@ class ClassificationTask(FineTuningTask):
 
         if run.do_train:
             self.train_rows = next(found.rows for found in encoded("train", "do_train") if found.name == "train")
+            files.head = dataclasses.replace(files.head, pairs=self.takes_pairs)
             self._weight_classes()
         if run.do_eval:
             self.dev_sets = encoded("dev", "do_eval")

@@ -201,6 +201,37 @@ def test_custom_multi_label(tmp_path):
     assert labels == [("red", "big"), (), ("big", "blue")]
 
 
+def test_a_column_of_0_and_1_for_each_label(tmp_path):
+    table = "text,toxic,obscene\nx,0,1\ny,1.0,1\nz,false,0\n"
+    rows = [
+        {"text": "x", "toxic": 0, "obscene": 1},
+        {"text": "y", "toxic": 1.0, "obscene": True},
+        {"text": "z", "toxic": False, "obscene": 0},
+    ]
+    contents = {
+        "a.csv": table,
+        "a.tsv": table.replace(",", "\t"),
+        "a.jsonl": "".join(json.dumps(row) + "\n" for row in rows),
+    }
+    for name, content in contents.items():
+        path = tmp_path / name
+        path.write_text(content)
+        for labels in (None, ["Toxic", "Obscene"]):
+            first, second = labels or ("toxic", "obscene")
+            given = {"text_a": "text", "label": "toxic,obscene", "labels": labels, "multi_label": True}
+            task = data.custom_task(str(path), str(path), None, **given)
+            assert task.labels == (first, second)
+            found = [example.label for example in data.read_examples(task, task.dev["dev"])]
+            assert found == [(second,), (first, second), ()], name
+    path = tmp_path / "b.tsv"
+    path.write_text("x\t1\t0\ny\t2\t0\n")
+    task = data.custom_task(str(path), None, None, text_a="0", label="1,2", multi_label=True)
+    with pytest.raises(ValueError, match=r"b\.tsv, line 2: the label '1' is '2', where 0 or 1 is expected"):
+        data.read_examples(task, task.train)
+    with pytest.raises(ValueError, match="--labels: 1 names for the 2 columns of --label=1,2"):
+        data.custom_task(str(path), None, None, text_a="0", label="1,2", labels=["a"], multi_label=True)
+
+
 # What all formats of tables have in common is in tests/data/.
 @pytest.mark.parametrize(("name", "content", "changes", "message"), [
     ("a.csv", "text,label\nx,1\n", {"text_a": "words"}, r"a\.csv, line 1: no column 'words'"),
@@ -222,6 +253,7 @@ def test_custom_multi_label(tmp_path):
     ("a.csv", "text,label\nx,1\ny,\n", {}, r"a\.csv, line 3: there is no label"),
     ("a.jsonl", '{"text": "x", "label": null}\n', {}, r"a\.jsonl, line 1: there is no label"),
     ("a.tsv", "text\tlabel\n", {}, r"a\.tsv has no example"),
+    ("a.tsv", "text\tlabel\nx\t1\nseen\ttwice\t2\n", {}, r"a\.tsv, line 3: 3 columns, but line 1 has 2"),
 ])  # fmt: skip
 def test_custom_mistakes(tmp_path, name, content, changes, message):
     path = tmp_path / name

@@ -41,6 +41,37 @@ def test_hand_numbers():
     assert results["loss"] == pytest.approx(right + (1 / 3 + 0 + 1 / 2) / 3)
 
 
+def test_the_metric_that_chooses_the_best_model():
+    three = Task("custom", ("x", "y", "z"), None, metrics=("accuracy", "macro_f1"))
+    numbers = Task("custom", None, None, metrics=("pearson", "spearman"))
+    for task, best, weighted, metrics in (
+        (three, None, False, ("accuracy", "macro_f1")),
+        (three, None, True, ("macro_f1", "accuracy")),
+        (three, "accuracy", True, ("accuracy", "macro_f1")),
+        (glue.find_task("rte"), "macro_f1", False, ("macro_f1", "accuracy")),
+        (glue.find_task("cola"), None, True, ("matthews", "accuracy")),
+        (glue.find_task("mrpc"), "f1", False, ("f1", "accuracy")),
+        (SEVERAL, "macro_f1", False, ("macro_f1", "micro_f1")),
+        (numbers, "f1_at_3", False, ("f1_at_3", "pearson", "spearman")),
+    ):
+        assert classification_encode.with_best_metric(task, best, weighted).metrics == metrics
+    for task, best in ((three, "f1"), (numbers, "accuracy"), (SEVERAL, "accuracy")):
+        with pytest.raises(ValueError, match=f"--best_metric={best}: this task has "):
+            classification_encode.with_best_metric(task, best, False)
+    # KLUE-STS: of three pairs from 3 on two are found, and one that is below.
+    task = classification_encode.with_best_metric(numbers, "f1_at_3", False)
+    logits = np.array([[3.0], [4.5], [2.9], [3.1], [0.2]])
+    assert evaluate(task, logits, np.array([3.0, 5.0, 4.0, 2.9, 0.0]), 5)["eval_f1_at_3"] == pytest.approx(2 / 3)
+
+
+def test_predictions_of_one_class_are_told(tmp_path, caplog):
+    task, labels = Task("custom", ("down", "up"), None), np.array([0, 1, 1])
+    for predicted, gold, told in (([1, 1, 1], labels, True), ([1, 0, 1], labels, False), ([1, 1, 1], [1, 1, 1], False)):
+        caplog.clear()
+        classification_encode.write_analysis(str(tmp_path), "", task, logits_for(predicted), np.array(gold))
+        assert ("All 3 predictions are 'up': the model tells no classes apart" in caplog.text) == told
+
+
 def test_keys_are_the_originals_and_the_tasks():
     labels, logits = np.array([0, 1]), logits_for([0, 1])
     keys = {name: set(evaluate(glue.find_task(name), logits, labels, 2)) for name in ("mnli", "cola", "qqp", "wnli")}

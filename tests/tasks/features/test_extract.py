@@ -191,9 +191,16 @@ def test_enough_lines_are_computed_by_the_fused_kernels(tiny, small, tmp_path, m
     np.testing.assert_allclose(outputs[1], outputs[0], atol=1e-5)
 
 
-@pytest.mark.parametrize("sentences", [SentenceSettings(""), SentenceSettings("", "cls", True, lower=True)])
+PROMPTED = {"prompts": {"query": "w5 w6 "}, "default_prompt_name": "query", "include_prompt": False}
+
+
+@pytest.mark.parametrize(
+    "sentences", [SentenceSettings(""), SentenceSettings("", "cls", True, lower=True), SentenceSettings("", **PROMPTED)]
+)
 def test_a_vector_for_a_line(tiny, small, tmp_path, sentences):
-    """That of the sequence's outputs, of each layer; [CLS] and [SEP] count."""
+    """That of the sequence's outputs, of each layer; [CLS] and [SEP] count, but no prompt left out."""
+    prompt = sentences.prompt()
+    cut = 1 + len(small.encode(prompt)) if prompt else 0
     source, output = tmp_path / "input.txt", tmp_path / "output"
     lines = ["abc w1 ||| w2", "", "W3 w4 w5"]
     source.write_text("\n".join(lines) + "\n")
@@ -211,12 +218,12 @@ def test_a_vector_for_a_line(tiny, small, tmp_path, sentences):
             assert numbers == [0, 1, 2] and [tokens for tokens, _ in read] == [["sentence"]] * 3
             np.testing.assert_allclose(np.concatenate([values for _, values in read]), found, atol=1e-5)
     for row, line in enumerate(lines):
-        encoded = encode_line(line.lower() if sentences.lower else line, small, 16)
+        encoded = encode_line(prompt + (line.lower() if sentences.lower else line), small, 16)
         batch = {"input_ids": np.array([encoded.ids])}
         batch["segment_ids"] = (np.arange(len(encoded.ids)) >= encoded.second_start).astype(np.int32)[None]
         layers = tiny(batch, return_all_layers=True)["encoder_layers"]
         for place, layer in enumerate((-1, 0)):
-            outputs = np.asarray(layers[layer])[0]
+            outputs = np.asarray(layers[layer])[0, cut:]
             expected = outputs[0] if sentences.pooling == "cls" else outputs.mean(0)
             expected = expected / np.linalg.norm(expected) if sentences.normalize else expected
             np.testing.assert_allclose(found[row, place], expected, atol=1e-5)

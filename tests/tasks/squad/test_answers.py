@@ -163,6 +163,7 @@ def test_no_candidate_but_none(small, answer_from):
     (prediction,) = predict(
         small, ask("ada brown met"), [logits(9, {0: 9.0, 6: 2.0}, -5)], [logits(9, {0: 9.0, 5: 4.0, 7: 2.5}, -5)],
         n_best_size=1, version_2_with_negative=True, null_score_diff_threshold=20.0, answer_from=answer_from,
+        max_answer_length=2,
     )  # fmt: skip
     assert prediction.text == "brown met" and prediction.null_odds == 13.5
     assert (prediction.best.start, prediction.best.end) == ((4, 13) if answer_from == "offsets" else (None, None))

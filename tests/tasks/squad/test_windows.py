@@ -117,6 +117,12 @@ def test_best_windows_against_the_definition():
             assert best[piece] == scores.index(max(scores))
 
 
+def test_a_long_window_wins_over_a_little_more_text_around_a_token():
+    """The original's 0.01 for each token of a window: here 2.0 and 0.6."""
+    best = squad_windows._best_spans([(0, 200), (150, 60)], 210).tolist()
+    assert best[170:180] == [0] * 6 + [1] * 4  # at 175 24 + 2.0 beats 25 + 0.6, at 176 26 + 0.6 beats 23 + 2.0
+
+
 def test_an_answer_is_narrowed_down_to_its_own_pieces(small):
     settings = WindowSettings(32, 128, 4)
     windows = build_windows([example("Met teachers (1801-1801).", "1801", 19)], small, settings, True)
