@@ -6,6 +6,7 @@ The updates are those of plain gradient descent on both sides, which shows every
 import json
 import pathlib
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -16,6 +17,7 @@ from helpers.paths import GOLDEN
 from helpers.slow import slow
 
 import bert_tf
+from bert_tf.transformers import create_optimizer
 
 torch = pytest.importorskip("torch", reason="needs PyTorch (requirements-dev.txt)")
 transformers = pytest.importorskip("transformers", reason="needs transformers (requirements-dev.txt)")
@@ -102,6 +104,31 @@ def run_both(found, train, theirs, their_inputs):
     np.testing.assert_allclose(found["history"].history["loss"], losses, **NUMBERS)
     assert abs(losses[1] - losses[0]) > 1e-3
     compare()
+
+
+def test_create_optimizer_has_transformers_numbers():
+    """Against the formula, with a gradient far above norm 1; what is named bias is not decayed."""
+    rate, steps, warmup, decay, beta_1, beta_2, epsilon = 0.01, 10, 2, 0.1, 0.9, 0.999, 1e-8
+    optimizer, schedule = create_optimizer(rate, steps, warmup, weight_decay_rate=decay)
+    variables = [keras.Variable([1.0, -2.0], name=name) for name in ("kernel", "bias")]
+    expected, gradient, m, v = np.array([[1.0, -2.0]] * 2), np.array([3.0, -40.0]), 0.0, 0.0
+    for step in range(6):
+        now = rate * step / warmup if step < warmup else rate * (1 - (step - warmup) / (steps - warmup))
+        assert float(schedule(step)) == pytest.approx(now, rel=1e-6)
+        m, v = beta_1 * m + (1 - beta_1) * gradient, beta_2 * v + (1 - beta_2) * gradient**2
+        correction = np.sqrt(1 - beta_2 ** (step + 1)) / (1 - beta_1 ** (step + 1))
+        expected -= now * (correction * m / (np.sqrt(v) + epsilon) + np.array([[decay], [0.0]]) * expected)
+        optimizer.apply([tf.constant(gradient, tf.float32)] * 2, variables)
+        gradient = -0.5 * gradient
+        np.testing.assert_allclose([np.array(value) for value in variables], expected, rtol=2e-5)
+
+
+def test_names_of_labels_as_in_transformers(tmp_path):
+    names = {0: "no", 1: "yes", 2: "so"}
+    descendants.save_model(tmp_path, "bert", bert_tf.BertModel)
+    for arguments in ({"id2label": names}, {"label2id": {name: number for number, name in names.items()}}):
+        model = bert_tf.BertForSequenceClassification.from_pretrained(str(tmp_path), **arguments)
+        assert model.id2label == names and model.num_labels == 3 and model.labels == list(names.values())
 
 
 @of_class("SequenceClassification", "bert", "distilbert", "electra", "roberta", "albert", num_labels=2)

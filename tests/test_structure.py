@@ -28,10 +28,10 @@ FLOORS = (
     ("serving",),
 )
 FLOOR = {package: number for number, packages in enumerate(FLOORS) for package in packages}
-# The public entrances: `from bert_tf import X`, the command `bert-tf`, and the original's own module names. No module
-# inside uses them.
+# The public entrances: `from bert_tf import X`, the command `bert-tf`, the original's module names, and those of
+# transformers. No module inside uses them.
 ORIGINAL_MODULES = ("__main__", "modeling", "optimization", "run_classifier", "run_squad", "tokenization")
-DOORS = {"bert_tf", *(f"bert_tf.{name}" for name in ORIGINAL_MODULES)}
+DOORS = {"bert_tf", "bert_tf.transformers", *(f"bert_tf.{name}" for name in ORIGINAL_MODULES)}
 
 
 def module_name(path: pathlib.Path) -> str:

@@ -10,7 +10,7 @@ from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig, check_frozen_layers
 from bert_tf.models.dropout import dropout, in_scope, place
 from bert_tf.models.families import as_config
-from bert_tf.models.inputs import require, require_inputs
+from bert_tf.models.inputs import is_packed, require, require_inputs
 from bert_tf.models.layers import (
     ConfiguredLayer,
     NamedInputs,
@@ -215,13 +215,13 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
             default all ones) and `segment_ids` ([B, S], default all zeros); Hugging Face's names `attention_mask` and
             `token_type_ids` are accepted for these two. For several sequences in a row also `sequence_ids` [B, S], the
             number of the sequence that a token belongs to, from 1, 0 for padding: a token sees only tokens of its own
-            number, and input_mask is ignored; `position_ids` [B, S], the token's position in its sequence;
-            `pooled_positions` [B, M], where the sequences begin.
+            number, and input_mask is ignored; `pooled_positions` [B, M], where the sequences begin. `position_ids`
+            [B, S]: with one of these two the token's position in its sequence, from 0; else, as in transformers, the
+            row of the table of positions, of which RoBERTa's first is pad_token_id + 1.
           return_all_layers: also return every intermediate layer.
           return_attention: also return the attention probabilities.
           read_positions: int [B, P], the tokens whose output is read; P is 0 where only `pooled_output` is. Of the last
-            layer nothing else is computed but keys and values, if they are clearly fewer than S and nothing above is
-            returned; the numbers are the same, but for dropout. None: all tokens.
+            layer only their outputs are computed, if they are clearly fewer than S. None: all tokens.
 
         Returns:
           dict with `sequence_output` [B, S, H] ([B, P, H] with read_positions) and `pooled_output` [B, H] ([B, M, H]
@@ -249,7 +249,7 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
         may_leave_out = read_positions is not None and not (return_all_layers or return_attention)
         few = _if_few([pooled_positions, read_positions], input_ids.shape[1]) if may_leave_out else None
         with place(self.name):
-            x = self.embeddings(input_ids, segment_ids, position_ids=inputs.get("position_ids"), training=training)
+            x = self.embeddings(input_ids, segment_ids, position_ids=self._positions(inputs), training=training)
             embedding_output = self.project(x) if self.project else x
             layers, attention = self._run_blocks(embedding_output, bias, few, training, return_attention)
         if few is None:
@@ -258,15 +258,22 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
         else:
             count = ops.shape(pooled_positions)[1]
             first, sequence = layers[-1][:, :count], layers[-1][:, count:]
-        # Always tanh, whatever hidden_act says.
-        pooled = self.pooler(first, activation="tanh", training=training) if self.pooler else first  # [B, M, H]
-        several = "pooled_positions" in inputs
-        outputs = {"sequence_output": sequence, "pooled_output": pooled if several else pooled[:, 0]}
+        # [B, M, H]; always tanh, whatever hidden_act says.
+        pooled = self.pooler(first, activation="tanh", training=training) if self.pooler else first
+        pooled = pooled if "pooled_positions" in inputs else pooled[:, 0]
+        outputs = {"sequence_output": sequence, "pooled_output": pooled}
         if return_all_layers:
             outputs |= {"embedding_output": embedding_output, "encoder_layers": layers}
         if return_attention:
             outputs["attention_probabilities"] = attention
         return outputs
+
+    def _positions(self, inputs: dict):
+        """[B, S], counted from 0; or None."""
+        positions = inputs.get("position_ids")
+        if positions is None or is_packed(inputs):
+            return positions
+        return ops.cast(positions, "int32") - self.config.first_position
 
     @staticmethod
     def _mask(inputs: dict):

@@ -446,6 +446,11 @@ class ClassifierModel(TaskModel):
         """The names of the labels in the order of their ids; None if they have no names."""
         return list(self.head_config.labels) if self.head_config.labels else None
 
+    @property
+    def id2label(self) -> dict[int, str]:
+        """The names of the labels by their ids, as transformers has them in `config.id2label`."""
+        return dict(enumerate(self.labels or (f"LABEL_{number}" for number in range(self.num_labels))))
+
     def build_head(self):
         for layer in filter(None, (self.hidden, self.head)):
             layer.build((None, self.config.hidden_size))

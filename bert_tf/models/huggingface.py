@@ -230,13 +230,24 @@ def _translate(
         origins["cls/predictions/output_bias"] = decoder_bias
     origins = {name: plain[theirs] for name, theirs in origins.items() if theirs in plain}
 
-    unused = {}
+    unused, second = {}, None
     project = origins.get(f"{layout.scope}/embeddings_project/kernel")
     if project and shapes[project][0] == shapes[project][1]:
         unused |= _identity_layer(file, origins, f"{layout.scope}/embeddings_project", read)
     for name in sorted(set(shapes) - set(origins.values()) - set(unused)):
-        unused[name] = _reason(name, layout, head_prefix, read, origins, file)
-    entries = Weights(file, "huggingface", dict(shapes), {name: name for name in shapes}, read)
+        unused[name], differs = _reason(name, layout, head_prefix, read, origins)
+        second = second or (name if differs else None)
+
+    def read_tied(name: str) -> np.ndarray:
+        """Refuses the bias of an output matrix of its own; models that don't read it never need to know."""
+        if second and name == origins.get("cls/predictions/output_bias"):
+            raise ValueError(
+                f"{file}: {second} is trained apart from the word table. In {layout.title} they are one variable; the "
+                "original's format can't hold a model that was trained with two. Encoders and classifiers read none."
+            )
+        return read(name)
+
+    entries = Weights(file, "huggingface", dict(shapes), {name: name for name in shapes}, read_tied)
     return renamed(entries, origins, unused, [name for name in origins if name.endswith("/kernel")])
 
 
@@ -251,23 +262,19 @@ def _identity_layer(file: str, origins: dict[str, str], layer: str, read: Callab
     return dict.fromkeys(names, "the identity: embeddings and encoder have one width")
 
 
-def _reason(name: str, layout: Layout, head_prefix: str, read: Callable, origins: Mapping, file: str) -> str:
-    """Why an entry is not used; an output matrix that is not tied to the word table is an error."""
+def _reason(name: str, layout: Layout, head_prefix: str, read: Callable, origins: Mapping) -> tuple[str, bool]:
+    """Why an entry is not used; and whether it is an output matrix, or its bias, that differs from what it copies."""
     if name.endswith("position_ids"):
-        return "a constant, 0 to max_position_embeddings"
+        return "a constant, 0 to max_position_embeddings", False
     copies = {
         layout.renamed("cls.predictions.decoder.weight"): word_table(layout.scope),
         layout.renamed("cls.predictions.decoder.bias"): "cls/predictions/output_bias",
     }
     original = copies.get(name.removeprefix(head_prefix))
     if original in origins:
-        if not np.array_equal(read(name), read(origins[original])):
-            raise ValueError(
-                f"{file}: {name} differs from {origins[original]}. In {layout.title} they are one variable; the "
-                "original's format can't hold a model that was trained with two."
-            )
-        return f"the same as {origins[original]}"
-    return f"not in {layout.title} as the original has it"
+        differs = not np.array_equal(read(name), read(origins[original]))
+        return f"{'trained apart from' if differs else 'the same as'} {origins[original]}", differs
+    return f"not in {layout.title} as the original has it", False
 
 
 def fitted(weights: Weights, config: BertConfig, head: HeadConfig) -> tuple[Weights, list[str]]:

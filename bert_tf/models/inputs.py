@@ -25,6 +25,7 @@ from keras import ops
 from bert_tf.models.keras_internals import register_tree_node_class
 from bert_tf.system.messages import warn_once
 from bert_tf.text.characters import plain_name
+from bert_tf.text.transformers_call import Encoding
 
 # The encoder's inputs, see `BertModel.call`; the first three are those of every token row.
 ROW_INPUTS = ("input_ids", "input_mask", "segment_ids")
@@ -71,6 +72,11 @@ def named_inputs(inputs, known: Sequence[str], model_name: str = "the model", ot
     if "input_ids" not in inputs:
         raise ValueError(f"{model_name} needs input_ids; given: {', '.join(inputs) or 'nothing'}.")
     return inputs
+
+
+def is_packed(inputs: Mapping) -> bool:
+    """Whether rows have several sequences, each with positions of its own."""
+    return any(inputs.get(name) is not None for name in ("sequence_ids", "pooled_positions"))
 
 
 def select(inputs: Mapping, names: Sequence[str]) -> dict:
@@ -276,7 +282,7 @@ class _AnyDict(type):
         return isinstance(instance, dict)
 
 
-class Outputs(dict, metaclass=_AnyDict):
+class Outputs(Encoding, metaclass=_AnyDict):
     """A model's outputs by name, which also answer to the names of transformers and as attributes."""
 
     def __missing__(self, name):
@@ -286,28 +292,17 @@ class Outputs(dict, metaclass=_AnyDict):
             return self[_KNOWN_AS[name]]
         raise KeyError(f"{name!r} is none of the outputs {', '.join(self)}")
 
-    def __getattr__(self, name):
-        try:
-            return self[name]
-        except KeyError as error:
-            raise AttributeError(error.args[0]) from None
-
-    def tree_flatten(self) -> tuple:
-        """Children, what else is needed, and the children's names: as Keras takes a dict apart, in their order."""
-        names = sorted(self)
-        return [self[name] for name in names], tuple(self), names
-
     @classmethod
     def tree_unflatten(cls, names: Sequence[str], values: Sequence) -> "Outputs":
         """The reverse of `tree_flatten`."""
         if any(isinstance(value, str) for value in values):
             # Keras first tries the keys of a dict of labels, then compares its paths with those of the outputs.
             raise TypeError("an output is no string")
-        by_name = dict(zip(sorted(names), values, strict=True))
-        return cls({name: by_name[name] for name in names})
+        return super().tree_unflatten(names, values)
 
 
 if keras.backend.backend() == "tensorflow":
+    register_tree_node_class(Encoding)
     register_tree_node_class(Outputs)
 
 
@@ -390,11 +385,12 @@ def require_inputs(config, inputs: Mapping, ids: str = "input_ids"):
     """
     length = inputs[ids].shape[1]
     length = ops.shape(inputs[ids])[1] if length is None else length
+    positions = config.max_length if is_packed(inputs) else config.max_position_embeddings
     in_config, in_row = f"in {config.file_name}", (length, "a place in the row, from 0 to")
     known = {
         ids: (config.vocab_size, f"less than vocab_size {in_config}: from 0 to"),
         "segment_ids": (config.type_vocab_size, f"less than type_vocab_size {in_config}: from 0 to"),
-        "position_ids": (config.max_length, f"within max_position_embeddings {in_config}: from 0 to"),
+        "position_ids": (positions, f"within max_position_embeddings {in_config}: from 0 to"),
         "pooled_positions": in_row,
         "masked_lm_positions": in_row,
     }
@@ -407,7 +403,7 @@ def require_inputs(config, inputs: Mapping, ids: str = "input_ids"):
             continue
         values = ops.convert_to_tensor(values)
         allowed = below(values, size)
-        if name == "position_ids" and config.padding_has_a_position:
+        if name == "position_ids" and config.padding_has_a_position and is_packed(inputs):
             allowed = ops.logical_or(allowed, ops.equal(values, -1))
         inputs[name], _ = require(name, values, allowed, expected, size)
         if name.endswith("_positions"):

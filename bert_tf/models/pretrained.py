@@ -6,7 +6,7 @@ What describes a model is read without TensorFlow and Keras, so that a mistake i
 import contextlib
 import dataclasses
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from absl import logging
@@ -74,6 +74,8 @@ def from_pretrained(
     *,
     config: BertConfig | None = None,
     labels: Sequence[str] | None = None,
+    id2label: Mapping[int | str, str] | None = None,
+    label2id: Mapping[str, int] | None = None,
     new_head: bool = False,
     trained: bool = False,
     **arguments,
@@ -86,6 +88,7 @@ def from_pretrained(
       config: used instead of the one beside the weights.
       labels: names of the classes in the order of their ids, saved with the model; for model classes with labels. The
         outputs of a trained model that knows its labels are put into this order.
+      id2label, label2id: the same, as transformers has it.
       new_head: begin a new output layer, for other labels, or another number of them, than the model was trained for.
       trained: for those who answer with the model: what the weights lack is an error, and not a warning.
       arguments: for the class. Those that describe the head have the values in the file as defaults.
@@ -105,6 +108,7 @@ def from_pretrained(
     weights, files = with_files(weights)
     config = config or _checked_config(files)
     taken = inspect.signature(model_class.__init__).parameters
+    labels = _labels(id2label, label2id) if labels is None else labels
     if labels is not None:
         labels = list_of_names(labels, "labels")
         if "labels" not in taken:
@@ -124,6 +128,12 @@ def from_pretrained(
     beginning = card.beginning_of(path, weights, with_checksum=False)
     setattr(model, _FILES_ATTRIBUTE, dataclasses.replace(files, card=card.CardFacts(beginning)))
     return model
+
+
+def _labels(id2label: Mapping | None, label2id: Mapping | None) -> list[str] | None:
+    if id2label:
+        return [id2label[number] for number in sorted(id2label, key=int)]
+    return sorted(label2id, key=label2id.get) if label2id else None
 
 
 def _checked_config(files: ModelFiles) -> BertConfig:

@@ -95,9 +95,10 @@ class LibraryTokenizer(Tokenizer):
         pairs = zip(encoding.ids, encoding.tokens, strict=True)
         return [self.inv_vocab[index] if index in self.added_tokens.ids else token for index, token in pairs]
 
-    def encode(self, text: str | bytes) -> list[int]:
-        """The ids of the pieces of `text`, without special tokens."""
-        return self._encoding(text).ids
+    def encode(self, text: str | bytes, add_special_tokens: bool = False) -> list[int]:
+        """See `Tokenizer.encode`."""
+        ids = self._encoding(text).ids
+        return [*self.begin_ids, *ids, *self.end_ids] if add_special_tokens else ids
 
     def encode_batch(self, texts: Iterable[str | bytes]) -> list[list[int]]:
         """`encode` of each text, on all cores."""
@@ -120,8 +121,7 @@ class LibraryTokenizer(Tokenizer):
         encoding = self._encoding(text)
         return encoding.ids, encoding.offsets
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text that the pieces spell."""
+    def _decode(self, ids):
         return self._library.decode(list(ids), skip_special_tokens=False)
 
     def normalize(self, text: str) -> str:

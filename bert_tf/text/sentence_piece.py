@@ -224,8 +224,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     # --- pieces to text ----------------------------------------------------------------------------------------------
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text that the pieces spell, with single spaces between words."""
+    def _decode(self, ids):
         special = {*special_tokens_of(self), *(token.content for token in self.added_tokens.tokens)}
         tokens = self.convert_ids_to_tokens(ids)
         text = "".join(f" {token} " if token in special else token for token in tokens)

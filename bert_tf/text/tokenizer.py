@@ -21,7 +21,7 @@ from bert_tf.system.checks import check_family, folder_of, list_of, path_of, tru
 from bert_tf.system.messages import some
 from bert_tf.system.storage import name_of, write_files
 from bert_tf.system.text_files import read_json_if_there
-from bert_tf.text import tokenizer_files
+from bert_tf.text import tokenizer_files, transformers_call
 from bert_tf.text.added_tokens import (
     ADDED_TOKENS,
     DECODER,
@@ -112,8 +112,8 @@ class Tokenizer(abc.ABC):
         return not self.do_lower_case
 
     @abc.abstractmethod
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text that the pieces spell, with single spaces between words."""
+    def _decode(self, ids: Sequence[int]) -> str:
+        """See `decode`."""
 
     def spell(self, token: str) -> str:
         """A piece as people read it."""
@@ -206,10 +206,10 @@ class Tokenizer(abc.ABC):
         """The pieces of `text`."""
         return self._each(text, self._tokenize, "content")
 
-    def encode(self, text: str | bytes) -> list[int]:
-        """The ids of the pieces of `text`, without special tokens. KeyError if the unknown token is needed but not in
-        the vocabulary."""
-        return self._each(text, self._encode, "id") if self.added_tokens else self._encode(self.as_text(text))
+    def encode(self, text: str | bytes, add_special_tokens: bool = False) -> list[int]:
+        """The ids of the pieces of `text`. KeyError if the unknown token is needed but not in the vocabulary."""
+        ids = self._each(text, self._encode, "id") if self.added_tokens else self._encode(self.as_text(text))
+        return [*self.begin_ids, *ids, *self.end_ids] if add_special_tokens else ids
 
     def _each(self, text: str | bytes, between: Callable[[str], Iterable], of_token: str) -> list:
         """What `between` gives for the parts between added tokens, and an attribute of these tokens."""
@@ -217,6 +217,13 @@ class Tokenizer(abc.ABC):
         for part in self.added_tokens.parts(self.as_text(text)):
             found += [getattr(part.token, of_token)] if part.token else between(part.text)
         return found
+
+    encode_plus = transformers_call.encode_plus
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
+        """The text that the pieces spell, with single spaces between words; on request without tokens with a role."""
+        left_out = {self.vocab.get(token) for token in special_tokens_of(self)} if skip_special_tokens else ()
+        return self._decode([index for index in map(int, ids) if index not in left_out])
 
     def encode_with_offsets(
         self, text: str, split_unknown: bool = False, dropped_marks: bool = True
@@ -464,8 +471,6 @@ class Tokenizer(abc.ABC):
           ValueError: the numbers of texts and pairs differ; no such padding; no max_length for padding="max_length", or
             one without room for the special tokens and a token of each text.
         """
-        from bert_tf.text import transformers_call  # models are given rows, without a call
-
         if others or padding not in ("longest", "max_length"):
             return transformers_call.as_transformers(self, texts, pairs, max_length, padding, **others)
         is_pair = pairs is not None
@@ -479,7 +484,7 @@ class Tokenizer(abc.ABC):
             "segment_ids": [segments for _, segments in rows],
         }
         width = max_length if padding == "max_length" else None
-        return transformers_call.padded(columns, {"input_ids": self.pad_id}, width)
+        return transformers_call.Encoding(transformers_call.padded(columns, {"input_ids": self.pad_id}, width))
 
 
 def special_tokens_of(tokenizer: Tokenizer | type[Tokenizer]) -> list[str]:

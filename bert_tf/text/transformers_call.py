@@ -18,6 +18,27 @@ _TRUNCATIONS = {name: name for name in ("longest_first", "only_first", "only_sec
 _TENSORS = {None: None, "np": "np", "tf": "tf"}
 
 
+class Encoding(dict):
+    """Arrays by name, which are attributes, too."""
+
+    def __getattr__(self, name):
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(error.args[0]) from None
+
+    def tree_flatten(self) -> tuple:
+        """Children, what else is needed, and the children's names: as Keras takes a dict apart, in their order."""
+        names = sorted(self)
+        return [self[name] for name in names], tuple(self), names
+
+    @classmethod
+    def tree_unflatten(cls, names: Sequence[str], values: Sequence) -> "Encoding":
+        """The reverse of `tree_flatten`."""
+        by_name = dict(zip(sorted(names), values, strict=True))
+        return cls({name: by_name[name] for name in names})
+
+
 def as_transformers(
     tokenizer,
     /,
@@ -34,7 +55,7 @@ def as_transformers(
     return_attention_mask: bool = True,
     return_offsets_mapping: bool = False,
     return_word_ids: bool = False,
-) -> dict:
+) -> Encoding:
     """What a call gives as soon as one of the arguments from `truncation` on is given; see there.
 
     Returns:
@@ -55,6 +76,7 @@ def as_transformers(
     if pairs is not None and text_pair is not None:
         raise ValueError("pairs and text_pair are two names of one argument: give one")
     pairs = text_pair if pairs is None else pairs
+    pairs = None if isinstance(pairs, str) and not pairs else pairs  # as transformers; lists of "" are pairs
     if truncation and strategy and max_length is None and (max_length := tokenizer.max_length) is None:
         raise ValueError(f"truncation={truncation!r} needs a max_length; read_tokenizer knows that of a model")
     if strategy == "only_second" and pairs is None:
@@ -76,7 +98,15 @@ def as_transformers(
     }
     pad_id = tokenizer.vocab.get(tokenizer.pad_token, tokenizer.pad_id)
     fill = {"input_ids": pad_id, "offset_mapping": (0, 0), "word_ids": -1}
-    return _as_asked(columns, fill, padding, max_length, tensors)
+    return Encoding(_as_asked(columns, fill, padding, max_length, tensors))
+
+
+def encode_plus(tokenizer, text, text_pair=None, *, padding: str | bool = False, **others) -> Encoding:
+    """The call of transformers for one text: rows, not a batch of one, but with return_tensors."""
+    encoded = as_transformers(tokenizer, text, text_pair, padding=padding, **others)
+    if others.get("return_tensors"):
+        return encoded
+    return Encoding({name: np.asarray(rows[0]).tolist() for name, rows in encoded.items()})
 
 
 def _pieces(tokenizer, text, is_words: bool, with_offsets: bool) -> list[tuple]:

@@ -343,8 +343,7 @@ class WordPieces(Tokenizer):
         if lacks_all and any(len(token.split()) > 1 for token in self.vocab):  # the original reads lists of words
             raise ValueError(f"{vocab_file} has texts and no {', '.join(special)}: it is no vocabulary.")
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """See `join_pieces`."""
+    def _decode(self, ids):
         return join_pieces(self.convert_ids_to_tokens(ids))
 
     @staticmethod

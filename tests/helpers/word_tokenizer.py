@@ -36,7 +36,7 @@ class WordTokenizer(Tokenizer):
         found = list(re.finditer(r"\S+", text))
         return [self.vocab.get(word[0], self.unk_id) for word in found], [word.span() for word in found]
 
-    def decode(self, ids):
+    def _decode(self, ids):
         return " ".join(self.convert_ids_to_tokens(ids)).replace(" +", "")
 
     def normalize(self, text):

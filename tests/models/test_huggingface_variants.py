@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.dropped import in_training
-from helpers.every_model import CONFIG, inputs
+from helpers.every_model import CONFIG, ELECTRA, inputs
+from helpers.outputs import enlarge
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
 from bert_tf.models.families import RobertaConfig
 from bert_tf.models.huggingface import read_config
-from bert_tf.models.task_models import BertForMaskedLM, BertModel
+from bert_tf.models.task_models import BertForMaskedLM, BertForSequenceClassification, BertModel
 
 SIZES = {
     "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
@@ -57,6 +58,34 @@ def test_positions_of_roberta_begin_behind_the_padding():
         RobertaConfig(**SIZES, pad_token_id=40)
     with pytest.raises(ValueError, match="max_position_embeddings=6 leaves no position"):
         RobertaConfig(**SIZES, max_position_embeddings=6, pad_token_id=5)
+
+
+@pytest.mark.parametrize(("config", "first"), [(CONFIG, 0), (RobertaConfig(**SIZES, max_position_embeddings=14), 2)])
+def test_positions_are_rows_of_the_table_as_in_transformers(config, first):
+    model, ids = enlarge(BertModel(config)), np.full((1, 6), 9)
+    expected = model(ids)["sequence_output"]
+    for start in (first, first + 1):
+        positions = np.arange(start, start + 6)[None]
+        outputs = model({"input_ids": ids, "position_ids": positions})["sequence_output"]
+        assert np.allclose(outputs, expected, atol=1e-5) == (start == first)
+    last = config.max_position_embeddings - 1
+    model({"input_ids": ids, "position_ids": 0 * positions + last})
+    with pytest.raises(ValueError, match="position_ids"):
+        model({"input_ids": ids, "position_ids": 0 * positions + last + 1})
+
+
+def test_the_id_of_padding_is_that_of_config_json():
+    values = {"model_type": "bert", "vocab_size": 40, "pad_token_id": 3}
+    assert read_config(values, "config.json").pad_token_id == 3
+
+
+def test_a_classifier_of_one_layer_is_written_as_two(tmp_path):
+    model = enlarge(BertForSequenceClassification(ELECTRA, 3))
+    model.head.output_bias.assign([0.5, -1.0, 2.0])
+    model.save_pretrained(str(tmp_path), format="huggingface")
+    again = BertForSequenceClassification.from_pretrained(str(tmp_path))
+    assert again.hidden and not model.hidden
+    np.testing.assert_allclose(again(inputs()), model(inputs()), atol=1e-5)
 
 
 def test_an_epsilon_that_a_format_does_not_hold_is_told(tmp_path, caplog):

@@ -9,7 +9,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.every_model import CONFIG, PREDICTED, inputs
+from helpers.every_model import CASES, CONFIG, PREDICTED, inputs
 
 from bert_tf.models import initialize
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel, vocabulary_divergence
@@ -51,6 +51,19 @@ def test_the_students_beginning(oracle, golden, extracted, transform):
     result = initialize.initialize(initialize.model_variables(model), weights)
     assert [name for name in result.missing if "/transform/" not in name] == [] and bool(result.missing) != transform
     assert read_model(str(oracle / "student_init"))[1].config == config
+
+
+def test_rows_that_pad_a_batch_count_nowhere():
+    make, features = CASES["taught"]
+    model, mask = make(), np.ones((4, 6), "int32")
+    mask[1, 4:] = 0
+    features = features | {"input_mask": mask}
+    rows = {name: value[:3] for name, value in features.items()}
+    expected = model.objective.sums(model(rows), rows)
+    padded = features | {"example_weights": np.array([1, 1, 1, 0], "float32")}
+    sums = model.objective.sums(model(features), padded)
+    assert float(sums["tokens"]) == 16 == float(expected["tokens"])
+    assert float(sums["cosine_distance"]) == pytest.approx(float(expected["cosine_distance"]), rel=1e-5, abs=1e-5)
 
 
 @pytest.mark.parametrize("config", [CONFIG, as_distilbert(CONFIG)])

@@ -38,7 +38,6 @@ TRACED = [("tagger", "label_ids"), ("labels", "label_ids"), ("similarity", "scor
 OF_INPUTS = [
     ("classifier", "input_ids", VOCAB, "40*less than vocab_size in bert_config.json: from 0 to*39"),
     ("classifier", "segment_ids", 2, "2*type_vocab_size in bert_config.json: from 0 to*1"),
-    ("baseline", "input_ids", VOCAB, "40*from 0 to*39"),
     ("masked", "masked_lm_positions", LENGTH, "6*a place in the row, from 0 to*5"),
     ("pretraining", "masked_lm_positions", -1, "-1*a place in the row, from 0 to*5"),
     ("electra", "original_ids", VOCAB, "40*less than vocab_size in electra_config.json: from 0 to*39"),
@@ -121,11 +120,12 @@ def test_positions_and_lengths(config):
     def of_ids(ids):
         return model(ids)["pooled_output"]
 
-    places = np.arange(LENGTH, dtype="int32")[None]
+    places, last = config.first_position + np.arange(LENGTH, dtype="int32")[None], config.max_position_embeddings - 1
     np.testing.assert_allclose(call(ids, places), of_ids(ids), atol=1e-6)
-    for wrong in (8, -2):
-        bad = np.where(places == 2, wrong, places)
-        with pytest.raises(ValueError, match=rf"position_ids\[0\]\[2\] is {wrong}, but must be within .* from 0 to 7"):
+    for wrong in (last + 1, -1):
+        bad = np.where(places == places[0, 2], wrong, places)
+        message = rf"position_ids\[0\]\[2\] is {wrong}, but must be within .* from 0 to {last}"
+        with pytest.raises(ValueError, match=message):
             model({"input_ids": ids, "position_ids": bad})
         with pytest.raises(tf.errors.InvalidArgumentError, match=rf"position_ids has the value\] \[{wrong}\]"):
             call(ids, bad)

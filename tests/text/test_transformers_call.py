@@ -101,6 +101,20 @@ def test_masks_and_words(both):
             assert ours.decode([ids[place] for place in own]).strip() == word
 
 
+def test_other_calls_of_transformers(both):
+    ours, theirs = both
+    text, other = SENTENCES[:2]
+    for texts in ((text,), (text, ""), (text, other)):
+        assert_same(both, *texts, padding=True, return_tensors="np", return_token_type_ids=True)
+        rows = ours.encode_plus(*texts, return_token_type_ids=True)
+        assert dict(rows) == dict(theirs(*texts, return_token_type_ids=True)) and rows.input_ids == rows["input_ids"]
+    ids = theirs(text)["input_ids"]
+    assert ours.encode(text, add_special_tokens=True) == ids and ours(text).input_ids.tolist() == [ids]
+    without = ours.decode([index for index in ids if index not in theirs.all_special_ids])
+    assert ours.decode(ids, skip_special_tokens=True) == without != ours.decode(ids)
+    assert not hasattr(ours(text), "odd")
+
+
 @pytest.fixture(scope="module")
 def tokenizer():
     return FullTokenizer(str(GOLDEN / "vocab.txt"))

@@ -8,6 +8,7 @@ from helpers.tiny import TINY_CONFIG
 from bert_tf.models import dropout, encoder, heads, kernels, task_models
 from bert_tf.models.config import BertConfig
 from bert_tf.models.layers import LayerNorm
+from bert_tf.models.students import as_distilbert
 
 HIDDEN, ATTENTION, HEAD = 0.25, 0.5, 0.1
 BATCH = {"input_ids": np.full((2, 8), 7, np.int32)}
@@ -37,6 +38,9 @@ def of_choices(calls):
     ("make", "batch", "expected"),
     [
         (task_models.BertModel, BATCH, ENCODER),
+        # DistilBERT has none behind its attention.
+        (lambda c: task_models.BertModel(as_distilbert(c)), BATCH,
+         EMBEDDINGS + 2 * [LAYER[0], ("layer norm", 0.0, (2, 8, 32), True), LAYER[2]]),
         # The masked positions' own layer norm has none, and next sentence prediction neither.
         (task_models.BertForPreTraining, PREDICTIONS, [*read_at(4), ("layer norm", 0.0, (2, 3, 32), False)]),
         (task_models.BertForQuestionAnswering, BATCH, [*ENCODER, ("dropout", 0.0, (2, 8, 32), False)]),
@@ -47,7 +51,7 @@ def of_choices(calls):
          [*ENCODER, ("dropout", HEAD, (2, 8, 32), False)]),
         (task_models.BertForMultipleChoice, CHOICES, [*of_choices(read_at(1)), ("dropout", HEAD, (6, 32), False)]),
     ],
-    ids=["encoder", "pretraining", "squad", "classification", "tags", "choice"],
+    ids=["encoder", "distilbert", "pretraining", "squad", "classification", "tags", "choice"],
 )  # fmt: skip
 def test_places_and_rates(monkeypatch, make, batch, expected):
     config = {**TINY_CONFIG, "hidden_dropout_prob": HIDDEN, "attention_probs_dropout_prob": ATTENTION}

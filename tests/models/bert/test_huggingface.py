@@ -89,13 +89,19 @@ def test_old_files_with_gamma_a_tied_decoder_and_position_ids(tmp_path):
         ("cls.predictions.decoder.bias", "cls.predictions.bias"),
     ],
 )
-def test_untied_decoder_is_refused(tmp_path, name, original):
+def test_an_untied_decoder_is_refused_where_it_is_read(tmp_path, name, original):
     def untie(tensors):
         tensors[name] = tensors[original] + 1
 
     write_directory(tmp_path / "model", change=untie)
-    with pytest.raises(ValueError, match=rf"model\.safetensors: {re.escape(name)} differs from {re.escape(original)}"):
-        open_weights.open_weights(str(tmp_path / "model"))
+    weights = open_weights.open_weights(str(tmp_path / "model"))
+    assert weights.unused[name] == f"trained apart from {original}"
+    with pytest.raises(ValueError, match=rf"model\.safetensors: {re.escape(name)} is trained apart"):
+        weights["cls/predictions/output_bias"]
+    with pytest.raises(ValueError, match="is trained apart"):
+        task_models.BertForMaskedLM.from_pretrained(str(tmp_path / "model"))
+    encoder = BertModel.from_pretrained(str(tmp_path / "model"))
+    np.testing.assert_array_equal(encoder.get_embedding_table(), weights["bert/embeddings/word_embeddings"])
 
 
 def test_shards(tmp_path):
