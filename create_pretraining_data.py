@@ -56,7 +56,7 @@ def main(_):
 
 def next_command(values: dict) -> str:
     """The command that trains on the records."""
-    from bert_tf.text.tokenizer_choice import tokenizer_class_of
+    from bert_tf.text import tokenizer_class_of
 
     files = ",".join(
         f"{path.strip()}*" if values["num_shards"] > 1 else path.strip() for path in values["output_file"].split(",")

@@ -22,7 +22,8 @@ from plain_tokenization import PlainTokenizer  # noqa: E402
 
 from bert_tf.system import text_files  # noqa: E402
 from bert_tf.text import wordpiece as text_wordpiece  # noqa: E402
-from bert_tf.text.byte_bpe import ByteBpeTokenizer  # noqa: E402
+from bert_tf.text.graphs import graph_of  # noqa: E402
+from bert_tf.text.library_tokenizer import ByteBpeTokenizer  # noqa: E402
 from bert_tf.text.sentence_piece import SentencePieceTokenizer  # noqa: E402
 
 FLAGS = flags.FLAGS
@@ -135,7 +136,7 @@ def in_a_graph(tokenizer, lines):
     """A function that runs the tokenizer's graph."""
     import tensorflow as tf
 
-    graph = tokenizer.to_graph()
+    graph = graph_of(tokenizer)
     batches = [tf.constant(lines[start : start + 1024]) for start in range(0, len(lines), 1024)]
     return lambda: [row for batch in batches for row in graph.encode(batch).to_list()]
 

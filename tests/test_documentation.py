@@ -21,7 +21,7 @@ from helpers.tiny import ONE_LAYER, TINY_CONFIG, write_encoder
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import read_config
 from bert_tf.models.families import family_named
-from bert_tf.text.byte_bpe import ByteBpeTokenizer
+from bert_tf.text.library_tokenizer import ByteBpeTokenizer
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 
 # For each page: the first words of every command, and the number of Python programs.

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import google_crc32c
 import numpy as np
 
+from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_choice import watch_unknown
 
 _PREFETCHED = 4  # batches
 

@@ -16,9 +16,10 @@ from bert_tf.models.config import BertConfig, arguments_of_size
 from bert_tf.models.recipe import Recipe
 from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
 from bert_tf.system.checks import check_model_type
+from bert_tf.text.library_tokenizer import ByteBpeTokenizer
+from bert_tf.text.sentence_piece import SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_choice import tokenizer_class
-from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
 
 
 @dataclasses.dataclass(eq=False)
@@ -291,21 +292,16 @@ class Family:
 
     Attributes:
       config_class: class of its configurations.
-      own_tokenizer: name of the class of its tokenizers. tokenizer_name: the class's name in tokenizer_config.json.
+      tokenizer_class: class of its tokenizers. tokenizer_name: the class's name in tokenizer_config.json.
       has_tf1: whether the original wrote checkpoints of TensorFlow 1.
       parts: models that are trained together -> a variable that only this one has.
     """
 
     config_class: type[BertConfig]
-    own_tokenizer: str
+    tokenizer_class: type[Tokenizer]
     tokenizer_name: str
     has_tf1: bool = False
     parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    @property
-    def tokenizer_class(self) -> type[Tokenizer]:
-        """The class of its tokenizers."""
-        return tokenizer_class(self.own_tokenizer)
 
     @property
     def model_type(self) -> str:
@@ -328,24 +324,19 @@ class Family:
         return ("bert_tf", "tf1", "huggingface") if self.has_tf1 else ("bert_tf", "huggingface")
 
 
-BERT = Family(BertConfig, "FullTokenizer", "BertTokenizer", has_tf1=True)
+BERT = Family(BertConfig, FullTokenizer, "BertTokenizer", has_tf1=True)
 ELECTRA = Family(
     ElectraConfig,
-    "ElectraTokenizer",
+    ElectraTokenizer,
     "ElectraTokenizer",
     has_tf1=True,
     parts={"discriminator": REPLACED_TOKEN_HEAD, "generator": "cls/predictions/output_bias"},
 )
-ALBERT = Family(
-    AlbertConfig,
-    "SentencePieceTokenizer",
-    "AlbertTokenizer",
-    has_tf1=True,
-)
+ALBERT = Family(AlbertConfig, SentencePieceTokenizer, "AlbertTokenizer", has_tf1=True)
 FAMILIES = (
     BERT,
-    Family(DistilBertConfig, "FullTokenizer", "DistilBertTokenizer"),
-    Family(RobertaConfig, "ByteBpeTokenizer", "RobertaTokenizer"),
+    Family(DistilBertConfig, FullTokenizer, "DistilBertTokenizer"),
+    Family(RobertaConfig, ByteBpeTokenizer, "RobertaTokenizer"),
     ELECTRA,
     ALBERT,
 )

@@ -32,7 +32,7 @@ from bert_tf.system.storage import (
     write_text_file,
 )
 from bert_tf.system.text_files import exists, is_folder
-from bert_tf.text import tokenizer_choice, tokenizer_files
+from bert_tf.text import tokenizer_class_of, tokenizer_files
 from bert_tf.text.tokenizer import ROLES
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.weights import bundle
@@ -102,7 +102,7 @@ def write_description(directory: str, files: ModelFiles, vocabulary: list[str] |
         contents, settings = {}, {f"{role}_token": getattr(default, f"{role}_token") for role in ROLES}
         settings |= {"do_lower_case": casing.do_lower_case, "strip_accents": casing.strip_accents}
     else:
-        kind = tokenizer_choice.tokenizer_class_of(files.vocab_file, default)
+        kind = tokenizer_class_of(files.vocab_file, default)
         is_pieces = issubclass(kind, FullTokenizer)
         tokenizer = kind.from_file(files.vocab_file, casing) if is_pieces else tokenizer_of(files)
         contents, settings, kind = tokenizer.files(), tokenizer.settings(), type(tokenizer)
@@ -246,7 +246,7 @@ def check_vocabulary(files: ModelFiles, vocabulary: list[str] | None = None) -> 
       ValueError: names the file.
     """
     file, default = files.vocab_file, family_of(files.config).tokenizer_class
-    if not file or not issubclass(tokenizer_choice.tokenizer_class_of(file, default), FullTokenizer):
+    if not file or not issubclass(tokenizer_class_of(file, default), FullTokenizer):
         return
     lines = tokenizer_files.vocabulary_lines(files.vocab_file) if vocabulary is None else vocabulary
     if len(lines) > files.config.vocab_size:

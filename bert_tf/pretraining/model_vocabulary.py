@@ -21,13 +21,12 @@ from bert_tf.system.checks import check_file
 from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.storage import names_in
 from bert_tf.system.text_files import exists, file_sha256, read_json
+from bert_tf.text import tokenizer_class_of, tokenizer_of_file
 from bert_tf.text.added_tokens import TOKENIZER
-from bert_tf.text.byte_bpe import MERGES, ByteBpeTokenizer
 from bert_tf.text.japanese import JapaneseTokenizer
-from bert_tf.text.library_tokenizer import HuggingFaceSentencePiece
-from bert_tf.text.sentence_piece import KoBertTokenizer, SentencePieceTokenizer
+from bert_tf.text.library_tokenizer import MERGES, ByteBpeTokenizer
+from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, KoBertTokenizer, SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_choice import tokenizer_class_of, tokenizer_of_file
 from bert_tf.text.tokenizer_files import (
     Casing,
     directory_of,

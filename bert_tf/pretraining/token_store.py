@@ -25,7 +25,7 @@ import numpy as np
 
 from bert_tf.pretraining import word_kernels
 from bert_tf.system.numba_compile import is_interpreting
-from bert_tf.text.byte_bpe import ByteBpeTokenizer
+from bert_tf.text.library_tokenizer import ByteBpeTokenizer
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.word_boundaries import WordBoundaries

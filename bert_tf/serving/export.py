@@ -37,7 +37,7 @@ from bert_tf.tasks.ner import tagging
 from bert_tf.tasks.ner.tags import standard_tags
 from bert_tf.tasks.squad.outputs import settings_of
 from bert_tf.tasks.table import TASKS
-from bert_tf.text.tokenizer import NoGraphError
+from bert_tf.text.graphs import NoGraphError, graph_of
 from bert_tf.text.tokenizer_files import directory_of
 
 # With bfloat16 the weights of matrix products are stored in it, too; embedding tables and layer norms stay in float32.
@@ -191,8 +191,8 @@ def create_served_model(
     if task not in TASKS:
         raise ValueError(f"--task={task}: choose one of {', '.join(TASKS)}")
     tokenizer = copy.copy(read_tokenizer(model_dir))  # first, for its error message if there is no model
-    graph = types.SimpleNamespace(resources=()) if ids_only else tokenizer.to_graph(task == "squad")
-    tokenizer.to_graph = lambda split_unknown=False: graph
+    graph = types.SimpleNamespace(resources=()) if ids_only else graph_of(tokenizer, task == "squad")
+    tokenizer.graph = graph
     try:
         files = table.check_task(model_dir, task)
     except ValueError as error:

@@ -13,8 +13,8 @@ from bert_tf.models.head_config import softmax
 from bert_tf.models.initialize import check_trained
 from bert_tf.models.task_models import BertForMaskedLM, BertForPreTraining
 from bert_tf.system.checks import list_of_strings, whole_number
+from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_choice import watch_unknown
 
 _TEXTS_PER_BATCH = 32
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from bert_tf.text.graphs import graph_of
 from bert_tf.text.tokenizer import Tokenizer
 
 CPU = "CPU:0"  # for strings and the many small ops around them
@@ -23,11 +24,11 @@ class TextEncoder:
 
     Args:
       max_seq_length: longer rows lose their last tokens, in pairs those of the longer part first, as in the original.
-      split_unknown: see `Tokenizer.to_graph`.
+      split_unknown: see `graph_of`.
     """
 
     def __init__(self, tokenizer: Tokenizer, max_seq_length: int, split_unknown: bool = False):
-        self.tokenizer = tokenizer.to_graph(split_unknown)
+        self.tokenizer = tokenizer.graph or graph_of(tokenizer, split_unknown)
         self.max_seq_length = max_seq_length
         self.begin_ids, self.between_ids, self.end_ids = tokenizer.begin_ids, tokenizer.between_ids, tokenizer.end_ids
         self.second_segment, self.pad_id = tokenizer.second_segment, tokenizer.pad_id

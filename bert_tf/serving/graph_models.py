@@ -49,7 +49,7 @@ class ServedModel:
       folds: texts may share rows. Set it to False before anything is traced for a runtime that gains nothing by it.
 
     Args:
-      model: a Keras model of this project, built. split_unknown: see `Tokenizer.to_graph`.
+      model: a Keras model of this project, built. split_unknown: see `graph_of`.
     """
 
     labels: Sequence[str] = ()

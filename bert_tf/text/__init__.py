@@ -1,1 +1,215 @@
-"""Tokenizers and vocabularies."""
+"""Tokenizers and vocabularies, and which goes with which: what files say, and where they do not, the family.
+
+`tokenizer_class` in tokenizer_config.json or config.json comes first, then the kind of the file. Everything that reads
+a vocabulary chooses by these functions.
+"""
+
+import posixpath
+import re
+
+import numpy as np
+from absl import logging
+
+from bert_tf.system.storage import name_of
+from bert_tf.system.text_files import read_json, read_json_if_there, understood
+from bert_tf.text.added_tokens import TOKENIZER
+from bert_tf.text.japanese import JapaneseTokenizer
+from bert_tf.text.library_tokenizer import ByteBpeTokenizer, LibraryTokenizer
+from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, KoBertTokenizer, SentencePieceTokenizer
+from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
+from bert_tf.text.tokenizer_files import (
+    JSON_VOCAB,
+    MERGES,
+    VOCAB,
+    WORD_START,
+    Casing,
+    directory_of,
+    find_model,
+    first_existing,
+    kind_of_model,
+    named_class,
+    read_casing,
+    read_tokens,
+    resolve_casing,
+)
+from bert_tf.text.wordpiece import CONTINUATION, ElectraTokenizer, FullTokenizer, RobertaWordPieceTokenizer
+
+_BY_NAME: dict[str, type[Tokenizer]] = {
+    **dict.fromkeys(("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "BertTokenizerLegacy"), FullTokenizer),
+    "BertJapaneseTokenizer": JapaneseTokenizer,
+    "AlbertTokenizer": SentencePieceTokenizer,
+    "RobertaTokenizer": ByteBpeTokenizer,
+    **dict.fromkeys(("KoBertTokenizer", "KoBERTTokenizer", "XLNetTokenizer"), KoBertTokenizer),
+}
+# They say nothing but that the other files do.
+_NAMES_OF_ANY = {"PreTrainedTokenizer", "TokenizersBackend", "PythonBackend"}
+
+
+def find_vocabulary(directory: str, default: type[Tokenizer]) -> str | None:
+    """The vocabulary file of a model's directory; None if it has none.
+
+    Args:
+      default: the tokenizer of the model's family.
+
+    Raises:
+      ValueError: tokenizer_class names a tokenizer that is not supported, several files may be meant, or only a part
+        of what is needed is there; names the files.
+    """
+    named = _named(directory, default)
+    names = _of_word_pieces(named, directory, default).vocab_files if named else ()
+    for name in (*names, *default.vocab_files, TOKENIZER, VOCAB, JSON_VOCAB):
+        if path := find_model(directory) if name == "*.model" else first_existing(directory, (name,)):
+            return path
+    if default is ByteBpeTokenizer and first_existing(directory, (MERGES,)):
+        raise ValueError(
+            f"{directory} has a {MERGES} but no {JSON_VOCAB}: put the {JSON_VOCAB} of the same model beside it."
+        )
+    return None
+
+
+def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer) -> type[Tokenizer]:
+    """Which tokenizer reads a vocabulary file.
+
+    A .model is SentencePiece, as ALBERT has; a vocab.json is byte-level BPE, as RoBERTa has; a tokenizer.json says what
+    it is. Everything else is a list of word pieces, unless tokenizer_class beside it says more.
+
+    Args:
+      default: the tokenizer of the model's family.
+
+    Raises:
+      ValueError: tokenizer_class names a tokenizer that is not supported; a file that ends in .json is not JSON; or it
+        is a merges.txt, half of a vocabulary. Names the file.
+    """
+    directory, name = posixpath.split(vocab_file)
+    if name == MERGES:
+        needed = posixpath.join(directory, JSON_VOCAB)
+        raise ValueError(f"vocab_file={vocab_file} has only the merges of byte-level BPE: give {needed}, beside it.")
+    named = _named(directory, default)
+    if named is JapaneseTokenizer:
+        return named
+    kind = FullTokenizer
+    if name.endswith((".model", ".txt")) and (named is KoBertTokenizer or _has_sentence_pieces(vocab_file)):
+        return KoBertTokenizer
+    if name.endswith(".model"):
+        kind = SentencePieceTokenizer
+    elif name.endswith(".json"):
+        model = read_json(vocab_file).get("model")
+        kinds = {"BPE": ByteBpeTokenizer, "Unigram": HuggingFaceSentencePiece}
+        with understood(vocab_file):
+            kind = kinds.get(kind_of_model(model), kind) if isinstance(model, dict) else ByteBpeTokenizer
+    # A RoBERTa's tokenizer refuses a Unigram model, an ALBERT's a BPE.
+    of_default = {ByteBpeTokenizer: ByteBpeTokenizer, SentencePieceTokenizer: HuggingFaceSentencePiece}
+    if default in of_default and kind in (ByteBpeTokenizer, HuggingFaceSentencePiece):
+        return of_default[default]
+    return _of_word_pieces(kind, directory, default)
+
+
+def tokenizer_of_file(vocab_file: str, casing: Casing, default: type[Tokenizer] = FullTokenizer) -> Tokenizer:
+    """The tokenizer of a vocabulary file, with what belongs to it beside it.
+
+    Raises:
+      ValueError: see `tokenizer_class_of` and `Tokenizer.from_file`.
+    """
+    tokenizer = tokenizer_class_of(vocab_file, default).from_file(vocab_file, casing)
+    if isinstance(tokenizer, LibraryTokenizer) and issubclass(default, FullTokenizer):
+        tokenizer.take_rows(read_json(vocab_file).get("post_processor"), vocab_file)
+    if isinstance(tokenizer, JapaneseTokenizer) and default is ByteBpeTokenizer:
+        # A RoBERTa has one segment, and its positions leave out the padding token.
+        tokenizer.second_segment, tokenizer.pad_id = 0, tokenizer.special_id(tokenizer.pad_token)
+    return tokenizer
+
+
+def _of_directory(
+    path: str, default: type[Tokenizer], do_lower_case: bool | None, strip_accents: bool | None
+) -> Tokenizer:
+    """See `Tokenizer.from_pretrained`."""
+    directory = directory_of(path)
+    if not (vocab_file := find_vocabulary(directory, default)):
+        raise ValueError(f"{name_of(directory)} has no {default.vocab_name} and no {TOKENIZER}.")
+    casing = resolve_casing(do_lower_case, strip_accents, read_casing(directory))
+    tokenizer = tokenizer_of_file(vocab_file, casing, default)
+    tokenizer.check_casing(vocab_file, do_lower_case, strip_accents)
+    return tokenizer
+
+
+Tokenizer.of_directory = staticmethod(_of_directory)
+
+
+def _has_sentence_pieces(vocab_file: str) -> bool:
+    """Whether a vocab.txt is one of SentencePiece, whose pieces begin words by ▁ and continue none by ##."""
+    if vocab_file.endswith(".model"):
+        return False
+    tokens = read_tokens(vocab_file)
+    begin = sum(token.startswith(WORD_START) and len(token) > 1 for token in tokens)
+    if not begin or any(token.startswith(CONTINUATION) for token in tokens):
+        return False
+    # Few pieces of a script without spaces begin words.
+    return begin > len(tokens) / 10 or find_model(posixpath.dirname(vocab_file)) is not None
+
+
+def _named(directory: str, default: type[Tokenizer]) -> type[Tokenizer] | None:
+    """The class that tokenizer_class stands for; None if nothing names one."""
+    name, path = named_class(directory)
+    is_xlnet = name == "XLNetTokenizer" and not issubclass(default, FullTokenizer)
+    if name and name not in _NAMES_OF_ANY and (name not in _BY_NAME or is_xlnet):
+        known = ", ".join(name for name in _BY_NAME if name != "BertTokenizerLegacy")
+        raise ValueError(f"{path}: tokenizer_class is {name}, which is not supported: {known} are.")
+    return _BY_NAME.get(name)
+
+
+def _of_word_pieces(kind: type[Tokenizer], directory: str, default: type[Tokenizer]) -> type[Tokenizer]:
+    """`kind`, or of word pieces the class of the model's family."""
+    if kind is not FullTokenizer:
+        return kind
+    if issubclass(default, FullTokenizer) and default is not FullTokenizer:
+        return default
+    if named_class(directory)[0] == "ElectraTokenizer":
+        return ElectraTokenizer
+    config = read_json_if_there(posixpath.join(directory, "config.json")) or {}
+    is_roberta = default is ByteBpeTokenizer or config.get("model_type") == "roberta"
+    return RobertaWordPieceTokenizer if is_roberta else kind
+
+
+# --- a vocabulary that does not fit the texts -------------------------------------------------------------------------
+
+_MANY = 0.05  # of all tokens of texts
+_FEWEST = 3  # fewer say nothing, unless all are unknown
+
+
+def watch_unknown(tokenizer: Tokenizer, ids: np.ndarray) -> None:
+    """Counts the unknown tokens of texts that were just encoded; warns, once for each tokenizer, if they are many.
+
+    Args:
+      ids: of whole rows or of texts alone, without [UNK] for words that have no piece.
+    """
+    found = tokenizer.__dict__.setdefault("_watched", {"tokens": 0, "unknown": 0, "is_warned": False})
+    if found["is_warned"]:
+        return
+    ids = np.asarray(ids)
+    special = [tokenizer.vocab.get(token) for token in special_tokens_of(tokenizer) if token != tokenizer.unk_token]
+    special = [index for index in special if index is not None]
+    found["tokens"] += len(ids) - np.count_nonzero(np.isin(ids, special))
+    found["unknown"] += np.count_nonzero(ids == tokenizer.vocab.get(tokenizer.unk_token))
+    share, unknown = found["unknown"] / max(found["tokens"], 1), found["unknown"]
+    if share > _MANY and (unknown >= _FEWEST or unknown == found["tokens"]):
+        found["is_warned"] = True
+        logging.warning(
+            f"{100 * share:.0f} % of the tokens of the texts are {tokenizer.unk_token}: "
+            f"{tokenizer.vocab_file or 'the vocabulary'} does not fit them{_reason(tokenizer)}. The multilingual "
+            "models know 104 languages, for example multi_cased_L-12_H-768_A-12."
+        )
+
+
+def _reason(tokenizer: Tokenizer) -> str:
+    """What may be wrong with how texts are read, and the setting that changes it."""
+    words = [token for token in tokenizer.vocab if not re.fullmatch(r"\[.*\]|<.*>", token)]
+    has_capitals = any(re.search("[A-Z]", token) for token in words)
+    is_latin = sum(re.search("[a-z]", token) is not None for token in words) > len(words) / 2
+    if has_capitals and not tokenizer.cased:
+        return " as they are read (lower-cased, but its pieces have capital letters; do_lower_case=False keeps them)"
+    if tokenizer.cased and tokenizer.takes_strip_accents and is_latin and not has_capitals:
+        return " as they are read (capital letters stay, but its pieces have none; do_lower_case=True lowers them)"
+    if tokenizer.takes_strip_accents and tokenizer.basic_tokenizer.strip_accents:
+        way = "accents are stripped, Korean syllables taken apart"
+        return f" as they are read ({way}; strip_accents=False keeps them)"
+    return ""

@@ -40,7 +40,7 @@ _LONGEST_PIECE = 256  # bytes; a limit of the FastWordpiece op
 class GraphWordPiece(TokenizerGraph):
     """`FullTokenizer.encode` and `encode_with_offsets` for a batch as a graph, with the same result for every text.
 
-        graph = FullTokenizer("vocab.txt").to_graph()
+        graph = graph_of(FullTokenizer("vocab.txt"))
         graph.encode(tf.constant(["one", "two words"]))  # <tf.RaggedTensor [[2028], [2048, 2616]]>
 
     Vocabulary and tables are constants. The only op from outside TensorFlow is FastWordpieceTokenizeWithOffsets.

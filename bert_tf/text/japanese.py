@@ -5,14 +5,16 @@ MeCab is the extra `fugashi`. A text is normalized (NFKC) before MeCab sees it, 
 characters of the text that became one, or one that became several.
 """
 
-import importlib.util
+import functools
+import importlib
 import posixpath
+import threading
 import unicodedata
+from collections.abc import Callable
 
 from bert_tf.text.added_tokens import TOKENIZER_CONFIG, read_added_tokens
 from bert_tf.text.tokenizer import special_tokens_of
 from bert_tf.text.tokenizer_files import VOCAB, Casing, read_tokenizer_config
-from bert_tf.text.word_boundaries import load_mecab
 from bert_tf.text.wordpiece import BasicTokenizer, WordCache, WordPieces, WordpieceTokenizer
 
 _LONGEST_WORD = 100  # code points
@@ -39,7 +41,7 @@ class JapaneseTokenizer(WordPieces):
         tokenizer.tokenize("自然言語処理を学ぶ。")  # ['自然', '言語', '処理', 'を', '学ぶ', '。']
 
     Args:
-      vocab_file: see `vocab.load_vocab`.
+      vocab_file: see `load_vocab`.
       settings: those of tokenizer_config.json, by their names there (see _DEFAULTS).
 
     Raises:
@@ -151,6 +153,21 @@ class JapaneseTokenizer(WordPieces):
     def settings(self) -> dict:
         """See `Tokenizer.settings`."""
         return {**super().settings(), **self._settings}
+
+
+@functools.cache
+def load_mecab(dictionary: str = "unidic_lite") -> Callable[[str], list[str]]:
+    """The words that MeCab finds with the dictionary of a Python package."""
+    import fugashi
+
+    folder, lock = importlib.import_module(dictionary).DICDIR, threading.Lock()
+    tagger = fugashi.GenericTagger(f'-r "{folder}/mecabrc" -d "{folder}"')
+
+    def words(text: str) -> list[str]:
+        with lock:  # a tagger holds one text
+            return [word.surface for word in tagger(text)]
+
+    return words
 
 
 def _mecab_settings(

@@ -21,8 +21,8 @@ from absl import logging
 from tokenizers import models, pre_tokenizers, trainers
 
 from bert_tf.system.text_files import UTF_8
-from bert_tf.text.byte_bpe import ByteBpeTokenizer
 from bert_tf.text.characters import WHITESPACE, is_cjk, is_punctuation
+from bert_tf.text.library_tokenizer import ByteBpeTokenizer
 from bert_tf.text.sentence_piece import preprocess_text
 from bert_tf.text.tokenizer_files import JSON_VOCAB, MERGES
 from bert_tf.text.word_counts import count_words, read_lines

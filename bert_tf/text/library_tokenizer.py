@@ -1,31 +1,47 @@
-"""Tokenizers that the `tokenizers` library executes: byte-level BPE, and Hugging Face's form of ALBERT's.
+"""Tokenizers that the `tokenizers` library executes; among them byte-level BPE, RoBERTa's and DistilRoBERTa's.
 
 The library's rules are those of Hugging Face's models, whose ids must be met exactly. Here they are put behind the
 interface of this project: tokens with a role, written in a text, are text (a text can't end its own row), offsets leave
 the space before a word out, and what a file may contain for other uses (truncation, padding, row templates) is ignored.
+
+Byte-level BPE (GPT-2's, with RoBERTa's special tokens and rows) splits a text into words, numbers, runs of other
+characters and of whitespace; a word includes the space before it. Each part's UTF-8 bytes, written as 256 printable
+characters (a space is `Ġ`), are merged by a list of pairs, the first of the list first. Nothing is lost: no
+lower-casing, no normalisation, no unknown token (Radford et al. 2019, section 2.2; fairseq: gpt2_bpe).
 """
 
 import base64
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import posixpath
 import re
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
 import tokenizers
+from tokenizers import decoders, pre_tokenizers, processors
 
-from bert_tf.system.example_bytes import pack
-from bert_tf.system.text_files import read_bytes, read_json, understood
+from bert_tf.system.text_files import read_bytes, read_json, read_text_lines, understood
 from bert_tf.text.added_tokens import TOKENIZER, AddedToken, read_added_tokens
-from bert_tf.text.characters import text_of
-from bert_tf.text.sentence_piece import INPUTS, SentencePieceTokenizer
+from bert_tf.text.characters import WHITESPACE, text_of
 from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
-from bert_tf.text.tokenizer_files import MODEL, Casing, is_there, kind_of_model, parts_of
+from bert_tf.text.tokenizer_files import (
+    JSON_VOCAB,
+    MERGES,
+    Casing,
+    is_there,
+    kind_of_model,
+    parts_of,
+    read_tokenizer_config,
+)
 
+_MOST_IDS = 1 << 31
+WORD_START = "\u0120"  # how a space is written
+_VERSION = "#version"
 _POST_PROCESSORS = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")  # that make rows
 
 
@@ -245,111 +261,173 @@ def _check_size(values: Mapping, path: str) -> None:
         raise ValueError(f"{path}: its rules would make texts more than {_MOST_GROWTH} times as long.")
 
 
-# --- ALBERT's, in Hugging Face's form ---------------------------------------------------------------------------------
+# --- byte-level BPE --------------------------------------------------------------------------------------------------
 
 
-class HuggingFaceSentencePiece(LibraryTokenizer):
-    """ALBERT's tokenizer by the rules of a Hugging Face tokenizer.json, with the ids that `transformers` gives.
+class ByteBpeTokenizer(LibraryTokenizer):
+    """Byte-level BPE with RoBERTa's rows: `<s> A </s>` and `<s> A </s></s> B </s>`, one segment, padding `<pad>`.
 
-    Its `files` have a spiece.model: the one beside it, or else one made of it.
+        tokenizer = ByteBpeTokenizer("vocab.json", "merges.txt")  # or ("tokenizer.json")
+        tokenizer.tokenize("Hello world")  # ['Hello', 'Ġworld']
+
+    The ids are those of Hugging Face's RobertaTokenizer. A special token written in a text is text, as in fairseq;
+    `encode_masked` takes the mask token for a token, which swallows the whitespace before it unless a file says
+    otherwise (lstrip). Other added tokens are tokens wherever they are written.
+
+    Args:
+      vocab_file: a tokenizer.json, or a vocab.json.
+      merges_file: for a vocab.json; default: merges.txt beside it.
 
     Raises:
-      ValueError: the file is damaged, of another kind of tokenizer, or lacks a special token; names it.
+      ValueError: a file is missing, damaged, or of another kind of tokenizer; names it.
     """
 
-    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "<unk>", "[MASK]", "<pad>"
-    begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
-    is_continuation = staticmethod(SentencePieceTokenizer.is_continuation)
-    decode = SentencePieceTokenizer.decode
-    huggingface_class = SentencePieceTokenizer.huggingface_class
-    vocab_name, vocab_kind = SentencePieceTokenizer.vocab_name, SentencePieceTokenizer.vocab_kind
-    vocab_files = SentencePieceTokenizer.vocab_files
+    cls_token, sep_token, unk_token, mask_token, pad_token = "<s>", "</s>", "<unk>", "<mask>", "<pad>"
+    begin_tokens, between_tokens, end_tokens, second_segment = ("<s>",), ("</s>", "</s>"), ("</s>",), 0
+    huggingface_class = "RobertaTokenizer"
+    word_separator = " "
+    vocab_name, vocab_kind = f"{JSON_VOCAB} (with {MERGES})", "byte-level BPE"
+    vocab_files = (TOKENIZER, JSON_VOCAB)
 
-    def __init__(self, vocab_file: str):
+    def __init__(self, vocab_file: str, merges_file: str | None = None):
         directory = posixpath.dirname(vocab_file)
+        config = read_tokenizer_config(directory)
         self.name_special_tokens(directory)
-        values = read_tokenizer_json(vocab_file, "Unigram")
-        with understood(vocab_file):
-            pieces = {piece: index for index, (piece, _) in enumerate(values["model"]["vocab"])}
-        added = read_added_tokens(vocab_file, pieces)
+        self.add_prefix_space = config.get("add_prefix_space")
+        values = read_json(vocab_file)
+        if isinstance(values.get("model"), dict):
+            values = read_tokenizer_json(vocab_file, "BPE")
+            added = read_added_tokens(vocab_file, values["model"]["vocab"])
+            self._check(values, vocab_file)
+            others = (posixpath.join(directory, name) for name in (JSON_VOCAB, MERGES))
+            files = {posixpath.basename(path): read_bytes(path) for path in (vocab_file, *others) if is_there(path)}
+        else:
+            merges_file = merges_file or posixpath.join(directory, MERGES)
+            merges = _read_merges(merges_file, values, vocab_file)
+            added = self._added_tokens(vocab_file, values)
+            values = {"version": "1.0", "model": {"type": "BPE", "vocab": values, "merges": merges}}
+            files = {JSON_VOCAB: read_bytes(vocab_file), MERGES: read_bytes(merges_file)}
+        self.add_prefix_space = bool(self.add_prefix_space)
         library = library_of(values, vocab_file, added, self)
-        super().__init__(library, vocab_file, {TOKENIZER: read_bytes(vocab_file)}, added)
-        beside = is_there(model_file := posixpath.join(directory, MODEL))
-        with contextlib.suppress(ValueError):  # it has rules that no SentencePiece model has
-            self._files[MODEL] = read_bytes(model_file) if beside else model_of_tokenizer_json(values, self.pad_id)
-
-    def settings(self) -> dict:
-        """See `Tokenizer.settings`."""
-        return {**super().settings(), **INPUTS, "do_lower_case": not self.cased}
+        if missing := [char for char in pre_tokenizers.ByteLevel.alphabet() if library.token_to_id(char) is None]:
+            raise ValueError(
+                f"{vocab_file} lacks {len(missing)} of the 256 characters that stand for bytes: it is no vocabulary of "
+                "byte-level BPE, as RoBERTa needs."
+            )
+        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.add_prefix_space)
+        super().__init__(library, vocab_file, files, added)
+        library.decoder = decoders.ByteLevel()
+        library.post_processor = processors.RobertaProcessing(
+            (self.sep_token, self.sep_id), (self.cls_token, self.cls_id), True, self.add_prefix_space
+        )
+        self.mask_takes_spaces = next((token.lstrip for token in added if token.id == self.mask_id), True)
+        never = (*(token.content for token in added), *special_tokens_of(self))
+        self._never_continue = sorted({self.vocab[token] for token in never})
 
     @classmethod
-    def from_file(cls, vocab_file: str, casing: Casing) -> "HuggingFaceSentencePiece":
-        """The tokenizer of a tokenizer.json, which says itself whether it lower-cases."""
+    def from_file(cls, vocab_file: str, casing: Casing) -> "ByteBpeTokenizer":
+        """The tokenizer of a tokenizer.json, or of a vocab.json with merges.txt beside it; it keeps case anyway."""
+        if not vocab_file.endswith(".json"):
+            raise ValueError(
+                f"{vocab_file} is no vocabulary of byte-level BPE: give the {JSON_VOCAB}, with {MERGES} beside it, or "
+                f"the {TOKENIZER}."
+            )
         with understood(vocab_file):
             return cls(vocab_file)
 
+    def _check(self, values: dict, path: str) -> None:
+        """Refuses the BPE of other models; takes add_prefix_space from the file unless it is known."""
+        parts = parts_of(values.get("pre_tokenizer"), "pretokenizers")
+        if [part.get("type") for part in parts] != ["ByteLevel"] or parts[0].get("use_regex") is False:
+            raise ValueError(f"{path}: its BPE does not split text as RoBERTa's does, which is byte-level BPE.")
+        if self.add_prefix_space is None:
+            self.add_prefix_space = parts[0].get("add_prefix_space", False)
 
-# --- a SentencePiece model of a tokenizer.json, whose Unigram model has the same pieces and scores --------------------
+    def _added_tokens(self, vocab_file: str, vocab: Mapping[str, int]) -> list[AddedToken]:
+        """The tokens that no merge makes: those that the files beside a vocab.json name, and those with a role."""
+        found = {token.content: token for token in read_added_tokens(vocab_file, vocab)}
+        for token in special_tokens_of(self):
+            if token in vocab and token not in found:
+                found[token] = AddedToken(vocab[token], token, lstrip=token == self.mask_token, special=True)
+        return sorted(found.values(), key=lambda token: token.id)
 
-# A protocol buffer, encoded by hand since the library's own classes need a newer runtime than TensorFlow has.
-# Field numbers (sentencepiece_model.proto): ModelProto pieces 1, trainer_spec 2, normalizer_spec 3; SentencePiece piece
-# 1, score 2, type 3; TrainerSpec model_type 3, vocab_size 4, unk_id 40, bos_id 41, eos_id 42, pad_id 43; NormalizerSpec
-# precompiled_charsmap 2.
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
-_UNIGRAM, _NONE = 1, -1
-_REPLACED = ({"String": "``"}, {"String": "''"}, {"Regex": " {2,}"})
+    def encode_with_offsets(
+        self, text: str, split_unknown: bool = False, dropped_marks: bool = True
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """See `LibraryTokenizer.encode_with_offsets`."""
+        ids, offsets = super().encode_with_offsets(text)
+        if self.added_tokens and self.add_prefix_space:
+            # The library leaves the first character out for the space that it puts behind an added token itself.
+            for number, (before, index) in enumerate(itertools.pairwise(ids), start=1):
+                start, end = offsets[number]
+                is_first = before in self.added_tokens.ids and index not in self.added_tokens.ids
+                if is_first and self.inv_vocab[index].startswith(WORD_START) and text[start - 1] != " ":
+                    offsets[number] = start - 1, end if self.inv_vocab[index].strip(WORD_START) else start - 1
+        return ids, offsets
+
+    def merge(self, word: str) -> list[int]:
+        """The ids of the pieces that the merges make of a word, whose bytes are written as pieces write them."""
+        return [piece.id for piece in self._library.model.tokenize(word)]
+
+    def settings(self) -> dict:
+        """See `Tokenizer.settings`."""
+        return {**super().settings(), "add_prefix_space": self.add_prefix_space}
+
+    # --- words -------------------------------------------------------------------------------------------------------
+
+    def spell(self, token: str) -> str:
+        """A piece's characters, after the space that it may begin with; \ufffd for a part of a character."""
+        special = self.vocab.get(token) in self._never_continue
+        return token if special else self._library.decoder.decode([token])
+
+    @staticmethod
+    def is_continuation(token: str) -> bool:
+        """Whether `token` doesn't begin with a space; the first piece of a text continues nothing, see
+        `continues_word`."""
+        return not token.startswith((WORD_START, "<s>", "</s>", "<unk>", "<mask>", "<pad>"))
+
+    @functools.cached_property
+    def continuations(self) -> np.ndarray:
+        """bool [V]: by `is_continuation`; False for special and added tokens."""
+        table = self.continuations_of(self.vocab)
+        table[self._never_continue] = False
+        return table
+
+    def continues_word(self, ids) -> np.ndarray:
+        """bool, in the shape of `ids`: whether each continues the word of the id before it, which the first of a row
+        and those after a special token don't."""
+        ids = np.asarray(ids, np.int64)
+        continues = self.continuations[ids]
+        continues[..., 1:] &= ~np.isin(ids[..., :-1], self._never_continue)
+        continues[..., :1] = False
+        return continues
+
+    def encode_masked(self, text: str) -> list[int]:
+        """`encode` of a text in which each literal mask_token becomes that token."""
+        *parts, last = text.split(self.mask_token)
+        ids = []
+        for part in parts:
+            ids += [*self.encode(part.rstrip(WHITESPACE) if self.mask_takes_spaces else part), self.mask_id]
+        return [*ids, *self.encode(last)]
 
 
-def model_of_tokenizer_json(values: Mapping, pad_id: int) -> bytes:
-    """The model that a tokenizer.json of an ALBERT was made of.
-
-    A tokenizer.json doesn't say of which kind a piece is: those with the logarithm 0 of a probability, but for special
-    tokens, are symbols that SentencePiece takes as they are.
-
-    Args:
-      values: the content of the file, whose model is Unigram. pad_id: of its padding token.
-
-    Raises:
-      ValueError: the file has rules or tokens that a SentencePiece model or ALBERT's preprocessing doesn't have.
-    """
-    model = values["model"]
-    added = {token["id"]: bool(token.get("special")) for token in values.get("added_tokens") or []}
-    words = parts_of(values.get("pre_tokenizer"), "pretokenizers")
-    begins = {"prepend_scheme": "always", "add_prefix_space": True, "replacement": "\u2581"}
-    rules = [rule for rule in parts_of(values.get("normalizer"), "normalizers") if rule.get("type") != "Lowercase"]
-    kinds = [rule.get("type") for rule in rules if rule.get("pattern") not in _REPLACED]
-    finds_words = [part.get("type") for part in words] in (["WhitespaceSplit", "Metaspace"], ["Metaspace"])
-    normalizes = kinds in (["NFKD", "StripAccents", "Precompiled"], ["NFKD", "StripAccents"])
-    for reason, found in {
-        "has no unknown token": model.get("unk_id") is None,
-        "has byte_fallback": model.get("byte_fallback"),
-        "has added tokens": not all(added.values()) or max(added, default=0) >= len(model["vocab"]),
-        "finds words in another way": not finds_words or not begins.items() <= {**begins, **words[-1]}.items(),
-        "normalizes text in another way": not normalizes,
-    }.items():
-        if found:
-            raise ValueError(f"it {reason}")
-    special = {index for index, is_special in added.items() if is_special} | {pad_id}
-    pieces = []
-    for index, (piece, score) in enumerate(model["vocab"]):
-        kind = _CONTROL if index in special else _NORMAL if score else _USER_DEFINED
-        kind = _UNKNOWN if index == model["unk_id"] else kind
-        pieces.append(_text(1, _text(1, piece.encode()) + _float(2, score) + _number(3, kind)))
-    numbers = {3: _UNIGRAM, 4: len(pieces), 40: model["unk_id"], 41: _NONE, 42: _NONE, 43: pad_id}
-    trainer = b"".join(_number(field, number) for field, number in numbers.items())
-    # What the model makes of characters, in SentencePiece's own form; empty: it leaves them.
-    maps = [rule.get("precompiled_charsmap") for rule in rules if rule.get("type") == "Precompiled"]
-    characters = base64.b64decode("".join(maps), validate=True)
-    return b"".join(pieces) + _text(2, trainer) + _text(3, _text(2, characters))
-
-
-def _number(field: int, value: int) -> bytes:
-    return pack([8 * field, value % (1 << 64)])
-
-
-def _float(field: int, value: float) -> bytes:
-    return pack([8 * field + 5]) + struct.pack("<f", value)
-
-
-def _text(field: int, value: bytes) -> bytes:
-    return pack([8 * field + 2, len(value)]) + value
+def _read_merges(merges_file: str, vocab: Mapping, vocab_file: str) -> list[tuple[str, ...]]:
+    """The pairs of a merges.txt, all of them pieces of a vocab.json."""
+    if not all(type(index) is int and 0 <= index < _MOST_IDS for index in vocab.values()):
+        raise ValueError(
+            f"{vocab_file} is no vocabulary of byte-level BPE: that is one object of pieces and their ids."
+        )
+    if not is_there(merges_file):
+        raise ValueError(f"{vocab_file} needs its merges: put the {MERGES} of the same model beside it.")
+    merges = []
+    for number, line in enumerate(read_text_lines(merges_file), start=1):
+        if not line or (number == 1 and line.startswith(_VERSION)):
+            continue
+        pair = tuple(line.split(" "))
+        if len(pair) != 2 or not all(piece in vocab for piece in (*pair, "".join(pair))):
+            raise ValueError(
+                f"{merges_file}, line {number}: {line[:80]!r} is no pair of pieces of {vocab_file}; take both files "
+                "from the same model."
+            )
+        merges.append(pair)
+    return merges

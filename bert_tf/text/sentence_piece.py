@@ -8,20 +8,25 @@ The original splits a piece that ends in a digit and a comma, `▁2019,`, into t
 3 the split pieces begin a word even inside one (`9,` becomes `▁9` `,`), where Python 2 would have given `9` `,`; this
 module follows the original as it runs on Python 3. Hugging Face's tokenizer does neither, splits at whitespace first,
 and replaces `` and '' by ": a directory with its tokenizer.json gets its ids, so that models that were fine-tuned with
-them see the same (`library_tokenizer.HuggingFaceSentencePiece`).
+them see the same (`HuggingFaceSentencePiece`).
 """
 
+import base64
+import contextlib
 import posixpath
 import re
 import string
+import struct
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import sentencepiece
 
-from bert_tf.system.text_files import read_bytes
+from bert_tf.system.example_bytes import pack
+from bert_tf.system.text_files import read_bytes, understood
 from bert_tf.text.added_tokens import TOKENIZER, TOKENIZER_CONFIG, read_added_tokens
 from bert_tf.text.characters import is_mark, text_of
+from bert_tf.text.library_tokenizer import LibraryTokenizer, library_of, read_tokenizer_json
 from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
 from bert_tf.text.tokenizer_files import (
     MODEL,
@@ -32,6 +37,8 @@ from bert_tf.text.tokenizer_files import (
     check_vocab,
     convert_by_vocab,
     find_model,
+    is_there,
+    parts_of,
     read_tokenizer_config,
     read_tokens,
     vocabulary_bytes,
@@ -65,7 +72,6 @@ class SentencePieceTokenizer(Tokenizer):
 
     cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "<unk>", "[MASK]", "<pad>"
     begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
-    graph_form = "bert_tf.text.graph_sentence_piece.GraphSentencePiece"
     huggingface_class = "AlbertTokenizer"
     vocab_name, vocab_kind = f"{MODEL} (or {RELEASED_MODEL})", "SentencePiece"
     vocab_files = (TOKENIZER, "*.model", VOCAB, f"assets/{VOCAB}")
@@ -263,7 +269,6 @@ class KoBertTokenizer(SentencePieceTokenizer):
     """
 
     cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", "[MASK]", "[PAD]"
-    graph_form = None  # its pieces are of composed characters, see `GraphSentencePiece`
     huggingface_class = "KoBertTokenizer"
     vocab_name, vocab_kind = f"{VOCAB} (with its .model)", "SentencePiece"
     vocab_files = (VOCAB, "*.model")
@@ -355,3 +360,113 @@ def is_start_piece(piece: str) -> bool:
 
 def _ends_in_digit_comma(piece: str) -> bool:
     return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
+
+
+# --- in Hugging Face's form ------------------------------------------------------------------------------------------
+
+
+class HuggingFaceSentencePiece(LibraryTokenizer):
+    """ALBERT's tokenizer by the rules of a Hugging Face tokenizer.json, with the ids that `transformers` gives.
+
+    Its `files` have a spiece.model: the one beside it, or else one made of it.
+
+    Raises:
+      ValueError: the file is damaged, of another kind of tokenizer, or lacks a special token; names it.
+    """
+
+    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "<unk>", "[MASK]", "<pad>"
+    begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
+    is_continuation = staticmethod(SentencePieceTokenizer.is_continuation)
+    decode = SentencePieceTokenizer.decode
+    huggingface_class = SentencePieceTokenizer.huggingface_class
+    vocab_name, vocab_kind = SentencePieceTokenizer.vocab_name, SentencePieceTokenizer.vocab_kind
+    vocab_files = SentencePieceTokenizer.vocab_files
+
+    def __init__(self, vocab_file: str):
+        directory = posixpath.dirname(vocab_file)
+        self.name_special_tokens(directory)
+        values = read_tokenizer_json(vocab_file, "Unigram")
+        with understood(vocab_file):
+            pieces = {piece: index for index, (piece, _) in enumerate(values["model"]["vocab"])}
+        added = read_added_tokens(vocab_file, pieces)
+        library = library_of(values, vocab_file, added, self)
+        super().__init__(library, vocab_file, {TOKENIZER: read_bytes(vocab_file)}, added)
+        beside = is_there(model_file := posixpath.join(directory, MODEL))
+        with contextlib.suppress(ValueError):  # it has rules that no SentencePiece model has
+            self._files[MODEL] = read_bytes(model_file) if beside else model_of_tokenizer_json(values, self.pad_id)
+
+    def settings(self) -> dict:
+        """See `Tokenizer.settings`."""
+        return {**super().settings(), **INPUTS, "do_lower_case": not self.cased}
+
+    @classmethod
+    def from_file(cls, vocab_file: str, casing: Casing) -> "HuggingFaceSentencePiece":
+        """The tokenizer of a tokenizer.json, which says itself whether it lower-cases."""
+        with understood(vocab_file):
+            return cls(vocab_file)
+
+
+# --- a SentencePiece model of a tokenizer.json, whose Unigram model has the same pieces and scores --------------------
+
+# A protocol buffer, encoded by hand since the library's own classes need a newer runtime than TensorFlow has.
+# Field numbers (sentencepiece_model.proto): ModelProto pieces 1, trainer_spec 2, normalizer_spec 3; SentencePiece piece
+# 1, score 2, type 3; TrainerSpec model_type 3, vocab_size 4, unk_id 40, bos_id 41, eos_id 42, pad_id 43; NormalizerSpec
+# precompiled_charsmap 2.
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
+_UNIGRAM, _NONE = 1, -1
+_REPLACED = ({"String": "``"}, {"String": "''"}, {"Regex": " {2,}"})
+
+
+def model_of_tokenizer_json(values: Mapping, pad_id: int) -> bytes:
+    """The model that a tokenizer.json of an ALBERT was made of.
+
+    A tokenizer.json doesn't say of which kind a piece is: those with the logarithm 0 of a probability, but for special
+    tokens, are symbols that SentencePiece takes as they are.
+
+    Args:
+      values: the content of the file, whose model is Unigram. pad_id: of its padding token.
+
+    Raises:
+      ValueError: the file has rules or tokens that a SentencePiece model or ALBERT's preprocessing doesn't have.
+    """
+    model = values["model"]
+    added = {token["id"]: bool(token.get("special")) for token in values.get("added_tokens") or []}
+    words = parts_of(values.get("pre_tokenizer"), "pretokenizers")
+    begins = {"prepend_scheme": "always", "add_prefix_space": True, "replacement": "\u2581"}
+    rules = [rule for rule in parts_of(values.get("normalizer"), "normalizers") if rule.get("type") != "Lowercase"]
+    kinds = [rule.get("type") for rule in rules if rule.get("pattern") not in _REPLACED]
+    finds_words = [part.get("type") for part in words] in (["WhitespaceSplit", "Metaspace"], ["Metaspace"])
+    normalizes = kinds in (["NFKD", "StripAccents", "Precompiled"], ["NFKD", "StripAccents"])
+    for reason, found in {
+        "has no unknown token": model.get("unk_id") is None,
+        "has byte_fallback": model.get("byte_fallback"),
+        "has added tokens": not all(added.values()) or max(added, default=0) >= len(model["vocab"]),
+        "finds words in another way": not finds_words or not begins.items() <= {**begins, **words[-1]}.items(),
+        "normalizes text in another way": not normalizes,
+    }.items():
+        if found:
+            raise ValueError(f"it {reason}")
+    special = {index for index, is_special in added.items() if is_special} | {pad_id}
+    pieces = []
+    for index, (piece, score) in enumerate(model["vocab"]):
+        kind = _CONTROL if index in special else _NORMAL if score else _USER_DEFINED
+        kind = _UNKNOWN if index == model["unk_id"] else kind
+        pieces.append(_text(1, _text(1, piece.encode()) + _float(2, score) + _number(3, kind)))
+    numbers = {3: _UNIGRAM, 4: len(pieces), 40: model["unk_id"], 41: _NONE, 42: _NONE, 43: pad_id}
+    trainer = b"".join(_number(field, number) for field, number in numbers.items())
+    # What the model makes of characters, in SentencePiece's own form; empty: it leaves them.
+    maps = [rule.get("precompiled_charsmap") for rule in rules if rule.get("type") == "Precompiled"]
+    characters = base64.b64decode("".join(maps), validate=True)
+    return b"".join(pieces) + _text(2, trainer) + _text(3, _text(2, characters))
+
+
+def _number(field: int, value: int) -> bytes:
+    return pack([8 * field, value % (1 << 64)])
+
+
+def _float(field: int, value: float) -> bytes:
+    return pack([8 * field + 5]) + struct.pack("<f", value)
+
+
+def _text(field: int, value: bytes) -> bytes:
+    return pack([8 * field + 2, len(value)]) + value

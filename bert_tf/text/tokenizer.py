@@ -10,7 +10,6 @@ Shape legend: B batch, S sequence length, V vocabulary.
 
 import abc
 import functools
-import importlib
 import json
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,10 +17,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from bert_tf.system.checks import check_family, folder_of, list_of, path_of, true_or_false
-from bert_tf.system.messages import some
-from bert_tf.system.storage import name_of, write_files
+from bert_tf.system.storage import write_files
 from bert_tf.system.text_files import read_json_if_there
-from bert_tf.text import tokenizer_files, transformers_call
+from bert_tf.text import transformers_call
 from bert_tf.text.added_tokens import (
     ADDED_TOKENS,
     DECODER,
@@ -34,7 +32,7 @@ from bert_tf.text.added_tokens import (
     decoder_of,
 )
 from bert_tf.text.characters import is_mark, text_of
-from bert_tf.text.tokenizer_files import Casing, convert_by_vocab
+from bert_tf.text.tokenizer_files import Casing, convert_by_vocab, is_there
 
 ROLES = ("cls", "sep", "unk", "mask", "pad")  # of special tokens
 _VOCABULARIES = {"vocab.txt", "vocab.json", "merges.txt", "spiece.model", TOKENIZER, ADDED_TOKENS, SPECIAL_TOKENS_MAP}
@@ -46,10 +44,6 @@ def _id_of(role: str) -> property:
 
 def _ids_of(place: str) -> functools.cached_property:
     return functools.cached_property(lambda self: list(map(self.special_id, getattr(self, f"{place}_tokens"))))
-
-
-class NoGraphError(ValueError):
-    """A tokenizer can't be part of a graph."""
 
 
 class Tokenizer(abc.ABC):
@@ -67,7 +61,6 @@ class Tokenizer(abc.ABC):
       begin_tokens, between_tokens, end_tokens: the special tokens before the first text, between both, and at the end;
         their ids are begin_ids, between_ids, end_ids.
       second_segment: segment id of the second text and of what follows it; everything before it has segment 0.
-      graph_form: "module.Class" that implements the same rules as TensorFlow ops, for exports; None: there is none.
       huggingface_class: the class's name in tokenizer_config.json, of models whose family has another.
       vocab_file: what it was read from, for messages; "": unknown.
       vocab_name: the usual name of its vocabulary file, vocab_kind: what is in it; for messages.
@@ -82,7 +75,7 @@ class Tokenizer(abc.ABC):
       added_tokens: tokens that are cut out of a text before the rest is tokenized; in `vocab`, too.
     """
 
-    graph_form: str | None = None
+    graph = None  # its form as TensorFlow ops, where an export has made it already
     vocab_file = word_separator = ""
     vocab_files: tuple[str, ...] = ()
     max_length: int | None = None
@@ -91,6 +84,9 @@ class Tokenizer(abc.ABC):
     as_text = staticmethod(text_of)  # what a text given as str or bytes is read as
     trails = staticmethod(is_mark)  # whether a character that is dropped belongs to the piece before it
     described_tokens: Sequence[AddedToken] = ()  # the added tokens, and those with a role that files describe like them
+
+    # What `from_pretrained` does with a directory: set by the package, which knows all kinds of tokenizers.
+    of_directory: Callable[..., "Tokenizer"]
 
     # --- what a subclass defines -------------------------------------------------------------------------------------
 
@@ -182,24 +178,6 @@ class Tokenizer(abc.ABC):
             )
         self.pad_id = self.vocab[self.pad_token]
 
-    def to_graph(self, split_unknown: bool = False):
-        """The same rules as TensorFlow ops: a `graph_tokenizer.TokenizerGraph` with `encode` and `tokenize`.
-
-        Raises:
-          NoGraphError: there is no such form of this kind, of its vocabulary or its added tokens; names the file.
-        """
-        try:
-            if self.graph_form is None:
-                raise ValueError(f"the pieces of a {self.huggingface_class} can't be found inside a graph")
-            if self.added_tokens:
-                names = some([token.content for token in self.added_tokens.tokens])
-                raise ValueError(f"added tokens ({names}) can't be cut out inside a graph")
-            module, _, name = self.graph_form.rpartition(".")
-            return getattr(importlib.import_module(module), name)(self, split_unknown)
-        except ValueError as error:
-            source, reason = self.vocab_file or self.huggingface_class, str(error).rstrip(".")
-            raise NoGraphError(f"{source}: {reason}. Exports of this model take ids.") from error
-
     # --- text to pieces ----------------------------------------------------------------------------------------------
 
     def tokenize(self, text: str | bytes) -> list[str]:
@@ -274,7 +252,7 @@ class Tokenizer(abc.ABC):
     ) -> "Tokenizer":
         """The tokenizer of a model's directory: its vocabulary, its casing, and whatever else its files say.
 
-        It is of another class if the directory says so (see `tokenizer_choice`).
+        It is of another class if the directory says so (`tokenizer_class_of`).
 
         Args:
           path: a directory (or weights in it) of any format.
@@ -286,18 +264,11 @@ class Tokenizer(abc.ABC):
         """
         path = path_of(path, f"{cls.__name__}.from_pretrained", check_family, with_weights=False)
         true_or_false(do_lower_case=do_lower_case, strip_accents=strip_accents)
-        choice = importlib.import_module("bert_tf.text.tokenizer_choice")  # by its name, as it imports all classes
-        if not tokenizer_files.is_there(path):
+        if not is_there(path):
             from bert_tf.system.released_models import hint
 
             raise FileNotFoundError(f"{path} does not exist.{hint(path)}")
-        directory = tokenizer_files.directory_of(path)
-        if not (vocab_file := choice.find_vocabulary(directory, cls)):
-            raise ValueError(f"{name_of(directory)} has no {cls.vocab_name} and no {TOKENIZER}.")
-        resolved = tokenizer_files.resolve_casing(do_lower_case, strip_accents, tokenizer_files.read_casing(directory))
-        tokenizer = choice.tokenizer_of_file(vocab_file, resolved, cls)
-        tokenizer.check_casing(vocab_file, do_lower_case, strip_accents)
-        return tokenizer
+        return cls.of_directory(path, cls, do_lower_case, strip_accents)
 
     def save_pretrained(self, directory: str) -> None:
         """Writes the vocabulary and tokenizer_config.json, from which `read_tokenizer` and `transformers` give the same

@@ -5,14 +5,12 @@ the words of text whose spaces don't show them; each is an extra, imported when 
 """
 
 import bisect
-import functools
-import importlib
 import re
-import threading
 from collections.abc import Callable
 
 from bert_tf.system.checks import check_extra
 from bert_tf.text.characters import is_punctuation
+from bert_tf.text.japanese import load_mecab
 from bert_tf.text.wordpiece import FullTokenizer
 
 # Text without whitespace -> its words, in order; what is left between two words counts as a word.
@@ -27,21 +25,6 @@ def _load_jieba() -> Segment:
     tokenizer.FREQ, tokenizer.total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
     tokenizer.initialized = True
     return tokenizer.lcut
-
-
-@functools.cache
-def load_mecab(dictionary: str = "unidic_lite") -> Segment:
-    """The words that MeCab finds with the dictionary of a Python package."""
-    import fugashi
-
-    folder, lock = importlib.import_module(dictionary).DICDIR, threading.Lock()
-    tagger = fugashi.GenericTagger(f'-r "{folder}/mecabrc" -d "{folder}"')
-
-    def words(text: str) -> list[str]:
-        with lock:  # a tagger holds one text
-            return [word.surface for word in tagger(text)]
-
-    return words
 
 
 # By name: the extra that installs it, and what loads it in seconds.

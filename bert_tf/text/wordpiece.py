@@ -387,7 +387,6 @@ class FullTokenizer(WordPieces):
       inv_vocab: id -> token.
     """
 
-    graph_form = "bert_tf.text.graph_wordpiece.GraphWordPiece"
     huggingface_class = "BertTokenizer"
     vocab_kind = "word pieces"
     takes_strip_accents = answers_by_words = True

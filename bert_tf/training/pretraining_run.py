@@ -27,7 +27,7 @@ from bert_tf.models.families import AlbertConfig, DistilBertConfig
 from bert_tf.models.variable_names import pooler
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.system.declare import value_of, with_models
-from bert_tf.text.tokenizer_choice import find_vocabulary
+from bert_tf.text import find_vocabulary
 from bert_tf.training import checkpoints, distribution, loop, optimization, run_directory
 from bert_tf.training.pretraining_settings import (
     PretrainingSettings,

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from bert_tf.text.graphs import graph_of
+
 
 @contextlib.contextmanager
 def op_by_op(wanted: bool = True) -> Iterator[None]:
@@ -24,7 +26,7 @@ def assert_graph_equal(tokenizer, texts, graph=None, split_unknown=False, ties=0
     Args:
       ties: how many texts may have pieces of equal scores behind an unknown character in another order.
     """
-    graph = graph or tokenizer.to_graph(split_unknown)
+    graph = graph or graph_of(tokenizer, split_unknown)
     found = graph.tokenize(tf.constant(texts, tf.string))
     assert all(part.dtype == tf.int32 for part in found)
     ids, starts, ends = (part.to_list() for part in found)

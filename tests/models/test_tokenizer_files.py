@@ -14,8 +14,7 @@ from bert_tf.models import directory as model_directory
 from bert_tf.models import pretrained, saving
 from bert_tf.models.directory import read_model_files, tokenizer_of
 from bert_tf.models.families import family_named
-from bert_tf.text.library_tokenizer import HuggingFaceSentencePiece
-from bert_tf.text.sentence_piece import SentencePieceTokenizer
+from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
 from bert_tf.text.tokenizer_files import Casing
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
 

@@ -12,7 +12,7 @@ from helpers.paths import GOLDEN
 
 from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.masking import Masking
-from bert_tf.text.byte_bpe import ByteBpeTokenizer
+from bert_tf.text.library_tokenizer import ByteBpeTokenizer
 
 VOCABULARY = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
 # Every third piece begins a word.

@@ -13,7 +13,7 @@ from bert_tf.pretraining import row_kinds
 from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.instance_kernels import A_BEGIN, A_LENGTH
-from bert_tf.text.byte_bpe import ByteBpeTokenizer
+from bert_tf.text.library_tokenizer import ByteBpeTokenizer
 from bert_tf.text.wordpiece import FullTokenizer
 
 FOLDER = GOLDEN / "pretraining"

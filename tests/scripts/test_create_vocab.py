@@ -11,7 +11,7 @@ from helpers.paths import ROOT
 from helpers.script_cases import arguments_of, run_cases
 
 from bert_tf.system import text_files
-from bert_tf.text.byte_bpe import ByteBpeTokenizer
+from bert_tf.text.library_tokenizer import ByteBpeTokenizer
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 
 TEXTS = (

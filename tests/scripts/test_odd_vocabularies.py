@@ -11,6 +11,7 @@ from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import BertForSequenceClassification, Predictor
 from bert_tf.models.config import BertConfig
+from bert_tf.text.graphs import graph_of
 from bert_tf.text.wordpiece import FullTokenizer
 
 # The id of "good" is that of its last line, 9, and those after U+2028 would shift if it ended a line.
@@ -46,7 +47,7 @@ def test_model_and_graph_have_the_same_ids(tmp_path, is_trained):
     predictor.model.save_pretrained(str(tmp_path / "again"), vocab_file=str(best / "vocab.txt"), do_lower_case=True)
     assert (tmp_path / "again" / "vocab.txt").read_bytes() == content
     with op_by_op():
-        assert predictor.tokenizer.to_graph().encode(tf.constant(TEXTS)).to_list() == tokenizer.encode_batch(TEXTS)
+        assert graph_of(predictor.tokenizer).encode(tf.constant(TEXTS)).to_list() == tokenizer.encode_batch(TEXTS)
     expected, found = (
         [answer["probabilities"]["up"] for answer in one.predict(TEXTS)]
         for one in (predictor, Predictor(str(tmp_path / "again")))

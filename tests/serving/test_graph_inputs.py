@@ -76,5 +76,5 @@ def test_any_mask_is_kept_where_nothing_is_folded():
 
 
 def test_a_tokenizer_without_a_graph_form():
-    with pytest.raises(ValueError, match=r"of a WordTokenizer can't be found inside a graph\. .*--format=onnx"):
+    with pytest.raises(ValueError, match=r"of a WordTokenizer can't be found inside a graph\. Exports of this"):
         TextEncoder(WordTokenizer(), 8)

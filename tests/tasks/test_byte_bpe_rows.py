@@ -16,7 +16,7 @@ from bert_tf.tasks.ner.encode import encode_sentences
 from bert_tf.tasks.squad.answers import AnswerTexts
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
-from bert_tf.text.byte_bpe import ByteBpeTokenizer
+from bert_tf.text.library_tokenizer import ByteBpeTokenizer
 
 ORACLE = GOLDEN / "tokenization" / "roberta"
 CONTEXT = 'Her  teacher met "Ada Brown" (1801-1852)\nin Łódź, where she was\u00a0born.\t It\'s 9,000 km away… 日本'

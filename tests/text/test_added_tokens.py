@@ -15,11 +15,10 @@ from tokenizers import AddedToken as LibraryToken
 from bert_tf.tasks.squad.answers import AnswerTexts
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
-from bert_tf.text.byte_bpe import ByteBpeTokenizer
 from bert_tf.text.characters import SPLITS, WHITESPACE, is_word_character, split_words
-from bert_tf.text.library_tokenizer import HuggingFaceSentencePiece
-from bert_tf.text.sentence_piece import SentencePieceTokenizer
-from bert_tf.text.tokenizer import NoGraphError
+from bert_tf.text.graphs import NoGraphError, graph_of
+from bert_tf.text.library_tokenizer import ByteBpeTokenizer
+from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
 from bert_tf.text.wordpiece import FullTokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -122,7 +121,7 @@ def test_words_of_a_string(tmp_path, split):
         )
         assert all(len(tokenizer.encode(word)) == 1 for word in words if tokenizer.added_tokens.places(word))
     with pytest.raises(NoGraphError, match=r"vocab.txt: added tokens \(.*\) can't be cut out .* take ids\.$"):
-        tokenizer.to_graph()
+        graph_of(tokenizer)
 
 
 def test_answers_by_words(tmp_path):

@@ -11,7 +11,7 @@ from helpers.odd_texts import odd_texts
 from helpers.paths import GOLDEN
 from helpers.slow import slow
 
-from bert_tf.text.byte_bpe import ByteBpeTokenizer
+from bert_tf.text.library_tokenizer import ByteBpeTokenizer
 
 ORACLE = GOLDEN / "tokenization" / "roberta"
 SPECIAL = ("<s>", "</s>", "<pad>", "<unk>")

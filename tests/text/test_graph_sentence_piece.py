@@ -13,6 +13,7 @@ from helpers.op_by_op import assert_graph_equal, op_by_op
 from helpers.paths import GOLDEN
 from helpers.slow import slow
 
+from bert_tf.text.graphs import graph_of
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 
 ORACLE = GOLDEN / "tokenization" / "albert"
@@ -32,7 +33,7 @@ def tokenizer(request):
 @pytest.fixture(scope="module")
 def graph(tokenizer):
     with op_by_op(not tokenizer.do_lower_case):
-        yield tokenizer.to_graph()
+        yield graph_of(tokenizer)
 
 
 @pytest.mark.parametrize("count", [1500, *slow(100_000)])
@@ -87,10 +88,10 @@ def test_other_models(tmp_path):
     assert len(plain) > 750
     other = trained(tmp_path / "other", map(first.preprocess, plain), vocab_size=3000, character_coverage=0.98)
     with op_by_op():
-        assert_graph_equal(other, [*BY_HAND, *plain], other.to_graph())
+        assert_graph_equal(other, [*BY_HAND, *plain], graph_of(other))
     hangul = trained(tmp_path / "hangul", ["\ud55c\uae00 \uad6d\uc5b4 a b"] * 50, vocab_size=20)
     with pytest.raises(ValueError, match="composed characters .*, which an exported graph can't follow exactly"):
-        hangul.to_graph()
+        graph_of(hangul)
     spaces = trained(tmp_path / "spaces", ["the harbour  wakes"] * 50, vocab_size=20, remove_extra_whitespaces=False)
     with pytest.raises(ValueError, match="keeps repeated spaces, which an exported graph can't follow exactly"):
-        spaces.to_graph()
+        graph_of(spaces)

@@ -27,6 +27,7 @@ import tensorflow as tf
 from helpers.op_by_op import assert_graph_equal, op_by_op
 from helpers.slow import slow
 
+from bert_tf.text.graphs import graph_of
 from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
 
 MODES = {"uncased": (True, None), "cased": (False, None), "lower": (True, False), "stripped": (False, True)}
@@ -58,7 +59,7 @@ def untraced(request):
 
 @pytest.fixture(scope="module")
 def english_graph(english):
-    return english.to_graph()
+    return graph_of(english)
 
 
 @pytest.mark.parametrize("do_lower_case", [True, *slow(False)])
@@ -68,7 +69,7 @@ def test_all_golden_strings(golden, english, english_graph, do_lower_case):
     tokenizer, graph = english, english_graph
     if not do_lower_case:
         tokenizer = FullTokenizer(str(golden / "vocab.txt"), do_lower_case)
-        graph = tokenizer.to_graph()
+        graph = graph_of(tokenizer)
     found = graph.encode(tf.constant([record["text"] for record in records])).to_list()
     compared = 0
     for record, ids in zip(records, found, strict=True):
@@ -162,7 +163,7 @@ def test_long_words_and_texts(tmp_path, split_unknown):
     words += ["a" * 150 + "." + "a" * 150, "." + "a" * 201 + ".b"]
     letters = "".join(random.Random(1).choices("ab\u00e9", k=20_000))
     texts = [*words, " ".join(words), letters, "a" * 20_000, "a " * 10_000, "\u03a3" * 1000, "\u00e9 " * 10_000]
-    graph = tokenizer.to_graph(split_unknown)
+    graph = graph_of(tokenizer, split_unknown)
     assert_graph_equal(tokenizer, texts, graph, split_unknown)
     ids = graph.encode(tf.constant(words)).to_list()
     assert ids[0] == [1] + [2] * 199 and ids[1] == ([1] + [2] * 200 if split_unknown else [0])
@@ -185,7 +186,7 @@ def test_invalid_bytes_are_left_out_as_by_python(english, english_graph):
 def test_split_unknown(tmp_path):
     tokens = ["[PAD]", "[UNK]", "ab", "##c", "\u6771", "\u4eac", "##\u3059", "\u306f", "##xyz"]
     tokenizer = tokenizer_of(tmp_path / "vocab.txt", tokens, "uncased")
-    split, whole = tokenizer.to_graph(True), tokenizer.to_graph()
+    split, whole = graph_of(tokenizer, True), graph_of(tokenizer)
     ids, starts, _ = split.tokenize(tf.constant(["ab \u6771\u4eac\u3067\u3059 abxc", "abxxyz"]))
     assert ids.to_list() == [[2, 4, 5, 1, 6, 2, 1, 3], [2, 1, 8]]
     assert starts.to_list() == [[0, 3, 4, 5, 6, 8, 10, 11], [0, 2, 3]]
@@ -201,8 +202,8 @@ def test_vocabularies_that_do_not_fit(tmp_path):
         (["[UNK]", f"##{long}\u00e9"], r"vocab\.txt: the token '##\u00e9+'\.\.\. has more than 256 bytes"),
     ):
         with pytest.raises(ValueError, match=message):
-            tokenizer_of(tmp_path / "vocab.txt", tokens, "lower").to_graph()
-    graph = tokenizer_of(tmp_path / "vocab.txt", ["x", f"##{long}", "[UNK]"], "lower").to_graph()
+            graph_of(tokenizer_of(tmp_path / "vocab.txt", tokens, "lower"))
+    graph = graph_of(tokenizer_of(tmp_path / "vocab.txt", ["x", f"##{long}", "[UNK]"], "lower"))
     assert graph.encode(tf.constant([f"x{long}", "q"])).to_list() == [[0, 1], [2]]
 
 

@@ -12,8 +12,8 @@ from transformers.models.bert_japanese.tokenization_bert_japanese import Sentenc
 from bert_tf.models import pretrained, saving
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import read_model_files
+from bert_tf.text.graphs import NoGraphError, graph_of
 from bert_tf.text.sentence_piece import KoBertTokenizer
-from bert_tf.text.tokenizer import NoGraphError
 
 SPECIAL = ("[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]")
 ODD = (
@@ -104,7 +104,7 @@ def test_the_model_alone(tmp_path, model):
 def test_refused_in_one_line(folder):
     tokenizer = pretrained.read_tokenizer(str(folder))
     with pytest.raises(NoGraphError, match=r"vocab.txt: the pieces of a KoBertTokenizer .* inside a graph\. .* ids\.$"):
-        tokenizer.to_graph()
+        graph_of(tokenizer)
     (folder / "tokenizer_config.json").write_text(json.dumps({"keep_accents": True}))
     with pytest.raises(ValueError, match=r"tokenizer_config.json: keep_accents is True; only False is supported"):
         pretrained.read_tokenizer(str(folder))

@@ -13,8 +13,8 @@ from helpers.paths import GOLDEN, ROOT
 from tokenizers import pre_tokenizers
 
 from bert_tf.system import storage
-from bert_tf.text.byte_bpe import ByteBpeTokenizer
 from bert_tf.text.learn_vocabulary import learn_byte_bpe, learn_sentence_piece
+from bert_tf.text.library_tokenizer import ByteBpeTokenizer
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 
 TEXTS = {

@@ -12,9 +12,8 @@ from helpers.odd_texts import odd_texts
 from helpers.paths import GOLDEN
 from helpers.slow import slow
 
-from bert_tf.text.library_tokenizer import HuggingFaceSentencePiece
-from bert_tf.text.sentence_piece import SentencePieceTokenizer, is_start_piece
-from bert_tf.text.tokenizer import NoGraphError
+from bert_tf.text.graphs import NoGraphError, graph_of
+from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer, is_start_piece
 
 ORACLE = GOLDEN / "tokenization" / "albert"
 MODEL = str(ORACLE / "tiny.model")
@@ -180,7 +179,7 @@ def test_files_of_huggingface(tmp_path, huggingface, tokenizer, count):
     with pytest.raises(ValueError, match=r"^do_lower_case=False contradicts .*tokenizer.json. Leave it out"):
         SentencePieceTokenizer.from_pretrained(str(directory), do_lower_case=False)
     with pytest.raises(NoGraphError, match=r"tokenizer.json: .* can't be found inside a graph"):
-        ours.to_graph()
+        graph_of(ours)
     assert not ours.continuations[[ours.cls_id, ours.mask_id]].any()
 
 

@@ -16,9 +16,9 @@ from transformers.utils import sentencepiece_model_pb2_new
 
 from bert_tf.models import pretrained, saving
 from bert_tf.models.directory import read_model_files
+from bert_tf.text import tokenizer_of_file
+from bert_tf.text.graphs import NoGraphError, graph_of
 from bert_tf.text.japanese import JapaneseTokenizer
-from bert_tf.text.tokenizer import NoGraphError
-from bert_tf.text.tokenizer_choice import tokenizer_of_file
 from bert_tf.text.tokenizer_files import Casing
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer, RobertaWordPieceTokenizer
 
@@ -149,10 +149,10 @@ def assert_offsets_cover_the_pieces(tokenizer, texts):
 def assert_graph_follows(tokenizer, texts):
     if tokenizer.basic_tokenizer.never_split:
         with pytest.raises(ValueError, match=r"never_split \(\[E1\], a-b_c, \u5317\) .* take ids\.$") as caught:
-            tokenizer.to_graph()
+            graph_of(tokenizer)
         assert "\n" not in str(caught.value)
         return
-    graph = tokenizer.to_graph()  # a method of it holds it only weakly
+    graph = graph_of(tokenizer)  # a method of it holds it only weakly
     with op_by_op():  # traced in test_graph_wordpiece.py
         assert_graph_equal(tokenizer, texts, graph)
 
@@ -170,7 +170,7 @@ def test_mecab(tmp_path, monkeypatch):
     rows = tokenizer(["東京大学で研究", "東京"], ["自然言語", "学"])
     assert type(tokenizer) is JapaneseTokenizer and not rows["segment_ids"].any() and rows["input_ids"][1, -1] == 1
     with pytest.raises(ValueError, match=r"vocab.txt: the pieces of .* inside a graph\. .* take ids\.$"):
-        tokenizer.to_graph()
+        graph_of(tokenizer)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"needs fugashi: pip install 'bert-tf\[japanese\]'"):
         pretrained.read_tokenizer(directory)
@@ -214,7 +214,7 @@ def test_what_a_tokenizer_json_alone_says(tmp_path):
         tokenizer = pretrained.read_tokenizer(directory)
         texts = [*SENTENCES, *mixed_texts(200), "a" * 100, "a" * 101]
         assert_same_ids(tokenizer, oracle, texts)
-        graph = tokenizer.to_graph()
+        graph = graph_of(tokenizer)
         with op_by_op():
             assert graph.encode(tf.constant(texts)).to_list() == tokenizer.encode_batch(texts)
         assert tokenizer.encode("a" * 101) == [tokenizer.unk_id] != tokenizer.encode("a" * 100)
@@ -276,7 +276,7 @@ def test_a_bert_with_another_tokenizer_json(tmp_path, kind):
         found = tokenizer.encode_with_offsets(text)[1]
         assert [without_space(text, *place) for place in found] == [without_space(text, *place) for place in places]
     with pytest.raises(NoGraphError, match=r"tokenizer.json: .* inside a graph\. .* take ids\.$"):
-        tokenizer.to_graph()
+        graph_of(tokenizer)
     rows, expected = (
         tokenizer(["서울에서"], ["학습 모델"]),
         oracle(["서울에서"], ["학습 모델"], return_token_type_ids=True),

@@ -14,7 +14,7 @@ from bert_tf.tasks.ner.data import Sentence
 from bert_tf.tasks.ner.encode import encode_sentences
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
-from bert_tf.text.tokenizer_choice import watch_unknown
+from bert_tf.text import watch_unknown
 from bert_tf.text.wordpiece import FullTokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -13,6 +13,7 @@ from helpers.paths import GOLDEN
 from bert_tf.system import text_files
 from bert_tf.text import characters, tokenizer_files
 from bert_tf.text import wordpiece as text_wordpiece
+from bert_tf.text.graphs import graph_of
 from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
 
 VOCAB_FILE = str(GOLDEN / "vocab.txt")
@@ -176,7 +177,7 @@ def test_tokens_that_look_blank_or_appear_twice(tmp_path, caplog):
         texts = ["a \u535a ab\u2028a \u3000", "[PAD] \u2028", ""]
         assert tokenizer.encode(texts[0]) == [14, 12, 14, 13, 14]
         with op_by_op():
-            assert tokenizer.to_graph().encode(texts).to_list() == tokenizer.encode_batch(texts)
+            assert graph_of(tokenizer).encode(texts).to_list() == tokenizer.encode_batch(texts)
 
 
 def test_vocab_with_hangul_warns_when_accents_are_stripped(tmp_path, caplog):

@@ -11,8 +11,8 @@ from absl import logging
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import GroupedRows, flatten
 from bert_tf.tasks.choice.data import ChoiceExample
+from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_choice import watch_unknown
 
 
 def encode_examples(

@@ -19,8 +19,8 @@ from bert_tf.models.head_config import MAX_WINDOWS, HeadConfig, softmax
 from bert_tf.system.messages import warn_once
 from bert_tf.system.storage import write_text_file
 from bert_tf.tasks.classification.data import InputExample, Task
+from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_choice import watch_unknown
 
 # Starting processes takes seconds; one core tokenizes this much text (characters) meanwhile.
 _CHARACTERS_FOR_PROCESSES = 30_000_000

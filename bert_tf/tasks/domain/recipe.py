@@ -31,7 +31,7 @@ from bert_tf.tasks.domain.settings import DomainSettings
 from bert_tf.tasks.domain.start import Start, open_start
 from bert_tf.tasks.domain.texts import TEXTS, WORDS, files_of, make_texts, make_words, text_path
 from bert_tf.tasks.script import fine_tune
-from bert_tf.text.tokenizer_choice import find_vocabulary
+from bert_tf.text import find_vocabulary
 from bert_tf.training import run_directory
 from bert_tf.training.pretraining_run import pretrain
 from bert_tf.training.pretraining_settings import PretrainingSettings

@@ -30,8 +30,8 @@ from bert_tf.system.messages import named_by, progress_bar
 from bert_tf.system.text_files import UTF_8, TextFile, gzip_of, whole_lines
 from bert_tf.tasks.features.files import Entries, open_writer
 from bert_tf.tasks.features.settings import FeatureSettings, describe_model
+from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer, lengths_that_fit
-from bert_tf.text.tokenizer_choice import watch_unknown
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training import distribution
 from bert_tf.training.settings import DTYPE_POLICIES

@@ -15,8 +15,8 @@ from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows, document_spans, flatten
 from bert_tf.system.messages import warn_once
 from bert_tf.tasks.ner.data import Sentence
+from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_choice import watch_unknown
 
 NO_LABEL = -1
 

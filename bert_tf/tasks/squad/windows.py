@@ -21,8 +21,8 @@ from bert_tf.system.messages import progress_bar, warn_once
 from bert_tf.system.storage import load_arrays, save_arrays
 from bert_tf.system.workers import map_tasks
 from bert_tf.tasks.squad.data import Paragraph, SquadExample, check_room
+from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_choice import watch_unknown
 
 FIRST_UNIQUE_ID = 1_000_000_000
 

@@ -1,0 +1,37 @@
+"""Tokenizers as TensorFlow ops: which kinds have such a form."""
+
+from bert_tf.system.messages import some
+from bert_tf.text.graph_sentence_piece import GraphSentencePiece
+from bert_tf.text.graph_tokenizer import TokenizerGraph
+from bert_tf.text.graph_wordpiece import GraphWordPiece
+from bert_tf.text.sentence_piece import KoBertTokenizer, SentencePieceTokenizer
+from bert_tf.text.tokenizer import Tokenizer
+from bert_tf.text.wordpiece import FullTokenizer
+
+
+class NoGraphError(ValueError):
+    """A tokenizer can't be part of a graph."""
+
+
+def graph_of(tokenizer: Tokenizer, split_unknown: bool = False) -> TokenizerGraph:
+    """The rules of a tokenizer as TensorFlow ops, with `encode` and `tokenize`.
+
+    Args:
+      split_unknown: see `Tokenizer.encode_with_offsets`.
+
+    Raises:
+      NoGraphError: there is no such form of this kind, of its vocabulary or its added tokens; names the file.
+    """
+    try:
+        if tokenizer.added_tokens:
+            names = some([token.content for token in tokenizer.added_tokens.tokens])
+            raise ValueError(f"added tokens ({names}) can't be cut out inside a graph")
+        if isinstance(tokenizer, FullTokenizer):
+            return GraphWordPiece(tokenizer, split_unknown)
+        # The pieces of a KoBERT are of composed characters, see `GraphSentencePiece`.
+        if isinstance(tokenizer, SentencePieceTokenizer) and not isinstance(tokenizer, KoBertTokenizer):
+            return GraphSentencePiece(tokenizer, split_unknown)
+        raise ValueError(f"the pieces of a {tokenizer.huggingface_class} can't be found inside a graph")
+    except ValueError as error:
+        source, reason = tokenizer.vocab_file or tokenizer.huggingface_class, str(error).rstrip(".")
+        raise NoGraphError(f"{source}: {reason}. Exports of this model take ids.") from error
