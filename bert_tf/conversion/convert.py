@@ -24,7 +24,7 @@ from bert_tf.system.messages import named_by, progress_bar, some
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import read_text_lines
 from bert_tf.text import tokenizer_class_of, tokenizer_files
-from bert_tf.text.added_tokens import read_added_tokens
+from bert_tf.text.characters import read_added_tokens
 from bert_tf.text.tokenizer_files import Casing
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.weights.tensor_files import Weights, blocks, is_model_variable

@@ -24,7 +24,7 @@ from bert_tf.system.messages import is_first, named_by, unheard
 from bert_tf.system.storage import is_remote, names_in, paths_beginning_with
 from bert_tf.system.text_files import exists, read_bytes, read_json, read_json_if_there
 from bert_tf.text import find_vocabulary, tokenizer_of_file
-from bert_tf.text.added_tokens import TOKENIZER_CONFIG
+from bert_tf.text.characters import TOKENIZER_CONFIG
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import Casing, directory_of, first_existing, read_casing, resolve_casing
 from bert_tf.weights.tensor_files import Weights

@@ -20,7 +20,7 @@ from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.models.variable_names import HIDDEN_LAYER
 from bert_tf.system.checks import folder_of, list_of_names, path_of, true_or_false
 from bert_tf.text import tokenizer_files
-from bert_tf.text.added_tokens import read_added_tokens
+from bert_tf.text.characters import read_added_tokens
 from bert_tf.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.storage import names_in
 from bert_tf.system.text_files import exists, file_sha256, read_json
 from bert_tf.text import tokenizer_class_of, tokenizer_of_file
-from bert_tf.text.added_tokens import TOKENIZER
+from bert_tf.text.characters import TOKENIZER
 from bert_tf.text.japanese import JapaneseTokenizer
 from bert_tf.text.library_tokenizer import MERGES, ByteBpeTokenizer
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, KoBertTokenizer, SentencePieceTokenizer

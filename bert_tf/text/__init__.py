@@ -12,7 +12,7 @@ from absl import logging
 
 from bert_tf.system.storage import name_of
 from bert_tf.system.text_files import read_json, read_json_if_there, understood
-from bert_tf.text.added_tokens import TOKENIZER
+from bert_tf.text.characters import TOKENIZER
 from bert_tf.text.japanese import JapaneseTokenizer
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer, LibraryTokenizer
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, KoBertTokenizer, SentencePieceTokenizer

@@ -12,7 +12,7 @@ import threading
 import unicodedata
 from collections.abc import Callable
 
-from bert_tf.text.added_tokens import TOKENIZER_CONFIG, read_added_tokens
+from bert_tf.text.characters import TOKENIZER_CONFIG, read_added_tokens
 from bert_tf.text.tokenizer import special_tokens_of
 from bert_tf.text.tokenizer_files import VOCAB, Casing, read_tokenizer_config
 from bert_tf.text.wordpiece import BasicTokenizer, WordCache, WordPieces, WordpieceTokenizer

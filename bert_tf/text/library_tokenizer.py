@@ -26,8 +26,7 @@ import tokenizers
 from tokenizers import decoders, pre_tokenizers, processors
 
 from bert_tf.system.text_files import read_bytes, read_json, read_text_lines, understood
-from bert_tf.text.added_tokens import TOKENIZER, AddedToken, read_added_tokens
-from bert_tf.text.characters import WHITESPACE, text_of
+from bert_tf.text.characters import TOKENIZER, WHITESPACE, AddedToken, read_added_tokens, text_of
 from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
 from bert_tf.text.tokenizer_files import (
     JSON_VOCAB,

@@ -24,8 +24,7 @@ import sentencepiece
 
 from bert_tf.system.example_bytes import pack
 from bert_tf.system.text_files import read_bytes, understood
-from bert_tf.text.added_tokens import TOKENIZER, TOKENIZER_CONFIG, read_added_tokens
-from bert_tf.text.characters import is_mark, text_of
+from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG, is_mark, read_added_tokens, text_of
 from bert_tf.text.library_tokenizer import LibraryTokenizer, library_of, read_tokenizer_json
 from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
 from bert_tf.text.tokenizer_files import (

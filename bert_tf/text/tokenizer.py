@@ -20,7 +20,7 @@ from bert_tf.system.checks import check_family, folder_of, list_of, path_of, tru
 from bert_tf.system.storage import write_files
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.text import transformers_call
-from bert_tf.text.added_tokens import (
+from bert_tf.text.characters import (
     ADDED_TOKENS,
     DECODER,
     SPECIAL_TOKENS_MAP,
@@ -30,8 +30,9 @@ from bert_tf.text.added_tokens import (
     AddedTokens,
     Part,
     decoder_of,
+    is_mark,
+    text_of,
 )
-from bert_tf.text.characters import is_mark, text_of
 from bert_tf.text.tokenizer_files import Casing, convert_by_vocab, is_there
 
 ROLES = ("cls", "sep", "unk", "mask", "pad")  # of special tokens

@@ -22,7 +22,7 @@ from bert_tf.system.text_files import (
     read_text_lines,
     understood,
 )
-from bert_tf.text.added_tokens import TOKENIZER, TOKENIZER_CONFIG
+from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG
 
 MASK = "[MASK]"
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", MASK)

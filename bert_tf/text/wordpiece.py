@@ -18,10 +18,11 @@ from absl import logging
 
 from bert_tf.system.checks import true_or_false, whole_number
 from bert_tf.system.text_files import exists, is_folder
-from bert_tf.text.added_tokens import TOKENIZER, read_added_tokens
 from bert_tf.text.characters import (
+    TOKENIZER,
     clean,
     convert_to_unicode,
+    read_added_tokens,
     separate_whitespace,
     split_punctuation,
     strip_accent,
