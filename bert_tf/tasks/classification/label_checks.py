@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import difflib
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
@@ -27,12 +26,8 @@ ADVICE_OF_UNKNOWN = {
 _FEWEST_ROWS = 5  # of fewer rows, each may well have a class of its own
 _MANY_NUMBERS = 20  # more numbers than this are hardly classes
 _SHOWN = 5
-_TRUTHS = {"true": "1", "yes": "1", "false": "0", "no": "0"}
-_ALIKE = 0.8  # as `difflib` measures it: one letter of five
-_MOST_COMPARED = 100
 _SEPARATORS = {";": any, "|": any, ",": any, "/": all}  # -> which parts must be labels: "books/crime" may be one class
 _MANY_KNOWN = 0.01  # of the rows of a dev set; short texts are often the same by chance
-_MISSING = {"nan", "NaN", "<NA>", "None", "null", "NULL", "-"}  # what is written where there is no value
 
 
 def check_found_labels(path: str, examples: Sequence, by_number: bool) -> None:
@@ -57,13 +52,7 @@ def check_found_labels(path: str, examples: Sequence, by_number: bool) -> None:
         )
     _check_numbers(path, counts)
     warn_of_spellings(path, counts)
-    _warn_of_slips(path, counts)
     _warn_of_several(path, counts, isinstance(examples[0].label, tuple))
-    for label in _MISSING.intersection(counts):
-        if label != "-" or "+" not in counts:
-            advice = " by --labels=... without it" if label == "-" else ""
-            logging.warning("%s: %d rows have the class %r: if their label is missing, leave them out%s.", path,
-                            counts[label], label, advice)  # fmt: skip
     if len(counts) > max(len(labels) / 2, _MANY_NUMBERS):
         logging.warning("%s: %d classes in %d rows: is --label the column of the classes?", path, len(counts),
                         len(labels))  # fmt: skip
@@ -81,17 +70,6 @@ def _warn_of_several(path: str, counts: collections.Counter, multi_label: bool) 
         advice = "--multi_label expects" if multi_label else "give --multi_label, which expects"
         logging.warning("%s: labels that seem to be several ones: %s; if they are, %s commas between them.", path,
                         some(list(map(repr, dict.fromkeys(found)))), advice)  # fmt: skip
-
-
-def _warn_of_slips(path: str, counts: collections.Counter) -> None:
-    """Warns of labels of one row only that are nearly a label of more."""
-    frequent = [label for label, count in counts.items() if count > 1]
-    slips = []
-    for label in sorted(label for label, count in counts.items() if count == 1 and not is_number(label)):
-        others = [name for name in frequent[:_MOST_COMPARED] if name.casefold() != label.casefold()]
-        slips += [f"{label!r} ({near!r}?)" for near in difflib.get_close_matches(label, others, 1, _ALIKE)]
-    if slips:
-        logging.warning("%s: labels of one row only that are nearly another's: %s.", path, some(slips))
 
 
 def _check_first_row(path: str, first, counts: collections.Counter) -> None:
@@ -192,18 +170,6 @@ def warn_of_spellings(path: str, counts: Iterable[str], what: str = "labels", fl
         advice = f"{flag} with one spelling of each reads the others as it" if flag else "use one spelling of each"
         logging.warning("%s: %s that differ in case only are different classes: %d (%s); %s.", path, what, len(alike),
                         shown, advice)  # fmt: skip
-    meanings = collections.defaultdict(list)
-    for folded, (name, *_) in spellings.items():
-        meanings[_meaning(folded)].append(name)
-    if same := [" and ".join(map(repr, sorted(names))) for names in meanings.values() if len(names) > 1]:
-        logging.warning("%s: %s that may mean the same are different classes: %s; use one spelling of each.", path,
-                        what, some(same))  # fmt: skip
-
-
-def _meaning(name: str) -> str | float:
-    """What a name in lower case means: the number that it is, or 1 or 0 for true or false; else itself."""
-    name = _TRUTHS.get(name, name)
-    return float(name) if is_number(name) else name
 
 
 def warn_of_case(path: str, label: str, known: str) -> None:

@@ -77,15 +77,6 @@ def test_a_header_in_other_files_without_one_is_named(tmp_path, caplog):
         data.read_examples(scores, scores.train)
 
 
-def test_classes_that_look_like_missing_values_are_named(tmp_path, caplog):
-    own_task(tmp_path, "text,label\na,up\nb,down\nc,nan\nd,nan\ne,None\nf,up\n")
-    assert "train.csv: 2 rows have the class 'nan': if their label is missing, leave them out." in caplog.text
-    assert "1 rows have the class 'None'" in caplog.text
-    caplog.clear()
-    own_task(tmp_path, "text,label\na,up\nb,none\nc,up\n")
-    assert "missing" not in caplog.text
-
-
 def test_labels_that_differ_in_case_are_named(tmp_path, caplog):
     content = "text,label\na,Positive\nb,positive\nc,negative\nd,NEGATIVE\ne,negative\n"
     assert len(own_task(tmp_path, content).labels) == 4
@@ -102,15 +93,6 @@ def test_labels_that_differ_in_case_are_named(tmp_path, caplog):
         ValueError, match="'Positive' is not one of .*; --labels=negative,positive reads it as 'positive'"
     ):
         data.read_examples(found, split)
-
-
-def test_labels_that_mean_the_same_are_named(tmp_path, caplog):
-    own_task(tmp_path, "text,label\na,1\nb,true\nc,No\nd,0\ne,true\nf,2\n")
-    told = "labels that may mean the same are different classes: '1' and 'true', '0' and 'No'; use one spelling of each"
-    assert told in caplog.text
-    caplog.clear()
-    own_task(tmp_path, "text,label\na,1\nb,0\nc,yes we can\nd,2.5\n")
-    assert "different classes" not in caplog.text
 
 
 def test_equal_texts_with_other_labels_are_counted(tmp_path, caplog):
@@ -167,10 +149,6 @@ def table_of(labels) -> str:
             "3 numbers as classes, such as '0.25': if they are scores, give --regression",
         ),
         ([*range(60)] * 2, "60 numbers as classes, such as '0': if they are scores, give --regression"),
-        (
-            ["positive", "negative"] * 2 + ["positve"],
-            r"labels of one row only .* another's: 'positve' \('positive'\?\)\.",
-        ),
         ([*map(str, range(25)), *"ab" * 2], "27 classes in 29 rows: is --label the column of the classes"),
     ],
 )
