@@ -30,7 +30,7 @@ COMMANDS = {
     "README.ko": (["run_classifier.py"] * 3, 2),  # a Korean one, then those of README, see below
     "checkpoints": (["Google's"], 1),
     "choice": (["run_swag.py"], 1),
-    "classification": (["run_classifier.py"] * 4, 1),
+    "classification": (["run_classifier.py"] * 4, 2),
     "data-at-scale": (["create_pretraining_data.py", "run_pretraining.py"], 0),
     "distillation": (["run_classifier.py", "create_pretraining_data.py"], 0),
     "domain": (["run_domain.py"], 0),
@@ -392,7 +392,19 @@ def test_classification(environment, folder):
     assert "texts are longer than --max_seq_length=128" in run_commands(windows, environment, folder)
     head = json.loads((folder / "reports" / "model" / "best_model" / "head_config.json").read_text())
     assert (head["window_pooling"], head["window_stride"], head["max_windows"]) == ("attention", 63, 16)
-    run_python("classification", environment, folder)
+    run(["-c", blocks("classification", "python")[0].replace("runs/", f"{folder}/")], environment)
+
+
+def test_the_mean_of_several_models(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, share in (("a", 0.9), ("b", 0.2), ("c", 0.3)):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        rows = ({"yes": share, "no": 1 - share}, {"no": share, "yes": 1 - share})  # labels in any order
+        lines = "".join(json.dumps({"probabilities": row}) + "\n" for row in rows)
+        (tmp_path / "runs" / name / "predictions.jsonl").write_text(lines)
+    names = {}
+    exec(blocks("classification", "python")[1], names)
+    assert names["answers"] == ["no", "yes"] and names["probabilities"].shape == (3, 2, 2)
 
 
 @pytest.mark.slow
