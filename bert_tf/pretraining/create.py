@@ -3,7 +3,7 @@
 Where things are:
 
   corpus, corpus_formats            text of any kind, cut into ranges -> lines
-  vocabulary_files                  the tokenizer of any family, by its vocabulary's file
+  model_vocabulary                  the tokenizer of any family, by its vocabulary's file
   token_store, word_kernels         lines -> documents, sentences and ids on disk; each word is encoded once
   instances, instance_kernels       pairs of sentence runs, [CLS] A [SEP] B [SEP], with masked positions
   row_kinds                         or the rows of other families; several short pairs in a row

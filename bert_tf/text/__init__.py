@@ -50,10 +50,6 @@ def find_vocabulary(directory: str, default: type[Tokenizer]) -> str | None:
 
     Args:
       default: the tokenizer of the model's family.
-
-    Raises:
-      ValueError: tokenizer_class names a tokenizer that is not supported, several files may be meant, or only a part
-        of what is needed is there; names the files.
     """
     named = _named(directory, default)
     names = _of_word_pieces(named, directory, default).vocab_files if named else ()
@@ -75,10 +71,6 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
 
     Args:
       default: the tokenizer of the model's family.
-
-    Raises:
-      ValueError: tokenizer_class names a tokenizer that is not supported; a file that ends in .json is not JSON; or it
-        is a merges.txt, half of a vocabulary. Names the file.
     """
     directory, name = posixpath.split(vocab_file)
     if name == MERGES:
@@ -105,11 +97,7 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
 
 
 def tokenizer_of_file(vocab_file: str, casing: Casing, default: type[Tokenizer] = FullTokenizer) -> Tokenizer:
-    """The tokenizer of a vocabulary file, with what belongs to it beside it.
-
-    Raises:
-      ValueError: see `tokenizer_class_of` and `Tokenizer.from_file`.
-    """
+    """The tokenizer of a vocabulary file, with what belongs to it beside it."""
     tokenizer = tokenizer_class_of(vocab_file, default).from_file(vocab_file, casing)
     if isinstance(tokenizer, LibraryTokenizer) and issubclass(default, FullTokenizer):
         tokenizer.take_rows(read_json(vocab_file).get("post_processor"), vocab_file)

@@ -363,9 +363,6 @@ def read_added_tokens(vocab_file: str, vocab: Mapping[str, int]) -> list[AddedTo
 
     Returns:
       sorted by their ids. A token in the vocabulary has its id there; the others follow it.
-
-    Raises:
-      ValueError: a file can't be understood, or gives a token another id; names it.
     """
     found, tokens, after = {}, {}, max(vocab.values(), default=-1) + 1
     numbered, unnumbered = _named_tokens(vocab_file, vocab)

@@ -18,9 +18,6 @@ def graph_of(tokenizer: Tokenizer, split_unknown: bool = False) -> TokenizerGrap
 
     Args:
       split_unknown: see `Tokenizer.encode_with_offsets`.
-
-    Raises:
-      NoGraphError: there is no such form of this kind, of its vocabulary or its added tokens; names the file.
     """
     try:
         if tokenizer.added_tokens:

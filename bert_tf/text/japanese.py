@@ -43,9 +43,6 @@ class JapaneseTokenizer(WordPieces):
     Args:
       vocab_file: see `load_vocab`.
       settings: those of tokenizer_config.json, by their names there (see _DEFAULTS).
-
-    Raises:
-      ValueError: a setting is not supported, or MeCab or its dictionary is not installed; names the setting.
     """
 
     vocab_kind = "Japanese words and their pieces"
@@ -177,9 +174,6 @@ def _mecab_settings(
 
     Args:
       mecab_option: options of MeCab, which may name any file: none are taken.
-
-    Raises:
-      ValueError: it is not installed, or an argument is not supported.
     """
     if mecab_dic not in _DICTIONARIES:
         raise ValueError(f"mecab_dic is {mecab_dic!r}: only {', '.join(_DICTIONARIES)} are supported.")

@@ -51,9 +51,6 @@ class LibraryTokenizer(Tokenizer):
       library: what splits text into pieces.
       vocab_file: where it comes from, for messages.
       files: name -> content of the files it was read from. added: by `read_added_tokens`.
-
-    Raises:
-      ValueError: the vocabulary lacks a special token; names the file.
     """
 
     def __init__(
@@ -85,11 +82,7 @@ class LibraryTokenizer(Tokenizer):
         return self.normalize("A") != self.normalize("a")
 
     def take_rows(self, post_processor: Mapping | None, path: str) -> None:
-        """Makes rows as a tokenizer.json does, for a model whose family has rows of another kind of tokenizer.
-
-        Raises:
-          ValueError: it makes rows that `build_inputs` can't make; names the file.
-        """
+        """Makes rows as a tokenizer.json does, for a model whose family has rows of another kind of tokenizer."""
         parts = parts_of(post_processor, "processors")
         part = next((part for part in parts if part.get("type") in _POST_PROCESSORS), None)
         if part is None:
@@ -187,11 +180,7 @@ def _rows_of(part: Mapping) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str
 
 
 def read_tokenizer_json(path: str, kind: str) -> dict:
-    """The values of a tokenizer.json whose model is of a kind.
-
-    Raises:
-      ValueError: it is truncated, not a tokenizer.json, or of another kind; names the file.
-    """
+    """The values of a tokenizer.json whose model is of a kind."""
     values = read_json(path)
     model = values.get("model")
     if not isinstance(model, dict) or "vocab" not in model:
@@ -276,9 +265,6 @@ class ByteBpeTokenizer(LibraryTokenizer):
     Args:
       vocab_file: a tokenizer.json, or a vocab.json.
       merges_file: for a vocab.json; default: merges.txt beside it.
-
-    Raises:
-      ValueError: a file is missing, damaged, or of another kind of tokenizer; names it.
     """
 
     cls_token, sep_token, unk_token, mask_token, pad_token = "<s>", "</s>", "<unk>", "<mask>", "<pad>"

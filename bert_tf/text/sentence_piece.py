@@ -64,9 +64,6 @@ class SentencePieceTokenizer(Tokenizer):
 
     Attributes:
       pieces: token -> id of the model's own pieces, to which `vocab` adds the added tokens.
-
-    Raises:
-      ValueError: the model can't be parsed, or lacks a special token; names the file.
     """
 
     cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "<unk>", "[MASK]", "<pad>"
@@ -262,9 +259,6 @@ class KoBertTokenizer(SentencePieceTokenizer):
     Args:
       vocab_file: a vocab.txt with a .model beside it, or a .model whose own numbers are the ids.
       do_lower_case: as when the model was trained; the published ones are cased.
-
-    Raises:
-      ValueError: there is no .model, it can't be parsed, or a special token is missing; names the file.
     """
 
     cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", "[MASK]", "[PAD]"
@@ -306,7 +300,7 @@ class KoBertTokenizer(SentencePieceTokenizer):
         return [self.vocab.get(name, unknown) for name in names]
 
     def check_vocabulary(self) -> None:
-        """See `vocab.check_vocab`."""
+        """See `check_vocab`."""
         if self._vocab_file is not None:
             check_vocab(self.vocab, self._vocab_file, ())
 
@@ -368,9 +362,6 @@ class HuggingFaceSentencePiece(LibraryTokenizer):
     """ALBERT's tokenizer by the rules of a Hugging Face tokenizer.json, with the ids that `transformers` gives.
 
     Its `files` have a spiece.model: the one beside it, or else one made of it.
-
-    Raises:
-      ValueError: the file is damaged, of another kind of tokenizer, or lacks a special token; names it.
     """
 
     cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "<unk>", "[MASK]", "<pad>"
@@ -424,9 +415,6 @@ def model_of_tokenizer_json(values: Mapping, pad_id: int) -> bytes:
 
     Args:
       values: the content of the file, whose model is Unigram. pad_id: of its padding token.
-
-    Raises:
-      ValueError: the file has rules or tokens that a SentencePiece model or ALBERT's preprocessing doesn't have.
     """
     model = values["model"]
     added = {token["id"]: bool(token.get("special")) for token in values.get("added_tokens") or []}

@@ -98,9 +98,6 @@ class Tokenizer(abc.ABC):
 
         Args:
           casing: of the model, by `resolve_casing`. A file that says it itself comes first; where none does, pieces do.
-
-        Raises:
-          ValueError: a file is missing, damaged, or of another kind of tokenizer; names it.
         """
 
     @property
@@ -126,11 +123,7 @@ class Tokenizer(abc.ABC):
         """The vocabulary files of a model's directory: name -> content. `from_pretrained` reads them."""
 
     def check_vocabulary(self) -> None:  # noqa: B027
-        """Refuses a vocabulary that would fail later or does not mean what its author thinks.
-
-        Raises:
-          ValueError: names the file.
-        """
+        """Refuses a vocabulary that would fail later or does not mean what its author thinks."""
 
     def settings(self) -> dict:
         """What tokenizer_config.json says beside these files, in the terms of Hugging Face."""
@@ -166,11 +159,7 @@ class Tokenizer(abc.ABC):
             setattr(self, name, tuple(renamed.get(token, token) for token in getattr(self, name)))
 
     def check_special_tokens(self) -> None:
-        """Sets the padding id to that of the padding token.
-
-        Raises:
-          ValueError: the vocabulary lacks a token with a role; names the file.
-        """
+        """Sets the padding id to that of the padding token."""
         needed = special_tokens_of(self)
         if missing := [token for token in needed if token not in self.vocab]:
             raise ValueError(
@@ -295,11 +284,7 @@ class Tokenizer(abc.ABC):
         write_files({posixpath.join(directory, name): content for name, content in reversed(contents.items())})
 
     def check_casing(self, vocab_file: str, do_lower_case: bool | None, strip_accents: bool | None) -> None:
-        """Refuses flags of these names that a vocabulary file contradicts, or that its kind has no use for.
-
-        Raises:
-          ValueError: names the flag and the file.
-        """
+        """Refuses flags of these names that a vocabulary file contradicts, or that its kind has no use for."""
         if do_lower_case is not None and do_lower_case == self.cased:
             raise ValueError(f"do_lower_case={do_lower_case} contradicts {vocab_file}. Leave it out.")
         if strip_accents is not None and not self.takes_strip_accents:
@@ -308,11 +293,7 @@ class Tokenizer(abc.ABC):
     # --- ids ---------------------------------------------------------------------------------------------------------
 
     def special_id(self, token: str) -> int:
-        """The id of a special token.
-
-        Raises:
-          ValueError: the vocabulary lacks it.
-        """
+        """The id of a special token."""
         if token not in self.vocab:
             raise ValueError(f"the vocabulary lacks {token}, which rows of this tokenizer need")
         return self.vocab[token]

@@ -66,11 +66,7 @@ def first_existing(directory: str, names) -> str | None:
 
 
 def find_model(directory: str) -> str | None:
-    """A directory's SentencePiece model (spiece.model, 30k-clean.model, or the only .model file), None without one.
-
-    Raises:
-      ValueError: it has several; names them.
-    """
+    """A directory's SentencePiece model (spiece.model, 30k-clean.model, or the only .model file), None without one."""
     if file := first_existing(directory, (MODEL, RELEASED_MODEL, f"assets/{RELEASED_MODEL}")):
         return file
     names = [name for name in names_in(directory) if name.endswith(".model")]
@@ -106,11 +102,7 @@ def named_class(directory: str) -> tuple[str, str]:
 
 
 def read_casing(directory: str) -> Casing:
-    """A model's casing by tokenizer_config.json, else tokenizer.json, else the directory's name.
-
-    Raises:
-      ValueError: a file can't be understood; names it.
-    """
+    """A model's casing by tokenizer_config.json, else tokenizer.json, else the directory's name."""
     json_file, path = (posixpath.join(directory, name) for name in (TOKENIZER, TOKENIZER_CONFIG))
     with understood(json_file):
         normalizers = parts_of((read_json_if_there(json_file) or {}).get("normalizer"), "normalizers")
@@ -157,9 +149,6 @@ def resolve_casing(do_lower_case: bool | None, strip_accents: bool | None, *know
 
     Returns:
       a casing whose do_lower_case is None if nothing says it: then the pieces do (`lowers_by_pieces`).
-
-    Raises:
-      ValueError: a flag contradicts the directory; names both.
     """
     found = next((casing for casing in known if casing.do_lower_case is not None), None)
     if found is None:
@@ -193,11 +182,7 @@ def lowers_by_pieces(vocab_file: str, tokens: Iterable[str]) -> bool:
 
 
 def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: str | None) -> None:
-    """Refuses a casing that contradicts the name of a released model in the checkpoint's path.
-
-    Raises:
-      ValueError: the path contains a known model's `<name>/bert_model.ckpt` and do_lower_case is the other casing.
-    """
+    """Refuses a casing that contradicts the name of a released model in the checkpoint's path."""
     match = re.match(r".*?([A-Za-z0-9_-]+)/bert_model.ckpt", init_checkpoint or "")
     needed = _RELEASED_MODELS.get(match.group(1)) if match else None
     if needed is None or needed == bool(do_lower_case):
@@ -245,10 +230,6 @@ def convert_by_vocab(vocab: Mapping, items: Iterable, unknown=None) -> list:
 
     Args:
       unknown: for an item that it lacks; None: there is none.
-
-    Raises:
-      KeyError: it lacks an item; names it.
-      TypeError: `items` is a single one (of a string the original took the letters), or holds lists.
     """
     if isinstance(items, str | bytes) or not isinstance(items, Iterable):
         raise TypeError(f"tokens or ids must be a list, not {items!r:.80}: write [{items!r:.80}]; a text has encode")
@@ -268,9 +249,6 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
     empty string; a token that appears twice keeps its first place in the order and its last id, as in the original.
 
     A name that ends in .json is a Hugging Face tokenizer.json, from which the vocabulary is taken.
-
-    Raises:
-      ValueError: the file is not UTF-8 (names the line and the byte offset), or is a tokenizer.json of another kind.
     """
     return {token: index for index, token in enumerate(read_tokens(vocab_file))}
 
@@ -300,10 +278,6 @@ def check_vocab(vocab: Mapping[str, int], vocab_file: str, required: Sequence[st
       vocab: the result of `load_vocab(vocab_file)`.
       vocab_file: its path, read again to name lines.
       required: tokens that it must have.
-
-    Raises:
-      ValueError: an empty file, a missing required token, or an empty line; names the file and the lines. A line with a
-        token that only looks blank is none.
     """
     if not vocab:
         raise ValueError(f"{vocab_file} is empty: a vocabulary has one token per line")
@@ -361,9 +335,6 @@ def word_rules(vocab_file: str) -> dict:
     """How text becomes word pieces, beside the casing: the arguments of `FullTokenizer` of these names.
 
     tokenizer_config.json comes first, then the tokenizer.json beside the vocabulary.
-
-    Raises:
-      ValueError: the tokenizer.json has rules that `FullTokenizer` does not have; names it and the rule.
     """
     directory = posixpath.dirname(vocab_file)
     config = read_tokenizer_config(directory)

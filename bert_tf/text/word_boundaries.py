@@ -35,11 +35,7 @@ SEGMENTERS: dict[str, tuple[str, Callable[[], Segment]]] = {
 
 
 def check_segmenter(name: str) -> None:
-    """Refuses a segmenter that is unknown or not installed.
-
-    Raises:
-      ValueError: names the flag, and the command that installs it.
-    """
+    """Refuses a segmenter that is unknown or not installed."""
     if name not in SEGMENTERS:
         raise ValueError(f"--segmenter={name} is not one of {', '.join(SEGMENTERS)}.")
     check_extra(SEGMENTERS[name][0], f"--segmenter={name}")
@@ -56,9 +52,6 @@ class WordBoundaries:
     Args:
       tokenizer: makes the pieces.
       segmenter: a name in SEGMENTERS; None: whitespace alone.
-
-    Raises:
-      ValueError: see `check_segmenter`.
     """
 
     def __init__(self, tokenizer: FullTokenizer, segmenter: str | None):

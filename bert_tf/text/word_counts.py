@@ -73,9 +73,6 @@ def count_words(
       max_words: how many different words are kept at a time, about 150 bytes each.
       show_progress: a bar in bytes, with rate and remaining time. encoding: see `text_files.TextFile`.
       check: called with what was counted so far, each time that the number of lines has doubled; may raise.
-
-    Raises:
-      ValueError: a file is not UTF-8 (names file, line and byte offset), or there are no words.
     """
     start = time.monotonic()
     words = WordCounts(max_words)
