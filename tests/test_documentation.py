@@ -204,8 +204,12 @@ def test_korean(environment, folder):
                  for text, label in zip(texts, ("entailment", "neutral", "contradiction"), strict=True)]  # fmt: skip
         scores = [{"sentence1": text, "sentence2": texts[k], "labels": {"label": 5.0 * (text == texts[k])}}
                   for k in range(3) for text in texts]  # fmt: skip
-        for name, rows in (("nli", pairs * (count // 3)), ("sts", scores * (count // 9))):
-            (home / f"klue-{name}-v1.1_{kind}.json").write_text(json.dumps(rows, ensure_ascii=False, indent=1))
+        titles = [
+            {"title": text, "label": label} for text, label in zip(texts, ("IT과학", "사회", "세계"), strict=True)
+        ]
+        for name, rows in (("klue-nli", pairs), ("ynat", titles), ("klue-sts", scores)):
+            rows = rows * (count // len(rows))
+            (home / f"{name}-v1.1_{kind}.json").write_text(json.dumps(rows, ensure_ascii=False, indent=1))
         (home / f"klue-ner-v1.1_{kind}.tsv").write_text(ner * count)
         for name in ("KorQuAD_v1.0", "klue-mrc-v1.1"):
             (home / f"{name}_{kind}.json").write_text(json.dumps(squad))

@@ -63,7 +63,7 @@ class Tagger(Answerer):
             return
         self.labels = standard_tags(self.files.head.labels)
         settings = tagging.TaggingSettings.of_model(tokenizer_files.directory_of(self.path), self.labels)
-        self.scheme, self._split = settings.learned_scheme, settings.split
+        self.scheme, self._settings = settings.learned_scheme, settings
 
     def load_model(self, path: str) -> keras.Model:
         return BertForTokenClassification.from_pretrained(path, trained=True)
@@ -106,15 +106,17 @@ class Tagger(Answerer):
         sentences = [ner_data.Sentence(words.words, None, [], number) for number, words in enumerate(cut)]
         tags, scores = [[] for _ in cut], np.zeros(0, np.float32)
         if any(words.words for words in cut):
-            rows = ner_encode.encode_sentences(sentences, self.tokenizer, self.max_seq_length)
+            of_pieces = self._settings.split == tagging.PIECES
+            rows = ner_encode.encode_sentences(sentences, self.tokenizer, self.max_seq_length, of_pieces=of_pieces)
             logits = ner_outputs.word_logits(rows, self.outputs(rows))
+            logits = ner_encode.character_logits(rows, logits, self.labels)
             tags = ner_outputs.predicted_tags(sentences, logits, self.labels, self.scheme)
             scores = softmax(logits).max(-1)
         ends = np.cumsum([len(words.words) for words in cut], dtype=int)
         yield from zip(cut, tags, np.split(scores, ends[:-1]) if cut else (), strict=True)
 
     def _words_of(self, text: str) -> _Words:
-        places = split_words(text, self._split, self.tokenizer.added_tokens.places(text))
+        places = split_words(text, self._settings.characters, self.tokenizer.added_tokens.places(text))
         words = [text[start:end] for start, end in places]
         return _Words(text, words, [start for start, _ in places], [end for _, end in places])
 

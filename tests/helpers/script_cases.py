@@ -78,7 +78,7 @@ def run_and_refuse(script: str, out: pathlib.Path, done: dict, refused: dict) ->
         for name, flags in cases.items()
     }
     outcomes, logs = run_cases(script, cases)
-    failed = {name: logs[name][-2000:] for name in done if outcomes[name] != "done"}
+    failed = {name: (outcomes[name], logs[name][-2000:]) for name in done if outcomes[name] != "done"}
     assert not failed, failed
     return outcomes, logs, {name: message for name, (_, message) in refused.items()}
 

@@ -5,6 +5,7 @@ Each word is learned and predicted in the one window that shows most of its cont
 counts twice.
 """
 
+import bisect
 import dataclasses
 from collections.abc import Mapping, Sequence
 
@@ -15,10 +16,13 @@ from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows, document_spans, flatten
 from bert_tf.system.messages import warn_once
 from bert_tf.tasks.ner.data import Sentence
+from bert_tf.tasks.ner.tags import OUTSIDE
 from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
 
 NO_LABEL = -1
+# Of words: most begin with a piece of their own; of characters others are inside a piece, or a space before one.
+FIRST, INSIDE, SPACE = range(3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,10 +33,13 @@ class WordRows(TokenRows):
     Attributes:
       word_rows, word_positions: int32 [W]: for each word of all sentences, in order, the row and the position in it
         where the word is learned and predicted.
+      word_kinds: int8 [W]: FIRST; INSIDE for a character that is predicted with the first one of its piece; SPACE for
+        one that is predicted with the next piece. Only FIRST ones are learned.
     """
 
     word_rows: np.ndarray
     word_positions: np.ndarray
+    word_kinds: np.ndarray
 
 
 def encode_sentences(
@@ -43,6 +50,7 @@ def encode_sentences(
     label_ids: Mapping[str, int] | None = None,
     doc_stride: int | None = None,
     document_context: bool = False,
+    of_pieces: bool = False,
 ) -> WordRows:
     """Token rows of sentences.
 
@@ -54,6 +62,7 @@ def encode_sentences(
       label_ids: tag -> id; None: no labels.
       doc_stride: tokens from the start of a window to that of the next; by default half of what a window holds.
       document_context: join the sentences of a document, so that the model sees each one with its neighbours.
+      of_pieces: sentences whose words are characters are cut into pieces as the texts that they are.
 
     Raises:
       ValueError: no room for any word. KeyError: a tag that label_ids lacks.
@@ -63,13 +72,22 @@ def encode_sentences(
         raise ValueError(f"max_seq_length={max_seq_length} has no room for a word beside the special tokens.")
     stride = doc_stride or max(room // 2, 1)
     before, unknown = len(tokenizer.begin_ids), tokenizer.unk_id
-    rows, word_rows, word_positions, of_words = [], [], [], []
+    rows, word_rows, word_positions, word_kinds, of_words = [], [], [], [], []
     for unit in _units(sentences, document_context):
         pieces, firsts = [], []
-        for own in tokenizer.encode_words([word for sentence in unit for word in sentence.words]):
-            firsts.append(len(pieces))
-            pieces += own or (unknown,)
-            of_words += own  # once, and without the words that have no piece: a space that is tagged alone
+        if of_pieces and all(len(word) == 1 for sentence in unit for word in sentence.words):
+            for sentence in unit:
+                own, of_characters, kinds = _pieces_of_characters(sentence.words, tokenizer)
+                firsts += [len(pieces) + number for number in of_characters]
+                pieces += own
+                word_kinds += kinds
+                of_words += own
+        else:
+            for own in tokenizer.encode_words([word for sentence in unit for word in sentence.words]):
+                firsts.append(len(pieces))
+                pieces += own or (unknown,)
+                of_words += own  # once, and without the words that have no piece: a space that is tagged alone
+            word_kinds += [FIRST] * len(firsts)
         spans = document_spans(len(pieces), room, stride)
         if stride > room and len(spans) > 1:
             warn_once("doc_stride", token_rows.GAPS, stride, max_seq_length, room)
@@ -84,13 +102,56 @@ def encode_sentences(
     ids, offsets = flatten(rows)
     watch_unknown(tokenizer, np.array(of_words))
     word_rows, word_positions = np.array(word_rows, np.int32), np.array(word_positions, np.int32)
-    labels = {}
+    word_kinds, labels = np.array(word_kinds, np.int8), {}
     if label_ids is not None:
         table = np.full((len(rows), max_seq_length), NO_LABEL, np.int16)
-        table[word_rows, word_positions] = [label_ids[tag] for sentence in sentences for tag in sentence.tags]
+        ids_of_tags = np.array([label_ids[tag] for sentence in sentences for tag in sentence.tags], np.int16)
+        learned = word_kinds == FIRST
+        table[word_rows[learned], word_positions[learned]] = ids_of_tags[learned]
         labels["label_ids"] = table
     starts = np.diff(offsets).astype(np.int32)
-    return WordRows(ids, offsets, starts, labels, word_rows, word_positions, pad_id=tokenizer.pad_id)
+    return WordRows(ids, offsets, starts, labels, word_rows, word_positions, word_kinds, pad_id=tokenizer.pad_id)
+
+
+def _pieces_of_characters(characters: Sequence[str], tokenizer: Tokenizer) -> tuple[list[int], list[int], list[int]]:
+    """The ids of a text; for each of its characters the number of the piece that it is predicted with, and its kind."""
+    ids, offsets = tokenizer.encode_with_offsets("".join(characters))
+    ids, offsets = (ids, offsets) if ids else ([tokenizer.unk_id], [(0, len(characters))])
+    starts, numbers, kinds = [start for start, _ in offsets], [], []
+    for place, character in enumerate(characters):
+        number = bisect.bisect_left(starts, place)
+        if character.isspace():
+            numbers.append(min(number, len(ids) - 1))
+            kinds.append(SPACE)
+            continue
+        if number == len(ids) or (starts[number] != place and number):
+            number -= 1
+        while number + 1 < len(ids) and starts[number + 1] == place == offsets[number][1]:
+            number += 1  # the beginning of a word, which covers nothing
+        kinds.append(INSIDE if numbers and numbers[-1] == number and kinds[-1] != SPACE else FIRST)
+        numbers.append(number)
+    return ids, numbers, kinds
+
+
+def character_logits(rows: WordRows, logits: np.ndarray, labels: Sequence[str]) -> np.ndarray:
+    """Logits [W, C] of words as of their pieces, with those of IOB2 in the order that a character needs.
+
+    A character inside a piece continues what the piece begins: I-X gets the larger logit of I-X and B-X. A space is in
+    an entity if what follows it continues one.
+    """
+    if not rows.word_kinds.any():
+        return logits
+    logits, number = logits.copy(), {label: column for column, label in enumerate(labels)}
+    inside, spaces = (np.flatnonzero(rows.word_kinds == kind) for kind in (INSIDE, SPACE))
+    for label, begin in number.items():
+        if label.startswith("B-"):
+            columns = [begin, number["I" + label[1:]]]
+            logits[np.ix_(inside, columns)] = np.sort(logits[np.ix_(inside, columns)], -1)
+    best = logits[spaces].argmax(-1)
+    moved = np.array([not label.startswith("I-") for label in labels])[best]
+    of, best, outside = spaces[moved], best[moved], number[OUTSIDE]
+    logits[of, best], logits[of, outside] = logits[of, outside], logits[of, best]
+    return logits
 
 
 def _units(sentences: Sequence[Sentence], document_context: bool) -> list[list[Sentence]]:

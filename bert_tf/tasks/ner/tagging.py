@@ -11,6 +11,7 @@ from bert_tf.tasks.ner.tags import OUTSIDE, learned_scheme
 from bert_tf.text.characters import SPLITS
 
 SETTINGS_FILE = "token_classification.json"
+PIECES = "pieces"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +21,8 @@ class TaggingSettings:
     Attributes:
       learned_scheme: of the model's tags: iob2, bioes or plain.
       document_context: whether it was trained on whole documents.
-      split: what its words are (`text.characters.SPLITS`): texts to tag are split likewise.
+      split: what its words are: texts to tag are split likewise. One of `text.characters.SPLITS`, or PIECES: characters
+        and spaces, read as the pieces of the text that they are.
     """
 
     learned_scheme: str = "iob2"
@@ -28,8 +30,13 @@ class TaggingSettings:
     split: str = "words"
 
     def __post_init__(self):
-        if self.split not in SPLITS:
-            raise ValueError(f"split={self.split!r:.80} is not one of {', '.join(SPLITS)}")
+        if self.split not in (*SPLITS, PIECES):
+            raise ValueError(f"split={self.split!r:.80} is not one of {', '.join((*SPLITS, PIECES))}")
+
+    @property
+    def characters(self) -> str:
+        """The split, of `SPLITS`."""
+        return "characters_and_spaces" if self.split == PIECES else self.split
 
     def to_json(self) -> str:
         """The settings as JSON."""

@@ -47,8 +47,14 @@ class NerTask(FineTuningTask):
         if run.do_train:
             with named_by("--train_file"):
                 data.check_several_tags(train)
-            self.tagging = dataclasses.replace(self.tagging, split=data.split_of(train, added))
-            if self.tagging.split != "words":
+            split = data.split_of(train, added)
+            if split == "characters_and_spaces" and scheme == "iob2" and not own.character_tokens:
+                split = tagging.PIECES
+            # A run that goes on has its own.
+            self.tagging = dataclasses.replace(self.tagging, split=split) if not newest else self.tagging
+            if self.tagging.split == tagging.PIECES:
+                logging.info("--train_file has a character a line: each piece of its texts has the tag of the first.")
+            elif self.tagging.split != "words":
                 logging.info("--train_file has a character a line: `Tagger` and exports will split texts likewise.")
         self._warn_of_another_split("--dev_file", dev, added)
         self._warn_of_another_split("--test_file", test.sentences if test else [], added)
@@ -74,7 +80,7 @@ class NerTask(FineTuningTask):
             return encode.encode_sentences(
                 sentences, tokenizer, run.max_seq_length, doc_stride=own.doc_stride,
                 label_ids={label: number for number, label in enumerate(self.labels)} if with_labels else None,
-                document_context=self.tagging.document_context,
+                document_context=self.tagging.document_context, of_pieces=self.tagging.split == tagging.PIECES,
             )  # fmt: skip
 
         if run.do_train:
@@ -169,7 +175,8 @@ class NerTask(FineTuningTask):
         encode.write_records(path, rows, max_seq_length)
 
     def outputs_of(self, predict, examples, **batches):
-        return outputs.predict_logits(predict, examples.rows, **batches)
+        logits = outputs.predict_logits(predict, examples.rows, **batches)
+        return encode.character_logits(examples.rows, logits, self.labels)
 
     def _score(self, kind: str, sentences: list, logits) -> tuple[dict[str, float], str]:
         results, report = outputs.score(sentences, logits, self.labels, self.tagging, self.settings.metric)

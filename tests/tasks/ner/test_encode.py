@@ -8,6 +8,7 @@ from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import outputs as ner_outputs
 from bert_tf.tasks.ner.data import Sentence
 from bert_tf.tasks.ner.encode import encode_sentences
+from bert_tf.text.wordpiece import FullTokenizer
 
 # xyz: three pieces; a word of control characters has none.
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "x", "##y", "##z"]
@@ -149,3 +150,31 @@ def test_records(small, tmp_path):
         "label_ids": [0, 1, 0, 0, 0, 0, 0, 0],
         "label_mask": [0, 1, 0, 0, 1, 0, 0, 0],
     }
+
+
+def test_characters_are_read_as_the_pieces_of_their_text(tmp_path):
+    """Pieces as of KLUE's baseline, each with the tag of its first character; spaces and [UNK] need no piece."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "서울", "##은", "한국", "##의", "수", "##도", "."]
+    (tmp_path / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces))
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"), do_lower_case=False)
+    labels = {"O": 0, "B-LC": 1, "I-LC": 2, "B-QT": 3, "I-QT": 4}
+    text = " 서울은 한국의 수도. 큰뛟"
+    tags = ["O", "B-LC", "I-LC", "O", "O", "B-LC", "I-LC", "O", "O", "O", "O", "O", "O", "B-QT", "I-QT"]
+    sentences = [Sentence([*text], tags, []), Sentence([" "], ["O"], [])]
+    rows = encode_sentences(sentences, tokenizer, 16, label_ids=labels, of_pieces=True)
+    assert rows.ids.tolist() == [2, 5, 6, 7, 8, 9, 10, 11, 1, 3, 2, 1, 3]
+    assert rows.labels["label_ids"][0].tolist() == [-1, 1, 0, 1, 0, 0, 0, 0, 3, *[-1] * 7]
+    assert (rows.labels["label_ids"][1] == -1).all()
+    assert rows.word_positions.tolist() == [1, 1, 1, 2, 3, 3, 3, 4, 5, 5, 6, 7, 8, 8, 8, 1]
+    assert rows.word_kinds.tolist() == [2, 0, 1, 0, 2, 0, 1, 0, 2, 0, 0, 0, 2, 0, 1, 2]
+
+    def predicted(*tags_of_pieces):
+        logits = np.eye(5, dtype=np.float32)[[0, *(labels[tag] for tag in tags_of_pieces)]]
+        chosen = ner_encode.character_logits(rows, logits[[*rows.word_positions[:15], 1]], list(labels)).argmax(-1)
+        return " ".join(list(labels)[number] for number in chosen[:15])
+
+    assert predicted("B-LC", "O", "B-LC", "O", "O", "O", "O", "B-QT") == " ".join(tags)
+    # A space is in an entity that goes on after it.
+    assert predicted("B-LC", "O", "B-QT", "I-QT", "I-QT", "O", "O", "O") == (
+        "O B-LC I-LC O O B-QT I-QT I-QT I-QT I-QT O O O O O"
+    )
