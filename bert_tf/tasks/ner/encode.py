@@ -71,23 +71,12 @@ def encode_sentences(
     if room < 1:
         raise ValueError(f"max_seq_length={max_seq_length} has no room for a word beside the special tokens.")
     stride = doc_stride or max(room // 2, 1)
-    before, unknown = len(tokenizer.begin_ids), tokenizer.unk_id
+    before = len(tokenizer.begin_ids)
     rows, word_rows, word_positions, word_kinds, of_words = [], [], [], [], []
     for unit in _units(sentences, document_context):
-        pieces, firsts = [], []
-        if of_pieces and all(len(word) == 1 for sentence in unit for word in sentence.words):
-            for sentence in unit:
-                own, of_characters, kinds = _pieces_of_characters(sentence.words, tokenizer)
-                firsts += [len(pieces) + number for number in of_characters]
-                pieces += own
-                word_kinds += kinds
-                of_words += own
-        else:
-            for own in tokenizer.encode_words([word for sentence in unit for word in sentence.words]):
-                firsts.append(len(pieces))
-                pieces += own or (unknown,)
-                of_words += own  # once, and without the words that have no piece: a space that is tagged alone
-            word_kinds += [FIRST] * len(firsts)
+        pieces, firsts, kinds, known = _pieces_of(unit, tokenizer, of_pieces)
+        word_kinds += kinds
+        of_words += known
         spans = document_spans(len(pieces), room, stride)
         if stride > room and len(spans) > 1:
             warn_once("doc_stride", token_rows.GAPS, stride, max_seq_length, room)
@@ -111,6 +100,24 @@ def encode_sentences(
         labels["label_ids"] = table
     starts = np.diff(offsets).astype(np.int32)
     return WordRows(ids, offsets, starts, labels, word_rows, word_positions, word_kinds, pad_id=tokenizer.pad_id)
+
+
+def _pieces_of(unit: Sequence[Sentence], tokenizer: Tokenizer, of_pieces: bool) -> tuple[list[int], ...]:
+    """The ids of sentences; for each word the number of its piece, and its kind; and the ids of words that have any."""
+    pieces, numbers, kinds, known = [], [], [], []
+    if of_pieces and all(len(word) == 1 for sentence in unit for word in sentence.words):
+        for sentence in unit:
+            own, of_characters, kinds_of_own = _pieces_of_characters(sentence.words, tokenizer)
+            numbers += [len(pieces) + number for number in of_characters]
+            kinds += kinds_of_own
+            known += own if any(map(str.strip, sentence.words)) else ()
+            pieces += own
+        return pieces, numbers, kinds, known
+    for own in tokenizer.encode_words([word for sentence in unit for word in sentence.words]):
+        numbers.append(len(pieces))
+        pieces += own or (tokenizer.unk_id,)
+        known += own  # not the words that have no piece: a space that is tagged alone
+    return pieces, numbers, [FIRST] * len(numbers), known
 
 
 def _pieces_of_characters(characters: Sequence[str], tokenizer: Tokenizer) -> tuple[list[int], list[int], list[int]]:
