@@ -47,15 +47,8 @@ class NerTask(FineTuningTask):
         if run.do_train:
             with named_by("--train_file"):
                 data.check_several_tags(train)
-            split = data.split_of(train, added)
-            if split == "characters_and_spaces" and scheme == "iob2" and not own.character_tokens:
-                split = tagging.PIECES
-            # A run that goes on has its own.
-            self.tagging = dataclasses.replace(self.tagging, split=split) if not newest else self.tagging
-            if self.tagging.split == tagging.PIECES:
-                logging.info("--train_file has a character a line: each piece of its texts has the tag of the first.")
-            elif self.tagging.split != "words":
-                logging.info("--train_file has a character a line: `Tagger` and exports will split texts likewise.")
+            if not newest:  # a run that goes on has its own
+                self.tagging = dataclasses.replace(self.tagging, split=self._split_of(train, added))
         self._warn_of_another_split("--dev_file", dev, added)
         self._warn_of_another_split("--test_file", test.sentences if test else [], added)
         tagged = {"--dev_file": dev, "--test_file": test.sentences if test and test.sentences[0].tags else []}
@@ -93,6 +86,17 @@ class NerTask(FineTuningTask):
             self.dev_sets = [ExampleSet("eval", encoded(dev), dev)]
         if run.do_predict:
             self.test_sets = [ExampleSet("test", encoded(test.sentences), test)]
+
+    def _split_of(self, sentences: list[data.Sentence], added: set[str]) -> str:
+        """How the texts of training sentences are split, which is logged where that is not at words."""
+        split = data.split_of(sentences, added)
+        of_pieces = self.tagging.learned_scheme == "iob2" and not self.settings.character_tokens
+        if split == "characters_and_spaces" and of_pieces:
+            logging.info("--train_file has a character a line: each piece of its texts has the tag of the first.")
+            return tagging.PIECES
+        if split != "words":
+            logging.info("--train_file has a character a line: `Tagger` and exports will split texts likewise.")
+        return split
 
     def _read(self, kind: str, has_tags: bool = True) -> list[data.ConllFile]:
         flag = f"--{kind}_file"
