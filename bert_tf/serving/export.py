@@ -212,8 +212,6 @@ def create_served_model(
     if task == "ner":
         labels = standard_tags(files.head.labels)
         settings = tagging.TaggingSettings.of_model(directory_of(model_dir), labels)
-        if settings.split == tagging.PIECES:
-            raise ValueError(f"{model_dir} tags the characters of pieces: exports need --character_tokens in training.")
         model = task_models.BertForTokenClassification.from_pretrained(model_dir, **options)
         return ServedTagger(model, tokenizer, length, labels, settings.learned_scheme, settings.split)
     if task == "multiple_choice":

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from bert_tf.serving.graph_inputs import CPU, cut, in_batches, most_context, parts_of
 from bert_tf.serving.graph_models import ServedLogits, signature, strings
-from bert_tf.text.characters import ALONE, DROPPED, INSIDE, SPACE, kind_of
+from bert_tf.text.characters import ALONE, DROPPED, INSIDE, SPACE, SPLITS, kind_of
 from bert_tf.text.graph_characters import CodePointTable, values_of
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -46,6 +46,8 @@ class GraphWords(tf.Module):
     """
 
     def __init__(self, split: str = "words"):
+        if split not in SPLITS:
+            raise ValueError("This model tags the characters of pieces: exports need --character_tokens in training.")
         super().__init__(name="graph_words")
         with tf.device("CPU:0"):
             self._kinds = CodePointTable(values_of(functools.partial(kind_of, split=split)))
