@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import random
 
 import numpy as np
 import pytest
@@ -58,25 +57,6 @@ def test_every_ascii_character_in_every_place(tmp_path):
     expected = [ids for ids in tokenizer.encode_batch(lines) if ids]
     assert sentences_of(lines, tokenizer, tmp_path) == expected
     assert len(expected) < len(lines)  # nothing is left of control characters
-
-
-def test_random_vocabularies(tmp_path):
-    """Pieces that are prefixes of each other, with one to four bytes per character, with and without "##"."""
-    generator = random.Random(0)
-    letters = "abéψ가日😀"
-    pieces = {"".join(generator.choices(letters, k=generator.randint(1, 4))) for _ in range(60)}
-    vocab = ["[UNK]", "##", "#", *(generator.choice(("", "##")) + piece for piece in sorted(pieces)), "##a", "b"]
-    vocab = list(dict.fromkeys(vocab))
-    generator.shuffle(vocab)
-    (tmp_path / "vocab.txt").write_text("\n".join(vocab) + "\n", encoding="utf-8")
-    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"), do_lower_case=False)
-    lines = [
-        " ".join("".join(generator.choices(letters + "#", k=generator.randint(1, 9))) for _ in range(5))
-        for _ in range(300)
-    ]
-    expected = tokenizer.encode_batch(lines)
-    assert sentences_of(lines, tokenizer, tmp_path / "store") == expected
-    assert len({index for ids in expected for index in ids}) > 20
 
 
 def test_a_full_table_starts_afresh(tmp_path, monkeypatch):

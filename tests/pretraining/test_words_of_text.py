@@ -1,18 +1,13 @@
 """Whole-word masking with --word_boundaries and --segmenter: static and dynamic, from text to records to batches."""
 
-import dataclasses
-import json
 import random
 
 import pytest
-import tensorflow as tf
-from helpers import plain_pretraining as plain
 from helpers.pretraining_records_read import UNMASKED_FEATURES, read_records
 
 from bert_tf.data import record_files, record_index
 from bert_tf.models.config import BertConfig
 from bert_tf.pretraining.create import create_pretraining_data
-from bert_tf.pretraining.instances import InstanceSettings, TrainingInstance
 from bert_tf.pretraining.record_settings import settings_of_records
 from bert_tf.text import word_boundaries
 from bert_tf.text.word_boundaries import WordBoundaries
@@ -51,42 +46,6 @@ def make(corpus, name, **flags):
     paths = (str(path) for path in (corpus / "text.txt", folder / "out.tfrecord", corpus / "vocab.txt"))
     create_pretraining_data(*paths, **{**SETTINGS, "num_workers": 1, "show_progress": False, **flags})
     return folder / "out.tfrecord"
-
-
-def plain_records(corpus, segmenter) -> list[bytes]:
-    """The records by the plain code, whose tokens show by a larger number that they continue a word."""
-    tokenizer = FullTokenizer(str(corpus / "vocab.txt"))
-    boundaries = WordBoundaries(tokenizer, segmenter)
-
-    def tokenize(line):
-        flags = boundaries.continuations(line)
-        return [index + CONTINUES * flag for index, flag in zip(tokenizer.encode(line), flags, strict=True)]
-
-    vocabulary = plain.VocabularyIds.of(tokenizer)
-    marked = dataclasses.replace(vocabulary, continuations=frozenset(range(CONTINUES, CONTINUES + len(VOCAB))))
-    documents = plain.read_documents([str(corpus / "text.txt")], tokenize)
-    settings = InstanceSettings(32, 6, dupe_factor=2, do_whole_word_mask=True)
-    instances = plain.create_instances_from_documents(documents, settings, marked, random.Random(12345))
-    encoder = plain.ExampleEncoder(32, 6)
-    unmarked = (
-        TrainingInstance(
-            [index % CONTINUES for index in instance.token_ids], instance.second_start, instance.is_random_next,
-            instance.masked_lm_positions, [index % CONTINUES for index in instance.masked_lm_ids],
-        )
-        for instance in instances
-    )  # fmt: skip
-    return list(map(encoder.encode, unmarked))
-
-
-@pytest.mark.parametrize("flags", [{"word_boundaries": "spaces"}, {"segmenter": "pairs"}], ids=["spaces", "segmenter"])
-def test_records_are_those_of_the_plain_code(corpus, flags):
-    path = make(corpus, "out", do_whole_word_mask=True, **flags)
-    found = list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
-    assert found == plain_records(corpus, flags.get("segmenter"))
-    other = make(corpus, "other", do_whole_word_mask=True)
-    assert found != list(tf.data.TFRecordDataset(str(other)).as_numpy_iterator())
-    summary = json.loads((corpus / "out" / "pretraining_data.out.json").read_text())
-    assert flags.items() <= summary["flags"].items()
 
 
 @pytest.mark.parametrize("pack", [False, True])
