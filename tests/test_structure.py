@@ -303,7 +303,7 @@ AT_MOST = {
     "of these code": 32_719,
     "lines of tests/": 44_778,
     "words of docs/*.md": 29_022,
-    "paragraphs of more than 90 words in the pages": 33,
+    "paragraphs of more than 90 words in the pages": 0,
     "fmt: skip outside tables of data, in bert_tf/ and the scripts": 118,
     "fmt: skip outside tables of data, elsewhere": 264,
     "flags of run_classifier": 96,
