@@ -14,7 +14,7 @@ import posixpath
 
 from bert_tf.models import variable_names
 from bert_tf.models.families import family_of_variables
-from bert_tf.system.messages import named_by, some
+from bert_tf.system.messages import some
 from bert_tf.system.storage import is_remote, names_in
 from bert_tf.system.text_files import exists, is_folder
 from bert_tf.text.tokenizer_files import first_existing
@@ -179,17 +179,6 @@ def is_light(path: str) -> bool:
       FileNotFoundError, ValueError: see `find_weights`.
     """
     return not is_remote(path) and find_weights(path)[0] is not MODEL_GARDEN
-
-
-def check_readable(path: str, flag: str) -> None:
-    """Refuses weights whose names and shapes can't be read; what only TensorFlow can read is passed.
-
-    Raises:
-      FileNotFoundError, ValueError: names the flag.
-    """
-    with named_by(flag):
-        if is_light(path):
-            open_weights(path)
 
 
 def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> Weights:
