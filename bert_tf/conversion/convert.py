@@ -60,7 +60,7 @@ class Report:
         widths = [max(len(row[column]) for row in table) for column in range(3)] + [0]
         parameters = sum(math.prod(self.weights.shapes[name]) for name, *_ in rows if is_model_variable(name))
         missing = [f"Not in the source, random wherever they are needed: {', '.join(self.missing)}"]
-        return "\n".join([
+        lines = [
             f"From {self.weights.path} ({self.weights.format})",
             f"To   {self.written.path} ({self.format})",
             "",
@@ -71,7 +71,8 @@ class Report:
             *(f"Left over in the source: {name} ({reason})" for name, reason in self.weights.unused.items()),
             *self.notes,
             f"Written: {', '.join(self.written.files)}",
-        ])  # fmt: skip
+        ]
+        return "\n".join(lines)
 
     def write(self, path: str) -> None:
         """Writes the report as a text file."""
@@ -109,10 +110,11 @@ class Conversion:
         text = _card(self.source, self.original, weights, files, format, self.part)
         text = card.converted(text, format, files.sentences, self.changes)
         with_optimizer = self.writing["with_optimizer"]
-        written = saving.write_model(
-            weights=weights, files=files, **self.writing, card_text=text,
-            check=lambda path: compared.append(_compare_tensors(weights, path, with_optimizer)),
-        )  # fmt: skip
+
+        def check(path: str) -> None:
+            compared.append(_compare_tensors(weights, path, with_optimizer))
+
+        written = saving.write_model(weights=weights, files=files, **self.writing, card_text=text, check=check)
         notes = [*self.notes, *compared, *_notes_on_activation(files.config, format)]
         return Report(weights, format, written, _missing(self.original, files.config), notes)
 
@@ -171,10 +173,11 @@ def prepare(
     files.config = config_of_dict({**files.config.to_dict(), **changes})
     writing = {"target": target, "format": format, "with_optimizer": with_optimizer, "overwrite": overwrite}
     saving.check_writable(weights=weights, files=files, **writing)
+    told = {"changes": _changes(add_tokens, changes), "notes": notes}
+    writing = {**writing, "vocabulary": vocabulary}
     return Conversion(
-        source=source, part=part, original=original, weights=weights, files=files,
-        writing={**writing, "vocabulary": vocabulary}, changes=_changes(add_tokens, changes), notes=notes,
-    )  # fmt: skip
+        source=source, part=part, original=original, weights=weights, files=files, writing=writing, **told
+    )
 
 
 def _missing(weights: Weights, config: BertConfig) -> list[str]:

@@ -166,11 +166,9 @@ def _fetched(asked: dict, listed: Mapping[str, tuple[int, str]], files: Iterable
         return folder
     if not is_silent:
         tell = logging.info if logging.level_info() else logging.warning  # nothing comes by surprise
-        tell(
-            "Downloading %s@%s, commit %s: %s MB in %d files from %s to %s.", asked["repo_id"], asked["revision"],
-            asked["revision"].resolved, f"{sum(size for size, _ in missing.values()) / 1e6:,.1f}", len(missing),
-            constants.ENDPOINT, folder,
-        )  # fmt: skip
+        what = f"{asked['repo_id']}@{asked['revision']}, commit {asked['revision'].resolved}"
+        size = f"{sum(size for size, _ in missing.values()) / 1e6:,.1f} MB in {len(missing)} files"
+        tell("Downloading %s: %s from %s to %s.", what, size, constants.ENDPOINT, folder)
     try:
         snapshot_download(**asked, allow_patterns=[*missing], tqdm_class=_Silent if is_silent else None)
     finally:
