@@ -143,6 +143,7 @@ def test_all_that_takes_a_path_says_what_is_wrong_with_a_name(server, here, tmp_
     assert all(NAME in path for path in wanted)
 
 
+@pytest.mark.slow  # tests/system/test_hub.py has the rule, and a run of fine-tuning follows
 def test_pretraining_in_a_remote_folder_goes_on_with_its_commit(server, here, tmp_path):
     add_file_system(tmp_path)
     (tmp_path / "bucket").mkdir()
