@@ -26,6 +26,8 @@ DOCUMENT_START = "-DOCSTART-"
 _SEPARATORS = ("auto", "tab", "space")
 _HEADERS = {"label", "labels", "ner", "ner_tag", "pos", "tag", "tags", "text", "token", "tokens", "word", "words"}
 
+# Numbers in the first of CoNLL-U's ten columns: of several words that are one in the text, and of what is not in it.
+_CONLL_U, _NO_WORD = 10, re.compile(r"\d+[-.]\d+")
 _LONG_SENTENCE = 200  # words: a file of so many has more than one
 _LONG_TO_LEARN = 50  # words: a training set of so many has more than one
 
@@ -80,7 +82,7 @@ class ConllFile:
     """A file as it was read: its lines as they are, without byte order marks, and the sentences in them.
 
     Attributes:
-      separator: the string between two columns, "\\t" or " ". notation: of its tags.
+      separator: the string between two columns, "\\t" or " ". notation: of its tags. no_words: lines left out.
     """
 
     path: str
@@ -88,6 +90,7 @@ class ConllFile:
     sentences: list[Sentence]
     separator: str
     notation: ner_tags.Notation = ner_tags.STANDARD
+    no_words: tuple[int, ...] = ()
 
 
 def split_of(sentences: Iterable[Sentence], added_tokens: Collection[str] = ()) -> str:
@@ -116,6 +119,13 @@ def read_conll(path: str, layout: Layout, scheme: str | None = None, has_tags: b
     lines = _read(reader)
     if len(reader.sentences) == 1 and (length := len(reader.sentences[0].words)) > _LONG_SENTENCE:
         logging.warning("%s: no blank line ends a sentence, so that it is one sentence of %d words.", path, length)
+    if reader.no_words:
+        logging.warning(
+            "%s: left out %d lines of CoNLL-U, ranges of words (2-3) and empty nodes (4.1); the first is line %d.",
+            path,
+            len(reader.no_words),
+            reader.no_words[0],
+        )
     if reader.repaired:
         logging.warning(
             "%s: the tags of %d sentences break the scheme %s and were read as conlleval reads them.",
@@ -123,7 +133,7 @@ def read_conll(path: str, layout: Layout, scheme: str | None = None, has_tags: b
             reader.repaired,
             layout.tag_scheme,
         )
-    return ConllFile(path, lines, reader.sentences, reader.separator, reader.notation)
+    return ConllFile(path, lines, reader.sentences, reader.separator, reader.notation, tuple(reader.no_words))
 
 
 def _lines(path: str, layout: Layout) -> Iterator[str]:
@@ -249,6 +259,7 @@ class _Reader:
         self.notation = ner_tags.STANDARD
         self.separator = {"tab": "\t", "space": " "}.get(layout.column_separator)
         self.repaired = 0
+        self.no_words: list[int] = []  # lines
         self._columns = 0  # in the first word's line, and so in every line
         self._first_line, self._first = 0, ""  # its number, and itself
         self._document, self._in_document = 0, False  # its number, and whether it has a sentence yet
@@ -283,6 +294,9 @@ class _Reader:
                 f"{line!r:.80}. Columns are separated by {'tabs' if self.separator == chr(9) else 'spaces'} "
                 f"(--column_separator).{_comment_advice(line) or _form_advice(self._first, self.separator == ' ')}"
             )
+        if len(columns) >= _CONLL_U and self.layout.word_column % len(columns) and _NO_WORD.fullmatch(columns[0]):
+            self.no_words.append(number)
+            return
         word = columns[self.layout.word_column]
         word = trimmed(word) or word  # a space can be a word, too
         if not word:
@@ -462,6 +476,7 @@ def write_conll(path: str, file: ConllFile, predicted: Sequence[Sequence[str]], 
         for sentence, tags in zip(file.sentences, predicted, strict=True)
         for line, tag in zip(sentence.lines, tags, strict=True)
     }
+    tag_at |= dict.fromkeys(file.no_words, "_")
     lines = []
     for number, line in enumerate(file.lines, start=1):
         tag = tag_at.get(number)

@@ -435,3 +435,17 @@ def test_a_file_without_blank_lines_is_told(tmp_path, caplog):
     assert [record.getMessage().partition(": ")[2] for record in caplog.records if record.levelname == "WARNING"] == [
         "no blank line ends a sentence, so that it is one sentence of 201 words."
     ]
+
+
+def test_ranges_and_empty_nodes_of_conll_u_are_no_words(write, tmp_path, caplog):
+    rows = [("1", "I", "PRON"), ("2-3", "don't", "_"), ("2", "do", "AUX"), ("3", "n't", "PART"), ("3.1", "it", "PRON")]
+    lines = ["\t".join((number, word, word, tag, *"______")) for number, word, tag in rows]
+    path = write("# text = I don't\n" + "\n".join(lines) + "\n\n", "ud.conllu")
+    layout = Layout(word_column=1, tag_column=3, tag_scheme="plain", comment_prefix="# ")
+    file = read_conll(path, layout)
+    assert [(one.words, one.tags) for one in file.sentences] == [(["I", "do", "n't"], ["PRON", "AUX", "PART"])]
+    assert "ud.conllu: left out 2 lines" in caplog.text and "the first is line 3" in caplog.text
+    write_conll(str(tmp_path / "out"), file, [["A", "B", "C"]], layout)
+    ends = [line.split("\t")[-1] for line in (tmp_path / "out").read_text().splitlines()[1:6]]
+    assert ends == ["A", "_", "B", "C", "_"]
+    assert read_conll(str(tmp_path / "out"), layout).sentences[0].words == ["I", "do", "n't"]

@@ -1,9 +1,12 @@
 """Scores of tags, beside values that seqeval 1.2.2 gives."""
 
+import json
+
+import numpy as np
 import pytest
 
 from bert_tf.tasks.ner import metrics, outputs
-from bert_tf.tasks.ner.data import Sentence
+from bert_tf.tasks.ner.data import Layout, Sentence, read_conll
 from bert_tf.tasks.ner.tagging import TaggingSettings
 
 # Gold and predicted sentences -> precision, recall and F1 of all entities as conlleval counts them (seqeval's default),
@@ -66,7 +69,7 @@ def test_the_scores_of_klue(gold, predicted, expected):
         repaired = ["B-PS" if tag == "I-PS" and number == 6 else tag for number, tag in enumerate(tags)]
         sentences.append(Sentence(words, [repaired[0], "O", *repaired[1:]], [], 0, "", [tags[0], "O", *tags[1:]]))
         chosen += [own[0], "I-LC", *own[1:]]
-    logits = outputs.np.eye(len(labels))[[labels.index(tag) for tag in chosen]]
+    logits = np.eye(len(labels))[[labels.index(tag) for tag in chosen]]
     results, _ = outputs.score(sentences, logits, labels, TaggingSettings(), "klue")
     assert tuple(round(100 * results[f"{name}_macro_f1"], 2) for name in ("entity", "character")) == expected
     pairs = [pair for tags in zip(gold, predicted, strict=True) for pair in zip(*tags, strict=True)]
@@ -91,3 +94,13 @@ def test_plain_tags():
     gold, predicted = [["NN", "VB"], ["NN", "JJ"]], [["NN", "NN"], ["NN", "JJ"]]
     assert metrics.evaluate(gold, predicted, plain=True) == {"accuracy": 0.75}
     assert "VB" in metrics.report(gold, predicted, plain=True)
+
+
+def test_an_entity_has_the_mean_probability_of_its_words(tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_text("aa\nb\nc\nd\n")
+    logits = np.log(np.array([[0.9, 0.06, 0.04], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6], [0.75, 0.2, 0.05]], np.float32))
+    file = read_conll(str(path), Layout(), has_tags=False)
+    outputs.write_predictions(str(tmp_path), file, Layout(), logits, ["O", "B-A", "I-A"])
+    (record,) = map(json.loads, (tmp_path / "predictions.jsonl").read_text().splitlines())
+    assert record["entities"] == [{"type": "A", "start": 1, "end": 3, "text": "b c", "score": 0.7}]

@@ -87,6 +87,8 @@ def test_rows(tmp_path):
     ]  # fmt: skip
     assert batch["segment_ids"].max() == 0 and batch["scores"].tolist() == [1.0, 0.5]
     assert rows.labels["text_ids"].tolist() == [[0, 1], [1, 2]]
+    asked = encode.encode_examples(examples, tokenizer, 8, prompt="a ").ids.tolist()
+    assert asked[:9] == [2, 5, 5, 3, 2, 5, 6, 7, 3]  # before the text
     with pytest.raises(ValueError, match="^max_seq_length=2 has no room for a token"):
         encode.encode_examples(examples, tokenizer, 2)
 
