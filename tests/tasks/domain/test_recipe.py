@@ -82,7 +82,8 @@ def test_each_family_is_trained_in_its_way(tmp_path, done, family, model_class, 
     assert (training.optimizer, training.learning_rate) == ("adamw", 5e-5)
     has_words = family in ("bert", "electra")
     assert [new["word"] for new in content["new_words"]][:1] == ["glorfindel"] * has_words
-    assert has_words == ("Token 'glorfindel': row 30522" in (out / "start.txt").read_text())
+    if has_words:
+        assert (out / "start" / "vocab.txt").read_text().splitlines()[30522] == "glorfindel"
     assert content["model"] == f"{out}/pretrained" + "/discriminator" * is_electra
     page, ending = (out / "domain.md").read_text(), closing_lines(str(out), content)
     for text in (page, ending):
