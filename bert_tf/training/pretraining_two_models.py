@@ -23,6 +23,7 @@ from bert_tf.models.families import DistilBertConfig, ElectraConfig
 from bert_tf.models.recipe import Recipe
 from bert_tf.models.task_models import BertForMaskedLM
 from bert_tf.pretraining import mask_rules, model_vocabulary
+from bert_tf.system.messages import named_by
 from bert_tf.training import checkpoints, run_directory
 from bert_tf.training.pretraining_settings import (
     FIXED_MASK_FLAGS,
@@ -65,7 +66,8 @@ class ElectraTask(PretrainingTask):
         """Reads or makes the generator's configuration."""
         settings, config = self.settings, self.config
         if path := settings.generator_config_file:
-            generator_config = model_directory.read_config(path)
+            with named_by("--generator_config_file"):
+                generator_config = model_directory.read_config(path)
             if generator_config.model_type != ElectraConfig.model_type:
                 raise ValueError(f"--generator_config_file={path} is that of {generator_config.title}, not ELECTRA.")
         elif settings.generator_size is not None:

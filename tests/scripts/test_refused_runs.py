@@ -7,7 +7,18 @@ readers (tests of the rooms), and what does not fit a model or a folder by the r
 import json
 
 import pytest
-from helpers.early_mistakes import CSV, TOKENS, check_cases, checkpoint, model, models, outcomes, record, usual_flags
+from helpers.early_mistakes import (
+    CSV,
+    TOKENS,
+    check_cases,
+    checkpoint,
+    model,
+    models,
+    outcomes,
+    record,
+    usual_flags,
+    without,
+)
 
 from bert_tf.data.record_files import MASKED as MASKED_FEATURES
 from bert_tf.system import example_bytes
@@ -22,7 +33,9 @@ CLASSIFIER = KIND | {"labels": ["up", "down"]}
 TAGGER = {"architecture": "BertForTokenClassification", "labels": ["up", "down"]}
 FINISHED = {
     **TEXTS, **checkpoint("out", "model.ckpt-9"), "v.txt": "\n".join([*TOKENS, *map(str, range(194))]),
-    "out/head_config.json": json.dumps(CLASSIFIER | {"labels": ["down", "up"]}),
+    "out/head_config.json": json.dumps(
+        CLASSIFIER | {"labels": ["down", "up"], "problem_type": "single_label_classification"}
+    ),
 }  # fmt: skip
 FURTHER = TRAIN | {"init_checkpoint": None, "bert_config_file": "out/bert_config.json", "vocab_file": "v.txt"}
 RUN = {"finished_step": 9, "task_name": "custom"}
@@ -123,7 +136,7 @@ REFUSED = {
         )),
         ("--init_checkpoint: *whole is for regression, and this run for single_label_classification. --task_name="
          "custom with --regression uses it.",
-         TEXTS | model(1, KIND | {"problem_type": "regression"}), EVALUATE),
+         TEXTS | model(1, KIND | {"problem_type": "regression"}), EVALUATE | {"labels": "up,down"}),
         ("--dev_file: *train.csv, line 2: the label 'up' is not one of 'a', 'b'; the model can't predict it: leave "
          "such rows out, or learn it by --do_train with --new_head",
          TEXTS | model(2, CLASSIFIER | {"labels": ["a", "b"]}), EVALUATE),
@@ -174,6 +187,7 @@ REFUSED = {
         ("--output_dir=*out/seed-12346 holds a finished run with other settings (*--text_b: more there, None now",
          {**TEXTS, "out/seeds.json": "{}", "v.txt": FINISHED["v.txt"], **checkpoint("c", "c.ckpt"),
           **checkpoint("out/seed-12346", "model.ckpt-9"),
+          "out/seed-12346/head_config.json": FINISHED["out/head_config.json"],
           "out/seed-12346/run.json": json.dumps(RUN | {"text_b": "more"})},
          FURTHER | {"bert_config_file": "c/bert_config.json", "num_seeds": 2, "dev_file": "train.csv",
                     "do_eval": True}),
@@ -206,8 +220,8 @@ REFUSED = {
             ("Nothing to evaluate: no checkpoint in --output_dir=*out, and no --init_checkpoint",
              {}, {"do_train": None, "do_eval": True}),
             ("--output_dir=*out holds a run without --teacher; this one is with --teacher=*whole. Choose another",
-             {**checkpoint("out", "model.ckpt-1"), "out/run.json": '{"seed": 1}', "out/bert_config.json": ROWS[
-                 "whole/bert_config.json"]}, {"teacher": "whole", "nsp": False}),
+             without(checkpoint("out", "model.ckpt-1"), "bert_config.json") | {"out/run.json": '{"seed": 1}'},
+             {"teacher": "whole", "nsp": False}),
             ("--output_dir=*out holds a run of another configuration (*hidden_size: 32 there, 4 now",
              checkpoint("out", "model.ckpt-1"), {"vocab_file": "whole/vocab.txt"}),
             ("--output_dir=*out holds a run of run_ner.py: choose another directory",
