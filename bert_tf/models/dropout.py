@@ -16,7 +16,7 @@ import dataclasses
 import functools
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
@@ -40,8 +40,11 @@ class Drop:
 
 @dataclasses.dataclass(frozen=True)
 class _Scope:
-    key: keras.KerasTensor  # int32 [3], see `Drop`
-    path: str = ""
+    """The key, int32 [3] (see `Drop`), and the path of a place; within a loop over layers the path in each turn."""
+
+    key: keras.KerasTensor
+    paths: tuple[str, ...] = ("",)
+    turn: keras.KerasTensor | int = 0
 
 
 _scope: contextvars.ContextVar[_Scope | None] = contextvars.ContextVar("dropout_scope", default=None)
@@ -76,7 +79,14 @@ def dropout_scope(seed, first_row=0) -> _Within:
 def place(name: str) -> _Within:
     """In this context the names of places begin with this one."""
     scope = _scope.get()
-    return _Within(scope and dataclasses.replace(scope, path=f"{scope.path}/{name}"))
+    return _Within(scope and dataclasses.replace(scope, paths=tuple(f"{path}/{name}" for path in scope.paths)))
+
+
+def places(names: Sequence[str]) -> Callable[..., _Within]:
+    """turn -> a context in which the names of places begin with names[turn], an int32 scalar of a loop over layers."""
+    scope = _scope.get()
+    paths = tuple(f"{path}/{name}" for path in (scope.paths if scope else ()) for name in names)
+    return lambda turn: _Within(scope and dataclasses.replace(scope, paths=paths, turn=turn))
 
 
 def several_rows(count) -> _Within:
@@ -129,8 +139,13 @@ def drop_at(name: str, rate: float, training: bool) -> Drop | None:
     scope = _scope.get()
     if scope is None:
         raise RuntimeError(f"Dropout of {name} outside of a model: open a bert_tf.models.dropout.dropout_scope.")
-    # One operation, since there are many places.
-    return Drop(rate, scope.key + np.array([_signed(zlib.crc32(f"{scope.path}/{name}".encode())), 0, 0], "int32"))
+    words = [[_signed(zlib.crc32(f"{path}/{name}".encode())), 0, 0] for path in scope.paths]
+    # One operation outside of a loop, since there are many places.
+    return Drop(
+        rate,
+        scope.key
+        + (np.array(words[0], "int32") if len(words) == 1 else ops.take(np.array(words, "int32"), scope.turn, axis=0)),
+    )
 
 
 def dropout(x, rate: float, name: str, training: bool):

@@ -8,9 +8,10 @@ from keras import ops
 
 from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig, check_frozen_layers
-from bert_tf.models.dropout import dropout, in_scope, place
+from bert_tf.models.dropout import dropout, in_scope, place, places
 from bert_tf.models.families import as_config
 from bert_tf.models.inputs import is_packed, require, require_inputs
+from bert_tf.models.layer_loop import looped
 from bert_tf.models.layers import (
     ConfiguredLayer,
     NamedInputs,
@@ -305,26 +306,59 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
         And their attention weights [B, N, S, S], on request, else an empty list, so that eager execution frees their
         memory at once.
         """
-        outputs, attention, order = [], [], self.config.block_order
-        for number, block in enumerate(order):
+        order = self.config.block_order
+        if kernels.in_one_program() and not return_attention:
+            return self._loop_over_blocks(x, bias, positions, training), []
+        outputs, attention = [], []
+        for number in range(len(order)):
             if number == self.frozen_layers:
                 x = ops.stop_gradient(x)
-            read, scope = positions if number == len(order) - 1 else None, place(f"layer_{number}")
-
-            def layer(x, block=self.blocks[block], scope=scope, read=read):
-                with scope:
-                    return block(x, bias, training=training, positions=read)
-
-            if training and kernels.recomputes() and not return_attention:
-                x = keras.remat(lambda x, layer=layer: layer(x)[0])(x)
-            else:
-                x, weights = layer(x)
+            x, weights = self._run_block(number, x, bias, positions, training, return_attention)
             outputs.append(x)
             if return_attention:
                 attention.append(weights)
         if self.frozen_layers == len(order):
             outputs[-1] = ops.stop_gradient(outputs[-1])
         return outputs, attention
+
+    def _run_block(self, number: int, x, bias, positions, training: bool, return_attention: bool = False) -> tuple:
+        """The output of a layer and its attention weights; arguments as for `_run_blocks`."""
+        block, scope = self.blocks[self.config.block_order[number]], place(f"layer_{number}")
+        read = positions if number == len(self.config.block_order) - 1 else None
+
+        def layer(x):
+            with scope:
+                return block(x, bias, training=training, positions=read)
+
+        if training and kernels.recomputes() and not return_attention:
+            return keras.remat(lambda x: layer(x)[0])(x), None
+        return layer(x)
+
+    def _loop_over_blocks(self, x, bias, positions, training: bool) -> list:
+        """The outputs of all layers, as of `_run_blocks`: frozen layers in one loop, the others in another."""
+        order = self.config.block_order
+        in_loops = len(order) - (positions is not None)  # a last layer that reads a few tokens is another program
+        frozen = min(self.frozen_layers or 0, in_loops)
+        outputs = []
+        for first, end in ((0, frozen), (frozen, in_loops)):
+            if first == self.frozen_layers:
+                x = ops.stop_gradient(x)
+            if first == end:
+                continue
+            scope = places([f"layer_{number}" for number in range(first, end)])
+
+            def call(block, turn, x, scope=scope):
+                with scope(turn):
+                    return block(x, bias, training=training)[0]
+
+            blocks = [self.blocks[number] for number in order[first:end]]
+            inputs, x = looped(call, blocks, x, training and end > frozen, keep=not kernels.recomputes())
+            outputs += [*ops.unstack(inputs, axis=0)[1:], x]
+        if positions is not None:
+            outputs.append(self._run_block(len(order) - 1, x, bias, positions, training)[0])
+        if self.frozen_layers == len(order):
+            outputs[-1] = ops.stop_gradient(outputs[-1])
+        return outputs
 
     def get_embedding_table(self):
         """The word-embedding table, [V, E]."""

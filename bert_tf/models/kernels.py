@@ -9,7 +9,7 @@ forms that give the same numbers:
   leaving matrix products to oneDNN or cuBLAS, is faster on a CPU than compiling the whole step. A norm takes as long in
   either form, but as one program it is traced once, not in each of 24 places: a third of a first step's tracing.
 
-`set_fused(False)` switches to the plain form, and so do `plain_forms` and a TPUStrategy in scope: there the whole step
+`set_fused(False)` switches to the plain form, and so do `one_program` and a TPUStrategy in scope: there the whole step
 is compiled.
 
 Shape legend: B batch, S sequence length, Q queries, H hidden size, N attention heads, X any leading axes.
@@ -18,6 +18,7 @@ Shape legend: B batch, S sequence length, Q queries, H hidden size, N attention 
 import contextlib
 import functools
 import math
+from collections.abc import Iterator
 
 import keras
 from keras import ops
@@ -25,7 +26,12 @@ from keras import ops
 from bert_tf.models.dropout import Drop, dropped, random_bits
 from bert_tf.system.cores import on_cpu
 
-_switches = {"fused": keras.config.backend() == "tensorflow", "fused in inference": False, "recomputation": False}
+_switches = {
+    "fused": keras.config.backend() == "tensorflow",
+    "fused in inference": False,
+    "recomputation": False,
+    "one program": False,
+}
 
 MASK_BIAS = -10000.0  # the additive value of a masked key (original: modeling.py, attention_layer)
 _GUMBEL_EPSILON = 1e-9
@@ -38,9 +44,19 @@ def set_fused(enabled: bool) -> None:
     _switches["fused"] = enabled
 
 
-def plain_forms():
-    """In this context, models are traced in the plain form: for a program of which they are a part."""
-    return _switched("fused", False)
+@contextlib.contextmanager
+def one_program() -> Iterator[None]:
+    """In this context, models are traced as a part of a program that XLA compiles as a whole.
+
+    They are in the plain form, and their layers are a loop (layer_loop.py).
+    """
+    with _switched("fused", False), _switched("one program", True):
+        yield
+
+
+def in_one_program() -> bool:
+    """Whether what is traced now is a part of a program that XLA compiles as a whole."""
+    return _switches["one program"] or (keras.config.backend() == "tensorflow" and _on_tpu())
 
 
 def fused_inference():

@@ -5,6 +5,7 @@ the gradient (clipping, loss scale), whether to apply the update at all, and the
 """
 
 import functools
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -184,6 +185,7 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
             return
         self.layer_rates = layer_rates([variable.path for variable in variables], self.layerwise_lr_decay)
         super().build(variables)
+        self._updated = list(variables)
         self.first_moments = [self.add_variable_from_reference(v, name="adam_m") for v in variables]
         self.second_moments = [self.add_variable_from_reference(v, name="adam_v") for v in variables]
         self.decayed = [not any(re.search(p, v.path) for p in self.excluded_patterns) for v in variables]
@@ -207,19 +209,50 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
             holds (NaN included).
           step_number: that of `step_number()`, which a caller with many variables reads only once.
         """
-        index = self._get_variable_index(variable)
-        m, v = self.first_moments[index], self.second_moments[index]
-        gradient = ops.cast(ops.convert_to_tensor(gradient), variable.dtype)
-        if self.layer_rates[index] != 1:
-            learning_rate = ops.cast(learning_rate, "float32") * self.layer_rates[index]
+        self.update_steps([gradient], [variable], learning_rate, gradient_factor, apply_update, step_number)
+
+    def update_steps(
+        self, gradients: Sequence, variables: Sequence, learning_rate, gradient_factor=1.0, apply_update=True,
+        step_number=None,
+    ) -> None:  # fmt: skip
+        """`update_step` of many variables; in one program, vectors that are updated alike are one tensor."""
+        groups: dict[object, list] = {}
+        for gradient, variable in zip(gradients, variables, strict=True):
+            index = self._get_variable_index(variable)
+            joins = kernels.in_one_program() and len(variable.shape) == 1 and not self.decayed[index]
+            key = ("vectors", self.layer_rates[index]) if joins else index
+            groups.setdefault(key, []).append((index, ops.cast(ops.convert_to_tensor(gradient), variable.dtype)))
         step_number = self.step_number() if step_number is None else step_number
-        scalars = (learning_rate, gradient_factor, apply_update, step_number)
+        factors = self._factors(gradient_factor, apply_update, step_number)
+        rate = ops.where(apply_update, ops.cast(learning_rate, "float32"), 0.0)
+        for group in groups.values():
+            indices, gradients = zip(*group, strict=True)
+            kinds = [
+                [kind[index] for index in indices] for kind in (self._updated, self.first_moments, self.second_moments)
+            ]
+            tensors = [each[0] if len(each) == 1 else ops.concatenate(each) for each in (*kinds, gradients)]
+            of_layer = self.layer_rates[indices[0]]
+            new = self._update(indices[0], tensors, (rate if of_layer == 1 else rate * of_layer, *factors))
+            ends = list(itertools.accumulate(gradient.shape[0] for gradient in gradients[:-1]))
+            for variables, value in zip(kinds, new, strict=True):
+                for variable, part in zip(variables, ops.split(value, ends) if ends else [value], strict=True):
+                    self.assign(variable, part)
+
+    def _factors(self, gradient_factor, apply_update, step_number) -> tuple:
+        """Scalars of an update: a gradient's factor and whether it counts; those of both moments; the step.
+
+        A step that doesn't count multiplies a moment by 1 and adds 0 to it.
+        """
+        decays = [pair for beta in (self.beta_1, self.beta_2) for pair in ((beta, 1.0), (1.0 - beta, 0.0))]
+        decays = [ops.where(apply_update, np.float32(value), np.float32(without)) for value, without in decays]
+        return gradient_factor, apply_update, *decays, step_number
+
+    def _update(self, index: int, tensors: Sequence, scalars: tuple) -> tuple:
+        """New values of a variable of this index and its moments, from these and the gradient."""
         constants = (self.beta_1, self.beta_2, self.epsilon, self.bias_correction, self.epsilon_after_correction)
         fixed = (type(self)._direction, self.weight_decay_rate if self.decayed[index] else None, constants)
         update = _compiled(*fixed) if kernels.fused_enabled() else functools.partial(_update, *fixed)
-        new = update((variable, m, v, gradient), scalars)
-        for target, value in zip((variable, m, v), new, strict=True):
-            self.assign(target, value)
+        return update(tensors, scalars)
 
     def get_config(self) -> dict:
         config = super().get_config()
@@ -238,16 +271,16 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
 
 
 def _update(direction, decay_rate, constants, tensors, scalars):
-    """New (variable, m, v): moments, then the optimizer's own direction, then one step along it."""
-    beta_1, beta_2, *_ = constants
+    """New (variable, m, v): moments, then the optimizer's own direction, then one step along it.
+
+    scalars: the learning rate, and see `_DecayingOptimizer._factors`.
+    """
     variable, m, v, gradient = (ops.convert_to_tensor(tensor) for tensor in tensors)
-    learning_rate, gradient_factor, apply_update, step = scalars
-    gradient = gradient * ops.cast(gradient_factor, gradient.dtype)
-    new_m = beta_1 * m + (1.0 - beta_1) * gradient
-    new_v = beta_2 * v + (1.0 - beta_2) * gradient * gradient
-    change = direction(variable, new_m, new_v, step, decay_rate, constants)
-    new_variable = variable - ops.cast(learning_rate, variable.dtype) * change
-    return tuple(ops.where(apply_update, new, old) for new, old in ((new_variable, variable), (new_m, m), (new_v, v)))
+    learning_rate, factor, counts, beta_1, rest_1, beta_2, rest_2, step = scalars
+    gradient = ops.where(counts, gradient * ops.cast(factor, gradient.dtype), 0.0)
+    m = beta_1 * m + rest_1 * gradient
+    v = beta_2 * v + rest_2 * gradient * gradient
+    return variable - learning_rate * direction(variable, m, v, step, decay_rate, constants), m, v
 
 
 @functools.cache

@@ -190,8 +190,7 @@ class Trainer:
         if optimizer.global_clipnorm:
             factor = factor * (optimizer.global_clipnorm / tf.maximum(norm, optimizer.global_clipnorm))
         scalars = optimizer.learning_rate_at(state.step), factor, finite, tf.cast(state.step, tf.float32) + 1.0
-        for gradient, variable in zip(gradients, variables, strict=True):
-            optimizer.update_step(gradient, variable, *scalars)
+        optimizer.update_steps(gradients, variables, *scalars)
         return self._next_state(state, sums, norm, finite)
 
     def _next_state(self, state: State, sums: dict, norm, finite) -> State:
@@ -246,7 +245,7 @@ def _one_program(function: Callable) -> Callable:
     """The function, compiled by XLA as a whole: what would be small programs of their own elsewhere is part of it."""
 
     def plain(*arguments):
-        with kernels.plain_forms():
+        with kernels.one_program():
             return function(*arguments)
 
     return tf.function(plain, jit_compile=True, autograph=False)
@@ -291,8 +290,12 @@ def _global_norm(gradients: Sequence, squares: Sequence):
     are not added up first. To make the norm independent of how a batch is split, the rows' squares are summed where the
     rows are computed, and the gradient that merges them does not count.
     """
-    halves = [_half_square(g) if square is None else square for g, square in zip(gradients, squares, strict=True)]
-    return tf.sqrt(2.0 * tf.reduce_sum(tf.stack(halves)))
+    halves = [square for square in squares if square is not None]
+    whole = [tf.cast(g, tf.float32) for g, square in zip(gradients, squares, strict=True) if square is None]
+    if kernels.in_one_program():  # a reduction for all gradients of one shape, which come out of a loop as one tensor
+        shapes = dict.fromkeys(tuple(g.shape) for g in whole)
+        whole = [tf.stack([g for g in whole if tuple(g.shape) == shape]) for shape in shapes]
+    return tf.sqrt(2.0 * tf.reduce_sum(tf.stack([*halves, *map(_half_square, whole)])))
 
 
 def _rows(tensor, start, count):

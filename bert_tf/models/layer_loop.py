@@ -1,0 +1,207 @@
+"""The layers of an encoder as one loop, for steps that XLA compiles as a whole: a program of one layer, not of all.
+
+The variables of all layers are stacked, and each turn of the loop takes its own. The backward pass is a second loop,
+from the last layer to the first. It computes a layer again from its input and the results of its matrix products, which
+are kept: what lies between them (softmax, dropout, activations, norms) is cheap, and most of the memory.
+
+On a CPU, where operations are not compiled together, layers stay unrolled: that is faster there.
+
+Shape legend: L turns of the loop, B batch, S sequence length, H hidden size, X any axes.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
+
+import keras
+
+# What the layer that is traced keeps, or takes from what was kept; None: there is no such layer.
+_kept: contextvars.ContextVar["_Record | _Replay | None"] = contextvars.ContextVar("kept", default=None)
+
+
+class _Record:
+    """Collects what a layer keeps."""
+
+    def __init__(self):
+        self.values = []
+
+    def kept(self, function: Callable, *tensors):
+        self.values.append(function(*tensors))
+        return self.values[-1]
+
+
+class _Replay:
+    """Gives a layer that is computed again what it kept."""
+
+    def __init__(self, values: Sequence):
+        self._values = iter(values)
+
+    def kept(self, function: Callable, *tensors):
+        import tensorflow as tf
+
+        value = next(self._values)
+
+        @tf.custom_gradient
+        def known(*tensors):
+            def gradient(upstream):
+                with tf.GradientTape() as tape:
+                    tape.watch(tensors)
+                    result = function(*tensors)  # no gradient of a product reads it, so it is not computed
+                return tape.gradient(result, tensors, upstream)
+
+            return tf.identity(value), gradient
+
+        return known(*tensors)
+
+
+@contextlib.contextmanager
+def _keeping(values: "_Record | _Replay | None") -> Iterator[None]:
+    token = _kept.set(values)
+    try:
+        yield
+    finally:
+        _kept.reset(token)
+
+
+def kept(function: Callable, *tensors):
+    """function(*tensors), a matrix product; in a loop its result is kept for the backward pass."""
+    values = _kept.get()
+    return function(*tensors) if values is None else values.kept(function, *tensors)
+
+
+def looped(call: Callable, layers: Sequence[keras.Layer], x, training: bool, keep: bool = True) -> tuple:
+    """Runs layers of one kind, each on the output of the one before it.
+
+    Args:
+      call: (layer, turn, x) -> the output, of x's shape; turn: int32, the number of the layer among `layers`.
+      layers: L layers with variables of their own, or L times the same.
+      x: [B, S, H]. training: whether there will be a gradient. keep: whether products are kept for it.
+
+    Returns:
+      [L, B, S, H], the inputs of all layers, and the last output.
+    """
+    loop = _Loop(call, layers, keep)
+    return (loop.differentiable if training else loop.forward)(x, *loop.values())[:2]
+
+
+class _Loop:
+    """`looped` in TensorFlow. Its values are those of the layers' variables, see `values`."""
+
+    def __init__(self, call: Callable, layers: Sequence[keras.Layer], keep: bool):
+        self.call, self.layers, self.keep = call, layers, keep
+        self.layer, self.turns = layers[0], len(layers)
+        self.shared = all(layer is self.layer for layer in layers)
+
+    def values(self) -> list:
+        """Stacks of the variables, in the dtypes that layers compute with; of layers that share them, they themselves.
+
+        All vectors of a layer are one, since each stack takes operations of its own.
+        """
+        import tensorflow as tf
+
+        layers = self.layers[:1] if self.shared else self.layers
+        read = [[tf.convert_to_tensor(keras.ops.convert_to_tensor(v)) for v in layer.weights] for layer in layers]
+        kinds = [(v.dtype, number if len(v.shape) != 1 else "vectors") for number, v in enumerate(read[0])]
+        self.groups = [[n for n, each in enumerate(kinds) if each == kind] for kind in dict.fromkeys(kinds)]
+        self.sizes = [[read[0][number].shape[0] for number in group] for group in self.groups]
+        rows = [
+            [tf.concat([own[n] for n in group], 0) if len(group) > 1 else own[group[0]] for group in self.groups]
+            for own in read
+        ]
+        return rows[0] if self.shared else [tf.stack(stack) for stack in zip(*rows, strict=True)]
+
+    def one(self, turn, x, values: Sequence, keeper: _Record | _Replay | None):
+        """The output of a layer whose variables have these values."""
+        import tensorflow as tf
+
+        parts = [tf.split(v, sizes) if len(sizes) > 1 else [v] for v, sizes in zip(values, self.sizes, strict=True)]
+        weights = [self.layer.weights[number] for group in self.groups for number in group]
+        mapping = list(zip(weights, [part for each in parts for part in each], strict=True))
+        with keras.StatelessScope(mapping), _keeping(keeper):
+            return self.call(self.layer, turn, x)
+
+    def values_of(self, turn, values: Sequence) -> list:
+        return [value if self.shared else _row(value, turn) for value in values]
+
+    def specs(self, x, values: Sequence) -> list:
+        """Shapes and dtypes of what a layer keeps."""
+        import tensorflow as tf
+
+        record = _Record()
+
+        def layer(x):
+            self.one(tf.constant(0), x, self.values_of(tf.constant(0), values), record)
+            return record.values
+
+        traced = tf.function(layer, autograph=False).get_concrete_function(tf.TensorSpec(x.shape, x.dtype))
+        return list(traced.structured_outputs)
+
+    def forward(self, x, *values, specs: Sequence = ()) -> tuple:
+        """The inputs of all layers, the last output, and what the layers keep."""
+        import tensorflow as tf
+
+        def body(turn, x, inputs, *records):
+            record = _Record() if specs else None
+            y = self.one(turn, x, self.values_of(turn, values), record)
+            new = record.values if record else ()
+            records = [each.write(turn, value) for each, value in zip(records, new, strict=True)]
+            return turn + 1, y, inputs.write(turn, x), *records
+
+        start = (tf.constant(0), x, *(_rows(self.turns, each) for each in (x, *specs)))
+        _, y, *rows = tf.while_loop(
+            lambda turn, *_: turn < self.turns, body, start, parallel_iterations=1, maximum_iterations=self.turns
+        )
+        inputs, *records = (each.stack() for each in rows)
+        return inputs, y, *records
+
+    def differentiable(self, x, *values) -> tuple:
+        import tensorflow as tf
+
+        specs = self.specs(x, values) if self.keep else ()
+
+        @tf.custom_gradient
+        def run(x, *values):
+            inputs, y, *records = self.forward(x, *values, specs=specs)
+
+            def gradient(of_inputs, of_output):
+                return self.backward(of_inputs, of_output, inputs, values, records)
+
+            return (inputs, y), gradient
+
+        return run(x, *values)
+
+    def backward(self, of_inputs, of_output, inputs, values: Sequence, records: Sequence) -> list:
+        """The gradients of x and the values. of_inputs, of_output: those of what `looped` returns."""
+        import tensorflow as tf
+
+        def body(turn, upstream, *gradients):
+            x, of_turn = _row(inputs, turn), self.values_of(turn, values)
+            keeper = _Replay([_row(record, turn) for record in records]) if records else None
+            with tf.GradientTape() as tape:
+                tape.watch([x, *of_turn])
+                y = self.one(turn, x, of_turn, keeper)
+            of_x, *new = tape.gradient(y, [x, *of_turn], upstream, unconnected_gradients="zero")
+            pairs = zip(gradients, new, strict=True)
+            gradients = [total + value if self.shared else total.write(turn, value) for total, value in pairs]
+            return turn - 1, of_x + _row(of_inputs, turn), *gradients
+
+        totals = (tf.zeros_like(value) if self.shared else _rows(self.turns, value[0]) for value in values)
+        start = (tf.constant(self.turns - 1), of_output, *totals)
+        _, of_x, *gradients = tf.while_loop(
+            lambda turn, *_: turn >= 0, body, start, parallel_iterations=1, maximum_iterations=self.turns
+        )
+        return [of_x, *(each if self.shared else each.stack() for each in gradients)]
+
+
+def _row(stack, turn):
+    """stack[turn], in fewer operations than by an index, which may be negative."""
+    import tensorflow as tf
+
+    return tf.gather(stack, turn)
+
+
+def _rows(turns: int, like):
+    """An array for a tensor like this one of each turn."""
+    import tensorflow as tf
+
+    return tf.TensorArray(like.dtype, turns, element_shape=like.shape)
