@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import google_crc32c
 import numpy as np
+from absl import logging
 
 from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
@@ -115,13 +116,27 @@ class TokenRows:
         """The dimensions after B in the shape of a batch of this padded length; None: of any."""
         return (length,)
 
-    def padded_lengths(self, max_seq_length: int, static_padding: bool = False, whole_step: bool = False) -> list[int]:
+    def padded_lengths(
+        self, max_seq_length: int, static_padding: bool = False, programs: int | None = None
+    ) -> list[int]:
         """The lengths that batches of these rows are padded to, ascending; see the function of this name.
 
         Args:
           static_padding: only the longest.
+          programs: at most so many lengths, those with the least padding: the whole step is compiled for each of them,
+            which takes a minute. None: of any number.
         """
-        return [max_seq_length] if static_padding else padded_lengths(max_seq_length, whole_step)
+        if static_padding:
+            return [max_seq_length]
+        allowed = padded_lengths(max_seq_length, whole_step=programs is not None)
+        return self.fewest(allowed, programs) if programs else allowed
+
+    def fewest(self, allowed: Sequence[int], programs: int) -> list[int]:
+        """Of the lengths allowed the one that holds every row, and another if there are to be two programs."""
+        lengths = self.lengths
+        longest = padded_length(int(lengths.max()), allowed)
+        padding = {short: np.where(lengths <= short, short, longest).sum() for short in allowed if short <= longest}
+        return sorted({min(padding, key=padding.get), longest}) if programs > 1 else [longest]
 
     def batch(self, rows: Sequence[int], length: int) -> dict[str, np.ndarray]:
         """Padded arrays of some rows: input_ids, input_mask, segment_ids int32 [B, length], and the labels."""
@@ -234,20 +249,23 @@ def training_batches(
     start_step: int,
     max_seq_length: int,
     static_padding: bool = False,
-    whole_step: bool = False,
+    programs: int | None = None,
     share: Share = WHOLE,
 ):
     """An endless tf.data.Dataset of a share's parts of each batch from a step on, {name: [B / share.parts, ...]}.
 
     Args:
       static_padding: pad every batch to max_seq_length, and don't batch similar lengths together.
-      whole_step: see `padded_lengths`.
+      programs: see `TokenRows.padded_lengths`.
       share: the rows of each batch that are wanted. They are as long as the whole batch.
 
     Raises:
       ValueError: a batch can't be divided into equal parts.
     """
-    allowed = rows.padded_lengths(max_seq_length, static_padding, whole_step)
+    allowed = rows.padded_lengths(max_seq_length, static_padding, programs)
+    if programs:
+        lengths_named = " or ".join(map(str, allowed))
+        logging.info("Batches are padded to %s tokens: XLA compiles the step once for each length.", lengths_named)
     lengths = rows.lengths
 
     def batches():
@@ -256,7 +274,7 @@ def training_batches(
             for part in share.slices(batch_size):
                 yield rows.batch(chosen[part], length)
 
-    width = allowed[-1] if static_padding else None
+    width = allowed[-1] if len(allowed) == 1 else None
     dataset = _dataset(batches, rows, share.part_size(batch_size), width)
     return dataset.prefetch(_PREFETCHED * share.count)
 
@@ -452,14 +470,17 @@ class WindowRows(TokenRows):
             return None, None
         return -(-length // self.window_length), min(length, self.window_length)
 
-    def padded_lengths(self, max_seq_length: int, static_padding: bool = False, whole_step: bool = False) -> list[int]:
+    def padded_lengths(
+        self, max_seq_length: int, static_padding: bool = False, programs: int | None = None
+    ) -> list[int]:
         """Those of single windows, and several full windows: 2, 3, 4, 6, 8, 12, and so on, to the most there are."""
         most = int(self.windows.max())
         if static_padding:
             return [most * self.window_length]
         counts = {most} | {factor << power for factor in (2, 3) for power in range(most.bit_length())}
         several = [count * self.window_length for count in sorted(counts) if 1 < count <= most]
-        return super().padded_lengths(self.window_length, False, whole_step) + several
+        allowed = padded_lengths(self.window_length, whole_step=programs is not None) + several
+        return self.fewest(allowed, programs) if programs else allowed
 
     def batch(self, rows: Sequence[int], length: int) -> dict[str, np.ndarray]:
         """Padded arrays of some examples: input_ids, input_mask, segment_ids int32 [B, W, S], and the labels.

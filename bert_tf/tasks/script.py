@@ -41,10 +41,11 @@ from bert_tf.tasks.task import ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import checkpoints, distribution, fine_tuning, loop, run_directory, starting_model
 from bert_tf.training.settings import FineTuningSettings
-from bert_tf.training.step import Trainer, make_predict_function
+from bert_tf.training.step import BATCHES_OF_A_PROGRAM, Trainer, make_predict_function
 from bert_tf.training.teacher import Teacher, with_labels_of
 
 _FEW_STEPS = 50
+_STEPS_OF_TWO_PROGRAMS = 1000  # from so many, shorter batches save more time than their program takes to compile
 
 
 def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]:
@@ -204,6 +205,7 @@ class _Run:
         self.task, self.run, self.strategy, self.teacher = task, run, strategy, teacher
         self.num_train_steps, self.output_dir = num_train_steps, run.output_dir
         self.chief, self.files, self.finished = task.is_chief, task.files, False
+        self.compiles = distribution.compiles_steps(run.use_xla, strategy)
         self.evaluated = {}  # step -> outputs on the main dev set, of the newest and the best evaluation
         # Steps between two evaluations, an epoch by default; 0 without a dev set.
         self.eval_every_steps = 0
@@ -225,7 +227,7 @@ class _Run:
             task.files.config.recipe,
             task.adjust,
         )
-        self.predict = make_predict_function(model, self.strategy)
+        self.predict = make_predict_function(model, self.strategy, compiled=self.compiles)
         self.keeper = fine_tuning.BestModel(
             self.output_dir, self.files, task.main_metric, patience=run.early_stopping_patience, active=self.chief
         )
@@ -328,12 +330,12 @@ class _Run:
     def training_batches(self, first_step: int, share: Share) -> tf.data.Dataset:
         """See `token_rows.training_batches`."""
         run = self.run
-        compiled = distribution.compiles_steps(run.use_xla, self.strategy)
+        programs = 1 if self.num_train_steps < _STEPS_OF_TWO_PROGRAMS else 2
         return self.task.training_batches(
             batch_size=run.train_batch_size,
             seed=run.seed,
             start_step=first_step,
-            whole_step=compiled,
+            programs=programs if self.compiles else None,
             share=share,
             **run.padding,
         )
@@ -408,7 +410,10 @@ class _Run:
         return self.run.eval_batch_size or self.run.predict_batch_size
 
     def outputs_of(self, examples: ExampleSet, batch_size: int):
-        return self.task.outputs_of(self.predict, examples, batch_size=batch_size, **self.run.padding)
+        padding = dict(self.run.padding)
+        if self.compiles and len(examples.rows) >= BATCHES_OF_A_PROGRAM * batch_size:
+            padding["static_padding"] = True  # one program for all
+        return self.task.outputs_of(self.predict, examples, batch_size=batch_size, **padding)
 
     def write_further_files(self, files: Mapping[str, str]) -> None:
         for name, content in files.items() if self.chief else ():

@@ -29,6 +29,7 @@ from bert_tf.weights.bundle import CheckpointReader
 
 _FIRST_LOSS_SCALE = 2.0**15
 _STEPS_TO_DOUBLE_LOSS_SCALE = 2000
+BATCHES_OF_A_PROGRAM = 200  # from so many, a program for them saves more time than it takes to compile
 
 
 class State(NamedTuple):
@@ -372,7 +373,7 @@ def _traced_once(function, batches: Iterable, spec: dict | None = None) -> Calla
     return function.get_concrete_function(spec) if spec else function
 
 
-def make_predict_function(model, strategy, fused: bool = True) -> Callable[..., Iterator]:
+def make_predict_function(model, strategy, fused: bool = True, compiled: bool = False) -> Callable[..., Iterator]:
     """Builds predict(batches, spec) -> iterator over the model's outputs for each batch, as NumPy arrays.
 
     The rows of a batch stay in order for any number of replicas, which must divide the batch size. On a CPU several
@@ -380,20 +381,29 @@ def make_predict_function(model, strategy, fused: bool = True) -> Callable[..., 
 
     Args:
       fused: see `kernels.fused_inference`.
+      compiled: a batch is one XLA program, if there are at least `BATCHES_OF_A_PROGRAM`; otherwise nothing is compiled.
     """
     replicas = strategy.num_replicas_in_sync
 
-    def replica_outputs(batch):
-        with kernels.fused_inference() if fused else contextlib.nullcontext():
-            return model(_replica_rows(batch, tf.distribute.get_replica_context()), training=False)
+    def outputs_of_rows(rows):
+        with kernels.fused_inference() if fused and not compiled else contextlib.nullcontext():
+            return model(rows, training=False)
 
-    @tf.function(autograph=False)
-    def batch_outputs(batch):
+    def batch_outputs(of_rows, batch):
+        def replica_outputs(batch):
+            return of_rows(_replica_rows(batch, tf.distribute.get_replica_context()))
+
         outputs = strategy.run(replica_outputs, args=(batch,))
         return tf.nest.map_structure(lambda value: strategy.gather(value, axis=0), outputs) if replicas > 1 else outputs
 
+    @functools.cache
+    def graph(one_program: bool):
+        of_rows = _one_program(outputs_of_rows) if one_program else outputs_of_rows
+        return tf.function(functools.partial(batch_outputs, of_rows), autograph=False)
+
     def predict(batches: Iterable, spec: dict | None = None) -> Iterator:
-        outputs_of = _traced_once(batch_outputs, batches, spec)
+        one_program = compiled and not spec and len(batches) >= BATCHES_OF_A_PROGRAM
+        outputs_of = _traced_once(graph(one_program), batches, spec)
 
         def arrays_of(batch):
             return tf.nest.map_structure(lambda value: value.numpy(), outputs_of(batch))

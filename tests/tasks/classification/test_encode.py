@@ -205,6 +205,21 @@ def test_padded_lengths():
     assert lengths == [*range(8, 64, 4), *range(64, 128, 8), *range(128, 256, 16), 256, 288, 300]
     assert token_rows.padded_lengths(5) == [5] and token_rows.padded_lengths(288)[-2:] == [256, 288]
     assert token_rows.padded_lengths(600, whole_step=True) == [*range(32, 512, 32), 512, 576, 600]
+
+
+def test_few_lengths_for_few_programs():
+    """The longest row that there is needs a length, and the other one is that with the least padding."""
+    lengths = [20] * 50 + [60] * 30 + [70] * 10 + [150]
+    offsets = np.cumsum([0, *lengths])
+    rows = token_rows.TokenRows(np.ones(offsets[-1], np.int32), offsets, np.zeros(len(lengths), np.int32), {}, pad_id=0)
+    assert rows.padded_lengths(600, programs=1) == [160]
+    assert rows.padded_lengths(600, programs=2) == [64, 160]
+    assert rows.padded_lengths(150, programs=2) == [64, 150]
+    assert rows.padded_lengths(600, static_padding=True, programs=2) == [600]
+    batch = next(
+        iter(token_rows.training_batches(rows, batch_size=2, seed=1, start_step=0, max_seq_length=600, programs=1))
+    )
+    assert batch["input_ids"].shape == (2, 160)
     assert [token_rows.padded_length(longest, lengths) for longest in (1, 8, 9, 129, 289)] == [8, 8, 12, 144, 300]
 
 
