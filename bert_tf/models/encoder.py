@@ -308,15 +308,16 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
         """
         order = self.config.block_order
         if kernels.in_one_program() and not return_attention:
-            return self._loop_over_blocks(x, bias, positions, training), []
-        outputs, attention = [], []
-        for number in range(len(order)):
-            if number == self.frozen_layers:
-                x = ops.stop_gradient(x)
-            x, weights = self._run_block(number, x, bias, positions, training, return_attention)
-            outputs.append(x)
-            if return_attention:
-                attention.append(weights)
+            outputs, attention = self._loop_over_blocks(x, bias, positions, training), []
+        else:
+            outputs, attention = [], []
+            for number in range(len(order)):
+                if number == self.frozen_layers:
+                    x = ops.stop_gradient(x)
+                x, weights = self._run_block(number, x, bias, positions, training, return_attention)
+                outputs.append(x)
+                if return_attention:
+                    attention.append(weights)
         if self.frozen_layers == len(order):
             outputs[-1] = ops.stop_gradient(outputs[-1])
         return outputs, attention
@@ -356,8 +357,6 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
             outputs += [*ops.unstack(inputs, axis=0)[1:], x]
         if positions is not None:
             outputs.append(self._run_block(len(order) - 1, x, bias, positions, training)[0])
-        if self.frozen_layers == len(order):
-            outputs[-1] = ops.stop_gradient(outputs[-1])
         return outputs
 
     def get_embedding_table(self):
