@@ -8,7 +8,7 @@ last row of its table, and a label that is no class costs nothing.
 * In a graph of TensorFlow (the training loop, `fit`, an exported model): the operation `Assert`, whose error is an
   InvalidArgumentError.
 * Compiled programs can't raise (XLA, as in `fit` on GPUs, and on TPUs; the jit of JAX): numbers that depend on such a
-  value become NaN. The training loop stops at a loss that is NaN.
+  value become NaN. The training loop stops at a loss that is NaN, and `fit` at the end of its epoch.
 
 Shape legend: B batch, S sequence length, P positions of a row, N texts of an example.
 """
@@ -206,8 +206,11 @@ def keras_arguments(method: str, self, kwargs: Mapping = MappingProxyType({}), *
         arguments["validation_data"] = tuple(_arrays(part, several and n == 1) for n, part in enumerate(held_out))
     for data in (arguments.get("x"), held_out):
         _check_label_names(self, data)
-    if method == "fit" and hasattr(arguments.get("x"), "element_spec"):
-        arguments.setdefault("shuffle", False)  # by default Keras would, and warn that it can't
+    if method == "fit":
+        if hasattr(arguments.get("x"), "element_spec"):
+            arguments.setdefault("shuffle", False)  # by default Keras would, and warn that it can't
+        if not isinstance(arguments.get("callbacks"), keras.callbacks.CallbackList):
+            arguments["callbacks"] = [*keras.tree.flatten(arguments.get("callbacks") or []), _EndsAtNan()]
     if arguments.get("class_weight"):
         if objective and self._compile_loss is None and not objective.one_class:
             raise ValueError(
@@ -219,6 +222,18 @@ def keras_arguments(method: str, self, kwargs: Mapping = MappingProxyType({}), *
             dict.fromkeys(range(getattr(self, "num_labels", 0)), 1.0) | arguments["class_weight"]
         )
     return arguments | kwargs
+
+
+class _EndsAtNan(keras.callbacks.Callback):
+    """Ends a `fit` whose step is compiled, and so can't say what is out of range."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if np.isnan((logs or {}).get("loss", 0.0)):
+            labels = " or ".join(getattr(getattr(self.model, "objective", None), "label_names", ()) or ["a label"])
+            raise FloatingPointError(
+                f"The loss of epoch {epoch + 1} is NaN: {labels} or input_ids are out of range, which a step that XLA "
+                "compiles, as on a GPU, can't tell in place (jit_compile=False of `compile` can); or learning diverged."
+            )
 
 
 def _arrays(value, one_for_each_label: bool):

@@ -158,6 +158,18 @@ def test_fit_of_stars_from_one_to_five():
     assert np.isfinite(model.evaluate(features, stars, sample_weight=weights, verbose=0, return_dict=True)["loss"])
 
 
+@pytest.mark.parametrize("wrong", ["label_ids", "input_ids"])
+def test_fit_of_a_compiled_step_ends_with_the_epoch(wrong):
+    """As on a GPU, where XLA drops assertions."""
+    model, features = MODELS["classifier"][0](), inputs()
+    model.build()
+    model.compile(optimizer=AdamWeightDecay(1e-3), jit_compile=True)
+    labels = np.array([1, 2, 3, 5 if wrong == "label_ids" else 4])
+    features = broken(features, "input_ids", VOCAB) if wrong == "input_ids" else features
+    with pytest.raises(FloatingPointError, match="loss of epoch 1 is NaN: label_ids or input_ids are out of range"):
+        model.fit(features, labels, epochs=3, verbose=0)
+
+
 def test_the_rows_of_a_compiled_model_are_nan():
     model = BertModel(CONFIG)
     compiled = tf.function(lambda ids: model(ids)["sequence_output"], jit_compile=True, autograph=False)
