@@ -206,6 +206,8 @@ def test_padded_lengths():
     assert token_rows.padded_lengths(5) == [5] and token_rows.padded_lengths(288)[-2:] == [256, 288]
     assert token_rows.padded_lengths(600, whole_step=True) == [*range(32, 512, 32), 512, 576, 600]
 
+    assert [token_rows.padded_length(longest, lengths) for longest in (1, 8, 9, 129, 289)] == [8, 8, 12, 144, 300]
+
 
 def test_few_lengths_for_few_programs():
     """The longest row that there is needs a length, and the other one is that with the least padding."""
@@ -220,7 +222,6 @@ def test_few_lengths_for_few_programs():
         iter(token_rows.training_batches(rows, batch_size=2, seed=1, start_step=0, max_seq_length=600, programs=1))
     )
     assert batch["input_ids"].shape == (2, 160)
-    assert [token_rows.padded_length(longest, lengths) for longest in (1, 8, 9, 129, 289)] == [8, 8, 12, 144, 300]
 
 
 def test_record_files_have_the_originals_layout(tmp_path):
