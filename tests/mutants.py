@@ -217,7 +217,7 @@ MUTANTS = {
     ("text/wordpiece.py", "text/test_wordpiece_offsets.py"): [("for _ in char.lower()]", "for _ in char]")],
     ("text/wordpiece.py", "text/test_wordpiece.py text/test_tokenizer.py"): [
         ("do_lower_case if strip_accents is None else strip_accents", "do_lower_case")],
-    ("system/download.py", "system/test_released_models.py"): [
+    ("system/released_models.py", "system/test_released_models.py"): [
         ("have = file.truncate(0)", "pass"),
         ("resume_size=have", "resume_size=0"),
         ("while stream.read(_READ_BYTES):", "while False:"),

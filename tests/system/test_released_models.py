@@ -19,7 +19,7 @@ from huggingface_hub import constants, file_download
 import bert_tf
 from bert_tf.models import directory
 from bert_tf.models.task_models import BertForSequenceClassification
-from bert_tf.system import download, released_models
+from bert_tf.system import released_models
 from bert_tf.text.tokenizer_files import read_casing
 from bert_tf.text.wordpiece import FullTokenizer
 
@@ -249,16 +249,16 @@ def test_damage_and_sizes_of_archives(tmp_path, monkeypatch):
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
     packed = file.read_bytes()
-    download.unpack_tar(str(file), str(tmp_path / "whole"))
+    released_models.unpack_tar(str(file), str(tmp_path / "whole"))
     assert contents(tmp_path / "whole") == FILES
     for place in range(25, len(packed), 7):  # behind gzip's header, where are the date and the name
         file.write_bytes(packed[:place] + bytes([packed[place] ^ 4]) + packed[place + 1 :])
         with pytest.raises(OSError, match="model.tar.gz is not a complete tar file"):
-            download.unpack_tar(str(file), str(tmp_path / "damaged"))
+            released_models.unpack_tar(str(file), str(tmp_path / "damaged"))
     file.write_bytes(packed)
     (tmp_path / "model.zip").write_bytes(zipped(FILES))
-    monkeypatch.setattr(download, "_MOST_UNPACKED", 1000)
-    for unpack, name in ((download.unpack_tar, "model.tar.gz"), (download.unpack_zip, "model.zip")):
+    monkeypatch.setattr(released_models, "_MOST_UNPACKED", 1000)
+    for unpack, name in ((released_models.unpack_tar, "model.tar.gz"), (released_models.unpack_zip, "model.zip")):
         with pytest.raises(OSError, match=rf"{name} holds more than .* it is not a released model"):
             unpack(str(tmp_path / name), str(tmp_path / "large"))
 
