@@ -51,6 +51,7 @@ class HeadConfig:
       window_stride, max_windows: tokens from the start of a window to that of the next, and how many a text has at
         most; None: not known. They say how such a model is used, not what it is.
       pairs: of a text classifier: whether it was trained on pairs of texts; None: not known.
+      activation: of one output: what sentence-transformers makes of it, "sigmoid" or "identity"; None: not said.
       untrained: variables whose values are random: the model was saved before it was trained.
 
     Raises:
@@ -65,6 +66,7 @@ class HeadConfig:
     window_stride: int | None = None
     max_windows: int | None = None
     pairs: bool | None = None
+    activation: str | None = None
     untrained: tuple[str, ...] = ()
 
     def __post_init__(self):
@@ -141,7 +143,8 @@ class HeadConfig:
                 from bert_tf.system import removed
 
                 raise ValueError(removed.HEADS["lstm_on_top"])
-            return cls(architecture, labels, problem_type, untrained=values.get("untrained") or ())
+            kept = {name: values[name] for name in ("pairs", "untrained") if values.get(name) is not None}
+            return cls(architecture, labels, problem_type, activation=_activation_in(values), **kept)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from None
 
@@ -166,6 +169,16 @@ class HeadConfig:
         pooling = self.window_pooling
         return f"reads long texts in windows (window_pooling={pooling})" if pooling else None
 
+    def gives_probability(self) -> bool:
+        """Whether the one output of a model is the logit of a probability, and not a score.
+
+        Raises:
+          ValueError: an activation is named that is neither sigmoid nor identity.
+        """
+        if self.activation not in (None, "identity", "sigmoid"):
+            raise ValueError(f"its output is meant through {self.activation!r:.80}; known are sigmoid and identity")
+        return self.activation == "sigmoid"
+
     def check_num_labels(self, num_labels: int) -> None:
         """Refuses a number of outputs that differs from the number of label names.
 
@@ -174,6 +187,14 @@ class HeadConfig:
         """
         if self.labels and len(self.labels) != num_labels:
             raise ValueError(f"num_labels={num_labels}, but labels has {len(self.labels)} names.")
+
+
+def _activation_in(config: Mapping) -> str | None:
+    """The last part of the class that a config.json of a cross-encoder names, in lower case: "sigmoid"."""
+    described = config.get("sentence_transformers")
+    name = described.get("activation_fn") if isinstance(described, Mapping) else None
+    name = name or config.get("sbert_ce_default_activation_function")
+    return name.rpartition(".")[2].lower() if isinstance(name, str) else None
 
 
 NO_HEAD = HeadConfig()  # nothing is known about the head
@@ -315,7 +336,7 @@ def fitted(
             raise ValueError("new_head=True: say which outputs the new layer has, by labels= or num_labels=.")
         if not has_classes and kind not in CLASSIFIERS:
             raise ValueError(f"new_head=True: {kind} has no output layer of classes.")
-        head = dataclasses.replace(head, labels=None, problem_type=None)
+        head = dataclasses.replace(head, labels=None, problem_type=None, pairs=None, activation=None)
         return without(weights, "new_head=True"), head
     if not has_layer:
         return weights, head

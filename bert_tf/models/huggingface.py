@@ -140,6 +140,9 @@ def architecture_of(names, head: HeadConfig) -> str:
     return "BertForNextSentencePrediction" if following else "BertModel"
 
 
+_ACTIVATIONS_OF_PAIRS = {"sigmoid": "activation.Sigmoid", "identity": "linear.Identity"}
+
+
 def config_values(config: BertConfig, weights: Weights, head: HeadConfig) -> dict:
     """The keys and values of a config.json for a model with these weights."""
     layout, architecture = LAYOUTS[config.model_type], architecture_of(weights.shapes, head)
@@ -152,6 +155,10 @@ def config_values(config: BertConfig, weights: Weights, head: HeadConfig) -> dic
         values["problem_type"] = head.problem_type
     if head.untrained:
         values["untrained"] = list(head.untrained)
+    if head.pairs is not None:
+        values["pairs"] = head.pairs
+    if place := _ACTIVATIONS_OF_PAIRS.get(head.activation):
+        values["sentence_transformers"] = {"activation_fn": f"torch.nn.modules.{place}"}
     labels = head.labels
     # Their classes take the number of labels from id2label. A multiple-choice head has one output whatever it says.
     if not labels and architecture != "BertForMultipleChoice":

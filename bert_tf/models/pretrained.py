@@ -126,7 +126,7 @@ def from_pretrained(
     model = model_class(config, **{**{name: stored[name] for name in stored.keys() & taken.keys()}, **arguments})
     initialize.initialize_model(model, weights, depth=4, complete=trained, untrained=head.untrained)
     beginning = card.beginning_of(path, weights, with_checksum=False)
-    setattr(model, _FILES_ATTRIBUTE, dataclasses.replace(files, card=card.CardFacts(beginning)))
+    setattr(model, _FILES_ATTRIBUTE, dataclasses.replace(files, head=head, card=card.CardFacts(beginning)))
     return model
 
 
@@ -210,7 +210,10 @@ def save_pretrained(
         files,
         config=model.config,
         head=dataclasses.replace(
-            getattr(model, "head_config", NO_HEAD), untrained=tuple(initialize.untrained_variables(model))
+            getattr(model, "head_config", NO_HEAD),
+            pairs=files.head.pairs,
+            activation=files.head.activation,
+            untrained=tuple(initialize.untrained_variables(model)),
         ),
         vocab_file=vocab_file or files.vocab_file,
         casing=casing,

@@ -35,6 +35,7 @@ class SentenceSettings:
       prompts: name -> what is put before a text. default_prompt_name: the one that is put before every text, if nothing
         else is asked for; None: none is.
       include_prompt: whether the pooling reads the prompt's tokens (and the special ones before them).
+      similarity: what compares two vectors, by the name of sentence-transformers: "cosine", "dot" or another.
 
     Raises:
       ValueError: there is no such pooling.
@@ -49,6 +50,7 @@ class SentenceSettings:
     prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     default_prompt_name: str | None = None
     include_prompt: bool = True
+    similarity: str = "cosine"
 
     def __post_init__(self):
         check_pooling(self.pooling)
@@ -60,11 +62,13 @@ class SentenceSettings:
     def prompt(self, name: str | None = None) -> str:
         """What is put before a text: the prompt of this name, or the default one.
 
+        As in sentence-transformers every directory has "query" and "document", which are empty unless it says more.
+
         Raises:
           ValueError: there is no such prompt; lists the names.
         """
         name = self.default_prompt_name if name is None else name
-        if name is None:
+        if name is None or (name in ("query", "document") and name not in self.prompts):
             return ""
         if name not in self.prompts:
             names = ", ".join(self.prompts) or "none"
@@ -141,9 +145,12 @@ def read_settings(directory: str) -> SentenceSettings:
         path,
         f"default_prompt_name is {default!r:.80}, which is none of its prompts",
     )
+    similarity = values.get("similarity_fn_name") or "cosine"
+    _need(isinstance(similarity, str), path, f"similarity_fn_name is {similarity!r:.80}")
     prompts = {name: text or "" for name, text in prompts.items()}
+    prompting = (prompts, default, include)
     return SentenceSettings(
-        folders[_ENCODER], kinds[0], _NORMALIZATION in folders, length, lower, True, prompts, default, include
+        folders[_ENCODER], kinds[0], _NORMALIZATION in folders, length, lower, True, *prompting, similarity
     )
 
 
@@ -172,6 +179,10 @@ def settings_files(settings: SentenceSettings, hidden_size: int) -> dict[str, st
         posixpath.join(f"1_{_POOLING}", _POOLING_SETTINGS): pooling,
         _ENCODER_SETTINGS: {key: value for key, value in encoder.items() if value is not None},
     }
-    if settings.prompts:
-        contents[_PROMPTS] = {"prompts": dict(settings.prompts), "default_prompt_name": settings.default_prompt_name}
+    if settings.prompts or settings.similarity != "cosine":
+        contents[_PROMPTS] = {
+            "prompts": dict(settings.prompts),
+            "default_prompt_name": settings.default_prompt_name,
+            "similarity_fn_name": settings.similarity,
+        }
     return {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}

@@ -16,7 +16,7 @@ from bert_tf.models import layers, sentence_settings
 from bert_tf.models.directory import read_head
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving.predictor import Answerer
-from bert_tf.serving.text_index import TextIndex
+from bert_tf.serving.text_index import SIMILARITIES, TextIndex, normalize_for
 from bert_tf.system.checks import list_of_strings, path_of, true_or_false, whole_number
 from bert_tf.system.text_files import understood
 from bert_tf.text.tokenizer_files import directory_of
@@ -187,14 +187,15 @@ class Embedder(Answerer):
 
         Args:
           texts: strings.
-          prompt_name: see `encode`. Default: "document" or "passage" where the directory has such a prompt.
+          prompt_name: see `encode`. Default: "document" where the directory has such a prompt, else none.
 
         Raises:
-          TypeError, ValueError: see `encode`; there are no texts.
+          TypeError, ValueError: see `encode`; there are no texts; the directory compares vectors in another way.
         """
-        texts = list_of_strings(texts, "texts")
-        prompt_name = prompt_name or self._first_prompt("document", "passage")
-        return TextIndex(texts, self.encode(texts, True, prompt_name), prompt_name)
+        texts, similarity = list_of_strings(texts, "texts"), self._similarity()
+        prompt_name = prompt_name or (None if self.export else "document")
+        vectors = self.encode(texts, normalize_for(similarity), prompt_name)
+        return TextIndex(texts, vectors, prompt_name, similarity)
 
     def search(
         self,
@@ -208,30 +209,35 @@ class Embedder(Answerer):
             embedder.search("Who eats?", ["A man eats food.", "The sky is blue."], k=1)
             # [{"index": 0, "score": 0.41, "text": "A man eats food."}]
 
-        Each has index: its place; score: the cosine; and text, where texts are known.
+        Each has index: its place; score: the cosine, or the dot product, if the directory's similarity_fn_name says so;
+        and text, where texts are known.
 
         Args:
           texts_or_vectors: strings; or vectors [n, H] of this model; or an index, with which many queries take less.
-          prompt_name: of the queries, see `encode`. Default: "query" where the directory has such a prompt.
+          prompt_name: of the queries, see `encode`. Default: "query" where the directory has such a prompt, else none.
 
         Raises:
-          TypeError, ValueError: see `encode`; there are no texts, or vectors are those of another model.
+          TypeError, ValueError: see `encode` and `index`; vectors are those of another model.
         """
         whole_number(k, "k")
         queries = [query] if isinstance(query, str) else list_of_strings(query, "query")
         index = texts_or_vectors
         if isinstance(index, np.ndarray):
-            index = TextIndex(None, index)
+            index = TextIndex(None, index, similarity=self._similarity())
         elif not isinstance(index, TextIndex):
             index = self.index(index)
         index.check_model(self)
-        vectors = self.encode(queries, True, prompt_name or self._first_prompt("query"))
+        prompt_name = prompt_name or (None if self.export else "query")
+        vectors = self.encode(queries, normalize_for(index.similarity), prompt_name)
         found = index.nearest(vectors, k) if queries else []
         return found[0] if isinstance(query, str) else found
 
-    def _first_prompt(self, *names: str) -> str | None:
-        """The first of these prompts that the directory has."""
-        return None if self.export else next((name for name in names if name in self.settings.prompts), None)
+    def _similarity(self) -> str:
+        """What compares vectors, which must be one of SIMILARITIES."""
+        name = self.export.description.get("similarity", "cosine") if self.export else self.settings.similarity
+        if name not in SIMILARITIES:
+            raise ValueError(f"{self.path}: search compares by {' or '.join(SIMILARITIES)}, not by {name!r:.80}")
+        return name
 
     def __call__(self, text: str, normalize: bool | None = None) -> np.ndarray:
         """float32 [H]: the vector of one text."""

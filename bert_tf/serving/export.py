@@ -64,8 +64,7 @@ def export_saved_model(
       model_dir: a complete model directory of any format: weights, configuration, vocabulary.
       task: a name of `tasks.table.TASKS`; None: detected from the output layer.
       dtype: "float32" or "bfloat16", in which the matrix products are computed.
-      freeze: turn weights into constants of the graph, which lets oneDNN pack them once, wherever the export runs.
-        TensorFlow copies constants for each function, so a process that loads the export needs many times their size.
+      freeze: turn weights into constants of the graph. A process that loads it then needs many times their size.
       version: a positive integer; by default one more than the newest in export_dir.
       max_seq_length: longer texts are cut (answers to questions: windowed); by default as trained.
       text_pairs: a classifier's `serving_default` takes pairs. top_k: guesses for each [MASK].
@@ -86,7 +85,7 @@ def export_saved_model(
     arguments = {"dtype": dtype, "max_seq_length": max_seq_length, "text_pairs": text_pairs, "top_k": top_k}
     served, ids_only = _of_texts_or_ids(model_dir, task, arguments, ids_only)
     if freeze:
-        _freeze(served)
+        served.freeze()
     functions = _functions(served, ids_only)
     ops = used_ops(functions)
     description = {
@@ -94,6 +93,7 @@ def export_saved_model(
         "dtype": dtype,
         "frozen": freeze,
         "max_seq_length": served.max_seq_length,
+        **served.facts,
         "labels": list(served.labels),
         "signatures": describe(functions),
         "ops": sorted(ops),
@@ -116,6 +116,11 @@ def _log_export(target: str, model_dir: str, description: Mapping) -> None:
     )  # fmt: skip
     entry = TASKS[description["task"]]
     inputs = description["signatures"]["serving_default"]["inputs"]
+    if "text" in inputs and description.get("pairs") not in (None, "text_pair" in inputs):
+        was, flag = (
+            ("pairs", "give --text_pairs") if description["pairs"] else ("single texts", "leave --text_pairs out")
+        )
+        logging.warning("%s was trained on %s: %s.", model_dir, was, flag)
     answers = entry.answers_of_pairs if "text_pair" in inputs else entry.answers
     if answers and "input_ids" not in inputs:
         logging.info("In Python: from bert_tf import %s; %s", entry.answerer, answers.format(path=target))
@@ -150,20 +155,6 @@ def _functions(served: graph_models.ServedModel, ids_only: bool) -> dict[str, tf
         signatures = {name: one for name, one in signatures.items() if name in ("serve_ids", "serve_examples")}
         signatures["serving_default"] = signatures["serve_ids"]
     return {name: function.get_concrete_function() for name, function in signatures.items()}
-
-
-def _freeze(served: graph_models.ServedModel) -> None:
-    """Turns weights into constants.
-
-    Raises:
-      ValueError: they are too large.
-    """
-    if served.weight_bytes >= graph_models.MOST_BYTES:
-        raise ValueError(
-            f"--freeze: the weights take {served.weight_bytes / 1e9:.1f} GB, but a graph holds less than 2 GB of "
-            "constants: leave it out"
-        )
-    served.freeze()
 
 
 # ---- the model of a task ---------------------------------------------------------------------------------------------
@@ -223,9 +214,9 @@ def create_served_model(
     if task == "regression":
         options["problem_type"] = "regression"
     model = task_models.BertForSequenceClassification.from_pretrained(model_dir, **options)
-    given = (model, tokenizer, length, task_of(model).labels or (), model.problem_type)
+    given = (model, tokenizer, length, task_of(model).labels or (), model.problem_type, text_pairs, files.head)
     if not model.head_config.window_pooling:
-        return graph_models.ServedClassifier(*given, text_pairs)
+        return graph_models.ServedClassifier(*given)
     if text_pairs:
         raise ValueError(f"--text_pairs: {model_dir} reads windows of single texts.")
     return graph_models.ServedWindowClassifier(*given)

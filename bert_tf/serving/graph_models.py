@@ -7,11 +7,13 @@ model of this project with the task's head.
 Shape legend: B batch, S sequence length, C classes, N choices, M masks, K guesses, H hidden size.
 """
 
+import types
 from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import tensorflow as tf
 
+from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.models.layers import normalized, pooled
 from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.serving.graph_inputs import Folded, TextEncoder, cut, fold, parse_examples, parts_of, unfolded
@@ -46,6 +48,7 @@ class ServedModel:
     Attributes:
       labels: the names of the classes; empty if there are none. problem_type: of a classifier, as in its `HeadConfig`.
       vocab_size, mask_id: of the tokenizer.
+      facts: what export.json says beside what all exports have.
       folds: texts may share rows. Set it to False before anything is traced for a runtime that gains nothing by it.
 
     Args:
@@ -55,6 +58,7 @@ class ServedModel:
     labels: Sequence[str] = ()
     problem_type: str | None = None
     folds: bool = False
+    facts: Mapping[str, object] = types.MappingProxyType({})
 
     def __init__(self, model: keras.Model, tokenizer: Tokenizer, max_seq_length: int, split_unknown: bool = False):
         self._model, self._variables = model, [variable.value for variable in model.variables]
@@ -92,8 +96,13 @@ class ServedModel:
     def freeze(self) -> None:
         """Turns the variables into constants of one function, which all signatures call.
 
-        So oneDNN reorders weights once, and casts are done once. Their size must be less than MOST_BYTES.
+        So oneDNN reorders weights once, and casts are done once.
+
+        Raises:
+          ValueError: they are too large for a graph.
         """
+        if (size := self.weight_bytes) >= MOST_BYTES:
+            raise ValueError(f"--freeze: the weights take {size / 1e9:.1f} GB, but a graph holds less than 2 GB")
         specs, model = self.model_inputs(), self._model
         function = tf.function(lambda **features: model(features, training=False), autograph=False)
         function = function.get_concrete_function(**specs)
@@ -149,6 +158,7 @@ class ServedEncoder(ServedModel):
     def __init__(self, model, tokenizer, max_seq_length, sentences: SentenceSettings):
         super().__init__(model, tokenizer, max_seq_length)
         self._sentences, self._skipped = sentences, sentences.skipped(sentences.prompt(), tokenizer)
+        self.facts = {"similarity": sentences.similarity}
 
     def vectors(self, text):
         """string [B] -> `vector` float32 [B, H]."""
@@ -190,11 +200,23 @@ class ServedClassifier(ServedLogits):
     Args:
       labels: their names, in the order of the ids. problem_type: as in the head configuration.
       text_pairs: `serving_default` takes `text` and `text_pair`; otherwise `text`, and `serve_pairs` takes both.
+      head: what the model's directory says of it.
     """
 
-    def __init__(self, model, tokenizer, max_seq_length, labels: Sequence[str], problem_type: str, text_pairs: bool):
+    def __init__(
+        self,
+        model: keras.Model,
+        tokenizer: Tokenizer,
+        max_seq_length: int,
+        labels: Sequence[str],
+        problem_type: str,
+        text_pairs: bool = False,
+        head: HeadConfig = NO_HEAD,
+    ):
         super().__init__(model, tokenizer, max_seq_length)
         self.labels, self.problem_type, self._text_pairs = tuple(labels), problem_type, text_pairs
+        self._gives_probability = problem_type == "regression" and head.gives_probability()
+        self.facts = {} if head.pairs is None else {"pairs": head.pairs}
         # Not foldable: layers on top would read from one text into the next, and a causal model pools its last token.
         self.folds = model.head_config.variant is None and not model.config.is_causal
 
@@ -218,6 +240,8 @@ class ServedClassifier(ServedLogits):
     def answers(self, logits, features):
         del features
         logits = tf.cast(logits, tf.float32)  # [B, C]
+        if self._gives_probability:
+            return {"probability": tf.sigmoid(logits[:, 0])}
         if self.problem_type == "regression":
             return {"score": logits[:, 0]}
         names = tf.constant(self.labels, tf.string)
@@ -253,10 +277,8 @@ class ServedWindowClassifier(ServedClassifier):
     them, with a mask of zeros for windows that a text does not have.
     """
 
-    def __init__(
-        self, model: keras.Model, tokenizer: Tokenizer, max_seq_length: int, labels: Sequence[str], problem_type: str
-    ):
-        super().__init__(model, tokenizer, max_seq_length, labels, problem_type, text_pairs=False)
+    def __init__(self, model: keras.Model, tokenizer: Tokenizer, max_seq_length: int, *arguments):
+        super().__init__(model, tokenizer, max_seq_length, *arguments)
         windows = windows_of_model(model.head_config, tokenizer, max_seq_length)
         self._stride, self._most = windows.stride, windows.most
         self._room = max_seq_length - tokenizer.num_special_tokens(pair=False)

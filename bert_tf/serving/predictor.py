@@ -18,7 +18,7 @@ from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.system.checks import list_of, path_of, true_or_false, whole_number
 from bert_tf.system.cores import batches_at_once, mapped_in_order
-from bert_tf.system.messages import progress_bar, warn_once
+from bert_tf.system.messages import named_by, progress_bar, warn_once
 from bert_tf.tasks.classification import encode as classification_encode
 from bert_tf.tasks.classification.data import InputExample, Task, task_of
 from bert_tf.tasks.table import TASKS, check_task, choose_max_seq_length
@@ -186,10 +186,13 @@ class Predictor(Answerer):
         if self.export:
             labels = tuple(self.export.description["labels"])
             regression = self.export.task == "regression"
-            several = "holds" in self.export.description["signatures"]["serving_default"]["outputs"]
-            self.task = Task("", None if regression else labels, None, multi_label=several)
+            outputs = self.export.description["signatures"]["serving_default"]["outputs"]
+            self.task = Task("", None if regression else labels, None, multi_label="holds" in outputs)
+            self._gives_probability = "probability" in outputs
             return
         self.task = task_of(self.model)
+        with named_by(self.path):
+            self._gives_probability = self.task.is_regression and self.files.head.gives_probability()
         self.windows = classification_encode.windows_of_model(
             self.model.head_config, self.tokenizer, self.max_seq_length
         )
@@ -200,13 +203,15 @@ class Predictor(Answerer):
         return list(self.task.labels or ())
 
     @functools.cached_property
-    def _takes_one_text(self) -> bool:
-        """Whether the run that trained the model is known, and had single texts."""
+    def _pairs(self) -> bool | None:
+        """Whether the model was trained on pairs, if it is known."""
         from bert_tf.tasks.classification.settings import trained_on_pairs
 
+        if self.export:
+            return self.export.description.get("pairs")
         with contextlib.suppress(OSError, ValueError):  # a damaged run.json
-            return trained_on_pairs(self.path) is False
-        return False
+            return trained_on_pairs(self.path)
+        return None
 
     def logits(self, texts: list[str | tuple[str, str]]) -> np.ndarray:
         """Logits [n, C] of texts or pairs of texts, in the order given."""
@@ -223,10 +228,11 @@ class Predictor(Answerer):
             examples.append(InputExample(str(number), *parts))
         if not examples:
             return np.zeros((0, len(self.labels) or 1), np.float32)
+        if self._pairs is not None and any(self._pairs != (one.text_b is not None) for one in examples):
+            was, now = ("two texts", "one") if self._pairs else ("one text", "two")
+            warn_once(self.path, "%s was trained on %s an example, and is given %s.", self.path, was, now)
         if self.export:
             return self._logits_by_export(examples)
-        if any(one.text_b is not None for one in examples) and self._takes_one_text:
-            warn_once(self.path, "%s was trained on one text an example, and is given two.", self.path)
         rows = classification_encode.encode_examples(
             examples,
             self.task,
@@ -250,19 +256,26 @@ class Predictor(Answerer):
                 raise ValueError("the export is of a model that reads windows of single texts, not pairs")
         lengths = [len(text) + len(pair) for text, pair in zip(texts, pairs, strict=True)]
         outputs = self.exported(signature, lengths, columns)
-        if self.task.is_regression:
+        if self.task.is_regression and not self._gives_probability:
             return np.array([[row["score"]] for row in outputs])
         tiny = np.finfo(np.float32).tiny
-        probabilities = np.maximum([row["probabilities"] for row in outputs], tiny)
-        return np.log(probabilities) - (np.log(np.maximum(1 - probabilities, tiny)) if self.task.multi_label else 0)
+        name, is_logistic = (
+            ("probability", True) if self._gives_probability else ("probabilities", self.task.multi_label)
+        )
+        probabilities = np.maximum([np.atleast_1d(row[name]) for row in outputs], tiny)
+        return np.log(probabilities) - (np.log(np.maximum(1 - probabilities, tiny)) if is_logistic else 0)
 
     def predict(self, texts: list[str | tuple[str, str]]) -> list[dict]:
-        """For each text `label` (multi-label: `labels`) and `probabilities` by label; for a regression `score`.
+        """For each text `label` (multi-label: `labels`) and `probabilities` by label; for a regression `score`, or
+        `probability`, if its config.json names a sigmoid for sentence-transformers.
 
         Args:
           texts: strings, or pairs of strings if the model was trained on pairs.
         """
-        return classification_encode.describe_predictions(self.task, self.logits(texts))
+        predictions = classification_encode.describe_predictions(self.task, self.logits(texts))
+        if not self._gives_probability:
+            return predictions
+        return [{"probability": float(np.exp(-np.logaddexp(0, -row["score"])))} for row in predictions]
 
     def __call__(self, text: str, pair: str | None = None) -> dict:
         """The prediction for one text or one pair."""

@@ -1,13 +1,15 @@
 """Texts with their vectors, in which `Embedder.search` finds those nearest to a query; in memory, and in a folder.
 
-A folder has vectors.npy, float32 [n, H] of length 1, and texts.jsonl: in the first line how they were made, then a text
-in each. Nothing in it is executed.
+A folder has vectors.npy, float32 [n, H], and texts.jsonl: in the first line how they were made, with the checksum of
+vectors.npy, then a text in each. Nothing in it is executed.
 
 Shape legend: n texts, q queries, H hidden size.
 """
 
+import hashlib
 import io
 import json
+import math
 import posixpath
 from collections.abc import Sequence
 
@@ -20,7 +22,14 @@ from bert_tf.system.storage import write_files
 from bert_tf.system.text_files import parse_json, read_bytes, read_text_lines
 
 _FILES = ("vectors.npy", "texts.jsonl")
-_ALIKE = 0.02  # in each dimension: bfloat16 has two decimals
+_ALIKE = 0.02  # of a vector's length, in each dimension: bfloat16 has two decimals
+_AT_ONCE = 64  # queries
+SIMILARITIES = ("cosine", "dot")
+
+
+def normalize_for(similarity: str) -> bool | None:
+    """`Embedder.encode`'s argument for vectors that are compared so: cosines are products of vectors of length 1."""
+    return True if similarity == "cosine" else None
 
 
 class TextIndex:
@@ -33,14 +42,19 @@ class TextIndex:
 
     Args:
       texts: n strings; None: vectors alone. vectors: float [n, H]. prompt_name: of the prompt before the texts, if any.
+      similarity: one of SIMILARITIES.
 
     Raises:
-      ValueError: there are none, or vectors are no finite [n, H].
+      ValueError: there are none, or vectors are no finite [n, H]; a text has characters that UTF-8 can't hold.
     """
 
-    def __init__(self, texts: Sequence[str] | None, vectors: np.ndarray, prompt_name: str | None = None):
-        from sklearn.neighbors import NearestNeighbors
-
+    def __init__(
+        self,
+        texts: Sequence[str] | None,
+        vectors: np.ndarray,
+        prompt_name: str | None = None,
+        similarity: str = "cosine",
+    ):
         vectors = np.asarray(vectors, np.float32)
         fits = vectors.ndim == 2 and vectors.size and (texts is None or len(texts) == len(vectors))
         if not fits or not np.isfinite(vectors).all():
@@ -48,19 +62,28 @@ class TextIndex:
             raise ValueError(
                 f"an index needs at least one text and finite vectors {shape}, not vectors {list(vectors.shape)}"
             )
-        self.texts, self.vectors, self.prompt_name = texts, np.asarray(normalized(vectors)), prompt_name
+        for position, text in enumerate(texts or ()):
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(f"texts[{position}], {text!a:.80}, can't be UTF-8: {error.reason}") from None
+        if similarity not in SIMILARITIES:
+            raise ValueError(f"similarity={similarity!r:.80} is not one of {', '.join(SIMILARITIES)}")
+        self.texts, self.prompt_name, self.similarity = texts, prompt_name, similarity
+        self.vectors = np.asarray(normalized(vectors)) if similarity == "cosine" else vectors
         self._embedder = None  # the last one that was found to be of this model
-        self._neighbors = NearestNeighbors(metric="cosine", algorithm="brute").fit(self.vectors)
 
     def nearest(self, vectors: np.ndarray, k: int) -> list[list[dict]]:
-        """For each of vectors [q, H] the k nearest texts, the nearest first: index, score (the cosine) and text."""
-
-        def hit(place: int, distance: float) -> dict:
-            text = {} if self.texts is None else {"text": self.texts[place]}
-            return {"index": place, "score": 1 - distance, **text}
-
-        distances, places = self._neighbors.kneighbors(vectors, min(k, len(self.vectors)))
-        return [[*map(hit, *row)] for row in zip(places.tolist(), distances.tolist(), strict=True)]
+        """For each of vectors [q, H] the k nearest texts, the nearest first: index, score (see `similarity`), text."""
+        hits, k = [], min(k, len(self.vectors))
+        for first in range(0, len(vectors), _AT_ONCE):
+            for scores in vectors[first : first + _AT_ONCE] @ self.vectors.T:
+                best = np.sort(np.argpartition(-scores, k - 1)[:k])
+                best = best[np.argsort(-scores[best], kind="stable")].tolist()
+                hits.append([{"index": index, "score": float(scores[index])} for index in best])
+        if self.texts is not None:
+            hits = [[{**hit, "text": self.texts[hit["index"]]} for hit in row] for row in hits]
+        return hits
 
     def check_model(self, embedder, name: str = "the index") -> None:
         """Refuses an embedder of another model, pooling or length than the vectors were made by; once for each.
@@ -70,8 +93,10 @@ class TextIndex:
         """
         if self._embedder is embedder:
             return
-        own, first = embedder.encode((self.texts or [])[:1], True, self.prompt_name), self.vectors[:1]
-        if own.shape[1] != first.shape[1] or np.abs(own - first[: len(own)]).max(initial=0) > _ALIKE:
+        first, normalize = self.vectors[:1], normalize_for(self.similarity)
+        own = embedder.encode((self.texts or [])[:1], normalize, self.prompt_name)
+        is_other = own.shape[1] != first.shape[1]
+        if is_other or np.abs(own - first[: len(own)]).max(initial=0) > _ALIKE * np.linalg.norm(first):
             raise ValueError(
                 f"{name} was made by another model than {embedder.path}, or with another pooling or length: make it new"
             )
@@ -79,6 +104,8 @@ class TextIndex:
 
     def save(self, directory: str) -> None:
         """Writes the index to a folder, which is made if needed.
+
+        If this is interrupted, the folder has the index of before, or one that `load` refuses.
 
         Raises:
           ValueError: it has no texts. OSError: see `checks.folder_of`.
@@ -89,7 +116,8 @@ class TextIndex:
             raise ValueError("an index is saved beside its texts; this one has vectors alone: embedder.index(texts)")
         directory, content = folder_of(directory), io.BytesIO()
         np.save(content, self.vectors, allow_pickle=False)
-        lines = [{"prompt_name": self.prompt_name}, *self.texts]
+        header = {"prompt_name": self.prompt_name, "similarity": self.similarity}
+        lines = [{**header, "sha256": hashlib.sha256(content.getvalue()).hexdigest()}, *self.texts]
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         tf.io.gfile.makedirs(directory)
         vectors_file, texts_file = (posixpath.join(directory, name) for name in _FILES)
@@ -112,8 +140,23 @@ class TextIndex:
             header, *texts = [parse_json(line, texts_file, number) for number, line in lines] or [None]
             if not isinstance(header, dict) or not all(isinstance(text, str) for text in texts):
                 raise ValueError(f"{texts_file} has no JSON object in its first line, then strings")
+            content = read_bytes(vectors_file)
+            if header.get("sha256") not in (None, hashlib.sha256(content).hexdigest()):  # None: of an earlier version
+                raise ValueError(f"{vectors_file} is not of the same save as {texts_file}")
             with named_by(vectors_file):
-                vectors = np.lib.format.read_array(io.BytesIO(read_bytes(vectors_file)), allow_pickle=False)
-            index = cls(texts, vectors, header.get("prompt_name"))
+                vectors = _array_of(content)
+            index = cls(texts, vectors, header.get("prompt_name"), header.get("similarity", "cosine"))
         index.check_model(embedder, directory)
         return index
+
+
+def _array_of(content: bytes) -> np.ndarray:
+    """The array of an .npy file, whose header may ask for no more memory than the file has bytes."""
+    file = io.BytesIO(content)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("it is of a version that no index has")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    if not dtype.hasobject and math.prod(shape) * dtype.itemsize != len(content) - file.tell():
+        raise ValueError(f"its header says {dtype} {list(shape)}, which is not what follows")
+    file.seek(0)
+    return np.lib.format.read_array(file, allow_pickle=False)

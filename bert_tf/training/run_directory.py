@@ -64,7 +64,7 @@ def check_output_dir(
         if head != NO_HEAD:
             if trains:
                 check_labels(output_dir, head)
-            use = dict.fromkeys(("window_stride", "max_windows", "labels", "pairs"))
+            use = dict.fromkeys(("window_stride", "max_windows", "labels", "pairs", "activation"))
             heads = (dataclasses.replace(one, **use) for one in (old_head, head))
             old, new = ({**values, **one.to_dict()} for values, one in zip((old, new), heads, strict=True))
         keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]

@@ -8,6 +8,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
+from helpers.exports import signature_of
 from helpers.small_data import PIECES
 from helpers.tiny import write_encoder
 
@@ -88,14 +89,70 @@ def test_what_is_lost_of_texts_is_told_once(predictor, caplog):
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
 
-def test_a_pair_for_a_model_of_single_texts_is_told_once(predictor, tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("run", "num_texts", "told"),
+    [
+        ({"text_b": None}, None, "one text an example, and is given two texts."),
+        ({"text_b": "other"}, None, "two texts an example, and is given one text."),
+        ({"text_b": None}, 2, "two texts an example, and is given one text."),
+        (None, 1, "one text an example, and is given two texts."),
+        (None, None, None),
+    ],
+)
+def test_another_number_of_texts_than_in_training_is_told_once(predictor, tmp_path, caplog, run, num_texts, told):
+    """By head_config.json, which copies keep; or by the run.json of an earlier version."""
     folder = shutil.copytree(predictor.path, tmp_path / "model")
-    for run, told in (({"text_b": None}, 1), ({"text_b": "other"}, 0), (None, 0)):
-        caplog.clear()
-        (folder / "run.json").write_text(json.dumps({"task_name": "custom", **run}) if run else "{")
-        opened = Predictor(str(folder))
-        assert opened("good") and opened("good", "bad") and opened("good", "bad")
-        assert caplog.text.count("model was trained on one text an example, and is given two") == told
+    (folder / "run.json").write_text(json.dumps({"task_name": "custom", **run}) if run else "{")
+    if num_texts:
+        head = json.loads((folder / "head_config.json").read_text())
+        (folder / "head_config.json").write_text(json.dumps({**head, "num_texts": num_texts}))
+        for format in ("huggingface", "bert_tf"):
+            BertForSequenceClassification.from_pretrained(folder).save_pretrained(tmp_path / format, format=format)
+            folder = tmp_path / format
+    opened = Predictor(str(folder))
+    assert opened("good") and opened("good", "bad") and opened("good", "bad") and opened("bad")
+    messages = [message.partition(" was trained on ")[2] for message in caplog.messages]
+    assert [message.partition(" (")[0] for message in messages if message] == ([told] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}, "probability"),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}, "probability"),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, "score"),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, "score"),
+        ({"problem_type": "regression"}, "score"),
+        ({}, "score"),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}}, None),
+    ],
+)
+def test_what_a_cross_encoder_makes_of_its_output(predictor, tmp_path, config, key):
+    """The answer's key says it; in copies and in what an export is made of, too."""
+    model = BertForSequenceClassification(predictor.model.config, num_labels=1)
+    model.build()
+    model.head.weights[1].assign([-0.358])
+    path = str(tmp_path / "theirs")
+    model.save_pretrained(path, vocab_file=f"{predictor.path}/vocab.txt", do_lower_case=True, format="huggingface")
+    written = json.loads(pathlib.Path(path, "config.json").read_text())
+    del written["problem_type"]
+    pathlib.Path(path, "config.json").write_text(json.dumps({**written, **config}))
+    if not key:
+        with pytest.raises(ValueError, match="theirs: its output is meant through 'tanh'; known are sigmoid"):
+            Predictor(path)
+        return
+    logits = Predictor(path).logits([("good", "bad"), ("w1", "w2")])[:, 0]
+    expected = 1 / (1 + np.exp(-logits)) if key == "probability" else logits
+    copies = {format: str(tmp_path / format) for format in ("huggingface", "bert_tf")}
+    for format, copy in copies.items():
+        BertForSequenceClassification.from_pretrained(path).save_pretrained(copy, format=format)
+    for directory in (path, *copies.values()):
+        found = Predictor(directory).predict([("good", "bad"), ("w1", "w2")])
+        assert [row.keys() for row in found] == [{key}] * 2
+        np.testing.assert_allclose([row[key] for row in found], expected, atol=1e-6)
+    outputs = signature_of(path, "regression", "serve_pairs", text=["good", "w1"], text_pair=["bad", "w2"])
+    assert outputs.keys() == {key}
+    np.testing.assert_allclose(outputs[key], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

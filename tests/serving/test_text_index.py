@@ -1,9 +1,13 @@
 """Search: results are those of sentence-transformers, and an index is what it was, or refused."""
 
+import contextlib
+import io
+import re
 import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from helpers.exports import save
 
 from bert_tf.models.sentence_settings import SentenceSettings, settings_files
@@ -47,21 +51,84 @@ def test_results_are_those_of_sentence_transformers(shared):
         assert {hit["index"] for hit in ours[:4]} <= {hit["corpus_id"] for hit in theirs}
 
 
-def test_prompts_of_queries_and_texts(embedder, tmp_path):
-    folder = tmp_path / "model"
+def described(embedder, folder, **settings) -> Embedder:
+    """The same model as a directory of sentence-transformers."""
     shutil.copytree(embedder.path, folder)
-    settings = SentenceSettings("", prompts={"query": "query: ", "passage": "A passage of text: "}, described=True)
-    for name, content in settings_files(settings, 32).items():
+    for name, content in settings_files(SentenceSettings("", described=True, **settings), 32).items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(content)
-    with_prompts = Embedder(str(folder))
-    index = with_prompts.index(TEXTS)
-    np.testing.assert_allclose(index.vectors, with_prompts.encode(TEXTS, True, "passage"), atol=1e-6)
-    query = with_prompts.encode(TEXTS[:1], True, "query")
-    score = with_prompts.search(TEXTS[0], index, k=5)[0]["score"]
-    np.testing.assert_allclose(score, (query @ index.vectors.T).max(), atol=1e-5)
+    return Embedder(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("prompts", "default", "of_query", "of_text"),
+    [
+        ({"query": "query: ", "document": "A passage: "}, "query", "query: ", "A passage: "),
+        ({"query": "query: "}, "query", "query: ", ""),
+        ({"query": "query: ", "passage": "A passage: "}, None, "query: ", ""),
+        ({"passage": "A passage: "}, "passage", "", ""),
+    ],
+)
+def test_prompts_of_queries_and_texts(embedder, tmp_path, prompts, default, of_query, of_text):
+    """Those that sentence-transformers 6.2 takes in encode_query and encode_document: never the default one."""
+    opened = described(embedder, tmp_path / "model", prompts=prompts, default_prompt_name=default)
+    index = opened.index(TEXTS)
+    of_texts = embedder.encode([of_text + text for text in TEXTS], True)
+    np.testing.assert_allclose(index.vectors, of_texts, atol=1e-6)
+    query = embedder.encode([of_query + TEXTS[0]], True)
+    found = opened.search(TEXTS[0], index, k=5)
+    np.testing.assert_allclose(found[0]["score"], (query @ of_texts.T).max(), atol=1e-5)
     index.save(str(tmp_path / "index"))
-    assert TextIndex.load(str(tmp_path / "index"), with_prompts).prompt_name == "passage"
+    again = TextIndex.load(str(tmp_path / "index"), opened)
+    assert opened.search(TEXTS[0], again, k=5) == found
+    if "passage" in prompts:
+        of_texts = embedder.encode([prompts["passage"] + text for text in TEXTS], True)
+        np.testing.assert_allclose(opened.index(TEXTS, "passage").vectors, of_texts, atol=1e-6)
+
+
+def test_vectors_that_are_compared_by_their_products(embedder, tmp_path):
+    opened = described(embedder, tmp_path / "model", similarity="dot")
+    texts = [*TEXTS, "word " * 30, "1"]
+    products = opened.encode(texts) @ opened.encode(["A man eats"])[0]
+    order = np.argsort(-products).tolist()
+    cosines = opened.encode(texts, True) @ opened.encode(["A man eats"], True)[0]
+    assert order != np.argsort(-cosines).tolist()
+    index = opened.index(texts)
+    index.save(str(tmp_path / "index"))
+    for where in (texts, opened.encode(texts), index, TextIndex.load(str(tmp_path / "index"), opened)):
+        found = opened.search("A man eats", where, k=7)
+        assert [hit["index"] for hit in found] == order
+        np.testing.assert_allclose([hit["score"] for hit in found], products[order], rtol=1e-4)
+    other = described(embedder, tmp_path / "other", similarity="euclidean")
+    assert other("a").shape == (32,)
+    with pytest.raises(ValueError, match="other: search compares by cosine or dot, not by 'euclidean'"):
+        other.search("a", texts)
+
+
+def test_a_save_that_is_killed_leaves_no_mixture(embedder, tmp_path, monkeypatch):
+    """After each rename; and an index of before the checksum is read."""
+    folder, rename = str(tmp_path / "index"), tf.io.gfile.rename
+    for survives in range(3):
+        embedder.index(TEXTS[:2]).save(folder)
+        done = []
+
+        def kill(*arguments, survives=survives, done=done, **options):
+            if len(done) == survives:
+                raise KeyboardInterrupt
+            done.append(rename(*arguments, **options))
+
+        monkeypatch.setattr(tf.io.gfile, "rename", kill)
+        with contextlib.suppress(KeyboardInterrupt):
+            embedder.index(TEXTS[2:4]).save(folder)
+        monkeypatch.undo()
+        if survives == 1:
+            with pytest.raises(ValueError, match=r"vectors.npy is not of the same save as .*texts.jsonl"):
+                TextIndex.load(folder, embedder)
+        else:
+            assert TextIndex.load(folder, embedder).texts == (TEXTS[2:4] if survives else TEXTS[:2])
+    file = tmp_path / "index" / "texts.jsonl"
+    file.write_text('{"prompt_name": null}\n' + file.read_text().partition("\n")[2])
+    assert TextIndex.load(folder, embedder).texts == TEXTS[2:4]
 
 
 def test_an_index_is_saved_beside_its_texts(embedder, tmp_path):
@@ -82,6 +149,8 @@ def test_an_index_is_saved_beside_its_texts(embedder, tmp_path):
         embedder.search("a", [])
     with pytest.raises(ValueError, match=r"finite vectors \[1, H\], not vectors \[2, 32\]"):
         TextIndex(["a"], np.ones((2, 32)))
+    with pytest.raises(ValueError, match=r"texts\[1\], 'a\\ud800', can't be UTF-8: surrogates not allowed"):
+        TextIndex(["b", "a\ud800"], np.ones((2, 32)))
     with pytest.raises(ValueError, match="this one has vectors alone"):
         TextIndex(None, np.ones((2, 32))).save(str(tmp_path / "index"))
     with pytest.raises(FileNotFoundError, match="nowhere is no index of texts, or damaged: .*texts.jsonl"):
@@ -89,11 +158,14 @@ def test_an_index_is_saved_beside_its_texts(embedder, tmp_path):
 
 
 def saved(vectors, **options) -> bytes:
-    import io
-
     content = io.BytesIO()
     np.save(content, vectors, **options)
     return content.getvalue()
+
+
+def huge(old: bytes) -> bytes:
+    """With a header of 14 TiB."""
+    return re.sub(rb"\(5, 32\), \} {11}", b"(3848290697216, 1), }", old)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +175,7 @@ def saved(vectors, **options) -> bytes:
         ("vectors.npy", lambda old: b"", "vectors.npy: "),
         ("vectors.npy", lambda old: saved(np.array([open]), allow_pickle=True), "vectors.npy: Object arrays cannot be"),
         ("vectors.npy", lambda old: saved(np.full((5, 32), np.nan, np.float32)), r"finite vectors \[5, H\]"),
+        ("vectors.npy", lambda old: huge(old), r"vectors.npy: its header says float32 \[3848290697216, 1\]"),
         ("vectors.npy", lambda old: saved(np.ones((4, 32))), r"finite vectors \[5, H\], not vectors \[4, 32\]"),
         ("texts.jsonl", lambda old: old + b'"one more"\n', r"finite vectors \[6, H\], not vectors \[5, 32\]"),
         ("texts.jsonl", lambda old: b"", "texts.jsonl has no JSON object"),

@@ -111,7 +111,7 @@ class SimilarityTask(FineTuningTask):
                 "default_prompt_name to null in its config_sentence_transformers.json."
             )
         logging.info("Pooling: %s%s.", pooling, "" if found.described or own.pooling else ", the default")
-        return dataclasses.replace(found, pooling=pooling, normalize=normalize)
+        return dataclasses.replace(found, pooling=pooling, normalize=normalize, similarity="cosine")
 
     def _choose_loss(self, run, earlier: dict) -> None:
         """Settles loss and negatives_batch_size, and checks that the training data fits them."""

@@ -132,7 +132,9 @@ class AnswerTexts:
         paragraph = self.examples[windows.example_index[row]].paragraph
         if self.by_offsets:
             start, end = int(windows.starts[base + first]), int(windows.ends[base + last])
-            return (paragraph.context[start:end], start, end) if start < end else ("", None, None)
+            # A last token without characters, as a lone ▁, lies before the next word.
+            text = paragraph.context[start:end].rstrip()
+            return (text, start, start + len(text)) if text else ("", None, None)
         pred_text = self.tokenizer.decode(windows.ids[base + first : base + last + 1].tolist()).strip()
         words = paragraph.words[windows.words[base + first] : windows.words[base + last] + 1]
         orig_text = " ".join(words)
