@@ -15,6 +15,7 @@ import logging as python_logging
 import os
 import posixpath
 import types
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
@@ -30,7 +31,15 @@ from bert_tf.serving.graph_ner import ServedTagger
 from bert_tf.serving.graph_squad import ServedQuestionAnswering
 from bert_tf.system.checks import path_of
 from bert_tf.system.example_bytes import field
-from bert_tf.system.storage import names_in, remove_folder, write_file, write_text_file
+from bert_tf.system.storage import (
+    is_remote,
+    names_in,
+    private_folder,
+    remove_folder,
+    remove_left_behind,
+    write_file,
+    write_text_file,
+)
 from bert_tf.tasks import table
 from bert_tf.tasks.classification.data import task_of
 from bert_tf.tasks.ner import tagging
@@ -80,7 +89,7 @@ def export_saved_model(
     if dtype not in DTYPES:
         raise ValueError(f"--dtype={dtype}: choose one of {', '.join(DTYPES)}")
     model_dir = path_of(model_dir, "export_saved_model", model_directory.read_head)
-    version = new_version(export_dir, version)
+    new_version(export_dir, version)
     task = task or table.task_in(model_dir)
     arguments = {"dtype": dtype, "max_seq_length": max_seq_length, "text_pairs": text_pairs, "top_k": top_k}
     served, ids_only = _of_texts_or_ids(model_dir, task, arguments, ids_only)
@@ -99,9 +108,10 @@ def export_saved_model(
         "ops": sorted(ops),
         "lowest_serving_version": safe_graph.lowest_version(ops),
     }
-    with written_version(export_dir, version) as (temporary, target):
-        _write_version(temporary, served, functions, read_tokenizer(model_dir).files(), warm_up and not ids_only)
-        write_description(temporary, description)
+    with version_folder(export_dir) as folder:
+        _write_version(folder, served, functions, read_tokenizer(model_dir).files(), warm_up and not ids_only)
+        write_description(folder, description)
+        target = publish(folder, export_dir, version)
     _log_export(target, model_dir, description)
     return target
 
@@ -258,20 +268,38 @@ def new_version(export_dir: str, version: int | None) -> int:
 
 
 @contextlib.contextmanager
-def written_version(export_dir: str, version: int) -> Iterator[tuple[str, str]]:
-    """Yields a temporary folder and the folder `export_dir/VERSION` that it becomes at the end, complete or not at all.
+def version_folder(export_dir: str) -> Iterator[str]:
+    """Yields the name of a folder in export_dir that no other export writes, for `publish`; it does not exist yet.
 
-    The temporary folder does not exist yet.
+    What is left in it at the end is removed, as is what killed exports left.
     """
-    target = posixpath.join(export_dir, str(version))
-    temporary = posixpath.join(export_dir, f".{version}.tmp")
-    remove_folder(temporary)
+    tf.io.gfile.makedirs(export_dir)
+    if not is_remote(export_dir):
+        remove_left_behind(export_dir)
+        with private_folder(export_dir) as folder:
+            yield posixpath.join(folder, "version")
+        return
+    folder = posixpath.join(export_dir, f".{uuid.uuid4().hex[:12]}.tmp")
     try:
-        yield temporary, target
-        tf.io.gfile.rename(temporary, target)
-    except BaseException:
-        remove_folder(temporary)
-        raise
+        yield folder
+    finally:
+        remove_folder(folder)
+
+
+def publish(folder: str, export_dir: str, version: int | None) -> str:
+    """Renames a complete folder to `export_dir/VERSION`, and returns that; without a version, to the next free one.
+
+    Raises:
+      ValueError: another export wrote this version meanwhile.
+    """
+    while True:
+        target = posixpath.join(export_dir, str(new_version(export_dir, version)))
+        try:
+            tf.io.gfile.rename(folder, target)
+            return target
+        except tf.errors.OpError:
+            if not tf.io.gfile.exists(target):
+                raise
 
 
 def write_description(directory: str, description: Mapping) -> None:

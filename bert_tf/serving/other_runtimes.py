@@ -69,7 +69,7 @@ def export_onnx(
     """
     check_extra("onnx", "--format=onnx_int8" if int8 else "--format=onnx")
     model_dir = path_of(model_dir, "export_onnx", model_directory.read_head)
-    version = export.new_version(export_dir, version)
+    export.new_version(export_dir, version)
     task = task or table.task_in(model_dir)
     served = export.create_served_model(model_dir, task, ids_only=True, max_seq_length=max_seq_length, top_k=top_k)
     if isinstance(served, graph_models.ServedWindowClassifier):
@@ -80,19 +80,20 @@ def export_onnx(
     function = _function(served)
     content = _converted(function, task)
     description = _description(served, task, int8, function)
-    with export.written_version(export_dir, version) as (temporary, target):
-        tf.io.gfile.makedirs(temporary)
-        _write_files_of_model(temporary, model_dir, task, served)
-        path = posixpath.join(temporary, model_directory.ONNX_FILES[False])
-        export.write_description(temporary, {**description, "ops": sorted(_checked(content))})
+    with export.version_folder(export_dir) as folder:
+        tf.io.gfile.makedirs(folder)
+        _write_files_of_model(folder, model_dir, task, served)
+        path = posixpath.join(folder, model_directory.ONNX_FILES[False])
+        export.write_description(folder, {**description, "ops": sorted(_checked(content))})
         write_file(path, content)
-        _check_outputs(temporary, function, served)
+        _check_outputs(folder, function, served)
         if int8:
             tf.io.gfile.remove(path)
-            path = posixpath.join(temporary, model_directory.ONNX_FILES[True])
+            path = posixpath.join(folder, model_directory.ONNX_FILES[True])
             content = _quantized(content)
-            export.write_description(temporary, {**description, "ops": sorted(_checked(content))})
+            export.write_description(folder, {**description, "ops": sorted(_checked(content))})
             write_file(path, content)
+        target = export.publish(folder, export_dir, version)
     name = posixpath.join(target, posixpath.basename(path))
     logging.info("%s: %s of %s, %.1f MB, opset %d", name, task, model_dir, len(content) / 1e6, OPSET)
     entry = TASKS[task]

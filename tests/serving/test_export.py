@@ -278,17 +278,38 @@ def test_a_new_version_is_the_highest(tmp_path):
     assert export.new_version(str(tmp_path), 2) == 2
 
 
-def test_nothing_behind_a_link_is_removed(tmp_path):
+def test_exports_at_once_get_versions_of_their_own(tmp_path):
+    """Neither destroys the other; and what a killed one left is removed, but nothing behind a link."""
     (tmp_path / "victim").mkdir()
     (tmp_path / "victim" / "file").write_text("precious")
-    (tmp_path / ".1.tmp").symlink_to(tmp_path / "victim")
-    (tmp_path / ".2.tmp").mkdir()
-    (tmp_path / ".2.tmp" / "link").symlink_to(tmp_path / "victim")
-    for version in (1, 2):
-        with export.written_version(str(tmp_path), version) as (temporary, target):
-            os.mkdir(temporary)
-        assert os.listdir(target) == []
+    with export.version_folder(str(tmp_path / "out")) as left:
+        killed = tmp_path / "out" / f"{pathlib.Path(left).parent.name}0"
+    killed.mkdir()
+    (killed / "link").symlink_to(tmp_path / "victim")
+    os.utime(killed, (0, 0))
+    with export.version_folder(str(tmp_path / "out")) as one, export.version_folder(str(tmp_path / "out")) as other:
+        for folder in (one, other):
+            os.mkdir(folder)
+            pathlib.Path(folder, "saved_model.pb").write_text(folder)
+        assert export.publish(one, str(tmp_path / "out"), None) == f"{tmp_path}/out/1"
+        with pytest.raises(ValueError, match="--version=1: .*/out/1 already exists"):
+            export.publish(other, str(tmp_path / "out"), 1)
+        assert export.publish(other, str(tmp_path / "out"), None) == f"{tmp_path}/out/2"
+    assert sorted(os.listdir(tmp_path / "out")) == ["1", "2"]
+    assert (tmp_path / "out" / "1" / "saved_model.pb").read_text() == one
     assert (tmp_path / "victim" / "file").read_text() == "precious"
+
+
+def test_a_version_that_appears_meanwhile_is_not_replaced(tmp_path, monkeypatch):
+    """Between the look at the folder and the rename."""
+    with export.version_folder(str(tmp_path)) as folder:
+        os.mkdir(folder)
+        (tmp_path / "1").mkdir()
+        (tmp_path / "1" / "saved_model.pb").write_text("theirs")
+        names = iter([[], ["1"]])
+        monkeypatch.setattr(export, "names_in", lambda path: next(names))
+        assert export.publish(folder, str(tmp_path), None) == f"{tmp_path}/2"
+    assert (tmp_path / "1" / "saved_model.pb").read_text() == "theirs"
 
 
 def check_where_weights_are(path, frozen: bool) -> None:
