@@ -96,7 +96,6 @@ def export_saved_model(
     if freeze:
         served.freeze()
     functions = _functions(served, ids_only)
-    ops = used_ops(functions)
     description = {
         "task": task,
         "dtype": dtype,
@@ -105,7 +104,7 @@ def export_saved_model(
         **served.facts,
         "labels": list(served.labels),
         "signatures": describe(functions),
-        "ops": sorted(ops),
+        "ops": sorted(ops := used_ops(functions)),
         "lowest_serving_version": safe_graph.lowest_version(ops),
     }
     with version_folder(export_dir) as folder:

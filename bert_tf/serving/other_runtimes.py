@@ -96,8 +96,7 @@ def export_onnx(
         target = export.publish(folder, export_dir, version)
     name = posixpath.join(target, posixpath.basename(path))
     logging.info("%s: %s of %s, %.1f MB, opset %d", name, task, model_dir, len(content) / 1e6, OPSET)
-    entry = TASKS[task]
-    if entry.answers:
+    if (entry := TASKS[task]).answers:
         logging.info("In Python: from bert_tf import %s; %s", entry.answerer, entry.answers.format(path=target))
     logging.info('With ONNX Runtime alone: onnxruntime.InferenceSession("%s")', name)
     return target
