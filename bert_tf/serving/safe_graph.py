@@ -7,9 +7,12 @@ file, reached or not, that exports don't have:
 
 - One graph, with the objects of TensorFlow 2. TensorFlow runs any other as one of TensorFlow 1, initialisers and all.
 - Ops: those of `FIRST_VERSION`, none of which touches a file, a socket, a process or Python; in every node of every
-  function and of the main graph, which further declares variables. An op is never the name of a function.
-- The two functions that save and restore weights are those that the file names for it. Theirs may be the ops for that
-  too, since Python restores weights without them: no function, gradient or object names these two.
+  function and of the main graph, which further declares variables.
+- Names of functions end with a number, as TensorFlow makes them: a node whose op is the name of a function calls it,
+  and no registered op has such a name.
+- The two functions that save and restore weights are those that the file names for it. They may hold the ops for that,
+  with file names that begin with their argument, and nothing else. Python restores weights without them: no function,
+  gradient, object or other node names these two.
 - Attributes that are no part of an op's definition (TensorFlow checks those that are): only the ones that TensorFlow
   writes for exports, so no `api_implements`, no choice of kernels or compilers; no devices of other machines, no
   executors, no optimizers by name.
@@ -22,7 +25,7 @@ What is left can still compute without end, fill the memory, or meet a fault in 
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import function_pb2, node_def_pb2, types_pb2
@@ -81,9 +84,17 @@ def lowest_version(ops: set[str]) -> str:
 
 _OPS = frozenset(FIRST_VERSION)
 _OPS_OF_VARIABLES = frozenset({"AssignVariableOp", "VarHandleOp", "VarIsInitializedOp"})
-_OPS_OF_SAVING = frozenset(
-    {"AssignVariableOp", "DisableCopyOnRead", "MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename"}
-)
+_NAME_OF_FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_]*_[0-9]+")
+_OPS_OF_SAVERS = frozenset(
+    {
+        "AssignVariableOp", "Const", "DisableCopyOnRead", "Identity", "MergeV2Checkpoints", "NoOp", "Pack",
+        "ReadVariableOp", "RestoreV2", "SaveV2", "Select", "SelectV2", "ShardedFilename", "StaticRegexFullMatch",
+        "StringJoin",
+    }
+)  # fmt: skip
+_FILE_NAMES = {"SaveV2": 1, "RestoreV2": 1, "MergeV2Checkpoints": 2}  # how many of the first inputs are such
+_DEEPEST = 5  # nodes between the argument and a file name
+_SUFFIXES = frozenset({b".part", b"_temp/part"})  # of files that are then merged
 _ATTRIBUTES_OF_NODES = frozenset(
     {
         "_class", "_collective_manager_ids", "_gradient_op_type", "_has_manual_control_dependencies",
@@ -114,21 +125,62 @@ def _foreign(graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str]]:
     library = graph.graph_def.library
     names = {function.signature.name for function in library.function}
     savers = _savers(graph)
+    yield from (("functions", name) for name in names if not _NAME_OF_FUNCTION.fullmatch(name))
+    calls_of_savers = _calls_of_savers(graph)
     for node in graph.graph_def.node:
-        yield from _foreign_in_node(node, _OPS | _OPS_OF_VARIABLES, names)
+        callable = names if node.name in calls_of_savers else names - savers
+        yield from _foreign_in_node(node, _OPS | _OPS_OF_VARIABLES, callable)
     for function in library.function:
         is_saver = function.signature.name in savers
-        yield from _foreign_in_function(function, _OPS | _OPS_OF_SAVING if is_saver else _OPS, names - savers)
+        yield from _foreign_in_function(function, _OPS_OF_SAVERS if is_saver else _OPS, names - savers)
+        if is_saver:
+            yield from _foreign_files(function)
     others = [graph.object_graph_def, *library.gradient, *library.registered_gradients]
     texts = [message.SerializeToString() for message in others]
     yield from (("calls", name) for name in savers if any(name.encode() in text for text in texts))
     yield from _foreign_objects(graph)
 
 
+def _calls_of_savers(graph: meta_graph_pb2.MetaGraphDef) -> set[str]:
+    """The names of the nodes by which a server saves and restores weights."""
+    return {name.partition(":")[0] for name in (graph.saver_def.save_tensor_name, graph.saver_def.restore_op_name)}
+
+
 def _savers(graph: meta_graph_pb2.MetaGraphDef) -> set[str]:
-    """The names of the functions that save and restore weights for a server."""
-    ops = {name.partition(":")[0] for name in (graph.saver_def.save_tensor_name, graph.saver_def.restore_op_name)}
-    return {node.attr["f"].func.name for node in graph.graph_def.node if node.name in ops and "f" in node.attr}
+    """The names of the functions that these nodes call."""
+    calls = _calls_of_savers(graph)
+    return {node.attr["f"].func.name for node in graph.graph_def.node if node.name in calls and "f" in node.attr}
+
+
+def _foreign_files(function: function_pb2.FunctionDef) -> Iterator[tuple[str, str]]:
+    """The nodes of a function that saves or restores whose file names are not its argument, with a known suffix."""
+    nodes = {node.name: node for node in function.node_def}
+    argument = function.signature.input_arg[0].name if function.signature.input_arg else None
+
+    def made_of(source: str, depth: int, ops: Sequence[str]) -> node_def_pb2.NodeDef | None:
+        """The node that a name of files comes from, if it is one of these ops."""
+        node = nodes.get(source.partition(":")[0])
+        return node if depth and node is not None and node.op in ops else None
+
+    def is_suffix(source: str, depth: int) -> bool:
+        if node := made_of(source, depth, ("Const",)):
+            return {*node.attr["value"].tensor.string_val} <= _SUFFIXES
+        node = made_of(source, depth, ("Select", "SelectV2"))
+        return bool(node) and all(is_suffix(part, depth - 1) for part in node.input[1:])
+
+    def is_argument(source: str, depth: int) -> bool:
+        if source == argument:
+            return True
+        if not (node := made_of(source, depth, ("Pack", "ShardedFilename", "StringJoin"))):
+            return False
+        suffixes = node.input[1:] if node.op == "StringJoin" else ()
+        begins = node.input if node.op == "Pack" else node.input[:1]
+        return all(is_argument(part, depth - 1) for part in begins) and all(is_suffix(part, depth) for part in suffixes)
+
+    for node in function.node_def:
+        names = node.input[: _FILE_NAMES.get(node.op, 0)]
+        if not all(is_argument(name, _DEEPEST) for name in names):
+            yield "file names", node.name
 
 
 def _foreign_in_function(function: function_pb2.FunctionDef, ops, callable) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2, saved_model_pb2
 
 from bert_tf import Predictor, QuestionAnswerer
-from bert_tf.serving import loaded_export
+from bert_tf.serving import loaded_export, safe_graph
 
 TEXTS = tf.TensorSpec([None], tf.string, name="text")
 
@@ -195,6 +195,27 @@ def saver_of(graph):
     return found
 
 
+def rename_saver(graph, name):
+    """Calls it so wherever the file does, and lets a node of a function call it by its op."""
+    saver = saver_of(graph)
+    for node in graph.graph_def.node:
+        if node.attr["f"].func.name == saver.signature.name:
+            node.attr["f"].func.name = name
+    saver.signature.name = name
+    functions(graph, "inner")[0].node_def.add(name="s", op=name)
+
+
+def node_of(graph, op):
+    return next(node for node in saver_of(graph).node_def if node.op == op)
+
+
+def constant_in(graph, value):
+    added = saver_of(graph).node_def.add(name="elsewhere", op="Const")
+    added.attr["dtype"].type = tf.string.as_datatype_enum
+    added.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+    return "elsewhere:output:0"
+
+
 def set_config(graph, **options):
     config = config_pb2.ConfigProto.FromString(call_of(graph).attr["config_proto"].s)
     config.graph_options.rewrite_options.MergeFrom(rewriter_config_pb2.RewriterConfig(**options))
@@ -220,6 +241,46 @@ ALTERED = {
     "a function that a node names as its op": (
         lambda graph: functions(graph, "_traced_restore")[0].node_def.add(name="s", op=saver_of(graph).signature.name),
         "ops that .*: __inference__traced_save_"),
+    **{f"saving as a function called {name!r}": (
+        lambda graph, name=name: rename_saver(graph, name), f"functions that .*: {name}\\b") for name in (
+            "AsString", "MatMul", "PartitionedCall", "FastWordpieceTokenizeWithOffsets", "StatelessIf", "AssignVariableOp",
+            "_Arg", "save", "\u0410sString", "AsString_1a", "AsString_\u0661")},
+    "a function of the signature that is called like an op": (
+        lambda graph: setattr(functions(graph, "inner")[0].signature, "name", "Identity"), "(calls and )?functions .*Identity"),
+    "saving called in the main graph": (
+        lambda graph: setattr(graph.graph_def.node.add(name="s", op="PartitionedCall").attr["f"].func, "name",
+                              saver_of(graph).signature.name), "calls that .*: __inference__traced_save_"),
+    "saving as a branch": (
+        lambda graph: setattr(functions(graph, "inner")[0].node_def.add(name="s", op="If").attr["then_branch"].func,
+                              "name", saver_of(graph).signature.name), "calls that .*: __inference__traced_save_"),
+    "saving as the body of a loop": (
+        lambda graph: setattr(functions(graph, "inner")[0].node_def.add(name="s", op="While").attr["body"].func,
+                              "name", saver_of(graph).signature.name), "calls that .*: __inference__traced_save_"),
+    "saving as the gradient of a function": (
+        lambda graph: graph.graph_def.library.gradient.add(
+            function_name=functions(graph, "inner")[0].signature.name, gradient_func=saver_of(graph).signature.name),
+        "calls that .*: __inference__traced_save_"),
+    "a call in the function that saves": (
+        lambda graph: saver_of(graph).node_def.add(name="s", op="PartitionedCall"), "ops that .*: PartitionedCall\\."),
+    "saving to another file": (
+        lambda graph: node_of(graph, "SaveV2").input.__setitem__(0, constant_in(graph, b"/etc/passwd")),
+        "file names that .*: SaveV2\\."),
+    "moving another file": (
+        lambda graph: node_of(graph, "MergeV2Checkpoints").input.__setitem__(0, constant_in(graph, b"/home/model")),
+        "file names that .*: MergeV2Checkpoints\\."),
+    "moving to another place": (
+        lambda graph: node_of(graph, "MergeV2Checkpoints").input.__setitem__(1, constant_in(graph, b"/home/model")),
+        "file names that .*: MergeV2Checkpoints\\."),
+    "another suffix": (
+        lambda graph: node_of(graph, "StringJoin").input.__setitem__(1, constant_in(graph, b"/../../model")),
+        "file names that .*: MergeV2Checkpoints, SaveV2\\."),
+    "a file name made of itself": (
+        lambda graph: node_of(graph, "StringJoin").input.__setitem__(0, "ShardedFilename:filename:0"),
+        "file names that .*: MergeV2Checkpoints, SaveV2\\."),
+    "reading another file": (
+        lambda graph: functions(graph, "_traced_restore")[0].node_def.add(
+            name="RestoreV2_9", op="RestoreV2", input=["elsewhere", "names", "slices"]),
+        "file names that .*: RestoreV2_9\\."),
     "saving called": (
         lambda graph: setattr(call_of(graph).attr["f"].func, "name", saver_of(graph).signature.name),
         "calls that .*: __inference__traced_save_"),
@@ -279,6 +340,10 @@ def test_what_no_export_has(case, calls, tmp_path):
     path = altered(calls, tmp_path / "model", change)
     with pytest.raises(ValueError, match=f"model/saved_model.pb has {message}"):
         Predictor(path)
+
+
+def test_no_op_has_a_name_that_a_function_may_have():
+    assert len(dir(tf.raw_ops)) > 1000 and not any(map(safe_graph._NAME_OF_FUNCTION.fullmatch, dir(tf.raw_ops)))
 
 
 def test_settings_that_training_chose_are_no_danger(calls, tmp_path):
