@@ -155,6 +155,21 @@ def test_what_a_cross_encoder_makes_of_its_output(predictor, tmp_path, config, k
     np.testing.assert_allclose(outputs[key], expected, atol=1e-5)
 
 
+def test_several_labels_hold_by_themselves(predictor, tmp_path):
+    """Probabilities of an export that do not sum to one, as the model's."""
+    model = BertForSequenceClassification.from_pretrained(
+        predictor.path, labels=["up", "down"], problem_type="multi_label_classification"
+    )
+    model.save_pretrained(str(tmp_path / "model"))
+    opened = Predictor(str(tmp_path / "model"))
+    logits, outputs = opened.logits(TEXTS), signature_of(opened.path, "classification", text=TEXTS)
+    expected = 1 / (1 + np.exp(-logits))
+    np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)
+    np.testing.assert_array_equal(outputs["holds"], expected > 0.5)
+    np.testing.assert_allclose([[*row["probabilities"].values()] for row in opened.predict(TEXTS)], expected, atol=1e-5)
+    assert np.abs(expected.sum(1) - 1).min() > 0.01
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     ({"max_seq_length": "128"}, "max_seq_length must be a whole number, not '128'"),
     ({"batch_size": "8"}, "batch_size must be a whole number, not '8'"),
