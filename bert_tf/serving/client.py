@@ -33,11 +33,7 @@ def request_of(inputs: Inputs, signature: str = "serving_default") -> bytes:
 
 
 def _array(name: str, value: Sequence) -> np.ndarray:
-    """The values of an input.
-
-    Raises:
-      ValueError: examples have lists of different lengths; names the input.
-    """
+    """The values of an input."""
     try:
         return np.asarray(value)
     except ValueError as error:
@@ -60,9 +56,6 @@ def ask(
       server: host:port of the REST interface (8501 unless configured), or an http(s):// address.
       inputs: lists of strings or numbers by the signature's input names, one entry per example.
       timeout: seconds for the whole call. max_bytes: of the answer.
-
-    Raises:
-      ServingError: the server returned an error, anything but outputs, or too much, or it could not be reached in time.
     """
     address = server if server.startswith(("http://", "https://")) else f"http://{server}"
     versions = f"/versions/{version}" if version else ""
@@ -105,11 +98,7 @@ def _post(url: str, body: bytes, timeout: float, max_bytes: int) -> tuple[int, b
 
 
 def _within(timeout: float, call: Callable):
-    """The result of a call, which a thread makes: timeouts of sockets start anew with each byte.
-
-    Raises:
-      TimeoutError: it takes longer. Exception: of the call.
-    """
+    """The result of a call, which a thread makes: timeouts of sockets start anew with each byte."""
     result = concurrent.futures.Future()
 
     def run() -> None:

@@ -82,9 +82,6 @@ def export_saved_model(
 
     Returns:
       The directory written.
-
-    Raises:
-      FileNotFoundError, ValueError: no model, or none for the task; the version exists; a server lacks an op of it.
     """
     if dtype not in DTYPES:
         raise ValueError(f"--dtype={dtype}: choose one of {', '.join(DTYPES)}")
@@ -183,10 +180,6 @@ def create_served_model(
 
     Args:
       ids_only: signatures that take texts can't be traced; the tokenizer needs no graph form.
-
-    Raises:
-      NoGraphError: the tokenizer can't be part of a graph. ValueError: no such task, or the model is for another one.
-      FileNotFoundError: there is no model.
     """
     if task not in TASKS:
         raise ValueError(f"--task={task}: choose one of {', '.join(TASKS)}")
@@ -252,9 +245,6 @@ def new_version(export_dir: str, version: int | None) -> int:
     """The number of a new export: the one given, else one more than the newest there, also if lower ones are free.
 
     Servers take the highest number for the newest model.
-
-    Raises:
-      ValueError: it is not positive, too large, or exists.
     """
     existing = [int(name) for name in names_in(export_dir) if name.isdigit()]
     if version is None:
@@ -286,11 +276,7 @@ def version_folder(export_dir: str) -> Iterator[str]:
 
 
 def publish(folder: str, export_dir: str, version: int | None) -> str:
-    """Renames a complete folder to `export_dir/VERSION`, and returns that; without a version, to the next free one.
-
-    Raises:
-      ValueError: another export wrote this version meanwhile.
-    """
+    """Renames a complete folder to `export_dir/VERSION`, and returns that; without a version, to the next free one."""
     while True:
         target = posixpath.join(export_dir, str(new_version(export_dir, version)))
         try:

@@ -37,9 +37,6 @@ class TextEncoder:
         """string [B] each -> input_ids, input_mask, segment_ids, int32 [B, S].
 
         A second text without tokens counts as missing.
-
-        Raises (when the graph runs):
-          InvalidArgumentError: the numbers of texts and pairs differ.
         """
         if pairs is not None:
             texts, pairs = equally_many(texts, pairs, "text and text_pair")

@@ -97,9 +97,6 @@ class ServedModel:
         """Turns the variables into constants of one function, which all signatures call.
 
         So oneDNN reorders weights once, and casts are done once.
-
-        Raises:
-          ValueError: they are too large for a graph.
         """
         if (size := self.weight_bytes) >= MOST_BYTES:
             raise ValueError(f"--freeze: the weights take {size / 1e9:.1f} GB, but a graph holds less than 2 GB")

@@ -70,9 +70,6 @@ class ServedQuestionAnswering(ServedModel):
     Args:
       settings: how contexts are cut and answers chosen.
       window_batch: windows computed together; it limits the memory that long contexts take.
-
-    Raises:
-      ValueError: windows have no room for a context, or the vocabulary lacks [CLS], [SEP] or [UNK].
     """
 
     def __init__(
@@ -116,9 +113,6 @@ class ServedQuestionAnswering(ServedModel):
           "no answer" among them is "" with a score.
 
           A blank context has the answer "" with score 1.
-
-        Raises (when the graph runs):
-          InvalidArgumentError: the numbers of questions and contexts differ.
         """
         with tf.device(CPU):
             question, context = equally_many(question, context, "questions and contexts")

@@ -21,11 +21,7 @@ from bert_tf.system.text_files import read_json, understood
 
 
 def read_description(directory: str) -> dict:
-    """The content of export.json, with task, labels, max_seq_length and signatures.
-
-    Raises:
-      ValueError: it is damaged, or a value is of another kind; names it.
-    """
+    """The content of export.json, with task, labels, max_seq_length and signatures."""
     path = posixpath.join(directory, EXPORT_FILE)
     description = read_json(path)
     with understood(path):
@@ -46,10 +42,6 @@ class Export:
 
     Args:
       trust: load it whatever ops it has; for exports of your own or of someone you trust like your own code.
-
-    Raises:
-      ValueError: export.json or the graph is damaged; or the graph has what no export has. The message names
-        it.
     """
 
     def __init__(self, directory: str, trust: bool = False):
@@ -78,11 +70,7 @@ def _load(directory: str):
 
 
 def check_ops(directory: str) -> None:
-    """Checks that a SavedModel can only compute, as exports do; see `safe_graph`.
-
-    Raises:
-      ValueError: it has what no export has, is of TensorFlow 1, or is damaged.
-    """
+    """Checks that a SavedModel can only compute, as exports do; see `safe_graph`."""
     from bert_tf.serving import safe_graph
 
     path = posixpath.join(directory, GRAPH_FILE)
@@ -114,10 +102,6 @@ class OnnxModel:
     Attributes:
       task: a name of `tasks.table.TASKS`. labels, num_labels, problem_type, head_config: as those of the Keras model.
       description: the content of export.json.
-
-    Raises:
-      ValueError: a package is not installed; or the file is damaged, needs a newer ONNX Runtime, or has tensors
-        elsewhere. Names the file.
     """
 
     def __init__(self, directory: str):
@@ -148,9 +132,6 @@ class OnnxModel:
 
         Args:
           features: input_ids, input_mask and segment_ids, integers [B, S]; for multiple choice [B, N, S].
-
-        Raises:
-          ValueError: a number is negative, which ONNX counts from a table's end; names the input.
         """
         inputs = {name: np.asarray(features[name], np.int32) for name in self._inputs}
         for name, values in inputs.items():
@@ -167,11 +148,7 @@ class OnnxModel:
 
 
 def check_self_contained(content: bytes, path: str) -> None:
-    """Checks that all tensors of an ONNX file are in it: of graphs, their branches and loops, functions and training.
-
-    Raises:
-      ValueError: one is in another file, or this file is damaged; names `path` and the tensor.
-    """
+    """Checks that all tensors of an ONNX file are in it: of graphs, their branches and loops, functions and training."""
     import onnx
 
     try:

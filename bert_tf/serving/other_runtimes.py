@@ -63,9 +63,6 @@ def export_onnx(
 
     Returns:
       The directory written.
-
-    Raises:
-      ValueError: as for `export.export_saved_model`. RuntimeError: the file does not compute what the model does.
     """
     check_extra("onnx", "--format=onnx_int8" if int8 else "--format=onnx")
     model_dir = path_of(model_dir, "export_onnx", model_directory.read_head)
@@ -167,11 +164,7 @@ def _converted(function: tf.types.experimental.ConcreteFunction, task: str) -> b
 
 
 def _checked(content: bytes) -> set[str]:
-    """The names of the operators of an ONNX file, which is sound and has only ONNX's own.
-
-    Raises:
-      RuntimeError: it is not.
-    """
+    """The names of the operators of an ONNX file, which is sound and has only ONNX's own."""
     import onnx
 
     model = onnx.load_from_string(content)
@@ -207,11 +200,7 @@ def _quantized(content: bytes) -> bytes:
 def _check_outputs(
     directory: str, function: tf.types.experimental.ConcreteFunction, served: graph_models.ServedModel
 ) -> None:
-    """Computes a small batch with TensorFlow and with ONNX Runtime.
-
-    Raises:
-      RuntimeError: the outputs differ.
-    """
+    """Computes a small batch with TensorFlow and with ONNX Runtime."""
     rank = len(function.structured_input_signature[0][0].shape)
     shape = (2, 2, served.max_seq_length)[-rank:]
     ids = np.random.default_rng(0).integers(0, served.vocab_size, shape, np.int32)

@@ -68,11 +68,7 @@ FIRST_VERSION = dict.fromkeys(_SINCE_2_5.split(), "2.5") | {
 
 
 def lowest_version(ops: set[str]) -> str:
-    """The oldest version of TensorFlow Serving that has all these ops.
-
-    Raises:
-      ValueError: an op is not known to be in a stock server; the message names it.
-    """
+    """The oldest version of TensorFlow Serving that has all these ops."""
     unknown = sorted(ops - FIRST_VERSION.keys())
     if unknown:
         raise ValueError(

@@ -29,9 +29,6 @@ class GraphSentencePiece(TokenizerGraph):
 
     Args:
       split_unknown: makes no difference, as for `encode_with_offsets`.
-
-    Raises:
-      ValueError: the model treats whitespace or single characters in a way that the graph would not follow.
     """
 
     def __init__(self, tokenizer: SentencePieceTokenizer, split_unknown: bool = False):
@@ -145,9 +142,6 @@ def _seen(tokenizer: SentencePieceTokenizer, prepared: set[str]) -> np.ndarray:
 
     Args:
       prepared: the characters of prepared texts.
-
-    Raises:
-      ValueError: see `GraphSentencePiece`.
     """
     normalize = tokenizer.normalize_prepared
     if normalize("  a  b ") != f"{WORD_START}a{WORD_START}b":

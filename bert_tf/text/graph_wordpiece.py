@@ -47,10 +47,6 @@ class GraphWordPiece(TokenizerGraph):
 
     Args:
       split_unknown: as for `FullTokenizer.encode_with_offsets`; here `encode` follows it, too.
-
-    Raises:
-      ValueError: the vocabulary lacks the unknown token, or a token in it has more than 256 bytes; or there are words
-        that are never split.
     """
 
     def __init__(self, tokenizer: FullTokenizer, split_unknown: bool = False):
