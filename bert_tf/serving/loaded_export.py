@@ -148,7 +148,7 @@ class OnnxModel:
 
 
 def check_self_contained(content: bytes, path: str) -> None:
-    """Checks that all tensors of an ONNX file are in it: of graphs, their branches and loops, functions and training."""
+    """Refuses an ONNX file with tensors elsewhere: of graphs, their branches and loops, functions and training."""
     import onnx
 
     try:
