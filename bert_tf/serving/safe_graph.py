@@ -160,7 +160,8 @@ def _foreign_files(function: function_pb2.FunctionDef) -> Iterator[tuple[str, st
 
     def is_suffix(source: str, depth: int) -> bool:
         if node := made_of(source, depth, ("Const",)):
-            return {*node.attr["value"].tensor.string_val} <= _SUFFIXES
+            value = node.attr["value"].tensor
+            return {*value.string_val} <= _SUFFIXES and not value.tensor_content  # which TensorFlow reads first
         node = made_of(source, depth, ("Select", "SelectV2"))
         return bool(node) and all(is_suffix(part, depth - 1) for part in node.input[1:])
 
@@ -170,7 +171,8 @@ def _foreign_files(function: function_pb2.FunctionDef) -> Iterator[tuple[str, st
         if not (node := made_of(source, depth, ("Pack", "ShardedFilename", "StringJoin"))):
             return False
         suffixes = node.input[1:] if node.op == "StringJoin" else ()
-        begins = node.input if node.op == "Pack" else node.input[:1]
+        packed = [name for name in node.input if not name.startswith("^")]  # without those that only come before
+        begins = packed if node.op == "Pack" else node.input[:1]
         return all(is_argument(part, depth - 1) for part in begins) and all(is_suffix(part, depth) for part in suffixes)
 
     for node in function.node_def:
