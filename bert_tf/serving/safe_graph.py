@@ -23,6 +23,7 @@ file, reached or not, that exports don't have:
 What is left can still compute without end, fill the memory, or meet a fault in one of TensorFlow's kernels.
 """
 
+import functools
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
@@ -80,7 +81,7 @@ def lowest_version(ops: set[str]) -> str:
 
 _OPS = frozenset(FIRST_VERSION)
 _OPS_OF_VARIABLES = frozenset({"AssignVariableOp", "VarHandleOp", "VarIsInitializedOp"})
-_NAME_OF_FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_]*_[0-9]+")
+_NAME_OF_FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_<>]*_[0-9]+")
 _OPS_OF_SAVERS = frozenset(
     {
         "AssignVariableOp", "Const", "DisableCopyOnRead", "Identity", "MergeV2Checkpoints", "NoOp", "Pack",
@@ -158,6 +159,7 @@ def _foreign_files(function: function_pb2.FunctionDef) -> Iterator[tuple[str, st
         node = nodes.get(source.partition(":")[0])
         return node if depth and node is not None and node.op in ops else None
 
+    @functools.cache
     def is_suffix(source: str, depth: int) -> bool:
         if node := made_of(source, depth, ("Const",)):
             value = node.attr["value"].tensor
@@ -165,6 +167,7 @@ def _foreign_files(function: function_pb2.FunctionDef) -> Iterator[tuple[str, st
         node = made_of(source, depth, ("Select", "SelectV2"))
         return bool(node) and all(is_suffix(part, depth - 1) for part in node.input[1:])
 
+    @functools.cache
     def is_argument(source: str, depth: int) -> bool:
         if source == argument:
             return True
