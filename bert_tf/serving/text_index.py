@@ -1,12 +1,11 @@
 """Texts with their vectors, in which `Embedder.search` finds those nearest to a query; in memory, and in a folder.
 
-A folder has vectors.npy, float32 [n, H], and texts.jsonl: in the first line how they were made, with the checksum of
-vectors.npy, then a text in each. Nothing in it is executed.
+A folder has vectors.npy, float32 [n, H], and texts.jsonl: in the first line how they were made, then a text in each.
+Nothing in it is executed.
 
 Shape legend: n texts, q queries, H hidden size.
 """
 
-import hashlib
 import io
 import json
 import math
@@ -103,9 +102,7 @@ class TextIndex:
         self._embedder = embedder
 
     def save(self, directory: str) -> None:
-        """Writes the index to a folder, which is made if needed.
-
-        If this is interrupted, the folder has the index of before, or one that `load` refuses.
+        """Writes the index to a folder, which is made if needed. If this is interrupted, `load` refuses the folder.
 
         Raises:
           ValueError: it has no texts. OSError: see `checks.folder_of`.
@@ -116,8 +113,7 @@ class TextIndex:
             raise ValueError("an index is saved beside its texts; this one has vectors alone: embedder.index(texts)")
         directory, content = folder_of(directory), io.BytesIO()
         np.save(content, self.vectors, allow_pickle=False)
-        header = {"prompt_name": self.prompt_name, "similarity": self.similarity}
-        lines = [{**header, "sha256": hashlib.sha256(content.getvalue()).hexdigest()}, *self.texts]
+        lines = [{"prompt_name": self.prompt_name, "similarity": self.similarity}, *self.texts]
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         tf.io.gfile.makedirs(directory)
         vectors_file, texts_file = (posixpath.join(directory, name) for name in _FILES)
@@ -140,11 +136,8 @@ class TextIndex:
             header, *texts = [parse_json(line, texts_file, number) for number, line in lines] or [None]
             if not isinstance(header, dict) or not all(isinstance(text, str) for text in texts):
                 raise ValueError(f"{texts_file} has no JSON object in its first line, then strings")
-            content = read_bytes(vectors_file)
-            if header.get("sha256") not in (None, hashlib.sha256(content).hexdigest()):  # None: of an earlier version
-                raise ValueError(f"{vectors_file} is not of the same save as {texts_file}")
             with named_by(vectors_file):
-                vectors = _array_of(content)
+                vectors = _array_of(read_bytes(vectors_file))
             index = cls(texts, vectors, header.get("prompt_name"), header.get("similarity", "cosine"))
         index.check_model(embedder, directory)
         return index

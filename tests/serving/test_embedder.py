@@ -210,8 +210,8 @@ def test_prompts_by_hand(model_dir, tmp_path):
             np.testing.assert_allclose(embedder.encode(TEXTS[:1], prompt_name=name)[0], expected, atol=1e-5)
             if name == "query":
                 np.testing.assert_allclose(embedder(TEXTS[0]), expected, atol=1e-5)
-    with pytest.raises(ValueError, match="has no prompt 'document'; those of its .* are: query, passage, none"):
-        embedder.encode(TEXTS, prompt_name="document")
+    with pytest.raises(ValueError, match="has no prompt 'other'; those of its .* are: query, passage, none"):
+        embedder.encode(TEXTS, prompt_name="other")
 
 
 @pytest.mark.parametrize(("pooling", "include"), slow(("mean", False), ("mean", True), ("cls", False)))
