@@ -123,10 +123,8 @@ def _log_export(target: str, model_dir: str, description: Mapping) -> None:
     entry = TASKS[description["task"]]
     inputs = description["signatures"]["serving_default"]["inputs"]
     if "text" in inputs and description.get("pairs") not in (None, "text_pair" in inputs):
-        was, flag = (
-            ("pairs", "give --text_pairs") if description["pairs"] else ("single texts", "leave --text_pairs out")
-        )
-        logging.warning("%s was trained on %s: %s.", model_dir, was, flag)
+        was, advice = ("pairs", "give") if description["pairs"] else ("single texts", "leave out")
+        logging.warning("%s was trained on %s: %s --text_pairs.", model_dir, was, advice)
     answers = entry.answers_of_pairs if "text_pair" in inputs else entry.answers
     if answers and "input_ids" not in inputs:
         logging.info("In Python: from bert_tf import %s; %s", entry.answerer, answers.format(path=target))

@@ -24,6 +24,7 @@ from bert_tf import (
     QuestionAnswerer,
     Tagger,
 )
+from bert_tf.serving import export
 
 
 @pytest.fixture(scope="module")
@@ -90,25 +91,26 @@ def test_what_is_lost_of_texts_is_told_once(predictor, caplog):
 
 
 @pytest.mark.parametrize(
-    ("run", "num_texts", "told"),
+    ("run", "pairs", "told"),
     [
-        ({"text_b": None}, None, "one text an example, and is given two texts."),
-        ({"text_b": "other"}, None, "two texts an example, and is given one text."),
-        ({"text_b": None}, 2, "two texts an example, and is given one text."),
-        (None, 1, "one text an example, and is given two texts."),
+        ({"text_b": None}, None, "one text an example, and is given two."),
+        ({"text_b": "other"}, None, "two texts an example, and is given one."),
+        ({"text_b": None}, True, "two texts an example, and is given one."),
+        (None, False, "one text an example, and is given two."),
         (None, None, None),
     ],
 )
-def test_another_number_of_texts_than_in_training_is_told_once(predictor, tmp_path, caplog, run, num_texts, told):
+def test_another_number_of_texts_than_in_training_is_told_once(predictor, tmp_path, caplog, run, pairs, told):
     """By head_config.json, which copies keep; or by the run.json of an earlier version."""
     folder = shutil.copytree(predictor.path, tmp_path / "model")
     (folder / "run.json").write_text(json.dumps({"task_name": "custom", **run}) if run else "{")
-    if num_texts:
+    if pairs is not None:
         head = json.loads((folder / "head_config.json").read_text())
-        (folder / "head_config.json").write_text(json.dumps({**head, "num_texts": num_texts}))
+        (folder / "head_config.json").write_text(json.dumps({**head, "pairs": pairs}))
         for format in ("huggingface", "bert_tf"):
             BertForSequenceClassification.from_pretrained(folder).save_pretrained(tmp_path / format, format=format)
             folder = tmp_path / format
+        assert export.create_served_model(str(folder), "classification").facts == {"pairs": pairs}
     opened = Predictor(str(folder))
     assert opened("good") and opened("good", "bad") and opened("good", "bad") and opened("bad")
     messages = [message.partition(" was trained on ")[2] for message in caplog.messages]
