@@ -130,10 +130,11 @@ MUTANTS = {
         ("\"word_ids\": -1}", "\"word_ids\": 0}"),
         ("sizes[strategy == \"only_second\"] < 1", "sizes[0] < 1")],
     ("serving/text_index.py", "serving/test_text_index.py"): [
-        ("\"score\": 1 - distance", "\"score\": distance"),
+        ("np.argsort(-scores[best]", "np.argsort(scores[best]"),
+        ("normalized(vectors)) if similarity == \"cosine\" else vectors", "normalized(vectors))"),
         ("min(k, len(self.vectors))", "k"),
         ("np.abs(own - first[: len(own)]).max(initial=0) > _ALIKE", "False"),
-        ("[:1], True, self.prompt_name", "[:1], True"),
+        ("[:1], normalize, self.prompt_name", "[:1], normalize"),
         ("not isinstance(header, dict) or not", "not"),
         ("vectors.size and (texts is None or len(texts) == len(vectors))", "vectors.size")],
     ("tasks/similarity/mining.py", "tasks/similarity/test_mining.py"): [
