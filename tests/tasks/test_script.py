@@ -267,14 +267,6 @@ def test_few_functions_are_between_main_and_the_model_in_pretraining(calls, tmp_
     assert calls == ["pretrain", "_run", "train", "_steps", "body", "replica_step", "_gradients"]
 
 
-def test_few_steps_are_warned_of(caplog):
-    with caplog.at_level("WARNING"):
-        script.warn_of_few_steps(50)
-        assert not caplog.messages
-        script.warn_of_few_steps(49)
-    assert "Only 49 training steps" in caplog.text
-
-
 def test_the_table_of_tasks_names_what_there_is():
     for name, entry in TASKS.items():
         assert entry.name == name and (ROOT / entry.script).exists()

@@ -60,14 +60,6 @@ def test_the_chief_or_else_the_first_worker_writes_files(jobs):
     assert [distribution.is_chief(strategy) for strategy in strategies] == [True, False, False]
 
 
-def test_mirrored_takes_all_logical_cpus_and_says_so(cpus, caplog):
-    with caplog.at_level("INFO", logger="absl"):
-        strategy = strategy_of("mirrored")
-    assert strategy.num_replicas_in_sync == len(cpus)
-    line = next(message for message in caplog.messages if "distribution strategy" in message)
-    assert "mirrored" in line and f"{len(cpus)} replicas" in line and f"CPU:{len(cpus) - 1}" in line
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -144,15 +136,6 @@ def set_up(**settings): return distribution.set_up_devices(DeviceSettings(**sett
 """
 
 
-ONE_WORKER = json.dumps({"cluster": {"worker": ["localhost:0"]}, "task": {"type": "worker", "index": 0}})
-
-
-def test_multi_worker_too_late(cpus, monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", ONE_WORKER)
-    with pytest.raises(RuntimeError, match="--distribution_strategy comes too late"):
-        strategy_of("multi_worker_mirrored")
-
-
 def test_logical_cpu_devices_in_time_and_too_late():
     process = run_python(
         SET_UP
@@ -164,12 +147,6 @@ set_up(num_virtual_cpus=3)
     )
     assert process.stdout.split() == ["2"], process.stderr
     assert "RuntimeError: --num_virtual_cpus=3 comes too late" in process.stderr
-
-
-def test_no_tpu():
-    """In its own process: a failed start of a TPU leaves TensorFlow's device context unusable."""
-    process = run_python(SET_UP + "set_up(use_tpu=True)", TPU_NAME="local")
-    assert "RuntimeError: no TPU 'local' (--tpu_name" in process.stderr
 
 
 def test_a_tpu_that_does_not_answer_or_has_no_credentials_is_one_line(monkeypatch):

@@ -88,6 +88,7 @@ def test_outputs_and_gradients(model, batch, arrays):
     assert not gradients_there
 
 
+@pytest.mark.slow  # in small: test_outputs_and_gradients, and test_recipes.py for schedule, layers and sums
 def test_all_steps(folder, model, batch, task):
     expected = json.loads((folder / f"{task}_steps.json").read_text())
     recipe = model.config.recipe

@@ -5,7 +5,6 @@ import json
 
 from bert_tf.models.families import family_named
 from bert_tf.models.recipe import Recipe
-from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
 from bert_tf.training import run_directory
 from bert_tf.training.settings import FineTuningSettings
 
@@ -31,9 +30,3 @@ def test_a_configuration_that_another_family_left_goes(tmp_path):
         run_directory.claim_output_dir(str(tmp_path), config)
     assert [path.name for path in tmp_path.iterdir()] == ["bert_config.json"]
     assert json.loads((tmp_path / "bert_config.json").read_text())["hidden_size"] == 8
-
-
-def test_dropout_of_distilberts_classifiers():
-    config = family_named("distilbert").config_class(vocab_size=10, hidden_size=8, num_attention_heads=2)
-    assert BertForSequenceClassification(config, 2).dropout_rate == 0.2
-    assert BertForTokenClassification(config, 2).dropout_rate == 0.1

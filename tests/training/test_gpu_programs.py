@@ -119,7 +119,8 @@ def test_whether_the_loop_goes_on_depends_on_no_gradient(strategy_of, replicas):
         assert {arguments.index(name) for name in found if name in arguments} <= read
 
 
-@pytest.mark.parametrize("cases", [["next"], *slow(sorted(CASES))])
+@pytest.mark.slow  # in small: test_programs_of_a_step, and what the loop waits for above
+@pytest.mark.parametrize("cases", [sorted(CASES)])
 def test_a_call_of_compiled_steps_on_a_device_with_memory_of_its_own(cases):
     """It ends as ordinary steps do, and before its end the device sends the host nothing that a step computes."""
     command = [sys.executable, "-m", "helpers.second_device", "next", *cases]

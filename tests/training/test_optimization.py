@@ -248,13 +248,6 @@ def test_optimizers_serialise():
         create_optimizer("sgd", 1e-4, 100, 10)
 
 
-@pytest.mark.parametrize(("warmup", "reached"), [(9, None), (10, "0.001"), (10_000, "1e-06")])
-def test_a_warmup_as_long_as_the_run_is_warned_of(caplog, warmup, reached):
-    create_optimizer("adamw", 0.001, num_train_steps=10, num_warmup_steps=warmup)
-    said = f"The warm-up of {warmup} steps is not shorter than the run of 10: the learning rate rises to {reached} at"
-    assert (said in caplog.text) == bool(caplog.records) == (reached is not None)
-
-
 @pytest.mark.parametrize(("arguments", "message"), [
     (("adamw", "1e-5", 100, 10), "learning_rate must be a number, not '1e-5'"),
     (("adamw", float("nan"), 100, 10), "learning_rate=nan must be finite"),
@@ -270,22 +263,3 @@ def test_a_warmup_as_long_as_the_run_is_warned_of(caplog, warmup, reached):
 def test_arguments_that_are_none(arguments, message):
     with pytest.raises((TypeError, ValueError), match=message):
         create_optimizer(*arguments)
-
-
-@pytest.mark.parametrize(("arguments", "message"), [
-    ({"learning_rate": -1.0}, "learning_rate=-1 must be more than 0 and at most 1"),
-    ({"learning_rate": "1e-5"}, "learning_rate must be a number, not '1e-5'"),
-    ({"weight_decay_rate": "0.01"}, "weight_decay_rate must be a number, not '0.01'"),
-    ({"bias_correction": "no"}, "bias_correction must be True or False, not 'no'"),
-    ({"weight_decay": 0.1}, "weight_decay is Keras's own, which would be added: write weight_decay_rate"),
-    ({"beta_1": 2}, "beta_1=2 must be at least 0 and less than 1"),
-    ({"exclude_from_weight_decay": "bias"}, "exclude_from_weight_decay must be a list of strings, not"),
-])  # fmt: skip
-def test_rates_that_are_none(arguments, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        AdamWeightDecay(**{"learning_rate": 1e-5, **arguments})
-
-
-def test_a_share_of_the_steps_is_no_number_of_warmup_steps(caplog):
-    create_optimizer("adamw", 1e-5, 1000, 0.1)
-    assert "num_warmup_steps=0.1 is a number of steps, not a share: for that write 0.1 * 1000." in caplog.text

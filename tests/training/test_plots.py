@@ -40,11 +40,6 @@ def test_names_for_which_no_font_is_installed_are_text_for_a_browser(tmp_path, m
     assert "Glyph" not in capfd.readouterr().err
 
 
-def test_names_with_a_font_are_in_the_png_alone(tmp_path):
-    plot_confusion_matrix([0, 1], [0, 1], ["é", "Ω"], str(tmp_path / "matrix.png"))
-    assert [path.name for path in tmp_path.iterdir()] == ["matrix.png"]
-
-
 def test_confusion_matrix(tmp_path):
     png = tmp_path / "confusion.png"
     labels, predictions, title = [0, 0, 1, 2, 2, 2], [0, 1, 1, 2, 2, 0], "task, dev set, step 7: accuracy 0.667 $1$"

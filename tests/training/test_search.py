@@ -49,24 +49,6 @@ def test_wrong_grids_are_refused(search, message):
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"learning_rate": 1e-5}, "--learning_rate is also in --search"),
-        ({"do_train": False, "do_eval": True}, "--search is for training: give --do_train"),
-        ({"distribution_strategy": "multi_worker_mirrored"}, "--search does not work with several workers"),
-    ],
-)
-def test_what_does_not_go_with_a_search(values, message, monkeypatch):
-    cluster = {"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
-    with pytest.raises(ValueError, match=message):
-        settings(search="learning_rate=1e-5,2e-5", **values).check_flags()
-    settings(search="learning_rate=1e-5,2e-5", train_batch_size=16).check_flags()
-    with pytest.raises(ValueError, match="--search chooses by the results on a dev set, and there is none"):
-        settings(search="learning_rate=1e-5,2e-5").check_dev_set(False, ", and there is none")
-
-
 TRIED = [
     Tried({"learning_rate": 2e-5, "train_batch_size": 16}, {1: {"eval_f1": 0.5, "eval_loss": 1.0, "global_step": 9},
                                                             2: {"eval_f1": 0.9, "eval_loss": 3.0, "global_step": 9}}),
