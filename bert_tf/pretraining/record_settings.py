@@ -45,7 +45,7 @@ class RecordSettings:
         True,
         "Lower-case the text and, with word pieces, strip accents. True for uncased vocabularies, false for cased "
         "ones. Byte-level BPE keeps case anyway. If unset, as tokenizer_config.json beside the vocabulary says, or "
-        "else by the pieces: false if some have capital letters.",
+        "else by the pieces: true unless some have capital letters.",
         unset=True,
     )
     random_seed: int = setting(

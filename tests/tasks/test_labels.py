@@ -343,7 +343,7 @@ def test_tags_in_another_order_and_spelled_otherwise(folder):
     assert {tag for sentence in gold for _, tag in sentence} >= {"B-LOC", "B-PER"}
     task = NerTask(write_tags(folder / "data.conll", gold))
     results = fine_tune(task, run_of(folder, model, do_train=True, do_eval=True, learning_rate=1e-30))
-    assert results["eval_accuracy"] == 1.0
+    assert results["eval_f1"] == 1.0  # an answer's first tag is made B-, which scores of words take as it was
     assert read_head(str(folder / "out")).labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
     assert tagged_by(str(folder / "out")) == gold == tagged_by(str(folder / "out" / "best_model"))
 
