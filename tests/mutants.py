@@ -29,7 +29,7 @@ MUTANTS = {
         ("tf.maximum(norm, optimizer.global_clipnorm)", "norm")],
     ("training/step.py", "training/test_loop.py::test_a_nan_step_can_be_skipped_and_counted"): [
         ("counts = ~failed if", "counts = failed if")],
-    ("training/step.py", "training/test_loop.py::test_batches_of_several_lengths"): [
+    ("training/step.py", "training/test_equal_steps.py::test_runs_end_equal"): [
         ("(replica * self._parts + part) * size", "part * size"),
         ("gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]", "pass"),
         ("add(self._totals(share)) if several", "self._totals(share) if several")],

@@ -73,8 +73,3 @@ def report() -> list[dict]:
     reports = [function.report() for function in _functions]
     _functions.clear()
     return reports
-
-
-def forget() -> None:
-    """Drops the functions compiled since the last report."""
-    _functions.clear()

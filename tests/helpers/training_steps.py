@@ -57,12 +57,14 @@ def make_batches(batch_size, steps, seed=0):
     return {**features, "masked_lm_weights": (np.arange(predictions) < counts).astype("float32")}
 
 
-def build(strategy, dropout=0.0, dtype=None, optimizer="adamw", rate=1e-2, steps=100, layers=1):
+def build(strategy, dropout=0.0, dtype=None, optimizer="adamw", rate=1e-2, steps=100, layers=1, lora=False):
     keras.utils.set_random_seed(1)
     rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     config = BertConfig.from_dict({**CONFIG, **rates, "num_hidden_layers": layers})
     with strategy.scope():
         model = BertForPreTraining(config, dtype=dtype)
+        if lora:
+            model.bert.add_lora(4, 8.0, train_pooler=True)
         model.build()
         optimizer = create_optimizer(optimizer, rate, steps, 2)
         optimizer.build(model.trainable_variables)
@@ -108,11 +110,19 @@ def fresh_trainer(strategy, batch_size, parts=1, scale=None, **options) -> Train
     return trainer
 
 
-def run(strategy, batches, *, parts=1, scale=None, calls=1, **options):
+def cut_to_lengths(number, batch: dict) -> dict:
+    """Every second batch has 8 tokens instead of 16; the shapes are unknown when a step is traced."""
+    width = tf.where(number % 2 == 0, 8, 16)
+    rows = ("input_ids", "input_mask", "segment_ids")
+    return {name: value[:, :width] if name in rows else value for name, value in batch.items()}
+
+
+def run(strategy, batches, *, parts=1, scale=None, calls=1, lengths=False, **options):
     """Trains on all batches; returns the values by name and the results of each call."""
     steps, batch_size = batches["input_ids"].shape[:2]
     trainer = fresh_trainer(strategy, batch_size, parts, scale, **options)
-    iterator, results = feed(trainer.strategy, tf.data.Dataset.from_tensor_slices(batches).repeat()), []
+    data = tf.data.Dataset.from_tensor_slices(batches)
+    iterator, results = feed(trainer.strategy, (data.enumerate().map(cut_to_lengths) if lengths else data).repeat()), []
     for _ in range(calls):
         result = trainer.steps(iterator, tf.constant(steps // calls))
         state = {"loss_scale": trainer.loss_scale, "good_steps": trainer.good_steps}

@@ -21,11 +21,11 @@ def replicas(count: int) -> dict:
     return {"distribution_strategy": "mirrored", "num_virtual_cpus": count}
 
 
-@pytest.mark.slow  # in small: test_loop.py's replicas, and test_last_layer.py's parts of a batch
+@pytest.mark.slow  # in small: test_equal_steps.py's replicas, and test_last_layer.py's parts of a batch
 def test_killed_on_two_replicas_gone_on_with_four_and_ended_on_one_in_four_parts(tmp_path):
     script, flags = SCENARIOS["pretraining on packed rows"](tmp_path)
     flags |= {"num_train_steps": STEPS, "save_checkpoints_steps": 2, "keep_checkpoint_max": 0, "do_eval": False}
-    elastic = {**flags, "output_dir": tmp_path / "elastic"}
+    elastic = {**flags, "output_dir": tmp_path / "lr=[1e-4]? {a,b} ü"}
     left = kill_at_checkpoint(script, {**elastic, **replicas(2)}, 6)
     assert "model.ckpt-6.index" in left and f"model.ckpt-{STEPS}.index" not in left
     for given, line in (
@@ -35,7 +35,7 @@ def test_killed_on_two_replicas_gone_on_with_four_and_ended_on_one_in_four_parts
     ):
         result = run([sys.executable, str(ROOT / f"{script}.py"), *arguments_of(given)])
         assert result.returncode == 0 and line in result.stderr, result.stderr[-3000:]
-    expected, found = weights_of(tmp_path / "out"), weights_of(tmp_path / "elastic")
+    expected, found = weights_of(tmp_path / "out"), weights_of(elastic["output_dir"])
     assert expected["global_step"] == found["global_step"] == STEPS
     for name in expected:
         if "key/bias" not in name:  # its true gradient is 0, and Adam makes steps of its rounding

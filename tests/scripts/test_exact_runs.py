@@ -13,7 +13,7 @@ from helpers.slow import exhaustive, slow
 
 KILLED = (*FINE_TUNING, *PRETRAINING, "classifier without optimizer state", "classifier with seeds",
           "classifier with a search", "shards", "conversion")  # fmt: skip
-# Like others of their kind; adapters and frozen layers in parts of a batch also in training/test_lora_steps.py.
+# Like others of their kind; adapters in parts of a batch also in training/test_equal_steps.py.
 ALIKE = {"pretraining of ALBERT", "pretraining of RoBERTa", "pretraining left to right"}
 CUT_ALIKE = {*ALIKE, "classifier with LoRA"}
 
@@ -44,7 +44,7 @@ def assert_same_steps(one, other, tolerance) -> None:
 CUT = [name for name in (*FINE_TUNING, *PRETRAINING) if name not in CUT_ALIKE]
 
 
-# In small: training/test_loop.py, training/test_optimization.py.
+# In small: training/test_equal_steps.py, training/test_optimization.py.
 @pytest.mark.parametrize("name", [*slow(*CUT), *exhaustive(*sorted(CUT_ALIKE))])
 def test_two_replicas_take_the_steps_of_two_parts_of_a_batch(name, tmp_path):
     """With dropout, whose masks follow the place in the batch."""

@@ -110,20 +110,6 @@ def test_only_the_student_is_saved_and_can_be_used(ran):
     assert "BertForMaskedLM.from_pretrained" in logs["whole"]
 
 
-def test_a_student_of_a_configuration_has_the_vocabulary_of_its_teacher(ran):
-    folder, *_ = ran
-    vocabulary = folder / "out" / "unnamed" / "vocab.txt"
-    assert vocabulary.read_bytes() == (folder / "bert" / "vocab.txt").read_bytes()
-
-
-def test_what_is_logged_of_the_beginning(ran):
-    _, _, logs, _ = ran
-    said = "4 variables begin anew (only --vocab_transform takes them from the teacher): cls/predictions/transform/"
-    assert said in logs["whole"] and "begin anew" not in logs["same"]
-    for name in ("whole", "same"):  # the second is a BERT
-        assert "keep their random" not in logs[name] and "As DistilBERT was pre-trained by its authors" in logs[name]
-
-
 def test_what_is_reported(ran):
     folder, *_ = ran
     results = results_of(folder / "out" / "same")

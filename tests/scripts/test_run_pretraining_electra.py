@@ -180,17 +180,6 @@ def test_a_run_leaves_two_models(runs, tmp_path):
             np.testing.assert_array_equal(value, own[name], err_msg=name)
 
 
-@pytest.mark.slow  # in small: training/test_electra_pretraining.py
-def test_the_same_generator_is_no_change(runs):
-    """However its size is said. The rate is that of its schedule."""
-    data, outcomes, logs = runs
-    assert outcomes["the size said"] == "done" and "Resuming at step 1" in logs["the size said"], logs["the size said"]
-    assert "Not as in the earlier run" not in logs["the size said"]
-    assert json.loads((data / "usual" / "run.json").read_text())["generator_size"] == 0.25
-    line = json.loads((data / "usual" / "train_log.jsonl").read_text().splitlines()[1])
-    assert line["step"] == 2 and line["learning_rate"] == pytest.approx(1e-3 * (1 - 2 / 20) ** 2 * 2 / 4)
-
-
 @pytest.mark.slow
 def test_what_is_refused(runs):
     data, outcomes, _ = runs

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from helpers.scenarios import fine_tuning_flags
-from helpers.script_cases import results_of, run_and_refuse, run_cases, weights_of
+from helpers.script_cases import results_of, run_and_refuse, weights_of
 
 pytestmark = pytest.mark.slow  # in small: tasks/test_script.py, training/test_search.py
 
@@ -58,15 +58,3 @@ def test_a_combination_is_the_run_that_its_settings_alone_make_and_is_not_traine
     assert len(kept) > 6 and all(path.read_bytes() == before[path] for path in kept)
     content = json.loads((out / "grid" / "search.json").read_text())
     assert [one["settings"]["learning_rate"] for one in content["combinations"]] == [1e-3, 3e-3, 5e-3]
-
-
-def test_the_negatives_follow_the_batch_of_each_combination(tmp_path):
-    out = tmp_path / "out"
-    flags = fine_tuning_flags("run_similarity", tmp_path, search="train_batch_size=8,16", train_batch_size=None,
-                              negatives_batch_size=None)  # fmt: skip
-    outcomes, logs = run_cases("run_similarity", {"ranking": flags})
-    assert outcomes["ranking"] == "done", logs["ranking"][-3000:]
-    for size in (8, 16):
-        settings = json.loads((out / f"search-train_batch_size={size}" / "run.json").read_text())
-        assert settings["negatives_batch_size"] == settings["train_batch_size"] == size
-    assert (out / "best_model" / "1_Pooling" / "config.json").exists()

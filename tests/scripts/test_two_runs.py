@@ -1,13 +1,8 @@
 """Two runs in one folder: the second is refused while the first lives, and removes what a killed one left."""
 
 import json
-import os
-import pathlib
-import signal
 
 import pytest
-from helpers import warm
-from helpers.events import wait_until
 from helpers.pretraining_runs import command, run, write_inputs
 
 
@@ -16,45 +11,12 @@ def data(tmp_path_factory):
     return write_inputs(tmp_path_factory.mktemp("data"))
 
 
-def stop(pid):
-    """Stops a process; none of its threads runs afterwards."""
-    os.kill(pid, signal.SIGSTOP)
-    threads = pathlib.Path(f"/proc/{pid}/task")
-    wait_until(lambda: all("State:\tT" in status.read_text() for status in threads.glob("*/status")))
-
-
 def contents(folder) -> dict:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
         if path.is_file() and "tfevents" not in path.name
     }
-
-
-def one_line(result) -> str:
-    """The message of a run that was refused."""
-    lines = result.stderr.splitlines()
-    assert result.returncode == 1 and "Traceback" not in result.stderr, result.stderr[-3000:]
-    return lines[-1]
-
-
-@pytest.mark.slow  # in small: test_run_lock.py, test_fine_tuning_runs.py
-def test_two_runs_in_one_folder(data, tmp_path):
-    endless = command(data, tmp_path, num_train_steps=1_000_000, save_checkpoints_steps=1_000_000, log_every_steps=50)
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    first = warm.Popen(endless, env=environment, stdout=warm.DEVNULL, stderr=warm.PIPE, text=True)
-    try:
-        # Of step 0: the last before the first steps, during which it is quiet.
-        wait_until((tmp_path / "checkpoint").exists, first, log=first.stderr.read)
-        stop(first.pid)  # stopped or not, it lives
-        before = contents(tmp_path)
-        message = one_line(run(endless))
-        assert f"run_pretraining.py: error: --output_dir={tmp_path} is in use by another run" in message
-        assert contents(tmp_path) == before
-    finally:
-        if first.poll() is None:
-            first.send_signal(signal.SIGKILL)
-            first.wait()
 
 
 @pytest.mark.slow

@@ -1,22 +1,16 @@
 """The loop: replicas, micro-batches, precision, XLA, bad losses, evaluation. Resume is in test_run_pretraining.py."""
 
-import contextlib
 import dataclasses
-import functools
-import itertools
 import json
 import math
 import signal
-import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.slow import exhaustive, slow
+from helpers.slow import slow
 from helpers.training_steps import (
-    CONFIG,
-    assert_same,
     build,
     feed,
     fresh_trainer,
@@ -31,36 +25,15 @@ from bert_tf.models import initialize
 from bert_tf.models.config import BertConfig
 from bert_tf.models.inputs import select
 from bert_tf.models.objectives import PretrainingObjective
-from bert_tf.models.task_models import BertForPreTraining, BertForSequenceClassification
-from bert_tf.training import checkpoints, loop, run_directory
+from bert_tf.models.task_models import BertForPreTraining
+from bert_tf.training import checkpoints, loop
 from bert_tf.training import step as train_step
 from bert_tf.training.optimization import create_optimizer
 
 # --- the same step, however it is cut ---------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_replicas_draw_different_dropout_masks_and_repeat_them():
-    """Two replicas, or two micro-batches, draw the masks of the whole batch, and these differ from row to row."""
-    batches = make_batches(batch_size=8, steps=5)
-    whole, _ = run(one_device(), batches, dropout=0.3, rate=1e-3)
-    on_replicas, _ = run(mirrored(2), batches, dropout=0.3, rate=1e-3)
-    in_parts, _ = run(one_device(), batches, dropout=0.3, parts=2, rate=1e-3)
-    assert_same(on_replicas, whole, 1e-5)
-    assert_same(in_parts, whole, 1e-5)
-    # Both halves are equal: with the same masks, the whole batch's step would equal that of one half.
-    half = {name: value[:, :4] for name, value in batches.items()}
-    doubled = {name: np.concatenate([value, value], 1) for name, value in half.items()}
-    one_half, _ = run(one_device(), half, dropout=0.3, rate=1e-3)
-    both, _ = run(mirrored(2), doubled, dropout=0.3, rate=1e-3)
-    name = "bert/pooler/dense/kernel"
-    assert np.abs(one_half[name] - both[name]).max() > 1e-4
-    without_half, _ = run(one_device(), half, rate=1e-3)
-    without_both, _ = run(mirrored(2), doubled, rate=1e-3)
-    np.testing.assert_allclose(without_half[name], without_both[name], atol=1e-5)
-
-
-@pytest.mark.slow  # in small: test_replicas_parts_xla_and_precision_together
+@pytest.mark.slow  # in small: test_equal_steps.py
 @pytest.mark.parametrize("parts", [1, 2])
 def test_each_replica_is_given_only_its_rows(parts):
     """Its counts are added up over the replicas; a whole batch is refused."""
@@ -84,88 +57,7 @@ def test_each_replica_is_given_only_its_rows(parts):
         train(iter(dataset), tf.constant(1))
 
 
-@functools.cache
-def three_steps(replicas, parts, use_xla, dtype):
-    """How three steps change the weights, as one vector, and the sums of the metrics."""
-    batches, strategy = make_batches(batch_size=8, steps=3), one_device() if replicas == 1 else mirrored(replicas)
-    before = initialize.model_variables(build(strategy, dtype=dtype)[0])
-    options = {"dtype": dtype, "rate": 1e-3, "dropout": 0.1}
-    after, (result,) = run(strategy, batches, parts=parts, use_xla=use_xla, **options)
-    return np.concatenate([(after[name] - value.numpy()).ravel() for name, value in before.items()]), result
-
-
-MATRIX = list(itertools.product((1, 2), (1, 2, 4), (False, True), (None, "mixed_bfloat16")))
-WHOLE = [cell for cell in MATRIX if cell[:3] == (1, 1, False)]
-IN_SMALL = (1, 2, False, "mixed_bfloat16")  # and two replicas in test_batches_of_several_lengths
-SLOW = [(2, 1, True, None), (1, 4, True, "mixed_bfloat16"), (2, 4, False, None), (2, 2, False, "mixed_bfloat16")]
-
-
-@pytest.mark.parametrize(
-    ("replicas", "parts", "use_xla", "dtype"),
-    [IN_SMALL, *slow(*SLOW), *exhaustive(*(cell for cell in MATRIX if cell not in (IN_SMALL, *SLOW, *WHOLE)))],
-)
-def test_replicas_parts_xla_and_precision_together(replicas, parts, use_xla, dtype):
-    """Each combination steps as one device does in one part without XLA, within its precision's rounding."""
-    expected, whole = three_steps(1, 1, False, dtype)
-    actual, cut = three_steps(replicas, parts, use_xla, dtype)
-    tolerance = 1e-3 if dtype is None else 0.1
-    assert np.linalg.norm(actual - expected) < tolerance * np.linalg.norm(expected)
-    for name in (*PretrainingObjective.sum_names, "loss"):
-        np.testing.assert_allclose(cut[name], whole[name], rtol=tolerance / 10)
-
-
-@functools.cache
-def classified(replicas: int, **options) -> dict:
-    """The weights of a classifier after three steps on batches of different lengths."""
-    keras.utils.set_random_seed(1)
-    strategy = one_device() if replicas == 1 else mirrored(replicas)
-    with strategy.scope():
-        model = BertForSequenceClassification(BertConfig.from_dict({**CONFIG, "num_hidden_layers": 1}), num_labels=2)
-        model.build()
-        optimizer = create_optimizer("adamw", 1e-3, 3, 0)
-        optimizer.build(model.trainable_variables)
-
-    def batches():
-        for number, width in enumerate((8, 16, 8)):
-            ids = np.random.default_rng(number).integers(5, CONFIG["vocab_size"], (4, width)).astype("int32")
-            ones = np.ones_like(ids)
-            yield {"input_ids": ids, "input_mask": ones, "segment_ids": 0 * ones, "label_ids": ids[:, 0] % 2}
-
-    wide, one = tf.TensorSpec([4, None], tf.int32), tf.TensorSpec([4], tf.int32)
-    specs = {"input_ids": wide, "input_mask": wide, "segment_ids": wide, "label_ids": one}
-    train = trainer_of(model, optimizer, strategy=strategy, batch_size=4, seed=3, **options).steps
-    data = feed(strategy, tf.data.Dataset.from_generator(batches, output_signature=specs))
-    train(data, 3)
-    return {name: v.numpy() for name, v in initialize.model_variables(model).items()}
-
-
-@pytest.mark.parametrize(
-    ("replicas", "use_xla", "parts"), [(2, None, 1), *slow((1, True, 1), (1, True, 2), (2, True, 1))]
-)
-def test_batches_of_several_lengths(replicas, use_xla, parts):
-    """The gradient of a table has a row for each token, so another number of rows in each of these steps."""
-    changed = classified(replicas, use_xla=use_xla, gradient_accumulation_steps=parts)
-    assert_same(classified(1), changed, 1e-5)
-
-
 # --- precision --------------------------------------------------------------------------------------------------------
-
-
-@functools.cache
-def losses(**options):
-    batches = make_batches(batch_size=16, steps=40)
-    # The same few batches repeatedly, so that there is something to learn.
-    batches = {name: np.concatenate([value[:4]] * 10) for name, value in batches.items()}
-    _, results = run(one_device(), batches, dropout=0.0, rate=3e-3, calls=8, **options)
-    return np.array([result["loss"] / result["steps"] for result in results]), results
-
-
-@pytest.mark.slow
-def test_float16_scales_the_loss_and_follows_float32():
-    expected, _ = losses()
-    actual, results = losses(dtype="mixed_float16", scale=2.0**15)
-    np.testing.assert_allclose(actual, expected, rtol=0.03)
-    assert results[-1]["good_steps"] > 0
 
 
 @pytest.mark.parametrize("replicas", [1, *slow(2)])
@@ -261,21 +153,6 @@ def test_ctrl_c_saves_a_checkpoint_and_a_second_one_ends_at_once(interruptible, 
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_the_first_call_says_what_it_does_if_that_takes_long(tmp_path, monkeypatch):
-    begun, messages = [], []
-
-    @contextlib.contextmanager
-    def announced(message):
-        begun.append(message)
-        yield
-        messages.append(message)
-
-    monkeypatch.setattr(loop.messages, "announced", announced)
-    train_loop(tmp_path, make_batches(4, 6))
-    assert begun == messages and len(messages) == 1
-    assert messages[0].startswith("The first step takes longest: TensorFlow builds its graph and XLA compiles parts")
-
-
 def test_no_call_takes_long():
     """A step of unknown length is a call of its own; and a call ends where something is due."""
     pace, counts = loop._Pace(fresh_trainer(one_device(), 4), (100, 0, 30), ()), []
@@ -294,18 +171,6 @@ def test_the_loop_writes_checkpoints_and_logs(tmp_path):
     for line in lines:
         assert {"loss", "masked_lm_accuracy", "next_sentence_accuracy", "learning_rate"} <= set(line)
     assert list(tmp_path.glob("events.out.tfevents.*"))
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_on_a_terminal_the_bar_shows_the_steps(terminal, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    with caplog.at_level("INFO"):
-        train_loop(tmp_path, make_batches(4, 6), lambda step: {"loss": 1.0}, eval_every_steps=3)
-    kinds = [line.split(":")[0] for line in caplog.messages if " step " in line and line.startswith(("train", "eval"))]
-    evaluations, steps = ["eval step 3", "eval step 6"], [f"train step {step}" for step in range(1, 7)]
-    assert sorted(kinds) == sorted(evaluations if terminal else evaluations + steps)
-    lines = [json.loads(line) for line in (tmp_path / "train_log.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if line["kind"] == "train"] == [1, 2, 3, 4, 5, 6]
 
 
 def test_an_early_stop_saves_its_step_and_is_heeded_by_the_next_start(tmp_path, caplog):
@@ -370,12 +235,6 @@ def test_padding_examples_count_nothing_on_any_number_of_replicas():
         np.testing.assert_allclose(results[1][key], value, rtol=1e-5, err_msg=key)
 
 
-def test_eval_results_file(tmp_path):
-    path = tmp_path / "eval_results.txt"
-    run_directory.write_eval_results(str(path), {"loss": 0.1, "global_step": 20, "masked_lm_accuracy": 0.985479})
-    assert path.read_text() == "global_step = 20\nloss = 0.1\nmasked_lm_accuracy = 0.985479\n"
-
-
 def test_nothing_to_evaluate():
     model, _ = build(one_device())
     with pytest.raises(ValueError, match="Nothing to evaluate"):
@@ -385,6 +244,7 @@ def test_nothing_to_evaluate():
 # --- Keras fit --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # in small: models/test_objectives.py
 def test_keras_fit_learns_and_reports_the_four_metrics(tmp_path):
     model, _ = build(tf.distribute.get_strategy(), dropout=0.1)
     model.compile(optimizer=create_optimizer("adamw", 5e-3, 60, 2))

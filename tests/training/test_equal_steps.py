@@ -1,0 +1,147 @@
+"""Steps that must end equal: on replicas, in parts of a batch, compiled, in half precision, with recomputation."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers.dropped import in_training
+from helpers.outputs import enlarge
+from helpers.slow import slow
+from helpers.tiny import TINY_CONFIG
+from helpers.training_steps import build, fresh_trainer, make_batches, mirrored, one_device, run, trainer_of
+
+from bert_tf.models import initialize, kernels, lora
+from bert_tf.models.config import BertConfig
+from bert_tf.models.families import AlbertConfig, is_encoder_variable
+from bert_tf.models.objectives import PretrainingObjective
+from bert_tf.models.task_models import BertForSequenceClassification
+
+PRODUCTS_PER_LAYER = 8  # query, key, value, scores, context, output, and the two of the feed-forward network
+
+
+@pytest.fixture
+def nested_sums():
+    """Sums are added as the graph has them, as in runs with --deterministic; see `loop.set_seed`."""
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
+    yield
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": True})
+    kernels.set_fused(True)
+
+
+def three_steps(replicas=1, lengths=False, **changes) -> tuple[dict, dict, dict]:
+    """Weights and moments by name, before and after; the sums of the metrics."""
+    options = {"dropout": 0.3, "rate": 1e-3, **changes}
+    strategy = one_device() if replicas == 1 else mirrored(replicas)
+    cut = {name: value for name, value in options.items() if name != "parts"}
+    trainer = fresh_trainer(strategy, 8, options.get("parts", 1), **cut)
+    before = {name: v.numpy() for name, v in initialize.training_variables(trainer.model, trainer.optimizer).items()}
+    after, (result,) = run(strategy, make_batches(batch_size=8, steps=3), lengths=lengths, **options)
+    return before, after, result
+
+
+LENGTHS, LORA, DEEP, BFLOAT16 = {"lengths": True}, {"lora": True}, {"layers": 3}, {"dtype": "mixed_bfloat16"}
+FLOAT16 = {"dtype": "mixed_float16", "scale": 1024.0}
+AGAIN = {"recompute": True}
+
+
+# A run, what another does differently, and how much of a step's change they may differ by; 0: bit for bit.
+@pytest.mark.parametrize(
+    ("one", "other", "tolerance"),
+    [
+        # Masks of dropout follow the row, and the gradient of a table has as many rows as a batch has tokens.
+        (LENGTHS, {"replicas": 2, "parts": 2}, 1e-3),
+        *slow(
+            (LENGTHS, {"use_xla": True}, 1e-3),
+            (LENGTHS, {"replicas": 2, "parts": 2, "use_xla": True}, 1e-3),
+            ({}, {"replicas": 2, "parts": 4}, 1e-3),
+            ({}, FLOAT16, 0.1),
+            (BFLOAT16, {"replicas": 2, "parts": 2}, 0.1),
+            (BFLOAT16, {"parts": 4, "use_xla": True}, 0.1),
+            (LORA, {"replicas": 2, "parts": 2}, 1e-3),
+            (LORA, FLOAT16, 0.1),
+            (LORA | {"parts": 2}, AGAIN, 0),
+            (DEEP, AGAIN, 0),
+            (DEEP | BFLOAT16 | {"replicas": 2, "parts": 2}, AGAIN, 0),
+            (DEEP | {"parts": 2, "use_xla": True}, AGAIN, 1e-3),
+        ),
+    ],
+)
+def test_runs_end_equal(nested_sums, one, other, tolerance):
+    kernels.set_fused(one is not LENGTHS)  # the fused forms take longest to compile
+    before, expected, whole = three_steps(**one)
+    _, actual, cut = three_steps(**one | other)
+    if tolerance == 0:
+        return np.testing.assert_equal(actual, expected)
+    for kind in ("weights", "adam_m", "adam_v"):
+        names = [name for name in before if ("adam" not in name if kind == "weights" else name.endswith(kind))]
+        change, found = (np.concatenate([np.ravel(v[n] - before[n]) for n in names]) for v in (expected, actual))
+        assert np.linalg.norm(found - change) < tolerance * np.linalg.norm(change), kind
+    for name in (*PretrainingObjective.sum_names, "loss"):
+        np.testing.assert_allclose(cut[name], whole[name], rtol=tolerance / 10, err_msg=name)
+
+
+def test_adapters_and_head_learn_and_nothing_else():
+    trainer = fresh_trainer(one_device(), 8, lora=True)
+    before = {name: variable.numpy() for name, variable in initialize.all_variables(trainer.model).items()}
+    after, _ = run(one_device(), make_batches(batch_size=8, steps=2), lora=True)
+    trained = {name for name in before if name.endswith((lora.A, lora.B)) or not is_encoder_variable(name)}
+    trained |= {name for name in before if "/pooler/" in name}
+    assert len(trained) == 2 * 6 + 2 + 7  # adapters, pooler, heads
+    for name, value in before.items():
+        assert np.array_equal(after[name], value) == (name not in trained), name
+    moments = {f"{name}/{moment}" for name in trained for moment in ("adam_m", "adam_v")}
+    assert {name for name in after if "adam" in name} == moments
+
+
+# --- what the backward pass computes again ----------------------------------------------------------------------------
+
+
+def products(config, recompute: bool) -> tuple[int, list]:
+    """The number of matrix products in the graph of a classifier's gradients, and the gradients of one batch."""
+    model = enlarge(BertForSequenceClassification(config, 2))
+    ids = np.random.default_rng(0).integers(5, config.vocab_size, (4, 16)).astype("int32")
+
+    @tf.function(autograph=False)
+    def gradients():
+        with tf.GradientTape() as tape, kernels.recomputation(recompute):
+            logits = in_training(model, {"input_ids": ids})
+            loss = tf.reduce_mean(tf.square(logits - [1.0, 3.0]))
+        return tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+
+    operations = gradients.get_concrete_function().graph.get_operations()
+    found = [tf.convert_to_tensor(gradient).numpy() for gradient in gradients()]
+    return sum(operation.type in ("MatMul", "BatchMatMulV2") for operation in operations), found
+
+
+@pytest.mark.parametrize("kind", [BertConfig, *slow(AlbertConfig)])
+def test_each_layer_is_computed_once_more(kind):
+    config = kind(**{**TINY_CONFIG, "num_hidden_layers": 2})
+    count, expected = products(config, False)
+    more, found = products(config, True)
+    assert more == count + 2 * PRODUCTS_PER_LAYER
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-7)
+    assert not kernels.recomputes()
+
+
+def operations_of_a_step(layers=1, **settings) -> list[str]:
+    model, optimizer = build(one_device(), dropout=0.1, layers=layers)
+    steps = trainer_of(model, optimizer, PretrainingObjective, batch_size=2, **settings).steps
+    batches = tf.data.Dataset.from_tensor_slices(make_batches(2, 1))
+    library = steps.get_concrete_function(iter(batches), tf.constant(1)).graph.as_graph_def().library
+    return [node.op for function in library.function for node in function.node_def]
+
+
+def test_the_flag_reaches_the_step():
+    again, usual = (operations_of_a_step(**options) for options in (AGAIN, {}))
+    more = [sum(op in ("MatMul", "BatchMatMulV2") for op in ops) for ops in (again, usual)]
+    assert more[0] == more[1] + PRODUCTS_PER_LAYER
+
+
+@pytest.mark.slow
+def test_a_layer_more_takes_few_operations():
+    """Tracing a step takes much of the time of a start."""
+    two, three = operations_of_a_step(2), operations_of_a_step(3)
+    assert 0 < len(three) - len(two) < 400  # forward, backward and the update of 16 variables, with dropout: 365
+    # For each variable: it and its two moments are read and written in the update, and it is read forward.
+    assert three.count("ReadVariableOp") - two.count("ReadVariableOp") == 4 * 16
+    assert three.count("AssignVariableOp") - two.count("AssignVariableOp") == 3 * 16
