@@ -48,14 +48,3 @@ def test_other_rows_are_named(tmp_path, changes):
     expected = pytest.raises(record_files.RecordError, match="later.tfrecord: record 1 .* is not a text of one")
     with expected, records.explained_errors(index, features):
         list(records.evaluation_batches(index, features, batch_size=2, repeat=False, max_steps=None))
-
-
-def test_another_length_and_another_kind(tmp_path):
-    rows = write(tmp_path / "rows.tfrecord", [record_of(*ROWS[0])])
-    with pytest.raises(
-        record_files.RecordError, match="has 8 values in feature 'input_ids', .* give --max_seq_length=8"
-    ):
-        record_files.features_of(record_index.index_records([rows], None).first_payloads(), 16, 20)
-    masked = write(tmp_path / "masked.tfrecord", [record_of(*ROWS[0], masked_lm_ids=[1])])
-    with pytest.raises(record_files.RecordError, match="has ELECTRA's unmasked rows, .* has masked examples: a run"):
-        record_files.features_of(record_index.index_records([rows, masked], None).first_payloads(), LENGTH, 20)

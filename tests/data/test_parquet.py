@@ -9,7 +9,6 @@ from helpers.parquet import parquet_of
 
 from bert_tf.data import parquet
 from bert_tf.data.tables import TableSettings, named_rows, read_rows
-from bert_tf.tasks.classification.data import custom_task, read_examples
 from bert_tf.tasks.ner.data import Layout, check_beginning, read_conll
 from bert_tf.tasks.squad.data import read_squad_examples
 
@@ -83,25 +82,6 @@ def test_damaged_files_and_those_of_other_kinds(path):
         list(read_rows("a.xlsx"))
 
 
-@pytest.mark.parametrize(("rows", "message"), [
-    ([{"text": "a", "label": "x"}, {"text": None, "label": "y"}], "line 2: expected a string, found None in 'tex"),
-    ([{"text": "a", "label": None}], "line 1: there is no label; --labels=first,second,... leaves such rows out"),
-    ([], "has no example"),
-])  # fmt: skip
-def test_what_a_classifier_refuses(path, rows, message):
-    path.write_bytes(parquet_of(rows))
-    with pytest.raises(ValueError, match=message):
-        custom_task(str(path), None, None, text_a="text", label="label")
-
-
-def test_rows_without_a_label_are_left_out_where_labels_are_named(path, caplog):
-    rows = [{"text": text, "label": label} for text, label in zip("abcd", [0, -1, 1, -1], strict=True)]
-    path.write_bytes(parquet_of(rows, label=["no", "yes"]))
-    task = custom_task(str(path), None, None, text_a="text", label="label", labels=["no", "yes"])
-    assert [one.label for one in read_examples(task, task.train)] == ["no", "yes"]
-    assert "train.parquet: left out rows without a label ('-' or null): 2, the first in line 2." in caplog.text
-
-
 def test_a_file_on_a_remote_file_system(path):
     """A file of TensorFlow's, which pyarrow can't open itself."""
     import tensorflow as tf
@@ -163,16 +143,3 @@ def test_questions(path):
         read_squad_examples([str(path)], is_training=True)
     path.write_bytes(parquet_of([question(1, text=(), start=())]))
     assert read_squad_examples([str(path)], is_training=False).unanswered.startswith("1 questions have no answers")
-
-
-@pytest.mark.parametrize(("row", "message"), [
-    ({"question": "q", "contexts": "c"}, r"line 1: no 'context'; found .*; did you mean 'contexts'\?"),
-    (question(1) | {"question": None}, "line 1: expected a string, found None in 'question'"),
-    (question(1) | {"answers": {"text": ["Seoul"]}}, "line 1: no 'answers.answer_start'"),
-    (question(1) | {"answers": "Seoul"}, '"answers" is not a list but "Seoul"'),
-    (question(1) | {"id": None}, '"id" is not a string but null'),
-])  # fmt: skip
-def test_rows_that_are_no_questions(path, row, message):
-    path.write_bytes(parquet_of([row]))
-    with pytest.raises(ValueError, match=message):
-        read_squad_examples([str(path)], is_training=True)

@@ -44,15 +44,6 @@ def numbers(dataset, steps: int | None = None) -> np.ndarray:
     return np.stack([batch["number"].numpy()[:, 0] for batch in dataset])
 
 
-def test_index_has_every_block(three_files):
-    index = record_index.index_records(three_files, FEATURES)
-    assert index.total_records == 100
-    assert index.num_records.tolist() == [8] * 6 + [2, 1] + [8] * 6 + [1]
-    assert index.file_number.tolist() == [0] * 7 + [1] + [2] * 7
-    sizes = [len(example(number)) + 16 for number in range(51, 100)]
-    assert index.byte_offset[8:].tolist() == [sum(sizes[:k]) for k in range(0, 49, 8)]
-
-
 @pytest.mark.parametrize(("window", "batch_size"), [(20, 7), (1000, 250)])
 def test_resumed_run_gets_the_same_batches(three_files, window, batch_size):
     """Starts inside a window, at its border, several epochs later; batches span or contain several epochs."""
@@ -243,21 +234,6 @@ def test_file_that_is_no_tfrecord(one_file):
         record_index.index_records(files, FEATURES)
 
 
-def test_a_record_whose_length_looks_like_gzip(tmp_path):
-    """Little-endian 0x088b1f begins with the bytes 1f 8b 08."""
-    write_records(tmp_path / "a", [b"x" * 0x088B1F])
-    assert (tmp_path / "a").read_bytes()[:3] == b"\x1f\x8b\x08"
-    assert record_index.index_records(str(tmp_path / "a"), None).total_records == 1
-
-
-def test_empty_files(one_file, tmp_path):
-    path, _, files = one_file
-    path.write_bytes(b"")
-    assert record_index.index_records(files, FEATURES).total_records == 5
-    with pytest.raises(record_files.RecordError, match=f"no records in {path}"):
-        record_index.index_records([str(path)], FEATURES)
-
-
 # --- Records that differ from the flags -------------------------------------------------------------------------------
 
 
@@ -292,9 +268,3 @@ def test_file_that_decays_after_indexing(tmp_path, small_blocks):
     os.utime(path, ns=(index.file_times[0], index.file_times[0]))
     text = records.explain_record_error(failure(index), index, FEATURES)
     assert text.startswith(f"{path}: record 19 at byte {offsets[19]} is corrupt: its bytes do not")
-
-
-def test_other_errors_are_not_explained(three_files):
-    index = record_index.index_records(three_files, FEATURES)
-    assert records.explain_record_error(ValueError("ParseExample"), index, FEATURES) is None
-    assert records.explain_record_error(tf.errors.InvalidArgumentError(None, None, "shapes"), index, FEATURES) is None

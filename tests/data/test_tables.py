@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_tf.data.tables import TableSettings, field_of, find_csv_delimiter, named_rows, parse_csv_delimiter, read_rows
+from bert_tf.data.tables import TableSettings, field_of, named_rows, read_rows
 
 NAMES = ("text", "label")
 
@@ -115,38 +115,12 @@ def test_what_is_no_table(tmp_path, content, message):
         list(read_rows(str(tmp_path / "train.csv"), TableSettings(), NAMES))
 
 
-def test_text_that_begins_like_a_pointer_is_text(tmp_path):
-    (tmp_path / "train.csv").write_text("version https://example.org,label\na,b\n")
-    assert len(list(read_rows(str(tmp_path / "train.csv"), TableSettings(), None))) == 2
-
-
 def test_a_quotation_mark_that_is_not_closed(tmp_path):
     content = 'text,label\n"two\nlines",a\nx,"y\nz,a\n"q"",b\n'
     for cut, line in ((content, 4), (content[: content.index("z")], 4), ('text,label\n"a\nb","c\n', 3)):
         message = rf"train\.csv, line {line}: not CSV: the quotation mark that opens here is not closed"
         with pytest.raises(ValueError, match=message):
             rows_of(tmp_path, cut)
-
-
-def test_unbalanced_quotes_in_the_header(tmp_path):
-    path = tmp_path / "train.csv"
-    path.write_text('"text,label\n' + "x" * 200_000 + "\n")
-    assert find_csv_delimiter(str(path), NAMES) == ","
-    with pytest.raises(ValueError, match=r"train\.csv, line 1: not CSV"):
-        list(read_rows(str(path), None, NAMES))
-
-
-def test_parse_csv_delimiter():
-    given = {None: None, ";": ";", "tab": "\t", "\\t": "\t", "\t": "\t", "|": "|"}
-    assert {value: parse_csv_delimiter(value) for value in given} == given
-    for value in ("", ";;", '"', "\n", "comma"):
-        with pytest.raises(ValueError, match="--csv_delimiter="):
-            parse_csv_delimiter(value)
-
-
-def test_cells_of_any_length(tmp_path):
-    long = "긴 글 " * 100_000
-    assert rows_of(tmp_path, f'text,label\n"{long}",good\n')[1] == (2, [long.strip(), "good"])
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl"])

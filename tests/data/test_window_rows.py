@@ -45,16 +45,6 @@ def test_a_batch_by_hand():
     assert rows.batch([0], 5)["input_ids"].shape == (1, 1, 5)
 
 
-def test_few_shapes():
-    rows = rows_of([3, 8, 40, 100])  # 1, 1, 5 and 13 windows
-    assert rows.padded_lengths(LENGTH) == [LENGTH * count for count in (1, 2, 3, 4, 6, 8, 12, 13)]
-    assert rows.padded_lengths(LENGTH, static_padding=True) == [13 * LENGTH]
-    assert rows_of([3, 8]).padded_lengths(LENGTH) == [8] == rows_of([3]).padded_lengths(LENGTH, True)
-    assert [rows.shape_of(length) for length in (None, 3, 8, 9, 16, 104)] == [
-        (None, None), (1, 3), (1, 8), (2, 8), (2, 8), (13, 8)
-    ]  # fmt: skip
-
-
 def test_the_checksum_knows_which_windows_are_of_one_text():
     rows = rows_of([16, 8])
     other = dataclasses.replace(rows, first_rows=np.array([0, 1, 3]))

@@ -87,10 +87,10 @@ def create_instances_from_document(
 
     Sentences are gathered until they fill the target length. The first few of them are A; B is the rest or, half of
     the time and whenever there is no rest, sentences from a random place of the text. In that case the rest begins the
-    next instance.
+    next instance. Without nsp all of them are A.
     """
     document = all_documents[document_index]
-    max_num_tokens = settings.max_seq_length - 3  # [CLS], [SEP], [SEP]
+    max_num_tokens = settings.max_seq_length - 2 - settings.nsp  # [CLS], [SEP], of pairs [SEP]
     target_length = max_num_tokens
     # Once per document and pass, not once per instance, as in the original.
     if rng.random() < settings.short_seq_prob:
@@ -103,12 +103,14 @@ def create_instances_from_document(
         chunk.append(document[index])
         length += len(document[index])
         if index == len(document) - 1 or length >= target_length:
-            a_end = 1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)
+            a_end = len(chunk)
+            if settings.nsp:
+                a_end = 1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)
             tokens_a: list[Token] = []
             for sentence in chunk[:a_end]:
                 tokens_a.extend(sentence)
             tokens_b: list[Token] = []
-            is_random_next = len(chunk) == 1 or rng.random() < 0.5
+            is_random_next = settings.nsp and (len(chunk) == 1 or rng.random() < 0.5)
             if is_random_next:
                 tokens_b = _random_next(all_documents, document_index, target_length - len(tokens_a), rng)
                 index -= len(chunk) - a_end
@@ -122,7 +124,8 @@ def create_instances_from_document(
             tokens.append(vocabulary.sep_id)
             for token in tokens_b:
                 tokens.append(token)
-            tokens.append(vocabulary.sep_id)
+            if settings.nsp:
+                tokens.append(vocabulary.sep_id)
             masked = create_masked_lm_predictions(tokens, settings, vocabulary, rng)
             instances.append(TrainingInstance(masked[0], len(tokens_a) + 2, is_random_next, masked[1], masked[2]))
             chunk, length = [], 0
@@ -173,6 +176,10 @@ def create_masked_lm_predictions(
     Returns:
       (masked tokens, increasing positions, the original tokens there).
     """
+    if not settings.max_predictions_per_seq:
+        return list(tokens), [], []
+    others = settings.random_rate + settings.keep_rate
+    keep_share = settings.keep_rate / others if others else 0.0
     num_to_predict = min(settings.max_predictions_per_seq, max(1, round(len(tokens) * settings.masked_lm_prob)))
     positions = [k for k, token in enumerate(tokens) if token not in (vocabulary.cls_id, vocabulary.sep_id)]
     words = word_sets(tokens, positions, vocabulary.continuations if settings.do_whole_word_mask else frozenset())
@@ -187,9 +194,9 @@ def create_masked_lm_predictions(
             continue
         for position in word:
             covered.add(position)
-            if rng.random() < 0.8:
+            if rng.random() < settings.mask_rate:
                 masked[position] = vocabulary.mask_id
-            elif rng.random() >= 0.5:
+            elif rng.random() >= keep_share:
                 masked[position] = vocabulary.all_ids[rng.randint(0, len(vocabulary.all_ids) - 1)]
             chosen.append((position, tokens[position]))
     chosen.sort(key=lambda pair: pair[0])

@@ -7,17 +7,15 @@ import json
 import logging
 import pickle
 import random
-import sys
 import tracemalloc
 
 import pytest
 import tensorflow as tf
 
 from bert_tf.pretraining import corpus as pretraining_corpus
-from bert_tf.pretraining import corpus_formats
 from bert_tf.pretraining.corpus import Corpus
 from bert_tf.pretraining.corpus_formats import TextSettings, sentence_splitter
-from bert_tf.system import messages, text_files
+from bert_tf.system import text_files
 
 
 def written(folder, contents, suffix=".txt"):
@@ -167,15 +165,6 @@ def test_a_line_larger_than_memory(tmp_path):
     assert peak < 20_000_000
 
 
-def test_a_long_line_is_cut_into_sentences_across_its_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_files, "_READ_BYTES", 16)
-    monkeypatch.setattr(pretraining_corpus, "LONGEST_LINE", 16)
-    monkeypatch.setattr(corpus_formats, "_LONGEST_PARAGRAPH", 32)
-    sentences = [f"This is sentence {number}." for number in range(50)]
-    corpus = Corpus(written(tmp_path, [(" ".join(sentences) + "\nOne. Two.\n \nThree.").encode()]), SPLIT)
-    assert documents(corpus) == [[*sentences, "One.", "Two."], ["Three."]]
-
-
 # ---- records ---------------------------------------------------------------------------------------------------------
 
 
@@ -247,13 +236,6 @@ def test_other_forms_say_how_they_are_converted(tmp_path, content, message):
     assert f"f0 {message}" in error_of(written(tmp_path, [content], suffix=""))
 
 
-def test_records_without_the_key_are_text_but_with_a_warning(tmp_path, caplog):
-    with caplog.at_level(logging.WARNING):
-        corpus = Corpus(written(tmp_path, [b'{"content": "x"}\n'], suffix=""))
-    assert documents(corpus) == [['{"content": "x"}']]
-    assert "--text_key" in caplog.text and "content" in caplog.text and "f0" in caplog.text
-
-
 @pytest.mark.parametrize(
     "line, expected",
     [
@@ -276,14 +258,6 @@ def test_bad_records_are_named_by_file_and_line(tmp_path, monkeypatch, line, exp
     with pytest.raises(ValueError, match="f0.jsonl, line 5: "):
         list(corpus.blocks(33))
     assert documents(corpus, 0, 33) == [["one"], ["two"]]
-
-
-def test_tables_that_are_read_as_text_are_told(tmp_path, caplog, monkeypatch):
-    tables, lines = (written(tmp_path, [b'{"text": "a, b"}\n'], suffix=suffix) for suffix in (".tsv", ".jsonl"))
-    for paths, settings, is_told in ((lines, {}, False), (tables, {}, False), (lines, {"input_format": "text"}, True)):
-        monkeypatch.setattr(messages, "_told", set())
-        Corpus(paths, TextSettings(**settings)).warn_of_tables()
-        assert ("read as plain text, with all that is in a line" in caplog.text) == is_told
 
 
 # ---- compression -----------------------------------------------------------------------------------------------------
@@ -335,13 +309,6 @@ def test_bad_utf8(tmp_path, caplog):
     in_two: dict = {}
     halves = [documents(replacing, *part, counts=in_two) for part in ((0, 22), (22, None))]
     assert halves[0] + halves[1] == found and in_two == counts
-
-
-def test_half_characters_of_json_are_replaced(tmp_path):
-    paths = written(tmp_path, [b'{"text": "a\\ud83d b\\ud83d\\ude00 \\ufffd"}\n'], suffix=".jsonl")
-    counts = {}
-    assert documents(Corpus(paths, TextSettings(errors="replace")), counts=counts) == [["a\ufffd b\U0001f600 \ufffd"]]
-    assert counts == {"replaced_characters": 1, "lines_with_bad_utf8": 1}
 
 
 def test_documents_end_with_their_files(tmp_path):
@@ -414,13 +381,6 @@ def test_sentences_of_languages(language, sentences):
     assert sentence_splitter(language)(f"  {space.join(sentences)} ") == sentences
 
 
-@pytest.mark.parametrize("language", ["korean", "e", "en_US", "한국어"])
-def test_a_language_is_a_code(language):
-    with pytest.raises(ValueError, match=f"--language={language.lower()}: it is a code such as en"):
-        sentence_splitter(language)
-    assert sentence_splitter("be-tarask")("Адзін. Два.") == ["Адзін.", "Два."]
-
-
 def test_paragraphs_of_every_form_are_split(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"One. Two.\nThree.\n\n \nFour. Five.")
     (tmp_path / "b.jsonl").write_bytes(b'{"text": "Six. Seven.\\n\\nEight."}\n')
@@ -429,11 +389,3 @@ def test_paragraphs_of_every_form_are_split(tmp_path):
     assert documents(corpus) == expected
     assert sentence_splitter("en")("It is. " * 50_000) == ["It is."] * 50_000  # in parts, or it would take minutes
     assert sentence_splitter("en")("") == sentence_splitter("en")(" \t") == []
-
-
-def test_without_a_splitter(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sentencex", None)
-    paths = written(tmp_path, [b"One. Two."])
-    with pytest.raises(ValueError, match="--split_sentences.*pip install sentencex"):
-        Corpus(paths, SPLIT)
-    assert documents(Corpus(paths)) == [["One. Two."]]

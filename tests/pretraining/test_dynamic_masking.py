@@ -1,16 +1,12 @@
 """Masks drawn in tf.data: the exact rules of the static masks, a function of (seed, step, row)."""
 
 import collections
-import json
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.masking import CLS, MASK, SEP, VOCAB, mask, masking, packed_rows, random_pairs, rows_of, tokenizer_of
-from helpers.pretraining_runs import flags_of
 from helpers.record_files import example_of, write_records
-from helpers.script_cases import run_cases
-from helpers.tiny import ONE_LAYER, write_pretraining_records
 
 from bert_tf.data import record_files, record_index, records
 from bert_tf.pretraining import mask_rules
@@ -212,34 +208,6 @@ def test_evaluation_masks_are_fixed_and_filling_counts_nothing(tmp_path):
     assert first[2]["masked_lm_weights"].sum(1)[:3].min() > 0
 
 
-def test_records_that_do_not_fit(tmp_path):
-    four = write(tmp_path / "four", packed_rows(5), 4)
-    index = record_index.index_records([four], None)
-    longest = len([token for pair in packed_rows(5)[0] for part in pair for token in part])
-    with pytest.raises(
-        record_files.RecordError, match=rf"{four}: the first record .* at most {longest - 1}; give --max_seq_l"
-    ):
-        record_files.features_of(index.first_payloads(), longest - 1, 20)
-    wrong = {"input_ids": [CLS, 9, SEP, 9, SEP], "segment_lengths": [3, 3], "next_sentence_labels": [0]}
-    write_records(tmp_path / "wrong", [example_of(wrong)])
-    with pytest.raises(record_files.RecordError, match="has 5 input_ids, but its segment_lengths add up to 6"):
-        record_files.features_of(record_index.index_records([str(tmp_path / "wrong")], None).first_payloads(), 64, 20)
-
-
-def test_a_later_record_that_is_too_long_is_named(tmp_path):
-    packed = [random_pairs(1, (size, size + 1)) for size in (8, 9, 30, 8)]
-    index = record_index.index_records([write(tmp_path / "a", packed, 1)], None)
-    features, _ = record_files.features_of(index.first_payloads(), 16, 4)
-    batches = records.training_batches(index, features, batch_size=4, seed=0)
-    with (
-        pytest.raises(
-            record_files.RecordError, match=rf"{tmp_path}/a: record 2 .*30 values.*--max_seq_length=the value"
-        ),
-        records.explained_errors(index, features),
-    ):
-        next(iter(batches))
-
-
 def test_vocabulary_that_does_not_fit():
     with pytest.raises(ValueError, match=r"--vocab_file=v.txt has no \[MASK\]"):
         Masking(tokenizer_of({"[CLS]": 0, "[SEP]": 1}), max_predictions_per_seq=3)
@@ -257,28 +225,3 @@ def test_vocabulary_that_does_not_fit():
 
 
 # --- the script -------------------------------------------------------------------------------------------------------
-
-
-def test_script_names_what_is_wrong(tmp_path):
-    (tmp_path / "bert_config.json").write_text(json.dumps({**ONE_LAYER, "max_position_embeddings": 64}))
-    vocabulary = "".join(token + "\n" for token in sorted(VOCAB, key=VOCAB.get))
-    (tmp_path / "vocab.txt").write_text(vocabulary)
-    (tmp_path / "large.txt").write_text(vocabulary + "more\n")
-    (tmp_path / "other.txt").write_text(vocabulary.replace("[CLS]\n[SEP]", "[SEP]\n[CLS]"))
-    write(tmp_path / "train-0.tfrecord", packed_rows(40, seed=1), 4)
-    write_pretraining_records(tmp_path / "static.tfrecord", 20)
-    static = {"input_file": tmp_path / "static.tfrecord", "max_seq_length": 16, "max_predictions_per_seq": 3}
-    expected = {
-        "no vocabulary": ({}, "The records are unmasked"),
-        "other": ({"vocab_file": tmp_path / "other.txt"}, "--input_file has token id 2 where the vocabulary's [CLS]"),
-        "large": ({"vocab_file": tmp_path / "large.txt"}, "large.txt has token id 100, but the model's vocab_size is"),
-        "masked": ({**static, "masked_lm_prob": 0.2}, "--masked_lm_prob is for unmasked records"),
-    }
-    given = {"max_seq_length": 64, "max_predictions_per_seq": 12, "num_train_steps": 2, "deterministic": False}
-    cases = {name: flags_of(tmp_path, tmp_path / name, **given | flags) for name, (flags, _) in expected.items()}
-    cases["run"] = flags_of(tmp_path, tmp_path / "run", **given, vocab_file=tmp_path / "vocab.txt")
-    outcomes, _ = run_cases("run_pretraining", cases)
-    assert outcomes.pop("run") == "done"
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["vocab_file_fingerprint"] == masking().fingerprint
-    for name, (_, message) in expected.items():
-        assert outcomes[name].startswith("ValueError") and message in outcomes[name], outcomes[name]

@@ -102,30 +102,6 @@ def test_padding_and_packed_rows():
         np.testing.assert_allclose(outputs["pooled_output"][:, number], alone[number]["pooled_output"], atol=1e-5)
 
 
-@pytest.mark.parametrize("format", ["tf1", "huggingface"])
-def test_formats_that_cannot_say_it_are_refused(tmp_path, format):
-    with pytest.raises(ValueError, match=rf"^format={format}: this model has causal attention \(attention=causal\)"):
-        model_of().save_pretrained(str(tmp_path / "model"), format=format)
-    assert not list(tmp_path.iterdir())
-
-
-def test_configuration():
-    config = BertConfig.from_dict(CONFIG)
-    assert config.is_causal and json.loads(config.to_json_string())["attention"] == "causal"
-    assert "attention" not in BertConfig(100).to_dict() and not BertConfig(100).is_causal
-    with pytest.raises(ValueError, match="attention must be one of bidirectional, causal, not 'left'"):
-        BertConfig(100, attention="left")
-
-
-def test_another_attention_than_the_weights_learned_is_refused(tmp_path):
-    model_of().save_pretrained(str(tmp_path / "model"))
-    (tmp_path / "both.json").write_text(json.dumps({**CONFIG, "attention": "bidirectional"}))
-    given = {"vocab_file": "vocab.txt", "do_lower_case": True, "strip_accents": None}
-    given |= {"bert_config_file": str(tmp_path / "both.json")}
-    with pytest.raises(ValueError, match=r"both.json says attention=bidirectional, but the model at .* has causal"):
-        model_directory.describe(open_weights.open_weights(str(tmp_path / "model")), **given)
-
-
 # --- labels and loss -------------------------------------------------------------------------------------------------
 
 
@@ -185,6 +161,15 @@ def test_loss_is_that_of_plain_numpy():
     assert set(both.metrics(sums)) == {
         "next_token_loss", "next_token_accuracy", "next_sentence_loss", "next_sentence_accuracy",
     }  # fmt: skip
+
+
+def test_another_attention_than_the_weights_learned_is_refused(tmp_path):
+    model_of().save_pretrained(str(tmp_path / "model"))
+    (tmp_path / "both.json").write_text(json.dumps({**CONFIG, "attention": "bidirectional"}))
+    given = {"vocab_file": "vocab.txt", "do_lower_case": True, "strip_accents": None}
+    given |= {"bert_config_file": str(tmp_path / "both.json")}
+    with pytest.raises(ValueError, match=r"both.json says attention=bidirectional, but the model at .* has causal"):
+        model_directory.describe(open_weights.open_weights(str(tmp_path / "model")), **given)
 
 
 def test_objectives_that_do_not_fit_are_named(tmp_path):

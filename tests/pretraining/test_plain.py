@@ -1,11 +1,13 @@
 """Records of random texts and settings are, byte for byte, those of plain Python (helpers/plain_pretraining.py)."""
 
 import dataclasses
+import itertools
 import random
 
 import pytest
 import tensorflow as tf
 from helpers import plain_pretraining as plain
+from helpers.pretraining_records_read import UNMASKED_FEATURES, read_records
 
 from bert_tf.pretraining import instances, shard
 from bert_tf.pretraining.create import create_pretraining_data
@@ -43,7 +45,9 @@ def random_text(generator: random.Random, documents: int) -> str:
     return "\n".join(lines) + generator.choice(("", "\n"))
 
 
-def plain_records(files, tokenizer, settings, seed, boundaries: WordBoundaries | None) -> list[bytes]:
+def plain_instances(files, tokenizer, settings, seed, boundaries: WordBoundaries | None) -> list[TrainingInstance]:
+    """Instances of plain Python; ids of tokens that continue a word are CONTINUES larger."""
+
     def tokenize(line: str) -> list[int]:
         ids = tokenizer.encode(line)
         flags = boundaries.continuations(line) if boundaries else [False] * len(ids)
@@ -53,15 +57,41 @@ def plain_records(files, tokenizer, settings, seed, boundaries: WordBoundaries |
     if boundaries:
         vocabulary = dataclasses.replace(vocabulary, continuations=frozenset(range(CONTINUES, 2 * CONTINUES)))
     documents = plain.read_documents(files, tokenize)
-    made = plain.create_instances_from_documents(documents, settings, vocabulary, random.Random(seed))
+    return plain.create_instances_from_documents(documents, settings, vocabulary, random.Random(seed))
+
+
+def encoded(instances, settings) -> list[bytes]:
+    """Masked records."""
     encoder = plain.ExampleEncoder(settings.max_seq_length, settings.max_predictions_per_seq)
     return [
-        encoder.encode(TrainingInstance(
-            [index % CONTINUES for index in one.token_ids], one.second_start, one.is_random_next,
-            one.masked_lm_positions, [index % CONTINUES for index in one.masked_lm_ids],
-        ))
-        for one in made
-    ]  # fmt: skip
+        encoder.encode(
+            dataclasses.replace(
+                one,
+                token_ids=[index % CONTINUES for index in one.token_ids],
+                masked_lm_ids=[index % CONTINUES for index in one.masked_lm_ids],
+            )
+        )
+        for one in instances
+    ]
+
+
+def unmasked(one: TrainingInstance) -> tuple:
+    """(ids, whether each continues a word, tokens of both segments, label)."""
+    ids, flags = [index % CONTINUES for index in one.token_ids], [index // CONTINUES for index in one.token_ids]
+    return ids, flags, [one.second_start, len(ids) - one.second_start], int(one.is_random_next)
+
+
+def pairs_of(record: dict) -> list[tuple]:
+    """`unmasked` of each pair in an unmasked record."""
+    pairs, begin, lengths = [], 0, record["segment_lengths"]
+    flags = record.get("word_continuations", [0] * len(record["input_ids"]))
+    for number, label in enumerate(record["next_sentence_labels"]):
+        segments = lengths[2 * number : 2 * number + 2]
+        part = slice(begin, begin + sum(segments))
+        pairs += [(record["input_ids"][part], flags[part], segments, label)] if segments[0] else []
+        begin += sum(segments)
+    assert begin == len(record["input_ids"]) == len(flags)
+    return pairs
 
 
 # max_seq_length, max_predictions_per_seq, dupe_factor, short_seq_prob, masked_lm_prob
@@ -76,7 +106,17 @@ WORDS = [{}, {"do_whole_word_mask": True}, {"do_whole_word_mask": True, "word_bo
          {"do_whole_word_mask": True, "segmenter": "pairs"}]  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(20))
+KINDS = [
+    {},
+    {"nsp": False, "mask_rate": 0.0, "random_rate": 0.8, "keep_rate": 0.2},
+    {"masking": "dynamic"},
+    {"masking": "dynamic", "pack_sequences": True},
+    {"masking": "dynamic", "pack_sequences": True, "nsp": False},
+    {"mask_rate": 1.0, "random_rate": 0.0, "keep_rate": 0.0},
+]
+
+
+@pytest.mark.parametrize("seed", range(24))
 def test_records(seed, tmp_path, monkeypatch):
     generator = random.Random(seed)
     pairs = "chinese", lambda: lambda text: [text[k : k + 2] for k in range(0, len(text), 2)]
@@ -84,7 +124,7 @@ def test_records(seed, tmp_path, monkeypatch):
     if seed % 2:  # compiled, and called again in the middle of documents
         monkeypatch.setattr(shard, "BYTES_INTERPRETED", 0)
         monkeypatch.setattr(instances, "_INSTANCES_PER_CALL", 3)
-    words = WORDS[seed // 5]
+    words, kind = WORDS[seed // 6], KINDS[(seed // 2 + seed // 12) % 6]
     casing = {"do_lower_case": seed % 3 > 0, "strip_accents": (None, True, False)[seed % 4 % 3]}
     (tmp_path / "vocab.txt").write_text("\n".join(random_vocabulary(generator)), encoding="utf-8")
     files = [str(tmp_path / f"{number}.txt") for number in range(2)]
@@ -94,20 +134,37 @@ def test_records(seed, tmp_path, monkeypatch):
     outputs = [str(tmp_path / f"out{number}") for number in range(1 + seed % 3 // 2)]
     names = ("max_seq_length", "max_predictions_per_seq", "dupe_factor", "short_seq_prob", "masked_lm_prob")
     sizes, vocab_file = dict(zip(names, SIZES[seed % 5], strict=True)), str(tmp_path / "vocab.txt")
+    is_dynamic, has_words = "masking" in kind, len(words) > 1
+    if is_dynamic:
+        del sizes["masked_lm_prob"]
     summary = create_pretraining_data(
-        ",".join(files),
-        ",".join(outputs),
-        vocab_file,
-        random_seed=seed,
-        show_progress=False,
-        **casing,
-        **sizes,
-        **words,
-    )
+        ",".join(files), ",".join(outputs), vocab_file, random_seed=seed, show_progress=False,
+        **casing, **sizes, **words, **kind,
+    )  # fmt: skip
     tokenizer = FullTokenizer(vocab_file, **casing)
-    boundaries = WordBoundaries(tokenizer, words.get("segmenter")) if len(words) > 1 else None
-    settings = InstanceSettings(**sizes, do_whole_word_mask=bool(words))
-    expected = plain_records(files, tokenizer, settings, seed, boundaries)
-    assert summary["instances"] == len(expected)
+    boundaries = WordBoundaries(tokenizer, words.get("segmenter")) if has_words else None
+    own = {name: value for name, value in (sizes | kind).items() if name not in ("masking", "pack_sequences")}
+    if is_dynamic:
+        own["max_predictions_per_seq"] = 0
+    settings = InstanceSettings(**own, do_whole_word_mask=bool(words))
+    made = plain_instances(files, tokenizer, settings, seed, boundaries)
+    tokens = sum(len(one.token_ids) for one in made)
+    counts = {"instances": len(made), "instance_tokens": tokens, "random_next": sum(one.is_random_next for one in made)}
+    assert counts.items() <= summary.items()
+    assert summary["padding_share"] == pytest.approx(1 - tokens / (summary["rows"] * settings.max_seq_length))
     for number, path in enumerate(outputs):
-        assert list(tf.data.TFRecordDataset(path).as_numpy_iterator()) == expected[number :: len(outputs)]
+        expected = made[number :: len(outputs)]
+        if not is_dynamic:
+            assert list(tf.data.TFRecordDataset(path).as_numpy_iterator()) == encoded(expected, settings)
+            continue
+        records = read_records(path, (*UNMASKED_FEATURES, *["word_continuations"] * has_words))
+        read, expected = list(map(pairs_of, records)), list(map(unmasked, expected))
+        if "pack_sequences" not in kind:
+            assert read == [[one] for one in expected]
+            continue
+        assert sorted(itertools.chain.from_iterable(read)) == sorted(expected)
+        assert all(
+            len(row) <= 8 and len(record["input_ids"]) <= settings.max_seq_length
+            for row, record in zip(read, records, strict=True)
+        )
+        assert len(records) < len(expected) or settings.max_seq_length < 64

@@ -177,29 +177,3 @@ def test_lines_of_a_text(tmp_path):
 
 
 # ---- flags -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("rows", "flags", "message"),
-    [
-        ("sentences", {}, "--rows=sentences must be one of pairs, full_sentences, "),
-        ("electra", {"nsp": True}, "--nsp=True: only --rows=pairs has pairs, not --rows=electra"),
-        ("lines", {"next_sentence": "order"}, "--next_sentence=order: only --rows=pairs has pairs, not --rows=lines"),
-        ("lines", {"short_seq_prob": 0.5}, "--short_seq_prob=0.5: only --rows=pairs draws"),
-        ("electra", {"dupe_factor": 5}, "--dupe_factor=5: --rows=electra goes over the text once"),
-        ("electra", {"masking": "static"}, "--masking=static: the records of --rows=electra are unmasked"),
-        ("electra", {"pack_sequences": True}, "--pack_sequences: the records of --rows=electra"),
-        ("electra", {"segmenter": "jieba"}, "--word_boundaries, --segmenter: the records of --rows=electra"),
-        ("doc_sentences", {"ngram": 3}, "--ngram draws masks"),
-        ("pairs", {"ngram": 3, "masking": "dynamic"}, "--ngram draws masks"),
-        ("pairs", {"ngram": 11}, "--ngram=11 must be from 0 to 10."),
-        ("pairs", {"favor_shorter_ngram": False}, "--favor_shorter_ngram says .* give --ngram"),
-        ("pairs", {"next_sentence": "order", "nsp": False}, "--next_sentence=order: there is no next sentence"),
-        ("pairs", {"next_sentence": "swapped"}, "--next_sentence=swapped must be one of random, order"),
-    ],
-)
-def test_flags_that_mean_nothing_are_refused(rows, flags, message, tmp_path):
-    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
-    with pytest.raises(ValueError, match=message):
-        make(tmp_path, tmp_path / "text.txt", GOLDEN / "vocab.txt", rows, **flags)
-    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]

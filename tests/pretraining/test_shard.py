@@ -12,14 +12,10 @@ import numpy as np
 import pytest
 from helpers import events, warm
 from helpers.events import wait_until
-from helpers.paths import ROOT
-from helpers.pretraining_records_read import LETTERS, UNMASKED_FEATURES, contents, read_records
+from helpers.pretraining_records_read import LETTERS, contents, read_records
 
 from bert_tf.pretraining import beam_pipeline, create, row_kinds
-from bert_tf.pretraining import shard as pretraining_shard
-from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.create import create_pretraining_data
-from bert_tf.text.wordpiece import FullTokenizer
 
 WORDS = "abc de bb cad ddd dead bead eee a b c d e . ,".split()  # noqa: SIM905
 
@@ -46,7 +42,8 @@ def corpus(tmp_path):
 
 def make(corpus, folder, **flags):
     folder.mkdir(exist_ok=True)
-    arguments = {"max_seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 2, "show_progress": False} | flags
+    arguments = {"max_seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 2, "show_progress": False}
+    arguments |= {"do_lower_case": True} | flags
     return create_pretraining_data(corpus[0], f"{folder}/out.tfrecord", corpus[1], **arguments)
 
 
@@ -158,57 +155,7 @@ def test_errors_of_workers_are_the_users(corpus, tmp_path):
     assert not [name for name in contents(tmp_path / "out") if name.endswith(".tmp")]
 
 
-def test_full_scratch_directory(corpus, tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(pretraining_shard, "tokenize", full)
-    with pytest.raises(OSError, match="No space left on device in the scratch directory; --scratch_dir .*room.*"):
-        make(corpus, tmp_path / "out", scratch_dir=str(tmp_path / "scratch"))
-    assert contents(tmp_path / "out") == {}
-    assert list((tmp_path / "scratch").iterdir()) == []
-
-
 # ---- memory ----------------------------------------------------------------------------------------------------------
-
-MEMORY_PROGRAM = """
-import resource, sys
-import tensorflow as tf
-from bert_tf.pretraining import create as p
-text, vocab, warm_up, folder, megabytes = sys.argv[1:]
-arguments = dict(max_seq_length=128, max_predictions_per_seq=20, dupe_factor=1, show_progress=False, num_workers=1)
-p.create_pretraining_data(warm_up, folder + "/warm", vocab, **arguments)
-used = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmData"))
-limit = used * 1024 + int(megabytes) * 2**20
-resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-try:
-    bytearray((int(megabytes) + 64) * 2**20)  # a thread that ends meanwhile gives its stack back
-except MemoryError:
-    print("limited")
-summary = p.create_pretraining_data(text, folder + "/out", vocab, **arguments)
-print(summary["instances"], summary["documents"])
-"""
-
-
-@pytest.mark.slow  # in small: a line and a compressed file larger than memory, in test_corpus.py
-@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA bounds anonymous memory on Linux only")
-def test_a_text_larger_than_memory(golden, tmp_path):
-    """The process may take less additional memory, after a small run, than the size of the text, 110 MB."""
-    source = (golden / "pretraining" / "corpus_0.txt").read_bytes() + b"\n"
-    (tmp_path / "warm.txt").write_bytes(source)
-    repeats = 110_000_000 // len(source)
-    with open(tmp_path / "large.txt", "wb") as file:
-        for _ in range(repeats):
-            file.write(source)
-    paths = [str(path) for path in (tmp_path / "large.txt", golden / "vocab.txt", tmp_path / "warm.txt", tmp_path)]
-    result = warm.run([sys.executable, "-c", MEMORY_PROGRAM, *paths, "100"], cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr[-2000:]
-    limited, counts = result.stdout.splitlines()[-2:]
-    assert limited == "limited"
-    instances, documents = map(int, counts.split())
-    assert documents == repeats * sum(1 for part in source.decode().strip().split("\n\n") if part.strip())
-    assert instances > documents
-
 
 # ---- Apache Beam -----------------------------------------------------------------------------------------------------
 
@@ -231,12 +178,6 @@ def test_beam_makes_the_same_shards(corpus, tmp_path, options):
     assert set(mine) == set(theirs)
     assert all(mine[name] == theirs[name] for name in theirs if name.startswith("out"))
     assert json.loads(mine["pretraining_data.out.json"])["instances"] == local["instances"]
-
-
-def test_beam_that_is_missing_is_named(corpus, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "apache_beam", None)
-    with pytest.raises(ValueError, match="--beam_runner=FlinkRunner needs apache_beam: pip install .bert-tf.beam"):
-        make(corpus, tmp_path / "out", num_shards=2, beam_runner="FlinkRunner")
 
 
 @pytest.fixture
@@ -303,62 +244,6 @@ def test_dask_has_a_piece_of_work_for_each_shard(monkeypatch):
 # ---- unmasked, packed, compressed ------------------------------------------------------------------------------------
 
 
-def pairs_of(records) -> list[tuple]:
-    """(ids of [CLS] A [SEP], ids of B [SEP], label) of each pair of unmasked records."""
-    pairs = []
-    for record in records:
-        ids, lengths = record["input_ids"], record["segment_lengths"]
-        assert sum(lengths) == len(ids)
-        for number, label in enumerate(record["next_sentence_labels"]):
-            first, second = lengths[2 * number : 2 * number + 2]
-            if first:
-                pairs.append((tuple(ids[:first]), tuple(ids[first : first + second]), label))
-                ids = ids[first + second :]
-            else:
-                assert (second, label) == (0, 0)
-        assert ids == []
-    return pairs
-
-
-def test_unmasked_records_hold_each_pair_once(corpus, tmp_path):
-    summary = make(corpus, tmp_path / "out", masking="dynamic", dupe_factor=None, max_seq_length=128)
-    records = read_records(tmp_path / "out/out.tfrecord", UNMASKED_FEATURES)
-    pairs = pairs_of(records)
-    assert len(pairs) == len(records) == summary["instances"] == summary["rows"]
-    assert summary["flags"]["dupe_factor"] == 1
-    assert summary["masked_positions"] == 0
-    tokenizer = FullTokenizer(corpus[1])
-    cls_id, sep_id, mask_id = (tokenizer.vocab[token] for token in ("[CLS]", "[SEP]", "[MASK]"))
-    for first, second, _ in pairs:
-        assert (first[0], first[-1], second[-1]) == (cls_id, sep_id, sep_id)
-        assert len(first) + len(second) <= 128
-        assert mask_id not in first + second
-    assert sum(label for *_, label in pairs) == summary["random_next"]
-    # Consecutive pairs cover the text: each of its tokens occurs about once.
-    follows = sum(len(first) + len(second) - 3 for first, second, label in pairs if not label)
-    firsts = sum(len(first) - 2 for first, _, label in pairs if label)
-    assert 0.85 < (follows + firsts) / summary["tokens"] <= 1
-    make(corpus, tmp_path / "static", dupe_factor=10, max_seq_length=128)
-    sizes = [os.path.getsize(tmp_path / folder / "out.tfrecord") for folder in ("static", "out")]
-    assert sizes[0] > 9 * sizes[1]
-
-
-def test_packed_rows_hold_the_same_pairs(corpus, tmp_path):
-    settings = {"masking": "dynamic", "dupe_factor": 1, "short_seq_prob": 0.9, "max_seq_length": 256}
-    plain = make(corpus, tmp_path / "plain", **settings)
-    packed = make(corpus, tmp_path / "packed", pack_sequences=True, **settings)
-    records = read_records(tmp_path / "packed/out.tfrecord", UNMASKED_FEATURES)
-    assert {len(record["next_sentence_labels"]) for record in records} == {8}
-    assert {len(record["segment_lengths"]) for record in records} == {16}
-    assert all(len(record["input_ids"]) <= 256 for record in records)
-    pairs = pairs_of(read_records(tmp_path / "plain/out.tfrecord", UNMASKED_FEATURES))
-    assert sorted(pairs_of(records)) == sorted(pairs)
-    assert packed["rows"] == len(records) < plain["rows"] / 1.4
-    assert packed["padding_share_unpacked"] == plain["padding_share"] > 0.4
-    assert packed["padding_share"] == pytest.approx(1 - plain["instance_tokens"] / (256 * len(records)))
-    assert packed["padding_share"] < 0.1
-
-
 def test_packing_is_tight_and_complete():
     generator = np.random.default_rng(0)
     for count, room, most in ((0, 10, 8), (1, 10, 1), (500, 128, 8), (500, 128, 2), (300, 20, 100)):
@@ -378,11 +263,3 @@ def test_packing_is_tight_and_complete():
 
 
 # ---- other text ------------------------------------------------------------------------------------------------------
-
-
-def test_bad_utf8_can_be_replaced_and_counted(corpus, tmp_path):
-    (tmp_path / "text" / "1.txt").write_bytes(b"abc de\n\nde \xff\xfe bb\nab c\n")
-    summary = make(corpus, tmp_path / "out", text=TextSettings(errors="replace"))
-    assert summary["lines_with_bad_utf8"] == 1
-    assert summary["replaced_characters"] == 2
-    assert summary["documents"] == 33  # the last of the second file continues in the third

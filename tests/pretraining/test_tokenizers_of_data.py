@@ -201,27 +201,3 @@ def test_which_tokenizer_reads_a_file(tmp_path):
     ):
         (tmp_path / name).write_text(content)
         assert tokenizer_class_of(str(tmp_path / name)).__name__ == expected
-
-
-@pytest.mark.parametrize(
-    ("family", "flags", "message"),
-    [
-        ("roberta", {"nsp": True}, "--nsp: .* have one segment.*give --nsp=false"),
-        ("roberta", {"do_lower_case": True}, "do_lower_case=True contradicts .*vocab.json"),
-        ("roberta", {"rows": "electra", "short_seq_prob": 0.1}, "--rows=electra makes .* word pieces"),
-        ("albert", {"strip_accents": True}, "strip_accents is for word pieces"),
-        ("albert", {"word_boundaries": "spaces"}, "--word_boundaries, --segmenter: .* word pieces"),
-    ],
-)
-def test_flags_that_mean_nothing_are_refused(family, flags, message, folder):
-    with pytest.raises(ValueError, match=message):
-        make(folder, VOCABULARIES[family][0], **flags)
-    assert not (folder / "out").exists()
-
-
-def test_files_that_are_no_vocabulary_are_named(folder):
-    (folder / "x.model").write_bytes(b"no model")
-    (folder / "vocab.json").write_text('{"a": 0}')
-    for name, message in (("x.model", "x.model is no SentencePiece"), ("vocab.json", "vocab.json needs its merges")):
-        with pytest.raises(ValueError, match=message):
-            make(folder, folder / name)

@@ -3,23 +3,17 @@
 import random
 
 import pytest
-from helpers.pretraining_records_read import UNMASKED_FEATURES, read_records
 
 from bert_tf.data import record_files, record_index
 from bert_tf.models.config import BertConfig
 from bert_tf.pretraining.create import create_pretraining_data
-from bert_tf.pretraining.record_settings import settings_of_records
 from bert_tf.text import word_boundaries
-from bert_tf.text.word_boundaries import WordBoundaries
-from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.pretraining_tasks import PretrainingTask, open_all_records
 
 CHARACTERS = "我来到北京清华大学他毕业于中国"
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *CHARACTERS, *"。，ab", "##a", "##b", "cafe"]
-CONTINUES = 1 << 20
 SETTINGS = {"max_seq_length": 32, "max_predictions_per_seq": 6, "dupe_factor": 2}
-NAMES = (*UNMASKED_FEATURES, "word_continuations")
 
 
 @pytest.fixture
@@ -48,30 +42,6 @@ def make(corpus, name, **flags):
     return folder / "out.tfrecord"
 
 
-@pytest.mark.parametrize("pack", [False, True])
-def test_unmasked_records_say_what_a_word_is(corpus, pack):
-    flags = {"masking": "dynamic", "dupe_factor": 1, "pack_sequences": pack, "max_seq_length": 64}
-    path = make(corpus, "words", word_boundaries="spaces", **flags)
-    found, without = read_records(path, NAMES), read_records(make(corpus, "no words", **flags), UNMASKED_FEATURES)
-    assert [{name: record[name] for name in UNMASKED_FEATURES} for record in found] == without
-    tokenizer = FullTokenizer(str(corpus / "vocab.txt"))
-    lines, flags_of = (corpus / "text.txt").read_text().splitlines(), WordBoundaries(tokenizer, None).continuations
-
-    def marked(ids, continues):
-        return "".join(f" {index}{'+' * flag}" for index, flag in zip(ids, continues, strict=True)) + " "
-
-    text = "".join(marked(tokenizer.encode(line), flags_of(line)).rstrip() for line in lines) + " "
-    for record in found:
-        begin = 0
-        for number, size in enumerate(record["segment_lengths"]):
-            part = slice(begin + (number % 2 == 0), begin + size - 1)  # without [CLS] and [SEP]
-            assert not size or marked(record["input_ids"][part], record["word_continuations"][part]) in text
-            begin += size
-    index = record_index.index_records([str(path)], None)
-    features, pairs = record_files.features_of(index.first_payloads(), 64, 12)
-    assert pairs == (8 if pack else 1) and set(features) == set(NAMES)
-
-
 def test_records_with_and_without_words_do_not_mix(corpus):
     flags = {"masking": "dynamic", "dupe_factor": 1}
     files = [str(make(corpus, "words", word_boundaries="spaces", **flags)), str(make(corpus, "none", **flags))]
@@ -95,33 +65,3 @@ def test_a_run_says_whether_it_takes_the_words_of_its_records(corpus, caplog):
         kind = "whole words" if whole_words else "single pieces"
         assert f"are unmasked and say what a word is: by the rule of bert, 0.15 of the tokens ({kind})" in caplog.text
         assert (unused in caplog.text) != whole_words
-
-
-FILES = {"input_file": "x", "output_file": "y", "vocab_file": "z"}
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (
-            ("spaces", None, "static"),
-            r"^--word_boundaries=spaces says which pieces .*: give --do_whole_word_mask, too$",
-        ),
-        ((None, "pairs", "static"), r"^--segmenter=pairs says which pieces"),
-        (("spaces", "pairs", "dynamic"), "both find words: give one"),
-        (("lines", None, "dynamic"), "--word_boundaries=lines must be one of spaces"),
-        ((None, "mecab", "dynamic"), "--segmenter=mecab must be one of jieba, fugashi"),
-    ],
-)
-def test_flags_that_would_do_nothing_are_refused(corpus, flags, message):
-    with pytest.raises(ValueError, match=message):
-        settings_of_records(**FILES, **dict(zip(("word_boundaries", "segmenter", "masking"), flags, strict=True)))
-    for masking in ("static", "dynamic"):
-        settings_of_records(**FILES, masking=masking)
-
-
-def test_more_predictions_than_tokens_are_told(caplog):
-    settings_of_records(**FILES, max_seq_length=16)
-    assert not caplog.text
-    settings_of_records(**FILES, max_seq_length=16, max_predictions_per_seq=17)
-    assert "--max_predictions_per_seq=17 is more than a record has tokens (--max_seq_length=16)" in caplog.text

@@ -244,21 +244,6 @@ def test_word_characters_and_whitespace_are_the_librarys():
     assert taken == sorted(WHITESPACE)
 
 
-def test_bad_files(tmp_path):
-    (tmp_path / "vocab.txt").write_text("".join(token + "\n" for token in VOCABULARY), encoding="utf-8")
-    size = len(VOCABULARY)
-    cases = [
-        ({"[E1]": size + 1}, rf"added_tokens.json: '\[E1\]' has id {size + 1}, but the vocabulary's next is {size}"),
-        ({"e1": 3}, r"added_tokens.json: 'e1' has id 3, but the id there is \d+"),
-        ({"[E1]": "x"}, r"added_tokens.json: .*'x' is not the id of a token"),
-    ]
-    for values, message in cases:
-        (tmp_path / "added_tokens.json").write_text(json.dumps(values))
-        with pytest.raises(ValueError, match=message) as caught:
-            FullTokenizer(str(tmp_path / "vocab.txt"))
-        assert "\n" not in str(caught.value)
-
-
 def test_save_pretrained_of_sentence_piece(tmp_path):
     """By the original's rules and by Hugging Face's, with added tokens."""
     folder = tmp_path / "json"

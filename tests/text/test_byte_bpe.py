@@ -2,10 +2,8 @@
 
 import gzip
 import json
-import pickle
 import shutil
 
-import numpy as np
 import pytest
 from helpers.odd_texts import odd_texts
 from helpers.paths import GOLDEN
@@ -118,33 +116,6 @@ def test_masks_swallow_whitespace(tmp_path, tokenizer):
         token["lstrip"] = False
     plain = ByteBpeTokenizer.from_pretrained(directory_of(tmp_path / "plain", tokenizer__json=values))
     assert len(plain.encode_masked("a <mask>")) == 3 and len(tokenizer.encode_masked("a <mask>")) == 2
-
-
-def test_words(tokenizer):
-    ids = tokenizer.encode("Hello world, again")
-    starts = [token.startswith("\u0120") for token in tokenizer.convert_ids_to_tokens(ids)]
-    assert tokenizer.continues_word(ids).tolist() == [False, *(not start for start in starts[1:])]
-    row = tokenizer.build_inputs(ids, ids)[0]
-    continues = tokenizer.continues_word([row, row])
-    for place in (0, 1, len(row) - 1, len(ids) + 1, len(ids) + 2, len(ids) + 3):
-        assert not continues[:, place].any()
-    assert continues[0, 2] and continues.shape == (2, len(row))
-    assert not tokenizer.continuations[[tokenizer.cls_id, tokenizer.mask_id, tokenizer.pad_id]].any()
-    assert tokenizer.continues_word(np.zeros([0], int)).shape == (0,) and tokenizer.cased
-    # What is whole in a piece is spelled; the mask's name stays.
-    spelled = [tokenizer.spell(token) for token in ("a", "\u0120a", "\u00ec\u013c\u0136", "\u00ec", "<mask>")]
-    assert spelled == ["a", " a", "요", "\ufffd", "<mask>"]
-
-
-def test_odd_input(tokenizer):
-    assert tokenizer.encode("") == [] and tokenizer.encode_batch([]) == []
-    assert tokenizer.encode(b"caf\xc3\xa9 \xff") == tokenizer.encode("caf\u00e9 ")
-    assert tokenizer.encode("a\ud800b") == tokenizer.encode("a\ufffdb")
-    with pytest.raises(ValueError, match="str or bytes"):
-        tokenizer.encode(None)
-    copy = pickle.loads(pickle.dumps(tokenizer))
-    text = "Hello </s> <mask>"
-    assert copy.encode(text) == tokenizer.encode(text) and tokenizer.sep_id not in copy.encode(text)
 
 
 def test_added_and_renamed_tokens(tmp_path):

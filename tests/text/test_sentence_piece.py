@@ -129,22 +129,7 @@ def test_offsets(tokenizer, text, covered):
     assert [text[start:end] for start, end in tokenizer.encode_with_offsets(text)[1]] == covered
 
 
-def test_what_is_no_piece_is_unknown(tokenizer):
-    """As PieceToId of the original's model."""
-    assert tokenizer.convert_tokens_to_ids(["nonesuch!", "▁the", "[CLS]"])[0] == tokenizer.vocab["<unk>"] == 1
-    with pytest.raises(TypeError, match=r"must be a list, not 'the'"):
-        tokenizer.convert_tokens_to_ids("the")
-
-
 # --- files -----------------------------------------------------------------------------------------------------------
-
-
-def test_casing_of_a_directory(tmp_path):
-    settings = SentencePieceTokenizer(MODEL, do_lower_case=False).settings()
-    directory = directory_of(tmp_path / "cased", "spiece.model", tokenizer_config__json=settings)
-    assert SentencePieceTokenizer.from_pretrained(directory).cased
-    with pytest.raises(ValueError, match="do_lower_case=True contradicts"):
-        SentencePieceTokenizer.from_pretrained(directory, do_lower_case=True)
 
 
 @pytest.fixture(scope="module")
@@ -244,14 +229,6 @@ def test_rules_that_would_end_the_program_are_refused(tmp_path, huggingface, nor
     allowed = {"type": "Sequence", "normalizers": rules}
     directory = directory_of(tmp_path / "other", tokenizer__json={**values, "normalizer": allowed})
     assert SentencePieceTokenizer.from_pretrained(directory).tokenize("the\u2026")
-
-
-def test_a_panic_of_rust_while_encoding_names_the_file(tmp_path, huggingface):
-    """Scores that are no numbers."""
-    values = json.loads((huggingface[1] / "tokenizer.json").read_text())
-    values["model"]["vocab"] = [[piece, float("nan")] for piece, _ in values["model"]["vocab"]]
-    with pytest.raises(ValueError, match="model/tokenizer.json: "):
-        SentencePieceTokenizer.from_pretrained(directory_of(tmp_path / "model", tokenizer__json=values)).encode("the")
 
 
 def test_models_that_no_sentencepiece_model_expresses(tmp_path, huggingface):

@@ -77,24 +77,3 @@ def test_max_length_and_padding(wordpiece):
     assert tokens_of(wordpiece, wordpiece("the the the", "house", max_length=6)) == [
         ["[CLS]", "the", "the", "[SEP]", "house", "[SEP]"]
     ]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "settings", "error", "message"),
-    [
-        ((["a", None],), {}, TypeError, r"texts\[1\] is None \(NoneType\), not a string"),
-        ((["a"], [float("nan")]), {}, TypeError, r"pairs\[0\] is nan \(float\), not a string"),
-        ((["a", "b"], ["c"]), {}, ValueError, "2 texts and 1 pairs"),
-        (("a", ["b"]), {}, ValueError, "must both be lists of strings, or both a string"),
-        ((["a"],), {"padding": "longer"}, ValueError, "padding='longer' is not one of 'longest', 'max_length'"),
-        ((["a"],), {"padding": "max_length"}, ValueError, 'padding="max_length" needs a max_length'),
-        (({"text": ["a"]},), {}, TypeError, "texts must be a list of strings, not a dict: give one of its columns"),
-        ((["a"],), {"max_length": "8"}, TypeError, "max_length must be a whole number, not '8'"),
-        ((["a"],), {"max_length": 2}, ValueError, "max_length=2 has no room for a text: 2 special .* are 3"),
-        ((["a"], ["b"]), {"max_length": 4}, ValueError, "max_length=4 has no room for a pair of texts: 3 .* are 5"),
-        ((3,), {}, TypeError, "texts must be a list of strings, not 3"),
-    ],
-)
-def test_bad_input(wordpiece, arguments, settings, error, message):
-    with pytest.raises(error, match=message):
-        wordpiece(*arguments, **settings)

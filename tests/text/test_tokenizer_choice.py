@@ -176,17 +176,6 @@ def test_mecab(tmp_path, monkeypatch):
         pretrained.read_tokenizer(directory)
 
 
-def test_rows_of_a_roberta_with_word_pieces(tmp_path):
-    """One segment, and the padding token that RoBERTa's positions leave out."""
-    directory = directory_of(tmp_path / "model", KLUE, {"model_type": "roberta"}, {"do_lower_case": False})
-    tokenizer = pretrained.read_tokenizer(directory)
-    oracle = AutoTokenizer.from_pretrained(directory)
-    rows = tokenizer(["서울에서", "東京"], ["학습 모델", "학"])
-    expected = oracle(["서울에서"], ["학습 모델"])["input_ids"][0]
-    assert rows["input_ids"][0, : len(expected)].tolist() == expected
-    assert not rows["segment_ids"].any() and (rows["input_ids"] == tokenizer.pad_id).sum() == 1
-
-
 def test_a_vocabulary_named_without_its_folder(tmp_path, monkeypatch):
     """Also one of word pieces beside models that have nothing to do with it, and one of a KoBERT without its model."""
     monkeypatch.chdir(tmp_path)

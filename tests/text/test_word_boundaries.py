@@ -58,15 +58,6 @@ def test_words_between_spaces(tokenizer, text, words):
     assert words_of(text, tokenizer, WordBoundaries(tokenizer, None)) == pieces(words)
 
 
-def test_korean_words_are_already_between_spaces():
-    """Their pieces have "##", decomposed or not, and marks stay apart: the spaces say nothing new."""
-    for do_lower_case in (True, False):
-        tokenizer = FullTokenizer(VOCAB_FILE, do_lower_case)
-        text = "그는 학교에서(서울) 돌아왔다. 1,000원을 냈다!"
-        flags = WordBoundaries(tokenizer, None).continuations(text)
-        assert flags == [piece.startswith("##") for piece in tokenizer.tokenize(text)]
-
-
 def with_segmenter(monkeypatch, segment) -> None:
     monkeypatch.setitem(SEGMENTERS, "ours", ("chinese", lambda: segment))
 

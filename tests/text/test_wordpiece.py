@@ -3,7 +3,6 @@
 import gzip
 import json
 import logging as python_logging
-import re
 import unicodedata
 
 import pytest
@@ -97,16 +96,6 @@ def test_odd_bytes_and_types(tokenizers):
     assert text_wordpiece.whitespace_tokenize(" a\u3000b\n") == ["a", "b"]
 
 
-def test_cache_stays_bounded(monkeypatch, tokenizers):
-    monkeypatch.setattr(text_wordpiece, "_CACHED_WORDS", 10)
-    tokenizer = FullTokenizer(VOCAB_FILE)
-    text = " ".join(f"w{i}" for i in range(35)) + " " + "x" * 65
-    assert tokenizer.encode(text) == tokenizers[True].encode(text)
-    assert tokenizer.tokenize(text) == tokenizers[True].tokenize(text)
-    assert len(tokenizer._ids_of_word) <= 10 and len(tokenizer._pieces_of_word) <= 10
-    assert "x" * 65 not in tokenizer._ids_of_word
-
-
 @pytest.mark.parametrize(
     ("do_lower_case", "checkpoint", "name"),
     [
@@ -147,16 +136,6 @@ def test_check_vocab_refuses(tmp_path, lines, message):
         tokenizer_files.check_vocab(tokenizer_files.load_vocab(path), path)
 
 
-def test_check_vocab_accepts(tmp_path, tokenizers, caplog):
-    tokenizer_files.check_vocab(tokenizers[True].vocab, VOCAB_FILE)
-    assert not caplog.records
-    path = write(tmp_path / "vocab.txt", ["a", *tokenizer_files.SPECIAL_TOKENS, "a"])
-    with caplog.at_level(python_logging.WARNING):
-        FullTokenizer(path).check_vocabulary()
-    assert "line 7 repeats 'a' of line 1; such a token has the id of its last line" in caplog.text
-    assert "[PAD] has id 1" in caplog.text
-
-
 def test_tokens_that_look_blank_or_appear_twice(tmp_path, caplog):
     """As Google's Chinese vocabulary has U+2028 alone on a line, which str.splitlines would split: the ids below stay,
     the content is written again as it is, and each id has a token."""
@@ -178,16 +157,6 @@ def test_tokens_that_look_blank_or_appear_twice(tmp_path, caplog):
         assert tokenizer.encode(texts[0]) == [14, 12, 14, 13, 14]
         with op_by_op():
             assert graph_of(tokenizer).encode(texts).to_list() == tokenizer.encode_batch(texts)
-
-
-def test_vocab_with_hangul_warns_when_accents_are_stripped(tmp_path, caplog):
-    path = write(tmp_path / "vocab.txt", [*tokenizer_files.SPECIAL_TOKENS, "\ud55c", "##\uae00"])
-    with caplog.at_level(python_logging.WARNING):
-        assert FullTokenizer(path, strip_accents=False).tokenize("\ud55c\uae00") == ["\ud55c", "##\uae00"]
-        assert FullTokenizer(path, do_lower_case=False).tokenize("\ud55c\uae00") == ["\ud55c", "##\uae00"]
-        assert not caplog.records
-        assert FullTokenizer(path).tokenize("\ud55c\uae00") == ["[UNK]"]
-    assert "use strip_accents=False" in caplog.text and path in caplog.text
 
 
 # ---- text files ------------------------------------------------------------------------------------------------------
@@ -236,22 +205,3 @@ def test_vocabularies_are_read_as_the_original_does(tmp_path):
     ):
         path.write_bytes(content.encode())
         assert list(tokenizer_files.load_vocab(str(path)).items()) == list(expected.items())
-
-
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda own: FullTokenizer(VOCAB_FILE, do_lower_case="false"), "^do_lower_case must be True or False, not 'false'"),
-    (lambda own: FullTokenizer(VOCAB_FILE, strip_accents="no"), "^strip_accents must be True or False, not 'no'"),
-    (lambda own: BasicTokenizer(tokenize_chinese_chars="no"), "^tokenize_chinese_chars must be True or False"),
-    (lambda own: BasicTokenizer(never_split="abc"), "^never_split must be a list of words, not 'abc'"),
-    (lambda own: FullTokenizer.from_pretrained("x", do_lower_case="true"), "^do_lower_case must be True or False"),
-    (lambda own: own.convert_tokens_to_ids("the"), r"must be a list, not 'the': write \['the'\]; a text has encode"),
-    (lambda own: own.convert_ids_to_tokens(5), r"must be a list, not 5: write \[5\]"),
-    (lambda own: own.convert_ids_to_tokens([[5, 6]]), "must be a flat list: give one row after the other"),
-    (lambda own: own.convert_tokens_to_ids(["nonesuch!"]), "'nonesuch!' is none of the [0-9]+ entries of the vocab"),
-    (lambda own: own.convert_ids_to_tokens([-1]), "-1 is none of the [0-9]+ entries of the vocab"),
-    (lambda own: own.decode([10**6]), "1000000 is none of the [0-9]+ entries of the vocab"),
-])  # fmt: skip
-def test_arguments_of_another_kind(tokenizers, call, message):
-    with pytest.raises((KeyError, TypeError)) as caught:
-        call(tokenizers[True])
-    assert re.search(message, caught.value.args[0]) and "\n" not in caught.value.args[0]

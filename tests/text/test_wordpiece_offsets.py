@@ -81,14 +81,3 @@ def test_unknown_words_are_one_piece_or_cut_to_what_is_known(tokenizer):
         ("[UNK]", "で"), ("##す", "す"), ("は", "は"), ("[UNK]", "で"), ("[UNK]", "x"), ("##す", "す"),
         ("ab", "ab"), ("[UNK]", "x"), ("##c", "c"),
     ]  # fmt: skip
-
-
-def test_long_words_without_spaces_keep_their_places(golden):
-    tokenizer = FullTokenizer(str(golden / "vocab.txt"))
-    text = "x" * 250 + " " + "y" * 3
-    ids, offsets = tokenizer.encode_with_offsets(text)
-    assert ids[0] == tokenizer.vocab["[UNK]"] and offsets[0] == (0, 250) and offsets[1][0] == 251
-    ids, offsets = tokenizer.encode_with_offsets(text, split_unknown=True)
-    assert tokenizer.vocab["[UNK]"] not in ids and offsets[0][0] == 0
-    places = [place for first, last in offsets for place in range(first, last)]
-    assert places == [place for place, char in enumerate(text) if char != " "]
