@@ -367,7 +367,7 @@ class HuggingFaceSentencePiece(LibraryTokenizer):
     cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "<unk>", "[MASK]", "<pad>"
     begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
     is_continuation = staticmethod(SentencePieceTokenizer.is_continuation)
-    decode = SentencePieceTokenizer.decode
+    _decode = SentencePieceTokenizer._decode
     huggingface_class = SentencePieceTokenizer.huggingface_class
     vocab_name, vocab_kind = SentencePieceTokenizer.vocab_name, SentencePieceTokenizer.vocab_kind
     vocab_files = SentencePieceTokenizer.vocab_files
