@@ -22,7 +22,6 @@ from plain_tokenization import PlainTokenizer  # noqa: E402
 
 from bert_tf.system import text_files  # noqa: E402
 from bert_tf.text import wordpiece as text_wordpiece  # noqa: E402
-from bert_tf.text.graphs import graph_of  # noqa: E402
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer  # noqa: E402
 from bert_tf.text.sentence_piece import SentencePieceTokenizer  # noqa: E402
 
@@ -123,22 +122,12 @@ def sentence_piece(directory, lines):
     return {
         "tokenizers, as Hugging Face's ALBERT": lambda: ids_of(fast, lines),
         "SentencePieceTokenizer.encode_batch": lambda: tokenizer.encode_batch(lines),
-        "its graph, batches of 1024": in_a_graph(tokenizer, lines),
     }
 
 
 def ids_of(library, lines):
     """What the `tokenizers` library gives."""
     return [encoding.ids for encoding in library.encode_batch(lines, add_special_tokens=False)]
-
-
-def in_a_graph(tokenizer, lines):
-    """A function that runs the tokenizer's graph."""
-    import tensorflow as tf
-
-    graph = graph_of(tokenizer)
-    batches = [tf.constant(lines[start : start + 1024]) for start in range(0, len(lines), 1024)]
-    return lambda: [row for batch in batches for row in graph.encode(batch).to_list()]
 
 
 if __name__ == "__main__":

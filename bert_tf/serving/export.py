@@ -14,7 +14,6 @@ import json
 import logging as python_logging
 import os
 import posixpath
-import types
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -182,8 +181,7 @@ def create_served_model(
     if task not in TASKS:
         raise ValueError(f"--task={task}: choose one of {', '.join(TASKS)}")
     tokenizer = copy.copy(read_tokenizer(model_dir))  # first, for its error message if there is no model
-    graph = types.SimpleNamespace(resources=()) if ids_only else graph_of(tokenizer, task == "squad")
-    tokenizer.graph = graph
+    tokenizer.graph = object() if ids_only else graph_of(tokenizer, task == "squad")
     try:
         files = table.check_task(model_dir, task)
     except ValueError as error:

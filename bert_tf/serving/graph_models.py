@@ -67,13 +67,12 @@ class ServedModel:
         self.vocab_size, self.mask_id = tokenizer.vocab_size, tokenizer.mask_id
 
     def tracked(self, assets: Sequence[tf.saved_model.Asset] = ()) -> tf.Module:
-        """What a SavedModel of its signatures has to keep: TensorFlow's variables and resources, and the assets.
+        """What a SavedModel of its signatures has to keep: TensorFlow's variables, and the assets.
 
         This object itself is none to save: its Keras model could be loaded with Keras alone.
         """
         root = tf.Module(name="served")
-        root.variables_of_model, root.resources_of_tokenizer = self._variables, self.encoder.tokenizer.resources
-        root.assets = list(assets)
+        root.variables_of_model, root.assets = self._variables, list(assets)
         return root
 
     def model_inputs(self) -> dict[str, tf.TensorSpec]:

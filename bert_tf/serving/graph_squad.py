@@ -117,11 +117,7 @@ class ServedQuestionAnswering(ServedModel):
         with tf.device(CPU):
             question, context = equally_many(question, context, "questions and contexts")
             queries = self.encoder.tokenizer.encode(question)[:, : self.settings.windows.max_query_length]
-            ids, starts, ends = self.encoder.tokenizer.tokenize(context)  # ragged [B, None]
-            # A token without characters, as a lone ▁, lies before the next word: as the last of an answer it ends where
-            # the token before it does.
-            before = tf.minimum(tf.concat([[0], ends.values], 0)[:-1], starts.values)
-            pieces = (ids, starts, ends.with_values(tf.where(ends.values > starts.values, ends.values, before)))
+            pieces = self.encoder.tokenizer.tokenize(context)  # (ids, starts, ends), ragged [B, None]
             # Code points, from which answers are cut; the space completes a character that the end cuts off.
             codes = tf.strings.unicode_decode(tf.strings.join([context, " "]), "UTF-8", errors="ignore")
             windows, before = self._cut(queries.row_lengths(), pieces[0].row_lengths())

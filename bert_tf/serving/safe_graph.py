@@ -61,10 +61,6 @@ FIRST_VERSION = dict.fromkeys(_SINCE_2_5.split(), "2.5") | {
     "BatchMatMulV3": "2.6",
     # tensorflow_text
     "FastWordpieceTokenizeWithOffsets": "2.7",
-    "SentencepieceOp": "2.5",
-    "SentencepieceTokenizeOp": "2.5",
-    "SentencepieceTokenizeWithOffsetsOp": "2.5",
-    "TFText>FastSentencepieceTokenize": "2.10",
 }
 
 

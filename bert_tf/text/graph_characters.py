@@ -2,8 +2,8 @@
 
 Nothing about Unicode is left to the libraries that execute the graph, because their Unicode versions differ from
 Python's and from each other. When the graph is built, Python says what each code point becomes, and tables hold the
-answers. Three rules look at neighbours and are ops: a capital sigma at the end of a word, runs of whitespace, and the
-order of combining marks.
+answers. Two rules look at neighbours and are ops: a capital sigma at the end of a word, and the order of combining
+marks.
 
 Shape legend: B texts, R rows of characters (texts), N characters of all rows.
 """
@@ -69,11 +69,6 @@ class Rows(NamedTuple):
     splits: tf.Tensor
     origins: tf.Tensor
 
-    def texts(self) -> tf.Tensor:
-        """The rows as texts in UTF-8, string [R]."""
-        rows = tf.RaggedTensor.from_row_splits(self.characters, self.splits, validate=False)
-        return tf.strings.unicode_encode(rows, "UTF-8")
-
     def owners(self) -> tf.Tensor:
         """The row of each character, int64 [N]."""
         return tf.ragged.row_splits_to_segment_ids(self.splits, out_type=tf.int64)
@@ -89,36 +84,21 @@ def decode_rows(texts: tf.Tensor) -> Rows:
     return Rows(codes, splits - tf.range(tf.size(splits, tf.int64)), tf.range(tf.size(codes, tf.int64)))
 
 
-def byte_counts(codes: tf.Tensor) -> tf.Tensor:
-    """The number of bytes of each code point in UTF-8, int64."""
-    return 1 + tf.add_n([tf.cast(codes >= least, tf.int64) for least in (0x80, 0x800, 0x10000)])
-
-
-def ranks(chosen: tf.Tensor) -> tf.Tensor:
-    """For each `chosen` element its number among these; for others that of the previous chosen one (0 if none)."""
-    return tf.maximum(tf.cumsum(tf.cast(chosen, tf.int32)) - 1, 0)
-
-
 class GraphNormalizer(tf.Module):
     """A tokenizer's normalization of rows.
 
     Args:
-      normalize: text -> its normalized form: character by character, but for capital sigmas, runs of whitespace, and
-        the order of combining marks.
-
-    Attributes:
-      characters: what normalized text can have in it, of the characters in use.
+      normalize: text -> its normalized form: character by character, but for capital sigmas and the order of combining
+        marks.
     """
 
     def __init__(self, normalize: Callable[[str], str]):
         super().__init__(name="graph_normalizer")
-        entries, sequences, self.characters = _outputs(normalize)
+        entries, sequences = _outputs(normalize)
         self._entries, self._sequences = CodePointTable(entries), tf.constant(sequences, tf.int32)
         self._lowers = normalize("A") == "a"
-        self._collapses = normalize("A  A") == normalize("A A")
         self._sorts = normalize(f"A{_TWO_MARKS}").endswith(_TWO_MARKS[0])
         self._kinds = CodePointTable(values_of(_kind_beside_sigma))
-        self._spaces = CodePointTable(values_of(str.isspace))
         if self._sorts:
             self._classes = CodePointTable(values_of(_combining_class))
             self._delimiters = CodePointTable(_delimiters(normalize, entries))
@@ -134,8 +114,6 @@ class GraphNormalizer(tf.Module):
             return tf.concat([ragged, tf.fill([tf.size(lengths), 1], tf.constant(end, values.dtype))], 1).values
 
         codes, origins = with_end(rows.characters, ord(" ")), with_end(rows.origins, -1)
-        if self._collapses:
-            codes, origins, owners = self._collapse(codes, origins, owners)
         characters, sources = self._expand(codes)
         if self._lowers:
             characters = tf.cond(
@@ -153,15 +131,6 @@ class GraphNormalizer(tf.Module):
         owners = tf.boolean_mask(owners, kept)
         splits = tf.searchsorted(owners, tf.range(tf.size(lengths, tf.int64) + 1), out_type=tf.int64)
         return Rows(tf.boolean_mask(characters, kept), splits, tf.boolean_mask(origins, kept))
-
-    def _collapse(self, codes: tf.Tensor, origins: tf.Tensor, owners: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Leaves the last of each run of whitespace inside a row, and the space at its end."""
-        is_space = tf.equal(self._spaces(codes), 1)
-        is_last = ~tf.concat([is_space[1:], [False]], 0)
-        others = tf.concat([[0], tf.cumsum(tf.cast(~is_space, tf.int64))], 0)
-        is_leading = tf.equal(others[1:], tf.gather(others, tf.searchsorted(owners, owners)))
-        kept = ~is_space | (is_last & ~is_leading) | (origins < 0)
-        return tuple(tf.boolean_mask(values, kept) for values in (codes, origins, owners))
 
     def _expand(self, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """What code points become, capital sigmas undecided, and the place in `codes` that each character is from."""
@@ -199,17 +168,16 @@ class GraphNormalizer(tf.Module):
 
 
 @functools.lru_cache(8)
-def _outputs(normalize: Callable[[str], str]) -> tuple[np.ndarray, list[int], set[str]]:
-    """The entries, int32 [CODE_POINTS], the sequences, and the characters that are in them or stay."""
+def _outputs(normalize: Callable[[str], str]) -> tuple[np.ndarray, list[int]]:
+    """The entries, int32 [CODE_POINTS], and the sequences."""
     chars = [_UNASSIGNED, *characters_in_use()]
     inside = normalize(_BETWEEN.join(f"a{char}a" for char in chars)).split(_BETWEEN)
     last = normalize(f" {_BETWEEN} ".join(f"a{char}" for char in chars)).split(f" {_BETWEEN} ")
-    entries, sequences, places, characters = np.zeros(CODE_POINTS, np.int32), [0], {}, set()
+    entries, sequences, places = np.zeros(CODE_POINTS, np.int32), [0], {}
     for char, word, end in zip(chars, inside, last, strict=True):
         output = word[1:-1]
         if len(end) == len(output) + 1:  # they differ in a sigma, which is decided later
             output = "".join(a if a == b else chr(_SIGMA) for a, b in zip(output, end[1:], strict=True))
-        characters.update(output)
         if output != char and output not in places:
             places[output] = len(sequences)
             sequences += map(ord, output)
@@ -217,7 +185,7 @@ def _outputs(normalize: Callable[[str], str]) -> tuple[np.ndarray, list[int], se
         if char == _UNASSIGNED:
             entries[:] = entry
         entries[ord(char)] = entry
-    return entries, sequences, characters
+    return entries, sequences
 
 
 def _kind_beside_sigma(char: str) -> int:

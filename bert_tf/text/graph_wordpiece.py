@@ -11,22 +11,21 @@ pieces, P pieces.
 
 import functools
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import tensorflow as tf
 import tensorflow_text as tf_text
 
 from bert_tf.system.messages import some
-from bert_tf.text.characters import is_cjk, is_punctuation
+from bert_tf.text.characters import is_cjk, is_mark, is_punctuation
 from bert_tf.text.graph_characters import (
     CODE_POINTS,
     CodePointTable,
     GraphNormalizer,
     Rows,
-    byte_counts,
-    ranks,
+    decode_rows,
     values_of,
 )
-from bert_tf.text.graph_tokenizer import Pieces, TokenizerGraph
 from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
 
 # Properties of a code point.
@@ -37,13 +36,30 @@ _KNOWN = 4  # it occurs in the vocabulary
 _LONGEST_PIECE = 256  # bytes; a limit of the FastWordpiece op
 
 
-class GraphWordPiece(TokenizerGraph):
+class _Pieces(NamedTuple):
+    """Pieces of texts.
+
+    Attributes:
+      ids: int32 [P]. splits: int64 [B+1], the first of each text.
+      starts, ends: int64 [P], the first code point of all texts that each covers and the one after the last.
+      kept: int64, the code points that pieces are made of. These three are None where offsets are not asked for.
+    """
+
+    ids: tf.Tensor
+    splits: tf.Tensor
+    starts: tf.Tensor | None = None
+    ends: tf.Tensor | None = None
+    kept: tf.Tensor | None = None
+
+
+class GraphWordPiece(tf.Module):
     """`FullTokenizer.encode` and `encode_with_offsets` for a batch as a graph, with the same result for every text.
 
         graph = graph_of(FullTokenizer("vocab.txt"))
         graph.encode(tf.constant(["one", "two words"]))  # <tf.RaggedTensor [[2028], [2048, 2616]]>
 
-    Vocabulary and tables are constants. The only op from outside TensorFlow is FastWordpieceTokenizeWithOffsets.
+    Vocabulary and tables are constants. It has no state, so threads may share it, and runs on the CPU. The only op from
+    outside TensorFlow is tensorflow-text's FastWordpieceTokenizeWithOffsets.
 
     Args:
       split_unknown: as for `FullTokenizer.encode_with_offsets`; here `encode` follows it, too.
@@ -54,10 +70,11 @@ class GraphWordPiece(TokenizerGraph):
         if self._basic.never_split:
             words = some(sorted(self._basic.never_split))
             raise ValueError(f"never_split ({words}) in tokenizer_config.json has no form as a graph.")
-        super().__init__("graph_wordpiece")
+        super().__init__(name="graph_wordpiece")
         self._split_unknown = bool(split_unknown)
         self._unk_token, self._longest_word = pieces.unk_token, pieces.max_input_chars_per_word
         with tf.device("CPU:0"):
+            self._marks = CodePointTable(values_of(is_mark))
             self._normalizer = GraphNormalizer(_normalizing(*map(vars(self._basic).get, _NORMALIZING)).normalize)
             rule = _properties(self._basic.do_basic_tokenize, self._basic.tokenize_chinese_chars)
             properties = values_of(rule).copy()
@@ -114,22 +131,45 @@ class GraphWordPiece(TokenizerGraph):
 
     # ---- the graph -----------------------------------------------------------------------------------------------
 
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")], autograph=False)
+    def encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Ids of `texts`, string [B] in UTF-8: ragged int32 [B, None], without special tokens.
+
+        Invalid bytes are left out as by `bytes.decode("utf-8", "ignore")`; it fails for no text.
+        """
+        with tf.device("CPU:0"):
+            table, splits = self._of_texts(texts, False)
+            return tf.RaggedTensor.from_row_splits(table[:, 0], splits, validate=False)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")], autograph=False)
+    def tokenize(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        """`encode` with offsets.
+
+        Returns:
+          (ids, starts, ends), each ragged int32 [B, None]: the token, the first character of the text that it covers
+          and the one after the last, as by the tokenizer's `encode_with_offsets`. Characters are code points, without
+          invalid bytes.
+        """
+        with tf.device("CPU:0"):
+            table, splits = self._of_texts(texts, True)
+            rows = tf.RaggedTensor.from_row_splits(table, splits, validate=False)
+            return tuple(rows.with_values(table[:, column]) for column in range(3))
+
     def _of_texts(self, texts: tf.Tensor, with_offsets: bool) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `TokenizerGraph._of_texts`; each text by the path that suits it."""
-        of_any = super()._of_texts
+        """int32 [P, 1 or 3]: ids and, with_offsets, starts and ends; the first of each text, int64 [B+1]."""
         if not self._basic.do_basic_tokenize:  # the op would split ASCII at punctuation
-            return of_any(texts, with_offsets)
+            return self._of_any(texts, with_offsets)
         # Control characters except tab, newline and return must be dropped first; the other path does that.
         is_ascii = tf.strings.regex_full_match(texts, r"[\t\n\r -~]*")
 
         def mixed():
             parts = [
                 self._of_ascii(tf.boolean_mask(texts, is_ascii), with_offsets),
-                of_any(tf.boolean_mask(texts, ~is_ascii), with_offsets),
+                self._of_any(tf.boolean_mask(texts, ~is_ascii), with_offsets),
             ]
             rows = tf.concat([tf.RaggedTensor.from_row_splits(*part, validate=False) for part in parts], 0)
             ascii_count = tf.reduce_sum(tf.cast(is_ascii, tf.int32))
-            rows = tf.gather(rows, tf.where(is_ascii, ranks(is_ascii), ascii_count + ranks(~is_ascii)))
+            rows = tf.gather(rows, tf.where(is_ascii, _ranks(is_ascii), ascii_count + _ranks(~is_ascii)))
             return rows.values, rows.row_splits
 
         return tf.cond(tf.reduce_all(is_ascii), lambda: self._of_ascii(texts, with_offsets), mixed)
@@ -141,7 +181,31 @@ class GraphWordPiece(TokenizerGraph):
         columns = [tf.gather(self._ascii_ids, pieces.values), starts.values, ends.values][: 3 if with_offsets else 1]
         return tf.stack([tf.cast(column, tf.int32) for column in columns], 1), pieces.row_splits
 
-    def _pieces(self, text: Rows, with_offsets: bool) -> Pieces:
+    def _of_any(self, texts: tf.Tensor, with_offsets: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        text = decode_rows(texts)
+        pieces = self._pieces(text, with_offsets)
+        if not with_offsets:
+            return pieces.ids[:, None], pieces.splits
+        marks = tf.equal(self._marks(text.characters), 1)
+        owners = tf.ragged.row_splits_to_segment_ids(pieces.splits, out_type=tf.int64)
+
+        def over_lost_marks() -> tf.Tensor:
+            """The ends behind the marks that were dropped, which belong to the piece before them."""
+            count = tf.size(marks, tf.int64)
+            is_kept = tf.scatter_nd(pieces.kept[:, None], tf.ones_like(pieces.kept, tf.int32), [count]) > 0
+            stops = tf.concat([~marks | is_kept, [True]], 0)
+            before = tf.cumsum(tf.cast(stops, tf.int32), exclusive=True)
+            ends = tf.gather(tf.where(stops)[:, 0], tf.gather(before, pieces.ends))
+            return tf.where(
+                pieces.ends > pieces.starts, tf.minimum(ends, tf.gather(text.splits[1:], owners)), pieces.ends
+            )
+
+        ends = tf.cond(tf.reduce_any(marks), over_lost_marks, lambda: pieces.ends)
+        firsts = tf.gather(text.splits, owners)
+        columns = (pieces.ids, pieces.starts - firsts, ends - firsts)
+        return tf.stack([tf.cast(column, tf.int32) for column in columns], 1), pieces.splits
+
+    def _pieces(self, text: Rows, with_offsets: bool) -> _Pieces:
         rows = self._normalizer(text)
         properties = self._properties(rows.characters)
         kept = tf.where(_has(properties, _KEPT))[:, 0]  # [K]
@@ -166,12 +230,12 @@ class GraphWordPiece(TokenizerGraph):
         splits = tf.searchsorted(tf.gather(kept, token_starts), rows.splits, out_type=tf.int64)
         ids, id_splits = tf.gather(self._any_ids, pieces.values), tf.gather(pieces.row_splits, splits)
         if not with_offsets:
-            return Pieces(ids, id_splits)
+            return _Pieces(ids, id_splits)
         # Together the pieces cover all tokens.
         piece_ends = tf.cumsum(tf.cast(ends.values - firsts.values, tf.int64))
-        lasts = tf.searchsorted(tf.cumsum(byte_counts(characters)), piece_ends, out_type=tf.int64)
+        lasts = tf.searchsorted(tf.cumsum(_byte_counts(characters)), piece_ends, out_type=tf.int64)
         places = tf.gather(rows.origins, kept)
-        return Pieces(ids, id_splits, *_places_of_pieces(lasts, places), places)
+        return _Pieces(ids, id_splits, *_places_of_pieces(lasts, places), places)
 
     def _make_unknown(self, characters: tf.Tensor, starts: tf.Tensor) -> tf.Tensor:
         """Puts a character that occurs in no token at `starts`."""
@@ -195,6 +259,16 @@ def _places_of_pieces(lasts: tf.Tensor, places: tf.Tensor) -> tuple[tf.Tensor, t
         of_marks_in_another_order,
         lambda: (tf.gather(places, firsts), tf.gather(places, lasts) + 1),
     )
+
+
+def _byte_counts(codes: tf.Tensor) -> tf.Tensor:
+    """The number of bytes of each code point in UTF-8, int64."""
+    return 1 + tf.add_n([tf.cast(codes >= least, tf.int64) for least in (0x80, 0x800, 0x10000)])
+
+
+def _ranks(chosen: tf.Tensor) -> tf.Tensor:
+    """For each `chosen` element its number among these; for others that of the previous chosen one (0 if none)."""
+    return tf.maximum(tf.cumsum(tf.cast(chosen, tf.int32)) - 1, 0)
 
 
 def _has(properties: tf.Tensor, bit: int) -> tf.Tensor:

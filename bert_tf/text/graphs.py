@@ -1,10 +1,7 @@
-"""Tokenizers as TensorFlow ops: which kinds have such a form."""
+"""Tokenizers as TensorFlow ops: only those of word pieces have such a form."""
 
 from bert_tf.system.messages import some
-from bert_tf.text.graph_sentence_piece import GraphSentencePiece
-from bert_tf.text.graph_tokenizer import TokenizerGraph
 from bert_tf.text.graph_wordpiece import GraphWordPiece
-from bert_tf.text.sentence_piece import KoBertTokenizer, SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.wordpiece import FullTokenizer
 
@@ -13,7 +10,7 @@ class NoGraphError(ValueError):
     """A tokenizer can't be part of a graph."""
 
 
-def graph_of(tokenizer: Tokenizer, split_unknown: bool = False) -> TokenizerGraph:
+def graph_of(tokenizer: Tokenizer, split_unknown: bool = False) -> GraphWordPiece:
     """The rules of a tokenizer as TensorFlow ops, with `encode` and `tokenize`.
 
     Args:
@@ -23,12 +20,9 @@ def graph_of(tokenizer: Tokenizer, split_unknown: bool = False) -> TokenizerGrap
         if tokenizer.added_tokens:
             names = some([token.content for token in tokenizer.added_tokens.tokens])
             raise ValueError(f"added tokens ({names}) can't be cut out inside a graph")
-        if isinstance(tokenizer, FullTokenizer):
-            return GraphWordPiece(tokenizer, split_unknown)
-        # The pieces of a KoBERT are of composed characters, see `GraphSentencePiece`.
-        if isinstance(tokenizer, SentencePieceTokenizer) and not isinstance(tokenizer, KoBertTokenizer):
-            return GraphSentencePiece(tokenizer, split_unknown)
-        raise ValueError(f"the pieces of a {tokenizer.huggingface_class} can't be found inside a graph")
+        if not isinstance(tokenizer, FullTokenizer):
+            raise ValueError(f"the pieces of a {tokenizer.huggingface_class} can't be found inside a graph")
+        return GraphWordPiece(tokenizer, split_unknown)
     except ValueError as error:
         source, reason = tokenizer.vocab_file or tokenizer.huggingface_class, str(error).rstrip(".")
         raise NoGraphError(f"{source}: {reason}. Exports of this model take ids.") from error

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.op_by_op import op_by_op
-from helpers.paths import GOLDEN
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.task_models import BertForQuestionAnswering
@@ -21,7 +20,6 @@ from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings
 from bert_tf.tasks.squad.scores import SpanScores
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
-from bert_tf.text.sentence_piece import SentencePieceTokenizer
 from bert_tf.text.wordpiece import FullTokenizer
 
 LETTERS = "abcdeé京都はのàßșกไ세종"
@@ -170,24 +168,6 @@ def test_equal_to_the_last_tie(tokenizer, null, values):
     assert answered == {True, False}
     if values.get("n_best_size") in (1, 2):  # an answer from outside the n-best
         assert any(r["answer"] and r["answer"] not in [e["text"] for e in r["nbest"]] for r in wanted)
-
-
-def test_answers_of_sentence_piece_end_with_a_word():
-    """Though the last token is the lone ▁ of the next word; and two that are equal then are one."""
-    tokenizer = SentencePieceTokenizer(str(GOLDEN / "tokenization" / "albert" / "tiny.model"))
-    context = "the dog (1840) met 2019 the & men \u00e6 harbour's 7 " * 3
-    pieces = tokenizer.convert_ids_to_tokens(tokenizer.encode(context))
-    assert pieces.count("\u2581") > 5
-    settings, pairs = make_settings(**(SIZES | {"n_best_size": 40})), [("who met", context)]
-    model = Numbers(24, 0)
-    with op_by_op():
-        outputs = as_dicts(ServedQuestionAnswering(model, tokenizer, settings).answer(*zip(*pairs, strict=True)))
-    for found in (outputs, expected(model, tokenizer, settings, pairs)):
-        texts = [entry["text"] for entry in found[0]["nbest"]]
-        assert len(texts) > 20 and len(set(texts)) == len(texts)
-        assert [text for text in texts if text != text.strip()] == []
-        assert all(context[row["start"] : row["end"]] == row["text"] for row in found[0]["nbest"] if row["text"])
-        assert texts == [entry["text"] for entry in outputs[0]["nbest"]]
 
 
 @pytest.mark.parametrize(
