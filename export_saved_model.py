@@ -106,13 +106,13 @@ def main(_):
         checks.check_extra("onnx", f"--format={settings.format}")
     # TensorFlow is imported here, so that --help and flag errors appear at once.
     script.start_tensorflow()
-    from bert_tf.serving import export, other_runtimes
+    from bert_tf.serving import export, onnx_export
 
     task = task or table.task_in(settings.model_dir)
     _check_task(settings, task)
     arguments = {name: getattr(settings, name) for name in _OF_ALL_FORMATS}
     if is_onnx:
-        write, arguments["int8"] = other_runtimes.export_onnx, settings.format == "onnx_int8"
+        write, arguments["int8"] = onnx_export.export_onnx, settings.format == "onnx_int8"
     else:
         write = export.export_saved_model
         arguments |= {name: getattr(settings, name) for name in _OF_SAVED_MODELS}

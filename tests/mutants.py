@@ -224,7 +224,7 @@ MUTANTS = {
         ("while stream.read(_READ_BYTES):", "while False:"),
         ("if size > _MOST_UNPACKED:", "if False:"),
         ("(found := _md5(part)) != published", "(found := published) != published")],
-    ("serving/other_runtimes.py", "serving/test_export_onnx.py::test_the_files_of_a_version"): [
+    ("serving/onnx_export.py", "serving/test_export_onnx.py::test_the_files_of_a_version"): [
         ('attributes["epsilon"] = float(epsilon.item())', "pass")],
 }  # fmt: skip
 

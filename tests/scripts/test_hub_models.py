@@ -22,7 +22,7 @@ import bert_tf
 from bert_tf import modeling
 from bert_tf.conversion.convert import convert
 from bert_tf.pretraining.create import create_pretraining_data
-from bert_tf.serving import other_runtimes
+from bert_tf.serving import onnx_export
 from bert_tf.serving.export import export_saved_model
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.tasks.classification.task import ClassificationTask
@@ -124,7 +124,7 @@ def test_all_that_takes_a_path_says_what_is_wrong_with_a_name(server, here, tmp_
         lambda: convert(name, "out", "bert_tf"),
         lambda: create_pretraining_data("text.txt", "out", name),
         lambda: export_saved_model(name, "out"),
-        lambda: other_runtimes.export_onnx(name, "out"),
+        lambda: onnx_export.export_onnx(name, "out"),
         lambda: bert_tf.load_weights(bert_tf.BertModel.from_pretrained(NAME), name),
         lambda: modeling.get_assignment_map_from_checkpoint([], name),
         *(

@@ -15,7 +15,7 @@ from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving import export
 from bert_tf.serving.fill_mask import fill_mask
 from bert_tf.serving.loaded_export import OnnxModel
-from bert_tf.serving.other_runtimes import export_onnx
+from bert_tf.serving.onnx_export import export_onnx
 from bert_tf.tasks import table
 from bert_tf.tasks.ner import tagging
 from bert_tf.tasks.ner import tags as ner_tags

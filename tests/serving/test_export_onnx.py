@@ -14,7 +14,7 @@ from helpers.slow import slow
 from bert_tf.models import directory as model_directory
 from bert_tf.models import task_models
 from bert_tf.models.pretrained import read_tokenizer
-from bert_tf.serving import export, graph_models, other_runtimes
+from bert_tf.serving import export, graph_models, onnx_export
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 from bert_tf.system import checks
@@ -42,7 +42,7 @@ def classifier(tmp_path_factory):
 def exported(classifier, tmp_path_factory):
     """The directory of versions, and its first version."""
     versions = str(tmp_path_factory.mktemp("onnx"))
-    return versions, other_runtimes.export_onnx(classifier, versions)
+    return versions, onnx_export.export_onnx(classifier, versions)
 
 
 # ---- what is written -------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def test_eight_bits_and_what_they_cost(classifier, exported, tmp_path):
     texts = [f"sentence number {number} of {number % 7} words" for number in range(20)]
     expected = probabilities(predictor.predict(texts))
     np.testing.assert_allclose(probabilities(Predictor(path).predict(texts)), expected, atol=1e-5)
-    small = other_runtimes.export_onnx(classifier, str(tmp_path / "int8"), int8=True)
+    small = onnx_export.export_onnx(classifier, str(tmp_path / "int8"), int8=True)
     assert os.path.getsize(f"{small}/model_int8.onnx") < os.path.getsize(f"{path}/model.onnx") / 2.5
     assert "model.onnx" not in os.listdir(small)
     found = probabilities(Predictor(small).predict(texts))
@@ -140,25 +140,25 @@ def test_a_tokenizer_without_a_graph_form_is_no_obstacle(classifier, monkeypatch
     ],
 )
 def test_outputs_that_differ_are_found_and_nothing_is_left(classifier, tmp_path, monkeypatch, name, change, message):
-    run = other_runtimes.OnnxModel.run
+    run = onnx_export.OnnxModel.run
 
     def changed(self, features):
         outputs = run(self, features)
         return outputs | {name: change(outputs[name])}
 
-    monkeypatch.setattr(other_runtimes.OnnxModel, "run", changed)
+    monkeypatch.setattr(onnx_export.OnnxModel, "run", changed)
     with pytest.raises(RuntimeError, match=message):
-        other_runtimes.export_onnx(classifier, str(tmp_path))
+        onnx_export.export_onnx(classifier, str(tmp_path))
     assert os.listdir(tmp_path) == []
 
 
 def test_models_above_2_gb_and_missing_packages_are_refused(classifier, tmp_path, monkeypatch):
     monkeypatch.setattr(graph_models, "MOST_BYTES", 1000)
     with pytest.raises(ValueError, match=r"--format=onnx: the weights take 0.0 GB, but an ONNX file holds less than 2"):
-        other_runtimes.export_onnx(classifier, str(tmp_path / "out"))
+        onnx_export.export_onnx(classifier, str(tmp_path / "out"))
     monkeypatch.setitem(checks.EXTRAS, "onnx", ("onnx", "not_installed"))
     with pytest.raises(ValueError, match=r"--format=onnx_int8 needs not_installed: pip install 'bert-tf\[onnx\]'"):
-        other_runtimes.export_onnx(classifier, str(tmp_path / "out"), int8=True)
+        onnx_export.export_onnx(classifier, str(tmp_path / "out"), int8=True)
     assert not (tmp_path / "out").exists()
 
 

@@ -8,7 +8,7 @@ from helpers.tiny import ONE_LAYER
 
 from bert_tf import BertForSequenceClassification, Predictor
 from bert_tf.models.config import BertConfig
-from bert_tf.serving import export, other_runtimes
+from bert_tf.serving import export, onnx_export
 from bert_tf.serving.graph_models import ServedWindowClassifier
 from bert_tf.tasks.classification.data import InputExample, Task
 from bert_tf.tasks.classification.encode import TextWindows, encode_examples
@@ -69,5 +69,5 @@ def test_an_export_answers_as_predictor_does(small, tmp_path, pooling):
     with pytest.raises(ValueError, match="--text_pairs: .* reads windows of single texts"):
         export.export_saved_model(folder, str(tmp_path / "pairs"), text_pairs=True)
     with pytest.raises(ValueError, match="--format=onnx: .* reads long texts in windows"):
-        other_runtimes.export_onnx(folder, str(tmp_path / "phone"))
+        onnx_export.export_onnx(folder, str(tmp_path / "phone"))
     assert not (tmp_path / "pairs").exists() and not (tmp_path / "phone").exists()

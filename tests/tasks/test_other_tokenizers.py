@@ -19,7 +19,7 @@ from bert_tf.models.initialize import PartialLoadWarning
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
 from bert_tf.serving.export import export_saved_model
-from bert_tf.serving.other_runtimes import export_onnx
+from bert_tf.serving.onnx_export import export_onnx
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.tagger import Tagger
 from bert_tf.tasks.ner.data import Sentence
