@@ -32,6 +32,9 @@ DTYPE = flags.DEFINE_enum("dtype", "bfloat16", ["float32", "bfloat16"], "of the 
 COMPILE = flags.DEFINE_bool("compile", True, "also compile the step for this processor, and run it once")
 DUMP = flags.DEFINE_string("dump", None, "file for the text of the program")
 PREDICTIONS = 20
+# Kinds of operations: those that give another form of a tensor, or a part of it; and those that need no memory later.
+_MOVES = ("reshape", "copy", "get-tuple-element", "transpose", "convert", "slice", "broadcast", "bitcast")
+_NOT_COMPUTED = ("parameter", "constant", "concatenate", "iota")
 
 
 def batch_of(rows: int, length: int) -> dict:
@@ -68,6 +71,45 @@ def transposes(text: str) -> int:
     return len(re.findall(r"= \w+\[\d+,\d+,\d+,\d+\]\S* transpose\(", text))
 
 
+def kept_bytes(text: str) -> int:
+    """The bytes of what the backward pass reads of the forward pass, in the program before optimization.
+
+    What comes from variables, constants and the batch by moves alone is not counted, nor what is as small as a row.
+    """
+    bodies = {body.split(" ", 1)[0]: body for body in re.split(r"\n(?=%|ENTRY)", text)}
+    found = {}
+    for line in text[text.index("\nENTRY ") :].splitlines():
+        if match := re.match(r"  (?:ROOT )?%(\S+) = (.*?) ?([a-z][\w-]*)\((.*)", line):
+            name, shape, kind, rest = match.groups()
+            operands, *attributes = re.split(r"\), (?=[a-z_]+=)", rest, maxsplit=1)
+            rest = " ".join(attributes)
+            body = re.search(r"body=(%[^,]+)", rest)
+            backward = "gradient_tape" in (bodies[body[1]] if body else rest)
+            found[name] = (shape, kind, re.findall(r"%([^,)\s]+)", operands), backward)
+
+    def source(name: str) -> str:
+        """What a tensor is a part or another form of."""
+        _, kind, operands, _ = found[name]
+        return source(operands[0]) if kind in _MOVES and operands else name
+
+    read = {}
+    for _, _, operands, backward in found.values():
+        tuples = [one for name in operands if found[name][1] == "tuple" for one in found[name][2]]
+        for name in (*operands, *tuples) if backward else ():
+            shape, (_, kind, _, is_backward) = found[name][0], found[source(name)]
+            if not (is_backward or shape[0] == "(" or kind in _NOT_COMPUTED):
+                read[name] = bytes_of(shape)
+    return sum(size for size in read.values() if size > 8 * LENGTH.value * BATCH.value)
+
+
+def bytes_of(shape: str) -> int:
+    match = re.match(r"([a-z]+)(\d*)\[([\d,]*)\]", shape)
+    size = 1 if not match or match[1] == "pred" else int(match[2] or 8) // 8
+    for axis in match[3].split(",") if match and match[3] else ():
+        size *= int(axis)
+    return size
+
+
 def main(_):
     tf.keras.utils.set_random_seed(1)
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
@@ -78,6 +120,7 @@ def main(_):
     traced = time.time() - start
     text = trainer.replica_step.experimental_get_compiler_ir(batch, trainer.first_state())(stage="hlo")
     print(f"lines of HLO: {text.count(chr(10)):,}; transposes of heads: {transposes(text)}; traced in {traced:.1f} s")
+    print(f"kept for the backward pass: {kept_bytes(text) / 2**30:.2f} GiB")
     if DUMP.value:
         with open(DUMP.value, "w", encoding="utf-8") as file:
             file.write(text)
