@@ -207,14 +207,11 @@ class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
 
     def _symbolic_build(self, iterator=None, data_batch=None):
         # In a strategy's scope Keras builds losses and metrics for the mean of the replicas' batches: of ids, float64.
-        for _, _, batches in iterator or ():
-            batch = batches[0] if isinstance(batches, list | tuple) else next(batches)
-            data_batch = keras.tree.map_structure(
-                lambda value: ops.cast(value, "int32") if value is not None and value.dtype == "float64" else value,
-                batch,
-            )
-            break
-        super()._symbolic_build(data_batch=data_batch)
+        batch = keras.tree.map_structure(
+            lambda value: ops.cast(value, "int32") if value is not None and value.dtype == "float64" else value,
+            data_batch,
+        )
+        super()._symbolic_build(iterator, batch)
 
     def make_train_function(self, force=False):
         # Variables created in the first trace of a step would cause a second trace.

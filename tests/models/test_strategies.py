@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.every_model import CASES, LENGTH, MODELS, inputs
+from helpers.every_model import ALBERT, CASES, CONFIG, ELECTRA, LENGTH, MODELS, inputs
 from helpers.slow import slow
 
 CLASSES, WEIGHTS = np.array([0, 1, 3, 1], "int32"), np.array([1.0, 0.0, 0.5, 4.0], "float32")
@@ -23,12 +23,18 @@ def scope_of(count: int):
     return tf.distribute.MirroredStrategy(names, cross_device_ops=tf.distribute.ReductionToOneDevice()).scope()
 
 
-def with_ones(model):
-    """Without dropout, and with equal weights in each call."""
-    for part in (model.config, model):
-        for name in [name for name in vars(part) if "dropout" in name]:
-            if isinstance(getattr(part, name), float):
-                object.__setattr__(part, name, 0.0)
+@pytest.fixture(autouse=True)
+def without_dropout(monkeypatch):
+    for config in (ALBERT, CONFIG, ELECTRA):
+        for name in vars(config):
+            if "dropout" in name:
+                monkeypatch.setattr(config, name, 0.0)
+
+
+def with_equal_weights(model):
+    """The same in each call; without dropout in the head."""
+    if hasattr(model, "dropout_rate"):
+        model.dropout_rate = 0.0
     if not model.built:
         model.build()
     for number, variable in enumerate(model.trainable_variables):
@@ -39,7 +45,7 @@ def with_ones(model):
 def trained(count: int, make, data: dict, *, regularizer=None, **settings) -> tuple:
     """The change of each variable, what `fit` gives, and what `evaluate` does, on so many devices."""
     with scope_of(count):
-        model = with_ones(make())
+        model = with_equal_weights(make())
         if regularizer:
             model.trainable_variables[-1].regularizer = regularizer
         model.compile(optimizer=keras.optimizers.SGD(0.1), run_eagerly=True, **settings)
@@ -99,7 +105,7 @@ def test_a_compiled_step_on_two_devices():
     losses = []
     for loss in (CROSS_ENTROPY, None):
         with scope_of(2):
-            model = with_ones(MODELS["classifier"][0]())
+            model = with_equal_weights(MODELS["classifier"][0]())
             model.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss, jit_compile=False)
         data = tf.data.Dataset.from_tensor_slices((inputs(), CLASSES)).batch(4)
         losses.append(model.fit(data, epochs=2, verbose=0).history["loss"])
@@ -109,10 +115,9 @@ def test_a_compiled_step_on_two_devices():
 
 def test_plain_keras_beside_it():
     def functional():
-        model = with_ones(MODELS["classifier"][0]())
+        model = with_equal_weights(MODELS["classifier"][0]())
         arrays = {name: keras.Input((LENGTH,), dtype="int32", name=name) for name in inputs()}
         plain = keras.Model(arrays, model.head(model.bert(arrays)["pooled_output"]))
-        plain.config = model.config
         return plain
 
     data = {"x": inputs(), "y": CLASSES}
@@ -125,7 +130,7 @@ def test_plain_keras_beside_it():
 
 
 def test_the_loss_of_tokens_is_their_mean_in_uneven_batches():
-    model = with_ones(MODELS["tagger"][0]())
+    model = with_equal_weights(MODELS["tagger"][0]())
     model.compile("sgd", run_eagerly=True)
     found = [model.evaluate(inputs(label_ids=TOKENS), batch_size=size, verbose=0, return_dict=True) for size in (4, 1)]
     assert found[0]["loss"] == pytest.approx(found[1]["loss"], rel=1e-5)
