@@ -13,7 +13,6 @@ from helpers.early_mistakes import outcomes
 from helpers.hub_server import COMMIT, HubServer
 from helpers.local_server import serving
 from helpers.paths import ROOT
-from helpers.remote import PLACE, add_file_system
 from helpers.script_cases import arguments_of
 from helpers.small_data import texts_of, write_classification
 from helpers.tiny import ONE_LAYER
@@ -141,29 +140,6 @@ def test_all_that_takes_a_path_says_what_is_wrong_with_a_name(server, here, tmp_
     assert not (tmp_path / "out").exists()
     wanted = [path for _, path, _ in server.requests if path.endswith(".safetensors")]
     assert all(NAME in path for path in wanted)
-
-
-@pytest.mark.slow  # tests/system/test_hub.py has the rule, and a run of fine-tuning follows
-def test_pretraining_in_a_remote_folder_goes_on_with_its_commit(server, here, tmp_path):
-    add_file_system(tmp_path)
-    (tmp_path / "bucket").mkdir()
-    (tmp_path / "text.txt").write_text("A good film.\nA bad film.\n\nBad.\nGood.\n" * 9)
-    create_pretraining_data("text.txt", "records", NAME, max_seq_length=16, show_progress=False)
-    settings = PretrainingSettings(
-        "records", f"{PLACE}/out", init_checkpoint=NAME, vocab_file=NAME, do_train=True, max_seq_length=16,
-        num_train_steps=1, num_warmup_steps=0, train_batch_size=2,
-    )  # fmt: skip
-    pretrain(settings)
-    shutil.copytree(here, tmp_path / "newer")
-    server.put(NAME, tmp_path / "newer", NEWER)
-    server.forget()
-    pretrain(dataclasses.replace(settings, num_train_steps=2))
-    noted = json.loads((tmp_path / "bucket" / "out" / "run.json").read_text())
-    assert (
-        noted["init_checkpoint"] == f"{NAME}@{COMMIT}"
-        and noted["num_train_steps"] == 2
-        and not (tmp_path / f"home/hub/models--owner--tiny/snapshots/{NEWER}").exists()
-    )
 
 
 def test_a_run_notes_the_commit_and_goes_on_with_it(server, here, tmp_path):

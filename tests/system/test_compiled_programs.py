@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from absl import logging
 from helpers.paths import ROOT
 from helpers.script_cases import arguments_of, weights_of
 from helpers.small_data import PIECES, texts_of, write_classification
@@ -128,9 +127,10 @@ def test_programs_of_one_gpu_are_kept_by_its_name_and_driver(folder, at_exit, tm
     assert devices() == "CPU"
 
 
-@pytest.mark.parametrize("variable", ["BERT_TF_COMPILED", "TF_XLA_FLAGS"])
-def test_it_can_be_switched_off(folder, at_exit, monkeypatch, variable):
-    value = {"BERT_TF_COMPILED": "", "TF_XLA_FLAGS": "--tf_xla_persistent_cache_directory=/elsewhere"}[variable]
+@pytest.mark.parametrize(("variable", "value"), [
+    ("BERT_TF_COMPILED", ""), ("TF_XLA_FLAGS", "--tf_xla_persistent_cache_directory=/elsewhere")
+])  # fmt: skip
+def test_it_can_be_switched_off(folder, at_exit, monkeypatch, variable, value):
     monkeypatch.setenv(variable, value)
     before = dict(os.environ)
     with compiled_programs.kept():
@@ -138,34 +138,12 @@ def test_it_can_be_switched_off(folder, at_exit, monkeypatch, variable):
     assert not at_exit and not folder.exists()
 
 
-def writable_by_others(folder, monkeypatch):
+def test_a_folder_into_which_others_write_is_not_used(folder, at_exit):
     folder.mkdir()
     folder.chmod(0o777)
-
-
-def no_home(folder, monkeypatch):
-    monkeypatch.delenv(compiled_programs.VARIABLE)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
-
-
-@pytest.mark.parametrize("obstacle", [writable_by_others, no_home])
-def test_a_folder_that_can_not_be_used_costs_one_line(folder, at_exit, monkeypatch, obstacle):
-    obstacle(folder, monkeypatch)
-    lines = []
-    monkeypatch.setattr(logging, "info", lambda text, *values: lines.append(text % values))
     with compiled_programs.kept():
         assert "TF_XLA_FLAGS" not in os.environ
     assert not at_exit
-    (line,) = lines
-    assert line.startswith("Compiled programs are not kept for the next start: ") and "\n" not in line
-
-
-def test_importing_the_package_creates_nothing(tmp_path):
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TF_XLA_FLAGS": ""}
-    code = "import bert_tf, bert_tf.system.script, bert_tf.system.compiled_programs"
-    subprocess.run([sys.executable, "-c", code], env={**environment, "PYTHONPATH": str(ROOT)}, check=True)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

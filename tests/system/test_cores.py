@@ -66,25 +66,6 @@ def test_batches_at_once_by_the_environment(monkeypatch, available, given, expec
     assert cores.batches_at_once() == expected
 
 
-@pytest.mark.parametrize("value", ["two", "-1", "1.5"])
-def test_a_variable_that_is_no_number(monkeypatch, value):
-    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", value)
-    for function in (cores.share_among_batches, cores.batches_at_once):
-        with pytest.raises(ValueError, match=f"TF_NUM_INTRAOP_THREADS={value} must be a number of threads"):
-            function()
-
-
-def test_nothing_changes_once_tensorflow_has_computed(monkeypatch):
-    import tensorflow as tf
-
-    tf.zeros([])
-    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
-    before = tf.config.threading.get_intra_op_parallelism_threads()
-    monkeypatch.setattr(cores, "available_cores", lambda: 5 * 8 * (before + 1))
-    cores.share_among_batches()
-    assert tf.config.threading.get_intra_op_parallelism_threads() == before
-
-
 @pytest.mark.parametrize("at_once", [1, 2, 3])
 @pytest.mark.parametrize("count", [0, 1, 7])
 def test_results_are_in_order_and_few_at_a_time(count, at_once):

@@ -18,7 +18,6 @@ import bert_tf
 from bert_tf.models.directory import read_head
 from bert_tf.models.open_weights import HUGGINGFACE
 from bert_tf.system import hub, storage
-from bert_tf.text.tokenizer_files import read_casing
 
 NAME, NEWER = "owner/tiny-bert.1", "0b" * 20
 DESCRIPTION = {
@@ -106,12 +105,6 @@ def test_a_tokenizer_needs_no_weights(server, tmp_path):
     tokenizer = bert_tf.FullTokenizer.from_pretrained(NAME)
     assert tokenizer.tokenize("a A") == ["a", "[UNK]"]
     assert not any("safetensors" in path for _, path, _ in server.requests)
-
-
-def test_the_name_shows_the_casing_of_googles_models(server, tmp_path):
-    name = "google/bert_uncased_L-2_H-128_A-2"
-    server.put(name, write(tmp_path / "google", {"pytorch_model.bin"}))
-    assert read_casing(hub.local(name)).do_lower_case is True
 
 
 def test_what_is_a_name(tmp_path, monkeypatch):

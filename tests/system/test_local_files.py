@@ -106,20 +106,6 @@ def test_checkpoints_are_found_in_folders_of_any_name(name, tmp_path):
     np.testing.assert_array_equal(weights_of(folder)["bert/x"], [10, 10, 10])
 
 
-def test_links_are_removed_with_the_reader(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    (tmp_path / "temporary").mkdir()
-    (tmp_path / "[1]").mkdir()
-    prefix = save(tmp_path / "[1]", 1)
-    np.testing.assert_array_equal(weights_of(prefix)["bert/x"], [1, 1, 1])
-    assert os.listdir(tmp_path / "temporary") == []
-    assert sorted(os.listdir(tmp_path / "[1]")) == [
-        "checkpoint",
-        "model.ckpt-1.data-00000-of-00001",
-        "model.ckpt-1.index",
-    ]
-
-
 def test_what_cannot_be_linked_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"^gs://a\[1\]/x: TensorFlow takes .* for a pattern"):
         storage.linked({"x": "gs://a[1]/x"})

@@ -2,8 +2,6 @@
 
 import io
 
-import tensorflow as tf
-
 from bert_tf.system import messages
 
 
@@ -20,20 +18,3 @@ def test_the_clock_starts_after_the_first_call():
     shown = bar.format_meter(**state)
     assert "6/11 [00:05<00:05, " in shown
     messages.start_clock(messages.progress_bar(total=3, disable=True), 1)
-
-
-def test_batches_are_counted(monkeypatch):
-    given = []
-
-    class Bar(messages.tqdm):
-        def __init__(self, *arguments, **options):
-            super().__init__(*arguments, **{**options, "file": io.StringIO()})
-            given.append(self)
-
-    monkeypatch.setattr(messages, "tqdm", Bar)
-    assert list(messages.batches_with_progress([1, 2, 3], "evaluate")) == [1, 2, 3]
-    dataset = tf.data.Dataset.range(4)
-    assert len(list(messages.batches_with_progress(dataset, "predict"))) == 4
-    assert len(list(messages.batches_with_progress(dataset.filter(lambda n: n > 1), "predict"))) == 2
-    assert list(messages.batches_with_progress(iter([]), "predict")) == []
-    assert [(bar.n, bar.total) for bar in given] == [(3, 3), (4, 4), (2, None), (0, None)]

@@ -39,15 +39,6 @@ def test_a_killed_owner_loses_it_at_once(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_link_is_not_followed(tmp_path):
-    (tmp_path / "victim").write_text("precious")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "run.lock").symlink_to(tmp_path / "victim")
-    with pytest.raises(OSError), held(tmp_path / "out"):
-        pass
-    assert (tmp_path / "victim").read_text() == "precious"
-
-
 def test_a_remote_folder_has_no_lock(tmp_path):
     add_file_system(tmp_path)
     with held(PLACE), held(PLACE):

@@ -12,8 +12,6 @@ from helpers.small_data import PIECES, texts_of, write_classification
 from helpers.tiny import write_encoder
 from test_structure import loaded_by
 
-from bert_tf.system import script
-
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
 # Large packages that TensorFlow, Keras or the scripts can use, and that training needs at its end, or not at all.
 LATER = {"cv2", "jax", "matplotlib", "pandas", "scipy", "sklearn", "tensorflow_text",
@@ -91,9 +89,3 @@ def test_what_is_imported_before_the_first_step(tmp_path):
     ours = {name for name in imported | later if name.split(".")[0] == "bert_tf"}
     counted = loaded_by("bert_tf.tasks.script", "bert_tf.tasks.classification.task")
     assert ours - counted == {"bert_tf.system.compiled_programs", "bert_tf.system.script"}
-
-
-def test_another_backend_of_keras_is_one_line(monkeypatch):
-    monkeypatch.setenv("KERAS_BACKEND", "jax")
-    with pytest.raises(ValueError, match="KERAS_BACKEND=jax: the scripts run on TensorFlow; unset it"):
-        script.start_tensorflow()

@@ -168,14 +168,6 @@ class Touch:
         return open, (self.path, "w")
 
 
-class State(Touch):
-    def __reduce__(self):
-        return State, (self.path,), {"x": Touch(self.path)}
-
-    def __setstate__(self, state):
-        open(self.path, "w").close()
-
-
 def programs(marker: str) -> dict[str, bytes]:
     """Pickles that would make a file."""
     command, system = text(f"touch {marker}"), b"cposix\nsystem\n"
@@ -186,18 +178,11 @@ def programs(marker: str) -> dict[str, bytes]:
         "stack global": b"\x80\x04" + dict_of(short + command + b"\x85R")[2:],
         "instance": dict_of(b"(" + command + b"iposix\nsystem\n"),
         "object": dict_of(b"(" + system + command + b"o"),
-        "new object": dict_of(system + command + b"\x85\x81"),
-        "new object with names": b"\x80\x04" + dict_of(system + command + b"\x85}\x92")[2:],
         "extension": dict_of(b"\x82\xf0" + command + b"\x85R"),
         "evaluation": dict_of(evaluate),
         "as hooks": dict_of(tensor().replace(ORDERED, evaluate)),
         "of a persistent id": dict_of(evaluate + b"Q"),
-        "as attributes": b"\x80\x02" + ORDERED + evaluate + b"b.",
-        "state": dict_of(pickle.dumps(State(marker), 2)[2:-1]),
         "protocol 0": pickle.dumps({"a": Touch(marker)}, 0),
-        "protocol 5": pickle.dumps({"a": Touch(marker)}, 5),
-        "getattr": dict_of(b"c__builtin__\ngetattr\ncposix\nsystem\n" + text("__call__") + b"\x86R"),
-        "a name with a dot": b"\x80\x04" + dict_of(b"\x8c\x05torch\x8c\x09os.system\x93" + command + b"\x85R")[2:],
     }
 
 
@@ -218,54 +203,27 @@ DEEP = 150_000
 PICKLES = {
     "persistent id of text": (dict_of(b"P0\n"), "the operation PERSID"),
     "persistent id of a number": (dict_of(b"K\x01Q"), "a persistent id in it is no storage"),
-    "persistent id of another kind": (dict_of(tensor(storage(first=text("module")))), "no storage"),
-    "a storage's class as text": (dict_of(tensor(storage(kind=text("torch FloatStorage")))), "no storage"),
-    "a function as storage's class": (
-        dict_of(tensor(storage(kind=b"ctorch._utils\n_rebuild_tensor_v2\n"))), "no storage",
-    ),
-    "a list as key": (dict_of(tensor(storage(key=b"]"))), "no storage"),
     "a path as key": (dict_of(tensor(storage(key=text("../../../etc/passwd")))), "its tensor 'a' has no storage"),
-    "complex": (dict_of(tensor(storage(kind=b"ctorch\nComplexFloatStorage\n"))), "it names 'torch.ComplexFloatSto"),
     "too many numbers": (dict_of(tensor(storage(count=7))), "a storage of another size"),
-    "as many bytes in other numbers": (dict_of(tensor(storage(kind=b"ctorch\nLongStorage\n"))), "of another size"),
-    "too few numbers": (dict_of(tensor(storage(count=5))), "a storage of another size"),
     "a negative count": (dict_of(tensor(storage(count=-6))), "a size, step or offset that is none"),
-    "true as count": (dict_of(tensor(storage(count=True))), "a size, step or offset that is none"),
-    "a negative step": (dict_of(tensor(strides=(-3, 1), offset=3)), "a size, step or offset that is none"),
     "a fraction": (dict_of(tensor(shape=(2.0, 3))), "a size, step or offset that is none"),
-    "text as offset": (dict_of(tensor(offset="0")), "a size, step or offset that is none"),
     "beyond the storage": (dict_of(tensor(offset=1)), "is larger than its storage"),
-    "a long step": (dict_of(tensor(strides=(4, 1))), "is larger than its storage"),
     "one element for all": (dict_of(tensor(shape=(10**6, 10**6), strides=(0, 0))), "is larger than its storage"),
     "none of huge sizes": (dict_of(tensor(shape=(0, 10**9, 10**9), strides=(1, 1, 1))), "is larger than its st"),
     "one step too few": (dict_of(tensor(strides=(1,))), "has 2 sizes and 1 steps"),
     "many axes": (dict_of(tensor(shape=(1,) * 33, strides=(1,) * 33)), "has 33 sizes and 33 steps"),
-    "values to be negated": (dict_of(tensor(further=b"}" + text("neg") + b"\x88s")), "arguments that no tensor has"),
     "a tensor of nothing": (dict_of(b"ctorch._utils\n_rebuild_tensor_v2\n)R"), "arguments that no tensor has"),
-    "a call of a text": (dict_of(text("eval") + b")R"), "arguments that no tensor has"),
-    "a parameter of a number": (dict_of(b"ctorch._utils\n_rebuild_parameter\n(K\x01\x88}tR"), "arguments that no"),
     "attributes of a tensor": (dict_of(tensor() + b"}b"), "attributes of something else than a dict"),
     "a dict inside": (dict_of(dict_of(tensor())[2:-1], text("state_dict")), "'state_dict' in it is no tensor, but d"),
     "a list of tensors": (b"\x80\x02]" + tensor() + b"a.", "it is no dict of tensors"),
-    "several objects": (b"\x80\x02}}.", "it is no dict of tensors"),
-    "numbers as names": (dict_of(tensor(), b"K\x01"), "something else than a dict by names"),
-    "an item for a list": (b"\x80\x02]" + text("a") + tensor() + b"s.", "something else than a dict by names"),
     "an element for a dict": (b"\x80\x02}" + tensor() + b"a.", "it appends to something else than a list"),
-    "one item too few": (b"\x80\x02}(" + text("a") + b"u.", "something else than a dict by names"),
     "nothing on the stack": (b"\x80\x02R.", "an operation lacks its arguments"),
     "an unknown memo": (b"\x80\x02h\x05.", "an operation of its pickle lacks its arguments"),
     "below a mark": (b"\x80\x02}" + text("a") + text("b") + b"(s.", "an operation lacks its arguments"),
     "no end": (b"\x80\x02}", "exhausted before seeing STOP"),
-    "no operation": (b"\x80\x02\xff.", "unknown"),
     "a text of four gigabytes": (b"\x80\x02X\xff\xff\xff\xffa.", "expected 4294967295 bytes"),
-    "a text of any size": (b"\x80\x04\x8d" + b"\xff" * 8 + b"a.", "byte count"),
-    "text that is none": (b"\x80\x02X\x01\0\0\0\xff.", "can't decode byte 0xff"),
     "deep lists": (b"\x80\x02" + b"](" * DEEP + b"e" * DEEP + b".", "it is no dict of tensors"),
-    "deep tuples as a name": (dict_of(b"K\x01", b")" + b"\x85" * DEEP), "something else than a dict by names"),
     "a tree of 2^100 leaves": (dict_of(b"K\x01", b")" + b"q\0h\0\x86" * 100), "something else than a dict by names"),
-    "such a tree as a shape": (
-        dict_of(tensor().replace(number((2, 3)), b")" + b"q\0h\0\x86" * 100)), "a size, step or offset that is none",
-    ),
     "too large": (b"\x80\x02" + b"]" * (1 << 19) + b".", "an entry has 524,291 bytes where 524,288 are the most"),
 }  # fmt: skip
 
@@ -296,16 +254,11 @@ def test_damaged_and_other_files(tmp_path):
     path = tmp_path / "x.bin"
     torch.save({"a": torch.arange(1000.0), "b": torch.ones(3)}, path)
     content = path.read_bytes()
-    for end in (10, 300, len(content) // 2, len(content) - 5):
-        path.write_bytes(content[:end])
-        assert "or it is damaged: File is not a zip file. Use model.safetensors" in refusal(path)
+    path.write_bytes(content[: len(content) // 2])
+    assert "or it is damaged: File is not a zip file. Use model.safetensors" in refusal(path)
     values = content.index(np.arange(1000, dtype="f4").tobytes())
     path.write_bytes(content[: values + 9] + b"\xff" + content[values + 10 :])
     assert refusal(path).startswith("is damaged: a: Bad CRC-32 for file ")
-    path.write_bytes(content.replace(b"FloatStorage", b"DoubleStorag"))
-    assert "Bad CRC-32" in refusal(path)
-    path.write_bytes(b"<html>")
-    assert "PyTorch 1.6 or later" in refusal(path)
     torch.save({"a": torch.ones(3)}, path, _use_new_zipfile_serialization=False)
     assert "PyTorch 1.6 or later" in refusal(path)
     torch.jit.script(torch.nn.Linear(2, 2)).save(str(path))
