@@ -22,7 +22,7 @@ from absl import flags, logging
 from bert_tf.conversion import convert
 from bert_tf.models.directory import check_model, read_head, read_model_files, vocabulary_in
 from bert_tf.models.open_weights import FORMATS, find_weights, is_light
-from bert_tf.system import checks, script
+from bert_tf.system import checks, script, storage
 from bert_tf.system.declare import REQUIRED, define_flags, setting, settings_of
 
 FLAGS = flags.FLAGS
@@ -109,7 +109,10 @@ def main(_):
     report = (conversion or prepare()).carry_out()
     print(report.text())
     if report_file:
-        report.write(report_file)
+        import tensorflow as tf
+
+        tf.io.gfile.makedirs(os.path.dirname(report_file) or ".")
+        storage.write_text_file(report_file, report.text() + "\n")
         logging.info("Wrote the report to %s.", report_file)
 
 

@@ -21,7 +21,6 @@ from bert_tf.models.sentence_settings import read_settings
 from bert_tf.models.variable_names import expected_shapes, word_table
 from bert_tf.system.checks import path_of
 from bert_tf.system.messages import named_by, progress_bar, some
-from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import read_text_lines
 from bert_tf.text import tokenizer_class_of, tokenizer_files
 from bert_tf.text.characters import read_added_tokens
@@ -74,16 +73,8 @@ class Report:
         ]
         return "\n".join(lines)
 
-    def write(self, path: str) -> None:
-        """Writes the report as a text file."""
-        import tensorflow as tf
 
-        if directory := posixpath.dirname(path):
-            tf.io.gfile.makedirs(directory)
-        write_text_file(path, self.text() + "\n")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Conversion:
     """A conversion that has been checked.
 
@@ -107,7 +98,11 @@ class Conversion:
         weights, files, format, compared = self.weights, self.files, self.writing["format"], []
         if format == "huggingface":
             weights, compared = huggingface.fitted(weights, files.config, files.head)
-        text = _card(self.source, self.original, weights, files, format, self.part)
+        # The source's card if it is ours, unless it is that of the whole of which this is a part.
+        text = None if self.part else card.read_ours(files.directory)
+        if text is None:
+            facts = card.CardFacts(card.beginning_of(self.source, self.original))  # which reads all weights
+            text = saving.card_of(weights, dataclasses.replace(files, card=facts), format)
         text = card.converted(text, format, files.sentences, self.changes)
         with_optimizer = self.writing["with_optimizer"]
 
@@ -116,15 +111,14 @@ class Conversion:
 
         written = saving.write_model(weights=weights, files=files, **self.writing, card_text=text, check=check)
         notes = [*self.notes, *compared, *_notes_on_activation(files.config, format)]
-        return Report(weights, format, written, _missing(self.original, files.config), notes)
+        wanted = expected_shapes(files.config)
+        if family_of(files.config).parts:  # the other part's head is not missing
+            wanted = filter(is_encoder_variable, wanted)
+        return Report(weights, format, written, [name for name in wanted if name not in self.original], notes)
 
 
 def convert(source: str, target: str, format: str, **options) -> Report:
-    """Converts weights and the files beside them.
-
-    Args:
-      options: these and the others: see `prepare`.
-    """
+    """Converts weights and the files beside them; see `prepare`."""
     return prepare(path_of(source, "convert", read_head), target, format, **options).carry_out()
 
 
@@ -173,19 +167,12 @@ def prepare(
     files.config = config_of_dict({**files.config.to_dict(), **changes})
     writing = {"target": target, "format": format, "with_optimizer": with_optimizer, "overwrite": overwrite}
     saving.check_writable(weights=weights, files=files, **writing)
-    told = {"changes": _changes(add_tokens, changes), "notes": notes}
-    writing = {**writing, "vocabulary": vocabulary}
-    return Conversion(
-        source=source, part=part, original=original, weights=weights, files=files, writing=writing, **told
-    )
-
-
-def _missing(weights: Weights, config: BertConfig) -> list[str]:
-    """The variables of the configuration's model that the weights lack."""
-    wanted = expected_shapes(config)
-    if family_of(config).parts:  # the other part's head is not missing
-        wanted = filter(is_encoder_variable, wanted)
-    return [name for name in wanted if name not in weights]
+    sentences = [f"Tokens were added ({posixpath.basename(add_tokens)}); train them."] if add_tokens else []
+    if changes:
+        values = ", ".join(f"{name} = {value}" for name, value in changes.items())
+        sentences.append(f"The configuration was changed: {values}.")
+    writing["vocabulary"] = vocabulary
+    return Conversion(source, part, original, weights, files, writing, sentences, notes)
 
 
 def _describe(
@@ -249,24 +236,6 @@ def _notes_on_activation(config: BertConfig, format: str) -> list[str]:
         f"hidden_act is \"gelu_erf\", the exact gelu, which the {format} format's own programs don't know. With "
         "--hidden_act=gelu they run it with the tanh form; outputs then differ by about 1e-3."
     ]
-
-
-def _card(path: str, original: Weights, weights: Weights, files: ModelFiles, format: str, part: str | None) -> str:
-    """The source's card if it is ours, unless it is that of the whole of which this is a part; else a new one."""
-    text = None if part else card.read_ours(files.directory)
-    if text is not None:
-        return text
-    facts = card.CardFacts(card.beginning_of(path, original))  # which reads all weights
-    return saving.card_of(weights, dataclasses.replace(files, card=facts), format)
-
-
-def _changes(add_tokens: str | None, changes: Mapping[str, object]) -> list[str]:
-    """Sentences for the card on what differs from the source's model."""
-    sentences = [f"Tokens were added ({posixpath.basename(add_tokens)}); train them."] if add_tokens else []
-    if changes:
-        values = ", ".join(f"{name} = {value}" for name, value in changes.items())
-        sentences.append(f"The configuration was changed: {values}.")
-    return sentences
 
 
 def _compare_tensors(weights: Weights, path: str, with_optimizer: bool) -> str:

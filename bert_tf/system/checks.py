@@ -79,8 +79,7 @@ def check_extra(extra: str, use: str) -> None:
 
 
 def path_of(path, reader: str, check: Callable[[str], object] | None = None, with_weights: bool = True) -> str:
-    """A path, also a `pathlib.Path`, as a string, or the local folder of a model that it names on the hub; refuses what
-    is neither, such as a model.
+    """A path, also a `pathlib.Path`, as a string, or the local folder of a model that it names on the hub.
 
     Args:
       check, with_weights: see `hub.local`. Without a check, no weights are needed.
@@ -188,8 +187,7 @@ _TF_CONFIG = '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"ty
 def check_tf_config(strategy: str) -> None:
     """Refuses a TF_CONFIG that TensorFlow can't read, or that does not say which machines there are and which is this.
 
-    Args:
-      strategy: the --distribution_strategy. Only multi_worker_mirrored needs the variable; mirrored looks into it, too.
+    Only the strategy multi_worker_mirrored needs the variable; mirrored looks into it, too.
     """
     text, readers = os.environ.get("TF_CONFIG", ""), {"multi_worker_mirrored": _check_machines, "mirrored": json.loads}
     if strategy not in readers or (strategy == "mirrored" and not text):
@@ -221,7 +219,6 @@ def _check_machines(text: str) -> None:
 
 
 def whole_number(value, name: str, least: int = 1) -> None:
-    """Refuses what is no whole number, or less than `least`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be a whole number, not {value!r:.80}")
     if value < least:
@@ -245,11 +242,7 @@ def true_or_false(**values) -> None:
 
 
 def list_of(items, name: str, what: str, line: str | None = None) -> list:
-    """`items`, any iterable but a table or a set, as a list.
-
-    Args:
-      what: the items, in the plural. line: what to write for one item, to be completed with a string.
-    """
+    """`items`, any iterable but a table or a set, as a list. what: the items. line: what to write for one."""
     problem = None
     if isinstance(items, str | bytes):
         problem = "a single string"
@@ -263,11 +256,7 @@ def list_of(items, name: str, what: str, line: str | None = None) -> list:
 
 
 def list_of_strings(items, name: str, line: str | None = None, kind: type = str) -> list:
-    """`list_of` strings.
-
-    Args:
-      kind: str, or str | bytes.
-    """
+    """`list_of` strings, of a kind: str, or str | bytes."""
     texts = list_of(items, name, "strings", line)
     for place, text in enumerate(texts):
         if not isinstance(text, kind):
@@ -276,16 +265,16 @@ def list_of_strings(items, name: str, line: str | None = None, kind: type = str)
 
 
 def strings_of(texts, name: str) -> list[str | bytes]:
-    """One string, or a list of strings, as a list; see `list_of_strings`."""
+    """One string, or `list_of_strings`."""
     return [texts] if isinstance(texts, str | bytes) else list_of_strings(texts, name, kind=str | bytes)
 
 
 def list_of_names(names, name: str) -> list[str]:
     """`list_of` different strings, at least one."""
     if isinstance(names, str) or not isinstance(names, Iterable):
-        given = f": write {[part.strip() for part in names.split(',')]}" if isinstance(names, str) else ""
-        given = f"; num_labels={names} says how many" if isinstance(names, int) else given
-        raise TypeError(f"{name} must be a list of names, not {names!r:.80}{given}")
+        advice = f": write {[part.strip() for part in names.split(',')]}" if isinstance(names, str) else ""
+        advice = f"; num_labels={names} says how many" if isinstance(names, int) else advice
+        raise TypeError(f"{name} must be a list of names, not {names!r:.80}{advice}")
     names = list_of(names, name, "names")
     if any(not isinstance(one, str) or not one for one in names):
         raise TypeError(f"{name} must be names, not {names!r:.80}: write {list(map(str, names))!r:.80}")

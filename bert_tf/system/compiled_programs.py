@@ -1,13 +1,10 @@
 """What XLA compiled for this machine, kept on disk, so that the next start of a script does not compile it again.
 
 TensorFlow's own persistent cache does the work, but it writes files under their final names, and one damaged file ends
-a run. So every process has a folder of its own: it begins with the programs of the user's cache folder whose
-checksums are right, and what it adds is moved there when it ends, under a temporary name first. So any number of
-processes can share the folder, and a damaged program is compiled again.
-
-A program's name holds a hash of what was compiled. Folders of programs are separate by version of TensorFlow, by
-processor, GPU and driver, and by the variables that change how XLA compiles. Programs for TPUs, and for several GPUs,
-of which each would write the same file, are not kept.
+a run. So every process has a folder of its own: it begins with the programs of the user's cache folder whose checksums
+are right, and what it adds is moved there when it ends. Folders are separate by version of TensorFlow, processor, GPU,
+driver, and the variables that change how XLA compiles. Programs for TPUs, and for several GPUs, of which each would
+write the same file, are not kept.
 """
 
 import atexit
@@ -30,7 +27,7 @@ VARIABLE = "BERT_TF_COMPILED"
 _MOST_BYTES = {
     "CPU": 1 << 25,
     "CPU,GPU": 1 << 28,
-}  # of a folder: several hundred programs; a tenth of a second, and one
+}  # of a folder; a program has a tenth of a million, or one
 _FLAG = "tf_xla_persistent_cache_directory"
 _NVIDIA = pathlib.Path("/proc/driver/nvidia")
 
@@ -39,12 +36,11 @@ _NVIDIA = pathlib.Path("/proc/driver/nvidia")
 def kept() -> Iterator[None]:
     """TensorFlow, imported and made to look for devices in this context, uses earlier programs and keeps new ones.
 
-    The environment variable BERT_TF_COMPILED names the folder, by default bert_tf/compiled in the user's cache folder;
-    empty, nothing is kept. Nor is anything kept if TF_XLA_FLAGS already says where. A folder that can't be written, or
-    into which others can write, is not used, which is logged.
+    BERT_TF_COMPILED names the folder, by default bert_tf/compiled in the user's cache folder; empty, nothing is kept.
+    Nor is it if TF_XLA_FLAGS already says where, or, which is logged, if the folder can't be used.
     """
-    flags = os.environ.get("TF_XLA_FLAGS")
-    if os.environ.get(VARIABLE) == "" or _FLAG in (flags or ""):
+    flags = os.environ.get("TF_XLA_FLAGS", "")
+    if os.environ.get(VARIABLE) == "" or _FLAG in flags:
         yield
         return
     gpus = _gpus()
@@ -54,7 +50,7 @@ def kept() -> Iterator[None]:
         remove_left_behind()  # a killed process leaves up to a few hundred million bytes
         own = private_folder()
         known = _copy_sound(folder, own.name)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         logging.info("Compiled programs are not kept for the next start: %s", error)
         yield
         return
@@ -68,14 +64,14 @@ def kept() -> Iterator[None]:
     atexit.register(end)
     # No check of the whole source: the file's name holds its hash.
     os.environ["TF_XLA_FLAGS"] = (
-        f"{flags or ''} --{_FLAG}={own.name} --tf_xla_persistent_cache_device_types={devices} "
+        f"{flags} --{_FLAG}={own.name} --tf_xla_persistent_cache_device_types={devices} "
         "--tf_xla_disable_strict_signature_checks=true"
     )
     try:
         yield
     finally:  # TensorFlow has read it; processes started from here have their own folders
         del os.environ["TF_XLA_FLAGS"]
-        if flags is not None:
+        if flags:
             os.environ["TF_XLA_FLAGS"] = flags
 
 
@@ -89,22 +85,7 @@ def _gpus() -> list[str]:
 
 
 def _folder(gpus: list[str]) -> str:
-    """The folder of programs that fit this machine, made for this user only."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    root = os.environ.get(VARIABLE) or os.path.join(home, "bert_tf", "compiled")
-    if not os.path.isabs(root):
-        raise FileNotFoundError(f"the folder would be {root}, which is not an absolute path.")
-    folder = os.path.join(root, _circumstances(gpus))
-    for path in (root, folder):
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        status = os.stat(path)
-        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022 or not os.access(path, os.W_OK):
-            raise PermissionError(f"{path} belongs to another user, others may write into it, or this one may not.")
-    return folder
-
-
-def _circumstances(gpus: list[str]) -> str:
-    """A name for all that decides how a program is compiled, beside the program."""
+    """The folder of programs that fit this machine, made for this user only; its name is a hash of what they fit."""
     try:
         first, _, _ = pathlib.Path("/proc/cpuinfo").read_text(errors="replace").partition("\n\n")
         kinds = "vendor_id|cpu family|model|model name|stepping|flags|Features|CPU part"
@@ -116,7 +97,15 @@ def _circumstances(gpus: list[str]) -> str:
     variables = [f"{name}={os.environ[name]}" for name in names]
     version = importlib.metadata.version("tensorflow")
     parts = [version, platform.platform(), str(os.cpu_count()), *processor, *gpus, *variables]
-    return f"tensorflow-{version}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(pathlib.Path.home(), ".cache")
+    root = os.environ.get(VARIABLE) or os.path.join(home, "bert_tf", "compiled")
+    folder = os.path.join(root, f"tensorflow-{version}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}")
+    for path in (root, folder):
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        status = os.stat(path)
+        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
+            raise PermissionError(f"{path} belongs to another user, or others may write into it.")
+    return folder
 
 
 def _copy_sound(folder: str, own: str) -> set[str]:
@@ -151,22 +140,20 @@ def _checksum(content: bytes) -> bytes:
 
 
 def _as_text(content: bytes) -> bytes | None:
-    """A program as TensorFlow wrote it, in the text form that it tries first; in the other, each is logged as an error.
+    """A program in the text form that TensorFlow tries first; in the other, each is logged as an error.
 
     Without the program's source, which is up to a hundred times as large. None if the content is not complete.
     """
+    from google.protobuf.text_encoding import CEscape
+
+    def literal(value: int | bytes) -> str:
+        return str(value) if isinstance(value, int) else f'"{CEscape(value, as_utf8=False)}"'
+
     try:  # XlaSerializedCacheEntry of TensorFlow's xla_compilation_cache.proto
         entry = dict(fields(content))
         key, executable = dict(fields(entry[1])), entry[3]
     except (LookupError, TypeError, ValueError):
         return None
     names = ("signature_fingerprint", "cluster_fingerprint", "device_type", "prefix")
-    values = [f"{name}: {_literal(key[number])}\n" for number, name in enumerate(names, 1) if number in key]
-    return f"key {{\n{''.join(values)}}}\nexecutable: {_literal(executable)}\n".encode() if executable else None
-
-
-def _literal(value: int | bytes) -> str:
-    """A value in the text form of protocol buffers."""
-    from google.protobuf import text_encoding
-
-    return str(value) if isinstance(value, int) else f'"{text_encoding.CEscape(value, as_utf8=False)}"'
+    values = [f"{name}: {literal(key[number])}\n" for number, name in enumerate(names, 1) if number in key]
+    return f"key {{\n{''.join(values)}}}\nexecutable: {literal(executable)}\n".encode() if executable else None

@@ -32,24 +32,12 @@ def on_cpu() -> bool:
     return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
 
 
-def _threads_of_environment() -> int:
-    """The threads of an operation that the environment asks for; 0 if it does not."""
-    given = os.environ.get(_THREADS) or "0"
-    if not given.isdecimal():
-        raise ValueError(f"the environment variable {_THREADS}={given} must be a number of threads, from 1")
-    return int(given)
-
-
 def share_among_batches() -> None:
-    """Gives each batch that is computed at the same time as others its own cores, if the environment does not say
-    otherwise (TF_NUM_INTRAOP_THREADS).
-
-    For programs that only predict: one thread that computes a batch neither wakes others nor waits for them. It changes
-    nothing once TensorFlow has computed something.
-    """
+    """Gives each batch that is predicted at the same time as others its own cores, unless TF_NUM_INTRAOP_THREADS is set
+    or TensorFlow has computed something: one thread neither wakes others nor waits."""
     import tensorflow as tf
 
-    if not _threads_of_environment():
+    if not int(os.environ.get(_THREADS) or 0):
         threads = max(1, available_cores() // _MOST)
         with contextlib.suppress(RuntimeError):  # there are threads already
             tf.config.threading.set_intra_op_parallelism_threads(threads)
@@ -57,26 +45,20 @@ def share_among_batches() -> None:
 
 
 def batches_at_once(replicas: int = 1) -> int:
-    """How many batches to compute at the same time: on a CPU one more than there are cores for; else one, as it fills
-    the device.
-
-    By default TensorFlow gives all cores to each operation. The batch that is one more fills what others leave idle,
-    and what is needed before and after a batch is done meanwhile.
-    """
+    """How many batches to compute at the same time: on a CPU one more than there are cores for, which fills what others
+    leave idle; else one, as it fills the device."""
     if replicas > 1 or not on_cpu():
         return 1
     import tensorflow as tf
 
-    threads = tf.config.threading.get_intra_op_parallelism_threads() or _threads_of_environment()
+    threads = tf.config.threading.get_intra_op_parallelism_threads() or int(os.environ.get(_THREADS) or 0)
     return 1 + min(_MOST, max(1, available_cores() // threads if threads else 1))
 
 
 def mapped_in_order(function: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[Result]:
-    """function(item) for each item, in their order, as `map` does; up to `at_once` are computed in threads.
+    """As `map` does, but up to `at_once` are computed in threads.
 
-    What TensorFlow computes with one core in a call, another call can fill: two batches at once take less time on a
-    CPU than one after the other. Items are taken no earlier than a thread is free; after an error no further call
-    begins.
+    Items are taken no earlier than a thread is free; after an error no further call begins.
     """
     if at_once == 1:
         yield from map(function, items)
@@ -92,5 +74,4 @@ def mapped_in_order(function: Callable[[Item], Result], items: Iterable[Item], a
 
 
 def in_threads(function: Callable, *arguments: Iterable, threads: int = _WAITING_THREADS) -> list:
-    """`list(map(function, *arguments))` by `mapped_in_order`."""
     return list(mapped_in_order(lambda values: function(*values), zip(*arguments, strict=True), threads))

@@ -107,7 +107,6 @@ def _paths_in(value: str | list[str] | None) -> list[str]:
 
 
 def setting(default, help: str, **declared):
-    """The field of a setting; see `Declared`."""
     return Declared(default=default, help=help, **declared).field()
 
 
@@ -156,12 +155,7 @@ def check_values(settings) -> None:
 
 
 def define_flags(*kinds: type, without: Collection[str] = (), values: Flags = flags.FLAGS, **defaults) -> None:
-    """Defines the flags of a script: one for each setting of some classes.
-
-    Args:
-      without: names of settings that the script does not have. values: where the flags are defined.
-      **defaults: of flags that have another one in this script.
-    """
+    """Defines a flag for each setting of some classes, `without` some, with other defaults for some."""
     for kind in kinds:
         kinds_of_values = {field.name: field.type for field in dataclasses.fields(kind)}
         for name, declared in declared_in(kind).items():
@@ -205,11 +199,7 @@ def _define_flag(name: str, kind, declared: Declared, default, values: Flags) ->
 def settings_of(
     kind: type[Settings], values: Flags, before_download: Callable[[Settings], object] | None = None
 ) -> Settings:
-    """Settings of a kind from a script's flags, checked by `check_values`. A field without a flag keeps its default.
-
-    Args:
-      before_download: see `with_models`.
-    """
+    """Settings of a kind from a script's flags, checked by `check_values`. before_download: see `with_models`."""
     chosen, set_flags = {}, flags_given(values)
     for name, declared in declared_in(kind).items():
         flag = _flag_name(name)
@@ -229,8 +219,7 @@ def with_models(
     """Settings with the local folders of models instead of their names on the hub, once all others are checked.
 
     Args:
-      begun: the output_dir of a run that may go on. before_download: gets the settings with the names, and refuses what
-        is wrong with the others.
+      begun: the output_dir of a run that may go on. before_download: checks the settings with the names.
     """
     declared = declared_in(type(settings))
     named = [name for name, one in declared.items() if one.names_model(getattr(settings, name))]
@@ -244,10 +233,8 @@ def with_models(
     folders = {}
     for name in named:
         value, flag, one = getattr(settings, name), f"--{_flag_name(name)}", declared[name]
-        local = [
-            hub.local(path, flag, begun, with_weights=not one.model_file, check=one.model_check)
-            for path in _paths_in(value)
-        ]
+        with_weights = not one.model_file
+        local = [hub.local(path, flag, begun, None, with_weights, one.model_check) for path in _paths_in(value)]
         if one.model_file:
             with named_by(f"{flag}={value}"):
                 local = [*map(one.model_file, local)]
@@ -261,12 +248,10 @@ def flags_given(values: Flags) -> set[str]:
 
 
 def required_flags(values: Flags) -> list[str]:
-    """The names of the flags that must be given."""
     return [name for name in values if (made := _declared(values, name)) and made.default is REQUIRED]
 
 
 def declared_flags(values: Flags) -> list[str]:
-    """The names of the flags that `define_flags` made."""
     return [name for name in values if _declared(values, name)]
 
 

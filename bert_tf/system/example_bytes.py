@@ -61,17 +61,14 @@ def _feature(name: bytes, kind: bytes, packed: bytes) -> bytes:
 
 
 def int64_feature(name: bytes, packed: bytes) -> bytes:
-    """A feature of integers that `pack` encoded."""
     return _feature(name, _INT64_LIST, packed)
 
 
 def float_feature(name: bytes, values: Sequence[float]) -> bytes:
-    """A feature of float32 values."""
     return _feature(name, _FLOAT_LIST, struct.pack(f"<{len(values)}f", *values))
 
 
 def example(features: Iterable[bytes]) -> bytes:
-    """A serialized tf.train.Example of features."""
     return field(b"\x0a", b"".join(features))
 
 
@@ -91,7 +88,6 @@ def features_of(serialized: bytes) -> dict[str, tuple[str | None, list]]:
 
 
 def _integers(values: list[int | bytes]) -> list[int]:
-    """The numbers of an int64 list, packed or not."""
     numbers = []
     for value in values:
         if not isinstance(value, bytes):

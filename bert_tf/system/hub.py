@@ -57,10 +57,8 @@ def local(
     """A path as it is, or for the name of a model the local folder with its files, fetched unless the cache has them.
 
     Args:
-      flag: that gave the path, for messages. output_dir: of a run; if it began with a commit of this model, that one
-        is taken, unless the name has a revision. cache_dir: instead of the hub's.
-      with_weights: False: only what describes the model, as its tokenizer.
-      check: gets the folder when only configurations are there, and refuses what is none of our models.
+      flag: that gave the path. output_dir: of a run; the commit of this model that it began with is taken, unless the
+        name has a revision. check: gets the folder when only configurations are there, and refuses other families.
     """
     if not is_name(path):
         return path
@@ -68,7 +66,12 @@ def local(
     found = NAME.fullmatch(full_name(path.removeprefix(PREFIX).removeprefix(PAGE)))
     if not found:
         raise ValueError(f"{start}: a model on the hub is hf://OWNER/NAME[@REVISION]; download others.")
-    _refuse_slip(path, start)
+    owner, _, rest = path.partition("/")
+    for near in difflib.get_close_matches(owner, names_in("."), 1) if rest and not path.startswith(WEB) else ():
+        if os.path.exists(f"{near}/{rest}"):
+            raise FileNotFoundError(
+                f"{start}: there is no {owner}; did you mean {near}/{rest}? On the hub: hf://{path}"
+            )
     revision = found[2] or (output_dir and _recorded(found[1], output_dir))
     with _told(start, "model", *found.groups()):
         asked = _asked("model", found[1], revision, cache_dir)
@@ -86,20 +89,8 @@ def local(
         return _fetched(asked, listed, described + (_weights_in(listed, start) if with_weights else []))
 
 
-def _refuse_slip(path: str, start: str) -> None:
-    """Refuses a name without hf:// that is nearly the path of a folder here: it would be asked of the hub."""
-    owner, _, rest = path.partition("/")
-    if path.startswith(WEB) or not rest:
-        return
-    for near in difflib.get_close_matches(owner, names_in("."), 1):
-        if os.path.exists(f"{near}/{rest}"):
-            raise FileNotFoundError(
-                f"{start}: there is no {owner}; did you mean {near}/{rest}? On the hub: hf://{path}"
-            )
-
-
 def _asked(kind: str, name: str, revision: str | None, cache_dir: str | None = None) -> dict:
-    """What is meant, a "model" or "dataset" at a commit, as the library's functions take it."""
+    """A "model" or "dataset" at a commit, as the library's functions take it."""
     from huggingface_hub import constants
 
     commit = _commit(kind, name, revision, cache_dir)
@@ -108,7 +99,6 @@ def _asked(kind: str, name: str, revision: str | None, cache_dir: str | None = N
 
 @functools.cache
 def _commit(kind: str, name: str, revision: str | None, cache_dir: str | None):
-    """The commit of a revision, the same for the whole process."""
     from huggingface_hub import HfApi, constants, errors
 
     resolve = functools.partial(HfApi().resolve_revision, name, repo_type=kind, revision=revision, cache_dir=cache_dir)
@@ -128,15 +118,12 @@ def _commit(kind: str, name: str, revision: str | None, cache_dir: str | None):
 
 
 def _folder(asked: dict, *inner: str) -> str:
-    """The folder of a model or data set in the cache."""
     return os.path.join(asked["cache_dir"], f"{asked['repo_type']}s--{asked['repo_id'].replace('/', '--')}", *inner)
 
 
 def _listed(asked: dict) -> dict[str, tuple[int, str]]:
-    """The files of a commit, with their bytes and checksums; they are asked for once, and the list stays in the cache.
-
-    A checksum is SHA-256 of large files, the name of Git's object of others, and "" without a network.
-    """
+    """The files of a commit, with their bytes and checksums: SHA-256 of large files, Git's of others, "" without a
+    network. The list stays in the cache."""
     from huggingface_hub import errors, get_cached_repo_tree, snapshot_download
 
     commit = asked["revision"].resolved
@@ -193,7 +180,7 @@ def _verify(asked: dict, files: Mapping[str, tuple[int, str]]) -> None:
 
 
 def _checksum(path: str, announced: str) -> str:
-    """The checksum of a file, of the kind that is announced."""
+    """Of the kind that is announced."""
     is_git = len(announced) == 40
     digest = hashlib.sha1(b"blob %d\0" % os.path.getsize(path)) if is_git else hashlib.sha256()
     with open(path, "rb") as file:
@@ -228,8 +215,8 @@ def _recorded(name: str, output_dir: str) -> str | None:
 
 @contextlib.contextmanager
 def _guarded() -> Iterator[None]:
-    """Refuses answers of a hub that huggingface_hub would take: an ETag that is a path, which would name a file of the
-    cache; lists without an end; and those that fill the memory when they are decompressed."""
+    """Refuses an ETag that is a path, which would name a file of the cache; lists without an end; and answers that fill
+    the memory when they are decompressed: huggingface_hub takes all of them."""
     from huggingface_hub import get_session
 
     pages = 0
@@ -305,8 +292,6 @@ def _first_line(error: BaseException) -> str:
 
 
 class _Silent(tqdm):
-    """A progress bar that is not shown."""
-
     def __init__(self, *args, **options):
         super().__init__(*args, **options | {"disable": True})
 
@@ -323,16 +308,8 @@ _ADDRESS = re.compile(
 
 @functools.cache
 def matching(pattern: str) -> dict[str, str]:
-    """Downloads files into the hub's cache, where they are not there yet, which the log tells; once in a process.
-
-    If the hub can't be reached (or HF_HUB_OFFLINE=1), those of the cache are taken.
-
-    Args:
-      pattern: hf://datasets/OWNER/NAME[@REVISION]/FILE, where FILE may have * and ?, as train-*.parquet.
-
-    Returns:
-      the address of each file, sorted, and its path in the cache; at least one.
-    """
+    """The address of each file that hf://datasets/OWNER/NAME[@REVISION]/FILE means, where FILE may have * and ?, and
+    its path in the hub's cache, downloaded unless it is there; at least one, sorted."""
     if not (parts := _ADDRESS.fullmatch(pattern)):
         raise ValueError(f"{pattern}: an address on the hub is {HUB}OWNER/NAME/FILE, or {HUB}OWNER/NAME@REVISION/FILE.")
     name, revision, file = parts.groups()
@@ -342,9 +319,8 @@ def matching(pattern: str) -> dict[str, str]:
         listed = _listed(asked)
         if not (found := _matches(file, [*listed])):
             known = [one for one in listed if not one.startswith(".")]
-            raise ValueError(
-                f"{pattern}: no file matches; there are {some(known) or 'none'}{did_you_mean(file, known)}"
-            )
+            near = did_you_mean(file, known)
+            raise ValueError(f"{pattern}: no file matches; there are {some(known) or 'none'}{near}")
         folder = _fetched(asked, listed, found)
     return {pattern[: parts.start(3)] + one: os.path.join(folder, one) for one in sorted(found)}
 
@@ -353,9 +329,5 @@ def _matches(file: str, names: list[str]) -> list[str]:
     """The names that a name or glob means; * and ? stand for no slash."""
     if file in names:
         return [file]
-    parts = file.split("/")
-    return [
-        name
-        for name in names
-        if name.count("/") == file.count("/") and all(map(fnmatch.fnmatchcase, name.split("/"), parts))
-    ]
+    parts, cut = file.split("/"), {name: name.split("/") for name in names}
+    return [name for name in names if len(cut[name]) == len(parts) and all(map(fnmatch.fnmatchcase, cut[name], parts))]

@@ -48,7 +48,6 @@ def is_first(*about: Hashable) -> bool:
 
 
 def warn_once(place: Hashable, message: str, *args) -> None:
-    """Logs a warning, only the first time that it comes from this place, whatever its numbers are then."""
     if is_first(place, message):
         logging.warning(message + " (Told once.)", *args)
 
@@ -89,23 +88,13 @@ _SECONDS_BETWEEN_LINES = 30.0
 
 
 def progress_bar(iterable: Iterable | None = None, **options) -> tqdm:
-    """A tqdm bar with rate and remaining time.
-
-    In a file or a pipe, where each update is a new line, it is drawn only every half minute.
-
-    Args:
-      iterable, options: as for `tqdm.tqdm` (total, desc, unit, disable, ...).
-    """
+    """A tqdm bar. In a file or a pipe, where each update is a new line, it is drawn only every half minute."""
     interval = _SECONDS_BETWEEN_UPDATES if sys.stderr.isatty() else _SECONDS_BETWEEN_LINES
     return tqdm(iterable, **{"mininterval": interval, "maxinterval": interval, "dynamic_ncols": True, **options})
 
 
 def batches_with_progress(batches: Iterable, desc: str) -> Iterator:
-    """The batches, with a progress bar if processing them takes more than two seconds.
-
-    Args:
-      batches: a list or a tf.data.Dataset, whose length is shown if it is known.
-    """
+    """A list's or a dataset's batches, with a progress bar if processing them takes more than two seconds."""
     cardinality = getattr(batches, "cardinality", None)
     total = int(cardinality()) if cardinality else len(batches) if hasattr(batches, "__len__") else -1
     with progress_bar(total=total if total >= 0 else None, desc=desc, unit="batch", leave=False, delay=2) as bar:
@@ -118,10 +107,7 @@ def batches_with_progress(batches: Iterable, desc: str) -> Iterator:
 
 
 def start_clock(bar: tqdm, done: int) -> None:
-    """Sets a bar to what is done, and measures its rate and remaining time from now on.
-
-    The first call of a graph includes its compilation, so it says nothing about the following ones.
-    """
+    """Measures a bar's rate from now on: the first call of a graph includes its compilation."""
     bar.n = bar.last_print_n = bar.initial = done
     bar.unpause()
 
@@ -142,20 +128,14 @@ def announced(message: str, seconds: float = SLOW_SECONDS) -> Iterator[None]:
 
 
 def without_notes() -> contextlib.AbstractContextManager:
-    """Hides notes of TensorFlow's libraries that bypass its log, and thus TF_CPP_MIN_LOG_LEVEL.
-
-    If that variable lets notes through, as outside of scripts, these are shown as well.
-    """
+    """Hides notes of TensorFlow's libraries that bypass its log, unless TF_CPP_MIN_LOG_LEVEL lets notes through."""
     if _notes_are_shown():
         return contextlib.nullcontext()
     return without_lines(b"I0000 00:00:", b"before absl::InitializeLog() is called")  # log level, still without a date
 
 
 def hide_note_of_first_compilation() -> None:
-    """Compiles a sum with XLA, which logs a note at the first compilation of a process only.
-
-    Called when the devices are set up; takes 0.03 seconds.
-    """
+    """Compiles a sum with XLA, which logs a note at the first compilation of a process only; takes 0.03 seconds."""
     if _notes_are_shown():
         return
     import tensorflow as tf

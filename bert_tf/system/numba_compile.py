@@ -35,15 +35,11 @@ def interpreted(condition: bool = True) -> Iterator[None]:
 
 
 def is_interpreting() -> bool:
-    """Whether compiled functions run as Python."""
     return _interpreting.get()
 
 
 def compiled(function: Callable) -> "_CachedLoop":
-    """Compiles a function on its first call, and again after any of the compiled modules of its folder has changed.
-
-    Numba itself looks only at the function's own file, although what it calls is compiled into it.
-    """
+    """Compiles a function on its first call, and again after any of the compiled modules of its folder has changed."""
     loop = _CachedLoop(function)
     loop.enable_caching()
     file = loop._cache._cache_file
@@ -52,19 +48,13 @@ def compiled(function: Callable) -> "_CachedLoop":
 
 
 def inner(function: Callable, in_python: Callable | None = None) -> "_InnerLoop":
-    """A function for compiled functions to call: compiled only as part of them. Called from Python it runs as such.
-
-    Args:
-      in_python: runs instead of it then.
-    """
+    """A function that is compiled only as a part of compiled functions; called from Python, `in_python` runs, or it."""
     loop = _InnerLoop(function, no_cpython_wrapper=True)
     loop.in_python = in_python or function
     return loop
 
 
 class _Loop(CPUDispatcher):
-    """What Numba makes of a function."""
-
     def __init__(self, function: Callable, **options: bool):
         options = {"nopython": True, "nogil": True, "boundscheck": False, "no_cfunc_wrapper": True, **options}
         super().__init__(py_func=function, targetoptions=options)

@@ -14,7 +14,7 @@ import tarfile
 import uuid
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from bert_tf.system import hub, storage
 from bert_tf.system.checks import check_family
@@ -33,11 +33,8 @@ _ALBERTS = tuple(
     f"albert_{size}_{version}" for size in ("base", "large", "xlarge", "xxlarge") for version in ("v2", "v1", "zh")
 )
 _BERTS = {
-    "2018_10_18": (
-        "uncased_L-12_H-768_A-12",
-        "uncased_L-24_H-1024_A-16",
-        "cased_L-12_H-768_A-12",
-        "cased_L-24_H-1024_A-16",
+    "2018_10_18": tuple(
+        f"{case}_{size}" for case in ("uncased", "cased") for size in ("L-12_H-768_A-12", "L-24_H-1024_A-16")
     ),
     "2018_11_03": ("multilingual_L-12_H-768_A-12", "chinese_L-12_H-768_A-12"),
     "2018_11_23": ("multi_cased_L-12_H-768_A-12",),
@@ -66,10 +63,7 @@ _HUB_NAME = re.compile(r"(\w[\w-]*/(?=\w))?((?(1)[\w.-]+|\w[\w.]*-[\w.-]*\w))") 
 
 
 def hint(path: str) -> str:
-    """How to get the released model that `path` names, for the end of a "not found" message; "" if it names none.
-
-    A name as sentence-transformers and transformers take it, for which they would go to huggingface.co, is one, too.
-    """
+    """How to get the model that `path` names, for the end of a "not found" message; "" if it names none."""
     path = path.rstrip("/")
     name = next((name for name in (path, posixpath.dirname(path)) if name in MODELS), None)
     if name:
@@ -110,11 +104,9 @@ def download(name: str, cache_dir: str | None = None) -> str:
     if name not in MODELS and storage.is_name(str(name)):
         return hub.local(name, cache_dir=cache_dir, check=check_family)
     if name not in MODELS:
-        near = (
-            did_you_mean(str(name).replace("-", "_"), MODELS)
-            or f"; the names are {', '.join(MODELS)}.{hint(str(name))}"
-        )
-        raise ValueError(f"{name!r} is not the name of a released model{near}")
+        near = did_you_mean(str(name).replace("-", "_"), MODELS)
+        known = f"; the names are {', '.join(MODELS)}.{hint(str(name))}"
+        raise ValueError(f"{name!r} is not the name of a released model{near or known}")
 
     unpack = unpack_zip if MODELS[name].endswith(".zip") else unpack_tar
     return _unpacked(f"{ADDRESS}/{MODELS[name]}", cache_dir, name, unpack, _model_folder)
@@ -124,9 +116,6 @@ def download_hub_module(address: str, cache_dir: str | None = None) -> str:
     """The directory of a module of TensorFlow Hub at an https:// address, downloaded unless it is in the cache.
 
     Hub addresses give the module as a tar file if asked for one. Kaggle's own pages are no such addresses.
-
-    Args:
-      cache_dir: as of `download`.
     """
 
     name = f"tfhub/{hashlib.sha256(address.encode()).hexdigest()[:16]}"
@@ -194,7 +183,8 @@ def download_file(url: str, path: str) -> None:
         with unheard("httpx2"), get_session().stream("GET", url, follow_redirects=True, timeout=_TIMEOUT) as answer:
             answer.raise_for_status()  # only its headers are read
         etag, total = answer.headers.get("ETag"), int(answer.headers.get("Content-Length") or 0)
-        published = _published_md5(answer.headers.get_list("x-goog-hash"))
+        digest = re.search(r"\bmd5=([^,\s]+)", ",".join(answer.headers.get_list("x-goog-hash")))
+        published = digest and base64.b64decode(digest[1]).hex()
         # Only a transfer of the same file, by its ETag, can be resumed.
         key = hashlib.sha256(etag.encode()).hexdigest() if etag else uuid.uuid4().hex
         part = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{key[:12]}.part")
@@ -210,25 +200,13 @@ def download_file(url: str, path: str) -> None:
         os.replace(part, path)
     except Exception as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
-        reason = (
-            f"the server answered {status}"
-            if status
-            else " ".join(f"{error or type(error).__name__}".split())[:200].rstrip(".")
-        )
+        reason = " ".join(f"{error or type(error).__name__}".split())[:200].rstrip(".")
+        reason = f"the server answered {status}" if status else reason
         kept = " What has arrived is kept: the same call continues." if etag and not status else ""
         raise OSError(f"{url} could not be downloaded: {reason}.{kept}") from error
     finally:
         if part and not etag and os.path.exists(part):
             os.remove(part)
-
-
-def _published_md5(hashes: Iterable[str]) -> str | None:
-    """The MD5 sum, in hexadecimal, from headers of Google Cloud Storage; None if there is none."""
-    for value in ",".join(hashes).split(","):
-        kind, _, digest = value.strip().partition("=")
-        if kind == "md5":
-            return base64.b64decode(digest).hex()
-    return None
 
 
 def _md5(path: str) -> str:

@@ -17,11 +17,7 @@ class LockedError(OSError):
 
 @contextlib.contextmanager
 def held(path: str, named: str) -> Iterator[None]:
-    """Holds a lock file for the duration of the context; its folder is made, and removed if it is left empty.
-
-    Args:
-      named: the flag and its value, for messages.
-    """
+    """Holds a lock file; its folder is made, and removed if it is left empty. named: the flag and its value."""
     if is_remote(path):
         yield
         return

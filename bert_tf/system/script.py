@@ -43,10 +43,8 @@ ENDS_WITH_STDIN = "BERT_TF_ENDS_WITH_STDIN"
 
 
 def run(main) -> None:
-    """`absl.app.run(main)`, but a user's mistake gives a one-line message and exit code 1, not a traceback.
+    """`absl.app.run(main)`, but a user's mistake, see `_mistake`, gives a one-line message and exit code 1.
 
-    A mistake is a ValueError, FloatingPointError or RuntimeError (a device that is not there) raised by this project's
-    own code, what the system refuses (a file that can't be opened or written, a full disk), and too little memory.
     Other errors are shown with their traceback, as are all with --verbosity=1.
     """
     if os.environ.pop(ENDS_WITH_STDIN, None):
@@ -94,7 +92,6 @@ def ending_with_this() -> dict:
 
 
 def _end_with_stdin() -> None:
-    """Ends this process as a kill does, as soon as its starter has ended, in whatever way."""
     while os.read(0, 1):
         pass
     os._exit(1)
@@ -114,13 +111,9 @@ def _unknown(name: str) -> str:
 
 def _as_flags(message: str) -> str:
     """A message that names arguments as Python has them, do_lower_case=False, with the flags: --do_lower_case=false."""
-    known = declared_flags(flags.FLAGS)
-
-    def as_flag(found: re.Match) -> str:
-        name, value = found[1], found[2] or ""
-        return f"--{name}={value.lower()}" if name in known else found[0]
-
-    return re.sub(r"(?<![^\s(])(?<!\w\()(\w+)=(True\b|False\b)?", as_flag, message)
+    names = "|".join(declared_flags(flags.FLAGS)) or "(?!)"
+    form = rf"(?<![^\s(])(?<!\w\()({names})=(True\b|False\b)?"
+    return re.sub(form, lambda found: f"--{found[1]}={(found[2] or '').lower()}", message)
 
 
 def _speak_flags(record) -> bool:
@@ -151,7 +144,7 @@ def _reader_may_leave() -> Iterator[None]:
 
 
 def _mistake(error: Exception) -> str | None:
-    """What to tell the user; None: it is a fault of the program."""
+    """What to tell the user of an error of this project's code, the system or memory; None: the program's fault."""
     innermost = os.path.abspath(traceback.extract_tb(error.__traceback__)[-1].filename)
     ours = innermost.startswith(_PACKAGE_FOLDER) or innermost == os.path.abspath(sys.argv[0])
     errors = getattr(sys.modules.get("tensorflow"), "errors", None)  # if that is imported, errors may be its own
@@ -171,11 +164,8 @@ def _mistake(error: Exception) -> str | None:
 
 
 def _parse(argv: list[str]) -> list[str]:
-    """Reads the flags, and returns what is not a flag; a wrong one ends the script with one line that names it.
-
-    Refused is also what makes no sense in any script: numbers that are not finite, and texts that are empty, since a
-    variable without a value or a command that failed would otherwise go unnoticed.
-    """
+    """Reads the flags; a wrong one ends the script with one line that names it. So do numbers that are not finite, and
+    empty texts, since a command that failed would otherwise go unnoticed."""
     try:
         rest = flags.FLAGS(argv)
         if len(rest) > 1:
@@ -183,22 +173,20 @@ def _parse(argv: list[str]) -> list[str]:
         for name, value in flags.FLAGS.flag_values_dict().items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise flags.Error(f"--{name}={value} must be a finite number.")
-            empty = value in ("", [], [""]) and value != flags.FLAGS[name].default and name not in _OF_THE_CLOUD
             for one in value if isinstance(value, list | tuple) else [value]:
                 if re.match(r"~\w*/", str(one)):  # a folder of this name is ./~
                     raise flags.Error(
                         f"--{name}={one}: the shell replaces ~ only at the beginning of a word: write $HOME."
                     )
-            if empty:
+            if value in ("", [], [""]) and value != flags.FLAGS[name].default and name not in _OF_THE_CLOUD:
                 raise flags.Error(f"--{name} is empty: did the command that should have printed its value fail?")
     except flags.Error as error:
         lines = str(error).splitlines()
         if isinstance(error, flags.UnrecognizedFlagError):
             lines = [_unknown(error.flagname)]
-        removed_values = [
+        lines = [
             f"{word} has been removed: {removed.VALUES[word]}." for word in argv if word in removed.VALUES
-        ]
-        lines = removed_values or lines
+        ] or lines
         sys.exit(f"{os.path.basename(sys.argv[0])}: error: {'; '.join(lines)}")
     return rest
 
@@ -206,19 +194,14 @@ def _parse(argv: list[str]) -> list[str]:
 def start_tensorflow(num_virtual_cpus: int | None = None, trains: bool = True, on_tpu: bool = False) -> None:
     """Imports TensorFlow and makes it look for devices, hiding the error that it logs if there is no CUDA driver.
 
-    Each script's main calls this after checking its flags and before importing anything else: on a machine without a
-    GPU a failed cuInit is not an error. If there is a driver, everything is shown.
-
-    What XLA compiles is kept for the next start (`compiled_programs.kept`), except with virtual CPUs: each would
-    compile the same program, and one could read the file that another is writing.
-
-    Without training, on a CPU, batches of predictions share the cores (`cores.share_among_batches`). Products there are
-    oneDNN's; TensorFlow has it on by default only where the processor has AVX512_VNNI or newer instructions. Memory of
-    tensors is kept for the next ones (`_keep_memory`).
+    Each script's main calls this after checking its flags and before importing anything else. What XLA compiles is kept
+    for the next start, except with virtual CPUs, of which one could read the file that another is writing. Products on
+    a CPU are oneDNN's; TensorFlow has it on by default only where the processor has AVX512_VNNI.
     """
     if (backend := os.environ.get("KERAS_BACKEND") or "tensorflow") != "tensorflow":
         raise ValueError(f"KERAS_BACKEND={backend}: the scripts run on TensorFlow; unset it. Models take any backend.")
-    tpu, gpu = on_tpu or _wants_tpu(), _has_cuda_driver()
+    values, gpu = flags.FLAGS, _has_cuda_driver()
+    tpu = on_tpu or ("use_tpu" in values and (values.use_tpu or values.distribution_strategy == "tpu"))
     needless = _NEEDLESS if tpu else (*_NEEDLESS, _FINDS_TPUS)
     if not gpu and platform.machine() in ("x86_64", "AMD64"):
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
@@ -230,38 +213,20 @@ def start_tensorflow(num_virtual_cpus: int | None = None, trains: bool = True, o
     ):
         import tensorflow as tf
 
-        _keep_memory()
+        if not tensorflow_internals.has_mkl() and _POOL not in os.environ:
+            # The C library would give each large tensor back to the system, which clears its pages for the next one.
+            os.environ[_POOL] = "1"
+            os.environ.setdefault("TF_CPU_BFC_MEM_LIMIT_IN_MB", str(1 << 30))  # no limit; by default it is 64 GB
+            logging.debug("Memory of tensors is kept for the next ones; %s=0 gives it back.", _POOL)
         if not (trains or tpu or gpu or num_virtual_cpus):
             cores.share_among_batches()
         tf.config.list_physical_devices()
 
 
-def _keep_memory() -> None:
-    """Makes TensorFlow keep the memory of a tensor on the CPU for the next ones, if the environment does not say
-    otherwise (TF_CPU_ALLOCATOR_USE_BFC). It changes nothing once TensorFlow has computed something.
-
-    Where oneDNN is in use, TensorFlow does so anyway. Elsewhere the C library gives each large tensor back to the
-    system, which clears its pages for the next one: 50,000 pages in a short step of a small model.
-    """
-    if not tensorflow_internals.has_mkl() and _POOL not in os.environ:
-        os.environ[_POOL] = "1"
-        os.environ.setdefault("TF_CPU_BFC_MEM_LIMIT_IN_MB", str(1 << 30))  # no limit; by default it is 64 GB
-        logging.debug("Memory of tensors is kept for the next ones; %s=0 gives it back.", _POOL)
-
-
-def _wants_tpu() -> bool:
-    """Whether the script's flags ask for a TPU."""
-    values = flags.FLAGS
-    return "use_tpu" in values and (values.use_tpu or values.distribution_strategy == "tpu")
-
-
 @contextlib.contextmanager
 def _made_to_stay() -> Iterator[None]:
-    """What is made in this context stays until the process ends, so Python does not look for garbage in it.
-
-    An import makes hundreds of thousands of objects. To go through them again and again is a quarter of its time, and
-    once more a part of what comes after.
-    """
+    """Python does not look for garbage in what is made in this context: a quarter of the time of an import, which makes
+    hundreds of thousands of objects."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -52,12 +52,12 @@ _SECONDS_TO_LOCK = 10.0
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is on a file system that only TensorFlow can open."""
+    """Whether only TensorFlow can open a path."""
     return "://" in path and not is_on_hub(path)
 
 
 def is_on_hub(path: str) -> bool:
-    """Whether a path is that of a data set's file on the hub."""
+    """Of a data set's file."""
     return path.startswith((HUB, PAGES))
 
 
@@ -110,11 +110,7 @@ def is_plain(path: str) -> bool:
 
 
 def linked(targets: Mapping[str, str]) -> tempfile.TemporaryDirectory:
-    """A private folder of links to files or folders that TensorFlow can't open by their own names.
-
-    Args:
-      targets: name of the link -> path.
-    """
+    """A private folder of links, by their names, to files or folders that TensorFlow can't open by their own names."""
     folder = private_folder()
     for name, path in targets.items():
         if is_remote(path) or not is_plain(folder.name):
@@ -142,8 +138,7 @@ def check_text(arguments: Sequence[str]) -> None:
 def private_folder(place: str | None = None) -> tempfile.TemporaryDirectory:
     """A new folder that only this user can read; it is removed with the object, or at the end of the context.
 
-    It is in the folder `place`, or else among temporary files. The system holds a lock of it while the process lives,
-    see `remove_left_behind`.
+    The system holds a lock of it while the process lives, see `remove_left_behind`.
     """
     folder = tempfile.TemporaryDirectory(prefix=_PRIVATE, dir=place)
     descriptor = os.open(folder.name, os.O_RDONLY)
@@ -182,11 +177,6 @@ def _is_unlocked(folder: str) -> bool:
 _puts_off = contextvars.ContextVar("whether `sync` leaves it to `synced_together`", default=False)
 
 
-def temporary_name(path: str, key: str) -> str:
-    directory, name = os.path.split(path)
-    return os.path.join(directory, f".{name}.{key}.tmp")
-
-
 def is_temporary_name(name: str) -> bool:
     """Whether a file has a temporary name of `written_together`."""
     return re.fullmatch(r"\..+\.[0-9a-f]{12}\.tmp", name, re.DOTALL) is not None
@@ -219,10 +209,7 @@ def sync(path: str) -> None:
 
 @contextlib.contextmanager
 def synced_together(folder: str) -> Iterator[None]:
-    """Syncs all that is in a folder once, at the end of the context, in which this thread syncs nothing.
-
-    For a folder that has a temporary name itself: a power cut before the end leaves files in it half-written.
-    """
+    """Syncs all that is in a folder, which has a temporary name, at the end of the context, and nothing before."""
     before = _puts_off.set(True)
     try:
         yield
@@ -238,13 +225,12 @@ def synced_together(folder: str) -> Iterator[None]:
 def written_together(paths: Sequence[str]) -> Iterator[list[str]]:
     """Yields a temporary name for each path, in its directory; at the end all are renamed, see `move_together`.
 
-    The files are created at the start, empty, so that an unwritable place fails before the work. On an error they are
-    removed, and any earlier files stay as they were.
+    The files are created at the start, so that a folder that can't be written fails before the work.
     """
     import tensorflow as tf
 
     key = uuid.uuid4().hex[:12]
-    temporary = [temporary_name(path, key) for path in paths]
+    temporary = [os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{key}.tmp") for path in paths]
     try:
         for name in temporary:
             with tf.io.gfile.GFile(name, "wb") as file:
@@ -263,8 +249,7 @@ def written_together(paths: Sequence[str]) -> Iterator[list[str]]:
 def move_together(moves: Mapping[str, str], obsolete: Sequence[str] = ()) -> None:
     """Renames complete files; the last of them is the one without which readers refuse the others.
 
-    Its predecessor is removed first. So a process killed between two renames leaves files that are refused, never new
-    ones beside old ones that are read as if they belonged together.
+    Its predecessor is removed first, so a kill never leaves new files beside old ones that are read together.
 
     Args:
       moves: temporary name -> path, in order. obsolete: old files to be removed, those first that readers need.
@@ -292,12 +277,11 @@ def written(path: str) -> Iterator[str]:
 
 
 def write_file(path: str, content: bytes) -> None:
-    """Writes a file complete or not at all: under a temporary name beside `path`, which is then renamed."""
     write_files({path: content})
 
 
 def write_files(contents: Mapping[str, bytes]) -> None:
-    """`write_file` for files, by their paths, that are renamed together when all are complete."""
+    """Writes files, by their paths, complete or not at all: see `written_together`."""
     import tensorflow as tf
 
     with written_together(list(contents)) as temporary:
@@ -307,7 +291,6 @@ def write_files(contents: Mapping[str, bytes]) -> None:
 
 
 def write_text_file(path: str, text: str) -> None:
-    """`write_file` for text, as UTF-8."""
     write_file(path, text.encode("utf-8"))
 
 
@@ -338,7 +321,7 @@ def remove_folder(folder: str) -> None:
 
 
 def link_or_copy(source: str, target: str) -> None:
-    """Gives a file a second name, or copies it where that can't be; for files that are replaced, never changed."""
+    """For files that are replaced, never changed."""
     try:
         os.link(source, target)
     except OSError:  # a file system without links, or a remote one
@@ -348,11 +331,8 @@ def link_or_copy(source: str, target: str) -> None:
 
 
 def load_arrays(path: str, names: Collection[str] = ()) -> dict[str, np.ndarray] | None:
-    """The arrays that `save_arrays` wrote, by name; None if the file is not there, or damaged, which is logged.
-
-    Args:
-      names: of arrays without which it is damaged: a flipped bit in the archive's directory can hide one.
-    """
+    """The arrays that `save_arrays` wrote; None if the file is not there, or, which is logged, is damaged or lacks one
+    of `names`: a flipped bit in the archive's directory can hide an array."""
     import tensorflow as tf
 
     if not tf.io.gfile.exists(path):
@@ -376,5 +356,4 @@ def arrays_as_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 
 def save_arrays(path: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes arrays, complete or not at all."""
     write_file(path, arrays_as_bytes(arrays))

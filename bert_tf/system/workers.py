@@ -18,7 +18,7 @@ _shared: tuple = ()  # in a worker process: arguments that all tasks share
 
 
 def report_progress(amount: float) -> None:
-    """Called by a task to report that `amount` more of its work is done."""
+    """For a task: so much more of its work is done."""
     if _report is not None:
         _report(amount)
 
@@ -65,13 +65,11 @@ def run_tasks(
 ) -> Iterator[tuple[int, object]]:
     """Yields (number of the task, function(*task, *shared)) as tasks finish, in any order.
 
-    If a process dies (killed for its memory, say), the unfinished tasks start again in new processes, so a task must
-    not leave anything behind that a second attempt would duplicate.
+    If a process dies (killed for its memory, say), the unfinished tasks start again in new processes.
 
     Args:
-      function: defined in a module, so that another process can import it; it may call `report_progress`.
-      num_workers: number of processes; 1: run in this process.
-      on_progress: called every half second with the amount reported since the last call.
+      function: of a module, so that another process can import it; it may call `report_progress`.
+      num_workers: 1: this process. on_progress: called every half second with the amount since the last call.
       shared: sent to each process once; tasks can use it as a cache for later ones.
     """
     if num_workers == 1:

@@ -14,11 +14,10 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 
-import google_crc32c
 import numpy as np
 from absl import logging
 
-from bert_tf.system.example_bytes import fields, varint
+from bert_tf.system.example_bytes import fields, masked_crc32c, varint
 from bert_tf.system.messages import some
 from bert_tf.system.storage import names_in, paths_beginning_with
 from bert_tf.system.text_files import exists, is_folder, open_binary, read_bytes, size_of
@@ -100,8 +99,12 @@ class CheckpointReader:
             with open_binary(self._file(place.shard)) as file:
                 file.seek(place.offset)
                 content = file.read(place.size)
-            if place.type == _STRING:
-                return _string(content, place)
+            if place.type == _STRING:  # behind its length and the length's checksum
+                length, at = varint(content, 0)
+                if place.shape or len(content) != length + at + 4:
+                    raise ValueError("it is no single string")
+                _check(place.checksum, struct.pack("<I", length) + content[at:])
+                return content[at + 4 :]
             _check(place.checksum, content)
             value = np.frombuffer(content, _TYPES[place.type]).reshape(place.shape)
         except (ValueError, IndexError, KeyError, OSError, struct.error) as error:
@@ -116,27 +119,14 @@ class CheckpointReader:
         return f"{self.prefix}.data-{shard:05d}-of-{self._shards:05d}"
 
     def _advice(self) -> str:
-        """What to do about a damaged checkpoint; only a run's own has a predecessor."""
-        is_of_a_run = posixpath.basename(self.prefix).startswith("model.ckpt-")
-        advice = "A run that has not finished goes on from the one before it, if there is one"
-        return advice if is_of_a_run else "Copy or download it again"
+        if posixpath.basename(self.prefix).startswith("model.ckpt-"):
+            return "A run that has not finished goes on from the one before it, if there is one"
+        return "Copy or download it again"
 
 
 def _check(masked: int, content: bytes) -> None:
-    """Raises ValueError if bytes do not have a checksum, CRC-32C in LevelDB's masked form."""
-    own = google_crc32c.value(content)
-    if masked != ((own >> 15 | own << 17) + 0xA282EAD8) & 0xFFFFFFFF:
+    if masked != masked_crc32c(content):
         raise ValueError("it does not match its checksum")
-
-
-def _string(content: bytes, place: _Place) -> bytes:
-    """A string behind its length and the length's checksum."""
-    length, at = varint(content, 0)
-    value = content[at + 4 :]
-    if place.shape or len(value) != length:
-        raise ValueError("it is no single string")
-    _check(place.checksum, struct.pack("<I", length) + content[at:])
-    return value
 
 
 def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -183,11 +173,8 @@ def _place(value: bytes) -> _Place:
 
 
 def write_bundle(prefix: str, tensors: Mapping) -> None:
-    """Writes tensors by name in the format of TF1's Saver, version 2: an index and a data file, or a few of these.
-
-    Tensors are taken from the mapping and converted one at a time, so `Weights` are held in memory once; those whose
-    largest tensors are a good part of the whole (ALBERT-xxlarge) are written as shards, and held one shard at a time.
-    """
+    """Writes tensors in the format of TF1's Saver, version 2. `Weights` are held in memory once; those whose largest
+    tensors are a good part of the whole (ALBERT-xxlarge) are written as shards, and held one shard at a time."""
     import tensorflow as tf
 
     shards = _shards(tensors)
@@ -203,10 +190,9 @@ def write_bundle(prefix: str, tensors: Mapping) -> None:
 
 
 def _shards(tensors: Mapping) -> list[list[str]]:
-    """Names by shard. TensorFlow's writer needs all tensors of a shard at once, and keeps the memory for the next.
+    """Names by shard, the largest first: the copies that are made while they are read are gone before memory is full.
 
-    The largest go first: the copies that are made while they are read are gone before memory is full. What is not
-    `Weights` is in memory already.
+    TensorFlow's writer needs all tensors of a shard at once. What is not `Weights` is in memory already.
     """
     shapes = tensors.shapes if isinstance(tensors, Weights) else {}
     sizes = {name: 4 * math.prod(shape) for name, shape in shapes.items()}
@@ -241,11 +227,7 @@ def value_of(tensor):
 
 
 def latest_checkpoint(output_dir: str) -> str | None:
-    """Prefix of the newest complete checkpoint in `output_dir`, or None.
-
-    That is the checkpoint named in the state file. If the file or that checkpoint (or a part of it) does not exist, the
-    newest `model.ckpt-<step>` is used, with a warning: a run never starts over beside its own checkpoints.
-    """
+    """The prefix of the checkpoint that the state file names, or, with a warning, of the newest one that is there."""
     state = checkpoint_state(output_dir)
     newest = state.model_checkpoint_path if state else None
     if newest and exists(newest + INDEX_SUFFIX) and data_files(newest):
@@ -302,10 +284,8 @@ def data_files(prefix: str) -> list[str]:
 
 
 def find_bundle(path: str, usual_name: str) -> str | None:
-    """The prefix of the TensorFlow checkpoint that a directory, a prefix or a file of one refers to; None without one.
-
-    In a directory it is, in this order, a SavedModel's, the newest of a run, `usual_name`, or the only one.
-    """
+    """The prefix of the TensorFlow checkpoint that a directory, a prefix or a file refers to: in a directory, in this
+    order, a SavedModel's, the newest of a run, `usual_name`, or the only one."""
     if not is_folder(path):
         prefix = path.removesuffix(INDEX_SUFFIX)
         folder, name = posixpath.split(prefix)

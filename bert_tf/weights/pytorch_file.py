@@ -1,8 +1,8 @@
 """PyTorch's weight files (pytorch_model.bin), read without PyTorch: a zip of a pickle and of the tensors' bytes.
 
-A pickle is a program that may call any function. It is interpreted here, and nothing is called: of the operations that
-`torch.load(weights_only=True)` knows, those that describe a dict of tensors are read as a description. All else, and
-any number that does not fit the bytes that are there, is refused before a tensor is read.
+A pickle is a program that may call any function. Here nothing is called: the operations that describe a dict of tensors
+are read as a description. All else, and any number that does not fit the bytes that are there, is refused before a
+tensor is read.
 
 Source: the notes "Serialization semantics" of PyTorch's documentation; operations: `pickletools` of Python.
 """
@@ -57,13 +57,10 @@ class _Tensor:
 
 
 def open_state_dict(local: str, path: str) -> tuple[dict[str, tuple[int, ...]], Callable[[str], np.ndarray], bool]:
-    """Opens a file that `torch.save` has written of a model's tensors, by PyTorch 1.6 or later.
+    """Shapes by name; a function that reads a tensor, floats as float32; whether any has half precision.
 
     Args:
-      local: the file. path: what it is called in errors.
-
-    Returns:
-      shapes by name; a function that reads a tensor, floating-point numbers as float32; whether any has half precision.
+      local: the file, of PyTorch 1.6 or later. path: what it is called in errors.
     """
     try:
         archive = zipfile.ZipFile(local)
@@ -94,9 +91,8 @@ def open_state_dict(local: str, path: str) -> tuple[dict[str, tuple[int, ...]], 
         except Exception as error:
             raise ValueError(f"{path} is damaged: {name}: {error}; copy the file again.") from error
         numbers = np.frombuffer(bytearray(content), kind.newbyteorder("<" if order == b"little" else ">"))
-        steps = [
-            step * kind.itemsize if size > 1 else 0 for size, step in zip(tensor.shape, tensor.strides, strict=True)
-        ]
+        axes = zip(tensor.shape, tensor.strides, strict=True)
+        steps = [step * kind.itemsize if size > 1 else 0 for size, step in axes]
         start = tensor.offset if 0 not in tensor.shape else 0
         values = np.lib.stride_tricks.as_strided(numbers[start:], tensor.shape, steps)
         if tensor.storage.kind == "BFloat16Storage":
@@ -121,8 +117,7 @@ def _misfit(tensor: _Tensor, entry: zipfile.ZipInfo | None, largest: int) -> str
     """What is wrong with a tensor, whose numbers may be any; "" if nothing is.
 
     Args:
-      entry: of its storage; None: there is none. largest: as many elements as a file of this size may describe, since
-        an element may be read several times.
+      entry: of its storage. largest: the most elements that a file of this size may describe.
     """
     storage, numbers = tensor.storage, (*tensor.shape, *tensor.strides, tensor.offset, tensor.storage.count)
     if any(type(number) is not int or number < 0 for number in numbers):
@@ -143,8 +138,7 @@ def _misfit(tensor: _Tensor, entry: zipfile.ZipInfo | None, largest: int) -> str
 def _described(pickle: bytes) -> dict[str, _Tensor]:
     """The dict of tensors that a pickle describes.
 
-    No name is imported, nothing is called. Objects are never compared, hashed or shown, since small ones can stand for
-    a very large tree. The time is that of the pickle's length.
+    Objects are never compared, hashed or shown, since small ones can stand for a very large tree.
     """
     stack, marks, memo = [], [], {}
 
@@ -172,15 +166,25 @@ def _described(pickle: bytes) -> dict[str, _Tensor]:
             case "TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3" as name:
                 stack.append(tuple(pop(None if name == "TUPLE" else int(name[-1]))))
             case "APPEND" | "APPENDS" as name:
-                _extend(pop(1 if name == "APPEND" else None), stack[-1])
+                items = pop(1 if name == "APPEND" else None)
+                if type(stack[-1]) is not list:
+                    raise ValueError("it appends to something else than a list")
+                stack[-1].extend(items)
             case "SETITEM" | "SETITEMS" as name:
-                _set_items(pop(2 if name == "SETITEM" else None), stack[-1])
+                items = pop(2 if name == "SETITEM" else None)
+                if type(stack[-1]) is not dict or len(items) % 2 or any(type(key) is not str for key in items[::2]):
+                    raise ValueError("it has something else than a dict by names")
+                stack[-1].update(zip(items[::2], items[1::2], strict=True))
             case "GLOBAL" if value in _KNOWN:
                 stack.append(_Name(value))
             case "GLOBAL":
                 raise ValueError(f"it names {value.replace(' ', '.')!r:.80}, which no dict of tensors needs")
-            case "BINPERSID":
-                stack.append(_storage(*pop(1)))
+            case "BINPERSID":  # a storage: its class, its key, the device, the count of its numbers
+                match pop(1):
+                    case [("storage", _Name(kind), str(key), str(), int(count))] if kind.startswith("torch "):
+                        stack.append(_Storage(key, kind.removeprefix("torch "), count))
+                    case _:
+                        raise ValueError("a persistent id in it is no storage")
             case "REDUCE":
                 stack.append(_made(*pop(2)))
             case "BUILD":  # attributes of a dict: the versions of the model's modules
@@ -197,27 +201,6 @@ def _described(pickle: bytes) -> dict[str, _Tensor]:
         if type(tensor) is not _Tensor:
             raise ValueError(f"{name!r:.80} in it is no tensor, but {type(tensor).__name__}")
     return tensors
-
-
-def _extend(items: list, target) -> None:
-    if type(target) is not list:
-        raise ValueError("it appends to something else than a list")
-    target.extend(items)
-
-
-def _set_items(items: list, target) -> None:
-    keys = items[::2]
-    if type(target) is not dict or len(items) % 2 or any(type(key) is not str for key in keys):
-        raise ValueError("it has something else than a dict by names")
-    target.update(zip(keys, items[1::2], strict=True))
-
-
-def _storage(found) -> _Storage:
-    """What a tuple ("storage", its class, its key, the device, the count of its numbers) describes."""
-    match found:
-        case ("storage", _Name(name), str(key), str(), int(count)) if name.startswith("torch "):
-            return _Storage(key, name.removeprefix("torch "), count)
-    raise ValueError("a persistent id in it is no storage")
 
 
 def _made(function, arguments) -> dict | _Tensor:

@@ -51,7 +51,6 @@ class Weights(Mapping[str, np.ndarray]):
     parts: dict[str, "Weights"] = dataclasses.field(default_factory=dict)
 
     def read(self, name: str) -> np.ndarray:
-        """One tensor."""
         if name not in self.shapes:
             raise KeyError(f"{self.path} has no {name}")
         value = self.reader(name)
@@ -152,12 +151,10 @@ _READ = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}  
 
 
 def open_tensors(file: str) -> tuple[Shapes, Reader, bool]:
-    """Opens a safetensors file, a pytorch_model.bin, or an index of shards.
+    """Opens a safetensors file, a pytorch_model.bin, or an index of shards: shapes by name, a function that reads a
+    tensor, and whether any has half precision, which is widened.
 
     A remote file (gs://...) is first copied to a temporary folder, which lives as long as the reader.
-
-    Returns:
-      shapes by name, a function that reads a tensor, and whether any tensor has half precision, which is widened.
     """
     if file.endswith(SHARD_INDEX_SUFFIX):
         return _open_shards(file)
@@ -176,12 +173,7 @@ def open_tensors(file: str) -> tuple[Shapes, Reader, bool]:
 
 
 def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
-    """Opens a file.
-
-    Returns:
-      shapes by name, the metadata of the header (and `half_precision` if any tensor is), and a function that reads a
-      tensor by name; it returns float16 and bfloat16 as float32 (exactly the same values).
-    """
+    """Shapes by name, the header's metadata (and `half_precision`), and a reader, of half precision as float32."""
     local, folder = _local(path)
     with _opened(local, path) as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
@@ -245,10 +237,7 @@ def _opened(local: str, path: str) -> Iterator:
 
 
 def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
-    """Writes a file, one tensor after the other: of `Weights` only one is in memory.
-
-    The library's writer gives the same bytes, but needs all tensors at once.
-    """
+    """Writes a file, of `Weights` tensor by tensor; the library's writer gives the same bytes, of all at once."""
     import tensorflow as tf
 
     shapes = tensors.shapes if isinstance(tensors, Weights) else {name: np.shape(tensors[name]) for name in tensors}
