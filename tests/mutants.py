@@ -161,7 +161,7 @@ MUTANTS = {
         ("(arrived := _checksum(path, announced)) != announced", "(arrived := announced) != announced"),
         ("one.get(\"lfs_sha256\") or one", "one"),
         ("finally:\n        _verify(asked, missing)", "finally:\n        pass"),
-        ("name.count(\"/\") == file.count(\"/\") and", ""),
+        ("len(cut[name]) == len(parts) and", ""),
         ('.replace("~parquet", "refs/convert/parquet")', ""),
         ("@functools.cache\ndef _commit", "def _commit")],
     ("models/layers.py", "models/test_similarity.py"): [("ops.where(counted > 0, outputs, _LOWEST)", "outputs")],
