@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from helpers.paths import ROOT
+from helpers.slow import slow
 from helpers.warm import HANG_SECONDS
 
 from bert_tf.system import cores
@@ -31,26 +32,13 @@ app.run(main)
 """
 
 
-@pytest.mark.parametrize(
-    ("available", "started", "given", "expected"),
-    [
-        (2, "None, False", None, "1 3 1"),
-        *(
-            pytest.param(*values, marks=pytest.mark.slow)
-            for values in [
-                (64, "None, False", None, "8 9 1"),
-                (6, "None, False", "3", "0 3 1"),
-                (6, "None, True", None, "0 2 1"),
-                (6, "2, False", None, "0 2 1"),
-            ]
-        ),
-    ],
-)
+RUNS = [(64, "None, False", "", "8 9 1"), (6, "None, False", "3", "0 3 1"), (6, "None, True", "", "0 2 1")]
+
+
+@pytest.mark.parametrize(("available", "started", "given", "expected"), [(2, "None, False", "", "1 3 1"), *slow(*RUNS)])
 def test_a_script_that_only_predicts_has_a_core_for_each_batch(available, started, given, expected):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    environment.pop("TF_NUM_INTRAOP_THREADS", None)
-    if given:
-        environment["TF_NUM_INTRAOP_THREADS"] = given
+    environment["TF_NUM_INTRAOP_THREADS"] = given or "0"
     command = [sys.executable, "-c", SCRIPT, str(available), started]
     result = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

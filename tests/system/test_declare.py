@@ -88,13 +88,6 @@ def test_values_out_of_bounds_are_refused(given, message):
     declare.check_values(Own(output_dir="x", rate=0, size=2, from_=1e-9, kind="a"))
 
 
-def test_bounds_in_words():
-    words = {bounds: setting(1.0, "", **dict(bounds)).metadata["declared"].bounds for bounds in (
-        (), (("least", 0), ("most", 1)), (("above", 0), ("most", 1)), (("most", 3),), (("least", 0.5),)
-    )}  # fmt: skip
-    assert [*words.values()] == ["", "from 0 to 1", "more than 0, at most 1", "at most 3", "at least 0.5"]
-
-
 def test_help_is_in_groups_with_the_originals_flags_first(values):
     assert declare.help_text(values) == ""
     declare.define_flags(Own, from_=2.0)

@@ -42,10 +42,6 @@ def test_a_glob_is_one_table(server, caplog):
 
 def test_a_corpus(server):
     assert "".join(corpus.Corpus([f"{SET}/ratings.txt"], corpus.TextSettings()).blocks()) == "id\tdocument\n1\tgood\n"
-    with pytest.raises(
-        ValueError, match="a Parquet file; call it .parquet where a table is meant, and export its texts"
-    ):
-        list(corpus.Corpus([f"{SET}/nli/train-00001-of-00002.parquet"], corpus.TextSettings()).blocks())
 
 
 def test_files_of_text(server):

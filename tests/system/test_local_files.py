@@ -92,10 +92,7 @@ def test_checkpoints_are_found_in_folders_of_any_name(name, tmp_path):
     newest = checkpoints.latest_checkpoint(str(folder))
     assert newest == str(folder / "model.ckpt-10") == find_bundle(str(folder), "bert_model.ckpt")
     np.testing.assert_array_equal(weights_of(newest)["bert/x"], [10, 10, 10])
-    assert sorted(one for one in os.listdir(folder) if one.endswith(".index")) == [
-        "model.ckpt-10.index",
-        "model.ckpt-2.index",
-    ]
+    assert {path.name for path in folder.glob("*.index")} == {"model.ckpt-10.index", "model.ckpt-2.index"}
     (folder / "checkpoint").unlink()
     assert checkpoints.latest_checkpoint(str(folder)) == newest
     for path in folder.glob("model.ckpt-10.*"):

@@ -1,6 +1,5 @@
 """What Numba keeps on disk follows the sources."""
 
-import contextlib
 import importlib
 import os
 import subprocess
@@ -61,27 +60,12 @@ def advance_twice(step):
 """
 
 
-def test_constants_and_variables_share_what_is_compiled_and_that_it_takes_long_is_said_once(monkeypatch, tmp_path):
-    told, times = [], iter((0, 3, 3, 9))
-
-    @contextlib.contextmanager
-    def announced(message):
-        told.append(message)
-        yield
-
-    monkeypatch.setattr(messages, "announced", announced)
-    monkeypatch.setattr(numba_compile._CachedLoop, "is_told", False)
+def test_constants_and_variables_share_what_is_compiled(monkeypatch, tmp_path):
     (tmp_path / "loop.py").write_text(LOOP)
     monkeypatch.syspath_prepend(tmp_path)
     loop = importlib.import_module("loop")
     assert loop.advance_twice(3) == 7
     assert len(loop.advance.signatures) == 1
-    assert all(message.startswith("Compiling the loops of loop ") for message in told)
-    assert told[0].endswith(f"which is done once: later runs take them from {tmp_path / '__pycache__'}.")
-    monkeypatch.setattr(numba_compile.time, "monotonic", lambda: next(times))
-    told.clear()
-    assert loop.advance(3.5, 1) == 4.5 and loop.advance(3, 1.5) == 4.5
-    assert len(told) == 1 and numba_compile._CachedLoop.is_told  # it has been said
 
 
 INNER = """

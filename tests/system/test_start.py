@@ -8,6 +8,7 @@ import sys
 import pytest
 from helpers.paths import ROOT
 from helpers.script_cases import arguments_of
+from helpers.slow import slow
 from helpers.small_data import PIECES, texts_of, write_classification
 from helpers.tiny import write_encoder
 from test_structure import loaded_by
@@ -46,10 +47,11 @@ app.run(main)
 """
 
 
-@pytest.mark.parametrize("flag", [None, pytest.param("--use_tpu", marks=pytest.mark.slow),
-                                  pytest.param("--distribution_strategy=tpu", marks=pytest.mark.slow)])  # fmt: skip
-@pytest.mark.parametrize("variables", [{"TF_ENABLE_ONEDNN_OPTS": "0"}, *(pytest.param(further, marks=pytest.mark.slow)
-    for further in ({}, {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPU_ALLOCATOR_USE_BFC": "0"}))])  # fmt: skip
+NO_POOL = {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPU_ALLOCATOR_USE_BFC": "0"}
+
+
+@pytest.mark.parametrize("flag", [None, *slow("--use_tpu", "--distribution_strategy=tpu")])
+@pytest.mark.parametrize("variables", [{"TF_ENABLE_ONEDNN_OPTS": "0"}, *slow({}, NO_POOL)])
 def test_tensorflow_without_what_scripts_do_not_use(flag, variables):
     command = [sys.executable, "-c", SCRIPT, *([flag] if flag else [])]
     result = subprocess.run(command, env={**ENVIRONMENT, **variables}, capture_output=True, text=True)
