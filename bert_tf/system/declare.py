@@ -68,11 +68,6 @@ class Declared:
     model_file: Callable[[str], str] | None = None
 
     @property
-    def flag_default(self):
-        """The default of the flag."""
-        return None if self.default is REQUIRED or not self.shown else self.default
-
-    @property
     def bounds(self) -> str:
         """The bounds in words: "at least 1", "from 0 to 1"; empty without any."""
         if math.isfinite(self.least) and math.isfinite(self.most):
@@ -160,7 +155,8 @@ def define_flags(*kinds: type, without: Collection[str] = (), values: Flags = fl
         kinds_of_values = {field.name: field.type for field in dataclasses.fields(kind)}
         for name, declared in declared_in(kind).items():
             if name not in without:
-                default = defaults.get(name, declared.flag_default)
+                usual = None if declared.default is REQUIRED or not declared.shown else declared.default
+                default = defaults.get(name, usual)
                 _define_flag(_flag_name(name), kinds_of_values[name], declared, default, values)
 
 

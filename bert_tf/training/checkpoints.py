@@ -118,8 +118,8 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
             f"{prefix} could not be written: {error.message}. The checkpoints before it are untouched; free some space "
             "or choose another --output_dir, then run the same command again to resume."
         ) from error
-    state = bundle.checkpoint_state(output_dir)
-    older = [posixpath.basename(path) for path in state.all_model_checkpoint_paths] if state else []
+    _, listed = bundle.checkpoint_state(output_dir)
+    older = [*map(posixpath.basename, listed)]
     # Only those that a run saves: the state file may name others, such as the released weights beside them.
     own = {posixpath.basename(path) for path in saved_steps(output_dir).values()} - {posixpath.basename(prefix)}
     names = [name for name in older if name in own]
@@ -200,8 +200,8 @@ def remove_superseded(output_dir: str, keep_max: int) -> None:
     removed in their turn. Those older than all that it names are removed, if these are as many as are kept, and so are
     files of values without an index.
     """
-    state, found = bundle.checkpoint_state(output_dir), saved_steps(output_dir)
-    listed = {posixpath.basename(path) for path in state.all_model_checkpoint_paths} if state else set()
+    (_, listed), found = bundle.checkpoint_state(output_dir), saved_steps(output_dir)
+    listed = {*map(posixpath.basename, listed)}
     if not listed or not all(_exists(output_dir, name) for name in listed):
         whole = [posixpath.basename(prefix) for _, prefix in sorted(found.items()) if bundle.data_files(prefix)]
         if not whole:

@@ -228,8 +228,7 @@ def value_of(tensor):
 
 def latest_checkpoint(output_dir: str) -> str | None:
     """The prefix of the checkpoint that the state file names, or, with a warning, of the newest one that is there."""
-    state = checkpoint_state(output_dir)
-    newest = state.model_checkpoint_path if state else None
+    newest, _ = checkpoint_state(output_dir)
     if newest and exists(newest + INDEX_SUFFIX) and data_files(newest):
         return newest
     left = [prefix for _, prefix in sorted(saved_steps(output_dir).items()) if data_files(prefix)]
@@ -241,22 +240,15 @@ def latest_checkpoint(output_dir: str) -> str | None:
     return left[-1]
 
 
-@dataclasses.dataclass(frozen=True)
-class CheckpointState:
-    """What a run's file `checkpoint` says: the prefix of its newest checkpoint, and those of all that count."""
-
-    model_checkpoint_path: str
-    all_model_checkpoint_paths: tuple[str, ...]
-
-
 _STATE_LINE = re.compile(rb'\s*(\w+):\s*(?:"((?:[^"\\\\]|\\\\.)*)"|[\d.e+-]+)\s*')
 
 
-def checkpoint_state(output_dir: str) -> CheckpointState | None:
-    """The state in the file `checkpoint`; None if there is no such file, or, with a warning, if it is damaged."""
+def checkpoint_state(output_dir: str) -> tuple[str | None, list[str]]:
+    """What the file `checkpoint` says: the prefix of the newest checkpoint, and those of all that count; none if there
+    is no such file, or, with a warning, if it is damaged."""
     path = posixpath.join(output_dir, "checkpoint")
     if not exists(path):
-        return None
+        return None, []
     found: dict[bytes, list[str]] = {}
     try:
         for line in filter(bytes.strip, read_bytes(path).splitlines()):
@@ -268,8 +260,8 @@ def checkpoint_state(output_dir: str) -> CheckpointState | None:
     except (KeyError, ValueError) as error:
         reason = "it names no newest checkpoint" if isinstance(error, KeyError) else error
         logging.warning("%s is damaged: %s", path, reason)
-        return None
-    return CheckpointState(newest, tuple(found.get(b"all_model_checkpoint_paths", [newest])))
+        return None, []
+    return newest, found.get(b"all_model_checkpoint_paths", [newest])
 
 
 def saved_steps(output_dir: str) -> dict[int, str]:
