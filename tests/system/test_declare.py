@@ -33,19 +33,12 @@ class Own(Base):
 
 
 @pytest.fixture
-def values(monkeypatch):
-    """Flags of their own, without those of other tests."""
-    values = flags.FlagValues()
-    for name in ("DEFINE_bool", "DEFINE_integer", "DEFINE_float", "DEFINE_string", "DEFINE_list", "DEFINE_enum",
-                 "DEFINE_multi_string"):  # fmt: skip
-        define = getattr(flags, name)
-        monkeypatch.setattr(flags, name, lambda *args, define=define: define(*args, flag_values=values))
-    monkeypatch.setattr(flags, "FLAGS", values)
-    return values
+def values():
+    return flags.FlagValues()
 
 
 def test_flags_become_settings(values):
-    declare.define_flags(Own, from_=2.0)
+    declare.define_flags(Own, values=values, from_=2.0)
     values(["script", "--output_dir=x", "--names=a,b", "--more=c", "--more=d,e", "--kind=b"])
     settings = declare.settings_of(Own, values)
     assert settings == Own(output_dir="x", names=["a", "b"], more=["c", "d,e"], kind="b", from_=2.0)
@@ -64,7 +57,7 @@ def test_flags_become_settings(values):
 
 
 def test_a_script_may_leave_settings_out(values):
-    declare.define_flags(Own, without=("size", "output_dir"))
+    declare.define_flags(Own, without=("size", "output_dir"), values=values)
     assert "size" not in values and "rate" in values and declare.required_flags(values) == []
 
 
@@ -90,7 +83,7 @@ def test_values_out_of_bounds_are_refused(given, message):
 
 def test_help_is_in_groups_with_the_originals_flags_first(values):
     assert declare.help_text(values) == ""
-    declare.define_flags(Own, from_=2.0)
+    declare.define_flags(Own, values=values, from_=2.0)
     assert declare.group(Own, "Speed") == ("rate", "size", "names", "more", "from_")
     assert declare.help_text(values) == (
         "\nAs in the original:\n"
