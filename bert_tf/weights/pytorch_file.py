@@ -136,10 +136,7 @@ def _misfit(tensor: _Tensor, entry: zipfile.ZipInfo | None, largest: int) -> str
 
 
 def _described(pickle: bytes) -> dict[str, _Tensor]:
-    """The dict of tensors that a pickle describes.
-
-    Objects are never compared, hashed or shown, since small ones can stand for a very large tree.
-    """
+    # Objects are never compared, hashed or shown, since small ones can stand for a very large tree.
     stack, marks, memo = [], [], {}
 
     def pop(count: int | None = None) -> list:
@@ -179,12 +176,8 @@ def _described(pickle: bytes) -> dict[str, _Tensor]:
                 stack.append(_Name(value))
             case "GLOBAL":
                 raise ValueError(f"it names {value.replace(' ', '.')!r:.80}, which no dict of tensors needs")
-            case "BINPERSID":  # a storage: its class, its key, the device, the count of its numbers
-                match pop(1):
-                    case [("storage", _Name(kind), str(key), str(), int(count))] if kind.startswith("torch "):
-                        stack.append(_Storage(key, kind.removeprefix("torch "), count))
-                    case _:
-                        raise ValueError("a persistent id in it is no storage")
+            case "BINPERSID":
+                stack.append(_storage(*pop(1)))
             case "REDUCE":
                 stack.append(_made(*pop(2)))
             case "BUILD":  # attributes of a dict: the versions of the model's modules
@@ -201,6 +194,14 @@ def _described(pickle: bytes) -> dict[str, _Tensor]:
         if type(tensor) is not _Tensor:
             raise ValueError(f"{name!r:.80} in it is no tensor, but {type(tensor).__name__}")
     return tensors
+
+
+def _storage(found) -> _Storage:
+    """What a tuple ("storage", its class, its key, the device, the count of its numbers) describes."""
+    match found:
+        case ("storage", _Name(name), str(key), str(), int(count)) if name.startswith("torch "):
+            return _Storage(key, name.removeprefix("torch "), count)
+    raise ValueError("a persistent id in it is no storage")
 
 
 def _made(function, arguments) -> dict | _Tensor:
