@@ -106,7 +106,6 @@ def _is_text(beginning: bytes) -> bool:
 
 
 def _damage(name: str, begin: int, size: int, number: int) -> str:
-    """What is wrong with a bad record."""
     with open_binary(name) as stream:
         stream.seek(begin)
         beginning = stream.read(64)
@@ -126,11 +125,6 @@ def _damage(name: str, begin: int, size: int, number: int) -> str:
     elif len(header) == 12 and begin + FRAME_BYTES + struct.unpack("<Q", header[:8])[0] <= size:
         damage = "corrupt: its bytes do not match their checksum"
     return f"{name}: record {number} at byte {begin} is {damage}"
-
-
-def first_payload(name: str, size: int, begin: int = 0) -> bytes | None:
-    """The first record from a byte on; None if there is none. RecordError: it is damaged."""
-    return next((payloads[0] for _, _, payloads in read_records(name, size, begin, most=1)), None)
 
 
 # --- what a record has to hold ----------------------------------------------------------------------------------------
@@ -222,7 +216,6 @@ def _kind_of(payload: bytes) -> tuple[str, int | None, bool]:
 
 
 def check_first_records(first_payloads: Mapping[str, tuple[int, bytes]], features: Features) -> None:
-    """Compares the first record of each file with the features that it should have."""
     for name, (offset, payload) in first_payloads.items():
         if problem := record_problem(payload, features):
             raise RecordError(f"{name}: the first record (byte {offset}) {problem}")

@@ -75,7 +75,8 @@ class RecordIndex:
 
         def read(number: int, offset: int) -> tuple[str, tuple[int, bytes]]:
             name = self.files[number]
-            return name, (offset, record_files.first_payload(name, self.file_sizes[number], offset))
+            _, _, payloads = next(record_files.read_records(name, self.file_sizes[number], offset, most=1))
+            return name, (offset, payloads[0])
 
         first = np.unique(self.file_number, return_index=True)[1]
         return dict(in_threads(read, self.file_number[first].tolist(), self.byte_offset[first].tolist()))
@@ -105,7 +106,6 @@ def beside(record_file: str, ending: str) -> str:
 
 
 def index_path(record_file: str) -> str:
-    """Where the index of a record file is."""
     return beside(record_file, ".index.npz")
 
 
@@ -172,7 +172,6 @@ def index_records(
 
 
 def _check_found(index: RecordIndex) -> None:
-    """Says what was found; RecordError if that is nothing."""
     files = index.files
     if not index.total_records:
         shown = ", ".join(files[:5]) + (f" and {len(files) - 5} more" if len(files) > 5 else "")

@@ -204,7 +204,6 @@ class JoinedColumns:
 
 
 def _trimmed(value):
-    """A value of JSON, with `trimmed` strings."""
     if isinstance(value, list):
         return [_trimmed(one) for one in value]
     return trimmed(value) if isinstance(value, str) else value
@@ -467,5 +466,4 @@ def _inner_values(value: dict, prefix: str) -> Iterator[tuple[str, object]]:
 
 
 def quoted(names) -> str:
-    """Names as listed in error messages."""
     return ", ".join(map(repr, names))

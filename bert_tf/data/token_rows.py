@@ -47,7 +47,6 @@ class Share:
     count: int = 1
 
     def part_size(self, batch_size: int) -> int:
-        """The rows of a part."""
         if batch_size % self.parts:
             raise ValueError(f"a batch of {batch_size} rows can't be divided into {self.parts} equal parts")
         return batch_size // self.parts
@@ -160,7 +159,6 @@ def check_tokenizer(tokenizer) -> None:
 
 
 def check_room(tokenizer: Tokenizer, max_seq_length: int) -> None:
-    """Refuses rows that are too short for the special tokens of a pair."""
     special = tokenizer.num_special_tokens(pair=True)
     if max_seq_length < special:
         raise ValueError(
@@ -258,9 +256,6 @@ def training_batches(
       static_padding: pad every batch to max_seq_length, and don't batch similar lengths together.
       programs: see `TokenRows.padded_lengths`.
       share: the rows of each batch that are wanted. They are as long as the whole batch.
-
-    Raises:
-      ValueError: a batch can't be divided into equal parts.
     """
     allowed = rows.padded_lengths(max_seq_length, static_padding, programs)
     if programs:

@@ -66,8 +66,6 @@ class Corpus:
     """
 
     def __init__(self, files: Sequence[str], settings: TextSettings | None = None):
-        if not files:
-            raise ValueError("a corpus of no files")
         if any(map(is_remote, files)):
             import tensorflow as tf  # noqa: F401  before threads do
 
@@ -95,13 +93,10 @@ class Corpus:
         return any(source.is_jsonl for source in self._sources)
 
     def warn_of_tables(self) -> None:
-        """Warns of files that are read as plain text although their names say otherwise."""
         warn_of_tables(source.file.path for source in self._sources if not source.is_jsonl)
 
     def shard_range(self, shard: int, num_shards: int) -> tuple[int, int]:
         """(begin, end) of shard `shard` of `num_shards` of nearly equal size, for `blocks`."""
-        if not 0 <= shard < num_shards:
-            raise ValueError(f"shard {shard} of {num_shards}")
         return self.total_bytes * shard // num_shards, self.total_bytes * (shard + 1) // num_shards
 
     def blocks(
@@ -125,8 +120,6 @@ class Corpus:
           progress: called with the number of bytes that each read took from the disk; ranges that adjoin take all.
         """
         end = self.total_bytes if end is None else end
-        if not 0 <= begin <= end <= self.total_bytes:
-            raise ValueError(f"bytes {begin} to {end} of a corpus of {self.total_bytes}")
         reading = Reading(self.settings, {} if counts is None else counts, progress)
         return _gathered(self._texts(begin, end, reading))
 
@@ -316,7 +309,6 @@ def _without_blank_lines(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _whole_file_texts(source: _Source, reading: Reading) -> Iterator[str]:
-    """Texts of a file that is read from its start."""
     if source.is_jsonl:
         yield from _record_texts(source, 0, None, reading)
         return

@@ -125,7 +125,6 @@ _PlacedLine = tuple[str, int, int]
 
 
 def numbered_lines(file: TextFile, blocks: Iterable[tuple[int, bytes]], reading: Reading) -> Iterator[_PlacedLine]:
-    """The lines that are not blank."""
     for offset, block in blocks:
         text = reading.decode(file, offset, block)
         if not offset:

@@ -107,7 +107,6 @@ def create_pretraining_data(
 def _job_of(
     records: RecordSettings, instances: InstanceSettings, text: TextSettings, tokenizer: Tokenizer, vocab_sha256: str
 ) -> tuple[ShardJob, dict]:
-    """The job of these settings, and the flags that the summary shows."""
     casing = {"do_lower_case": not tokenizer.cased, "strip_accents": tokenizer.settings().get("strip_accents")}
     # Everything that determines the output: runs with equal values are the same job.
     flags = dict(
@@ -133,7 +132,6 @@ def _job_of(
 
 
 def _fingerprint(flags: dict, input_files: Sequence[str], vocab_sha256: str) -> str:
-    """A hash of everything that determines the output: flags, and the files with their sizes and times."""
     stats = [tf.io.gfile.stat(path) for path in input_files]
     files = [[path, int(stat.length), int(stat.mtime_nsec)] for path, stat in zip(input_files, stats, strict=True)]
     decisive = {name: value for name, value in flags.items() if name not in ("input_file", "vocab_file")}
@@ -325,7 +323,6 @@ def _log_size(job: ShardJob, num_workers: int) -> None:
 
 
 def _warn_of_replaced(job: ShardJob, missing: Sequence[int], before: dict, flags: dict) -> None:
-    """Logs which finished files, made with other flags or of another text, are about to be replaced."""
     replaced = [shard for shard in missing if all(map(tf.io.gfile.exists, job.outputs(shard)))]
     if not replaced:
         return

@@ -119,7 +119,6 @@ def all_documents(files: Sequence[str], show_progress: bool = True, encoding: st
 
 
 def _lines_of(pieces: Iterable[str]) -> Iterator[str]:
-    """The lines, stripped, of a text that comes in pieces."""
     held = ""
     for piece in pieces:
         *lines, held = (held + piece).split("\n")
@@ -140,7 +139,6 @@ def marked_held_out(documents: Iterable[Document], every: int = 20) -> Iterator[
 
 
 def split_held_out(documents: Iterable[Document], every: int = 20) -> tuple[list[Document], list[Document]]:
-    """(training, held-out) documents; see `marked_held_out`."""
     parts: tuple[list[Document], list[Document]] = ([], [])
     for document, is_held_out in marked_held_out(documents, every):
         parts[is_held_out].append(document)

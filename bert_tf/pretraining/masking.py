@@ -62,7 +62,6 @@ class Masking:
 
     @property
     def pad_id(self) -> int:
-        """The id of padding."""
         return self.tokenizer.vocab.get(self.tokenizer.pad_token, 0)
 
     @functools.cached_property
@@ -79,7 +78,6 @@ class Masking:
 
     @property
     def special_ids(self) -> list[int]:
-        """The ids of all special tokens."""
         vocab = self.tokenizer.vocab
         return [vocab[token] for token in special_tokens_of(self.tokenizer) if token in vocab]
 

@@ -6,7 +6,6 @@ be of any family, and must be one that the model's tokenizer reads. No TensorFlo
 
 import dataclasses
 import hashlib
-import os
 import posixpath
 from collections.abc import Mapping, Sequence
 
@@ -17,8 +16,6 @@ from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.directory import ModelFiles, other_ids, read_model_files
 from bert_tf.models.families import ALBERT, FAMILIES, family_of
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings
-from bert_tf.system.checks import check_file
-from bert_tf.system.messages import named_by, unheard
 from bert_tf.system.storage import names_in
 from bert_tf.system.text_files import exists, file_sha256, read_json
 from bert_tf.text import tokenizer_class_of, tokenizer_of_file
@@ -125,7 +122,6 @@ def _find(
     tokenizer_class: type[Tokenizer],
     from_teacher: bool,
 ) -> ModelFiles | None:
-    """See `find_vocabulary`; tokenizer_class: of the model's family."""
     made_with = _source_of(record_files)
     if vocab_file:
         beside = read_model_files(init_checkpoint) if init_checkpoint and not from_teacher else ModelFiles("")
@@ -266,14 +262,6 @@ def tokenizer_of(
     return tokenizer
 
 
-def check_vocabulary(vocab_file: str | None) -> None:
-    """`read_tokenizer` of the local file that --vocab_file names, if any, before TensorFlow is imported."""
-    check_file(vocab_file, "--vocab_file")
-    if vocab_file and os.path.isfile(vocab_file):
-        with named_by("--vocab_file"), unheard():
-            read_tokenizer(vocab_file, None)
-
-
 def vocabulary_sha256(vocab_file: str) -> str:
     """SHA-256 of a vocabulary file; of a vocab.json, of its own and that of the merges.txt beside it, as of a KoBERT's
     vocab.txt with the .model. Added tokens that other files beside it name count, too."""
@@ -287,7 +275,6 @@ def vocabulary_sha256(vocab_file: str) -> str:
 
 
 def _other_file(vocab_file: str, kind: type[Tokenizer]) -> str | None:
-    """The file beside a vocabulary that is half of it."""
     directory = posixpath.dirname(vocab_file)
     if kind is KoBertTokenizer and not vocab_file.endswith(".model"):
         return find_model(directory)

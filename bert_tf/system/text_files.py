@@ -39,18 +39,13 @@ def encoding_setting(files: str):
     )
 
 
-def is_known(encoding: str) -> bool:
-    """Whether Python has a text encoding of this name."""
-    try:
-        "".encode(codecs.lookup(encoding).name)
-        return isinstance("a".encode(encoding), bytes)
-    except (LookupError, UnicodeError, ValueError):
-        return False
-
-
 def check_encoding(encoding: str, flag: str = "--encoding") -> None:
-    """Refuses what `is_known` does not know."""
-    if not is_known(encoding):
+    """Refuses what is no text encoding of Python."""
+    try:
+        is_known = isinstance("a".encode(codecs.lookup(encoding).name), bytes)
+    except (LookupError, UnicodeError, ValueError):
+        is_known = False
+    if not is_known:
         raise ValueError(f"{flag}={encoding}: Python has no text encoding of this name.")
 
 

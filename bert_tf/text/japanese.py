@@ -148,7 +148,6 @@ class JapaneseTokenizer(WordPieces):
         return found
 
     def settings(self) -> dict:
-        """See `Tokenizer.settings`."""
         return {**super().settings(), **self._settings}
 
 

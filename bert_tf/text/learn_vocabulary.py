@@ -56,7 +56,6 @@ _SEED, _THREADS = 12345, 16
 
 
 def _warn_of_fewer(tokens: int, vocab_size: int, advice: str) -> None:
-    """Warns if the text gave fewer tokens than asked for; advice: what gives more."""
     if tokens < vocab_size:
         logging.warning(
             f"The text gives only {tokens} of the {vocab_size} tokens requested: set vocab_size in the model's "

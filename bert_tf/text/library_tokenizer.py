@@ -78,7 +78,6 @@ class LibraryTokenizer(Tokenizer):
 
     @functools.cached_property
     def cased(self) -> bool:
-        """Whether upper and lower case are distinguished."""
         return self.normalize("A") != self.normalize("a")
 
     def take_rows(self, post_processor: Mapping | None, path: str) -> None:
@@ -95,7 +94,6 @@ class LibraryTokenizer(Tokenizer):
         self.huggingface_class = "PreTrainedTokenizerFast"
 
     def tokenize(self, text: str | bytes) -> list[str]:
-        """The pieces of `text`."""
         encoding = self._encoding(text)
         if self.added_tokens.ids.isdisjoint(encoding.ids):
             return encoding.tokens
@@ -104,12 +102,10 @@ class LibraryTokenizer(Tokenizer):
         return [self.inv_vocab[index] if index in self.added_tokens.ids else token for index, token in pairs]
 
     def encode(self, text: str | bytes, add_special_tokens: bool = False) -> list[int]:
-        """See `Tokenizer.encode`."""
         ids = self._encoding(text).ids
         return [*self.begin_ids, *ids, *self.end_ids] if add_special_tokens else ids
 
     def encode_batch(self, texts: Iterable[str | bytes]) -> list[list[int]]:
-        """`encode` of each text, on all cores."""
         texts = [text_of(text) for text in texts]
         with _naming(self.vocab_file):
             return [row.ids for row in self._library.encode_batch_fast(texts, add_special_tokens=False)]
@@ -133,7 +129,6 @@ class LibraryTokenizer(Tokenizer):
         return self._library.decode(list(ids), skip_special_tokens=False)
 
     def normalize(self, text: str) -> str:
-        """See `Tokenizer.normalize`."""
         normalizer, text = self._library.normalizer, text_of(text)
         with _naming(self.vocab_file):
             return text if normalizer is None else normalizer.normalize_str(text)
@@ -147,7 +142,6 @@ class LibraryTokenizer(Tokenizer):
         return {TOKENIZER: json.dumps(values, indent=2, ensure_ascii=False).encode(), **self._files}
 
     def settings(self) -> dict:
-        """See `Tokenizer.settings`."""
         return {**super().settings(), "bos_token": self.cls_token, "eos_token": self.sep_token}
 
     def _encoding(self, text: str | bytes) -> tokenizers.Encoding:
@@ -355,7 +349,6 @@ class ByteBpeTokenizer(LibraryTokenizer):
         return [piece.id for piece in self._library.model.tokenize(word)]
 
     def settings(self) -> dict:
-        """See `Tokenizer.settings`."""
         return {**super().settings(), "add_prefix_space": self.add_prefix_space}
 
     # --- words -------------------------------------------------------------------------------------------------------
@@ -388,7 +381,6 @@ class ByteBpeTokenizer(LibraryTokenizer):
         return continues
 
     def encode_masked(self, text: str) -> list[int]:
-        """`encode` of a text in which each literal mask_token becomes that token."""
         *parts, last = text.split(self.mask_token)
         ids = []
         for part in parts:
@@ -397,7 +389,6 @@ class ByteBpeTokenizer(LibraryTokenizer):
 
 
 def _read_merges(merges_file: str, vocab: Mapping, vocab_file: str) -> list[tuple[str, ...]]:
-    """The pairs of a merges.txt, all of them pieces of a vocab.json."""
     if not all(type(index) is int and 0 <= index < _MOST_IDS for index in vocab.values()):
         raise ValueError(
             f"{vocab_file} is no vocabulary of byte-level BPE: that is one object of pieces and their ids."

@@ -104,7 +104,6 @@ class SentencePieceTokenizer(Tokenizer):
 
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "SentencePieceTokenizer":
-        """The tokenizer of a .model file."""
         directory = posixpath.dirname(vocab_file)
         if read_tokenizer_config(directory).get("keep_accents"):
             raise ValueError(
@@ -120,7 +119,6 @@ class SentencePieceTokenizer(Tokenizer):
         return preprocess_text(text, self.do_lower_case)
 
     def score(self, index: int) -> float:
-        """The logarithm of a piece's probability in the model."""
         return self._processor.get_score(index)
 
     def normalize_prepared(self, prepared: str) -> str:
@@ -238,11 +236,9 @@ class SentencePieceTokenizer(Tokenizer):
         return not is_start_piece(token) and token not in ("[CLS]", "[SEP]", "[MASK]")
 
     def files(self) -> dict[str, bytes]:
-        """spiece.model, as it was read."""
         return {MODEL: self.model}
 
     def settings(self) -> dict:
-        """See `Tokenizer.settings`."""
         return {**super().settings(), **INPUTS, "do_lower_case": self.do_lower_case, "keep_accents": False}
 
 
@@ -280,7 +276,6 @@ class KoBertTokenizer(SentencePieceTokenizer):
 
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "KoBertTokenizer":
-        """The tokenizer of a vocab.txt or .model."""
         directory = posixpath.dirname(vocab_file)
         config = read_tokenizer_config(directory)
         for name, value in _ONLY.items():
@@ -300,7 +295,6 @@ class KoBertTokenizer(SentencePieceTokenizer):
         return [self.vocab.get(name, unknown) for name in names]
 
     def check_vocabulary(self) -> None:
-        """See `check_vocab`."""
         if self._vocab_file is not None:
             check_vocab(self.vocab, self._vocab_file, ())
 
@@ -331,7 +325,6 @@ class KoBertTokenizer(SentencePieceTokenizer):
         return not token.startswith((WORD_START, "[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]"))
 
     def files(self) -> dict[str, bytes]:
-        """spiece.model and vocab.txt, as they were read."""
         vocabulary = {} if self._vocab_file is None else {VOCAB: vocabulary_bytes(self._vocab_file)}
         return {**super().files(), **vocabulary}
 
@@ -386,12 +379,10 @@ class HuggingFaceSentencePiece(LibraryTokenizer):
             self._files[MODEL] = read_bytes(model_file) if beside else model_of_tokenizer_json(values, self.pad_id)
 
     def settings(self) -> dict:
-        """See `Tokenizer.settings`."""
         return {**super().settings(), **INPUTS, "do_lower_case": not self.cased}
 
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "HuggingFaceSentencePiece":
-        """The tokenizer of a tokenizer.json, which says itself whether it lower-cases."""
         with understood(vocab_file):
             return cls(vocab_file)
 

@@ -347,11 +347,9 @@ class Tokenizer(abc.ABC):
         """The words, each with what stands before it in a text and belongs to its pieces."""
         if not self.word_separator:
             return list(words)
-        alone = {0, *(number for number, word in enumerate(words) if self._begins_with_token(word))}
-        return [word if n in alone else self.word_separator + word for n, word in enumerate(words)]
-
-    def _begins_with_token(self, word: str) -> bool:
-        return any(start == 0 for start, _ in self.added_tokens.places(word)[:1])
+        places = map(self.added_tokens.places, words)
+        alone = [number == 0 or bool(found and found[0][0] == 0) for number, found in enumerate(places)]
+        return [word if is_alone else self.word_separator + word for word, is_alone in zip(words, alone, strict=True)]
 
     def encode_masked(self, text: str) -> list[int]:
         """`encode` of a text in which each literal mask_token becomes that token; `encode` would split it up."""

@@ -182,7 +182,6 @@ def lowers_by_pieces(vocab_file: str, tokens: Iterable[str]) -> bool:
 
 
 def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: str | None) -> None:
-    """Refuses a casing that contradicts the name of a released model in the checkpoint's path."""
     match = re.match(r".*?([A-Za-z0-9_-]+)/bert_model.ckpt", init_checkpoint or "")
     needed = _RELEASED_MODELS.get(match.group(1)) if match else None
     if needed is None or needed == bool(do_lower_case):
@@ -238,8 +237,6 @@ def convert_by_vocab(vocab: Mapping, items: Iterable, unknown=None) -> list:
         return [vocab[item] if unknown is None else vocab.get(item, unknown) for item in items]
     except KeyError as error:
         raise KeyError(f"{error.args[0]!r:.80} is none of the {len(vocab)} entries of the vocabulary") from None
-    except TypeError:
-        raise TypeError("tokens or ids must be a flat list: give one row after the other") from None
 
 
 def load_vocab(vocab_file: str) -> dict[str, int]:
@@ -310,7 +307,6 @@ def _check_lines(vocab_file: str) -> None:
 
 
 def read_tokenizer_config(directory: str) -> dict:
-    """tokenizer_config.json; {} without one."""
     return read_json_if_there(posixpath.join(directory, TOKENIZER_CONFIG)) or {}
 
 

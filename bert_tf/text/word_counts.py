@@ -26,7 +26,6 @@ class WordCounts:
         self._characters_of_dropped = collections.Counter()
 
     def add(self, words: Sequence[str]) -> None:
-        """Counts each of `words`."""
         self.counts.update(words)
         if len(self.counts) > self.max_words:
             self._drop_rare()

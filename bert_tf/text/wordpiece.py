@@ -328,8 +328,6 @@ class WordPieces(Tokenizer):
     vocab_name = VOCAB
 
     def __init__(self, vocab_file: str):
-        if not isinstance(vocab_file, str | os.PathLike):
-            raise TypeError(f"vocab_file must be the path of a vocabulary, not {vocab_file!r:.80}.")
         vocab_file = os.fspath(vocab_file)
         if is_folder(vocab_file):
             name = type(self).__name__
@@ -349,7 +347,6 @@ class WordPieces(Tokenizer):
 
     @staticmethod
     def is_continuation(token: str) -> bool:
-        """Whether `token` begins with ##."""
         return token.startswith(CONTINUATION)
 
     def files(self) -> dict[str, bytes]:
@@ -357,7 +354,6 @@ class WordPieces(Tokenizer):
         return {VOCAB: vocabulary_bytes(self.vocab_file)}
 
     def check_vocabulary(self) -> None:
-        """See `tokenizer_files.check_vocab`."""
         check_vocab(self.vocab, self.vocab_file, special_tokens_of(self))
         if (index := self.vocab[self.pad_token]) != self.pad_id:
             # Only a warning: padding is masked out, so such a model works, and renumbering would break its weights.
@@ -455,7 +451,6 @@ class FullTokenizer(WordPieces):
         return self.basic_tokenizer.tokenize(text)
 
     def settings(self) -> dict:
-        """See `Tokenizer.settings`."""
         basic = self.basic_tokenizer
         settings = {name: getattr(basic, name) for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars")}
         if not basic.do_basic_tokenize:
@@ -492,5 +487,4 @@ class RobertaWordPieceTokenizer(FullTokenizer):
 
     @property
     def pad_id(self) -> int:
-        """The id that pads shorter rows."""
         return self.special_id(self.pad_token)
