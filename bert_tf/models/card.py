@@ -23,12 +23,14 @@ from bert_tf.text.tokenizer_files import Casing, directory_of
 from bert_tf.weights.tensor_files import Weights, is_model_variable
 
 if TYPE_CHECKING:
+    from huggingface_hub import ModelCard
+
     from bert_tf.models.sentence_settings import SentenceSettings
 
 CARD = "README.md"
 PLACE = "path/to/this/folder"  # stands for the folder of the card in its commands
+_NO_FRONT = "---\n{}\n---\n"
 _MARK = "<!-- bert_tf wrote this file, and replaces it. Remove this line to keep what you change. -->"
-_FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*\n*", re.DOTALL | re.MULTILINE)
 _THEIR_USE = re.compile(r"\n#{2} How \S+ opens it\n```python\n.*?```\n", re.DOTALL)
 _MOST_BYTES = 1 << 20  # that are read of a README or a licence
 _MOST_LABELS = 50
@@ -84,9 +86,6 @@ class CardFacts:
 NO_FACTS = CardFacts()
 
 
-# --- read ------------------------------------------------------------------------------------------------------------
-
-
 def beginning_of(path: str | None, weights: Weights | None = None, with_checksum: bool = True) -> dict[str, object]:
     """What is known of weights that a model begins from, as run.json keeps it.
 
@@ -101,7 +100,7 @@ def beginning_of(path: str | None, weights: Weights | None = None, with_checksum
         return {"path": None}
     directory = directory_of(weights.path)
     card = _read_if_there(posixpath.join(directory, CARD))
-    front = front_matter(card, posixpath.join(directory, CARD))
+    front = parsed(card or "", posixpath.join(directory, CARD)).data
     license_keys = {key: front[key] for key in _LICENSE_KEYS if isinstance(front.get(key), str)}
     file = CARD if "license" in license_keys else None
     for place in () if file else ("LICENSE", "LICENSE.txt", "LICENSE.md"):
@@ -134,19 +133,22 @@ def is_others(directory: str) -> bool:
     return exists(posixpath.join(directory, CARD)) and read_ours(directory) is None
 
 
-def front_matter(text: str | None, path: str) -> dict:
-    """The YAML at the beginning of a card; empty if there is none, or with a warning if it is damaged.
+def parsed(text: str, path: str) -> "ModelCard":
+    """A card as the hub reads it; if its YAML is damaged, without what that says, and with a warning.
 
     Args:
       path: of the card, for the warning.
     """
-    found = _FRONT.match(text or "")
+    from huggingface_hub import ModelCard  # it takes a quarter of a second
+
     try:
-        values = yaml.safe_load(found[1]) if found else None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # The hub's reader would warn of a card without YAML.
+        return ModelCard(
+            text if text.lstrip().startswith("---\n") else f"{_NO_FRONT}{text}", ignore_metadata_errors=True
+        )
+    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
         logging.warning("%s: its YAML is damaged and not used (%s).", path, " ".join(str(error).split()))
-        return {}
-    return values if isinstance(values, dict) else {}
+        return ModelCard(_NO_FRONT + text.split("\n---\n", 1)[-1])
 
 
 def _read_if_there(path: str) -> str | None:
@@ -155,9 +157,6 @@ def _read_if_there(path: str) -> str | None:
         return None
     with open_binary(path) as file:
         return file.read(_MOST_BYTES).decode("utf-8-sig", "replace").replace("\r\n", "\n")
-
-
-# --- write -----------------------------------------------------------------------------------------------------------
 
 
 def card_text(
@@ -176,6 +175,8 @@ def card_text(
       shapes: of its variables. format: of its weights; one of `open_weights.FORMATS`.
       casing, sentences: see `directory.ModelFiles`.
     """
+    from huggingface_hub import ModelCardData
+
     if not (architecture := head.architecture):
         from bert_tf.models.huggingface import architecture_of
 
@@ -210,9 +211,10 @@ def card_text(
         "Results on the dev set": (f"After step {step:g}:\n" if results and step is not None else "") + results,
         "How to use it": _usage(facts, architecture, tag),
     }
-    sections |= _their_use(format, front)
     body = "".join(_section(title, text) for title, text in sections.items() if text)
-    return _with_front(front, f"{_MARK}\n# {config.title}: {task}\n{body}")
+    body += _their_use(format, front["library_name"], tag)
+    head_line = f"---\n{ModelCardData(**front).to_yaml(original_order=list(front))}\n---\n"
+    return f"{head_line}{_MARK}\n# {config.title}: {task}\n{body}"
 
 
 def converted(text: str, format: str, sentences: "SentenceSettings | None", lines: Collection[str]) -> str:
@@ -221,45 +223,36 @@ def converted(text: str, format: str, sentences: "SentenceSettings | None", line
     Args:
       text: the card. lines: what was changed on the way.
     """
-    body, front = _FRONT.sub("", text, count=1), front_matter(text, CARD)
-    front["library_name"] = _library(format, sentences)
-    body = _THEIR_USE.sub("", body) + "".join(_section(*pair) for pair in _their_use(format, front).items())
+    card = parsed(text, CARD)
+    card.data.library_name = _library(format, sentences)
+    card.text = _THEIR_USE.sub("", card.text) + _their_use(format, card.data.library_name, card.data.pipeline_tag)
     if lines:
-        body += _section("Changed by convert_checkpoint.py", "\n".join(f"- {line}" for line in lines))
-    return _with_front(front, body)
+        card.text += _section("Changed by convert_checkpoint.py", "\n".join(f"- {line}" for line in lines))
+    return str(card)
 
 
-def _their_use(format: str, front: Mapping) -> dict[str, str]:
+def _their_use(format: str, library: str, tag: str | None) -> str:
     """The section that says how others open the files, for the libraries that do."""
-    library, tag = front["library_name"], front.get("pipeline_tag")
     if format != "huggingface" or not tag:
-        return {}
+        return ""
     opened = f'pipeline("{tag}", "{PLACE}")'
     if library == "sentence-transformers":
         opened = f'SentenceTransformer("{PLACE}")'
     elif tag in _WITHOUT_PIPELINE:
         opened = f'{_WITHOUT_PIPELINE[tag]}.from_pretrained("{PLACE}")'
     imported = f"from {library.replace('-', '_')} import {re.split('[.(]', opened)[0]}"
-    return {f"How {library} opens it": f"```python\n{imported}\n\n{opened}\n```"}
+    return _section(f"How {library} opens it", f"```python\n{imported}\n\n{opened}\n```")
 
 
 def _section(title: str, text: str) -> str:
     return f"\n{'#' * 2} {title}\n{text}\n"
 
 
-def _with_front(front: Mapping[str, object], body: str) -> str:
-    return f"---\n{_yaml(front)}---\n{body}"
-
-
-def _yaml(values: Mapping) -> str:
-    known = {name: value for name, value in values.items() if value is not None}
-    return yaml.safe_dump(known, sort_keys=False, allow_unicode=True, width=1_000_000) if known else ""
-
-
 def _block(values: Mapping) -> str:
     """YAML of what is known, a line for each value, whatever text is in it; "" if there is nothing."""
     lines = {name: " ".join(value.split()) if isinstance(value, str) else value for name, value in values.items()}
-    return f"```yaml\n{text}```" if (text := _yaml(lines)) else ""
+    known = {name: value for name, value in lines.items() if value is not None}
+    return f"```yaml\n{yaml.safe_dump(known, sort_keys=False, allow_unicode=True, width=1_000_000)}```" if known else ""
 
 
 def _library(format: str, sentences: "SentenceSettings | None") -> str:
@@ -321,21 +314,17 @@ def _usage(facts: CardFacts, architecture: str, tag: str | None) -> str:
 
 
 def _public(value: object) -> object:
-    """A setting, or all of them, without the folders where their owner keeps files."""
+    """A setting, or all of them, without the folders where their owner keeps files: of a path in the hub's cache the
+    model's name and commit, of any other absolute one only the end. A flag may list files."""
     if isinstance(value, Mapping):
         return {name: _public(inner) for name, inner in value.items()}
     if isinstance(value, list):
         return ", ".join(str(_public(inner)) for inner in value)
-    return ",".join(map(_public_path, value.split(","))) if isinstance(value, str) else value  # a flag may list files
-
-
-def _public_path(path: str) -> str:
-    """A path as a card shows it: in the hub's cache the model's name and commit; of any other absolute one only its
-    end, since the rest says where its owner keeps files."""
-    if (named := storage.name_of(path)) != path:
+    if not isinstance(value, str):
+        return value
+    if "," in value:
+        return ",".join(map(_public, value.split(",")))
+    if (named := storage.name_of(value)) != value or (not value.startswith(("/", "~")) and "://" not in value):
         return named
-    if not path.startswith(("/", "~")) and "://" not in path:
-        return path
-    *_, folder, name = ("", *path.rstrip("/").split("/"))
-    is_common = "." in name or name in _COMMON_NAMES
-    return f"{folder}/{name}" if is_common and folder else name
+    *_, folder, name = ("", *value.rstrip("/").split("/"))
+    return f"{folder}/{name}" if folder and ("." in name or name in _COMMON_NAMES) else name

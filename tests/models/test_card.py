@@ -140,7 +140,7 @@ def test_a_text_of_unknown_content_stays_in_its_place():
     ]
     assert blocks[1] == dict(enumerate(" ".join(label.split()) for label in labels)) and len(blocks) == 3
     assert blocks[2]["weights at the start"] == "x --- y: `z`" and "\n## Heading" not in text
-    assert card.front_matter(text, "x")["library_name"] == "bert_tf"
+    assert card.parsed(text, "x").data.library_name == "bert_tf"
     many = HeadConfig("BertForSequenceClassification", tuple(f"label {number}" for number in range(60)))
     assert "49: label 49\nand more: 10\n" in card_text(CONFIG, many, {"output_weights": (60, 2)}, CardFacts())
 
