@@ -31,13 +31,8 @@ from bert_tf.weights.tensor_files import Weights, blocks, is_model_variable
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Report of a conversion.
-
-    Attributes:
-      weights: with the changes that were asked for. format: of `open_weights.FORMATS`. written: the target.
-      missing: variables of a pre-training model that the source doesn't have.
-      notes: other steps, checks included.
-    """
+    """The weights as they were written, in which format and where; the variables of a pre-training model that the
+    source doesn't have; other steps, checks included."""
 
     weights: Weights
     format: str
@@ -79,8 +74,7 @@ class Conversion:
     """A conversion that has been checked.
 
     Attributes:
-      source, part: see `prepare`. original: the source's weights. weights: with the changes that were asked for.
-      files: for beside them. writing: further arguments of `saving.write_model`.
+      weights: `original` with the changes that were asked for. writing: further arguments of `saving.write_model`.
       changes: sentences for the card on what differs. notes: for the report.
     """
 
@@ -94,7 +88,6 @@ class Conversion:
     notes: list[str]
 
     def carry_out(self) -> Report:
-        """Converts the weights."""
         weights, files, format, compared = self.weights, self.files, self.writing["format"], []
         if format == "huggingface":
             weights, compared = huggingface.fitted(weights, files.config, files.head)

@@ -19,11 +19,8 @@ def add_words(
 
     A row is the mean of those of the word's pieces so far, taken in float64 and rounded once; its Adam moments are 0.
 
-    Args:
-      vocabulary: lines of vocab.txt. words: those already in it are left out. tokenize: word -> its pieces.
-
-    Returns:
-      the weights, whose tables grow when they are read; the new vocabulary; lines that say what was done.
+    Words already in the vocabulary are left out. The weights' tables grow when they are read; the lines that are
+    returned say what was done.
     """
     table = word_table(family_of_variables(weights.shapes).scope)
     ids = {token.strip(): number for number, token in enumerate(vocabulary)}

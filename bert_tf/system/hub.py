@@ -188,7 +188,6 @@ def _checksum(path: str, announced: str) -> str:
 
 
 def _weights_in(files: Collection[str], start: str) -> list[str]:
-    """The files of the first kind of weights that a repository has."""
     for pattern in _WEIGHTS:
         if weights := [file for file in files if re.fullmatch(pattern, file)]:
             return weights
@@ -253,7 +252,6 @@ def _guarded() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _told(start: str, kind: str, name: str, revision: str | None) -> Iterator[None]:
-    """Says in one line what the hub or its library has against a model or data set."""
     from huggingface_hub import constants, errors
 
     endpoint, (meant, elsewhere) = constants.ENDPOINT, _KINDS[kind]

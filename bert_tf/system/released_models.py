@@ -172,8 +172,7 @@ def download_file(url: str, path: str) -> None:
     """Downloads `url` to a local path, whose directory is made once the server has answered.
 
     A broken transfer goes on where it broke, in this call or in the next one, as long as the server offers the same
-    file (by its ETag): its bytes stay beside `path`. If the server publishes a checksum (`x-goog-hash: md5=...`, as
-    Google Cloud Storage does), it is verified.
+    file, by its ETag. The checksum that Google Cloud Storage publishes is verified.
     """
     from huggingface_hub import get_session
     from huggingface_hub.file_download import http_get
@@ -185,7 +184,6 @@ def download_file(url: str, path: str) -> None:
         etag, total = answer.headers.get("ETag"), int(answer.headers.get("Content-Length") or 0)
         digest = re.search(r"\bmd5=([^,\s]+)", ",".join(answer.headers.get_list("x-goog-hash")))
         published = digest and base64.b64decode(digest[1]).hex()
-        # Only a transfer of the same file, by its ETag, can be resumed.
         key = hashlib.sha256(etag.encode()).hexdigest() if etag else uuid.uuid4().hex
         part = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{key[:12]}.part")
         os.makedirs(os.path.dirname(path), exist_ok=True)

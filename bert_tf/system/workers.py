@@ -72,8 +72,15 @@ def run_tasks(
       num_workers: 1: this process. on_progress: called every half second with the amount since the last call.
       shared: sent to each process once; tasks can use it as a cache for later ones.
     """
+    global _report
     if num_workers == 1:
-        yield from _run_here(function, tasks, on_progress, shared)
+        for number, task in enumerate(tasks):
+            _report = on_progress
+            try:
+                result = function(*task, *shared)
+            finally:
+                _report = None
+            yield number, result
         return
     context = _start_context(function.__module__)
     counter, shown = context.Value("d", 0.0), 0.0
@@ -107,19 +114,6 @@ def run_tasks(
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-
-
-def _run_here(
-    function: Callable, tasks: Sequence[tuple], on_progress: Callable[[float], None], shared: tuple
-) -> Iterator[tuple[int, object]]:
-    global _report
-    for number, task in enumerate(tasks):
-        _report = on_progress
-        try:
-            result = function(*task, *shared)
-        finally:
-            _report = None
-        yield number, result
 
 
 def _start_context(module: str):
