@@ -61,31 +61,24 @@ class TableSettings:
     )
     encoding: str = encoding_setting("your files")
     skip_short_rows: bool = setting(False, "Leave out, and count, rows that lack columns; not in --test_file.")
-    id_column: str | None = setting(
-        None,
-        "Column of --test_file, by name or number, that names its rows; it goes into predictions.jsonl. A repeated id "
-        "is told.",
-    )
     copy_columns: Sequence[str] = setting(
         (),
-        "Further columns of --test_file that go into predictions.jsonl, such as the text; all: all of them. One that "
-        "is called like a part of a prediction gets input_ before its name.",
+        "Columns of --test_file, by name or number, that go into predictions.jsonl, such as an id and the text; all: "
+        "all of them. One that is called like a part of a prediction gets input_ before its name.",
     )
-    predictions_csv: bool = setting(False, "Also write the predictions as predictions.csv.")
 
     def __post_init__(self):
         check_values(self)
 
     def of_set(self, kind: str) -> "TableSettings":
         """How the file of a set is read: only of the "test" set columns go into predictions."""
-        not_of_it = {"skip_short_rows": False} if kind == "test" else {"id_column": None, "copy_columns": ()}
+        not_of_it = {"skip_short_rows": False} if kind == "test" else {"copy_columns": ()}
         return dataclasses.replace(self, **not_of_it)
 
     def check_predictions(self, do_predict: bool) -> None:
         """Refuses what is for predictions where there are none."""
-        for name in () if do_predict else ("id_column", "copy_columns", "predictions_csv"):
-            if getattr(self, name):
-                raise ValueError(f"--{name} is for predictions: give --do_predict.")
+        if self.copy_columns and not do_predict:
+            raise ValueError("--copy_columns is for predictions: give --do_predict.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -161,46 +154,18 @@ def _as_they_look(
         logging.warning("%s: left out rows that %s: %d, the first in line %d.", path, what, len(lines), lines[0])
 
 
-class JoinedColumns:
-    """Collects, of each row of a test file, the columns that go with its prediction; see `TableSettings`.
+def copied_columns(
+    row: Mapping, table: TableSettings | None, path: str, line: int, by_number: bool
+) -> dict[str, object] | None:
+    """The --copy_columns of a row; None if none are asked for.
 
     Args:
-      by_number: the columns of the rows are named "0", "1", ... and also "-1", "-2", ...
+      by_number: the columns of the row are named "0", "1", ... and also "-1", "-2", ...
     """
-
-    def __init__(self, path: str, table: TableSettings | None, by_number: bool):
-        table = table or USUAL_TABLE
-        self.path, self.by_number = path, by_number
-        self.id_column = table.id_column and plain_name(table.id_column)
-        self.names = list(map(plain_name, table.copy_columns))
-        self._first_lines: dict[str, int] = {}
-        self._repeated: list[tuple[object, int, int]] = []
-
-    def of(self, row: Mapping, line: int) -> dict | None:
-        """The chosen columns of a row; None if none are."""
-        if not (self.id_column or self.names):
-            return None
-        names = self.names
-        if names == ["all"]:
-            names = [name for name in row if not (self.by_number and name.startswith("-"))]
-        flags = {self.id_column: " for --id_column"} if self.id_column else {}
-        flags |= dict.fromkeys((name for name in names if name not in flags), " for --copy_columns")
-        found = {name: field_of(row, name, self.path, line, flag) for name, flag in flags.items()}
-        if self.id_column:
-            own = found[self.id_column]
-            if own is None or own == "":
-                raise ValueError(f"{self.path}, line {line}: --id_column={self.id_column} is empty.")
-            if (first := self._first_lines.setdefault(str(own), line)) != line:
-                self._repeated.append((own, first, line))
-        return found
-
-    def warn_of_repeated_ids(self) -> None:
-        """Tells, at the end of the file, how many rows have the id of an earlier one."""
-        if self._repeated:
-            logging.warning(
-                "%s: rows with the --id_column of an earlier row: %d; the first is %r in lines %d and %d.",
-                self.path, len(self._repeated), *self._repeated[0],
-            )  # fmt: skip
+    names = list(map(plain_name, table.copy_columns)) if table else []
+    if names == ["all"]:
+        names = [name for name in row if not (by_number and name.startswith("-"))]
+    return {name: field_of(row, name, path, line, " for --copy_columns") for name in names} or None
 
 
 def _trimmed(value):
@@ -210,20 +175,19 @@ def _trimmed(value):
 
 
 def named_rows(path: str, names: Sequence[str] | None, table: TableSettings) -> Iterator[tuple[int, dict, dict | None]]:
-    """Line number (from 1), fields by name, and `JoinedColumns` of each row of a user's file; see `read_rows`.
+    """Line number (from 1), fields by name, and `copied_columns` of each row of a user's file; see `read_rows`.
 
     Args:
       names: that the header must have; None: there is no header, and fields are named "0", "1", ... and also "-1",
         "-2", ...
     """
     by_number = names is None
-    joined = JoinedColumns(path, table, by_number)
     header, first_line, width = None, 0, 0
     for line, row in read_rows(path, table, names):
         if isinstance(row, dict):
             if by_number:
                 raise ValueError(f"{path}, line {line}: columns with names have no numbers; there are {quoted(row)}.")
-            yield line, row, joined.of(row, line)
+            yield line, row, copied_columns(row, table, path, line, by_number)
             continue
         if not first_line:
             first_line, width = line, len(row)
@@ -238,8 +202,7 @@ def named_rows(path: str, names: Sequence[str] | None, table: TableSettings) -> 
             cells = dict(zip(header, row, strict=True))
         else:
             cells = {str(place): value for k, value in enumerate(row) for place in (k, k - width)}
-        yield line, cells, joined.of(cells, line)
-    joined.warn_of_repeated_ids()
+        yield line, cells, copied_columns(cells, table, path, line, by_number)
 
 
 def all_examples(path: str, examples: Iterator[Example]) -> list[Example]:

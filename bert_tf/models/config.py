@@ -259,8 +259,8 @@ class BertConfig:
         if unknown and not allow_unknown:
             raise ValueError(
                 f"{source}: unknown key {', '.join(unknown)}. Known: {', '.join(known)}. If it is not a "
-                f"misspelling and does not affect the model, remove the key or load it with allow_unknown=True (in "
-                f"scripts --allow_unknown_config_keys).{cls._hint(unknown, of_head)}"
+                f"misspelling and does not affect the model, remove the key or load it with "
+                f"allow_unknown=True.{cls._hint(unknown, of_head)}"
             )
         if unknown:
             logging.warning("%s: unknown keys kept but not used: %s", source, ", ".join(unknown))

@@ -62,15 +62,12 @@ class ModelFiles:
     card: CardFacts = NO_FACTS
 
 
-def read_model_files(
-    path: str, hints: dict | None = None, config_file: str | None = None, allow_unknown: bool = False
-) -> ModelFiles:
+def read_model_files(path: str, hints: dict | None = None, config_file: str | None = None) -> ModelFiles:
     """Reads the files beside the weights at `path`.
 
     Args:
       hints: `Weights.hints`, used for the casing if no file has it.
       config_file: a configuration to read instead. The head is read from there, or else from beside the weights.
-      allow_unknown: see `BertConfig.from_dict`.
 
     Raises:
       ValueError: an existing file can't be parsed; names it.
@@ -82,7 +79,7 @@ def read_model_files(
     casing = read_casing(directory)
     if casing.do_lower_case is None and "do_lower_case" in (hints or {}):
         casing = Casing(bool(hints["do_lower_case"]), None, f"{directory} (its variable do_lower_case)")
-    config = read_config(config_file, allow_unknown) if config_file else None
+    config = read_config(config_file) if config_file else None
     vocab_file = find_vocabulary(directory, (family_of(config) if config else BERT).tokenizer_class)
     return ModelFiles(directory, config, config_file, vocab_file, casing, read_max_length(directory), head)
 
@@ -168,7 +165,7 @@ def read_max_length(directory: str) -> int | None:
     return length if isinstance(length, int) and 0 < length < 1_000_000 else None
 
 
-def read_config(path: str, allow_unknown: bool = False) -> BertConfig:
+def read_config(path: str) -> BertConfig:
     """Reads a bert_config.json, or a config.json of Hugging Face.
 
     Raises:
@@ -179,7 +176,7 @@ def read_config(path: str, allow_unknown: bool = False) -> BertConfig:
         from bert_tf.models import huggingface
 
         return huggingface.read_config(values, path)
-    return _CONFIG_CLASSES.get(posixpath.basename(path), BertConfig).from_json_file(path, allow_unknown)
+    return _CONFIG_CLASSES.get(posixpath.basename(path), BertConfig).from_json_file(path)
 
 
 def _is_huggingface(path: str, values: dict) -> bool:
@@ -274,7 +271,6 @@ def check_model(
     config_file: str | None = None,
     vocab_file: str | None = None,
     *,
-    allow_unknown: bool = False,
     with_tokenizer: bool = False,
 ) -> None:
     """Reads what describes a model before TensorFlow is imported: the configuration, the head and the tokenizer.
@@ -283,7 +279,7 @@ def check_model(
 
     Args:
       path: of the weights, which flag names; None: there are none. config_file, vocab_file: what --bert_config_file and
-        --vocab_file name. allow_unknown: see `BertConfig.from_dict`. with_tokenizer: the run needs one that is whole.
+        --vocab_file name. with_tokenizer: the run needs one that is whole.
 
     Raises:
       FileNotFoundError: a file or the weights are not there. ValueError: a file is damaged, or they don't belong
@@ -298,11 +294,11 @@ def check_model(
     with unheard():
         if config_file:
             with named_by("--bert_config_file"):
-                files.config, files.config_file = read_config(config_file, allow_unknown), config_file
+                files.config, files.config_file = read_config(config_file), config_file
         if path:
             with named_by(flag):
                 find_weights(path)
-                files = read_model_files(path, None, config_file, allow_unknown)
+                files = read_model_files(path, None, config_file)
         check_other_vocabulary(vocab_file, files)
         files.vocab_file = vocab_file or files.vocab_file
         # How a tokenizer.json is read depends on the family.
@@ -379,7 +375,6 @@ def describe(
     vocab_file: str | None,
     do_lower_case: bool | None,
     strip_accents: bool | None,
-    allow_unknown: bool = False,
 ) -> ModelFiles:
     """Configuration, vocabulary and casing for a fine-tuning script, from its flags of these names.
 
@@ -393,12 +388,12 @@ def describe(
     """
     absent, files = "Give", ModelFiles("")
     if weights is not None:
-        files = read_model_files(weights.path, weights.hints, bert_config_file, allow_unknown)
+        files = read_model_files(weights.path, weights.hints, bert_config_file)
         if files.config is None:
             files = with_files(weights)[1]
         absent = f"--init_checkpoint: {files.directory} has no %s: give"
     elif bert_config_file:
-        config = read_config(bert_config_file, allow_unknown)
+        config = read_config(bert_config_file)
         head = read_head(posixpath.dirname(bert_config_file), bert_config_file)
         files = ModelFiles("", config, bert_config_file, head=head)
     if files.config is None:

@@ -53,14 +53,14 @@ def read_tokenizer(path: str) -> Tokenizer:
     return tokenizer
 
 
-def read_config(bert_config_file: str | None, init_checkpoint: str | None, allow_unknown: bool = False) -> BertConfig:
+def read_config(bert_config_file: str | None, init_checkpoint: str | None) -> BertConfig:
     """The configuration that a script's flags of these names select: the file, or else the one beside the weights.
 
     Raises:
       ValueError: neither gives one.
     """
     if bert_config_file:
-        return model_directory.read_config(bert_config_file, allow_unknown)
+        return model_directory.read_config(bert_config_file)
     if not init_checkpoint:
         raise ValueError("Give --bert_config_file, or --init_checkpoint with a configuration beside it.")
     files = read_model(init_checkpoint)[1]

@@ -77,13 +77,6 @@ class OptimizerSettings:
         shown=False,
         least=0,
     )
-    sum_loss: bool | None = setting(
-        False,
-        "Clip the gradient of the sum of the losses of a batch's examples (of its words in run_ner.py), not of their "
-        "mean: nearly every step is then clipped. If unset, false; ELECTRA: true.",
-        unset=True,
-        shown=False,
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,12 +85,15 @@ class Recipe(OptimizerSettings):
 
     Attributes:
       bias_correction: None: as the optimizer does it, AdamW without and LAMB with it.
+      sum_loss: the gradient that is clipped is that of the sum of the losses of a batch's examples (of its words in
+        tagging), not of their mean.
       warmup: one of WARMUPS.
       lr_decay_power: the rate is the peak times the linear decay to this power; a flag of run_pretraining.py only.
       exclude_from_weight_decay: parts of the names of variables that don't decay.
       epsilon_after_correction: PyTorch's AdamW adds epsilon to the corrected second moment.
     """
 
+    sum_loss: bool = False
     warmup: str = "replaces"
     lr_decay_power: float = 1.0
     exclude_from_weight_decay: tuple[str, ...] = EXCLUDE_FROM_WEIGHT_DECAY

@@ -20,6 +20,13 @@ FLAGS = {
     "tfds_name": "--train_file=hf://datasets/OWNER/NAME/FILE reads data sets of the hub",
     "verify": "what is written is always read back, every bit compared",
     "check_file": "ask the export and the model with Predictor, and compare their answers",
+    "num_gpus": "CUDA_VISIBLE_DEVICES=0,1 in the environment says which GPUs are seen",
+    "gpu_memory_growth": "TF_FORCE_GPU_ALLOW_GROWTH=false in the environment takes all memory at the start",
+    "resume_from_older": "a run goes on from its newest whole checkpoint, and says so",
+    "allow_unknown_config_keys": "remove the unknown keys from the configuration, where they have no effect",
+    "sum_loss": "losses are summed for ELECTRA, as its authors did, and averaged for all others",
+    "id_column": "--copy_columns takes the column of ids, too",
+    "predictions_csv": "pandas.read_json(path, lines=True).to_csv(...) makes a table of predictions.jsonl",
     "rest": "serve_client.py speaks REST alone, to the server's --rest_api_port (8501)",
 }
 # Values of flags.

@@ -1,8 +1,6 @@
 """What comes of fine-tuning: predictions, the results of several seeds and of --search, and the last lines of a run."""
 
-import csv
 import dataclasses
-import io
 import json
 import posixpath
 import re
@@ -190,14 +188,12 @@ def tell(task, run: FineTuningSettings, results: Mapping[str, float], seed: int,
     else:
         logging.info("Model: %s (the last step; without a dev set there is no best one).", path)
     if task.answers:
-        texts = task.texts_of(task.dev_sets[0].examples) if task.dev_sets else []
-        logging.info("In Python:\n  from bert_tf import %s\n  %s", *usage(task, path, texts))
+        logging.info("In Python:\n  from bert_tf import %s\n  %s", *usage(task, path, task.known_texts()))
 
 
 def samples(task) -> list[str]:
-    """Examples for `usage` in the script of the dev set's texts or of the labels; none if both seem to be English."""
-    known = task.texts_of(task.dev_sets[0].examples) if task.dev_sets else []
-    known = " ".join([*known, *map(str, task.files.head.labels or ())])
+    """Examples for `usage` in the script of the data's texts or of the labels; none if both seem to be English."""
+    known = " ".join([*task.known_texts(), *map(str, task.files.head.labels or ())])
     texts = next((texts for script, texts in _SAMPLES.items() if re.search(script, known)), ())
     return [*texts] if TASKS[task.name].answerer == "QuestionAnswerer" else [*texts[1:]]
 
@@ -214,55 +210,22 @@ def usage(task, path: str, texts: Iterable[str] = ()) -> tuple[str, str]:
 
 
 # --- predictions of a test file --------------------------------------------------------------------------------------
-# One JSON object or row an example, with the columns of its row that are asked for.
 
 
-def write_predictions(
-    output_dir: str, name: str, examples: Sequence, described: Sequence[Mapping], as_csv: bool
-) -> list[str]:
-    """Writes predictions<name>.jsonl and, if that is asked for, predictions<name>.csv; returns their paths.
+def write_predictions(output_dir: str, name: str, examples: Sequence, described: Sequence[Mapping]) -> str:
+    """Writes predictions<name>.jsonl, one object an example, and returns its path.
 
     Args:
       examples: with a `guid`, and in `source` columns of the row or None. A column that is called as a part of a
         prediction gets `input_` before its name.
-      described: the prediction of each example. In CSV, probabilities have a column each: probability_<label>.
+      described: the prediction of each example.
     """
-    records = []
+    lines = []
     for example, prediction in zip(examples, described, strict=True):
         taken, source = {"guid", *prediction}, example.source or {}
         columns = {f"input_{name}" if name in taken else name: value for name, value in source.items()}
-        records.append({"guid": example.guid, **columns, **prediction})
-    stem = posixpath.join(output_dir, f"predictions{name}")
-    lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-    contents = {f"{stem}.jsonl": lines, **({f"{stem}.csv": _table(records)} if as_csv else {})}
-    for path, content in contents.items():
-        write_text_file(path, content)
-    return list(contents)
-
-
-def _table(records: Sequence[Mapping]) -> str:
-    """Records as CSV: a header of all names, and a row each.
-
-    Excel needs the byte order mark to read UTF-8; our own reader and pandas skip it.
-    """
-    rows = [_cells(record) for record in records]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    content = io.StringIO()
-    writer = csv.DictWriter(content, names, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return "\ufeff" + content.getvalue()
-
-
-def _cells(record: Mapping) -> dict[str, object]:
-    """The cells of a row: probabilities one by one, labels with commas between them, other values of JSON as JSON."""
-    cells = {}
-    for name, value in record.items():
-        if name == "probabilities":
-            numbered = value.items() if isinstance(value, Mapping) else enumerate(value)
-            cells |= {f"probability_{label}": number for label, number in numbered}
-        elif name == "labels" and all(isinstance(label, str) for label in value):
-            cells[name] = ",".join(value)
-        else:
-            cells[name] = json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
-    return cells
+        record = {"guid": example.guid, **columns, **prediction}
+        lines.append(json.dumps(record, ensure_ascii=False) + "\n")
+    path = posixpath.join(output_dir, f"predictions{name}.jsonl")
+    write_text_file(path, "".join(lines))
+    return path

@@ -115,7 +115,7 @@ def _check(task: FineTuningTask, run: FineTuningSettings) -> str | None:
     newest = checkpoints.latest_checkpoint(run.output_dir)
     if run.do_train:
         run_directory.check_own(run.output_dir)
-        checkpoints.check_newest(run.output_dir, run.resume_from_older)
+        checkpoints.check_newest(run.output_dir)
     if run.search and newest:
         raise ValueError(f"--output_dir={run.output_dir} holds a run of its own: choose another one for --search.")
     return newest
@@ -263,7 +263,7 @@ class _Run:
         task, run = self.task, self.run
         task.begin(run)
         if run.do_train:
-            checkpoints.check_newest(self.output_dir, run.resume_from_older)
+            checkpoints.check_newest(self.output_dir)
         run_directory.check_output_dir(self.output_dir, task.files.config, task.files.head, trains=run.do_train)
         if run.do_train:
             recorded = self.recorded_settings()
@@ -311,7 +311,10 @@ class _Run:
                 trained = TaughtModel(model, teacher)
             objective = DistillationObjective(objective, run.soft_weight, run.temperature)
             operations += encoder.encoder_flops_per_example(self.teacher.files.config, tokens, teacher.tokens_read)
-        return Trainer(trained, optimizer, objective, self.strategy, run, run.sum_loss), (tokens, operations)
+        return Trainer(trained, optimizer, objective, self.strategy, run, task.files.config.recipe.sum_loss), (
+            tokens,
+            operations,
+        )
 
     def claim(self, step: int) -> None:
         """Writes what goes with the training into output_dir, before the first step from `step` on."""

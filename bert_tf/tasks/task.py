@@ -83,6 +83,10 @@ class FineTuningTask(abc.ABC):
     def texts_of(self, examples) -> list[str]:
         """The texts of the first of an `ExampleSet`'s examples, in the order in which `answers` has its own."""
 
+    def known_texts(self) -> list[str]:
+        """`texts_of` the main dev set; empty without one."""
+        return self.texts_of(self.dev_sets[0].examples) if self.dev_sets else []
+
     def resolve(self, run: FineTuningSettings, newest: str | None) -> FineTuningSettings:
         """The run's settings with what follows from the task's.
 

@@ -38,13 +38,13 @@ def read_global_step(prefix: str) -> int:
     return int(weights.read("global_step")) if "global_step" in weights.shapes else 0
 
 
-def use_newest(output_dir: str, use: Callable[[str], Used], resume_from_older: bool) -> Used | None:
+def use_newest(output_dir: str, use: Callable[[str], Used], may_be_older: bool = True) -> Used | None:
     """Uses the newest checkpoint, or if that is damaged, the newest one that is not, with a warning that names both.
 
     The damaged ones are then renamed, so that no later start takes them for checkpoints.
 
     Args:
-      use: called with a prefix; raises DamagedError. resume_from_older: False: only the newest will do.
+      use: called with a prefix; raises DamagedError. may_be_older: False: only the newest will do.
 
     Returns:
       What `use` returned; None if there is no checkpoint.
@@ -60,7 +60,7 @@ def use_newest(output_dir: str, use: Callable[[str], Used], resume_from_older: b
         try:
             used = use(prefix)
         except bundle.DamagedError as error:
-            if not resume_from_older:
+            if not may_be_older:
                 raise
             damaged.append((prefix, error))
             continue
@@ -71,9 +71,9 @@ def use_newest(output_dir: str, use: Callable[[str], Used], resume_from_older: b
     raise bundle.DamagedError(f"{damaged[0][1]} {output_dir} has no whole checkpoint: start over in another directory.")
 
 
-def check_newest(output_dir: str, resume_from_older: bool) -> None:
+def check_newest(output_dir: str) -> None:
     """`use_newest` for the index alone, which is read before the rest."""
-    use_newest(output_dir, bundle.CheckpointReader, resume_from_older)
+    use_newest(output_dir, bundle.CheckpointReader)
 
 
 def _set_aside(prefix: str) -> None:

@@ -30,7 +30,7 @@ def set_up_devices(devices: DeviceSettings) -> tf.distribute.Strategy:
     """
     if devices.num_virtual_cpus:
         _split_cpu(devices.num_virtual_cpus)
-    if devices.gpu_memory_growth and devices.strategy != "tpu":
+    if devices.strategy != "tpu":
         _grow_gpu_memory()
     strategy = _create_strategy(devices)
     replicas = strategy.num_replicas_in_sync
@@ -57,23 +57,13 @@ def set_up_devices(devices: DeviceSettings) -> tf.distribute.Strategy:
 def _create_strategy(devices: DeviceSettings) -> tf.distribute.Strategy:
     if devices.strategy == "tpu":
         return _tpu_strategy(devices.tpu_name or devices.master, devices.tpu_zone, devices.gcp_project)
-    number = devices.num_gpus
     check_tf_config(devices.strategy)
-    found = [device.name for device in tf.config.get_visible_devices("GPU")] if number else []
-    if number and number > len(found):
-        seen = f"{len(found)}: {_names(found)}" if found else "none"
-        raise ValueError(f"--num_gpus={number}, but the GPUs that TensorFlow sees are {seen}")
     if devices.strategy == "multi_worker_mirrored":
-        if number:
-            _set_before_start(
-                lambda: tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:number], "GPU"),
-                f"--num_gpus={number}",
-            )
         return _set_before_start(tf.distribute.MultiWorkerMirroredStrategy, "--distribution_strategy")
     gpus, cpus = ([device.name for device in tf.config.list_logical_devices(kind)] for kind in ("GPU", "CPU"))
     if devices.strategy == "one_device":
         return tf.distribute.OneDeviceStrategy((gpus or cpus)[0])
-    return tf.distribute.MirroredStrategy(gpus[:number] or cpus)
+    return tf.distribute.MirroredStrategy(gpus or cpus)
 
 
 def _split_cpu(number: int) -> None:

@@ -221,9 +221,7 @@ def build_and_restore(
                 run.learning_rate,
             )
     adjust = None if run.do_train and newest else adjust
-    step = loop.restore(
-        model, optimizer, run.output_dir, start, run.init_with_optimizer, run.resume_from_older, adjust=adjust
-    )
+    step = loop.restore(model, optimizer, run.output_dir, start, run.init_with_optimizer, adjust=adjust)
     return model, optimizer, step
 
 

@@ -256,7 +256,6 @@ def restore(
     output_dir: str,
     init_checkpoint: str | Weights | None,
     with_optimizer: bool = False,
-    resume_from_older: bool = True,
     *,
     adjust: Callable[[Weights], Weights] | None = None,
     unread: tuple[str, ...] = (),
@@ -270,7 +269,6 @@ def restore(
       init_checkpoint: a path, or open weights.
       with_optimizer: take Adam moments and global_step from init_checkpoint as well, to continue a run in a new
         output_dir.
-      resume_from_older: see `checkpoints.use_newest`; only for training.
       adjust: makes of the weights those that the model takes.
       unread: of a model that is not trained, see `initialize.check_complete`.
     """
@@ -283,7 +281,7 @@ def restore(
         _restore_all(everything, adjust(weights) if adjust else weights)
         return newest, checkpoints.read_global_step(newest)
 
-    resumed = checkpoints.use_newest(output_dir, resume, resume_from_older and optimizer is not None)
+    resumed = checkpoints.use_newest(output_dir, resume, may_be_older=optimizer is not None)
     if resumed:
         newest, step = resumed
         ignored = f" (so --init_checkpoint={init_checkpoint} is not used)" if isinstance(init_checkpoint, str) else ""

@@ -57,7 +57,7 @@ def pretrain(settings: PretrainingSettings) -> dict[str, float]:
     settings.check()
     run_directory.check_script(settings.output_dir, vars(settings))
     if settings.do_train:
-        checkpoints.check_newest(settings.output_dir, settings.resume_from_older)
+        checkpoints.check_newest(settings.output_dir)
     if settings.student_layers:
         settings = dataclasses.replace(settings, init_checkpoint=settings.teacher)
     config, config_name = _configure(settings)
@@ -128,7 +128,7 @@ def _run(
         loop.plot_log(settings.output_dir)
         facts = dataclasses.replace(facts, results=results)
         task.write_parts(model, facts)
-        files = model_directory.read_model_files(settings.output_dir, allow_unknown=True)  # the run knows them
+        files = model_directory.read_model_files(settings.output_dir)
         files = dataclasses.replace(files, config=config, card=facts)
         card_text = saving.card_of(initialize.model_weights(model), files, "tf1")
         run_directory.write_card(settings.output_dir, card_text)
@@ -171,8 +171,8 @@ def _build_and_restore(
     # generator; a warning says that it is random.
     unread = ("generator/", "generator_predictions/")
     unread += () if settings.nsp else ("cls/seq_relationship/", pooler(task.config.model_type) + "/")
-    options = settings.init_with_optimizer, settings.resume_from_older
-    step = loop.restore(model, optimizer, settings.output_dir, task.start(), *options, unread=unread)
+    start = task.start()
+    step = loop.restore(model, optimizer, settings.output_dir, start, settings.init_with_optimizer, unread=unread)
     return model, optimizer, trained, step
 
 
@@ -188,9 +188,7 @@ def _configure(settings: PretrainingSettings) -> tuple[BertConfig, str]:
     if settings.bert_size:
         config, name = config_of_bert_size(settings), f"--bert_size={settings.bert_size}"
     else:
-        config = pretrained.read_config(
-            settings.bert_config_file, settings.init_checkpoint, settings.allow_unknown_config_keys
-        )
+        config = pretrained.read_config(settings.bert_config_file, settings.init_checkpoint)
         name = settings.bert_config_file or f"the configuration beside {settings.init_checkpoint}"
     if settings.student_layers:
         config = student_config(settings, config)

@@ -15,7 +15,7 @@ from bert_tf.models import card, open_weights
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import config_files, find_config, read_head
 from bert_tf.models.head_config import HEAD_CONFIG, KEYS_IN_CONFIG, NO_HEAD, HeadConfig, difference
-from bert_tf.system import run_lock, storage
+from bert_tf.system import removed, run_lock, storage
 from bert_tf.system.messages import is_first, some
 from bert_tf.system.storage import is_temporary_name, names_in, remove_folder, write_text_file
 from bert_tf.system.text_files import exists, is_folder, read_json, read_json_if_there
@@ -209,9 +209,8 @@ _WITHOUT_EFFECT = {
     "eval_every_steps", "log_every_steps", "save_checkpoints_steps", "keep_checkpoint_max", "iterations_per_loop",
     "use_best_model", "write_tf_records", "verbose_logging", "feature_cache_dir", "n_best_size", "max_answer_length",
     "metric", "teacher", "generator_config_file",
-    "distribution_strategy", "num_gpus", "num_virtual_cpus", "use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master",
-    "num_tpu_cores", "stop_at_step", "allow_unknown_config_keys", "resume_from_older", "recompute",
-    "id_column", "copy_columns", "predictions_csv", "encoding", "use_xla", "gpu_memory_growth",
+    "distribution_strategy", "num_virtual_cpus", "use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master",
+    "num_tpu_cores", "stop_at_step", "recompute", "copy_columns", "encoding", "use_xla",
     BEGINNING, FINISHED,
 }  # fmt: skip
 
@@ -247,7 +246,7 @@ def _with_versions(settings: dict) -> dict:
 def _changes(output_dir: str, settings: dict) -> dict[str, tuple]:
     """Settings that lead to another model than the run in output_dir has: name -> (what it was, what it is now)."""
     old, new = read_settings(output_dir), json.loads(json.dumps(storage.with_names(settings)))
-    names = sorted({*old, *new} - _WITHOUT_EFFECT) if old else []
+    names = sorted({*old, *new} - _WITHOUT_EFFECT - removed.FLAGS.keys()) if old else []
     # Settings that are not in use may not be noted, nor the training data before it is read.
     names = [name for name in names if name in old or (name != TRAINING_DATA and new[name])]
     return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}

@@ -74,16 +74,10 @@ class ModelSettings:
         heading="Model and text",
     )
 
-    def check_model_files(self, allow_unknown_config_keys: bool) -> None:
+    def check_model_files(self) -> None:
         """Reads what describes the model; see `directory.check_model`."""
-        check_model(
-            self.init_checkpoint,
-            "--init_checkpoint",
-            self.bert_config_file,
-            self.vocab_file,
-            allow_unknown=allow_unknown_config_keys,
-            with_tokenizer=True,
-        )
+        files = self.bert_config_file, self.vocab_file
+        check_model(self.init_checkpoint, "--init_checkpoint", *files, with_tokenizer=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,15 +86,11 @@ class DeviceSettings:
 
     distribution_strategy: str = setting(
         "one_device",
-        "Where to compute. one_device: the first GPU, or the CPU. mirrored: all GPUs of this host (see --num_gpus). "
+        "Where to compute. one_device: the first GPU, or the CPU. mirrored: all GPUs of this host. "
         "multi_worker_mirrored: several hosts, described in the environment variable TF_CONFIG. tpu: see --tpu_name. "
         "Batch sizes always count all devices together.",
         heading="Devices",
         choices=("one_device", "mirrored", "multi_worker_mirrored", "tpu"),
-    )
-    num_gpus: int | None = setting(None, "mirrored: how many GPUs to use. If unset, all of them.", least=1)
-    gpu_memory_growth: bool = setting(
-        True, "Take a GPU's memory as it is needed; if false, nearly all of it at the start (TensorFlow's default)."
     )
     num_virtual_cpus: int | None = setting(
         None, "Split the CPU into so many devices, to try mirrored without GPUs.", least=1, most=MOST_VIRTUAL_CPUS
@@ -121,10 +111,6 @@ class DeviceSettings:
 
     def check_devices(self, dtype: str, use_xla: bool | None = None) -> None:
         """Refuses flags that make no sense on the devices, and a TF_CONFIG that does not describe them."""
-        if self.num_gpus and self.strategy == "tpu":
-            raise ValueError(f"--num_gpus={self.num_gpus} is meaningless with --distribution_strategy=tpu.")
-        if self.num_gpus and self.num_gpus > 1 and self.strategy == "one_device":
-            raise ValueError(f"--num_gpus={self.num_gpus} needs --distribution_strategy=mirrored; one_device uses one.")
         if self.strategy == "tpu" and dtype == "float16":
             raise ValueError("--dtype=float16: a TPU computes in bfloat16 or float32; give --dtype=bfloat16.")
         if self.strategy == "tpu" and use_xla:
@@ -143,9 +129,6 @@ class ComputationSettings:
         "the loss so that small gradients survive.",
         heading="Computation",
         choices=tuple(DTYPE_POLICIES),
-    )
-    allow_unknown_config_keys: bool = setting(
-        False, "Accept a bert_config.json with unknown keys; by default they are an error, since most are typos."
     )
 
     @property
@@ -204,11 +187,6 @@ class TrainingSettings(ComputationSettings):
     init_with_optimizer: bool = setting(
         False,
         "Also take Adam moments and global_step from --init_checkpoint, to continue a run in a new output_dir.",
-    )
-    resume_from_older: bool = setting(
-        True,
-        "If the newest checkpoint in output_dir is damaged, go on from the newest whole one, with a warning. "
-        "--noresume_from_older: stop instead.",
     )
 
     def check_parts(self) -> None:

@@ -77,14 +77,13 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
         _check_trained(weights, values.output_dir, newest, head)
     if values.bert_config_file:
         with named_by("--bert_config_file"):
-            model_directory.read_config(values.bert_config_file, values.allow_unknown_config_keys)
+            model_directory.read_config(values.bert_config_file)
     files = model_directory.describe(
         weights if start is None else start,
         bert_config_file=values.bert_config_file,
         vocab_file=values.vocab_file,
         do_lower_case=values.do_lower_case,
         strip_accents=values.strip_accents,
-        allow_unknown=values.allow_unknown_config_keys,
     )
     if not values.do_train and not newest and head in files.head.untrained:
         raise ValueError(f"--init_checkpoint: the output layer ({head}) was saved untrained: give --do_train.")

@@ -95,12 +95,9 @@ def test_short_sequences_then_long_ones_are_one_run_with_one_schedule(data, tmp_
 
 @pytest.mark.slow  # in small: the tests of the single settings
 def test_odd_settings_together(data, tmp_path):
-    (tmp_path / "unknown.json").write_text(json.dumps({**ONE_LAYER, "hiden_size": 64}))
     odd = {
-        "bert_config_file": tmp_path / "unknown.json", "allow_unknown_config_keys": True,
-        "dtype": "bfloat16",
-        "optimizer": "lamb", "use_xla": True, "gradient_accumulation_steps": 2, "num_train_steps": 3,
-        "iterations_per_loop": 2, "eval_every_steps": 2, "do_eval": True, "max_eval_steps": 2,
+        "dtype": "bfloat16", "optimizer": "lamb", "use_xla": True, "gradient_accumulation_steps": 2,
+        "num_train_steps": 3, "iterations_per_loop": 2, "eval_every_steps": 2, "do_eval": True, "max_eval_steps": 2,
     }  # fmt: skip
     outcomes, logs = run_cases("run_pretraining", {"odd": flags_of(data, tmp_path / "out", **odd)})
     assert outcomes == {"odd": "done"}, logs

@@ -8,6 +8,8 @@ import pytest
 from bert_tf.models import card
 from bert_tf.tasks import outcome
 from bert_tf.tasks.outcome import Tried
+from bert_tf.tasks.squad.data import Paragraph, SquadData, SquadExample
+from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.training.settings import FineTuningSettings
 
 LAST = {"eval_f1": 0.0, "eval_loss": 3.0, "loss": 3.5, "global_step": 96}
@@ -15,11 +17,11 @@ BEST = {"eval_f1": 50.0, "step": 24}
 
 
 def said(tmp_path, caplog, results=LAST, best=BEST, seed=12345, **settings):
-    dev = types.SimpleNamespace(examples=["누가?", 'Er "sagt": {path}.' + 80 * "x"])
+    texts = ["누가?", 'Er "sagt": {path}.' + 80 * "x"] if best else []
+    answers = 'QuestionAnswerer("{path}")("Who?", "Ada.")'
     task = types.SimpleNamespace(
-        name="squad", dev_sets=[dev] if best else [], main_metric="eval_f1", texts_of=list,
-        answers='QuestionAnswerer("{path}")("Who?", "Ada.")',
-    )  # fmt: skip
+        name="squad", dev_sets=texts, main_metric="eval_f1", known_texts=lambda: texts, answers=answers
+    )
     (tmp_path / "best_model").mkdir(exist_ok=True)
     (tmp_path / "best_model" / "eval_results.json").write_text(json.dumps(best))
     caplog.clear()
@@ -98,7 +100,23 @@ def test_the_loss_over_batches_is_not_shown_beside_that_over_examples(tmp_path):
 )
 def test_a_card_has_examples_in_the_script_of_the_data(texts, labels, name, expected):
     """But none of the data itself."""
-    dev, files = types.SimpleNamespace(examples=texts), types.SimpleNamespace(head=types.SimpleNamespace(labels=labels))
+    files = types.SimpleNamespace(head=types.SimpleNamespace(labels=labels))
     line = '{}("{{path}}")({})'.format(*(["QA", '"Who?", "Ada."'] if name == "squad" else ["P", '"A text."']))
-    task = types.SimpleNamespace(name=name, dev_sets=[dev], texts_of=list, files=files, answers=line)
+    task = types.SimpleNamespace(name=name, known_texts=lambda: texts, files=files, answers=line)
     assert outcome.usage(task, card.PLACE, outcome.samples(task))[1].endswith(expected)
+
+
+def test_an_answer_in_the_language_of_the_data():
+    """The original's command has no dev set, but a file to predict; without that, training has its own."""
+    train, predicted, dev = (
+        SquadData([SquadExample("1", f"{who}?", Paragraph.from_context(f"{who} 왔다."))], [], [], "")
+        for who in ("훈련", "예측", "평가")
+    )
+    task = SquadTask(None)
+    task.train_data, task.files = train, types.SimpleNamespace(head=types.SimpleNamespace(labels=None))
+    assert task.known_texts() == ["훈련?", "훈련 왔다."]
+    task.test_sets = [types.SimpleNamespace(examples=predicted)]
+    assert task.known_texts() == ["예측?", "예측 왔다."]
+    assert outcome.samples(task)[0] == "대한민국의 수도는 어디입니까?"
+    task.dev_sets = [types.SimpleNamespace(examples=dev)]
+    assert outcome.usage(task, "out", task.known_texts())[1].endswith('("out")("평가?", "평가 왔다.")')

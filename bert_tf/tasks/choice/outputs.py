@@ -31,9 +31,7 @@ def write_confusion_matrix(output_dir: str, rows: GroupedRows, logits: np.ndarra
     plots.plot_confusion_matrix(labels, chosen, list(map(str, range(rows.rows_per_example))), path, title=title)
 
 
-def write_predictions(
-    output_dir: str, examples: Sequence[ChoiceExample], logits: np.ndarray, as_csv: bool = False
-) -> list[str]:
+def write_predictions(output_dir: str, examples: Sequence[ChoiceExample], logits: np.ndarray) -> list[str]:
     """Writes predictions.jsonl (see `outcome.write_predictions`) and test_results.tsv; returns their paths.
 
     The first has for each example its number `guid`, the number of the chosen one from 0, its text, the probabilities
@@ -51,5 +49,4 @@ def write_predictions(
         lines.append("\t".join(str(value) for value in row) + "\n")
     table = posixpath.join(output_dir, "test_results.tsv")
     write_text_file(table, "".join(lines))
-    first, *others = outcome.write_predictions(output_dir, "", examples, described, as_csv)
-    return [first, table, *others]
+    return [outcome.write_predictions(output_dir, "", examples, described), table]

@@ -64,5 +64,5 @@ class ChoiceTask(FineTuningTask):
         outputs.write_confusion_matrix(output_dir, examples.rows, logits, results["global_step"])
 
     def write_predictions(self, output_dir, examples, logits):
-        paths = outputs.write_predictions(output_dir, examples.examples, logits, self.settings.predictions_csv)
+        paths = outputs.write_predictions(output_dir, examples.examples, logits)
         logging.info("Wrote the choices in %d examples to %s.", len(examples.rows), " and ".join(paths))

@@ -15,8 +15,8 @@ from absl import logging
 from bert_tf.data.tables import (
     USUAL_TABLE,
     Column,
-    JoinedColumns,
     TableSettings,
+    copied_columns,
     field_of,
     other_delimiter,
     quoted,
@@ -175,7 +175,7 @@ def _find_columns(task: Task, split: Split, row: list | dict, path: str, line: i
             logging.warning("%s, line 1: a test set has no labels; %s is not used%s.", path, quoted(names), advice)
     if named and any(isinstance(column, int) for column in split.columns):
         raise ValueError(f"{path}, line {line}: columns with names have no numbers; the names are {quoted(row)}")
-    JoinedColumns(path, split.table, not split.has_header).of(_named(row, header), line)  # the first row has all names
+    copied_columns(_named(row, header), split.table, path, line, not split.has_header)  # the first row has all names
     columns = (split.text_a, split.text_b, split.label, split.guid)
 
     def resolved(column):
@@ -238,7 +238,6 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
 def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
     is_own = split.table is not None
     columns, header, skipped, unlabeled, is_first = None, None, [], [], is_own and not split.has_header
-    joined = JoinedColumns(path, split.table, not split.has_header)
     from bert_tf.tasks.classification import label_checks  # serving reads no files
 
     equal = label_checks.EqualTexts(path, is_own and split.set_name == "train" and not task.is_regression)
@@ -276,9 +275,8 @@ def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
         second = None if text_b is None else text_of(text_b, path, line, columns[1])
         texts = (text_of(text_a, path, line, columns[0]), second)
         equal.add(texts, label, line)
-        source = joined.of(_named(row, header), line) if split.table else None
+        source = copied_columns(_named(row, header), split.table, path, line, not split.has_header)
         yield InputExample(f"{split.set_name}-{index if guid is None else guid}", *texts, label, source, line)
-    joined.warn_of_repeated_ids()
     equal.warn()
     label_checks.warn_of_left_out(path, {"without a label ('-' or null)": unlabeled, "that lack a column": skipped})
 

@@ -429,7 +429,7 @@ def log_examples(examples: Sequence[InputExample], encoded: EncodedExamples, tok
 
 
 def write_predictions(
-    output_dir: str, name: str, task: Task, examples: Sequence[InputExample], logits: np.ndarray, as_csv: bool = False
+    output_dir: str, name: str, task: Task, examples: Sequence[InputExample], logits: np.ndarray
 ) -> None:
     """Writes test_results<name>.tsv as the original does, and predictions<name>.jsonl; see `outcome.write_predictions`.
 
@@ -442,11 +442,8 @@ def write_predictions(
     described = describe_predictions(task, logits)
     from bert_tf.tasks.outcome import write_predictions as write  # serving writes none
 
-    paths = write(output_dir, name, examples, described, as_csv)
-    logging.info(
-        "Wrote %d predictions to %s; in test_results%s.tsv their bare numbers.",
-        len(examples), " and ".join(paths), name,
-    )  # fmt: skip
+    path = write(output_dir, name, examples, described)
+    logging.info("Wrote %d predictions to %s; in test_results%s.tsv their bare numbers.", len(examples), path, name)
 
 
 def write_analysis(

@@ -21,7 +21,7 @@ from bert_tf.training.settings import FineTuningSettings
 
 _CUSTOM = (
     "train_file", "dev_file", "test_file", "text_a", "text_b", "label", "labels", "regression", "multi_label",
-    "csv_delimiter", "encoding", "skip_short_rows", "id_column", "copy_columns",
+    "csv_delimiter", "encoding", "skip_short_rows", "copy_columns",
 )  # fmt: skip
 
 

@@ -162,6 +162,4 @@ class ClassificationTask(FineTuningTask):
         encode.write_analysis(output_dir, examples.suffix, self.task, outputs, examples.rows.label_ids, title=title)
 
     def write_predictions(self, output_dir, examples, outputs):
-        encode.write_predictions(
-            output_dir, examples.suffix, self.task, examples.examples, outputs, self.settings.predictions_csv
-        )
+        encode.write_predictions(output_dir, examples.suffix, self.task, examples.examples, outputs)

@@ -128,7 +128,7 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
             raise ValueError(
                 f"--output_file={self.output_file} is not {self.output_format}: give --output_format={meant}."
             )
-        self.check_model_files(self.allow_unknown_config_keys)
+        self.check_model_files()
         folder = os.path.dirname(self.output_file)
         if folder and not is_remote(folder) and not os.path.isdir(folder):
             raise ValueError(f"--output_file={self.output_file}: there is no directory {folder}.")
@@ -169,7 +169,6 @@ def describe_model(settings: FeatureSettings) -> tuple[Weights, ModelFiles, Toke
     files = model_directory.describe(
         weights, bert_config_file=settings.bert_config_file, vocab_file=settings.vocab_file,
         do_lower_case=settings.do_lower_case, strip_accents=settings.strip_accents,
-        allow_unknown=settings.allow_unknown_config_keys,
     )  # fmt: skip
     tokenizer = make_tokenizer(files, settings)
     check_shapes(weights, files.config, files.config_file or "The configuration")

@@ -80,9 +80,7 @@ def evaluate(rows: GroupedRows, vectors: np.ndarray) -> dict[str, float]:
     return results
 
 
-def write_predictions(
-    output_dir: str, examples: Sequence[SimilarityExample], vectors: np.ndarray, as_csv: bool = False
-) -> list[str]:
+def write_predictions(output_dir: str, examples: Sequence[SimilarityExample], vectors: np.ndarray) -> list[str]:
     """Writes predictions.jsonl (see `outcome.write_predictions`) and test_results.tsv; returns their paths.
 
     The first has for each example its number `guid`, the `cosine` of its first two texts, and the `score`, from 0 to 1,
@@ -95,4 +93,4 @@ def write_predictions(
     ]
     table = posixpath.join(output_dir, "test_results.tsv")
     write_text_file(table, "".join(f"{cosine}\n" for cosine in cosines))
-    return [*outcome.write_predictions(output_dir, "", examples, described, as_csv), table]
+    return [outcome.write_predictions(output_dir, "", examples, described), table]

@@ -160,7 +160,7 @@ class SimilarityTask(FineTuningTask):
         return outputs.evaluate(examples.rows, vectors)
 
     def write_predictions(self, output_dir, examples, vectors):
-        paths = outputs.write_predictions(output_dir, examples.examples, vectors, self.settings.predictions_csv)
+        paths = outputs.write_predictions(output_dir, examples.examples, vectors)
         logging.info("Wrote the cosines of %d pairs to %s.", len(examples.rows), " and ".join(paths))
 
     def is_labelled(self, examples):

@@ -176,6 +176,10 @@ class SquadTask(FineTuningTask):
     def texts_of(self, data):
         return [data.examples[0].question_text, data.examples[0].paragraph.context]
 
+    def known_texts(self):
+        sets = self.dev_sets or self.test_sets  # the original's command has no dev set
+        return self.texts_of(sets[0].examples if sets else self.train_data)
+
     def further_files(self, examples, predictions):
         return {outputs.SETTINGS_FILE: self._with_threshold(examples, predictions).to_json()}
 
