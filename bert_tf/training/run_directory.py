@@ -246,7 +246,7 @@ def _with_versions(settings: dict) -> dict:
 def _changes(output_dir: str, settings: dict) -> dict[str, tuple]:
     """Settings that lead to another model than the run in output_dir has: name -> (what it was, what it is now)."""
     old, new = read_settings(output_dir), json.loads(json.dumps(storage.with_names(settings)))
-    names = sorted({*old, *new} - _WITHOUT_EFFECT - removed.FLAGS.keys()) if old else []
+    names = sorted({*old, *new} - _WITHOUT_EFFECT - removed.SETTINGS) if old else []
     # Settings that are not in use may not be noted, nor the training data before it is read.
     names = [name for name in names if name in old or (name != TRAINING_DATA and new[name])]
     return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
