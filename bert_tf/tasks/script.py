@@ -311,10 +311,8 @@ class _Run:
                 trained = TaughtModel(model, teacher)
             objective = DistillationObjective(objective, run.soft_weight, run.temperature)
             operations += encoder.encoder_flops_per_example(self.teacher.files.config, tokens, teacher.tokens_read)
-        return Trainer(trained, optimizer, objective, self.strategy, run, task.files.config.recipe.sum_loss), (
-            tokens,
-            operations,
-        )
+        sum_loss = task.files.config.recipe.sum_loss
+        return Trainer(trained, optimizer, objective, self.strategy, run, sum_loss), (tokens, operations)
 
     def claim(self, step: int) -> None:
         """Writes what goes with the training into output_dir, before the first step from `step` on."""
