@@ -196,11 +196,7 @@ def _named(row: list | dict, header: Sequence[str] | None) -> Mapping:
 
 
 def check_there(task: Task, split: Split, directory: str) -> None:
-    """Refuses a split whose file does not exist.
-
-    Raises:
-      FileNotFoundError: names the file, and the folder inside of the directory that has it.
-    """
+    """Refuses a split whose file does not exist."""
     if not exists(split_path(task, split, directory)):
         raise _not_there(task, split, directory)
 
@@ -219,13 +215,7 @@ def _plain(name: str) -> str:
 
 
 def read_examples(task: Task, split: Split, directory: str = "") -> list[InputExample]:
-    """The examples of a split, in the order of the file.
-
-    Raises:
-      FileNotFoundError: there is no such file.
-      ValueError: nothing in it, a row that lacks a column, a label that is not one of the task's, a header of another
-        task, or bytes that are not UTF-8; names file, line and what was expected.
-    """
+    """The examples of a split, in the order of the file."""
     path = split_path(task, split, directory)
     check_there(task, split, directory)
     examples = list(_examples(task, split, path))
@@ -347,9 +337,6 @@ def custom_split(
 
     Args:
       several: whether label may be several columns, with commas between them.
-
-    Raises:
-      ValueError: some columns are given by name, others by number.
     """
 
     def column(name: str | None) -> Column | None:
@@ -390,9 +377,6 @@ def declared_task(
       text_a, text_b, label: columns, by name (the files then have a header) or by number from 0 (they then have none).
       labels: in the order of their ids, found in any case; None: the task has none yet, see `custom_task`.
       table: how the files are read.
-
-    Raises:
-      ValueError: settings that contradict each other.
     """
     checks.check_different({"--text_a": text_a, "--text_b": text_b, "--label": label})
     if regression and (multi_label or labels):
@@ -419,11 +403,7 @@ def declared_task(
 
 
 def custom_task(train_file: str | None, dev_file: str | None, test_file: str | None, **declared) -> Task:
-    """`declared_task`; its labels are by default those found in the training file, numbers by size, others by name.
-
-    Raises:
-      ValueError: no classes to be found, or settings that contradict each other. Or see `check_found_labels`.
-    """
+    """`declared_task`; its labels are by default those found in the training file, numbers by size, others by name."""
     task = declared_task(train_file, dev_file, test_file, **declared)
     if task.is_regression or task.labels:
         return task

@@ -47,9 +47,6 @@ def windows_of(
 
     Args:
       name: of the stride, for errors.
-
-    Raises:
-      ValueError: there is no room for a text, or between two windows there would be tokens that are in neither.
     """
     token_rows.check_room(tokenizer, max_seq_length)
     room = max_seq_length - tokenizer.num_special_tokens(pair=False)
@@ -63,11 +60,7 @@ def windows_of(
 
 
 def windows_of_model(head: HeadConfig, tokenizer: Tokenizer, max_seq_length: int) -> TextWindows | None:
-    """The windows in which a trained model reads texts; None for a model that reads each as one row.
-
-    Raises:
-      ValueError: see `windows_of`.
-    """
+    """The windows in which a trained model reads texts; None for a model that reads each as one row."""
     if not head.window_pooling:
         return None
     return windows_of(head.window_stride, head.max_windows, tokenizer, max_seq_length, "the model's window_stride")
@@ -112,9 +105,6 @@ def encode_examples(
       num_processes: processes for large data; by default one for each core.
       windows: a text of more tokens than max_seq_length becomes several rows of that length.
       warn: logs a message and its arguments: how many examples were cut, and how many have a text without any token.
-
-    Raises:
-      ValueError: max_seq_length has no room for [CLS] and [SEP]; with windows, there is a second text.
     """
     token_rows.check_room(tokenizer, max_seq_length)
     if windows:
@@ -320,9 +310,6 @@ def with_best_metric(task: Task, best: str | None, weighted: bool) -> Task:
 
     Args:
       best: --best_metric. weighted: whether classes have weights in the loss.
-
-    Raises:
-      ValueError: the task has no such metric.
     """
     known = ["accuracy", "macro_f1", "matthews"] + ["f1"] * (len(task.labels or ()) == 2)
     if task.is_regression:

@@ -116,11 +116,7 @@ TASKS = {
 
 
 def find_task(name: str, language: str = "") -> Task:
-    """The task of a name, in any case; "sts_b" and "stsb" are "sts-b".
-
-    Raises:
-      ValueError: there is no such task (lists all), or it has only one language.
-    """
+    """The task of a name, in any case; "sts_b" and "stsb" are "sts-b"."""
     wanted = name.lower().replace("_", "-")
     for key, task in TASKS.items():
         if wanted in (key, key.replace("-", "")):

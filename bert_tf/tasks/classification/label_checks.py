@@ -35,10 +35,6 @@ def check_found_labels(path: str, examples: Sequence, by_number: bool) -> None:
 
     Args:
       examples: `InputExample`s in the order of the file. by_number: its columns are given by number, without header.
-
-    Raises:
-      ValueError: each row has a label of its own, the labels are many numbers with fractions, or the first row is a
-        header; names the file and the flag that helps.
     """
     labels = [label for one in examples for label in (one.label if isinstance(one.label, tuple) else (one.label,))]
     counts = collections.Counter(labels)
@@ -242,11 +238,7 @@ def class_weights_setting(of: str):
 
 
 def parsed(text: str) -> dict[str, float]:
-    """Label -> weight; empty for "balanced".
-
-    Raises:
-      ValueError: neither of the two forms, a label appears twice, or a weight is not a positive number.
-    """
+    """Label -> weight; empty for "balanced"."""
     weights = {}
     for part in [] if text == BALANCED else text.split(","):
         label, equals, number = (value.strip() for value in part.rpartition("="))
@@ -267,21 +259,13 @@ def parsed(text: str) -> dict[str, float]:
 
 
 def check_labels_of(text: str | None, labels: Sequence[str]) -> None:
-    """Refuses --class_weights that names none of the classes.
-
-    Raises:
-      ValueError: names the label.
-    """
+    """Refuses --class_weights that names none of the classes."""
     if unknown := [label for label in parsed(text or BALANCED) if label not in labels]:
         raise ValueError(f"--class_weights={text}: no such label: {some(unknown)}. The labels are {some(labels)}.")
 
 
 def check_class_weights(text: str | None, trains: bool) -> None:
-    """Refuses --class_weights for a run that does not train.
-
-    Raises:
-      ValueError: nothing is trained.
-    """
+    """Refuses --class_weights for a run that does not train."""
     if text is not None and not trains:
         raise ValueError("--class_weights is for training: give --do_train.")
 
@@ -291,9 +275,6 @@ def class_weights(text: str, labels: Sequence[str], label_ids: np.ndarray) -> li
 
     Args:
       text: --class_weights. labels: the names of the classes. label_ids: the class of all that is trained on, from 0.
-
-    Raises:
-      ValueError: see `parsed`; or a label is none of the classes.
     """
     check_labels_of(text, labels)
     given = parsed(text)

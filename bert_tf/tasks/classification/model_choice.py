@@ -20,9 +20,6 @@ def resolve(
 
     Args:
       newest: checkpoint in --output_dir, if any.
-
-    Raises:
-      ValueError: a flag contradicts the model, or the run that is resumed; names the flag.
     """
     _check_earlier_task(settings, run, newest)
     if not run.do_train and (source := newest or run.init_checkpoint):
@@ -48,9 +45,6 @@ def with_window_length(run: FineTuningSettings, newest: str | None) -> FineTunin
 
     Args:
       newest: checkpoint in --output_dir, if any.
-
-    Raises:
-      ValueError: see `read_max_length`.
     """
     source = newest or run.init_checkpoint
     length = read_max_length(tokenizer_files.directory_of(source)) if source and not run.do_train else None
@@ -69,9 +63,6 @@ def choose_windows(
 
     Args:
       newest: checkpoint in --output_dir, if any.
-
-    Raises:
-      ValueError: a flag contradicts the model, or another flag.
     """
     source = newest or run.init_checkpoint
     head = read_head(tokenizer_files.directory_of(source)) if source else NO_HEAD

@@ -97,11 +97,7 @@ class ClassificationSettings(TableSettings, FileSettings):
         return (self.task_name or "").lower() == "custom"
 
     def check(self, run: FineTuningSettings) -> None:
-        """Refuses contradictions and missing files.
-
-        Raises:
-          ValueError, FileNotFoundError: names the flag.
-        """
+        """Refuses contradictions and missing files."""
         check_class_weights(self.class_weights, run.do_train)
         for name in ("regression", "multi_label") if self.class_weights else ():
             if getattr(self, name):
@@ -123,9 +119,6 @@ class ClassificationSettings(TableSettings, FileSettings):
 
         Args:
           source: the weights that are used.
-
-        Raises:
-          ValueError: a column of texts is that of the labels; names the flag. One text instead of two is a warning.
         """
         earlier = settings_of_model(source)
         for name in ("text_a", "text_b"):
@@ -139,21 +132,13 @@ class ClassificationSettings(TableSettings, FileSettings):
             logging.warning("%s was trained on %s an example, and this run gives it %s (--text_b).", source, was, now)
 
     def check_no_windows(self) -> None:
-        """Refuses settings of windows where texts are cut.
-
-        Raises:
-          ValueError: names the flag.
-        """
+        """Refuses settings of windows where texts are cut."""
         for name in WINDOW_FLAGS:
             if (value := getattr(self, name)) is not None:
                 raise ValueError(f"--{name}={value} is for --long_texts=windows.")
 
     def check_windows(self, run: FineTuningSettings) -> None:
-        """Refuses what does not go together with windows of long texts.
-
-        Raises:
-          ValueError: names the other flag.
-        """
+        """Refuses what does not go together with windows of long texts."""
         if self.text_b:
             raise ValueError(f"--long_texts=windows is for single texts; leave out --text_b={self.text_b}.")
         if run.teacher:

@@ -70,11 +70,7 @@ class EncodedLine:
 
 
 def read_lines(path: str, encoding: str = UTF_8) -> Iterator[str]:
-    """The lines of a text file, which may be compressed (.gz), as `text_files.read_text_lines`.
-
-    Raises:
-      ValueError: not in the encoding, or a damaged compressed file; names the file and the line.
-    """
+    """The lines of a text file, which may be compressed (.gz), as `text_files.read_text_lines`."""
     file = TextFile(path, gzip_of(path)[0], encoding)
     for offset, block in whole_lines(file, file.chunks()):
         lines = file.decode(offset, block).split("\n")
@@ -175,12 +171,7 @@ def read_input(
     sentences: SentenceSettings | None = None,
     encoding: str = UTF_8,
 ) -> EncodedText:
-    """Reads and tokenizes a file of lines; see `extract_features`.
-
-    Raises:
-      FileNotFoundError, ValueError: no such file, an empty one, another encoding (names the line), or no
-        room for any token.
-    """
+    """Reads and tokenizes a file of lines; see `extract_features`."""
     token_rows.check_room(tokenizer, max_seq_length)
     if not tf.io.gfile.exists(input_file) or tf.io.gfile.isdir(input_file):
         raise FileNotFoundError(f"{input_file} is not a file.")
@@ -339,10 +330,6 @@ def extract_features(
 
     Returns:
       The text as it was tokenized.
-
-    Raises:
-      FileNotFoundError, ValueError: see `read_input`.
-      tf.errors.OpError, OSError: output_file can't be written.
     """
     text = text or read_input(input_file, tokenizer, max_seq_length, pooling, sentences, encoding)
     layers, given = tuple(layers), {"strategy": strategy, "window_bytes": window_bytes}
@@ -369,12 +356,7 @@ def extract_features(
 
 
 def run(settings: FeatureSettings) -> None:
-    """What extract_features.py does: checks model and text, then writes the features.
-
-    Raises:
-      FileNotFoundError, ValueError: a setting, a file or the model does not fit; names the flag.
-      tf.errors.OpError, OSError: the output can't be written.
-    """
+    """What extract_features.py does: checks model and text, then writes the features."""
     settings = with_models(settings, before_download=FeatureSettings.check_input)
     settings.check()
     weights, files, tokenizer, layers = describe_model(settings)

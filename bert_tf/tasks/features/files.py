@@ -61,9 +61,6 @@ def open_writer(
     Args:
       output_format: json, npz or tfrecord.
       layers: as asked for; they are written with the values.
-
-    Raises:
-      tf.errors.OpError, OSError: the file can't be written; an earlier file stays as it was.
     """
     with written(path) as temporary:
         if output_format == "json":

@@ -103,11 +103,7 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
         return "-1" if self.layers is None and self.pooling == "sentence" else value_of(self, "layers")
 
     def check(self) -> None:
-        """Refuses contradictions, missing files, and an output that can't be written.
-
-        Raises:
-          ValueError, FileNotFoundError: names the flag.
-        """
+        """Refuses contradictions, missing files, and an output that can't be written."""
         check_values(self)
         if self.strategy == "multi_worker_mirrored":
             raise ValueError(
@@ -141,11 +137,7 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
                 describe_model(self)
 
     def check_input(self) -> None:
-        """Refuses a text that can't be read.
-
-        Raises:
-          ValueError, FileNotFoundError: names the flag.
-        """
+        """Refuses a text that can't be read."""
         check_no_web_address(self.input_file, "--input_file")
         if not is_remote(self.input_file):
             if not exists(self.input_file) or is_folder(self.input_file):
@@ -159,11 +151,7 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
 
 
 def describe_model(settings: FeatureSettings) -> tuple[Weights, ModelFiles, Tokenizer, tuple[int, ...]]:
-    """The weights, what goes with them, and the layers that are asked for, checked against each other.
-
-    Raises:
-      OSError, ValueError: a file or a layer is not there, or they don't fit; names the flag.
-    """
+    """The weights, what goes with them, and the layers that are asked for, checked against each other."""
     with named_by("--init_checkpoint"):
         weights = open_weights.open_weights(settings.init_checkpoint)
     files = model_directory.describe(
@@ -177,11 +165,7 @@ def describe_model(settings: FeatureSettings) -> tuple[Weights, ModelFiles, Toke
 
 
 def parse_layers(text: str, num_hidden_layers: int) -> tuple[int, ...]:
-    """The layers of --layers: numbers with commas between them, -1 the last one, 0 the first.
-
-    Raises:
-      ValueError: not numbers, or there is no such layer.
-    """
+    """The layers of --layers: numbers with commas between them, -1 the last one, 0 the first."""
     try:
         layers = tuple(int(part) for part in text.split(","))
     except ValueError:

@@ -87,9 +87,6 @@ def read_articles(path: str, encoding: str = UTF_8) -> list[dict]:
     """The list under `data` of a SQuAD file, every part of which has been checked to be there.
 
     Parquet and JSON lines have a question a row: id, context, question, answers (text and answer_start, lists of both).
-
-    Raises:
-      ValueError: not in the encoding, not JSON, or a key is missing or of another type; names the file and the place.
     """
     if kind_of(path) in ("parquet", "jsonl", "ndjson"):
         root = _rows_as_articles(path, encoding)
@@ -164,11 +161,7 @@ def _rows_as_articles(path: str, encoding: str) -> dict:
 
 
 def check_room(max_seq_length: int, max_query_length: int, special: int = 3) -> None:
-    """Refuses windows that are full with a question and the special tokens of a pair, at least 3.
-
-    Raises:
-      ValueError: names both flags.
-    """
+    """Refuses windows that are full with a question and the special tokens of a pair, at least 3."""
     if max_seq_length <= max_query_length + special:
         raise ValueError(
             f"max_seq_length={max_seq_length} must be greater than max_query_length={max_query_length} + "
@@ -189,11 +182,6 @@ def read_squad_examples(
       answer_from: "words": an answer is found if it is part of the words it begins and ends in, as in the original;
         "offsets": if it is at its `answer_start`.
       encoding: see `text_files.TextFile`.
-
-    Raises:
-      ValueError: not a SQuAD file (see `read_articles`); the data does not fit version_2_with_negative; a training
-        question without exactly one answer (of several in KLUE-MRC the first is taken, as its authors do); two
-        different questions with one id, to be predicted. Names file and id.
     """
     examples, skipped, articles = [], [], []
     seen, repeated, empty, unanswered, without_text, total = {}, [], [], [], [], 0

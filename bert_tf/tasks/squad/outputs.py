@@ -58,11 +58,7 @@ class QuestionAnsweringSettings:
 
     @classmethod
     def read(cls, directory: str) -> "QuestionAnsweringSettings | None":
-        """The settings in a directory; None if there are none.
-
-        Raises:
-          ValueError: the file is damaged; names it.
-        """
+        """The settings in a directory; None if there are none."""
         path = posixpath.join(directory, SETTINGS_FILE)
         values = read_json_if_there(path)
         if values is None:
@@ -148,11 +144,7 @@ def apply_threshold(predictions: list[Prediction], threshold: float) -> list[Pre
 
 
 def settings_of(path: str, config: BertConfig, **settings) -> QuestionAnsweringSettings:
-    """How a model in a directory cuts windows and chooses answers: as in training, except for the given `settings`.
-
-    Raises:
-      TypeError: no such setting. ValueError: max_seq_length is more than the model can take.
-    """
+    """How a model in a directory cuts windows and chooses answers: as in training, except for the given `settings`."""
     kinds = (WindowSettings, PredictionSettings)
     names = {kind: [field.name for field in dataclasses.fields(kind)] for kind in kinds}
     if unknown := [name for name in settings if not any(name in fields for fields in names.values())]:

@@ -70,11 +70,7 @@ class SquadSettings:
         return "dev_file" if self.dev_file else "predict_file"
 
     def check(self, run: FineTuningSettings) -> None:
-        """Refuses contradictions and missing files.
-
-        Raises:
-          ValueError: names the flag.
-        """
+        """Refuses contradictions and missing files."""
         check_room(run.max_seq_length, self.max_query_length)
         if self.null_score_diff_threshold and not self.version_2_with_negative:
             raise ValueError("--null_score_diff_threshold is for --version_2_with_negative.")

@@ -109,11 +109,7 @@ class WindowSettings:
             raise ValueError(f"answer_from={self.answer_from!r} is neither words nor offsets.")
 
     def check_room(self, tokenizer: Tokenizer) -> None:
-        """Refuses windows that are full with a question and the tokenizer's special tokens.
-
-        Raises:
-          ValueError: names both flags.
-        """
+        """Refuses windows that are full with a question and the tokenizer's special tokens."""
         check_room(self.max_seq_length, self.max_query_length, tokenizer.num_special_tokens(pair=True))
 
 
