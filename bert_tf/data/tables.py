@@ -150,7 +150,12 @@ def _as_they_look(
             left_out.setdefault("repeat the header", []).append(line)
         else:
             yield line, cells
-    for what, lines in left_out.items():
+    warn_of_left_out(path, left_out)
+
+
+def warn_of_left_out(path: str, rows: Mapping[str, Sequence[int]]) -> None:
+    """Tells which rows of a file were left out. rows: what is true of them -> their lines."""
+    for what, lines in rows.items():
         logging.warning("%s: left out rows that %s: %d, the first in line %d.", path, what, len(lines), lines[0])
 
 

@@ -22,6 +22,7 @@ from bert_tf.data.tables import (
     quoted,
     read_rows,
     text_of,
+    warn_of_left_out,
 )
 from bert_tf.system import checks
 from bert_tf.system.messages import did_you_mean, named_by
@@ -129,19 +130,6 @@ class Task:
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-def _resolve(column: Column | None, header: Sequence[str] | None, path: str) -> Column | None:
-    """A column given by name as a number, by the header."""
-    if column is None or isinstance(column, int):
-        return column
-    if header is None:
-        raise ValueError(f"{path}: there is no header to look up the column {column!r} in")
-    if column not in header:
-        advice = other_delimiter(path, header) or did_you_mean(column, header)
-        advice = advice or " (columns of a file without a header are called 0, 1, ...)"
-        raise ValueError(f"{path}, line 1: no column {column!r}; the header has {quoted(header)}{advice}")
-    return list(header).index(column)
-
-
 _LABEL_NAMES = {"label", "gold_label", "Quality", "score", "is_duplicate"}
 
 
@@ -176,14 +164,19 @@ def _find_columns(task: Task, split: Split, row: list | dict, path: str, line: i
     if named and any(isinstance(column, int) for column in split.columns):
         raise ValueError(f"{path}, line {line}: columns with names have no numbers; the names are {quoted(row)}")
     copied_columns(_named(row, header), split.table, path, line, not split.has_header)  # the first row has all names
-    columns = (split.text_a, split.text_b, split.label, split.guid)
 
     def resolved(column):
         if isinstance(column, tuple):
             return tuple(map(resolved, column))
-        return column if named else _resolve(column, header, path)
+        if named or not isinstance(column, str):
+            return column
+        if column not in header:
+            advice = other_delimiter(path, header) or did_you_mean(column, header)
+            advice = advice or " (columns of a file without a header are called 0, 1, ...)"
+            raise ValueError(f"{path}, line 1: no column {column!r}; the header has {quoted(header)}{advice}")
+        return header.index(column)
 
-    return [*map(resolved, columns)], header
+    return [*map(resolved, (split.text_a, split.text_b, split.label, split.guid))], header
 
 
 def _named(row: list | dict, header: Sequence[str] | None) -> Mapping:
@@ -196,17 +189,12 @@ def _named(row: list | dict, header: Sequence[str] | None) -> Mapping:
 
 
 def check_there(task: Task, split: Split, directory: str) -> None:
-    """Refuses a split whose file does not exist."""
+    """Refuses a split whose file does not exist, and names the folder inside of the directory that has it."""
     if not exists(split_path(task, split, directory)):
-        raise _not_there(task, split, directory)
-
-
-def _not_there(task: Task, split: Split, directory: str) -> FileNotFoundError:
-    """The error that a split's file does not exist; names the folder inside of the directory that has it."""
-    message = f"{split_path(task, split, directory)} does not exist: --task_name={task.name} needs it."
-    inner = [posixpath.join(directory, name) for name in names_in(directory) if _plain(name) == _plain(task.name)]
-    there = [folder for folder in inner if exists(split_path(task, split, folder))]
-    return FileNotFoundError(message + (f" Give --data_dir={there[0]}." if there else ""))
+        message = f"{split_path(task, split, directory)} does not exist: --task_name={task.name} needs it."
+        inner = [posixpath.join(directory, name) for name in names_in(directory) if _plain(name) == _plain(task.name)]
+        there = [folder for folder in inner if exists(split_path(task, split, folder))]
+        raise FileNotFoundError(message + (f" Give --data_dir={there[0]}." if there else ""))
 
 
 def _plain(name: str) -> str:
@@ -227,7 +215,7 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
 
 def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
     is_own = split.table is not None
-    columns, header, skipped, unlabeled, is_first = None, None, [], [], is_own and not split.has_header
+    columns, header, left_out, is_first = None, None, {}, is_own and not split.has_header
     from bert_tf.tasks.classification import label_checks  # serving reads no files
 
     equal = label_checks.EqualTexts(path, is_own and split.set_name == "train" and not task.is_regression)
@@ -250,10 +238,10 @@ def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
         except ValueError:
             if not split.skip_short_rows:
                 raise
-            skipped.append(line)
+            left_out.setdefault("lack a column", []).append(line)
             continue
         if columns[2] is not None and task.any_case and label in (None, "-") and "-" not in task.labels:
-            unlabeled.append(line)
+            left_out.setdefault("have no label ('-' or null)", []).append(line)
             continue
         cells = {"text_a": text_a, "text_b": text_b, "label": label}
         cells = {name: cells[name] for name, column in zip(cells, columns, strict=False) if column is not None}
@@ -268,7 +256,7 @@ def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
         source = copied_columns(_named(row, header), split.table, path, line, not split.has_header)
         yield InputExample(f"{split.set_name}-{index if guid is None else guid}", *texts, label, source, line)
     equal.warn()
-    label_checks.warn_of_left_out(path, {"without a label ('-' or null)": unlabeled, "that lack a column": skipped})
+    warn_of_left_out(path, left_out)
 
 
 # What a cell of a label's own column says.

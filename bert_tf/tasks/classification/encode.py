@@ -122,20 +122,14 @@ def encode_examples(
         starts.append(segments.count(0))
         rows.append(ids)
     if truncated:
-        warn(
-            "Longer than the maximum sequence length, %d tokens, of which the last are lost: %d of %d examples.",
-            max_seq_length,
-            truncated,
-            len(examples),
-        )
+        told = "Longer than the maximum sequence length, %d tokens, of which the last are lost: %d of %d examples."
+        warn(told, max_seq_length, truncated, len(examples))
     numbers = [*range(len(examples)), *(n for n, example in enumerate(examples) if example.text_b is not None)]
     token_counts = map(len, (*encoded[: len(examples)], *(second.get(n, ()) for n in numbers[len(examples) :])))
     _warn_of_empty(examples, [n for n, count in zip(numbers, token_counts, strict=True) if not count], warn)
     flat, offsets = flatten(rows)
     watch_unknown(tokenizer, flat)
-    label_ids = _label_ids(examples, task)
-    labels = {} if label_ids is None else {"label_ids": label_ids}
-    guids = [example.guid for example in examples]
+    labels, guids = _labels(examples, task), [example.guid for example in examples]
     return EncodedExamples(flat, offsets, np.array(starts, np.int32), labels, guids, truncated, pad_id=tokenizer.pad_id)
 
 
@@ -163,29 +157,19 @@ def _encode_windows(
         counts.append(len(spans))
         beyond = len(ids) - sum(spans[-1])
         truncated, lost, total = truncated + (beyond > 0), lost + beyond, total + len(ids)
-    logging.info(
-        "%d of %d texts are longer than --max_seq_length=%d; all texts together make %d windows, at most %d each.",
-        sum(count > 1 for count in counts), len(counts), max_seq_length, len(rows), max(counts, default=0),
-    )  # fmt: skip
+    told = "%d of %d texts are longer than --max_seq_length=%d; all texts together make %d windows, at most %d each."
+    longer, most = sum(count > 1 for count in counts), max(counts, default=0)
+    logging.info(told, longer, len(counts), max_seq_length, len(rows), most)
     if truncated:
-        warn(
-            "%d of %d texts need more than max_windows=%d windows and lost their ends: %d of %d tokens (%.1f %%).",
-            truncated, len(counts), windows.most, lost, total, 100 * lost / total,
-        )  # fmt: skip
+        told = "%d of %d texts need more than max_windows=%d windows and lost their ends: %d of %d tokens (%.1f %%)."
+        warn(told, truncated, len(counts), windows.most, lost, total, 100 * lost / total)
     flat, offsets = flatten(rows)
     watch_unknown(tokenizer, flat)
-    label_ids = _label_ids(examples, task)
+    labels, guids = _labels(examples, task), [example.guid for example in examples]
     return EncodedWindows(
-        flat,
-        offsets,
-        np.diff(offsets).astype(np.int32),
-        {} if label_ids is None else {"label_ids": label_ids},
-        [example.guid for example in examples],
-        truncated,
-        first_rows=np.cumsum([0, *counts], dtype=np.int64),
-        window_length=max_seq_length,
-        pad_id=tokenizer.pad_id,
-    )
+        flat, offsets, np.diff(offsets).astype(np.int32), labels, guids, truncated,
+        first_rows=np.cumsum([0, *counts], dtype=np.int64), window_length=max_seq_length, pad_id=tokenizer.pad_id,
+    )  # fmt: skip
 
 
 def _warn_of_empty(examples: Sequence[InputExample], numbers: Sequence[int], warn: Callable) -> None:
@@ -193,24 +177,22 @@ def _warn_of_empty(examples: Sequence[InputExample], numbers: Sequence[int], war
     if numbers:
         first = examples[min(numbers)]
         line = f", line {first.line} of its file" if first.line else ""
-        warn(
-            "A text without any token (empty, or of dropped characters) is in %d of %d examples; the first is %s%s.",
-            len(set(numbers)), len(examples), first.guid, line,
-        )  # fmt: skip
+        told = "A text without any token (empty, or of dropped characters) is in %d of %d examples; the first is %s%s."
+        warn(told, len(set(numbers)), len(examples), first.guid, line)
 
 
-def _label_ids(examples: Sequence[InputExample], task: Task) -> np.ndarray | None:
+def _labels(examples: Sequence[InputExample], task: Task) -> dict[str, np.ndarray]:
     if any(example.label is None for example in examples):
-        return None
+        return {}
     if task.is_regression:
-        return np.array([example.label for example in examples], np.float32)
+        return {"label_ids": np.array([example.label for example in examples], np.float32)}
     number = {label: index for index, label in enumerate(task.labels)}
-    if task.multi_label:
-        ids = np.zeros((len(examples), len(number)), np.float32)
-        for row, example in enumerate(examples):
-            ids[row, [number[label] for label in example.label]] = 1.0
-        return ids
-    return np.array([number[example.label] for example in examples], np.int32)
+    if not task.multi_label:
+        return {"label_ids": np.array([number[example.label] for example in examples], np.int32)}
+    ids = np.zeros((len(examples), len(number)), np.float32)
+    for row, example in enumerate(examples):
+        ids[row, [number[label] for label in example.label]] = 1.0
+    return {"label_ids": ids}
 
 
 # --- tokenization on several cores -----------------------------------------------------------------------------------
@@ -254,25 +236,17 @@ def write_records(path: str, encoded: EncodedExamples, max_seq_length: int) -> N
 # --- what a model's outputs mean, and what is written of them ---------------------------------------------------------
 
 
-def _average(kind: str):
+def _by_scikit_learn(name: str, **options):
     def score(labels, predictions):
-        from sklearn.metrics import f1_score
+        from sklearn import metrics
 
-        return f1_score(labels, predictions, average=kind, zero_division=0.0)
+        return getattr(metrics, name)(labels, predictions, **options)
 
     return score
 
 
-def _accuracy(labels, predictions):
-    from sklearn.metrics import accuracy_score
-
-    return accuracy_score(labels, predictions)
-
-
-def _matthews(labels, predictions):
-    from sklearn.metrics import matthews_corrcoef
-
-    return matthews_corrcoef(labels, predictions)
+def _f1(average: str):
+    return _by_scikit_learn("f1_score", average=average, zero_division=0.0)
 
 
 def _correlation(name: str):
@@ -289,16 +263,16 @@ def _correlation(name: str):
 
 def _f1_at_3(labels, predictions):
     """KLUE-STS's: two texts mean the same from 3 of 5 on."""
-    return _average("binary")(np.asarray(labels) >= 3.0, np.asarray(predictions) >= 3.0)
+    return _f1("binary")(np.asarray(labels) >= 3.0, np.asarray(predictions) >= 3.0)
 
 
 # name -> function (labels, predictions); classes as numbers, of several labels as rows of 0 and 1.
 METRICS = {
-    "accuracy": _accuracy,
-    "f1": _average("binary"),
-    "macro_f1": _average("macro"),
-    "micro_f1": _average("micro"),
-    "matthews": _matthews,
+    "accuracy": _by_scikit_learn("accuracy_score"),
+    "f1": _f1("binary"),
+    "macro_f1": _f1("macro"),
+    "micro_f1": _f1("micro"),
+    "matthews": _by_scikit_learn("matthews_corrcoef"),
     "pearson": _correlation("pearsonr"),
     "spearman": _correlation("spearmanr"),
     "f1_at_3": _f1_at_3,
@@ -447,10 +421,11 @@ def write_analysis(
 
         predicted = predictions_of(task, logits)
         if len(predicted) > 1 and np.ptp(predicted) == 0 < np.ptp(label_ids):
-            logging.warning(
+            told = (
                 "All %d predictions are %r: the model tells no classes apart. More steps, another --learning_rate or "
-                "--class_weights=balanced may help.", len(predicted), task.labels[predicted[0]],
-            )  # fmt: skip
+            )
+            told += "--class_weights=balanced may help."
+            logging.warning(told, len(predicted), task.labels[predicted[0]])
         path = posixpath.join(output_dir, f"confusion_matrix{name}.png")
         if title:
             accuracy = float(np.mean(predicted == label_ids))

@@ -1,9 +1,9 @@
-"""Labels of a training file that are hardly what its author means: headers, ids, scores, spellings; class weights."""
+"""Labels of a training file that are hardly what its author means: headers, ids, scores; class weights."""
 
 import collections
 import contextlib
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
 from absl import logging
@@ -25,8 +25,6 @@ ADVICE_OF_UNKNOWN = {
 }
 _FEWEST_ROWS = 5  # of fewer rows, each may well have a class of its own
 _MANY_NUMBERS = 20  # more numbers than this are hardly classes
-_SHOWN = 5
-_SEPARATORS = {";": any, "|": any, ",": any, "/": all}  # -> which parts must be labels: "books/crime" may be one class
 _MANY_KNOWN = 0.01  # of the rows of a dev set; short texts are often the same by chance
 
 
@@ -47,25 +45,9 @@ def check_found_labels(path: str, examples: Sequence, by_number: bool) -> None:
             f"column of ids or texts? It is the column of the classes{scores}."
         )
     _check_numbers(path, counts)
-    warn_of_spellings(path, counts)
-    _warn_of_several(path, counts, isinstance(examples[0].label, tuple))
     if len(counts) > max(len(labels) / 2, _MANY_NUMBERS):
-        logging.warning("%s: %d classes in %d rows: is --label the column of the classes?", path, len(counts),
-                        len(labels))  # fmt: skip
-
-
-def _warn_of_several(path: str, counts: collections.Counter, multi_label: bool) -> None:
-    """Warns of labels that are several ones in a cell."""
-    found = [
-        label
-        for label in counts
-        for separator, which in _SEPARATORS.items()
-        if separator in label and which(part.strip() in counts for part in label.split(separator))
-    ]
-    if found:
-        advice = "--multi_label expects" if multi_label else "give --multi_label, which expects"
-        logging.warning("%s: labels that seem to be several ones: %s; if they are, %s commas between them.", path,
-                        some(list(map(repr, dict.fromkeys(found)))), advice)  # fmt: skip
+        told = "%s: %d classes in %d rows: is --label the column of the classes?"
+        logging.warning(told, path, len(counts), len(labels))
 
 
 def _check_first_row(path: str, first, counts: collections.Counter) -> None:
@@ -94,8 +76,8 @@ def _check_numbers(path: str, counts: collections.Counter) -> None:
         )
     if fractions or len(counts) > _MANY_NUMBERS:
         shown = (fractions or sorted(counts, key=float))[0]
-        logging.warning("%s: %d numbers as classes, such as %r: if they are scores, give --regression.", path,
-                        len(counts), shown)  # fmt: skip
+        told = "%s: %d numbers as classes, such as %r: if they are scores, give --regression."
+        logging.warning(told, path, len(counts), shown)
 
 
 class EqualTexts:
@@ -124,10 +106,10 @@ class EqualTexts:
     def warn(self) -> None:
         """Tells, at the end of the file, how many rows there are, and two of them."""
         if self._different and is_first("equal texts", self.path):
+            told = "%s: rows with the text of an earlier row and another label: %d; the first are "
             logging.warning(
-                "%s: rows with the text of an earlier row and another label: %d; the first are line %d (%r) and line "
-                "%d (%r).", self.path, len(self._different), *self._different[0],
-            )  # fmt: skip
+                told + "line %d (%r) and line %d (%r).", self.path, len(self._different), *self._different[0]
+            )
 
 
 def warn_of_known_texts(train: Sequence, dev: Sequence) -> None:
@@ -139,33 +121,8 @@ def warn_of_known_texts(train: Sequence, dev: Sequence) -> None:
     trained = {hash((one.text_a, one.text_b)) for one in train}
     known = sum(hash((one.text_a, one.text_b)) in trained for one in dev)
     if known > _MANY_KNOWN * len(dev) and not known == len(dev) == len(train):
-        logging.warning(
-            "Of %d rows of --dev_file %d are also in --train_file: results on them say nothing about other texts.",
-            len(dev), known,
-        )  # fmt: skip
-
-
-def warn_of_left_out(path: str, rows: Mapping[str, Sequence[int]]) -> None:
-    """Tells which rows of a file were left out. rows: why -> their lines."""
-    for what, lines in ((what, lines) for what, lines in rows.items() if lines):
-        logging.warning("%s: left out rows %s: %d, the first in line %d.", path, what, len(lines), lines[0])
-
-
-def warn_of_spellings(path: str, counts: Iterable[str], what: str = "labels", flag: str = "--labels=...") -> None:
-    """Warns of names that differ in case only, which are different classes.
-
-    Args:
-      flag: what helps: "" for nothing but to correct the file.
-    """
-    spellings = collections.defaultdict(list)
-    for name in counts:
-        spellings[name.casefold()].append(name)
-    alike = [sorted(names) for names in spellings.values() if len(names) > 1]
-    if alike:
-        shown = ", ".join(" and ".join(map(repr, names)) for names in alike[:_SHOWN])
-        advice = f"{flag} with one spelling of each reads the others as it" if flag else "use one spelling of each"
-        logging.warning("%s: %s that differ in case only are different classes: %d (%s); %s.", path, what, len(alike),
-                        shown, advice)  # fmt: skip
+        told = "Of %d rows of --dev_file %d are also in --train_file: results on them say nothing about other texts."
+        logging.warning(told, len(dev), known)
 
 
 def warn_of_case(path: str, label: str, known: str) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 from bert_tf.data import token_rows
 from bert_tf.models.head_config import softmax
 from bert_tf.system.storage import write_text_file
-from bert_tf.tasks.classification.label_checks import warn_of_spellings
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import metrics
@@ -36,11 +35,8 @@ def labels_of(sentences: Sequence[Sentence], scheme: str) -> list[str]:
     if scheme == "plain":
         if len(tags) == len(every) >= _FEWEST_WORDS:
             raise ValueError(f"--tag_column: each of the {len(every)} words has a tag of its own, as {every[0]!r}.")
-        warn_of_spellings("--train_file", tags, "tags", "")
         return sorted(tags)
-    types = ner_tags.types_of(tags)
-    warn_of_spellings("--train_file", types, "types of entities", "")
-    return ner_tags.tag_set(scheme, types)
+    return ner_tags.tag_set(scheme, ner_tags.types_of(tags))
 
 
 # --- predictions -----------------------------------------------------------------------------------------------------
