@@ -421,10 +421,8 @@ def write_analysis(
 
         predicted = predictions_of(task, logits)
         if len(predicted) > 1 and np.ptp(predicted) == 0 < np.ptp(label_ids):
-            told = (
-                "All %d predictions are %r: the model tells no classes apart. More steps, another --learning_rate or "
-            )
-            told += "--class_weights=balanced may help."
+            told = "All %d predictions are %r: the model tells no classes apart. More steps, another --learning_rate "
+            told += "or --class_weights=balanced may help."
             logging.warning(told, len(predicted), task.labels[predicted[0]])
         path = posixpath.join(output_dir, f"confusion_matrix{name}.png")
         if title:

@@ -106,10 +106,8 @@ class EqualTexts:
     def warn(self) -> None:
         """Tells, at the end of the file, how many rows there are, and two of them."""
         if self._different and is_first("equal texts", self.path):
-            told = "%s: rows with the text of an earlier row and another label: %d; the first are "
-            logging.warning(
-                told + "line %d (%r) and line %d (%r).", self.path, len(self._different), *self._different[0]
-            )
+            told = "%s: rows with the text of an earlier row and another label: %d; the first are line %d (%r) and "
+            logging.warning(told + "line %d (%r).", self.path, len(self._different), *self._different[0])
 
 
 def warn_of_known_texts(train: Sequence, dev: Sequence) -> None:

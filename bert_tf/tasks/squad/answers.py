@@ -5,8 +5,10 @@ Shape legend: W windows, K n_best_size.
 """
 
 import dataclasses
+import functools
 import json
 import math
+import operator
 import posixpath
 from collections.abc import Iterator, Sequence
 
@@ -218,11 +220,8 @@ def _predict_one(spans, logits, rows: range, windows, scores, texts: AnswerTexts
 
 def _with_probabilities(nbest: list[tuple]) -> list[Answer]:
     scores = [start_logit + end_logit for _, start_logit, end_logit, _, _ in nbest]
-    largest = max(scores)
-    weights = [math.exp(score - largest) for score in scores]
-    total = 0.0
-    for weight in weights:
-        total += weight
+    weights = [math.exp(score - max(scores)) for score in scores]
+    total = functools.reduce(operator.add, weights, 0.0)  # sum() rounds otherwise
     return [
         Answer(text, start_logit, end_logit, weight / total, start, end)
         for (text, start_logit, end_logit, start, end), weight in zip(nbest, weights, strict=True)

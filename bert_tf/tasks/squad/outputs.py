@@ -35,10 +35,7 @@ def predict_scores(
       predict: from `step.make_predict_function`.
     """
     batches = token_rows.evaluation_batches(
-        windows,
-        batch_size=batch_size,
-        max_seq_length=max_seq_length,
-        static_padding=static_padding,
+        windows, batch_size=batch_size, max_seq_length=max_seq_length, static_padding=static_padding
     )
     lengths = np.full(len(windows), max_seq_length) if static_padding else windows.lengths
     return collect_scores(token_rows.rows_and_outputs(windows, batch_size, predict(batches)), lengths)
@@ -132,15 +129,11 @@ def _odds_and_best(data: SquadData, predictions: list[Prediction]) -> tuple[dict
 
 def apply_threshold(predictions: list[Prediction], threshold: float) -> list[Prediction]:
     """Predictions with another threshold of their odds."""
-    return [
-        prediction
-        if prediction.null_odds is None
-        else dataclasses.replace(
-            prediction,
-            text="" if prediction.best is None or prediction.null_odds > threshold else prediction.best.text,
-        )
-        for prediction in predictions
-    ]
+
+    def answer_of(one: Prediction) -> str:
+        return "" if one.best is None or one.null_odds > threshold else one.best.text
+
+    return [one if one.null_odds is None else dataclasses.replace(one, text=answer_of(one)) for one in predictions]
 
 
 def settings_of(path: str, config: BertConfig, **settings) -> QuestionAnsweringSettings:

@@ -82,10 +82,6 @@ class SquadSettings:
             train_file=self.train_file, dev_file=self.dev_file or self.predict_file, predict_file=self.predict_file
         )
         run.check_dev_set(run.do_eval, ": give --do_eval")
-        for needed, name in (
-            (run.do_train, "train_file"),
-            (run.do_eval, self.dev_flag),
-            (run.do_predict, "predict_file"),
-        ):
-            if needed:
-                check_input_files(getattr(self, name), f"--{name}")
+        files = (run.do_train, "train_file"), (run.do_eval, self.dev_flag), (run.do_predict, "predict_file")
+        for name in (name for needed, name in files if needed):
+            check_input_files(getattr(self, name), f"--{name}")

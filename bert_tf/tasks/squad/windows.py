@@ -70,20 +70,11 @@ class Windows(TokenRows):
         lengths = self.lengths[rows].astype(np.int64)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         places = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
-        return Windows(
-            self.ids[places],
-            offsets,
-            self.second_starts[rows],
-            {name: values[rows] for name, values in self.labels.items()},
-            self.words[places],
-            self.max_context[places],
-            None if self.starts is None else self.starts[places],
-            None if self.ends is None else self.ends[places],
-            example_index[rows],
-            self.doc_span_index[rows],
-            self.is_impossible[rows],
-            pad_id=self.pad_id,
-        )
+        of_tokens = ("ids", "words", "max_context", *(("starts", "ends") if self.starts is not None else ()))
+        changed = {name: getattr(self, name)[places] for name in of_tokens}
+        changed |= {name: getattr(self, name)[rows] for name in ("second_starts", "doc_span_index", "is_impossible")}
+        labels = {name: values[rows] for name, values in self.labels.items()}
+        return dataclasses.replace(self, offsets=offsets, labels=labels, example_index=example_index[rows], **changed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -311,10 +302,8 @@ def warn_of_cut_questions(
     long = [example.question_text for example in examples if len(example.question_text.encode(errors="replace")) > most]
     cut = sum(len(_query_ids(question, tokenizer, with_offsets)) > most for question in long)
     if cut:
-        warn(
-            "Longer than max_query_length=%d tokens, of which the last are lost: %d of %d questions.",
-            most, cut, len(examples),
-        )  # fmt: skip
+        told = "Longer than max_query_length=%d tokens, of which the last are lost: %d of %d questions."
+        warn(told, most, cut, len(examples))
 
 
 def warn_of_gaps(windows: Windows, settings: WindowSettings) -> None:
@@ -328,31 +317,19 @@ def warn_of_gaps(windows: Windows, settings: WindowSettings) -> None:
 
 def _windows_of(arrays: dict[str, np.ndarray], with_offsets: bool, is_training: bool, pad_id: int) -> Windows:
     offsets = np.concatenate([[0], np.cumsum(arrays["lengths"], dtype=np.int64)])
-    labels = {}
-    if is_training:
-        labels = {"start_positions": arrays["labels"][:, 0], "end_positions": arrays["labels"][:, 1]}
-    return Windows(
-        arrays["ids"],
-        offsets,
-        arrays["second_starts"],
-        labels,
-        arrays["words"],
-        arrays["max_context"],
-        arrays["starts"] if with_offsets else None,
-        arrays["ends"] if with_offsets else None,
-        arrays["example_index"],
-        arrays["doc_span_index"],
-        arrays["is_impossible"],
-        pad_id=pad_id,
-    )
+    columns = {name: values for name, values in arrays.items() if name not in ("lengths", "labels")}
+    columns |= {} if with_offsets else {"starts": None, "ends": None}
+    starts, ends = arrays["labels"].T
+    labels = {"start_positions": starts, "end_positions": ends} if is_training else {}
+    return Windows(offsets=offsets, labels=labels, pad_id=pad_id, **columns)
 
 
 # --- kept between runs -----------------------------------------------------------------------------------------------
 
 
-_KEPT = (
-    "ids", "lengths", "second_starts", "labels", "words", "max_context", "starts", "ends", "example_index",
-    "doc_span_index", "is_impossible",
+# Beside the lengths and labels of windows.
+_KEPT_AS_THEY_ARE = (
+    "ids", "second_starts", "words", "max_context", "example_index", "doc_span_index", "is_impossible",
 )  # fmt: skip
 
 
@@ -372,20 +349,16 @@ def cached_windows(
     import tensorflow as tf
 
     path = posixpath.join(cache_dir, f"windows-{_content_hash(examples, tokenizer, settings, is_training)}.npz")
-    if stored := load_arrays(path, _KEPT):
+    if stored := load_arrays(path, ("lengths", "labels", "starts", "ends", *_KEPT_AS_THEY_ARE)):
         windows = _windows_of(stored, settings.answer_from == "offsets", is_training, tokenizer.pad_id)
         logging.info("%d windows from %s.", len(windows), path)
         return windows
     windows = build_windows(examples, tokenizer, settings, is_training)
     none = np.zeros(0, np.int32)
     labels = list(windows.labels.values()) or [np.zeros(len(windows), np.int32)] * 2
-    arrays = {
-        "ids": windows.ids, "lengths": windows.lengths, "second_starts": windows.second_starts,
-        "labels": np.stack(labels, axis=1), "words": windows.words, "max_context": windows.max_context,
-        "starts": none if windows.starts is None else windows.starts,
-        "ends": none if windows.ends is None else windows.ends, "example_index": windows.example_index,
-        "doc_span_index": windows.doc_span_index, "is_impossible": windows.is_impossible,
-    }  # fmt: skip
+    arrays = {name: getattr(windows, name) for name in _KEPT_AS_THEY_ARE}
+    arrays |= {"lengths": windows.lengths, "labels": np.stack(labels, axis=1)}
+    arrays |= {name: none if (offsets := getattr(windows, name)) is None else offsets for name in ("starts", "ends")}
     tf.io.gfile.makedirs(cache_dir)
     save_arrays(path, arrays)
     return windows
