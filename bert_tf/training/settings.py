@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from bert_tf.data.tables import FileSettings
-from bert_tf.models.directory import check_model, check_weights, read_head, vocabulary_in
+from bert_tf.models.directory import check_weights, read_head, vocabulary_in
 from bert_tf.models.recipe import OPTIMIZER, SEARCHED, OptimizerSettings, Recipe, Values, grid_points, number_of_steps
 from bert_tf.system.checks import check_file, check_other_folder, check_output_dir, check_tf_config
 from bert_tf.system.declare import (
@@ -73,11 +73,6 @@ class ModelSettings:
         "Strip accents. If unset, as the model's directory says, or else as --do_lower_case.",
         heading="Model and text",
     )
-
-    def check_model_files(self) -> None:
-        """Reads what describes the model; see `directory.check_model`."""
-        files = self.bert_config_file, self.vocab_file
-        check_model(self.init_checkpoint, "--init_checkpoint", *files, with_tokenizer=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

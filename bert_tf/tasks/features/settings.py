@@ -1,7 +1,6 @@
 """The settings of extract_features.py; checked without TensorFlow."""
 
 import dataclasses
-import itertools
 import os
 import posixpath
 
@@ -11,17 +10,9 @@ from bert_tf.models.directory import ModelFiles
 from bert_tf.models.variable_names import check_shapes
 from bert_tf.system.checks import check_no_web_address, check_not_empty, check_output_file
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, like, setting, value_of
-from bert_tf.system.messages import named_by, unheard
+from bert_tf.system.messages import named_by
 from bert_tf.system.storage import is_remote
-from bert_tf.system.text_files import (
-    TextFile,
-    encoding_setting,
-    exists,
-    gzip_of,
-    is_folder,
-    warn_of_tables,
-    whole_lines,
-)
+from bert_tf.system.text_files import encoding_setting, exists, is_folder, warn_of_tables
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.settings import ComputationSettings, DeviceSettings, ModelSettings
@@ -124,30 +115,20 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
             raise ValueError(
                 f"--output_file={self.output_file} is not {self.output_format}: give --output_format={meant}."
             )
-        self.check_model_files()
         folder = os.path.dirname(self.output_file)
         if folder and not is_remote(folder) and not os.path.isdir(folder):
             raise ValueError(f"--output_file={self.output_file}: there is no directory {folder}.")
         check_output_file(self.output_file, "--output_file")
         self.check_input()
-        with named_by("--init_checkpoint"):
-            is_light = open_weights.is_light(self.init_checkpoint)
-        if is_light and all(map(os.path.isfile, filter(None, (self.bert_config_file, self.vocab_file)))):
-            with unheard():
-                describe_model(self)
 
     def check_input(self) -> None:
-        """Refuses a text that can't be read."""
+        """Refuses a text that is not there."""
         check_no_web_address(self.input_file, "--input_file")
         if not is_remote(self.input_file):
             if not exists(self.input_file) or is_folder(self.input_file):
                 raise FileNotFoundError(f"--input_file: {self.input_file} is not a file.")
             check_not_empty([self.input_file] * os.path.isfile(self.input_file), "--input_file")
             warn_of_tables([self.input_file])
-            with named_by("--input_file"):
-                file = TextFile(self.input_file, gzip_of(self.input_file)[0], self.encoding)
-                for offset, block in itertools.islice(whole_lines(file, file.chunks()), 1):
-                    file.decode(offset, block)
 
 
 def describe_model(settings: FeatureSettings) -> tuple[Weights, ModelFiles, Tokenizer, tuple[int, ...]]:
