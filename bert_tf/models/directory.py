@@ -264,22 +264,12 @@ def check_weights(path: str | None, flag: str) -> None:
     raise FileNotFoundError(f"{flag}={path}: there is no such directory, weight file or checkpoint.{hint(path)}")
 
 
-@functools.cache
-def check_model(
-    path: str | None,
-    flag: str,
-    config_file: str | None = None,
-    vocab_file: str | None = None,
-    *,
-    with_tokenizer: bool = False,
-) -> None:
-    """Reads what describes a model before TensorFlow is imported: the configuration, the head and the tokenizer.
-
-    Only local files are read. What has been found right is not read again.
+def check_model(path: str | None, flag: str, config_file: str | None = None, vocab_file: str | None = None) -> None:
+    """Reads what describes a model before TensorFlow is imported: the configuration and the head. Of local files.
 
     Args:
       path: of the weights, which flag names; None: there are none. config_file, vocab_file: what --bert_config_file and
-        --vocab_file name. with_tokenizer: the run needs one that is whole.
+        --vocab_file name.
 
     Raises:
       FileNotFoundError: a file or the weights are not there. ValueError: a file is damaged, or they don't belong
@@ -300,11 +290,6 @@ def check_model(
                 find_weights(path)
                 files = read_model_files(path, None, config_file)
         check_other_vocabulary(vocab_file, files)
-        files.vocab_file = vocab_file or files.vocab_file
-        # How a tokenizer.json is read depends on the family.
-        if with_tokenizer and files.vocab_file and (files.config or not files.vocab_file.endswith(".json")):
-            with named_by("--vocab_file" if vocab_file else flag):
-                tokenizer_of(files)
 
 
 # --- together with the weights ----------------------------------------------------------------------------------------
