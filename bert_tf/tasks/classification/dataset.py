@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import check_tokenizer, permutation
-from bert_tf.system.checks import list_of, list_of_names, list_of_strings, whole_number
+from bert_tf.system.checks import list_of, list_of_names, list_of_strings
 from bert_tf.system.messages import did_you_mean
 from bert_tf.tasks.classification.data import InputExample, Task
 from bert_tf.tasks.classification.encode import EncodedExamples, encode_examples
@@ -66,7 +66,7 @@ def as_dataset(
       TypeError: something that is not a string (None and NaN of a table with gaps are not); names its place.
       ValueError: no texts, more or fewer labels or pairs, an unknown label, a number out of range; names the place.
     """
-    _check_settings(tokenizer, batch_size, max_length, seed)
+    check_tokenizer(tokenizer)
     texts, labels, pairs = _columns_of(texts, labels, pairs)
     examples = _examples(texts, pairs)
     names = None if label_names is None else list_of_names(label_names, "label_names")
@@ -95,14 +95,6 @@ def _columns_of(table, labels: Sequence | str | None, pairs: Sequence[str] | Non
             f"table[[{', '.join(map(repr, names[:2]))}]], and give labels=table[...]"
         )
     return table[names[0]], labels, table[names[1]] if len(names) == 2 else pairs
-
-
-def _check_settings(tokenizer: Tokenizer, batch_size: int, max_length: int, seed: int | None) -> None:
-    check_tokenizer(tokenizer)
-    whole_number(batch_size, "batch_size")
-    whole_number(max_length, "max_length")
-    if seed is not None:
-        whole_number(seed, "seed", 0)
 
 
 def _dataset(

@@ -77,11 +77,9 @@ def test_a_header_in_other_files_without_one_is_named(tmp_path, caplog):
         data.read_examples(scores, scores.train)
 
 
-def test_labels_that_differ_in_case_are_named(tmp_path, caplog):
+def test_labels_that_differ_in_case(tmp_path, caplog):
     content = "text,label\na,Positive\nb,positive\nc,negative\nd,NEGATIVE\ne,negative\n"
     assert len(own_task(tmp_path, content).labels) == 4
-    assert "labels that differ in case only are different classes: 2 ('Positive' and 'positive', " in caplog.text
-    assert "--labels=... with one spelling of each" in caplog.text
     task = own_task(tmp_path, content, labels=["negative", "positive"])
     found = [example.label for example in data.read_examples(task, task.train)]
     assert found == ["positive", "positive", "negative", "negative", "negative"]
@@ -107,17 +105,6 @@ def test_equal_texts_with_other_labels_are_counted(tmp_path, caplog):
     scores = own_task(tmp_path, "text,label\na,1.5\na,2.5\n", "scores.csv", regression=True)
     data.read_examples(scores, scores.train)
     assert "earlier row" not in caplog.text
-
-
-def test_labels_that_are_several_are_named(tmp_path, caplog):
-    own_task(tmp_path, "text,label\na,x;y\nb,y\nc,y\nd,x;y\n")
-    told = "train.csv: labels that seem to be several ones: 'x;y'; if they are, "
-    assert f"{told}give --multi_label, which expects commas between them." in caplog.text
-    own_task(tmp_path, 'text,label\na,x;y\nb,"y,z"\nc,y\n', multi_label=True)
-    assert f"{told}--multi_label expects commas between them." in caplog.text
-    caplog.clear()
-    own_task(tmp_path, "text,label\na,books\nb,books/crime\nc,books/crime\nd,a|b\ne,a|b\n")
-    assert "several" not in caplog.text
 
 
 def test_a_dev_set_with_texts_of_the_training_set_is_told(caplog):

@@ -87,14 +87,6 @@ def test_answers_elsewhere_are_counted_and_listed(file, caplog, answer, answer_f
     assert "1 of 2 questions are left out" in caplog.text and f"bad: {answer[0]!r} vs." in caplog.text
 
 
-def test_the_log_lists_ten_of_many(file, caplog):
-    path = write(file, *(question(f"bad{number}", answers=[("x", 0)]) for number in range(13)))
-    with caplog.at_level(python_logging.WARNING, logger="absl"):
-        data = read_squad_examples([path], True)
-    assert len(data.skipped) == 13 and not data.examples
-    assert "bad9:" in caplog.text and "bad10:" not in caplog.text and "and 3 more" in caplog.text
-
-
 def test_how_exact_an_answer_must_stand_there(file):
     """Words: anywhere in the words it touches, ignoring spaces. Offsets: exactly there."""
 
@@ -129,25 +121,28 @@ def test_numbers_as_ids_and_a_byte_order_mark(file):
     assert data.articles[0]["paragraphs"][0]["qas"][0]["id"] == "7"  # as the metrics expect it
 
 
-def test_equal_ids(file, caplog):
-    path = write(file, question(), question())
-    with caplog.at_level(python_logging.WARNING, logger="absl"):
-        assert len(read_squad_examples([path], False).examples) == 2
-    assert "Of 2 questions 1 have an id that came before; their answers share one id (q1)." in caplog.text
+@pytest.mark.parametrize(("asked", "is_training", "told"), [
+    ([question(), question()], False, "2 questions 1 have an id that came before; their answers share one id (q1)"),
+    ([question(text=""), question("q2", text=" \n"), question("q3")], True, "Of 3 questions 2 have no text: "),
+    ([question(f"bad{number}", answers=[("x", 0)]) for number in range(13)], True, "\n  and 3 more"),
+])  # fmt: skip
+def test_odd_questions_are_told(file, caplog, asked, is_training, told):
+    read_squad_examples([write(file, *asked)], is_training)
+    assert told in caplog.text
+
+
+def test_two_questions_with_one_id(file):
     path = write(file, question(text="Who?"), question(text="Where?"))
-    with pytest.raises(ValueError, match=r"squad.json: the id 'q1' is used for two different questions \('Who\?' and"):
+    with pytest.raises(ValueError, match=r"squad\.json: the id 'q1' is used for two different questions"):
         read_squad_examples([path], False)
     assert len(read_squad_examples([path], True).examples) == 2  # nothing is lost by it in training
 
 
-def test_empty_questions_are_counted(file, caplog):
-    path = write(file, question(text=""), question("q2", text=" \n"), question("q3"))
-    with caplog.at_level(python_logging.WARNING, logger="absl"):
-        assert len(read_squad_examples([path], True).examples) == 3
-    assert (
-        "Of 3 questions 2 have no text: what is predicted for them comes from the context alone (q1, q2)."
-        in caplog.text
-    )
+def test_a_file_in_another_encoding(file):
+    content = {"data": [{"paragraphs": [{"context": "답은 서울이다.", "qas": [question(text="어디?")]}]}]}
+    file.write_bytes(json.dumps(content, ensure_ascii=False).encode("cp949"))
+    (example,) = read_squad_examples([str(file)], False, encoding="cp949").examples
+    assert (example.question_text, example.paragraph.context) == ("어디?", "답은 서울이다.")
 
 
 def paragraph(*qas, **further):
@@ -155,33 +150,26 @@ def paragraph(*qas, **further):
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    ({"dta": []}, "the file has no \"data\".*'dta'"),
-    ({}, 'the file has no "data".*nothing'),
-    ({"data": {}}, '"data" is not a list but {}'),
-    ({"data": [[]]}, r"data\[0\] is not an object"),
-    ({"data": [{"title": "x"}]}, r"data\[0\] has no \"paragraphs\".*'title'"),
-    ({"data": [{"paragraphs": []}, {"paragraphs": [{"qas": []}]}]}, r'data\[1\].paragraphs\[0\] has no "context"'),
-    ({"data": [{"paragraphs": [{"context": "x"}]}]}, r"data\[0\].paragraphs\[0\] has no \"qas\".*'context'"),
-    (paragraph(context=1), r'data\[0\].paragraphs\[0\]: "context" is not a string but 1'),
-    (paragraph({"id": "1"}), r""".qas\[0\] has no "question".*'id'"""),
-    (paragraph({"question": "1"}), r'.qas\[0\] has no "id"'),
-    (paragraph("who"), r"data\[0\].paragraphs\[0\].qas\[0\] is not an object"),
+    ({"dta": []}, 'the file has no list "data"'),
+    ({"data": {}}, 'the file has no list "data"'),
+    ({"data": [[]]}, r'data\[0\] has no list "paragraphs"'),
+    ({"data": [{"paragraphs": []}, {"paragraphs": [{}]}]}, r'data\[1\].paragraphs\[0\] has no string "context"'),
+    ({"data": [{"paragraphs": [{"context": "x"}]}]}, r'data\[0\].paragraphs\[0\] has no list "qas"'),
+    (paragraph(context=1), r'data\[0\].paragraphs\[0\] has no string "context"'),
+    (paragraph({"id": "1"}), r'.qas\[0\] has no string "question"'),
+    (paragraph({"question": "1"}), r'.qas\[0\] has no string "id"'),
     (paragraph(question(), {**question(), "answers": [{}]}),
-     r'data\[0\].paragraphs\[0\].qas\[1\].answers\[0\] has no "text"'),
-    (paragraph({**question(), "answers": None}), r'qas\[0\]: "answers" is not a list but null'),
-    (paragraph(question(is_impossible="false")), '"is_impossible" is neither true nor false but "false"'),
-    (paragraph(question(is_impossible=1)), "but 1"),
+     r'data\[0\].paragraphs\[0\].qas\[1\].answers\[0\] has no string "text"'),
+    (paragraph({**question(), "answers": None}), r'qas\[0\] has no list "answers"'),
+    (paragraph(question(is_impossible="false")), '"is_impossible" is neither true nor false'),
     ('{"data": [\n{"paragraphs": }\n]}', r"line 2, column \d+: not JSON"),
-    ("", r"line 1, column \d+: not JSON"),
-    ("[" * 100_000, "not JSON: nested too deeply"),
     (b'{"data": "caf\xe9"}', "line 1: not UTF-8 at byte offset 13"),
-], ids=range(19))  # fmt: skip
+])  # fmt: skip
 def test_what_is_no_squad_file(file, content, message):
     content = json.dumps(content) if isinstance(content, dict) else content
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(ValueError, match=rf"^{re.escape(str(file))}[:,] .*{message}") as error:
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(file))}[:,] .*{message}"):
         read_articles(str(file))
-    assert "\n" not in str(error.value)
 
 
 def test_lone_surrogates_are_characters_like_others(file):
@@ -205,20 +193,17 @@ def test_the_wrong_version_is_refused_in_both_directions(file):
         assert read_squad_examples([write(file, {"id": "1", "question": "2"})], False, flag).examples
 
 
-def test_training_questions_that_say_too_little_or_too_much(file):
-    path = write(file, question(is_impossible=False), question("q2"))
-    with pytest.raises(ValueError, match="squad.json: question 'q2' has no \"is_impossible\""):
-        read_squad_examples([path], True, True)
-    for answers in ([], [("1801", 27), ("1852", 32)]):
-        path = write(file, question(), question("q2", answers=answers))
-        with pytest.raises(ValueError, match=f"question 'q2' has {len(answers)} answers; .* exactly 1"):
-            read_squad_examples([path], True)
-    for start in ("27", None, 2.5):
-        path = write(file, question(answers=[("1801", start)]))
-        with pytest.raises(
-            ValueError, match=f"question 'q1' .* \"answer_start\" must be a number and is {json.dumps(start)}"
-        ):
-            read_squad_examples([path], True)
+@pytest.mark.parametrize(("version_2", "asked", "message"), [
+    (True, question("q2"), 'has no "is_impossible"'),
+    (False, question("q2", answers=[]), "has 0 answers; .* exactly 1"),
+    (False, question("q2", answers=[("1801", 27), ("1852", 32)]), "has 2 answers; .* exactly 1"),
+    *((False, question("q2", answers=[("1801", start)]), 'has an answer without a number "answer_start"')
+      for start in ("27", None, 2.5)),
+])  # fmt: skip
+def test_training_questions_that_say_too_little_or_too_much(file, version_2, asked, message):
+    path = write(file, question(**({"is_impossible": False} if version_2 else {})), asked)
+    with pytest.raises(ValueError, match=f"squad.json: question 'q2' {message}"):
+        read_squad_examples([path], True, version_2)
 
 
 def test_the_layout_of_klue_mrc(file, caplog):
@@ -250,8 +235,6 @@ def test_the_layout_of_klue_mrc(file, caplog):
         read_squad_examples([path], True)
     # An id of its own comes first, and without any the keys that are there are named.
     assert read_squad_examples([write(file, question(guid="other"))], False).examples[0].qas_id == "q1"
-    with pytest.raises(ValueError, match=r'qas\[0\] has no "id" \(there are .question.\)'):
-        read_squad_examples([write(file, {"question": "?"})], False)
 
 
 def test_real_files_of_other_data_sets(shared):
