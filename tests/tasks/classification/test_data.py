@@ -4,59 +4,32 @@ import json
 
 import pytest
 
-from bert_tf.models.directory import ModelFiles
-from bert_tf.models.head_config import HeadConfig
 from bert_tf.tasks.classification import data, glue
 from bert_tf.tasks.classification.settings import ClassificationSettings
-from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.training.settings import FineTuningSettings
 
-STS_B = ["index", "genre", "filename", "year", "old_index", "source1", "source2", "sentence1", "sentence2"]
+PAIRS = "index|sentence1|sentence2"
+STS_B = "index|genre|filename|year|old_index|source1|source2|sentence1|sentence2"
+QQP = "id|qid1|qid2|question1|question2|is_duplicate"
+# Task -> file -> lines as in the official downloads, with | for tabs; the first has names but in CoLA's train and dev.
 GLUE_LAYOUTS = {
-    # task: {file: (header, rows)}, as in the official downloads
-    "cola": {
-        "train.tsv": (None, [["gj04", "1", "", 'An "unbalanced one.'], ["bc01", "0", "*", "Two"]]),
-        "dev.tsv": (None, [["gj04", "0", "*", "Three"]]),
-        "test.tsv": (["index", "sentence"], [["0", "Four"]]),
-    },
-    "sst-2": {
-        "train.tsv": (["sentence", "label"], [["fine ", "1"]]),
-        "dev.tsv": (["sentence", "label"], [["bad", "0"]]),
-        "test.tsv": (["index", "sentence"], [["0", "so so"]]),
-    },
-    "sts-b": {
-        "train.tsv": (
-            [*STS_B, "score"],
-            [["0", "g", "f", "2012", "1", "none", "none", "A plane.", "An air plane.", "4.250"]],
-        ),
-        "dev.tsv": ([*STS_B, "score"], [["0", "g", "f", "2012", "1", "none", "none", "A", "B", "0"]]),
-        "test.tsv": (STS_B, [["0", "g", "f", "2012", "1", "none", "none", "A", "B"]]),
-    },
-    "qqp": {
-        "train.tsv": (
-            ["id", "qid1", "qid2", "question1", "question2", "is_duplicate"],
-            [["1", "2", "3", "Why?", "How?", "0"], ["4", "5", "6", "cut off"], ["7", "8", "9", "Who?", "Who?", "1"]],
-        ),
-        "dev.tsv": (["id", "qid1", "qid2", "question1", "question2", "is_duplicate"], [["1", "2", "3", "a", "b", "0"]]),
-        "test.tsv": (["id", "question1", "question2"], [["0", "Why?", "How?"]]),
-    },
-    "qnli": {
-        "train.tsv": (["index", "question", "sentence", "label"], [["0", "Q?", "S.", "entailment"]]),
-        "dev.tsv": (["index", "question", "sentence", "label"], [["0", "Q?", "S.", "not_entailment"]]),
-        "test.tsv": (["index", "question", "sentence"], [["0", "Q?", "S."]]),
-    },
-    "rte": {
-        "train.tsv": (["index", "sentence1", "sentence2", "label"], [["0", "A", "B", "not_entailment"]]),
-        "dev.tsv": (["index", "sentence1", "sentence2", "label"], [["0", "A", "B", "entailment"]]),
-        "test.tsv": (["index", "sentence1", "sentence2"], [["0", "A", "B"]]),
-    },
-    "wnli": {
-        "train.tsv": (["index", "sentence1", "sentence2", "label"], [["0", "A", "B", "1"]]),
-        "dev.tsv": (["index", "sentence1", "sentence2", "label"], [["0", "A", "B", "0"]]),
-        "test.tsv": (["index", "sentence1", "sentence2"], [["0", "A", "B"]]),
-    },
-    "ax": {"diagnostic.tsv": (["index", "sentence1", "sentence2"], [["0", "A", "B"]])},
-}
+    "cola": {"train.tsv": ['gj04|1||An "unbalanced one.', "bc01|0|*|Two"], "dev.tsv": ["gj04|0|*|Three"],
+             "test.tsv": ["index|sentence", "0|Four"]},
+    "sst-2": {"train.tsv": ["sentence|label", "fine |1"], "dev.tsv": ["sentence|label", "bad|0"],
+              "test.tsv": ["index|sentence", "0|so so"]},
+    "sts-b": {"train.tsv": [f"{STS_B}|score", "0|g|f|2012|1|none|none|A plane.|An air plane.|4.250"],
+              "dev.tsv": [f"{STS_B}|score", "0|g|f|2012|1|none|none|A|B|0"],
+              "test.tsv": [STS_B, "0|g|f|2012|1|none|none|A|B"]},
+    "qqp": {"train.tsv": [QQP, "1|2|3|Why?|How?|0", "4|5|6|cut off", "7|8|9|Who?|Who?|1"],
+            "dev.tsv": [QQP, "1|2|3|a|b|0"], "test.tsv": ["id|question1|question2", "0|Why?|How?"]},
+    "qnli": {"train.tsv": ["index|question|sentence|label", "0|Q?|S.|entailment"],
+             "dev.tsv": ["index|question|sentence|label", "0|Q?|S.|not_entailment"],
+             "test.tsv": ["index|question|sentence", "0|Q?|S."]},
+    "rte": {"train.tsv": [f"{PAIRS}|label", "0|A|B|not_entailment"], "dev.tsv": [f"{PAIRS}|label", "0|A|B|entailment"],
+            "test.tsv": [PAIRS, "0|A|B"]},
+    "wnli": {"train.tsv": [f"{PAIRS}|label", "0|A|B|1"], "dev.tsv": [f"{PAIRS}|label", "0|A|B|0"],
+             "test.tsv": [PAIRS, "0|A|B"]},
+    "ax": {"diagnostic.tsv": [PAIRS, "0|A|B"]},
+}  # fmt: skip
 
 # task: (text_a, text_b, label, guid) of the first training example; test examples for ax
 FIRST = {
@@ -71,16 +44,15 @@ FIRST = {
 }
 
 
-def write_rows(path, header, rows, bom="", newline="\r\n"):
+def write_lines(path, lines, bom=""):
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = ["\t".join(row) + newline for row in ([header] if header else []) + rows]
-    path.write_bytes((bom + "".join(lines)).encode("utf-8"))
+    path.write_bytes((bom + "".join(line.replace("|", "\t") + "\r\n" for line in lines)).encode("utf-8"))
 
 
 @pytest.mark.parametrize("name", GLUE_LAYOUTS)
 def test_official_layouts(tmp_path, name):
-    for file, (header, rows) in GLUE_LAYOUTS[name].items():
-        write_rows(tmp_path / file, header, rows, "\ufeff" if header else "")
+    for file, lines in GLUE_LAYOUTS[name].items():
+        write_lines(tmp_path / file, lines, "" if name == "cola" else "\ufeff")
     task = glue.find_task(name)
     splits = {"train": task.train, **task.dev, **task.test}
     examples = {
@@ -94,26 +66,23 @@ def test_official_layouts(tmp_path, name):
 
 
 def test_mnli_mismatched_and_xnli_in_another_language(tmp_path):
-    header = ["index", *(f"c{number}" for number in range(1, 8)), "sentence1", "sentence2", "label1", "gold_label"]
-    row = [*map(str, range(31, 39)), "P", "H", "neutral", "entailment"]
-    write_rows(tmp_path / "dev_mismatched.tsv", header, [row])
+    header = "index|1|2|3|4|5|6|7|sentence1|sentence2|label1|gold_label"
+    write_lines(tmp_path / "dev_mismatched.tsv", [header, "31|32|33|34|35|36|37|38|P|H|neutral|entailment"])
     task = glue.find_task("MNLI")
     example = data.read_examples(task, task.dev["dev_mismatched"], str(tmp_path))[0]
     assert example == data.InputExample("dev_mismatched-31", "P", "H", "entailment")
-    write_rows(
-        tmp_path / "multinli" / "multinli.train.ko.tsv", ["premise", "hypo", "label"], [["가", "나", "contradictory"]]
-    )
-    header = ["language", "gold_label", "a", "b", "c", "d", "sentence1", "sentence2"]
-    rows = [["zh", "neutral", *"abcd", "一", "二"], ["ko", "neutral", *"abcd", "하나", "둘"]]
-    write_rows(tmp_path / "xnli.dev.tsv", header, rows)
+    rows = ["language|gold_label|a|b|c|d|sentence1|sentence2", "zh|neutral|a|b|c|d|一|二", "ko|neutral|a|b|c|d|하나|둘"]
+    for name in ("dev", "test"):
+        write_lines(tmp_path / f"xnli.{name}.tsv", rows)
+    write_lines(tmp_path / "multinli" / "multinli.train.ko.tsv", ["premise|hypo|label", "가|나|contradictory"])
     task = glue.find_task("xnli", "ko")
     assert data.read_examples(task, task.train, str(tmp_path))[0].label == "contradiction"
-    dev = data.read_examples(task, task.dev["dev"], str(tmp_path))
-    assert dev == [data.InputExample("dev-2", "하나", "둘", "neutral")]
-    write_rows(tmp_path / "xnli.test.tsv", header, rows)
+    assert data.read_examples(task, task.dev["dev"], str(tmp_path)) == [
+        data.InputExample("dev-2", "하나", "둘", "neutral")
+    ]
     assert data.read_examples(task, task.test["test"], str(tmp_path))[0].label == "neutral"
+    german = glue.find_task("xnli", "de")
     with pytest.raises(ValueError, match=r"xnli\.dev\.tsv has no example with 'de' in column 0"):
-        german = glue.find_task("xnli", "de")
         data.read_examples(german, german.dev["dev"], str(tmp_path))
 
 
@@ -132,33 +101,34 @@ def test_real_files(shared, name, counts):
             assert len(data.read_examples(task, split, directory)) == count
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"index\tsentence1\tsentence2\tlabel\n0\tA\tB\n", r"train\.tsv, line 2: 3 columns, but column 3"),
-        (
-            b"index\tsentence1\tsentence2\tlabel\n0\tA\tB\tmaybe\n",
-            r"line 2: the label 'maybe' is not one of 'entailment'",
-        ),
-        (b"index\tquestion\tsentence\tlabel\n0\tA\tB\tentailment\n", r"line 1: column 1 should be 'sentence1' and is"),
-        (b"index\tsentence1\tsentence2\tlabel\n", r"train\.tsv has no example"),
-        (b"", r"train\.tsv has no example"),
-        (b"index\tsentence1\tsentence2\tlabel\n0\tA\t\xff\tentailment\n", r"train\.tsv, line 2: not UTF-8"),
-    ],
-)
-def test_bad_files_are_named(tmp_path, content, message):
-    (tmp_path / "train.tsv").write_bytes(content)
-    task = glue.find_task("rte")
+RTE = f"{PAIRS}|label"
+
+
+@pytest.mark.parametrize(("name", "lines", "message"), [
+    ("rte", [RTE, "0|A|B|maybe"], r"line 2: the label 'maybe' is not one of 'entailment'"),
+    ("rte", ["index|question|sentence|label", "0|A|B|entailment"], "line 1: column 1 should be 'sentence1' and is"),
+    ("rte", [RTE], r"train\.tsv has no example"),
+    ("rte", [], r"train\.tsv has no example"),
+    ("qqp", [*GLUE_LAYOUTS["qqp"]["train.tsv"], "8|9|9|a|b|2"], r"train\.tsv, line 5: the label '2' is not one of '0'"),
+    *((name, [*GLUE_LAYOUTS[name]["train.tsv"], GLUE_LAYOUTS[name]["train.tsv"][-1].rpartition("|")[0]],
+       rf"train\.tsv, line 3: {columns} columns, but column {columns} ")
+      for name, columns in (("cola", 3), ("sst-2", 1), ("sts-b", 9), ("qnli", 3), ("rte", 3), ("wnli", 3))),
+])  # fmt: skip
+def test_bad_files_are_named(tmp_path, name, lines, message):
+    write_lines(tmp_path / "train.tsv", lines)
+    task = glue.find_task(name)
     with pytest.raises(ValueError, match=message):
         data.read_examples(task, task.train, str(tmp_path))
 
 
-def test_missing_file_and_unknown_task(tmp_path):
+def test_missing_file_unknown_task_and_other_language(tmp_path):
     task = glue.find_task("sts_b")
     with pytest.raises(FileNotFoundError, match=r"train\.tsv does not exist: --task_name=sts-b"):
         data.read_examples(task, task.train, str(tmp_path))
     with pytest.raises(ValueError, match=r"--task_name=sst is not one of cola, sst-2, .*custom"):
         glue.find_task("sst")
+    with pytest.raises(ValueError, match="--language=de: --task_name=MRPC has one language only"):
+        glue.find_task("MRPC", "de")
 
 
 CUSTOM = {
@@ -203,17 +173,9 @@ def test_custom_multi_label(tmp_path):
 
 def test_a_column_of_0_and_1_for_each_label(tmp_path):
     table = "text,toxic,obscene\nx,0,1\ny,1.0,1\nz,false,0\n"
-    rows = [
-        {"text": "x", "toxic": 0, "obscene": 1},
-        {"text": "y", "toxic": 1.0, "obscene": True},
-        {"text": "z", "toxic": False, "obscene": 0},
-    ]
-    contents = {
-        "a.csv": table,
-        "a.tsv": table.replace(",", "\t"),
-        "a.jsonl": "".join(json.dumps(row) + "\n" for row in rows),
-    }
-    for name, content in contents.items():
+    rows = ('{"text": "x", "toxic": 0, "obscene": 1}\n{"text": "y", "toxic": 1.0, "obscene": true}\n'
+            '{"text": "z", "toxic": false, "obscene": 0}\n')  # fmt: skip
+    for name, content in {"a.csv": table, "a.tsv": table.replace(",", "\t"), "a.jsonl": rows}.items():
         path = tmp_path / name
         path.write_text(content)
         for labels in (None, ["Toxic", "Obscene"]):
@@ -240,8 +202,6 @@ def test_a_column_of_0_and_1_for_each_label(tmp_path):
     ("a.jsonl", '{"text": null, "label": "x"}\n', {}, "found None in 'text'$"),
     ("a.json", '{"text": ["x", "y"], "label": ["1", "2"]}', {},
      r"found \['x', 'y'\] in 'text'; each row must be an object \(pandas: orient=\"records\"\)"),
-    ("a.json", '{"text": {"0": "x"}, "label": {"0": "1"}}', {}, r"found \{'0': 'x'\} in 'text'; each row must be an"),
-    ("a.csv", "text,label\nx,1\n", {"text_a": "Text"}, r"'Text'.*; did you mean 'text'\?"),
     ("a.jsonl", '{"text": "x"}\n', {"text_a": "txt", "label": "text"}, r"no 'txt'; .*; did you mean 'text'\?"),
     ("a.jsonl", '{"text": "x", "label": 1}\n', {"text_a": "0", "label": "1"},
      r"a\.jsonl, line 1: columns with names have no numbers; .*'text', 'label'"),
@@ -253,7 +213,6 @@ def test_a_column_of_0_and_1_for_each_label(tmp_path):
     ("a.csv", "text,label\nx,1\ny,\n", {}, r"a\.csv, line 3: there is no label"),
     ("a.jsonl", '{"text": "x", "label": null}\n', {}, r"a\.jsonl, line 1: there is no label"),
     ("a.tsv", "text\tlabel\n", {}, r"a\.tsv has no example"),
-    ("a.tsv", "text\tlabel\nx\t1\nseen\ttwice\t2\n", {}, r"a\.tsv, line 3: 3 columns, but line 1 has 2"),
 ])  # fmt: skip
 def test_custom_mistakes(tmp_path, name, content, changes, message):
     path = tmp_path / name
@@ -264,45 +223,16 @@ def test_custom_mistakes(tmp_path, name, content, changes, message):
 
 def test_data_of_another_task_are_noticed(tmp_path):
     """Every training file read as every other task is refused, unless layout and labels are the same."""
-    for name, layout in GLUE_LAYOUTS.items():
-        for file, (header, rows) in layout.items():
-            write_rows(tmp_path / name / file, header, rows)
-    taken = set()
-    for name in GLUE_LAYOUTS:
-        for reader in GLUE_LAYOUTS:
-            task = glue.find_task(reader)
-            if name == reader or "ax" in (name, reader):
-                continue
-            try:
+    readers = [name for name in GLUE_LAYOUTS if name != "ax"]
+    for name in readers:
+        write_lines(tmp_path / name / "train.tsv", GLUE_LAYOUTS[name]["train.tsv"])
+        for task in map(glue.find_task, {*readers} - {name}):
+            with pytest.raises(ValueError, match=f"{tmp_path / name}/train.tsv, line "):
                 data.read_examples(task, task.train, str(tmp_path / name))
-            except ValueError as error:
-                assert f"{tmp_path / name}/train.tsv, line " in str(error)
-            else:
-                taken.add((name, reader))
-    assert taken == set()
-    write_rows(tmp_path / "sst-2" / "test.tsv", *GLUE_LAYOUTS["sst-2"]["dev.tsv"])
+    write_lines(tmp_path / "sst-2" / "test.tsv", GLUE_LAYOUTS["sst-2"]["dev.tsv"])
     task = glue.find_task("sst-2")
     with pytest.raises(ValueError, match=r"test\.tsv, line 1: column 1 should be 'sentence' and is 'label'"):
         data.read_examples(task, task.test["test"], str(tmp_path / "sst-2"))
-
-
-@pytest.mark.parametrize("name", ["cola", "sst-2", "sts-b", "qnli", "rte", "wnli"])
-def test_a_row_without_its_last_column_is_named(tmp_path, name):
-    header, rows = GLUE_LAYOUTS[name]["train.tsv"]
-    short = rows[0][:3] if name == "cola" else rows[0][:-1]
-    write_rows(tmp_path / "train.tsv", header, [*rows, short, *rows])
-    task = glue.find_task(name)
-    line = len(rows) + (2 if header else 1)
-    with pytest.raises(ValueError, match=rf"train\.tsv, line {line}: {len(short)} columns, but column {len(short)} "):
-        data.read_examples(task, task.train, str(tmp_path))
-
-
-def test_qqp_with_an_unknown_label_is_no_short_row(tmp_path):
-    header, rows = GLUE_LAYOUTS["qqp"]["train.tsv"]
-    write_rows(tmp_path / "train.tsv", header, [*rows, ["8", "9", "9", "a", "b", "2"]])
-    task = glue.find_task("qqp")
-    with pytest.raises(ValueError, match=r"train\.tsv, line 5: the label '2' is not one of '0', '1'"):
-        data.read_examples(task, task.train, str(tmp_path))
 
 
 def test_a_file_beside_the_directory():
@@ -310,11 +240,6 @@ def test_a_file_beside_the_directory():
     task = glue.find_task("mnli")
     assert data.split_path(task, split, "glue/MNLI") == "glue/MNLI/../diagnostic/diagnostic.tsv"
     assert data.split_path(task, split, "gs://bucket/glue/MNLI/") == "gs://bucket/glue/diagnostic/diagnostic.tsv"
-
-
-def test_one_language_only():
-    with pytest.raises(ValueError, match="--language=de: --task_name=MRPC has one language only"):
-        glue.find_task("MRPC", "de")
 
 
 def test_what_is_no_number_is_no_label_of_a_regression(tmp_path):
@@ -342,15 +267,6 @@ def test_given_classes_keep_their_order_and_nothing_else_is_taken(tmp_path):
         data.custom_task(str(path), None, None, text_a="0", label="1", multi_label=True)
 
 
-def test_what_only_the_whole_file_shows_is_named_by_its_flag(tmp_path):
-    (tmp_path / "dev.csv").write_text("text,score\nx,high\n")
-    columns = {"task_name": "custom", "text_a": "text", "label": "score", "dev_file": str(tmp_path / "dev.csv")}
-    task = ClassificationTask(ClassificationSettings(**columns, regression=True))
-    run = FineTuningSettings(output_dir=str(tmp_path), do_eval=True)
-    with pytest.raises(ValueError, match=r"^--dev_file: .*dev\.csv, line 2: a number is expected"):
-        task.load(run, ModelFiles("", head=HeadConfig()), None, None)
-
-
 def test_labels_in_a_test_set_and_blank_lines_are_told(tmp_path, caplog):
     task = glue.find_task("rte")
     rows = "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n\n1\tc\td\tnot_entailment\n"
@@ -362,8 +278,8 @@ def test_labels_in_a_test_set_and_blank_lines_are_told(tmp_path, caplog):
     assert "test.tsv: skipped 1 blank lines" in caplog.text
 
 
-def test_labels_in_a_test_set_of_ones_own_are_told(tmp_path, caplog):
-    (tmp_path / "new.csv").write_text("text,label\na,good\n")
-    task = data.custom_task(None, None, str(tmp_path / "new.csv"), text_a="text", label="label", labels=["good", "bad"])
-    data.read_examples(task, task.test["test"])
-    assert "'label' is not used; as --dev_file with --do_eval the file is scored" in caplog.text
+def test_files_in_another_encoding(tmp_path):
+    (tmp_path / "new.csv").write_bytes("문장,감정\n재미있어요,긍정\n느려요,부정\n".encode("cp949"))
+    columns = {"task_name": "custom", "train_file": str(tmp_path / "new.csv"), "text_a": "문장", "label": "감정"}
+    task = ClassificationSettings(**columns, encoding="cp949", labels=["긍정", "부정"]).declared_task()
+    assert [example.text_a for example in data.read_examples(task, task.train)] == ["재미있어요", "느려요"]

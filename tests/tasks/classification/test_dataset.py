@@ -7,7 +7,6 @@ import keras
 import numpy as np
 import pandas
 import pytest
-import tensorflow as tf
 from helpers.exports import CONFIG, save
 from helpers.slow import slow
 
