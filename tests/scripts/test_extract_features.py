@@ -80,7 +80,7 @@ def test_script(tmp_path):
         "same": "--output_file=.* is --input_file",
         "model's": "--output_file=.*vocab.txt is a file of the model that is read",
         "config's": "--output_file=.*bert_config.json is a file of the model that is read",
-        "other": "--output_file=.*o.jsonl is not npz: give --output_format=json",
+        "other": "--output_file=.*o.jsonl is of --output_format=json",
         "config": r"large.json does not fit the weights .*num_hidden_layers is 3",
         "no weights": "--init_checkpoint=.*none.ckpt",
         "workers": "--distribution_strategy=multi_worker_mirrored: ",

@@ -147,18 +147,12 @@ def _label_array(labels: list, names: Sequence[str] | None) -> np.ndarray:
     """Class numbers int32 [n]; numbers float32 [n]; or float32 [n, C] of zeros and ones."""
     if names is None:
         values = np.asarray(labels)
-        if (
-            values.ndim == 1
-            and values.dtype.kind in "iub"
-            and values.min(initial=0) >= 0
-            and values.max(initial=0) < 2**31
-        ):
+        if values.ndim == 1 and values.dtype.kind in "iub" and (values >= 0).all() and (values < 2**31).all():
             return values.astype(np.int32)
         if values.ndim == 1 and values.dtype.kind == "f" and np.isfinite(values).all():
             return values.astype(np.float32)
-        odd = next((n for n, label in enumerate(labels) if not _is_number(label)), 0)
         raise ValueError(
-            f"labels[{odd}] is {labels[odd]!r}: give class numbers from 0, floats for a regression, or names and "
+            f"labels={labels!r:.80}: give class numbers from 0, floats for a regression, or names and "
             "label_names=model.labels"
         )
     ids = {name: number for number, name in enumerate(names)}
@@ -170,9 +164,3 @@ def _label_array(labels: list, names: Sequence[str] | None) -> np.ndarray:
                 raise ValueError(f"labels[{number}] is {name!r}, which is none of label_names: {', '.join(ids)}")
             table[number, ids[name]] = 1.0
     return table if several else table.argmax(-1).astype(np.int32)
-
-
-def _is_number(label) -> bool:
-    if isinstance(label, bool | int | np.integer):
-        return 0 <= label < 2**31
-    return isinstance(label, float | np.floating) and bool(np.isfinite(label))

@@ -21,14 +21,6 @@ def resolve(
     Args:
       newest: checkpoint in --output_dir, if any.
     """
-    _check_earlier_task(settings, run, newest)
-    if not run.do_train and (source := newest or run.init_checkpoint):
-        settings.check_texts(source)
-    settings = choose_windows(settings, run, newest)
-    return settings, with_window_length(run, newest) if settings.long_texts else run
-
-
-def _check_earlier_task(settings: ClassificationSettings, run: FineTuningSettings, newest: str | None) -> None:
     earlier = run_directory.read_settings(run.output_dir) if newest else {}
     then, now = earlier.get("task_name"), settings.task_name
     if earlier and str(then).lower() != now.lower():
@@ -36,15 +28,16 @@ def _check_earlier_task(settings: ClassificationSettings, run: FineTuningSetting
             f"--output_dir={run.output_dir} holds a run of --task_name={then}, this one is {now}. Choose another "
             f"directory; to use that run's model, give --init_checkpoint={run.output_dir}."
         )
+    if not run.do_train and (source := newest or run.init_checkpoint):
+        settings.check_texts(source)
+    settings = choose_windows(settings, run, newest)
+    return settings, with_window_length(run, newest) if settings.long_texts else run
 
 
 def with_window_length(run: FineTuningSettings, newest: str | None) -> FineTuningSettings:
     """The settings of a run that only uses a model of windows, with the length of the windows that it was trained on.
 
     Another one would give other answers than `Predictor` and the exports, and no flag would say why.
-
-    Args:
-      newest: checkpoint in --output_dir, if any.
     """
     source = newest or run.init_checkpoint
     length = read_max_length(tokenizer_files.directory_of(source)) if source and not run.do_train else None
@@ -60,9 +53,6 @@ def choose_windows(
     """The settings with the windows of the model that is resumed, used or trained further, or else as given.
 
     `long_texts` is "windows" or None afterwards, window_pooling and max_windows are known where it is "windows".
-
-    Args:
-      newest: checkpoint in --output_dir, if any.
     """
     source = newest or run.init_checkpoint
     head = read_head(tokenizer_files.directory_of(source)) if source else NO_HEAD

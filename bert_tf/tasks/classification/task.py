@@ -87,7 +87,12 @@ class ClassificationTask(FineTuningTask):
         if run.do_train:
             self.train_rows = next(found.rows for found in encoded("train", "do_train") if found.name == "train")
             files.head = dataclasses.replace(files.head, pairs=self.takes_pairs)
-            self._weight_classes()
+            if weighted and self.task.problem_type != "single_label_classification":
+                raise ValueError(f"--class_weights is for one class an example, which {self.task.name} does not have.")
+            if weighted:
+                self.class_weights = class_weights(
+                    self.settings.class_weights, self.task.labels, self.train_rows.label_ids
+                )
         if run.do_eval:
             self.dev_sets = encoded("dev", "do_eval")
         elif run.do_train:
@@ -99,14 +104,6 @@ class ClassificationTask(FineTuningTask):
                 logging.info("No evaluation while training: %s", error)
         if run.do_predict:
             self.test_sets = encoded("test", "do_predict")
-
-    def _weight_classes(self) -> None:
-        given = self.settings.class_weights
-        if given is None:
-            return
-        if self.task.problem_type not in (None, "single_label_classification"):
-            raise ValueError(f"--class_weights is for one class an example, which {self.task.name} does not have.")
-        self.class_weights = class_weights(given, self.task.labels, self.train_rows.label_ids)
 
     def _open(self, run, newest: str | None) -> tuple[data.Task, Callable[[str], dict]]:
         """The task, and a function that reads its examples: "train", "dev" or "test" -> {name: examples}."""

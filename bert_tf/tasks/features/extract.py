@@ -70,7 +70,7 @@ class EncodedLine:
 
 
 def read_lines(path: str, encoding: str = UTF_8) -> Iterator[str]:
-    """The lines of a text file, which may be compressed (.gz), as `text_files.read_text_lines`."""
+    """The lines of a text file, which may be compressed (.gz)."""
     file = TextFile(path, gzip_of(path)[0], encoding)
     for offset, block in whole_lines(file, file.chunks()):
         lines = file.decode(offset, block).split("\n")
@@ -183,10 +183,8 @@ def read_input(
         raise ValueError(f"{input_file} is empty: it should hold one text per line.")
     logging.info("%s: %d lines, %d tokens.", input_file, len(text.rows), len(text.rows.ids))
     if text.truncated:
-        logging.warning(
-            "%d of %d lines are longer than --max_seq_length=%d; their last tokens have no features.",
-            text.truncated, len(text.rows), max_seq_length,
-        )  # fmt: skip
+        told = "%d of %d lines are longer than --max_seq_length=%d; their last tokens have no features."
+        logging.warning(told, text.truncated, len(text.rows), max_seq_length)
     return text
 
 

@@ -88,11 +88,6 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
         "Slower; always on for a TPU.",
     )
 
-    @property
-    def layers_asked_for(self) -> str:
-        """The layers, also where they are not given."""
-        return "-1" if self.layers is None and self.pooling == "sentence" else value_of(self, "layers")
-
     def check(self) -> None:
         """Refuses contradictions, missing files, and an output that can't be written."""
         check_values(self)
@@ -112,9 +107,7 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
             raise ValueError(f"--output_file={self.output_file} is a file of the model that is read.")
         meant = _FORMAT_BY_ENDING.get(posixpath.splitext(self.output_file)[1], self.output_format)
         if meant != self.output_format:
-            raise ValueError(
-                f"--output_file={self.output_file} is not {self.output_format}: give --output_format={meant}."
-            )
+            raise ValueError(f"--output_file={self.output_file} is of --output_format={meant}: give that.")
         folder = os.path.dirname(self.output_file)
         if folder and not is_remote(folder) and not os.path.isdir(folder):
             raise ValueError(f"--output_file={self.output_file}: there is no directory {folder}.")
@@ -141,7 +134,8 @@ def describe_model(settings: FeatureSettings) -> tuple[Weights, ModelFiles, Toke
     )  # fmt: skip
     tokenizer = make_tokenizer(files, settings)
     check_shapes(weights, files.config, files.config_file or "The configuration")
-    layers = parse_layers(settings.layers_asked_for, files.config.num_hidden_layers)
+    of_lines = settings.layers is None and settings.pooling == "sentence"
+    layers = parse_layers("-1" if of_lines else value_of(settings, "layers"), files.config.num_hidden_layers)
     return weights, files, tokenizer, layers
 
 
