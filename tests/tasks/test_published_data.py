@@ -258,4 +258,4 @@ def test_a_row_that_lacks_a_tab_stops_the_run_with_its_line(tmp_path, monkeypatc
         labels_in("run_classifier.py", settings_from(command, monkeypatch), "train")
     assert "multinli.train.ko.tsv: left out rows that have fewer than 3 columns: 1, the first in line 2." in caplog.text
     with pytest.raises(ValueError, match=r"multinli\.train\.ko\.tsv, line 2: 2 columns"):
-        settings_from(command.replace("--skip_short_rows", ""), monkeypatch)
+        labels_in("run_classifier.py", settings_from(command.replace("--skip_short_rows", ""), monkeypatch), "train")

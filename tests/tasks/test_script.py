@@ -11,6 +11,7 @@ import types
 
 import keras
 import pytest
+import tensorflow as tf
 from helpers.paths import ROOT
 from helpers.slow import slow
 from helpers.small_data import WORLDS, texts_of
@@ -108,7 +109,7 @@ def test_the_last_epoch_and_the_last_step_are_evaluated_once(examples, epochs, e
     )
     task = types.SimpleNamespace(is_chief=True, files=None, dev_sets=[1], train_rows=range(examples))
     count = number_of_steps(examples, batch, epochs)
-    one = script._Run(task, run, None, count, [])
+    one = script._Run(task, run, tf.distribute.get_strategy(), count, [])
     assert [step for step in range(1, count + 1) if one.is_due(step)] == steps
 
 
