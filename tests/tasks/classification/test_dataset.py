@@ -62,11 +62,8 @@ def test_a_table_is_texts_and_perhaps_labels(english):
 
 
 def test_a_batch_is_as_wide_as_its_longest_text_needs(english):
-    texts = ["word " * count for count in (3, 40, 90)]
-    widths = [
-        batch["input_ids"].shape[1] for batch in as_dataset(texts, tokenizer=english, batch_size=1, max_length=80)
-    ]
-    assert widths == [8, 44, 80]
+    data = as_dataset(["word " * count for count in (3, 40, 90)], tokenizer=english, batch_size=1, max_length=80)
+    assert [batch["input_ids"].shape[1] for batch in data] == [8, 44, 80]
 
 
 def test_shuffling_is_of_seed_and_epoch(english):

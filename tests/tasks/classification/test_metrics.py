@@ -88,6 +88,8 @@ def test_keys_are_the_originals_and_the_tasks():
         **dict.fromkeys(("sst-2", "mnli", "qnli", "rte", "wnli", "ax", "xnli"), ("accuracy",)),
     }  # fmt: skip
     assert all(set(task.metrics) <= set(METRICS) for task in glue.TASKS.values())
+    kinds = [task.problem_type for task in (glue.find_task("rte"), glue.find_task("sts-b"), SEVERAL)]
+    assert kinds == ["single_label_classification", "regression", "multi_label_classification"]
 
 
 def test_correlations_equal_scipys():
@@ -197,9 +199,3 @@ def test_seeds_are_summed_up_and_the_best_model_is_copied(tmp_path):
     assert [path.name for path in (tmp_path / "best_model").iterdir()] == ["name"]
     assert (tmp_path / "best_model" / "name").read_text() == "2"
     assert text.splitlines()[1].split() == ["eval_f1", "0.7000", "0.5000", "0.9000", "0.2000"]
-
-
-def test_a_tasks_kind():
-    assert glue.find_task("rte").problem_type == "single_label_classification"
-    assert glue.find_task("sts-b").problem_type == "regression"
-    assert SEVERAL.problem_type == "multi_label_classification"

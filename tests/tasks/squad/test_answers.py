@@ -272,8 +272,7 @@ def test_files_are_what_json_writes(tmp_path):
 def test_of_equal_ids_the_last_counts_and_no_questions_make_empty_files(tmp_path):
     answers = [Answer("x", 1.0, 1.0, 1.0)]
     predictions = [Prediction(text, answers, answers[0], None) for text in ("first", "other", "last")]
-    write_predictions(str(tmp_path), ["a", "b", "a"], predictions)
-    assert json.loads((tmp_path / "predictions.json").read_text()) == {"a": "last", "b": "other"}
-    assert not (tmp_path / "null_odds.json").exists()
-    write_predictions(str(tmp_path), [], [])
-    assert (tmp_path / "predictions.json").read_text() == (tmp_path / "nbest_predictions.json").read_text() == "{}\n"
+    for count, content in ((3, {"a": "last", "b": "other"}), (0, {})):
+        write_predictions(str(tmp_path), ["a", "b", "a"][:count], predictions[:count])
+        assert json.loads((tmp_path / "predictions.json").read_text()) == content
+        assert not (tmp_path / "null_odds.json").exists()

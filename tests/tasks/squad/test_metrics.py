@@ -71,6 +71,7 @@ def test_version_1_by_hand():
     assert evaluate(articles, predictions) == pytest.approx({"exact_match": 0.0, "f1": 100 * (2 / 3 + 4 / 5) / 4})
 
 
+VERSION_2 = squad_outputs.QuestionAnsweringSettings(WindowSettings(), PredictionSettings(version_2_with_negative=True))
 QUESTIONS = {"a": ["ada"], "b": [], "c": ["brown"], "d": [], "e": ["ada"]}
 BEST = {"a": "ada", "b": "x", "c": "brown", "d": "y", "e": "ada w w"}
 ODDS = {"a": -3.0, "b": -1.0, "c": 1.0, "d": 4.0, "e": 2.0}
@@ -107,16 +108,14 @@ def test_only_answerable_or_only_impossible_questions():
 # --- from predictions to a threshold that stays with the model
 
 
+def data_of(path, questions):
+    path.write_text(json.dumps({"data": articles_of(questions)}))
+    return read_squad_examples([str(path)], False, True)
+
+
 @pytest.fixture
 def data(tmp_path):
-    qas = [
-        {"id": key, "question": "?", "is_impossible": not answers,
-         "answers": [{"text": text, "answer_start": 0} for text in answers]}
-        for key, answers in QUESTIONS.items()
-    ]  # fmt: skip
-    path = tmp_path / "dev.json"
-    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": "ada brown", "qas": qas}]}]}))
-    return read_squad_examples([str(path)], False, True)
+    return data_of(tmp_path / "dev.json", QUESTIONS)
 
 
 def predictions_at(threshold):
@@ -130,13 +129,10 @@ def predictions_at(threshold):
 def test_the_chosen_threshold_reaches_the_score_it_promised(data):
     results = squad_outputs.score(data, predictions_at(0.0), True)
     assert results["eval_f1"] == pytest.approx(40.0) and results["eval_best_f1"] == pytest.approx(70.0)
-    settings = squad_outputs.QuestionAnsweringSettings(
-        WindowSettings(), PredictionSettings(version_2_with_negative=True)
-    )
     assert results["eval_best_f1_threshold"] == 2.0  # the official one: the odds of e
-    chosen = squad_outputs.choose_threshold(settings, data, predictions_at(0.0))
-    assert chosen.predictions == dataclasses.replace(settings.predictions, null_score_diff_threshold=3.0)
-    assert chosen.windows == settings.windows
+    chosen = squad_outputs.choose_threshold(VERSION_2, data, predictions_at(0.0))
+    assert chosen.predictions == dataclasses.replace(VERSION_2.predictions, null_score_diff_threshold=3.0)
+    assert chosen.windows == VERSION_2.windows
     applied = squad_outputs.apply_threshold(predictions_at(0.0), 3.0)
     assert applied == predictions_at(2.0) and [prediction.text for prediction in applied].count("") == 1
     assert squad_outputs.score(data, applied, True)["eval_f1"] == pytest.approx(70.0)
@@ -167,10 +163,7 @@ def test_the_chosen_threshold_keeps_clear_of_every_question(data, odds, official
         predictions.append(Prediction("", [Answer("", 0.0, 0.0, 1.0)], best, 1e6 if best is None else odds[key]))
     results = squad_outputs.score(data, predictions, True)
     assert results["eval_best_f1_threshold"] == official
-    settings = squad_outputs.QuestionAnsweringSettings(
-        WindowSettings(), PredictionSettings(version_2_with_negative=True)
-    )
-    threshold = squad_outputs.choose_threshold(settings, data, predictions).predictions.null_score_diff_threshold
+    threshold = squad_outputs.choose_threshold(VERSION_2, data, predictions).predictions.null_score_diff_threshold
     assert threshold == chosen
     applied = squad_outputs.apply_threshold(predictions, threshold)
     if official:  # its 0.0 for "never" lets answers in
@@ -207,13 +200,7 @@ INFINITE = float("inf")
 def test_the_stored_threshold_reaches_the_best_f1(tmp_path, odds, f1, answered):
     """The threshold is stored as JSON, read again and applied: it gives the best F1 of all thresholds there are."""
     impossible = {None: "abc", "x": "b"}.get(odds[-1] if len(odds) == 4 else "", "")
-    qas = [
-        {"id": key, "question": "?", "is_impossible": key in impossible,
-         "answers": [] if key in impossible else [{"text": "ada", "answer_start": 0}]}
-        for key in "abc"
-    ]  # fmt: skip
-    (tmp_path / "dev.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": "ada brown", "qas": qas}]}]}))
-    data = read_squad_examples([str(tmp_path / "dev.json")], False, True)
+    data = data_of(tmp_path / "dev.json", {key: [] if key in impossible else ["ada"] for key in "abc"})
     best = Answer("ada", 1.0, 1.0, 0.5)
     predictions = [Prediction("", [best], best, value) for value in odds[:3]]
 
@@ -221,10 +208,7 @@ def test_the_stored_threshold_reaches_the_best_f1(tmp_path, odds, f1, answered):
         applied = squad_outputs.apply_threshold(predictions, threshold)
         return squad_outputs.score(data, applied, True)["eval_f1"], sum(bool(each.text) for each in applied)
 
-    settings = squad_outputs.QuestionAnsweringSettings(
-        WindowSettings(), PredictionSettings(version_2_with_negative=True)
-    )
-    content = squad_outputs.choose_threshold(settings, data, predictions).to_json()
+    content = squad_outputs.choose_threshold(VERSION_2, data, predictions).to_json()
     assert "Infinity" not in content and "NaN" not in content  # which are no JSON
     (tmp_path / squad_outputs.SETTINGS_FILE).write_text(content)
     stored = squad_outputs.QuestionAnsweringSettings.read(str(tmp_path)).predictions.null_score_diff_threshold
