@@ -109,7 +109,7 @@ def test_the_last_epoch_and_the_last_step_are_evaluated_once(examples, epochs, e
     )
     task = types.SimpleNamespace(is_chief=True, files=None, dev_sets=[1], train_rows=range(examples))
     count = number_of_steps(examples, batch, epochs)
-    one = script._Run(task, run, tf.distribute.get_strategy(), count, [])
+    one = script._Run(task, run, tf.distribute.OneDeviceStrategy("CPU:0"), count, [])
     assert [step for step in range(1, count + 1) if one.is_due(step)] == steps
 
 

@@ -1,7 +1,6 @@
 """The settings of run_domain.py, and those of the pre-training and the fine-tuning that they stand for."""
 
 import dataclasses
-import functools
 import math
 import os
 
@@ -45,7 +44,7 @@ class DomainSettings:
         "Weights of any family and format, with configuration and vocabulary beside them: a released model, or your "
         "own.",
         heading="Weights and texts",
-        check=functools.partial(check_model, with_tokenizer=True),
+        check=check_model,
         model_check=read_head,
     )
     input_file: str = setting(REQUIRED, "The domain's texts: a comma-separated list of files or globs.")
