@@ -63,6 +63,7 @@ BEFORE = {
             ("--learning_rate is also in --search", {"learning_rate": 1e-3, "search": "learning_rate=1e-5,2e-5"}),
             ("--lora_alpha needs --lora_rank", {"lora_alpha": 4}),
             ("--lora_rank and --freeze_layers: the first freezes", {"lora_rank": 4, "freeze_layers": 1}),
+            ("--new_head and --init_with_optimizer: the first", {"new_head": True, "init_with_optimizer": True}),
             ("--init_checkpoint=*nowhere: there is no such", {"init_checkpoint": "nowhere"}),
             ("--teacher=*nowhere: there is no such", {"teacher": "nowhere"}),
             ("--output_dir=*: *train.csv is a file; a directory is needed", {"output_dir": "train.csv/deep/er"}),

@@ -264,15 +264,6 @@ def test_other_labels_are_refused_in_one_line(folder, case):
     assert not (folder / "out").exists()
 
 
-def test_new_head_says_where_it_belongs(folder):
-    run = run_of(folder, folder / "encoder", do_eval=True, new_head=True)
-    with pytest.raises(ValueError, match="--new_head is for training: give --do_train"):
-        fine_tune(custom(folder, "ab"), run)
-    run = run_of(folder, folder / "encoder", do_train=True, new_head=True, init_with_optimizer=True)
-    with pytest.raises(ValueError, match="--new_head and --init_with_optimizer: the first begins"):
-        fine_tune(custom(folder, "ab"), run)
-
-
 def test_the_output_layer_of_another_task_is_not_taken(folder):
     """Three tasks have layers of the same name, and often of the same shape."""
     texts = save_classifier(folder / "texts", ("O", "B-X", "I-X"))
