@@ -17,7 +17,7 @@ from bert_tf.models import open_weights
 from bert_tf.models.directory import check_model, read_head
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, setting, settings_of
-from bert_tf.system.messages import named_by, unheard
+from bert_tf.system.messages import naming_flag, without_logging
 from bert_tf.tasks import table
 from bert_tf.text.tokenizer_files import directory_of
 
@@ -93,7 +93,7 @@ def main(_):
     is_onnx = settings.format != "saved_model"
     for name in flags_given(FLAGS) & {*_OF_SAVED_MODELS} if is_onnx else ():
         raise ValueError(f"--{name} is for --format=saved_model, not for {settings.format}")
-    with named_by("--model_dir"), unheard():
+    with naming_flag("--model_dir"), without_logging():
         is_light = open_weights.is_light(settings.model_dir)
         task = settings.task or (table.task_in(settings.model_dir) if is_light else None)
         files = table.check_task(settings.model_dir, task) if is_light else None

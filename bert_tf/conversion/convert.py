@@ -20,7 +20,7 @@ from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.sentence_settings import read_settings
 from bert_tf.models.variable_names import expected_shapes, word_table
 from bert_tf.system.checks import path_of
-from bert_tf.system.messages import named_by, progress_bar, some
+from bert_tf.system.messages import naming_flag, progress_bar, some
 from bert_tf.system.text_files import read_text_lines
 from bert_tf.text import tokenizer_class_of, tokenizer_files
 from bert_tf.text.characters import read_added_tokens
@@ -143,10 +143,10 @@ def prepare(
       part: which model of a file with several, see `open_weights.open_weights`.
       overwrite: replace existing files.
     """
-    with named_by("--bert_config_file" if bert_config_file else "--from"):
+    with naming_flag("--bert_config_file" if bert_config_file else "--from"):
         original, files = model_directory.read_model(source, bert_config_file, part)
         needed_config(files)
-    with named_by("--vocab_file" if vocab_file else "--from"):
+    with naming_flag("--vocab_file" if vocab_file else "--from"):
         saving.check_vocabulary(dataclasses.replace(files, vocab_file=vocab_file or files.vocab_file))
     files, notes = _describe(files, vocab_file, do_lower_case, strip_accents)
     notes += _notes_on_source(original, files, with_optimizer)

@@ -20,7 +20,7 @@ from bert_tf.models.families import BERT, FAMILIES, ElectraConfig, family_of, fa
 from bert_tf.models.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, HeadConfig
 from bert_tf.models.open_weights import find_weights, open_weights
 from bert_tf.system.checks import check_file
-from bert_tf.system.messages import is_first, named_by, unheard
+from bert_tf.system.messages import is_first, naming_flag, without_logging
 from bert_tf.system.storage import is_remote, names_in, paths_beginning_with
 from bert_tf.system.text_files import exists, read_bytes, read_json, read_json_if_there
 from bert_tf.text import find_vocabulary, tokenizer_of_file
@@ -246,7 +246,7 @@ def check_other_vocabulary(vocab_file: str | None, files: ModelFiles) -> None:
     Raises:
       ValueError: names both files, and a token.
     """
-    with named_by("--vocab_file"):
+    with naming_flag("--vocab_file"):
         if problem := other_ids(vocab_file, files):
             raise ValueError(f"{problem}. Leave --vocab_file out, or remove the other file if that is the wrong one.")
 
@@ -281,12 +281,12 @@ def check_model(path: str | None, flag: str, config_file: str | None = None, voc
     if is_remote(path or "") or any(name and not os.path.isfile(name) for name in (config_file, vocab_file)):
         return  # a pipe can be read only once
     files = ModelFiles("")
-    with unheard():
+    with without_logging():
         if config_file:
-            with named_by("--bert_config_file"):
+            with naming_flag("--bert_config_file"):
                 files.config, files.config_file = read_config(config_file), config_file
         if path:
-            with named_by(flag):
+            with naming_flag(flag):
                 find_weights(path)
                 files = read_model_files(path, None, config_file)
         check_other_vocabulary(vocab_file, files)

@@ -18,7 +18,7 @@ from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.system.checks import list_of, path_of, true_or_false, whole_number
 from bert_tf.system.cores import batches_at_once, mapped_in_order
-from bert_tf.system.messages import named_by, progress_bar, warn_once
+from bert_tf.system.messages import naming_flag, progress_bar, warn_once
 from bert_tf.tasks.classification import encode as classification_encode
 from bert_tf.tasks.classification.data import InputExample, Task, task_of
 from bert_tf.tasks.table import TASKS, check_task, choose_max_seq_length
@@ -191,7 +191,7 @@ class Predictor(Answerer):
             self._gives_probability = "probability" in outputs
             return
         self.task = task_of(self.model)
-        with named_by(self.path):
+        with naming_flag(self.path):
             self._gives_probability = self.task.is_regression and self.files.head.gives_probability()
         self.windows = classification_encode.windows_of_model(
             self.model.head_config, self.tokenizer, self.max_seq_length

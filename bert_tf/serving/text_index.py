@@ -16,7 +16,7 @@ import numpy as np
 
 from bert_tf.models.layers import normalized
 from bert_tf.system.checks import folder_of, path_of
-from bert_tf.system.messages import named_by
+from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import write_files
 from bert_tf.system.text_files import parse_json, read_bytes, read_text_lines
 
@@ -131,12 +131,12 @@ class TextIndex:
         """
         directory = path_of(directory, "TextIndex.load")
         vectors_file, texts_file = (posixpath.join(directory, name) for name in _FILES)
-        with named_by(f"{directory} is no index of texts, or damaged"):
+        with naming_flag(f"{directory} is no index of texts, or damaged"):
             lines = enumerate(read_text_lines(texts_file), start=1)
             header, *texts = [parse_json(line, texts_file, number) for number, line in lines] or [None]
             if not isinstance(header, dict) or not all(isinstance(text, str) for text in texts):
                 raise ValueError(f"{texts_file} has no JSON object in its first line, then strings")
-            with named_by(vectors_file):
+            with naming_flag(vectors_file):
                 vectors = _array_of(read_bytes(vectors_file))
             index = cls(texts, vectors, header.get("prompt_name"), header.get("similarity", "cosine"))
         index.check_model(embedder, directory)

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 
 from bert_tf.system import storage
-from bert_tf.system.messages import named_by, unheard
+from bert_tf.system.messages import naming_flag, without_logging
 from bert_tf.system.storage import is_on_hub, is_remote
 from bert_tf.system.text_files import is_folder, list_files, read_json_if_there, size_of
 
@@ -41,7 +41,7 @@ def check_input_files(patterns: str | None, flag: str) -> list[str]:
     for part in parts:
         check_no_web_address(part.strip(), flag)
     local = [part for part in parts if not is_remote(part)]
-    with unheard():
+    with without_logging():
         return list_files(",".join(local), flag) if local else []
 
 
@@ -50,7 +50,7 @@ def check_no_web_address(path: str, flag: str) -> None:
     if path.startswith("hf://") or is_on_hub(path):
         from bert_tf.system.hub import matching
 
-        with named_by(flag):
+        with naming_flag(flag):
             matching(path)
     elif path.startswith(("http://", "https://")):
         raise ValueError(f"{flag}={path} is in the web: download it first, and name the file.")

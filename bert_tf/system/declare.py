@@ -22,7 +22,7 @@ from typing import TypeVar
 from absl import flags
 
 from bert_tf.system import storage
-from bert_tf.system.messages import named_by
+from bert_tf.system.messages import naming_flag
 
 flags.disclaim_key_flags()
 
@@ -232,7 +232,7 @@ def with_models(
         with_weights = not one.model_file
         local = [hub.local(path, flag, begun, None, with_weights, one.model_check) for path in _paths_in(value)]
         if one.model_file:
-            with named_by(f"{flag}={value}"):
+            with naming_flag(f"{flag}={value}"):
                 local = [*map(one.model_file, local)]
         folders[name] = local[0] if isinstance(value, str) else local
     return dataclasses.replace(settings, **folders)

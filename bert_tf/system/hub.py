@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from absl import logging
 from tqdm import tqdm
 
-from bert_tf.system.messages import did_you_mean, named_by, some, unheard, visible
+from bert_tf.system.messages import did_you_mean, naming_flag, some, visible, without_logging
 from bert_tf.system.storage import COMMIT, HUB, NAME, PAGE, PAGES, PREFIX, WEB, full_name, is_name, names_in
 
 # What the hub has -> what a name may mean that is none, and what it is if it isn't there.
@@ -81,7 +81,7 @@ def local(
             raise ValueError(f"{start} has {len(described):,} configurations and vocabularies: it is not one model.")
         if check:
             folder = _fetched(asked, listed, filter(_CONFIGURATION.fullmatch, described), is_silent=True)
-            with named_by(start), unheard():
+            with naming_flag(start), without_logging():
                 try:
                     check(folder)
                 except ValueError as error:
@@ -257,7 +257,7 @@ def _told(start: str, kind: str, name: str, revision: str | None) -> Iterator[No
     endpoint, (meant, elsewhere) = constants.ENDPOINT, _KINDS[kind]
     page = f"{endpoint}/{'datasets/' if kind == 'dataset' else ''}{name}"
     try:
-        with unheard("httpx2"), _guarded():  # which logs each request
+        with without_logging("httpx2"), _guarded():  # which logs each request
             yield
     except errors.GatedRepoError:
         raise PermissionError(

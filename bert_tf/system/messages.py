@@ -40,7 +40,7 @@ _told: set[Hashable] = set()
 
 
 def is_first(*about: Hashable) -> bool:
-    """Whether nothing was told of this before, for messages that a process gives once; False within `unheard`."""
+    """Whether nothing was told of this before, for messages given once; False within `without_logging`."""
     if logging.get_absl_logger().disabled or about in _told:
         return False
     _told.add(about)
@@ -53,7 +53,7 @@ def warn_once(place: Hashable, message: str, *args) -> None:
 
 
 @contextlib.contextmanager
-def unheard(name: str = "absl") -> Iterator[None]:
+def without_logging(name: str = "absl") -> Iterator[None]:
     """Logs nothing by a logger: for a check of files that are read again, and told of then."""
     logger = getLogger(name)
     before, logger.disabled = logger.disabled, True
@@ -64,7 +64,7 @@ def unheard(name: str = "absl") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def named_by(flag: str) -> Iterator[None]:
+def naming_flag(flag: str) -> Iterator[None]:
     """Prefixes an error about a file with the flag that named the file."""
     # If TensorFlow is not imported yet, the error can't be one of its own.
     errors = getattr(sys.modules.get("tensorflow"), "errors", None)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from bert_tf.system import hub, storage
 from bert_tf.system.checks import check_family
-from bert_tf.system.messages import did_you_mean, unheard
+from bert_tf.system.messages import did_you_mean, without_logging
 from bert_tf.system.storage import names_in, private_folder, remove_left_behind
 
 _READ_BYTES = 1 << 20
@@ -179,7 +179,10 @@ def download_file(url: str, path: str) -> None:
 
     etag = part = None
     try:
-        with unheard("httpx2"), get_session().stream("GET", url, follow_redirects=True, timeout=_TIMEOUT) as answer:
+        with (
+            without_logging("httpx2"),
+            get_session().stream("GET", url, follow_redirects=True, timeout=_TIMEOUT) as answer,
+        ):
             answer.raise_for_status()  # only its headers are read
         etag, total = answer.headers.get("ETag"), int(answer.headers.get("Content-Length") or 0)
         digest = re.search(r"\bmd5=([^,\s]+)", ",".join(answer.headers.get_list("x-goog-hash")))
@@ -187,7 +190,7 @@ def download_file(url: str, path: str) -> None:
         key = hashlib.sha256(etag.encode()).hexdigest() if etag else uuid.uuid4().hex
         part = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{key[:12]}.part")
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(part, "ab") as file, unheard("httpx2"):
+        with open(part, "ab") as file, without_logging("httpx2"):
             if (have := os.path.getsize(part)) > total > 0:
                 have = file.truncate(0)
             name = posixpath.basename(url)

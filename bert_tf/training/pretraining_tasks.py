@@ -24,7 +24,7 @@ from bert_tf.models.families import AlbertConfig, Family, family_of
 from bert_tf.models.recipe import Recipe
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.pretraining.masking import Masking
-from bert_tf.system.messages import named_by
+from bert_tf.system.messages import naming_flag
 from bert_tf.system.text_files import list_files, warn_of_missing_shards
 from bert_tf.training import run_directory
 from bert_tf.training.pretraining_settings import (
@@ -77,7 +77,7 @@ def open_all_records(settings: PretrainingSettings, config: BertConfig, config_n
     def open_records(flag: str, patterns: str | None) -> OpenedRecords:
         files = list_files(patterns, f"--{flag}")
         warn_of_missing_shards(files, f"--{flag}")
-        with named_by(f"--{flag}"):
+        with naming_flag(f"--{flag}"):
             index = record_index.index_records(files, None, verify=settings.verify_records)
             features = features_of(
                 index.first_payloads(),

@@ -23,7 +23,7 @@ from bert_tf.models.families import DistilBertConfig, ElectraConfig
 from bert_tf.models.recipe import Recipe
 from bert_tf.models.task_models import BertForMaskedLM
 from bert_tf.pretraining import mask_rules, model_vocabulary
-from bert_tf.system.messages import named_by
+from bert_tf.system.messages import naming_flag
 from bert_tf.training import checkpoints, run_directory
 from bert_tf.training.pretraining_settings import (
     FIXED_MASK_FLAGS,
@@ -66,7 +66,7 @@ class ElectraTask(PretrainingTask):
         """Reads or makes the generator's configuration."""
         settings, config = self.settings, self.config
         if path := settings.generator_config_file:
-            with named_by("--generator_config_file"):
+            with naming_flag("--generator_config_file"):
                 generator_config = model_directory.read_config(path)
             if generator_config.model_type != ElectraConfig.model_type:
                 raise ValueError(f"--generator_config_file={path} is that of {generator_config.title}, not ELECTRA.")

@@ -23,7 +23,7 @@ from bert_tf.system.declare import (
     settings_of,
     value_of,
 )
-from bert_tf.system.messages import named_by, unheard
+from bert_tf.system.messages import naming_flag, without_logging
 from bert_tf.system.storage import is_remote
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.teacher import DISTILLATION, TeacherSettings
@@ -414,7 +414,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
             if getattr(self, action):
                 check_file(file, f"--{name}")
                 if not is_remote(file):
-                    with named_by(f"--{name}"), unheard():
+                    with naming_flag(f"--{name}"), without_logging():
                         examples, are_all = check_beginning(name, file)
                     if self.do_train and name == "train_file" and are_all:
                         self.check_steps(len(examples))

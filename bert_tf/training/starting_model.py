@@ -14,7 +14,7 @@ from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import is_encoder_variable
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.models.variable_names import check_depth, expected_shapes
-from bert_tf.system.messages import named_by, some, unheard
+from bert_tf.system.messages import naming_flag, some, without_logging
 from bert_tf.system.storage import is_remote
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
@@ -68,15 +68,15 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
     """
     start = weights = None
     if values.init_checkpoint:
-        with named_by("--init_checkpoint"):
+        with naming_flag("--init_checkpoint"):
             start = weights = open_weights.open_weights(values.init_checkpoint)
     if newest:
-        with named_by("--output_dir"):
+        with naming_flag("--output_dir"):
             weights = open_weights.open_weights(newest)
     if not values.do_train:
         _check_trained(weights, values.output_dir, newest, head)
     if values.bert_config_file:
-        with named_by("--bert_config_file"):
+        with naming_flag("--bert_config_file"):
             model_directory.read_config(values.bert_config_file)
     files = model_directory.describe(
         weights if start is None else start,
@@ -93,7 +93,7 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
     if weights is not None and not newest:  # a resumed run has its own check: `run_directory.check_output_dir`
         check_sizes(weights, files.config, files.config_file)
         if not values.bert_config_file:  # with another configuration either side may lack layers, as in the original
-            with named_by("--init_checkpoint"):
+            with naming_flag("--init_checkpoint"):
                 check_depth(weights, files.config, files.config_file or files.config.file_name)
     return files, tokenizer
 
@@ -141,7 +141,7 @@ def make_tokenizer(files: ModelFiles, values: ModelSettings) -> Tokenizer:
             f"{files.config.max_position_embeddings}{f' - {first}' if first else ''} of "
             f"{files.config_file or values.init_checkpoint}."
         )
-    with named_by("--vocab_file") if values.vocab_file else contextlib.nullcontext():
+    with naming_flag("--vocab_file") if values.vocab_file else contextlib.nullcontext():
         tokenizer = model_directory.tokenizer_of(files)
     tokenizer_files.validate_case_matches_checkpoint(not tokenizer.cased, values.init_checkpoint)
     tokenizer.check_casing(files.vocab_file, values.do_lower_case, values.strip_accents)
@@ -187,7 +187,7 @@ def find_head(run: FineTuningSettings, newest: str | None, layer: str | None) ->
     path, flag = newest or run.init_checkpoint, "--output_dir" if newest else "--init_checkpoint"
     if not path or layer != head_config.OUTPUT_LAYER or (not newest and (run.layers or run.new_head)):
         return None
-    with named_by(flag):
+    with naming_flag(flag):
         weights, head = open_weights.open_weights(path), model_directory.read_head(tokenizer_files.directory_of(path))
     if head == NO_HEAD and run.bert_config_file:
         head = model_directory.read_head(posixpath.dirname(run.bert_config_file), run.bert_config_file)
@@ -202,7 +202,7 @@ def stored_head(run: FineTuningSettings, layers: Sequence[str]) -> StartingHead 
     """
     newest = None if is_remote(run.output_dir) else latest_checkpoint(run.output_dir)
     path = newest or run.init_checkpoint
-    with contextlib.suppress(ValueError, OSError), unheard():  # `_check_model` says what is wrong with the model
+    with contextlib.suppress(ValueError, OSError), without_logging():  # `_check_model` says what is wrong
         if path and not is_remote(run.output_dir) and open_weights.is_light(path):
             names = open_weights.open_weights(path)
             return find_head(run, newest, next(filter(names.__contains__, layers), None))

@@ -14,7 +14,7 @@ from bert_tf.models import head_config
 from bert_tf.models.directory import ModelFiles, check_weights, read_head
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.system.declare import given, group, setting, value_of
-from bert_tf.system.messages import named_by
+from bert_tf.system.messages import naming_flag
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.run_directory import TEACHER_CHECKSUM
 from bert_tf.weights.tensor_files import Weights
@@ -149,7 +149,7 @@ def open_teacher(
     """
     from bert_tf.models.pretrained import read_tokenizer
 
-    with named_by("--teacher"):
+    with naming_flag("--teacher"):
         weights, files = model_directory.read_model(path)
         config = model_directory.needed_config(files)
         if output_layer not in weights:

@@ -4,7 +4,7 @@ from absl import logging
 
 from bert_tf.models import task_models
 from bert_tf.models.head_config import HeadConfig
-from bert_tf.system.messages import named_by
+from bert_tf.system.messages import naming_flag
 from bert_tf.tasks.choice import data, encode, outputs
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
@@ -26,7 +26,7 @@ class ChoiceTask(FineTuningTask):
 
         def read(kind: str, labels_needed: bool = True) -> ExampleSet:
             flag = f"--{kind}_file"
-            with named_by(flag):
+            with naming_flag(flag):
                 examples = data.read_examples(
                     getattr(own, f"{kind}_file"), own.columns, first_label=own.first_label, labels_needed=labels_needed,
                     table=own.of_set(kind),

@@ -25,7 +25,7 @@ from bert_tf.data.tables import (
     warn_of_left_out,
 )
 from bert_tf.system import checks
-from bert_tf.system.messages import did_you_mean, named_by
+from bert_tf.system.messages import did_you_mean, naming_flag
 from bert_tf.system.storage import names_in
 from bert_tf.system.text_files import exists
 from bert_tf.text.characters import plain_name
@@ -399,7 +399,7 @@ def custom_task(train_file: str | None, dev_file: str | None, test_file: str | N
         raise ValueError(NO_CLASSES)
     from bert_tf.tasks.classification.label_checks import check_found_labels
 
-    with named_by("--train_file"):
+    with naming_flag("--train_file"):
         examples = read_examples(task, task.train)
         check_found_labels(train_file, examples, by_number=not task.train.has_header)
     found = {label for one in examples for label in (one.label if task.multi_label else (one.label,))}

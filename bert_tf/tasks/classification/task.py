@@ -7,7 +7,7 @@ from absl import logging
 
 from bert_tf.models import task_models
 from bert_tf.models.head_config import HeadConfig
-from bert_tf.system.messages import named_by
+from bert_tf.system.messages import naming_flag
 from bert_tf.tasks.classification import data, encode, model_choice
 from bert_tf.tasks.classification.label_checks import class_weights, warn_of_known_texts
 from bert_tf.tasks.classification.settings import WINDOW_FLAGS
@@ -127,7 +127,7 @@ class ClassificationTask(FineTuningTask):
             there = {}
             for number, (name, split) in enumerate(splits.items()):
                 try:
-                    with named_by(f"--{kind}_file" if own.is_custom else "--data_dir"):
+                    with naming_flag(f"--{kind}_file" if own.is_custom else "--data_dir"):
                         there[name] = data.read_examples(task, split, own.data_dir or "")
                 except FileNotFoundError:
                     if number == 0:

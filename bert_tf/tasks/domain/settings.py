@@ -11,7 +11,7 @@ from bert_tf.models.recipe import OptimizerSettings
 from bert_tf.pretraining.record_settings import MIN_SEQ_LENGTH
 from bert_tf.system import checks
 from bert_tf.system.declare import REQUIRED, check_values, declared_in, like, parsed_flags, setting, value_of
-from bert_tf.system.messages import is_first, named_by
+from bert_tf.system.messages import is_first, naming_flag
 from bert_tf.system.text_files import encoding_setting
 from bert_tf.tasks.classification.settings import ClassificationSettings
 from bert_tf.training.pretraining_settings import PretrainingSettings
@@ -122,7 +122,7 @@ class DomainSettings:
             logging.warning(
                 "--heldout_file: %s is trained on, too: results on it say nothing about other texts.", min(both)
             )
-        with named_by("--pretraining_flag"):
+        with naming_flag("--pretraining_flag"):
             check_values(self.pretraining())
         given = [name for name in (*_TASK, "num_seeds", "fine_tuning_flag") if getattr(self, name)]
         missing = [name for name in _TASK if getattr(self, name) is None]
@@ -130,7 +130,7 @@ class DomainSettings:
             raise ValueError(f"--{given[0]} is for a fine-tuning, which needs --{missing[0]}, too.")
         if given:
             task, run = self.fine_tuning()
-            with named_by("--fine_tuning_flag"):
+            with naming_flag("--fine_tuning_flag"):
                 check_values(task)
                 check_values(run)
             task.check(run)
@@ -172,7 +172,7 @@ def _further(name: str, arguments: tuple[str, ...], taken: set[str], *kinds: typ
     Args:
       taken: those that it can't give.
     """
-    with named_by(f"--{name}"):
+    with naming_flag(f"--{name}"):
         given = parsed_flags(arguments, *kinds)
         for flag in given.keys() & taken:
             is_own = flag != "output_dir" and flag in declared_in(DomainSettings)

@@ -10,7 +10,7 @@ from bert_tf.models import open_weights
 from bert_tf.models.config import BertConfig
 from bert_tf.models.families import AlbertConfig, Family, family_of
 from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
-from bert_tf.system.messages import named_by
+from bert_tf.system.messages import naming_flag
 from bert_tf.tasks.domain.settings import DomainSettings
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -67,7 +67,7 @@ def open_start(settings: DomainSettings) -> Start:
         no rows of --max_seq_length.
     """
     path = settings.init_checkpoint
-    with named_by("--init_checkpoint"):
+    with naming_flag("--init_checkpoint"):
         weights, files = model_directory.read_model(path)
         config = model_directory.needed_config(files)
         family = family_of(config)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.pretraining.documents import Document, all_documents, marked_held_out, to_text
-from bert_tf.system.messages import named_by
+from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import write_text_file, written_together
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.domain.settings import DomainSettings
@@ -77,7 +77,7 @@ def _documents(settings: DomainSettings) -> Iterator[tuple[Document, str]]:
         yield from ((document, "train") for document in of("input_file"))
         yield from ((document, "heldout") for document in of("heldout_file"))
     else:
-        with named_by("--input_file, without --heldout_file"):
+        with naming_flag("--input_file, without --heldout_file"):
             for document, is_held_out in marked_held_out(of("input_file"), _HELD_OUT_EVERY):
                 yield document, "heldout" if is_held_out else "train"
     if settings.other_text:

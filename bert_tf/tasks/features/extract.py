@@ -26,7 +26,7 @@ from bert_tf.models.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.task_models import BertModel
 from bert_tf.system import run_lock
 from bert_tf.system.declare import with_models
-from bert_tf.system.messages import named_by, progress_bar
+from bert_tf.system.messages import naming_flag, progress_bar
 from bert_tf.system.text_files import UTF_8, TextFile, gzip_of, whole_lines
 from bert_tf.tasks.features.files import Entries, open_writer
 from bert_tf.tasks.features.settings import FeatureSettings, describe_model
@@ -360,13 +360,13 @@ def run(settings: FeatureSettings) -> None:
     weights, files, tokenizer, layers = describe_model(settings)
     sentences = None
     if settings.pooling == SENTENCE:
-        with named_by("--init_checkpoint"):
+        with naming_flag("--init_checkpoint"):
             sentences = read_settings(directory_of(settings.init_checkpoint))
         length = ", of length 1" if sentences.normalize else ""
         logging.info("Vectors: %s over the tokens of a line%s.", sentences.pooling, length)
-    with named_by("--max_seq_length"):
+    with naming_flag("--max_seq_length"):
         token_rows.check_room(tokenizer, settings.max_seq_length)
-    with named_by("--input_file"):
+    with naming_flag("--input_file"):
         text = read_input(
             settings.input_file, tokenizer, settings.max_seq_length, settings.pooling, sentences, settings.encoding
         )

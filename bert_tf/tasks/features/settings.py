@@ -10,7 +10,7 @@ from bert_tf.models.directory import ModelFiles
 from bert_tf.models.variable_names import check_shapes
 from bert_tf.system.checks import check_no_web_address, check_not_empty, check_output_file
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, like, setting, value_of
-from bert_tf.system.messages import named_by
+from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import encoding_setting, exists, is_folder, warn_of_tables
 from bert_tf.text.tokenizer import Tokenizer
@@ -126,7 +126,7 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
 
 def describe_model(settings: FeatureSettings) -> tuple[Weights, ModelFiles, Tokenizer, tuple[int, ...]]:
     """The weights, what goes with them, and the layers that are asked for, checked against each other."""
-    with named_by("--init_checkpoint"):
+    with naming_flag("--init_checkpoint"):
         weights = open_weights.open_weights(settings.init_checkpoint)
     files = model_directory.describe(
         weights, bert_config_file=settings.bert_config_file, vocab_file=settings.vocab_file,

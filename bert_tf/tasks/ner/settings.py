@@ -7,7 +7,7 @@ from bert_tf.models.directory import read_head
 from bert_tf.models.head_config import HeadConfig, names_in, spelled_as
 from bert_tf.system.checks import check_input_files
 from bert_tf.system.declare import setting
-from bert_tf.system.messages import named_by, unheard
+from bert_tf.system.messages import naming_flag, without_logging
 from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import encoding_setting
 from bert_tf.tasks.classification.label_checks import check_class_weights, check_labels_of, class_weights_setting
@@ -103,7 +103,7 @@ class NerSettings:
           ValueError: the file beside the weights is damaged, or a setting contradicts it; names it.
         """
         source = newest or run.init_checkpoint
-        with named_by("--output_dir" if newest else "--init_checkpoint"):
+        with naming_flag("--output_dir" if newest else "--init_checkpoint"):
             stored = TaggingSettings.read(directory_of(source)) if source else None
         return choose_tagging(self, stored, source, bool(newest) or not run.do_train)
 
@@ -132,7 +132,7 @@ class NerSettings:
                 files = check_input_files(named, flag)
                 if name == "test" and len(files) > 1:
                     raise ValueError(f"--test_file={named} is {len(files)} files; give one.")
-                with named_by(flag), unheard():
+                with naming_flag(flag), without_logging():
                     read = [
                         data.check_beginning(path, self.layout, name != "test" or self.test_has_tags) for path in files
                     ]

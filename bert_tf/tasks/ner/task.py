@@ -7,7 +7,7 @@ from absl import logging
 
 from bert_tf.models.head_config import HeadConfig, difference, spelled_as
 from bert_tf.models.task_models import BertForTokenClassification
-from bert_tf.system.messages import named_by, some
+from bert_tf.system.messages import naming_flag, some
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.classification.label_checks import class_weights
@@ -45,7 +45,7 @@ class NerTask(FineTuningTask):
         dev = self._tagged_sentences("dev") if run.do_eval else []
         test = self._test_file() if run.do_predict else None
         if run.do_train:
-            with named_by("--train_file"):
+            with naming_flag("--train_file"):
                 data.check_several_tags(train)
             if not newest:  # a run that goes on has its own
                 self.tagging = dataclasses.replace(self.tagging, split=self._split_of(train, added))
@@ -101,7 +101,7 @@ class NerTask(FineTuningTask):
     def _read(self, kind: str, has_tags: bool = True) -> list[data.ConllFile]:
         flag = f"--{kind}_file"
         paths = list_files(getattr(self.settings, f"{kind}_file"), flag)
-        with named_by(flag):
+        with naming_flag(flag):
             return [
                 data.read_conll(path, self.settings.layout, self.tagging.learned_scheme, has_tags) for path in paths
             ]
@@ -109,7 +109,7 @@ class NerTask(FineTuningTask):
     def _tagged_sentences(self, kind: str) -> list[data.Sentence]:
         sentences, documents = [], 0
         for file in self._read(kind):
-            with named_by(f"--{kind}_file"):
+            with naming_flag(f"--{kind}_file"):
                 data.check_tags(file.path, file.sentences)
             # Documents of different files are different ones.
             sentences += [dataclasses.replace(s, document=s.document + documents) for s in file.sentences]

@@ -10,7 +10,7 @@ from bert_tf.data import token_rows
 from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.similarity import RANKING_SCALE, TRIPLET_MARGIN, BertForSimilarity
-from bert_tf.system.messages import named_by
+from bert_tf.system.messages import naming_flag
 from bert_tf.system.text_files import exists
 from bert_tf.tasks.choice.encode import log_examples, write_records
 from bert_tf.tasks.similarity import data, encode, mining, outputs
@@ -44,7 +44,7 @@ class SimilarityTask(FineTuningTask):
 
         def read(kind: str) -> ExampleSet:
             flag = f"--{kind}_file"
-            with named_by(flag):
+            with naming_flag(flag):
                 examples = data.read_examples(
                     getattr(own, f"{kind}_file"), own.columns, score_range=own.scores_between,
                     table=own.of_set(kind), partners=kind != "test",

@@ -12,7 +12,7 @@ from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.recipe import number_of_steps
 from bert_tf.models.task_models import BertForQuestionAnswering
 from bert_tf.system.declare import value_of
-from bert_tf.system.messages import named_by
+from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.squad import answers, data, metrics, outputs, windows
@@ -81,7 +81,7 @@ class SquadTask(FineTuningTask):
     def _choose_answering(self, run, newest: str | None) -> outputs.QuestionAnsweringSettings:
         """How windows are cut and answers chosen: by the settings, with the threshold stored beside the model."""
         own, source = self.settings, newest or run.init_checkpoint
-        with named_by("--output_dir" if newest else "--init_checkpoint"):
+        with naming_flag("--output_dir" if newest else "--init_checkpoint"):
             stored = outputs.QuestionAnsweringSettings.read(tokenizer_files.directory_of(source)) if source else None
         threshold = value_of(own, "null_score_diff_threshold")
         if stored and own.version_2_with_negative and own.null_score_diff_threshold is None:
@@ -103,7 +103,7 @@ class SquadTask(FineTuningTask):
     def _read(self, name: str, is_training: bool) -> data.SquadData:
         own, flag, patterns = self.settings, f"--{name}", getattr(self.settings, name)
         paths = list_files(patterns, flag)
-        with named_by(flag):
+        with naming_flag(flag):
             found = data.read_squad_examples(
                 paths, is_training, own.version_2_with_negative, own.answer_from, own.encoding
             )
