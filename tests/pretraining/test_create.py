@@ -138,24 +138,6 @@ def test_more_files_than_instances(letters, tmp_path):
     assert [len(read_records(path)) for path in paths] == [1, 1, 1, 1, 0, 0]
 
 
-def test_strip_accents_reaches_the_tokenizer(tmp_path):
-    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nété\nete\n", encoding="utf-8")
-    (tmp_path / "text.txt").write_text("Été Été\n\nÉté été\n", encoding="utf-8")
-    words = {}
-    for strip in (None, True, False):
-        create_pretraining_data(
-            str(tmp_path / "text.txt"),
-            str(tmp_path / "out"),
-            str(tmp_path / "vocab.txt"),
-            strip_accents=strip,
-            max_seq_length=8,
-            max_predictions_per_seq=1,
-            show_progress=False,
-        )
-        words[strip] = {record["masked_lm_ids"][0] for record in read_records(tmp_path / "out")}
-    assert words == {None: {6}, True: {6}, False: {5}}
-
-
 BYTE_BPE = str(GOLDEN / "tokenization" / "roberta" / "vocab.json")
 
 # ---- bad input -------------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import pytest
 from helpers.paths import ROOT
 from helpers.script_cases import arguments_of, run_cases
 
-from bert_tf.system import text_files
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 
@@ -104,6 +103,10 @@ def test_bad_input_names_what_is_wrong_and_writes_nothing(tmp_path):
         ({"output_file": good}, "--output_file=.* is one of --input_file: it would be replaced"),
         ({"kind": "byte_bpe"}, "--output_file=.* must end in /vocab.json for --kind=byte_bpe.$"),
         ({"kind": "sentencepiece"}, "must end in .model for --kind=sentencepiece.$"),
+        ({"kind": "byte_bpe", "output_file": output.with_name("vocab.json"), "vocab_size": 260},
+         "--vocab_size=260 is too small: 5 special tokens and the 256 bytes need 261"),
+        ({"kind": "sentencepiece", "output_file": output.with_name("a.model"), "vocab_size": 20},
+         r"--vocab_size=20 is too small: .* need \d+\. .*--character_coverage"),
         *(
             ({"input_file": bad, "kind": kind, "output_file": output.with_name(name)}, r"bad\.txt, line 2: not UTF-8")
             for kind, name in (("byte_bpe", "vocab.json"), ("sentencepiece", "a.model"))
@@ -121,12 +124,3 @@ def test_bad_input_names_what_is_wrong_and_writes_nothing(tmp_path):
     # What fits is written, and an error later leaves it as it is.
     assert outcomes["fits"] == "done" and outcomes["after it"].startswith("ValueError")
     assert (tmp_path / "vocab.txt").read_text().split("\n")[104:] == [".", "a", "b", "##a", "##b", ""]
-
-
-def test_list_files_keeps_the_order_of_the_list(tmp_path):
-    for name in "bac":
-        write_text(tmp_path, "x", name + ".txt")
-    listed = text_files.list_files(f"{tmp_path}/c.txt, {tmp_path}/[ab].txt")
-    assert [os.path.basename(path) for path in listed] == ["c.txt", "a.txt", "b.txt"]
-    with pytest.raises(ValueError, match="--eval_input_file: no file matches"):
-        text_files.list_files(f"{tmp_path}/*.csv", flag="--eval_input_file")

@@ -106,12 +106,6 @@ def test_conversion_at_any_cut(tmp_path, monkeypatch, size):
         list(read_text_lines(str(path), encoding="utf-16-le"))
 
 
-def test_utf_16_without_byte_order_mark(tmp_path):
-    for order in ("le", "be"):
-        (tmp_path / "a.txt").write_bytes(ENGLISH.encode(f"utf-16-{order}"))
-        assert list(read_text_lines(str(tmp_path / "a.txt"), encoding="utf-16")) == ENGLISH.splitlines()
-
-
 def test_a_file_that_is_utf_8_is_read_as_utf_8(tmp_path, caplog):
     path = tmp_path / "dev.csv"
     for encoding, text in (("cp949", KOREAN), ("utf-16", KOREAN), ("utf-16", ENGLISH), ("cp949", "\ufeffabc\n")):

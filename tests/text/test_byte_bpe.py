@@ -140,33 +140,21 @@ def test_bad_files(tmp_path):
     vocab = json.loads((ORACLE / "vocab.json").read_text(encoding="utf-8"))
     values = json.loads((ORACLE / "tokenizer.json").read_text(encoding="utf-8"))
     merges = (ORACLE / "merges.txt").read_text(encoding="utf-8")
-    whole = json.dumps(values)
     wordpiece = {"model": {"type": "WordPiece", "vocab": {"a": 0}}}
     unigram = {"model": {"vocab": [["a", 0.0]]}}
     cases = [
         ({"merges__txt": merges}, r"has a merges.txt but no vocab.json: put"),
-        ({"vocab__json": vocab}, r"vocab.json needs its merges: put the merges.txt"),
         ({}, r"has no vocab.json \(with merges.txt\) and no tokenizer.json"),
-        ({"tokenizer__json": whole[: len(whole) // 2]}, r"tokenizer.json, line 1, column \d+: not JSON"),
         ({"tokenizer__json": wordpiece}, r"tokenizer.json: it has the normalizer none .*, which is no rule of BERT's"),
         ({"tokenizer__json": unigram}, r"another kind: its model is Unigram, here BPE is needed"),
-        ({"tokenizer__json": {"version": "1.0"}}, r"tokenizer.json is not a tokenizer.json|is no vocabulary"),
         ({"tokenizer__json": {**values, "pre_tokenizer": {"type": "Whitespace"}}}, r"does not split text as RoBERTa's"),
         ({"tokenizer__json": {**values, "added_tokens": [{"id": 0}]}}, r"tokenizer.json: .*not of the expected kind"),
         ({"vocab__json": {"a": 0}, "merges__txt": ""}, r"vocab.json lacks 255 of the 256 characters"),
-        ({"vocab__json": [1], "merges__txt": merges}, r"vocab.json is not a JSON object but list"),
-        ({"vocab__json": vocab, "merges__txt": "#version: 0.2\na\n"}, r"merges.txt, line 2: 'a' is no pair"),
         ({"vocab__json": vocab, "merges__txt": "zz qq\n"}, r"merges.txt, line 1: 'zz qq' is no pair of pieces"),
         ({"vocab__json": {t: i for t, i in vocab.items() if t not in ("<s>", "<mask>")}, "merges__txt": merges},
          r"vocab.json lacks <s>, <mask>: rows of byte-level BPE need <s> </s> <unk> <mask> <pad>"),
-        ({"tokenizer__json": values, "tokenizer_config__json": {"tokenizer_class": "DebertaTokenizer"}},
-         r"tokenizer_config.json: tokenizer_class is DebertaTokenizer, which is not supported: BertTok"),
-        ({"vocab__json": vocab, "merges__txt": merges, "added_tokens__json": {"<x>": 700}},
-         r"added_tokens.json: '<x>' has id 700, but the vocabulary's next is 601"),
     ]  # fmt: skip
     for number, (files, message) in enumerate(cases):
         with pytest.raises(ValueError, match=message) as caught:
             ByteBpeTokenizer.from_pretrained(directory_of(tmp_path / str(number), **files))
         assert "\n" not in str(caught.value) and str(tmp_path) in str(caught.value)
-    with pytest.raises(FileNotFoundError, match="nothing does not exist"):
-        ByteBpeTokenizer.from_pretrained(str(tmp_path / "nothing"))

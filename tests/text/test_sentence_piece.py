@@ -265,17 +265,12 @@ def without(model: bytes, *pieces: str) -> bytes:
 def test_bad_files(tmp_path, huggingface):
     model = (ORACLE / "tiny.model").read_bytes()
     values = json.loads((huggingface[1] / "tokenizer.json").read_text())
-    whole = json.dumps(values)
     renamed = [["#" if piece == "[SEP]" else piece, score] for piece, score in values["model"]["vocab"]]
     foreign = {**values, "model": {**values["model"], "vocab": renamed}, "added_tokens": [], "post_processor": None}
     cases = [
         ({}, None, r"has no spiece.model \(or 30k-clean.model\) and no tokenizer.json"),
         ({}, b"", r"spiece.model is no SentencePiece model, or is damaged: take the .model file"),
-        ({}, b"version https://git-lfs.github.com/spec/v1\n", r"spiece.model is no SentencePiece model"),
-        ({}, model[: len(model) // 2], r"spiece.model is no SentencePiece model"),
         ({}, without(model, "[MASK]"), r"spiece.model lacks \[MASK\]: rows of SentencePiece need \[CLS\]"),
-        ({}, without(model, "[CLS]", "[SEP]"), r"spiece.model lacks \[CLS\], \[SEP\]"),
-        ({"tokenizer__json": whole[: len(whole) // 2]}, None, r"tokenizer.json, line 1, column \d+: not JSON"),
         (
             {"tokenizer__json": {"model": {"type": "WordPiece", "vocab": {}}}},
             model,
@@ -283,14 +278,6 @@ def test_bad_files(tmp_path, huggingface):
         ),
         ({"tokenizer__json": foreign}, None, r"tokenizer.json lacks \[SEP\]"),
         ({"tokenizer_config__json": {"keep_accents": True}}, model, r"keep_accents needs the tokenizer.json"),
-        *(
-            (
-                {"tokenizer_config__json": {"tokenizer_class": name}},
-                model,
-                rf"tokenizer_class is {name.removesuffix('Fast')}, which is not supported",
-            )
-            for name in ("XLMRobertaTokenizer", "DebertaV2Tokenizer", "T5TokenizerFast")
-        ),
     ]
     for number, (files, content, message) in enumerate(cases):
         directory = directory_of(tmp_path / str(number), **files)
@@ -303,5 +290,3 @@ def test_bad_files(tmp_path, huggingface):
     shutil.copy(MODEL, tmp_path / "several" / "b.model")
     with pytest.raises(ValueError, match=r"several SentencePiece models: a.model, b.model"):
         SentencePieceTokenizer.from_pretrained(several)
-    with pytest.raises(FileNotFoundError, match="nothing does not exist"):
-        SentencePieceTokenizer.from_pretrained(str(tmp_path / "nothing"))
