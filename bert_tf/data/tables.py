@@ -46,11 +46,7 @@ def parse_csv_delimiter(value: str | None, flag: str = "--csv_delimiter") -> str
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableSettings:
-    """How files of rows are read.
-
-    Raises:
-      ValueError: see `declare.check_values`.
-    """
+    """How files of rows are read."""
 
     csv_delimiter: str | None = setting(
         None,

@@ -26,9 +26,6 @@ class TextSettings:
     Attributes:
       joins_files: a document at the end of a plain text file continues in the next one; no flag.
       encoding: a file that is not UTF-8 is read from its start, as a compressed one is.
-
-    Raises:
-      ValueError: a setting has another value than it can have; names its flag.
     """
 
     input_format: str = setting(

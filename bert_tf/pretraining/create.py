@@ -80,11 +80,6 @@ def create_pretraining_data(
       The summary, as written: flags, input_files, vocab_sha256, vocab_size; counts of documents, sentences, tokens,
       instances, rows (records), masked_positions, random_next; shares of unknown tokens in the text and of padding in
       the records; output_files with the instances of each.
-
-    Raises:
-      ValueError: bad flag, vocabulary or text; names the flag, or the file and its line or byte.
-      RuntimeError: worker processes keep dying. OSError: the scratch directory is full.
-      tf.errors.OpError: a file can't be read or written.
     """
     records, instances = settings_of_records(
         input_file=input_file, output_file=output_file, vocab_file=vocab_file, **settings

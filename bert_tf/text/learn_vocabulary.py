@@ -113,9 +113,6 @@ def learn_vocabulary(
       max_characters: keep only this many different characters, the most frequent; words with others become [UNK].
       max_words: see `count_words`.
       show_progress: progress bars. encoding: of the files, see `text_files.TextFile`.
-
-    Raises:
-      ValueError: a file is not UTF-8, the files contain no words, or vocab_size is too small for the characters.
     """
     tokenizer = BasicTokenizer(do_lower_case, strip_accents)
     reserved = ["[PAD]", *(f"[unused{i}]" for i in range(num_unused)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -237,9 +234,6 @@ def learn_byte_bpe(
 
     Returns:
       The content of vocab.json and merges.txt, which `ByteBpeTokenizer` and Hugging Face's tokenizers read.
-
-    Raises:
-      ValueError: a file is not UTF-8, the files contain no words, or vocab_size has no place for the bytes.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     needed = len(_FIRST_TOKENS) + len(alphabet) + 1
@@ -304,9 +298,6 @@ def learn_sentence_piece(
 
     Returns:
       The content of a spiece.model.
-
-    Raises:
-      ValueError: a file is not UTF-8, the files contain no words, or vocab_size is too small for the characters.
     """
     sentences = _Sentences(read_lines(files, "reading sentences", show_progress, encoding), do_lower_case)
     start, model = time.monotonic(), io.BytesIO()
