@@ -138,29 +138,16 @@ def test_assignment_map(golden):
         modeling.get_assignment_map_from_checkpoint(some, str(folder / "none.ckpt"))
 
 
-def test_initializer():
-    values = np.asarray(modeling.create_initializer(0.5)((1000,)))
-    assert 0.9 < np.abs(values).max() <= 1.0 and 0.4 < values.std() < 0.5
-
-
 def test_optimizer_class():
     """The specification's trajectory; and nothing is decayed or clipped unless asked for."""
     import keras
 
-    for rate, expected in ((0.01, [0.18337220237, 0.33874587942, 0.40606288601]), (0.0, None)):
-        variable = keras.Variable([0.5], name="weights")
-        optimizer = optimization.AdamWeightDecayOptimizer(0.1, weight_decay_rate=rate)
-        found = []
-        for gradient in (0.1, -0.2, 0.05):
-            optimizer.apply_gradients([(keras.ops.convert_to_tensor([gradient]), variable)])
-            found.append(float(variable[0]))
-        m = v = 0.0
-        p, plain = 0.5, []
-        for gradient in (0.1, -0.2, 0.05):
-            m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
-            p -= 0.1 * (m / (v**0.5 + 1e-6) + rate * p)
-            plain.append(p)
-        np.testing.assert_allclose(found, expected or plain, rtol=2e-6)
+    variable, found = keras.Variable([0.5], name="weights"), []
+    optimizer = optimization.AdamWeightDecayOptimizer(0.1, weight_decay_rate=0.01)
+    for gradient in (0.1, -0.2, 0.05):
+        optimizer.apply_gradients([(keras.ops.convert_to_tensor([gradient]), variable)])
+        found.append(float(variable[0]))
+    np.testing.assert_allclose(found, [0.18337220237, 0.33874587942, 0.40606288601], rtol=2e-6)
     assert optimization.AdamWeightDecayOptimizer(0.1).weight_decay_rate == 0.0
     assert optimizer.global_clipnorm is None and optimizer.name == "AdamWeightDecayOptimizer"
     excluded = optimization.AdamWeightDecayOptimizer(0.1, 0.01, exclude_from_weight_decay=["bias"])
@@ -240,10 +227,6 @@ def test_a_processor_of_ones_own(tmp_path, english, caplog):
         run_classifier.convert_single_example(5, examples[1], ["bad", "good"], 6, english)
     assert [record.message for record in caplog.records] == ['Example dev-0, label good: [CLS] a " quoted warm [SEP]']
     assert feature == run_classifier.InputFeatures([101, 1037, 1000, 9339, 4010, 102], [1] * 6, [0] * 6, 1, True)
-    with pytest.raises(ValueError, match="dev-0: the label 'good' is not one of 'no', 'yes'"):
-        run_classifier.convert_single_example(0, examples[0], ["no", "yes"], 6, english)
-    with pytest.raises(ValueError, match="the maximum sequence length is 2"):
-        run_classifier.convert_single_example(0, examples[0], ["bad", "good"], 2, english)
 
 
 # --- run_squad.py ----------------------------------------------------------------------------------------------------
@@ -319,26 +302,3 @@ def test_squad_answers_equal_the_originals(golden, english, tmp_path, name):
             assert not file.exists()
             continue
         assert file.read_bytes() == (gzip.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes())
-
-
-def test_squad_mistakes(english, tmp_path):
-    example = run_squad.SquadExample("q", "Which year?", ["Ada", "met", "him", "(1801)"])
-    features = features_of([example], english, "S64", False)
-    paths = [str(tmp_path / name) for name in "abc"]
-    with pytest.raises(ValueError, match="nothing for the unique_id 1000000000 \\(1 missing"):
-        run_squad.write_predictions([example], features, [], 5, 8, True, *paths)
-    results = [run_squad.RawResult(1_000_000_000, [0.0] * 5 + [1.0] + [0.0] * 58, [0.0] * 5 + [1.0] + [0.0] * 58)]
-    with pytest.raises(ValueError, match="output_null_log_odds_file"):
-        run_squad.write_predictions(
-            [example], features, results, 5, 8, True, *paths[:2], None, version_2_with_negative=True
-        )
-    assert not list(tmp_path.iterdir())
-    run_squad.write_predictions([example], features, results, 5, 8, True, *paths)
-    assert json.loads((tmp_path / "a").read_text()) == {"q": "Ada"}
-    with pytest.raises(ValueError, match="max_seq_length=16 must be"):
-        run_squad.convert_examples_to_features([example], english, 16, 8, 14, False, print)
-
-
-def test_final_texts():
-    assert run_squad.get_final_text("ada brown", "Ada Brown's", True) == "Ada Brown"
-    assert run_squad.get_final_text("ada", "Ada's", False) == "Ada's"

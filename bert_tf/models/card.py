@@ -100,7 +100,7 @@ def beginning_of(path: str | None, weights: Weights | None = None, with_checksum
         return {"path": None}
     directory = directory_of(weights.path)
     card = _read_if_there(posixpath.join(directory, CARD))
-    front = parsed(card or "", posixpath.join(directory, CARD)).data
+    front = parsed(card, posixpath.join(directory, CARD)).data if card else {}
     license_keys = {key: front[key] for key in _LICENSE_KEYS if isinstance(front.get(key), str)}
     file = CARD if "license" in license_keys else None
     for place in () if file else ("LICENSE", "LICENSE.txt", "LICENSE.md"):

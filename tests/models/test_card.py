@@ -14,7 +14,6 @@ from bert_tf.models import card, initialize, open_weights, pretrained, saving
 from bert_tf.models.card import CardFacts, card_text
 from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
-from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.models.task_models import BertForMaskedLM, BertForSequenceClassification, BertModel
 from bert_tf.text.tokenizer_files import Casing
 
@@ -119,14 +118,6 @@ def test_tasks(head, names, facts, parts):
     assert ("export_saved_model.py" in text) == (
         facts.get("is_served", True) and "Bilstm" not in text and "ElectraDiscriminator" not in text
     )
-
-
-def test_the_hubs_own_reader_understands_it():
-    hub = pytest.importorskip("huggingface_hub")
-    sentences = SentenceSettings("x")
-    data = hub.ModelCard(card_text(CONFIG, NO_HEAD, SHAPES, FACTS, "huggingface", sentences=sentences)).data
-    assert (data.license, data.base_model, data.library_name) == ("apache-2.0", "owner/base", "sentence-transformers")
-    assert data.pipeline_tag == "sentence-similarity" and "sentence-transformers" in data.tags
 
 
 def test_a_text_of_unknown_content_stays_in_its_place():

@@ -3,8 +3,6 @@
 import json
 import logging as python_logging
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -100,15 +98,6 @@ def test_what_is_not_of_the_model_is_left_out(caplog):
         BertConfig.from_dict({"vocab_size": 5, "num_labels": 3, **of_head})
 
 
-def test_unknown_key_of_another_family_names_its_file():
-    values = {"vocab_size": 5, "num_hidden_groups": 1}
-    with pytest.raises(ValueError, match=r"ALBERT \(albert_config\.json\) has num_hidden_groups: the name of the file"):
-        BertConfig.from_dict(values)
-    with pytest.raises(ValueError, match="unknown key") as error:
-        BertConfig.from_dict({**values, "hiden_size": 1})
-    assert "albert_config" not in str(error.value)
-
-
 def test_unknown_key_is_an_error_unless_allowed(tmp_path, caplog):
     path = write(tmp_path / "c.json", '{"vocab_size": 5, "hiden_size": 64}')
     with pytest.raises(ValueError, match=r"c\.json: unknown key hiden_size.*allow_unknown=True"):
@@ -140,16 +129,11 @@ def test_numpys_numbers_are_numbers(tmp_path):
         ({"vocab_size": None}, "vocab_size is missing"),
         ({"hidden_size": -1}, "hidden_size must be a positive"),
         ({"num_hidden_layers": 2.0}, "num_hidden_layers must be a positive"),
-        ({"type_vocab_size": True}, "type_vocab_size must be a positive"),
-        ({"hidden_size": 10**9}, "hidden_size must be at most 65,536, not 1000000000"),
         ({"vocab_size": 10**400}, "vocab_size must be at most 16,777,216, not 1000"),
         ({"hidden_size": 49152}, "these sizes make 122,030,112,768 parameters; there may be 100,000,000,000"),
         ({"hidden_size": 770}, "hidden_size must be a multiple of num_attention_heads: 770 is not one of 12"),
-        ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob must be a probability"),
         ({"attention_probs_dropout_prob": float("nan")}, "attention_probs_dropout_prob must be a probability"),
-        ({"initializer_range": float("inf")}, "initializer_range must"),
         ({"layer_norm_eps": 0}, "layer_norm_eps must be a positive number, not 0"),
-        ({"layer_norm_eps": float("inf")}, "layer_norm_eps must be a positive number"),
         ({"hidden_act": "swish"}, "hidden_act must be one of gelu, gelu_erf, relu, tanh, linear, not 'swish'"),
     ],
 )
@@ -157,22 +141,6 @@ def test_bad_values_name_file_and_key(tmp_path, values, message):
     path = write(tmp_path / "c.json", json.dumps({"vocab_size": 5, **values}))
     with pytest.raises(ValueError, match=rf"c\.json: {message}"):
         BertConfig.from_json_file(path)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", r"c\.json, line 1, column 1: not JSON"),
-        ('{"vocab_size": 5,\n "hidden_size": }', r"c\.json, line 2, column 17: not JSON"),
-        ("[1]", r"c\.json is not a JSON object but list"),
-        ('{"vocab_size": 5, "vocab_size": 6}', r"c\.json: vocab_size appears twice"),
-        (b'{"vocab_size": 5\xff}', r"c\.json, line 1: not UTF-8 at byte offset 16"),
-        ("{}", r"c\.json: vocab_size is missing"),
-    ],
-)
-def test_bad_files(tmp_path, content, message):
-    with pytest.raises(ValueError, match=message):
-        BertConfig.from_json_file(write(tmp_path / "c.json", content))
 
 
 @pytest.mark.parametrize(
@@ -204,8 +172,3 @@ def test_vocab_size_check(caplog):
         check(201, 500, is_new=True)
     with pytest.raises(ValueError, match=r"if this is it, add 299 lines to it for the unused rows: \[row201\]"):
         check(201, 500)
-
-
-def test_config_and_tokenization_import_without_tensorflow():
-    code = "import sys, bert_tf.models.config, bert_tf.text.wordpiece; sys.exit('tensorflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -14,10 +14,9 @@ from helpers.dropped import in_training
 from helpers.outputs import TOLERANCE, assert_close
 
 from bert_tf.conversion import convert
-from bert_tf.models import open_weights, pretrained, task_models
-from bert_tf.models.config import BertConfig
+from bert_tf.models import pretrained, task_models
 from bert_tf.models.electra import ElectraDiscriminator
-from bert_tf.models.families import FAMILIES, family_named
+from bert_tf.models.families import FAMILIES
 
 CLASSES = {
     "masked_lm": task_models.BertForMaskedLM,
@@ -165,37 +164,6 @@ def test_dropout_of_the_classifier(directory, expected, family, tmp_path):
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("family", ["electra"])
-def test_formats_that_a_family_does_not_have(directory, tmp_path, family):
-    with pytest.raises(ValueError, match=r"^format=model_garden: \w+ has no such format; it has bert_tf, (tf1, )?hugg"):
-        convert.convert(directory("masked_lm"), str(tmp_path / "new"), "model_garden")
-    assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize("family", ["electra"])
-def test_weights_of_one_family_beside_the_configuration_of_another(directory, tmp_path, family):
-    path = directory("masked_lm")
-    config = json.loads((tmp_path / "theirs" / "masked_lm" / "config.json").read_text())
-    (tmp_path / "theirs" / "masked_lm" / "config.json").write_text(json.dumps({**config, "model_type": "bert"}))
-    with pytest.raises(ValueError, match=f"has the variables of '{family}', but .* says model_type 'bert'"):
-        open_weights.open_weights(path)
-
-
-@pytest.mark.parametrize("family", ["electra"])
-def test_a_configuration_of_another_family(directory, tmp_path, family):
-    convert.convert(directory("masked_lm"), str(tmp_path / "ours"), "bert_tf")
-    kind = family_named(family).config_class
-    with pytest.raises(ValueError, match=f"the model_type of a {kind.__name__} is '{family}'"):
-        kind.from_dict({"vocab_size": 50, "model_type": "bert"})
-    (tmp_path / "ours" / kind.file_name).unlink()
-    BertConfig(100, 32, 2, 2, 64).save(str(tmp_path / "ours" / "bert_config.json"))
-    with pytest.raises(ValueError, match=f"config.json is that of a BERT, but .* has the variables of a {kind.title}"):
-        pretrained.read_model(str(tmp_path / "ours"))
-    kind(vocab_size=100).save(str(tmp_path / "ours" / kind.file_name))
-    with pytest.raises(ValueError, match=f"bert_config.json and {kind.file_name}: it could be a BERT or {kind.title}"):
-        pretrained.read_model(str(tmp_path / "ours"))
 
 
 @pytest.mark.parametrize("model_type", ["camembert", "mine"])

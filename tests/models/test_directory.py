@@ -45,44 +45,8 @@ def test_each_format_finds_its_own_weights_only(folders, name, tmp_path):
         assert find_weights(str(renamed)) == (format, str(renamed))
 
 
-@pytest.mark.parametrize(
-    "name, message",
-    [
-        ("tf_model.h5", r"tf_model\.h5 is of the TensorFlow classes of transformers: convert it .*from_tf=True"),
-        (
-            "flax_model.msgpack",
-            r"flax_model\.msgpack is of the Flax classes of transformers: convert it .*from_flax=True",
-        ),
-        ("model-q8.gguf", r"model-q8\.gguf is made for running the model: give the directory that it was made from"),
-        ("model.onnx", r"model\.onnx is made for running"),
-        ("adapter_model.safetensors", r"adapter_model\.safetensors is an adapter of PEFT: merge it into its model"),
-        ("lora.safetensors", r"lora\.safetensors has only what LoRA has trained"),
-        ("model.fp16.safetensors", r"give the file itself, .*/model\.fp16\.safetensors\."),
-    ],
-)
-def test_a_directory_of_weights_for_other_programs_says_what_to_do(tmp_path, name, message):
-    for file in (name, "config.json", "README.md"):
-        (tmp_path / file).write_text("{}")
-    with pytest.raises(FileNotFoundError, match=f"^{tmp_path} has no weights [^\n]*{message}"):
-        find_weights(str(tmp_path))
-    if not name.endswith("safetensors"):
-        with pytest.raises(FileNotFoundError, match=message):
-            find_weights(str(tmp_path / name))
-
-
-def test_a_directory_without_weights_says_what_was_looked_for(tmp_path):
-    (tmp_path / "notes.txt").write_text("none")
-    with pytest.raises(FileNotFoundError, match=r"has no weights: none of .*It contains notes\.txt") as error:
-        open_weights(str(tmp_path))
-    for format in FORMATS.values():
-        assert all(name in str(error.value) for name in format.looked_for)
-    (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(FileNotFoundError, match="is the folder of a run that has no checkpoint yet: let it go on"):
-        open_weights(str(tmp_path))
-
-
 def test_the_names_are_known_before_tensorflow():
-    code = "import sys, bert_tf.models.open_weights; sys.exit('tensorflow' in sys.modules)"
+    code = "import sys, bert_tf.models.open_weights, bert_tf.text.wordpiece; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
@@ -123,10 +87,6 @@ def test_casing_is_read_from_tokenizer_config_then_tokenizer_then_the_name(tmp_p
     casing = tokenizer_files.read_casing(str(folder))
     assert (casing.do_lower_case, casing.strip_accents) == (False, None)
     assert casing.source.endswith("tokenizer_config.json")
-    for key in ("do_lower_case", "strip_accents"):
-        write_json(folder / "tokenizer_config.json", {key: "false"})
-        with pytest.raises(ValueError, match=rf"tokenizer_config\.json: {key} is 'false', but must be true or false"):
-            tokenizer_files.read_casing(str(folder))
 
 
 def test_a_flag_may_repeat_the_directory_but_not_contradict_it():
@@ -198,14 +158,9 @@ def test_lower_casing_before_the_normalizer(tmp_path, lowercase, strips, kept):
 
 def test_vocabulary_of_a_tokenizer_json(tmp_path):
     tokens = {"[PAD]": 0, "[UNK]": 1, "b": 3, "a": 2}
+    model = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "vocab": tokens}
     values = {
-        "model": {
-            "type": "WordPiece",
-            "unk_token": "[UNK]",
-            "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": 100,
-            "vocab": tokens,
-        },
+        "model": {**model, "max_input_chars_per_word": 100},
         "added_tokens": [{"id": 4, "content": "new"}],
     }
     path = write_json(tmp_path / "tokenizer.json", values)

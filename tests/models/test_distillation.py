@@ -10,8 +10,6 @@ from scipy.special import log_softmax, softmax
 from bert_tf.models import objectives
 from bert_tf.models.config import BertConfig
 from bert_tf.models.distillation import DistillationObjective, TaughtModel
-from bert_tf.models.families import FAMILIES
-from bert_tf.models.students import check_layers, shallower
 from bert_tf.models.task_models import BertForSequenceClassification
 
 
@@ -107,13 +105,3 @@ def test_the_teacher_stays_as_it_is():
     moved = [gradient is not None for gradient in tape.gradient(loss, values)]
     assert moved == [number < len(student.trainable_variables) for number in range(len(values))]
     np.testing.assert_allclose(outputs["teacher"], teacher(features, training=False), atol=1e-6)
-
-
-def test_layers():
-    config = BertConfig(vocab_size=50, num_hidden_layers=12)
-    assert shallower(config, [0, 2, 4, 7, 9, 11]).num_hidden_layers == 6 and config.num_hidden_layers == 12
-    with pytest.raises(ValueError, match=r"--student_layers=0,12: the teacher has the layers 0 to 11, and no 12"):
-        check_layers(config, [0, 12])
-    albert = next(family for family in FAMILIES if family.model_type == "albert").config_class(vocab_size=50)
-    with pytest.raises(ValueError, match=r"--student_layers=0: the layers of this ALBERT share their weights"):
-        check_layers(albert, [0])

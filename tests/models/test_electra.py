@@ -168,20 +168,6 @@ def test_an_output_layer_of_the_original(released):
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
-def test_a_part_that_is_not_there(golden, released, tmp_path):
-    for part, other in (PARTS, PARTS[::-1]):
-        alone = str(tmp_path / part)
-        convert.convert(str(released), alone, "huggingface", part=part, do_lower_case=True)
-        with pytest.raises(ValueError, match=f"{part} of an ELECTRA: give the weights of a {other}"):
-            convert.convert(alone, str(tmp_path / "new"), "tf1", part=other)
-        model_class = BertForMaskedLM if other == "generator" else ElectraDiscriminator
-        with pytest.raises(ValueError, match=f"{part} of an ELECTRA: give the weights of a {other}"):
-            model_class.from_pretrained(alone)
-    with pytest.raises(ValueError, match="is a BERT, which has no generator"):
-        convert.convert(str(golden / "model" / "config1"), str(tmp_path / "new"), "bert_tf", part="generator")
-    assert not (tmp_path / "new").exists()
-
-
 def test_a_classifier_of_one_layer_needs_two_hidden_units_for_each_label(released, tmp_path):
     """Two layers of transformers' then have its outputs: see test_given_back.py."""
     model = task_models.BertForSequenceClassification.from_pretrained(str(released), num_labels=17)

@@ -159,12 +159,3 @@ def test_an_encoder_alone(tmp_path):
     assert_equal(weights, values_of(encoder, config))
     alone = write(tmp_path, "wide", encoder=make_encoder(networks.BertEncoder, config))
     assert "bert/pooler/dense/kernel" in open_weights.open_weights(alone)
-
-
-def test_what_is_refused(tmp_path):
-    config, _ = configs(6)
-    encoder = make_encoder(networks.BertEncoderV2, config, embedding_width=6)
-    classifier = models.BertClassifier(encoder, num_classes=3)
-    prefix = write(tmp_path, "x", model=classifier)
-    with pytest.raises(ValueError, match=r"x-1: .*no pooler for .*/out_proj/kernel.*Save the encoder alone"):
-        open_weights.open_weights(prefix)

@@ -102,11 +102,6 @@ def test_pretraining_models_take_whole_records(name):
         model({**record, "unique_ids": np.zeros(4)})
 
 
-def test_pretraining_needs_to_know_what_to_predict():
-    with pytest.raises(ValueError, match="BertForPreTraining needs masked_lm_positions"):
-        MODELS["pretraining"][0]()(inputs())
-
-
 # --- shapes ----------------------------------------------------------------------------------------------------------
 
 IDS, ONES = np.array([[5, 6, 7], [5, 6, 0]]), np.ones((2, 3), int)

@@ -38,12 +38,6 @@ def test_a_second_compile_forgets_the_first():
     assert np.isfinite(model.fit(inputs(), NUMBERS, verbose=0).history["loss"]).all()
 
 
-def test_a_dataset_is_not_warned_of(recwarn):
-    """Keras warns that it can't shuffle a dataset, which nobody asked for."""
-    compiled().fit(dataset(inputs(), NUMBERS), verbose=0)
-    assert not [warning for warning in recwarn if "shuffle" in str(warning.message)]
-
-
 def test_weights_of_two_labels_are_those_of_the_rows():
     """Keras gives one for each label."""
     positions, weights = [NUMBERS, NUMBERS], [1.0, 0.0, 0.5, 2.0]

@@ -126,14 +126,6 @@ def test_the_trained_pooler_counts(official):
     assert weights.unused["save_counter" + suffix] == "a counter"
 
 
-def test_optimizer_state_is_listed_as_such(official):
-    for kind in ("trainer", "trainer, newer optimizer"):
-        unused = model_garden.open_weights(official[kind][0]).unused
-        reasons = [reason for key, reason in unused.items() if "OPTIMIZER_SLOT" in key or key.startswith("optimizer/")]
-        assert len(reasons) > 90
-        assert all(reason.startswith("optimizer state") for reason in reasons)
-
-
 def test_a_pre_norm_saved_model_is_refused(official, tmp_path):
     """Its variables are those of a post-norm encoder; only the settings beside them show it."""
     source = pathlib.Path(official["in a SavedModel"][0]).parents[1]

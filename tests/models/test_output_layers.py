@@ -1,7 +1,6 @@
 """Labels matched by name, and output layers reordered or left out."""
 
 import json
-import logging
 import unicodedata
 
 import keras
@@ -11,7 +10,7 @@ from helpers.tiny import TINY_CONFIG
 
 from bert_tf.models import initialize, lora_file, task_models
 from bert_tf.models.config import BertConfig
-from bert_tf.models.head_config import HEAD_CONFIG, folded, order_of, placeholders, spelled_as
+from bert_tf.models.head_config import HEAD_CONFIG, folded, order_of, spelled_as
 from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
 
 CONFIG = BertConfig.from_dict({**TINY_CONFIG, "num_hidden_layers": 1})
@@ -51,20 +50,6 @@ def saved(request, tmp_path):
 ])  # fmt: skip
 def test_the_order(known, wanted, others, order):
     assert order_of(known, wanted, "model", "", others) == order
-
-
-def test_what_is_taken_by_position_is_said(caplog):
-    order_of(("LABEL_0", "LABEL_1"), ("no", "yes"), "here/model", "")
-    assert (
-        "here/model does not name its labels: the outputs of the model are taken by position: 0 is no, 1 is yes."
-        in (caplog.text)
-    )
-    order_of(("no", "yes"), placeholders(2), "here/model", "")
-    assert "LABEL_0, LABEL_1 are no names: the outputs of the model are taken by position: 0 is no" in caplog.text
-    caplog.set_level(logging.INFO, logger="absl")
-    order_of(("NO", "yes"), ("yes", "no"), "here/model", "")
-    assert "here/model spells labels otherwise: NO is no, yes is yes." in caplog.text
-    assert "here/model has its labels in another order (NO, yes): its outputs are matched by name." in caplog.text
 
 
 def test_spellings():

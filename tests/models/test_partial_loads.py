@@ -158,33 +158,14 @@ def test_a_head_that_was_saved_untrained_stays_untrained(tmp_path, format):
 
 
 @pytest.mark.parametrize(("call", "message"), [
-    (lambda path: bert_tf.FullTokenizer("nope"), "nope: there is no such vocabulary file"),
-    (lambda path: bert_tf.FullTokenizer(path), "is a directory: open it with FullTokenizer.from_pretrained"),
     (lambda path: bert_tf.read_tokenizer(path)(3), "texts must be a list of strings, not 3"),
     (lambda path: task_models.BertForSequenceClassification.from_pretrained(path, labels=3), "num_labels=3 says how m"),
-    (lambda path: task_models.BertForTokenClassification.from_pretrained(path), r"give BertFor\w+ labels=\[...\], or"),
-    (lambda path: bert_tf.Predictor(bert_tf), "Predictor takes the path of a model, not <module"),
-    (lambda path: task_models.BertModel.from_pretrained(None), "BertModel.from_pretrained takes the path of a model"),
     (lambda path: bert_tf.fill_mask(None, "good [MASK]"), "the tokenizer must be that of the model, .* not 'good"),
-    (lambda path: bert_tf.fill_mask(path, bert_tf.read_tokenizer(path), []), "model must be BertForMaskedLM.from_pret"),
-    (lambda path: task_models.BertModel(path), r"config must be a BertConfig, not .*: write BertModel.from_pre"),
-    (lambda path: bert_tf.load_weights(path, path), r"the first argument is a model, not .*: write load_weights"),
-    (lambda path: bert_tf.load_weights(task_models.BertModel.from_pretrained(path), 5), "load_weights takes the path"),
-    (lambda path: bert_tf.Predictor(""), "Predictor is given an empty path"),
     (lambda path: bert_tf.Predictor("https://a.b/c"), "https://a.b/c: a model on the hub is hf://OWNER/NAME"),
-    (lambda path: bert_tf.load_lora(None, None), "load_lora takes the path of a model, not None"),
     (lambda path: bert_tf.read_tokenizer(path).encode_batch("ab c"), r"not a single string; for one write encode"),
-    (lambda path: bert_tf.WordpieceTokenizer("vocab.txt"), "vocab must be that of a FullTokenizer, or load_vocab"),
-    (lambda path: bert_tf.FullTokenizer.from_pretrained(None), "FullTokenizer.from_pretrained takes the path of"),
-    (lambda path: bert_tf.LinearHead("3"), "num_outputs must be a whole number, not '3'"),
-    (lambda path: bert_tf.BertConfig.from_dict(path), r"takes a dict, not .*; a file has from_json_file\(path\)"),
-    (lambda path: bert_tf.BertConfig.from_json_file(path), "is no file: name the bert_config.json of a model"),
     (lambda path: task_models.BertModel.from_pretrained(path, new_head="no"), "new_head must be True or False"),
-    (lambda path: task_models.BertModel.from_pretrained(path).save_pretrained(path, overwrite="no"), "overwrite must"),
     (lambda path: task_models.BertModel.from_pretrained(path).save_pretrained(f"{path}/vocab.txt"), "is a file; a dir"),
     (lambda path: bert_tf.read_tokenizer(path).save_pretrained(f"{path}/vocab.txt"), "is a file; a dir"),
-    (lambda path: bert_tf.read_tokenizer(path).save_pretrained(""), "The target names no directory"),
-    (lambda path: bert_tf.read_tokenizer(path).save_pretrained(None), "takes the path of a directory, not None"),
 ])  # fmt: skip
 def test_what_to_write_instead(encoder, call, message):
     with pytest.raises((OSError, TypeError, ValueError), match=message) as error:
@@ -192,15 +173,12 @@ def test_what_to_write_instead(encoder, call, message):
     assert "\n" not in str(error.value)
 
 
-def test_keys_and_layers_that_a_configuration_has_wrong(tmp_path, caplog):
+def test_a_key_that_a_configuration_has_wrong(tmp_path, caplog):
     path = save(tmp_path / "model", config=TINY_CONFIG)
     model = task_models.BertModel.from_pretrained(path)
     model.save_pretrained(str(tmp_path / "theirs"), format="huggingface")
     file = tmp_path / "theirs" / "config.json"
     values = json.loads(file.read_text())
-    file.write_text(json.dumps({**values, "num_hidden_layers": 5}))
-    with pytest.raises(ValueError, match="num_hidden_layers is 5, but they have 2 layers"):
-        task_models.BertModel.from_pretrained(str(tmp_path / "theirs"))
     dropout = values.pop("hidden_dropout_prob")
     file.write_text(json.dumps({**values, "hiden_dropout_prob": dropout}))
     assert task_models.BertModel.from_pretrained(str(tmp_path / "theirs")).config.hidden_dropout_prob == 0.1

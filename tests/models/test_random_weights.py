@@ -1,7 +1,6 @@
 """Random weights that are drawn late, or not at all, have the numbers of those drawn at once."""
 
 import keras
-import numpy as np
 import pytest
 from helpers.tiny import TINY_CONFIG
 
@@ -72,18 +71,3 @@ def test_normal_weights_are_not_drawn_twice(drawn):
         late = new_model(**config)
         initialize.draw_normal_weights(late)
     assert bits(late) == bits(at_once) and not drawn
-
-
-def test_contexts_in_one_another_and_errors(drawn):
-    with layers.drawn_late():
-        outer = new_model()
-        with layers.drawn_late():
-            inner = new_model()
-        assert inner.head.output_weights.numpy().any() and not outer.head.output_weights.numpy().any()
-    assert bits(inner) == bits(outer)
-    drawn.clear()
-    with pytest.raises(KeyError), layers.drawn_late():
-        new_model()
-        raise KeyError
-    assert not drawn
-    assert np.array_equal(new_model().head.output_weights.numpy(), outer.head.output_weights.numpy())

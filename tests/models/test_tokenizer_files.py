@@ -101,35 +101,3 @@ def test_the_tokenizer_of_an_electra_without_configuration(tmp_path, golden):
         shutil.copy(path, tmp_path)
     shutil.copy(golden / "electra" / "vocab.txt", tmp_path)
     assert type(pretrained.read_tokenizer(str(tmp_path))) is ElectraTokenizer
-
-
-UNFIT = {
-    "spiece.model": [
-        ({"vocab_size": 30000}, "spiece.model has 560 tokens but .*albert_config.json has vocab_size 30000"),
-        ({"tokenizer.json": BPE_FILES["tokenizer.json"].read_bytes()}, "another kind: its model is BPE, here Unigram"),
-    ],
-    "vocab.json and merges.txt": [
-        ({"vocab_size": 50265}, "vocab.json has 601 tokens but .*roberta_config.json has vocab_size 50265"),
-        ({"vocab_size": 600}, "vocab.json has 601 tokens but .*: ids from 600 on would be outside"),
-        ({"tokenizer.json": tokenizer_json().encode()}, "another kind: its model is Unigram, here BPE is needed"),
-    ],
-}
-
-
-@pytest.mark.parametrize("form", UNFIT)
-def test_unfit_files(tmp_path, form):
-    """One line that names the file, whoever reads it."""
-    for number, (changes, message) in enumerate(UNFIT[form]):
-        folder = tmp_path / str(number)
-        directory_of(folder, form)
-        for name, content in changes.items():
-            if name == "vocab_size":
-                path = next(folder.glob("*_config.json"))
-                path.write_text(json.dumps({**json.loads(path.read_text()), name: content}))
-            elif content is None:
-                (folder / name).unlink()
-            else:
-                (folder / name).write_bytes(content)
-        with pytest.raises(ValueError, match=message) as caught:
-            pretrained.read_tokenizer(str(folder))
-        assert "\n" not in str(caught.value) and str(folder) in str(caught.value)

@@ -12,7 +12,7 @@ from bert_tf.conversion.convert import convert
 from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import dropout_scope
-from bert_tf.models.head_config import WINDOW_POOLINGS, HeadConfig
+from bert_tf.models.head_config import WINDOW_POOLINGS
 from bert_tf.models.initialize import model_variables
 from bert_tf.models.layers import WindowPooling
 
@@ -136,20 +136,3 @@ def test_the_model_is_saved(tmp_path):
         convert(str(tmp_path / "folder"), str(tmp_path / "theirs"), "huggingface")
     report = convert(str(tmp_path / "folder"), str(tmp_path / "long"), "bert_tf")
     assert "head_config.json" in report.written.files
-
-
-def test_what_is_refused():
-    for arguments, message in (
-        ({"window_pooling": "last"}, "window_pooling='last' is not one of mean, max, attention"),
-        ({"max_windows": 3}, "window_stride and max_windows are for models with window_pooling"),
-        ({"window_pooling": "mean", "max_windows": 0}, "max_windows=0 must be from 1 to 65,536"),
-        ({"window_pooling": "mean", "window_stride": "4"}, "window_stride must be a whole number, not '4'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            BertForSequenceClassification(CONFIG, 3, **arguments)
-    assert HeadConfig(window_pooling="max").to_dict() == {"window_pooling": "max"}
-    model = model_with("mean")
-    with pytest.raises(ValueError, match=r"input_ids must be \[batch, windows, sequence\]"):
-        model({"input_ids": np.ones((3,), np.int32)})
-    with pytest.raises(ValueError, match="does not know the input position_ids"):
-        model({"input_ids": np.ones((2, 3), np.int32), "position_ids": np.zeros((2, 3), np.int32)})

@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 from helpers.dropped import in_training
 from helpers.outputs import assert_drawn_independently
-from helpers.slow import slow
 
 from bert_tf.models import initialize, kernels
 from bert_tf.models.config import BertConfig
@@ -85,28 +84,6 @@ def test_full_length_without_mask(golden, name):
     np.testing.assert_allclose(defaults["sequence_output"], outputs["defaults_sequence_output"], atol=LAYERS)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "encoder", "with_heads"),
-    [*slow(((768, 12, 12, 3072), 109_482_240, 110_106_428)), ((128, 2, 2, 512), 4_385_920, None)],
-)
-def test_parameter_counts(sizes, encoder, with_heads):
-    hidden_size, layers, heads, intermediate_size = sizes
-    config = BertConfig(
-        vocab_size=30522,
-        hidden_size=hidden_size,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        intermediate_size=intermediate_size,
-        type_vocab_size=2,
-    )
-    with keras.StatelessScope():  # variables without values
-        model = BertForPreTraining(config)
-        model.build()
-    assert sum(np.prod(v.shape) for v in model.bert.trainable_variables) == encoder
-    if with_heads:
-        assert sum(np.prod(v.shape) for v in model.trainable_variables) == with_heads
-
-
 def test_initial_values_are_a_truncated_normal():
     keras.utils.set_random_seed(1)
     config = BertConfig(vocab_size=2000, hidden_size=64, num_hidden_layers=1, num_attention_heads=2)
@@ -152,18 +129,6 @@ def test_fused_and_plain_kernels_give_the_same_numbers(golden, hidden_act):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def test_layer_norm_epsilon(epsilon=1e-2):
-    generator = np.random.default_rng(0)
-    x, gamma, beta = (generator.normal(size=s).astype("float32") for s in ((3, 5, 8), 8, 8))
-    x *= 0.01  # so that the epsilon matters
-    centered = x - x.mean(-1, keepdims=True)
-    layer = LayerNorm(epsilon)
-    layer.build(x.shape)
-    layer.set_weights([gamma, beta])
-    expected = centered / np.sqrt(centered.var(-1, keepdims=True) + epsilon) * gamma + beta
-    np.testing.assert_allclose(layer(x), expected, atol=1e-5)
-
-
 def test_every_layer_norm_has_the_epsilon_of_the_config(golden):
     model, inputs, _, _ = load(golden, "config1")
     config = BertConfig(**{**model.config.to_dict(), "layer_norm_eps": 1e-3})
@@ -178,24 +143,6 @@ def test_every_layer_norm_has_the_epsilon_of_the_config(golden):
 
 
 # --- Keras -----------------------------------------------------------------------------------------------------------
-
-
-def test_every_layer_serialises(golden):
-    model, _, _, _ = load(golden, "config1")
-    for layer in [*model.bert.layers, *model.bert.blocks, model.masked_lm, model.next_sentence]:
-        copy = type(layer).from_config(layer.get_config())
-        assert copy.get_config() == layer.get_config()
-
-
-def test_bad_inputs():
-    config = BertConfig(
-        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=8
-    )
-    model = BertModel(config)
-    with pytest.raises(ValueError, match="max_position_embeddings=8"):
-        model(np.ones((1, 9), "int32"))
-    with pytest.raises(ValueError, match=r"\[batch, sequence\]"):
-        model(np.ones((9,), "int32"))
 
 
 @pytest.mark.parametrize(
