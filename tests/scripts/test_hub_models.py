@@ -85,7 +85,6 @@ def test_what_is_wrong_with_all_else_is_said_before_a_download(server, here, tmp
     prediction = {"do_train": False, "do_predict": True}
     cases = {
         "FileNotFoundError: --train_file=none.csv: ": {"train_file": "none.csv"},
-        "ValueError: --train_file: train.csv": {"text_a": "txt"},
         "ValueError: --lora_alpha needs --lora_rank": {"lora_alpha": 2},
         "FileNotFoundError: --test_file=none.csv: ": {"test_file": "none.csv", **prediction},
     }
