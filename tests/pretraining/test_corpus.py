@@ -4,7 +4,6 @@ import gzip
 import itertools
 import json
 import logging
-import pickle
 import random
 import tracemalloc
 
@@ -101,22 +100,6 @@ def test_every_cut_of_random_text_gives_the_documents_that_begin_on_each_side(
             left, right = documents(corpus, 0, cut), documents(corpus, cut)
             assert left == [lines for begin, lines in expected if begin < cut], (contents, cut)
             assert right == [lines for begin, lines in expected if begin >= cut], (contents, cut)
-
-
-def test_ranges_read_all_bytes_once_and_a_document_goes_over_three_files(tmp_path):
-    contents = [b"one\n\ntwo", b"", b"three\n", b"four\n\nfive\n"]
-    corpus = Corpus(written(tmp_path, contents), TextSettings(input_format="text"))
-    whole = [["one"], ["two", "three", "four"], ["five"]]
-    assert documents(corpus) == whole
-    for num_shards in (1, 2, 3, 7, 100):
-        ranges = [corpus.shard_range(shard, num_shards) for shard in range(num_shards)]
-        assert ranges[0][0] == 0 and ranges[-1][1] == corpus.total_bytes == 25
-        assert all(left[1] == right[0] for left, right in itertools.pairwise(ranges))
-        read = []
-        found = [documents(corpus, *shard, progress=read.append) for shard in ranges]
-        assert list(itertools.chain.from_iterable(found)) == whole
-        assert sum(read) == 25
-    assert documents(pickle.loads(pickle.dumps(corpus)), 4, 6) == [["two", "three", "four"]]
 
 
 def test_a_range_is_sought_and_not_read_up_to(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.families import family_named
 from bert_tf.pretraining import model_vocabulary, shard, token_store
 from bert_tf.pretraining.create import create_pretraining_data
-from bert_tf.pretraining.model_vocabulary import read_tokenizer, tokenizer_class_of, vocabulary_sha256
+from bert_tf.pretraining.model_vocabulary import read_tokenizer, vocabulary_sha256
 from bert_tf.text.sentence_piece import SentencePieceTokenizer
 
 TOKENIZERS = GOLDEN / "tokenization"
@@ -174,30 +174,3 @@ def test_words_of_byte_bpe_are_looked_up(prefix, tmp_path, monkeypatch):
         found = np.split(store.tokens, store.sentence_ends[:-1])
         assert [row.tolist() for row in found] == [row for row in expected if row]
     assert isinstance(token_store.words_of(tokenizer, None, False).__self__, token_store.ByteBpeWords)
-
-
-def test_added_words_may_hold_spaces(tmp_path):
-    """Such a vocabulary's lines are encoded as a whole."""
-    shutil.copytree(VOCABULARIES["roberta"][0].parent, tmp_path / "vocabulary")
-    (tmp_path / "vocabulary" / "added_tokens.json").write_text('{"rising sun": 601}')
-    vocab_file = str(tmp_path / "vocabulary" / "vocab.json")
-    tokenizer = read_tokenizer(vocab_file, None)
-    store = token_store.tokenize(["the rising sun.\n"], tokenizer, str(tmp_path / "store"))
-    assert 601 in store.tokens.tolist() and store.tokens.tolist() == tokenizer.encode("the rising sun.")
-
-
-def test_which_tokenizer_reads_a_file(tmp_path):
-    for name, content, expected in (
-        ("x.model", "", "SentencePieceTokenizer"),
-        ("vocab.txt", "", "FullTokenizer"),
-        ("vocab.json", '{"a": 0, "model": 1}', "ByteBpeTokenizer"),
-        ("a.json", '{"model": {"type": "BPE", "vocab": {}}}', "ByteBpeTokenizer"),
-        ("b.json", '{"model": {"vocab": {}, "merges": []}}', "ByteBpeTokenizer"),
-        ("c.json", '{"model": {"type": "Unigram", "vocab": []}}', "HuggingFaceSentencePiece"),
-        ("d.json", '{"model": {"type": "WordPiece", "vocab": {}}}', "FullTokenizer"),
-        ("tokenizer_config.json", '{"tokenizer_class": "ElectraTokenizerFast"}', "ByteBpeTokenizer"),
-        ("vocab.txt", "", "ElectraTokenizer"),
-        ("d.json", '{"model": {"type": "WordPiece", "vocab": {}}}', "ElectraTokenizer"),
-    ):
-        (tmp_path / name).write_text(content)
-        assert tokenizer_class_of(str(tmp_path / name)).__name__ == expected
