@@ -16,7 +16,6 @@ from bert_tf.system.text_files import (
     UTF_8,
     encoding_setting,
     exists,
-    lines_at_beginning,
     parse_json,
     parts_of,
     read_text_lines,
@@ -30,7 +29,6 @@ CSV_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical ba
 _NOT_READ = ("xlsx", "xls", "arrow", "npz", "gz", "zip")
 _JSON_LINES = ("jsonl", "json", "ndjson")
 _BETWEEN = re.compile(r"[\s,]*")  # of the values of a JSON array
-_CHECKED = 10_000  # rows of Parquet
 _LONGEST_CELL = (1 << 31) - 1  # characters; by default Python's reader takes 131,072
 
 
@@ -220,19 +218,6 @@ def all_examples(path: str, examples: Iterator[Example]) -> list[Example]:
     return found
 
 
-def beginning(path: str, examples: Iterator[Example]) -> tuple[list[Example], bool]:
-    """The examples at a local file's beginning, and whether these are all: what is checked before a run starts.
-
-    Args:
-      examples: made from the rows of the file, one from each.
-    """
-    count = rows_at_beginning(path)
-    found = list(itertools.islice(examples, count))
-    if not found and count is None:
-        raise ValueError(f"{path} has no example.")
-    return found, count is None
-
-
 def field_of(row: list | dict, column: Column | None, path: str, line: int, flag: str = ""):
     """A row's value in a column; None for no column. Raises ValueError with file and line if the row lacks it."""
     if column is None:
@@ -332,18 +317,6 @@ def _first_row(path: str, delimiter: str, encoding: str | None) -> list[str]:
 def has_names(path: str) -> bool:
     """Whether each row of a file has the names of its columns, so that there are no numbers of columns."""
     return kind_of(path) in (*_JSON_LINES, "parquet")
-
-
-def rows_at_beginning(path: str) -> int | None:
-    """How many rows of a local file are checked before a run starts; None if that is all of it.
-
-    Of text it is how many lines begin in its first megabyte.
-    """
-    if kind_of(path) != "parquet":
-        return lines_at_beginning(path)
-    from bert_tf.data import parquet
-
-    return _CHECKED if sum(map(parquet.count, parts_of(path))) > _CHECKED else None
 
 
 def kind_of(path: str) -> str:

@@ -374,13 +374,6 @@ def is_folder(path: str) -> bool:
     return not is_on_hub(path) and (_gfile(path) or os.path).isdir(path)
 
 
-def lines_at_beginning(path: str) -> int | None:
-    """How many lines of a local file begin in its first megabyte; None if that is all of it."""
-    with open(local_file(path), "rb") as file:
-        content = file.read(_READ_BYTES)
-    return content.count(b"\n") + 1 if len(content) == _READ_BYTES else None
-
-
 LFS_POINTER = b"version https://git-lfs"
 
 # How files begin that are not text, although people take them for a table or a text.

@@ -4,12 +4,11 @@ Each field is a flag of the scripts (`declare.define_flags`); what it means is s
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from bert_tf.data.tables import FileSettings
 from bert_tf.models.directory import check_weights, read_head, vocabulary_in
-from bert_tf.models.recipe import OPTIMIZER, SEARCHED, OptimizerSettings, Recipe, Values, grid_points, number_of_steps
+from bert_tf.models.recipe import OPTIMIZER, SEARCHED, OptimizerSettings, Recipe, Values, grid_points
 from bert_tf.system.checks import check_file, check_other_folder, check_output_dir, check_tf_config
 from bert_tf.system.declare import (
     ORIGINAL,
@@ -23,7 +22,6 @@ from bert_tf.system.declare import (
     settings_of,
     value_of,
 )
-from bert_tf.system.messages import naming_flag, without_logging
 from bert_tf.system.storage import is_remote
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.teacher import DISTILLATION, TeacherSettings
@@ -389,35 +387,19 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
         for name in () if there else given(self, chosen):
             raise ValueError(f"--{name} chooses by the results on a dev set{advice}.")
 
-    def check_steps(self, num_examples: int) -> None:
-        """Refuses a run whose training set gives less than one step."""
-        for values in self.combinations:
-            run = dataclasses.replace(self, **values)
-            number_of_steps(num_examples, run.train_batch_size, run.num_train_epochs)
-
     def check_files(self, **files: str | None) -> None:
         """Refuses an action without its file. files: flag -> path, in the order of train, eval, predict."""
         for action, (name, file) in zip(("do_train", "do_eval", "do_predict"), files.items(), strict=True):
             if getattr(self, action) and not file:
                 raise ValueError(f"--{action} needs --{name}.")
 
-    def check_tables(self, check_beginning: Callable[[str, str], tuple[Sequence, bool]], files: FileSettings) -> None:
-        """Refuses an action whose file is not there, empty, or has rows in its first megabyte that can't be read.
-
-        Args:
-          check_beginning: gets flag and path of a local file, returns what `tables.beginning` does, and raises
-            ValueError.
-        """
+    def check_tables(self, files: FileSettings) -> None:
+        """Refuses an action whose file is not given, not there, or empty."""
         named = {name: getattr(files, name) for name in ("train_file", "dev_file", "test_file")}
         self.check_files(**named)
         for action, (name, file) in zip(("do_train", "do_eval", "do_predict"), named.items(), strict=True):
             if getattr(self, action):
                 check_file(file, f"--{name}")
-                if not is_remote(file):
-                    with naming_flag(f"--{name}"), without_logging():
-                        examples, are_all = check_beginning(name, file)
-                    if self.do_train and name == "train_file" and are_all:
-                        self.check_steps(len(examples))
 
 
 def checked_settings(kind: type[TaskSettings], values: Flags) -> tuple[FineTuningSettings, TaskSettings]:

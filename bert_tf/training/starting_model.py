@@ -14,13 +14,11 @@ from bert_tf.models.directory import ModelFiles
 from bert_tf.models.families import is_encoder_variable
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.models.variable_names import check_depth, expected_shapes
-from bert_tf.system.messages import naming_flag, some, without_logging
-from bert_tf.system.storage import is_remote
+from bert_tf.system.messages import naming_flag
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import run_directory
 from bert_tf.training.settings import FineTuningSettings, ModelSettings
-from bert_tf.weights.bundle import latest_checkpoint
 from bert_tf.weights.tensor_files import Weights
 
 TaskSettings = TypeVar("TaskSettings")
@@ -170,13 +168,6 @@ class StartingHead:
         names = head_config.names_in(self.head.labels)
         return names if names and len(names) == self.outputs else None
 
-    def does_not_know(self, what: str, flag: str, unknown: list[str], trains: bool) -> ValueError:
-        """The error that it lacks labels of a file; what: they are, such as "labels". trains: whether the run does."""
-        advice = f"{'' if trains else '--do_train with '}--new_head trains a new output layer."
-        if trains and self.source.startswith("--output_dir"):
-            advice = "Choose another one."
-        return ValueError(f"{self.source} does not know {what} of {flag}: {some(unknown)}. {advice}")
-
 
 def find_head(run: FineTuningSettings, newest: str | None, layer: str | None) -> StartingHead | None:
     """The output layer of a run's weights; None if it begins with a new one, or with one without classes.
@@ -192,21 +183,6 @@ def find_head(run: FineTuningSettings, newest: str | None, layer: str | None) ->
     if head == NO_HEAD and run.bert_config_file:
         head = model_directory.read_head(posixpath.dirname(run.bert_config_file), run.bert_config_file)
     return StartingHead(f"{flag}: {path}", layer, head, weights.shapes[layer][0]) if layer in weights else None
-
-
-def stored_head(run: FineTuningSettings, layers: Sequence[str]) -> StartingHead | None:
-    """`find_head` without TensorFlow; None also where the weights can't be read so, or are damaged.
-
-    Args:
-      layers: names of output layers, of which the weights have one.
-    """
-    newest = None if is_remote(run.output_dir) else latest_checkpoint(run.output_dir)
-    path = newest or run.init_checkpoint
-    with contextlib.suppress(ValueError, OSError), without_logging():  # `_check_model` says what is wrong
-        if path and not is_remote(run.output_dir) and open_weights.is_light(path):
-            names = open_weights.open_weights(path)
-            return find_head(run, newest, next(filter(names.__contains__, layers), None))
-    return None
 
 
 def adjustment_of(

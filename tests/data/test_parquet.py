@@ -9,7 +9,7 @@ from helpers.parquet import parquet_of
 
 from bert_tf.data import parquet
 from bert_tf.data.tables import TableSettings, named_rows, read_rows
-from bert_tf.tasks.ner.data import Layout, check_beginning, read_conll
+from bert_tf.tasks.ner.data import Layout, read_conll
 from bert_tf.tasks.squad.data import read_squad_examples
 
 LIST = {"feature": {"names": ["O", "B-PS", "I-PS"], "_type": "ClassLabel"}, "_type": "Sequence"}
@@ -101,7 +101,6 @@ def test_sentences_of_words_and_tags(path):
         (["홍", " ", "길"], ["B-PS", "I-PS", "I-PS"]), (["a b"], ["O"]),
     ]  # fmt: skip
     assert read.lines[:2] == ["홍\t1\tB-PS", " \t2\tI-PS"]
-    assert check_beginning(str(path), Layout()) == (read.sentences, True)
     lines = path.with_name("train.jsonl")
     lines.write_text(json.dumps({"tokens": ["a", "b"], "ner_tags": ["B-X", "O"]}) + "\n")
     assert read_conll(str(lines), Layout()).sentences[0].tags == ["B-X", "O"]

@@ -45,8 +45,6 @@ def test_mistakes_in_files_are_named_before_tensorflow_is_imported(script, tmp_p
 
 # script -> a file in CP949, the flags beside the usual ones, and what is said of it with --encoding.
 IN_KOREAN = {
-    "run_ner": ("a.conll", "서울 지역\n부산 지역\n", {"train_file": "a.conll", "do_train": True, "tag_scheme": "plain"},
-                "all words have the same tag, '지역'"),
     "create_vocab": ("a.txt", "좋아요\n",
                      {"input_file": "a.txt", "output_file": "v.txt", "do_lower_case": False, "vocab_size": 105},
                      "and 3 characters (3 of them also with ##) need 110"),

@@ -2,20 +2,16 @@
 
 import json
 
-import keras
 import numpy as np
 import pytest
 from helpers.script_cases import assert_refused, results_of, run_and_refuse
-from helpers.tiny import ONE_LAYER
+from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import Embedder
 from bert_tf.conversion.convert import convert
-from bert_tf.models.config import BertConfig
 from bert_tf.models.sentence_settings import read_settings
-from bert_tf.models.task_models import BertModel
 
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(60)),
-          *(f"v{number}" for number in range(60))]  # fmt: skip
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"{letter}{n}" for letter in "wv" for n in range(60))]
 
 
 def texts_of(count, seed):
@@ -31,77 +27,82 @@ def texts_of(count, seed):
 def write_files(folder):
     for seed, (name, count) in enumerate((("train", 96), ("dev", 24), ("test", 9))):
         triplets = list(texts_of(count, seed))
-        lines = [",".join(texts) for texts in triplets]
-        (folder / f"{name}.csv").write_text("\n".join(["anchor,positive,negative", *lines]) + "\n")
-        pairs = [
-            (one, (near, far)[number % 2], 5 * (1 - number % 2)) for number, (one, near, far) in enumerate(triplets)
-        ]
-        lines = ["\t".join([str(number), *map(str, pair)]) for number, pair in enumerate(pairs)]
-        (folder / f"{name}.tsv").write_text("\n".join(["index\tsentence1\tsentence2\tscore", *lines]) + "\n")
-        with (folder / f"{name}.jsonl").open("w") as file:
-            for one, near, _ in triplets:
-                file.write(json.dumps({"title": one, "body": near}) + "\n")
+        lines = ["anchor,positive,negative", *(",".join(texts) for texts in triplets)]
+        (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
+        lines = ["번호\tsentence1\tsentence2\tscore"]
+        for number, (one, near, far) in enumerate(triplets):
+            lines.append(f"{number}\t{one}\t{(near, far)[number % 2]}\t{5 * (1 - number % 2)}")
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="cp949")
+        pairs = [{"title": one, "body": near} for one, near, _ in triplets]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("similarity")
-    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
-    keras.utils.set_random_seed(0)
-    config = BertConfig.from_dict({**ONE_LAYER, "vocab_size": len(PIECES), "max_position_embeddings": 24})
-    model = BertModel(config)
-    model.build()
-    model.save_pretrained(str(folder / "encoder"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
+    write_encoder(folder, PIECES, {**ONE_LAYER, "vocab_size": len(PIECES), "max_position_embeddings": 24})
     write_files(folder)
     return folder
 
 
-SHORT = {
-    "max_seq_length": 12, "train_batch_size": 16, "predict_batch_size": 8, "learning_rate": 4e-3, "seed": 3,
-    "deterministic": True, "num_virtual_cpus": 2,
-}  # fmt: skip
-
-
 def cases_of(folder) -> tuple[dict, dict]:
     """Case -> flags, in the order in which they run, later ones built on earlier ones; and refused, with messages."""
-    training = {**SHORT, "init_checkpoint": folder / "encoder", "do_train": True, "do_eval": True}
-    triplets = {**training, **{f"{name}_file": folder / f"{name}.csv" for name in ("train", "dev", "test")}}
-    pairs = {**training, "text_a": "title", "text_b": "body"}
-    pairs |= {f"{name}_file": folder / f"{name}.jsonl" for name in ("train", "dev", "test")}
-    scored = {**training, **{f"{name}_file": folder / f"{name}.tsv" for name in ("train", "dev", "test")},
-              "score_range": "0,5"}  # fmt: skip
-    ranked = {"init_checkpoint": folder / "out" / "ranked" / "best_model"}
-    once = {"num_train_epochs": 1, "write_tf_records": False}
+    training = {
+        "init_checkpoint": folder / "encoder",
+        "max_seq_length": 12,
+        "train_batch_size": 16,
+        "predict_batch_size": 8,
+        "learning_rate": 4e-3,
+        "seed": 3,
+        "deterministic": True,
+        "num_virtual_cpus": 2,
+        "do_train": True,
+        "do_eval": True,
+    }
+    triplets, scored, pairs = (
+        training | {f"{name}_file": folder / f"{name}.{suffix}" for name in ("train", "dev", "test")}
+        for suffix in ("csv", "tsv", "jsonl")
+    )
+    pairs |= {"text_a": "title", "text_b": "body"}
+    scored |= {"score_range": "0,5", "encoding": "cp949"}
+    once = {
+        "num_train_epochs": 1,
+        "write_tf_records": False,
+        "init_checkpoint": folder / "out" / "ranked" / "best_model",
+    }
     done = {
-        "before": {**triplets, "do_train": False},
         "ranked": {**triplets, "num_train_epochs": 8, "eval_every_steps": 24, "do_predict": True},
-        "again": {**triplets, **ranked, "do_train": False},
-        "scored": {**scored, **once, **ranked, "do_predict": True, "keep_checkpoint_max": 1, "pooling": "cls",
-                   "normalize": True},
-        "mined": {**pairs, **once, **ranked, "mine_hard_negatives": 2, "negatives_margin": 0.01},
-    }  # fmt: skip
+        "again": {**triplets, **once, "do_train": False, "num_train_epochs": None, "write_tf_records": None},
+        "scored": {**scored, **once, "do_predict": True, "keep_checkpoint_max": 1, "pooling": "cls", "normalize": True},
+        "mined": {**pairs, **once, "mine_hard_negatives": 2, "negatives_margin": 0.01},
+    }
     refused = {
-        "another pooling": ({**done["scored"], "pooling": "max", "output_dir": folder / "out" / "scored"},
-                            "*scored holds a finished run with other settings (--pooling: cls there, max now)"),
-        "no scores": ({**triplets, "loss": "cosine"},
-                      "--loss=cosine is for two texts and a score; --train_file has 3 texts and no scores."),
-        "scores": ({**scored, "loss": "ranking"},
-                   "--loss=ranking is for two or three texts without a score; --train_file has 2 texts and"),
-        "scale of triplets": ({**triplets, "loss": "triplet", "ranking_scale": 3},
-                              "--ranking_scale is for --loss=ranking; this is --loss=triplet."),
-        "margin": ({**triplets, "triplet_margin": -1}, "--triplet_margin=-1 must be more than 0."),
-        "negatives of scores": ({**scored, "loss": "cosine", "negatives_batch_size": 4},
-                                "--negatives_batch_size is for --loss=ranking; this is --loss=cosine."),
-        "range": ({**scored, "score_range": "5,0"}, "--score_range=5,0 must be two numbers, the lower one first"),
-        "one column": ({**pairs, "text_b": ""}, "--text_a and --text_b: name both columns"),
-        "score alone": ({**scored, "score": "score"}, "--score needs --text_a and --text_b beside it."),
-        "mined triplets": ({**triplets, "mine_hard_negatives": 1},
-                           "--mine_hard_negatives is for pairs that belong together, and --train_file has a third tex"),
-        "mined by nothing": ({**pairs, "init_checkpoint": None, "bert_config_file": folder / "encoder/bert_config.json",
-                              "vocab_file": folder / "vocab.txt", "mine_hard_negatives": 1},
-                             "--mine_hard_negatives needs a model that finds them: give --init_checkpoint."),
-        "margin of nothing": ({**pairs, "negatives_margin": 0.1}, "--negatives_margin is for --mine_hard_negatives."),
-    }  # fmt: skip
+        "another pooling": (
+            {**done["scored"], "pooling": "max", "output_dir": folder / "out" / "scored"},
+            "--pooling=max: the run in --output_dir=*scored began with cls. Choose another directory.",
+        ),
+        "no scores": (
+            {**triplets, "loss": "cosine"},
+            "--loss=cosine is for two texts and a score; --train_file has 3 texts and no scores.",
+        ),
+        "scores": (
+            {**scored, "loss": "ranking"},
+            "--loss=ranking is for two or three texts without a score; --train_file has 2 texts and",
+        ),
+        "mined triplets": (
+            {**triplets, "mine_hard_negatives": 1},
+            "--mine_hard_negatives is for pairs that belong together, and --train_file has a third text",
+        ),
+        "range of nothing": (
+            {**pairs, "score_range": "0,5"},
+            "--score_range is for scores, and there are none: name their column by --score.",
+        ),
+        "few negatives": (
+            {**pairs, "negatives_batch_size": 1},
+            "--loss=ranking needs other examples as negatives: --negatives_batch_size is too small.",
+        ),
+        "unequal parts": ({**pairs, "negatives_batch_size": 5}, "--negatives_batch_size=5: a device computes 16 examp"),
+    }
     return done, refused
 
 
@@ -111,15 +112,15 @@ def ran(folder):
     return folder / "out", *run_and_refuse("run_similarity", folder / "out", *cases_of(folder))
 
 
-RETRIEVAL = {"eval_accuracy_1", "eval_accuracy_5", "eval_accuracy_10", "eval_mrr_10", "eval_ndcg_10",
-             "eval_triplet_accuracy", "global_step"}  # fmt: skip
+RETRIEVAL = {*(f"eval_{name}" for name in ("accuracy_1", "accuracy_5", "accuracy_10", "mrr_10", "ndcg_10"))}
+RETRIEVAL |= {"eval_triplet_accuracy", "global_step"}
 
 
 def test_a_run_learns(ran, folder):
     out, _, logs, _ = ran
-    before, after = results_of(out / "before"), results_of(out / "ranked")
-    assert set(before) == set(after) == RETRIEVAL and after["global_step"] == 48
-    assert before["eval_mrr_10"] < 0.4 < 0.7 < after["eval_mrr_10"] and after["eval_triplet_accuracy"] > 0.8
+    after = results_of(out / "ranked")
+    assert set(after) == RETRIEVAL and after["global_step"] == 48
+    assert after["eval_mrr_10"] > 0.7 and after["eval_triplet_accuracy"] > 0.8  # by chance 0.1 and 0.5
     best = json.loads((out / "ranked" / "best_model" / "eval_results.json").read_text())
     again = results_of(out / "again")
     assert all(again[name] == pytest.approx(best[name], abs=1e-6) for name in RETRIEVAL - {"global_step"})

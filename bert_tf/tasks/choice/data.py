@@ -81,11 +81,6 @@ def read_examples(
       first_label: what the label column has for the first choice: a number, or a letter.
       labels_needed: False: the file may have none, or in every row "", -1 or null.
       table: how the file is read.
-
-    Raises:
-      FileNotFoundError: there is no such file.
-      ValueError: a row with another number of choices or columns than the first, a column that is not there, a label
-        that is none of the choices, an empty choice, no example at all; names file and line.
     """
     return all_examples(path, examples_of(path, columns, first_label, labels_needed, table))
 
@@ -93,7 +88,7 @@ def read_examples(
 def examples_of(
     path: str, columns: Columns | None, first_label: str, labels_needed: bool, table: TableSettings
 ) -> Iterator[ChoiceExample]:
-    """The examples one by one; arguments and errors as of `read_examples`."""
+    """The examples one by one; arguments as of `read_examples`."""
     first, first_line, twice, equal, first_is_right = None, 0, [], EqualTexts(path, labels_needed), []
     by_number = columns is not None and bool(_INTEGER.fullmatch(columns.context))
     names = columns.header_names(labels_needed) if columns else []
@@ -139,8 +134,12 @@ def _known_layout(names: Sequence[str], path: str, labels_needed: bool) -> Colum
         if needed <= set(names) and (prefix in names or _numbered(prefix, names)):
             logging.info(
                 "%s: context in %r, question in %r, choices in %r, label in %r.",
-                path, layout.context, layout.question, prefix, layout.label,
-            )  # fmt: skip
+                path,
+                layout.context,
+                layout.question,
+                prefix,
+                layout.label,
+            )
             return layout
     raise ValueError(
         f"{path}: which column is what? There are {quoted(names)}, and not SWAG's sent1, sent2, ending0, ... and "

@@ -23,9 +23,6 @@ def encode_examples(
     Args:
       max_seq_length: a longer row loses the last tokens of context, or of question and choice, whichever is longer.
       warn: logs a message and its arguments.
-
-    Raises:
-      ValueError: max_seq_length has no room for a token beside [CLS] and two [SEP].
     """
     special = tokenizer.num_special_tokens(pair=True)
     if max_seq_length < special + 2:

@@ -2,12 +2,10 @@
 
 import dataclasses
 
-from bert_tf.data.tables import FileSettings, TableSettings, beginning
-from bert_tf.models.head_config import HeadConfig
+from bert_tf.data.tables import FileSettings, TableSettings
 from bert_tf.system.checks import check_different
 from bert_tf.system.declare import setting
-from bert_tf.tasks.choice.data import Columns, examples_of
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.choice.data import Columns
 from bert_tf.text.characters import plain_name
 from bert_tf.training.settings import FineTuningSettings
 
@@ -45,14 +43,11 @@ class ChoiceSettings(TableSettings, FileSettings):
         context, question, label = (plain_name(name or "") for name in (self.context, self.question, self.label))
         return Columns(context, question or None, tuple(map(plain_name, self.choices)), label or "label")
 
-    def check(self, run: FineTuningSettings) -> HeadConfig | None:
-        """Refuses contradictions, missing files, and files that lack a column.
-
-        Returns:
-          The head of the run's models, None: it has none.
+    def check(self, run: FineTuningSettings) -> None:
+        """Refuses contradictions and missing files.
 
         Raises:
-          ValueError, FileNotFoundError: names flag, or file and line.
+          ValueError, FileNotFoundError: names the flag.
         """
         run.check_dev_set(run.do_eval, ": give --do_eval")
         self.check_predictions(run.do_predict)
@@ -67,10 +62,4 @@ class ChoiceSettings(TableSettings, FileSettings):
         for name in ("question", "label"):
             if getattr(self, name) and not self.context:
                 raise ValueError(f"--{name} needs --context and --choices beside it.")
-
-        def check_beginning(name: str, file: str) -> tuple[list, bool]:
-            table = self.of_set(name.removesuffix("_file"))
-            return beginning(file, examples_of(file, self.columns, self.first_label, name != "test_file", table))
-
-        run.check_tables(check_beginning, self)
-        return HeadConfig(TASKS["multiple_choice"].architecture)
+        run.check_tables(self)

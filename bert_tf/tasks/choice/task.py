@@ -24,13 +24,16 @@ class ChoiceTask(FineTuningTask):
         self.files, self.main_metric = files, "eval_accuracy"
         own = self.settings
 
-        def read(kind: str, labels_needed: bool = True) -> ExampleSet:
+        def read(kind: str) -> ExampleSet:
             flag = f"--{kind}_file"
             with naming_flag(flag):
                 examples = data.read_examples(
-                    getattr(own, f"{kind}_file"), own.columns, first_label=own.first_label, labels_needed=labels_needed,
+                    getattr(own, f"{kind}_file"),
+                    own.columns,
+                    first_label=own.first_label,
+                    labels_needed=kind != "test",
                     table=own.of_set(kind),
-                )  # fmt: skip
+                )
             rows = encode.encode_examples(examples, tokenizer, run.max_seq_length)
             logging.info("%s: %d examples of %d choices", flag, len(rows), rows.rows_per_example)
             if self.train_rows and rows.rows_per_example != self.train_rows.rows_per_example:
@@ -41,12 +44,11 @@ class ChoiceTask(FineTuningTask):
 
         if run.do_train:
             self.train_rows = read("train").rows
+            encode.log_examples(self.train_rows, tokenizer, LOGGED_EXAMPLES)
         if run.do_eval:
             self.dev_sets = [read("dev")]
         if run.do_predict:
-            self.test_sets = [read("test", labels_needed=False)]
-        if run.do_train:
-            encode.log_examples(self.train_rows, tokenizer, LOGGED_EXAMPLES)
+            self.test_sets = [read("test")]
 
     def create_model(self, dtype):
         return task_models.BertForMultipleChoice(self.files.config, dtype=dtype)

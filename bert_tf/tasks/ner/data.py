@@ -9,12 +9,12 @@ Source: Tjong Kim Sang & De Meulder 2003 (CoNLL-2003).
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from absl import logging
 
-from bert_tf.data.tables import has_names, rows_at_beginning
-from bert_tf.system.messages import is_first, some
+from bert_tf.data.tables import has_names
+from bert_tf.system.messages import is_first
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import UTF_8, read_text_lines
 from bert_tf.tasks.ner import tags as ner_tags
@@ -52,6 +52,9 @@ class Layout:
     comment_prefix: str = ""
     repair_tags: bool = False
     encoding: str = UTF_8
+
+    def is_comment(self, line: str) -> bool:
+        return bool(self.comment_prefix) and line.startswith(self.comment_prefix)
 
     def __post_init__(self):
         if self.tag_scheme not in ner_tags.SCHEMES:
@@ -105,18 +108,26 @@ def split_of(sentences: Iterable[Sentence], added_tokens: Collection[str] = ()) 
 
 
 def read_conll(path: str, layout: Layout, scheme: str | None = None, has_tags: bool = True) -> ConllFile:
-    """Reads a file in CoNLL style.
+    """Reads a file in CoNLL style; what is wrong with it is a ValueError that names file and line.
 
     Args:
       scheme: of the sentences' tags: iob2, bioes or plain; by default `learned_scheme(layout.tag_scheme)`.
       has_tags: False: the file has no column of tags. A file that has only one column has none anyway.
-
-    Raises:
-      ValueError: not in the encoding, unequal columns, no such column, an empty word or tag, tags that break the
-        scheme, a header, no word at all; names file and line.
     """
     reader = _Reader(path, layout, scheme or ner_tags.learned_scheme(layout.tag_scheme), has_tags)
-    lines = _read(reader)
+    if has_names(path):
+        lines = list(lines_of_rows(path, layout.word_column, layout.tag_column, layout.encoding))
+    else:  # byte order marks are also inside, in files that were joined
+        lines = [line.lstrip("\ufeff") for line in read_text_lines(path, encoding=layout.encoding)]
+    for number, line in enumerate(lines, start=1):
+        reader.add(line, number)
+    reader.end_sentence()
+    if not reader.sentences:
+        raise ValueError(f"{path} has no words.")
+    first, labels = reader.sentences[0], [tag for sentence in reader.sentences for tag in sentence.tags or ()]
+    if labels and {first.words[0].casefold(), labels[0].casefold()} <= _HEADERS and labels.count(labels[0]) == 1:
+        raise ValueError(f"{path}, line {first.lines[0]}: {_header_advice(first.words[0], labels[0])}")
+    reader.finish()
     if len(reader.sentences) == 1 and (length := len(reader.sentences[0].words)) > _LONG_SENTENCE:
         logging.warning("%s: no blank line ends a sentence, so that it is one sentence of %d words.", path, length)
     if reader.no_words:
@@ -136,82 +147,12 @@ def read_conll(path: str, layout: Layout, scheme: str | None = None, has_tags: b
     return ConllFile(path, lines, reader.sentences, reader.separator, reader.notation, tuple(reader.no_words))
 
 
-def _lines(path: str, layout: Layout) -> Iterator[str]:
-    if has_names(path):
-        yield from lines_of_rows(path, layout.word_column, layout.tag_column, layout.encoding)
-        return
-    for line in read_text_lines(path, encoding=layout.encoding):
-        yield line.lstrip("\ufeff")  # also inside: in files that were joined
-
-
-def _read(reader: "_Reader", most: int | None = None) -> list[str]:
-    """Reads a file, at most so many lines of it, which are returned."""
-    lines = []
-    for line in _lines(reader.path, reader.layout):
-        lines.append(line)
-        reader.add(line, len(lines))
-        if len(lines) == most:
-            break
-    else:
-        reader.end_sentence()
-        if not reader.sentences:
-            raise ValueError(f"{reader.path} has no words.")
-        _check_first_word(reader.path, reader.sentences)
-    reader.finish()
-    return lines
-
-
-def _check_first_word(path: str, sentences: Sequence[Sentence]) -> None:
-    """Refuses a first line that names the columns: its tag is one of _HEADERS, and no other word has it."""
-    first = sentences[0]
-    if first.tags and first.tags[0].casefold() in _HEADERS and first.words[0].casefold() in _HEADERS:
-        number = sum(sentence.tags.count(first.tags[0]) for sentence in sentences)
-        if number == 1:
-            raise ValueError(f"{path}, line {first.lines[0]}: {_header_advice(first.words[0], first.tags[0])}")
-
-
 def _header_advice(word: str, tag: str) -> str:
     return f"the word {word!r} with the tag {tag!r} is probably a header; remove the line."
 
 
-def check_beginning(path: str, layout: Layout, has_tags: bool = True) -> tuple[list[Sentence], bool]:
-    """The sentences of a local file's first megabyte, and whether these are all; TensorFlow is not needed.
-
-    Raises:
-      ValueError: as of `read_conll`.
-    """
-    checked = rows_at_beginning(path)
-    reader = _Reader(path, layout, ner_tags.learned_scheme(layout.tag_scheme), has_tags)
-    _read(reader, checked)
-    return reader.sentences, checked is None
-
-
-def check_tags(path: str, sentences: Sequence[Sentence]) -> None:
-    """Refuses sentences without tags, where tags are needed.
-
-    Raises:
-      ValueError: names the file.
-    """
-    if sentences and sentences[0].tags is None:
-        raise ValueError(f"{path} has words only, and no column of tags.")
-
-
-def check_characters(flag: str, sentences: Iterable[Sentence]) -> None:
-    """Refuses sentences of words where characters are scored.
-
-    Raises:
-      ValueError: names the flag.
-    """
-    if split_of(sentences) == "words":
-        raise ValueError(f"--metric=klue scores characters: {flag} must have a character a line, and has words.")
-
-
 def check_several_tags(sentences: Sequence[Sentence]) -> None:
-    """Refuses training sentences from which nothing can be learned.
-
-    Raises:
-      ValueError: all words have the same tag, or are one sentence.
-    """
+    """Refuses training sentences from which nothing can be learned."""
     if len(sentences) == 1 and (length := len(sentences[0].words)) > _LONG_TO_LEARN:
         raise ValueError(
             f"{sentences[0].path}: no blank line ends a sentence, so that it is one sentence of {length} words: put "
@@ -220,34 +161,6 @@ def check_several_tags(sentences: Sequence[Sentence]) -> None:
     tags = {tag for sentence in sentences for tag in sentence.tags}
     if len(tags) == 1:
         raise ValueError(f"all words have the same tag, {tags.pop()!r}: there is nothing to learn.")
-
-
-def kinds_of(sentences: Iterable[Sentence], tag_scheme: str) -> dict[str, str]:
-    """The tags of sentences, or, where they mark entities, the types of these -> where the first one is, for messages.
-
-    Args:
-      tag_scheme: "plain": tags are not taken apart.
-    """
-    first = {}
-    for sentence in sentences:
-        for tag, line in zip(sentence.tags or (), sentence.lines, strict=False):
-            if tag not in first:
-                first[tag] = f"{sentence.path}, line {line}"
-    found = {}
-    for tag, place in first.items():
-        for kind in (tag,) if tag_scheme == "plain" else ner_tags.types_of((tag,)):
-            found.setdefault(kind, f"{kind} ({place})")
-    return found
-
-
-def unknown_tags(flag: str, places: Iterable[str]) -> ValueError:
-    """The error that a file has tags, or types of entities, that the training set lacks; places: see `kinds_of`."""
-    return ValueError(f"{flag} has tags that --train_file lacks, so that they can't be learned: {some([*places])}.")
-
-
-def no_tags(source: str) -> ValueError:
-    """The error that a model that is only used does not name its outputs; source: says which one."""
-    return ValueError(f"{source} does not say which tags it has learned (labels in its head_config.json).")
 
 
 class _Reader:
@@ -265,20 +178,17 @@ class _Reader:
         self._document, self._in_document = 0, False  # its number, and whether it has a sentence yet
         self._words, self._tags, self._lines = [], [], []
 
-    def add(self, line: str, number: int) -> bool:
-        """Takes a line; True if it is a word."""
+    def add(self, line: str, number: int) -> None:
         if not trimmed(line):
             self.end_sentence()
-        elif self.layout.comment_prefix and line.startswith(self.layout.comment_prefix):
-            pass
-        elif is_document_start(line):
+        elif self.layout.is_comment(line):
+            return
+        elif line.startswith(DOCUMENT_START):
             self.end_sentence()
             self._document += self._in_document
             self._in_document = False
         else:
             self._add_word(line, number)
-            return True
-        return False
 
     def _add_word(self, line: str, number: int) -> None:
         if self.separator is None:
@@ -336,8 +246,10 @@ class _Reader:
             logging.warning(
                 "%s: of the %d columns of a line only the word is read, --word_column=%d. Sentences are to have one "
                 "word a line, and an empty line after each.",
-                self.path, count, layout.word_column,
-            )  # fmt: skip
+                self.path,
+                count,
+                layout.word_column,
+            )
         for name, place in places.items():
             if not -count <= place < count:
                 raise ValueError(f"{self.path}, line {number}: no column --{name}={place}, there are {count}.")
@@ -453,11 +365,6 @@ def _form_advice(line: str, may_be_text: bool = False) -> str:
     return ""
 
 
-def is_document_start(line: str) -> bool:
-    """Whether a line begins a document."""
-    return line.startswith(DOCUMENT_START)
-
-
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
@@ -480,8 +387,7 @@ def write_conll(path: str, file: ConllFile, predicted: Sequence[Sequence[str]], 
     lines = []
     for number, line in enumerate(file.lines, start=1):
         tag = tag_at.get(number)
-        comment = layout.comment_prefix and line.startswith(layout.comment_prefix)
-        if tag is None and is_document_start(line) and not comment:
+        if tag is None and line.startswith(DOCUMENT_START) and not layout.is_comment(line):
             tag = spell(ner_tags.OUTSIDE)
         stripped = line.rstrip(" ") if file.separator == "\t" else line.rstrip(" \t")
         lines.append(line if tag is None else f"{stripped}{file.separator}{tag}")

@@ -63,9 +63,6 @@ def encode_sentences(
       doc_stride: tokens from the start of a window to that of the next; by default half of what a window holds.
       document_context: join the sentences of a document, so that the model sees each one with its neighbours.
       of_pieces: sentences whose words are characters are cut into pieces as the texts that they are.
-
-    Raises:
-      ValueError: no room for any word. KeyError: a tag that label_ids lacks.
     """
     room = max_seq_length - tokenizer.num_special_tokens()
     if room < 1:
@@ -198,15 +195,16 @@ def log_rows(rows: WordRows, labels: Sequence[str], tokenizer: Tokenizer, count:
         logging.info("Row %d: %s", row, " ".join(shown))
 
 
-def cut_labels(features: dict) -> dict:
-    """Tensors of a batch with its label_ids int32 [B, S], as wide as the batch was padded to."""
+def training_batches(rows: WordRows, **arguments):
+    """`token_rows.training_batches`, with label_ids int32 [B, S] as wide as each batch was padded to."""
     import tensorflow as tf
 
-    if "label_ids" not in features:
-        return features
-    ids = features["input_ids"]
-    labels = tf.cast(features["label_ids"], tf.int32)[:, : tf.shape(ids)[1]]
-    return features | {"label_ids": tf.ensure_shape(labels, ids.shape)}
+    def cut(features: dict) -> dict:
+        ids = features["input_ids"]
+        labels = tf.cast(features["label_ids"], tf.int32)[:, : tf.shape(ids)[1]]
+        return features | {"label_ids": tf.ensure_shape(labels, ids.shape)}
+
+    return token_rows.training_batches(rows, **arguments).map(tf.autograph.experimental.do_not_convert(cut))
 
 
 def write_records(path: str, rows: WordRows, max_seq_length: int) -> None:

@@ -11,7 +11,6 @@ from bert_tf.data import token_rows
 from bert_tf.models.head_config import softmax
 from bert_tf.system.storage import write_text_file
 from bert_tf.tasks.ner import data as ner_data
-from bert_tf.tasks.ner import encode as ner_encode
 from bert_tf.tasks.ner import metrics
 from bert_tf.tasks.ner import tags as ner_tags
 from bert_tf.tasks.ner.data import ConllFile, Layout, Sentence
@@ -21,15 +20,8 @@ from bert_tf.tasks.ner.tagging import TaggingSettings
 _FEWEST_WORDS = 5  # of fewer words, each may well have a tag of its own
 
 
-# --- model -----------------------------------------------------------------------------------------------------------
-
-
 def labels_of(sentences: Sequence[Sentence], scheme: str) -> list[str]:
-    """The tags to learn: for entities all tags of the types in the data, also those that happen not to occur.
-
-    Raises:
-      ValueError: each word has another tag, so that the column is one of ids or words.
-    """
+    """The tags to learn: for entities all tags of the types in the data, also those that happen not to occur."""
     every = [tag for sentence in sentences for tag in sentence.tags]
     tags = set(every)
     if scheme == "plain":
@@ -37,9 +29,6 @@ def labels_of(sentences: Sequence[Sentence], scheme: str) -> list[str]:
             raise ValueError(f"--tag_column: each of the {len(every)} words has a tag of its own, as {every[0]!r}.")
         return sorted(tags)
     return ner_tags.tag_set(scheme, ner_tags.types_of(tags))
-
-
-# --- predictions -----------------------------------------------------------------------------------------------------
 
 
 def predict_logits(
@@ -150,10 +139,12 @@ def write_confusion_matrix(
     number = {name: index for index, name in enumerate(names)}
     accuracy = float(np.mean([one == other for one, other in zip(gold, found, strict=True)]))
     plots.plot_confusion_matrix(
-        [number[name] for name in gold], [number[name] for name in found], names,
+        [number[name] for name in gold],
+        [number[name] for name in found],
+        names,
         posixpath.join(output_dir, "confusion_matrix.png"),
         title=f"{'Tags' if plain else 'Types'} of words, dev set, step {step}: accuracy {accuracy:.3f}",
-    )  # fmt: skip
+    )
 
 
 def write_predictions(
@@ -186,8 +177,3 @@ def write_predictions(
         lines.append(json.dumps(record, ensure_ascii=False) + "\n")
     write_text_file(paths[1], "".join(lines))
     return paths
-
-
-def training_batches(rows: WordRows, **arguments):
-    """`token_rows.training_batches`, with the labels as wide as each batch."""
-    return token_rows.training_batches(rows, **arguments).map(ner_encode.cut_labels)

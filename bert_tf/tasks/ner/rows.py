@@ -13,35 +13,27 @@ def lines_of_rows(path: str, word_column: int, tag_column: int, encoding: str) -
 
     Args:
       word_column, tag_column: numbers among the columns of lists, from 0; negative ones count from the end.
-
-    Raises:
-      ValueError: a row has no such lists, or not as many words as tags; names file and row. Or see `raw_rows`.
     """
-    columns = {"word_column": word_column, "tag_column": tag_column}
     for number, row in raw_rows(path, None, None, encoding):
-        yield from _lines_of_row(row, columns, f"{path}, line {number}")
-
-
-def _lines_of_row(row: dict, columns: dict[str, int], place: str) -> Iterator[str]:
-    """See `lines_of_rows`. columns: flag -> number. place: of the row, for messages."""
-    lists = {name: cells for name, cells in row.items() if isinstance(cells, list)}
-    if not lists:
-        raise ValueError(f"{place}: no column has lists, as of words and tags; there are {quoted(row)}.")
-    chosen = {}
-    for flag, column in columns.items():
-        if not -len(lists) <= column < len(lists):
-            raise ValueError(f"{place}: no column --{flag}={column}; those of lists are {quoted(lists)}, from 0.")
-        chosen[flag] = list(lists)[column]
-    words, tags = (lists[name] for name in chosen.values())
-    if len(words) != len(tags):
-        raise ValueError(
-            f"{place}: {len(words)} words in {chosen['word_column']!r}, {len(tags)} tags in {chosen['tag_column']!r}. "
-            f"--word_column and --tag_column say which columns of lists are meant, from 0: {quoted(lists)}."
-        )
-    for k in range(len(words)):
-        cells = (cells[k] if k < len(cells) else "_" for cells in lists.values())
-        line = "\t".join("" if cell is None else re.sub(r"[\t\r\n]", " ", str(cell)) for cell in cells)
-        if not line.strip():  # would end the sentence
-            raise ValueError(f"{place}: word {k} is blank, which only rows with tags may have: give each the tag O.")
-        yield line
-    yield ""
+        place = f"{path}, line {number}"
+        lists = {name: cells for name, cells in row.items() if isinstance(cells, list)}
+        if not lists:
+            raise ValueError(f"{place}: no column has lists, as of words and tags; there are {quoted(row)}.")
+        for flag, column in {"word_column": word_column, "tag_column": tag_column}.items():
+            if not -len(lists) <= column < len(lists):
+                raise ValueError(f"{place}: no column --{flag}={column}; those of lists are {quoted(lists)}, from 0.")
+        (name, words), (tag_name, tags) = ([*lists.items()][column] for column in (word_column, tag_column))
+        if len(words) != len(tags):
+            raise ValueError(
+                f"{place}: {len(words)} words in {name!r}, {len(tags)} tags in {tag_name!r}. "
+                f"--word_column and --tag_column say which columns of lists are meant, from 0: {quoted(lists)}."
+            )
+        for k in range(len(words)):
+            cells = (cells[k] if k < len(cells) else "_" for cells in lists.values())
+            line = "\t".join("" if cell is None else re.sub(r"[\t\r\n]", " ", str(cell)) for cell in cells)
+            if not line.strip():  # would end the sentence
+                raise ValueError(
+                    f"{place}: word {k} is blank, which only rows with tags may have: give each the tag O."
+                )
+            yield line
+        yield ""

@@ -1,24 +1,13 @@
 """The settings of run_ner.py beyond those that all fine-tuning scripts share; checked without TensorFlow."""
 
 import dataclasses
-from collections.abc import Mapping
 
-from bert_tf.models.directory import read_head
-from bert_tf.models.head_config import HeadConfig, names_in, spelled_as
 from bert_tf.system.checks import check_input_files
 from bert_tf.system.declare import setting
-from bert_tf.system.messages import naming_flag, without_logging
-from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import encoding_setting
-from bert_tf.tasks.classification.label_checks import check_class_weights, check_labels_of, class_weights_setting
-from bert_tf.tasks.ner import data
-from bert_tf.tasks.ner.tagging import TaggingSettings, choose_tagging
-from bert_tf.tasks.ner.tags import OUTSIDE, learned_scheme, standard_tags, tag_set, types_of
-from bert_tf.tasks.table import TASKS
-from bert_tf.text.tokenizer_files import directory_of
+from bert_tf.tasks.classification.label_checks import check_class_weights, class_weights_setting
+from bert_tf.tasks.ner.data import Layout
 from bert_tf.training.settings import FineTuningSettings
-from bert_tf.training.starting_model import StartingHead, stored_head
-from bert_tf.weights.bundle import latest_checkpoint
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,104 +75,22 @@ class NerSettings:
     class_weights: str | None = class_weights_setting("tagged words")
 
     @property
-    def layout(self) -> data.Layout:
+    def layout(self) -> Layout:
         """How a file is to be read."""
-        return data.Layout(
-            self.column_separator, self.word_column, self.tag_column, self.tag_scheme, self.comment_prefix,
-            self.repair_tags, self.encoding,
-        )  # fmt: skip
+        return Layout(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Layout)})
 
-    def tagging(self, run: FineTuningSettings, newest: str | None) -> TaggingSettings:
-        """The settings that a run's tagger has.
-
-        Args:
-          newest: checkpoint in --output_dir, if any.
+    def check(self, run: FineTuningSettings) -> None:
+        """Refuses contradictions and missing files.
 
         Raises:
-          ValueError: the file beside the weights is damaged, or a setting contradicts it; names it.
+          ValueError, FileNotFoundError: names the flag.
         """
-        source = newest or run.init_checkpoint
-        with naming_flag("--output_dir" if newest else "--init_checkpoint"):
-            stored = TaggingSettings.read(directory_of(source)) if source else None
-        return choose_tagging(self, stored, source, bool(newest) or not run.do_train)
-
-    def check(self, run: FineTuningSettings) -> HeadConfig:
-        """Refuses contradictions, missing files, and files that lack a column.
-
-        Returns:
-          The head of the run's models; its labels only where a new one is trained and all training data is read.
-
-        Raises:
-          ValueError, FileNotFoundError: names flag, or file and line.
-        """
-        run.check_files(train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)
+        named = {name: getattr(self, name) for name in ("train_file", "dev_file", "test_file")}
+        run.check_files(**named)
         check_class_weights(self.class_weights, run.do_train)
         run.check_dev_set(run.do_eval, ": give --do_eval")
         if self.metric == "klue" and self.tag_scheme == "plain":
             raise ValueError("--metric=klue scores entities: --tag_scheme=plain has none.")
-        newest = None if is_remote(run.output_dir) else latest_checkpoint(run.output_dir)
-        if not (is_remote(run.output_dir) or is_remote(run.init_checkpoint or "")):
-            self.tagging(run, newest)
-        stored = stored_head(run, (TASKS["ner"].output_layer,))
-        known = None  # the tags of the training set, or types of entities, if it is read to its end
-        for needed, name in ((run.do_train, "train"), (run.do_eval, "dev"), (run.do_predict, "test")):
-            if needed:
-                flag, named = f"--{name}_file", getattr(self, f"{name}_file")
-                files = check_input_files(named, flag)
-                if name == "test" and len(files) > 1:
-                    raise ValueError(f"--test_file={named} is {len(files)} files; give one.")
-                with naming_flag(flag), without_logging():
-                    read = [
-                        data.check_beginning(path, self.layout, name != "test" or self.test_has_tags) for path in files
-                    ]
-                    for path, (sentences, _) in zip(files, read, strict=True) if name != "test" else ():
-                        data.check_tags(path, sentences)
-                    sentences = [sentence for sentences, _ in read for sentence in sentences]
-                    found = data.kinds_of(sentences, self.tag_scheme)
-                    are_all = not is_remote(named) and all(are_all for _, are_all in read)
-                    if name == "train" and are_all:
-                        data.check_several_tags(sentences)
-                        known = found
-                if self.metric == "klue" and name != "train" and found:
-                    data.check_characters(flag, sentences)
-                if stored and stored.head.architecture in (None, TASKS["ner"].architecture):
-                    _check_known(
-                        stored, flag, data.kinds_of(sentences, "plain") if run.do_train else found, run, are_all
-                    )
-                unknown = [] if known is None else [place for kind, place in found.items() if kind not in known]
-                if unknown and not _knows_tags(run.init_checkpoint):
-                    raise data.unknown_tags(flag, unknown)
-        labels = None
-        if known is not None and not _knows_tags(run.init_checkpoint):
-            scheme = learned_scheme(self.tag_scheme)
-            labels = sorted(known) if scheme == "plain" else tag_set(scheme, known)
-            check_labels_of(self.class_weights, labels)
-        return HeadConfig(TASKS["ner"].architecture, None if newest else labels)
-
-
-def _check_known(
-    stored: StartingHead, flag: str, found: Mapping[str, str], run: FineTuningSettings, are_all: bool
-) -> None:
-    """Refuses tags, or types of entities, of a file's beginning that a model can't learn, or of which it knows none.
-
-    Args:
-      stored: its output layer. found: see `kinds_of`; with --do_train of tags. are_all: whether there are no others.
-
-    Raises:
-      ValueError: names the model, and flag, file and line of the tags.
-    """
-    if stored.labels is None:
-        if run.do_train:
-            return  # its outputs are taken by position
-        raise data.no_tags(stored.source)
-    labels = standard_tags(stored.labels)
-    known = spelled_as(labels if run.do_train else sorted({*labels, *types_of(labels)}), sorted(found))
-    unknown = [place for kind, place in found.items() if kind not in known]
-    shared = [kind for kind in found if kind in known and kind != OUTSIDE]
-    if unknown and (run.do_train or (are_all and not shared)):
-        raise stored.does_not_know("tags", flag, unknown, run.do_train)
-
-
-def _knows_tags(path: str | None) -> bool:
-    """Whether weights may have an output layer of tags, which a run then keeps; True where that is not known."""
-    return bool(path) and (is_remote(path) or bool(names_in(read_head(directory_of(path)).labels)))
+        for is_needed, (name, files) in zip((run.do_train, run.do_eval, run.do_predict), named.items(), strict=True):
+            if is_needed:
+                check_input_files(files, f"--{name}")

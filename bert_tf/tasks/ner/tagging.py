@@ -1,4 +1,4 @@
-"""The settings kept with a trained tagger, and the choice of those of a run; no TensorFlow is imported here."""
+"""The settings kept with a trained tagger; no TensorFlow is imported here."""
 
 import dataclasses
 import json
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bert_tf.system.removed import HEADS
 from bert_tf.system.text_files import read_json_if_there
-from bert_tf.tasks.ner.tags import OUTSIDE, learned_scheme
+from bert_tf.tasks.ner.tags import OUTSIDE
 from bert_tf.text.characters import SPLITS
 
 SETTINGS_FILE = "token_classification.json"
@@ -39,16 +39,11 @@ class TaggingSettings:
         return "characters_and_spaces" if self.split == PIECES else self.split
 
     def to_json(self) -> str:
-        """The settings as JSON."""
         return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
 
     @classmethod
     def read(cls, directory: str) -> "TaggingSettings | None":
-        """The settings in a model's directory; None if there are none.
-
-        Raises:
-          ValueError: the file is damaged; names it.
-        """
+        """The settings in a model's directory; None if there are none."""
         path = posixpath.join(directory, SETTINGS_FILE)
         values = read_json_if_there(path)
         try:
@@ -62,11 +57,7 @@ class TaggingSettings:
 
     @classmethod
     def of_model(cls, directory: str, labels: Sequence[str]) -> "TaggingSettings":
-        """The settings in a model's directory, or what its labels (`standard_tags`) say of one that has none.
-
-        Raises:
-          ValueError: see `read`.
-        """
+        """The settings in a model's directory, or what its labels (`standard_tags`) say of one that has none."""
         return cls.read(directory) or cls(learned_scheme=scheme_of(labels))
 
 
@@ -76,29 +67,3 @@ def scheme_of(labels: Sequence[str]) -> str:
     if OUTSIDE not in labels or not letters <= set("BIES"):
         return "plain"
     return "bioes" if letters & set("ES") else "iob2"
-
-
-def choose_tagging(settings, stored: TaggingSettings | None, source: str, resumed: bool):
-    """The `TaggingSettings` of the run: those given, and otherwise those of the model that is resumed or used.
-
-    Args:
-      settings: `NerSettings`. stored: the settings beside the model's weights, or None. source: their path.
-      resumed: a run in output_dir is resumed, or nothing is trained, so the model is fixed.
-
-    Raises:
-      ValueError: a setting contradicts the model.
-    """
-    scheme = learned_scheme(settings.tag_scheme)
-    given = {name: getattr(settings, name) for name in ("document_context",) if getattr(settings, name) is not None}
-    if not resumed or stored is None:
-        return TaggingSettings(learned_scheme=scheme, **given)
-    for name, value in given.items():
-        if value != getattr(stored, name):
-            raise ValueError(f"--{name}={value} contradicts {source}, which was trained with {getattr(stored, name)}.")
-    # A file's scheme may differ from the one the model learned; only plain tags and entities don't mix.
-    if "plain" in (scheme, stored.learned_scheme) and scheme != stored.learned_scheme:
-        raise ValueError(
-            f"--tag_scheme={settings.tag_scheme} contradicts {source}, which was trained on tags of the kind "
-            f"{stored.learned_scheme}."
-        )
-    return stored

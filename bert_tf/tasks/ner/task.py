@@ -12,9 +12,10 @@ from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.classification.label_checks import class_weights
 from bert_tf.tasks.ner import data, encode, outputs, tagging
-from bert_tf.tasks.ner.tags import OUTSIDE, standard_tags
+from bert_tf.tasks.ner.tags import OUTSIDE, learned_scheme, standard_tags
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
+from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training import run_directory
 from bert_tf.training.starting_model import StartingHead, find_head
 
@@ -30,10 +31,26 @@ class NerTask(FineTuningTask):
     other_labels = ()
 
     def resolve(self, run, newest):
-        self.source = newest or run.init_checkpoint
-        self.tagging = self.settings.tagging(run, newest)
-        self.settings = dataclasses.replace(self.settings, document_context=self.tagging.document_context)
-        return super().resolve(run, newest)
+        own, self.source = self.settings, newest or run.init_checkpoint
+        with naming_flag("--output_dir" if newest else "--init_checkpoint"):
+            stored = tagging.TaggingSettings.read(directory_of(self.source)) if self.source else None
+        scheme, context = learned_scheme(own.tag_scheme), own.document_context
+        if stored is None or (run.do_train and not newest):
+            stored = tagging.TaggingSettings(learned_scheme=scheme, document_context=bool(context))
+        if context not in (None, stored.document_context):
+            raise ValueError(
+                f"--document_context={context} contradicts {self.source}, which was trained with "
+                f"{stored.document_context}."
+            )
+        # A file's scheme may differ from the one the model learned; only plain tags and entities don't mix.
+        if "plain" in (scheme, stored.learned_scheme) and scheme != stored.learned_scheme:
+            raise ValueError(
+                f"--tag_scheme={own.tag_scheme} contradicts {self.source}, which was trained on tags of the kind "
+                f"{stored.learned_scheme}."
+            )
+        self.tagging = stored
+        self.settings = dataclasses.replace(own, document_context=stored.document_context)
+        return run
 
     def texts_of(self, sentences):
         return [(" " if self.tagging.split == "words" else "").join(sentences[0].words)]
@@ -55,8 +72,11 @@ class NerTask(FineTuningTask):
         found = find_head(run, newest, self.output_layer)
         if run.do_train:
             self.labels = self._labels_to_learn(outputs.labels_of(train, scheme), found)
+        elif found and found.labels:  # of a trained model, spelled as in the data
+            tags = {tag for sentences in tagged.values() for sentence in sentences for tag in sentence.tags}
+            self.labels = list(spelled_as(standard_tags(found.labels), sorted(tags)))
         else:
-            self.labels = self._stored_labels(found, [tag for one in tagged.values() for tag in _tags_of(one)])
+            raise ValueError(f"{self.source} does not say which tags it has learned (labels in its head_config.json).")
         theirs = found.labels if found and found.labels else ()
         spellings = dict(zip(spelled_as(standard_tags(theirs), self.labels), theirs, strict=True))
         self.other_labels = tuple(spellings.get(label, label) for label in self.labels)
@@ -67,14 +87,19 @@ class NerTask(FineTuningTask):
         if own.metric == "klue":
             self.main_metric = "eval_entity_macro_f1"
             for flag, sentences in tagged.items():
-                data.check_characters(flag, sentences)
+                if data.split_of(sentences) == "words":
+                    raise ValueError(f"--metric=klue scores characters: {flag} must have a character a line.")
 
         def encoded(sentences: list, with_labels: bool = False) -> encode.WordRows:
             return encode.encode_sentences(
-                sentences, tokenizer, run.max_seq_length, doc_stride=own.doc_stride,
+                sentences,
+                tokenizer,
+                run.max_seq_length,
+                doc_stride=own.doc_stride,
                 label_ids={label: number for number, label in enumerate(self.labels)} if with_labels else None,
-                document_context=self.tagging.document_context, of_pieces=self.tagging.split == tagging.PIECES,
-            )  # fmt: skip
+                document_context=self.tagging.document_context,
+                of_pieces=self.tagging.split == tagging.PIECES,
+            )
 
         if run.do_train:
             self.train_rows = encoded(train, with_labels=True)
@@ -109,8 +134,8 @@ class NerTask(FineTuningTask):
     def _tagged_sentences(self, kind: str) -> list[data.Sentence]:
         sentences, documents = [], 0
         for file in self._read(kind):
-            with naming_flag(f"--{kind}_file"):
-                data.check_tags(file.path, file.sentences)
+            if file.sentences[0].tags is None:
+                raise ValueError(f"--{kind}_file: {file.path} has words only, and no column of tags.")
             # Documents of different files are different ones.
             sentences += [dataclasses.replace(s, document=s.document + documents) for s in file.sentences]
             documents += file.sentences[-1].document + 1
@@ -130,12 +155,6 @@ class NerTask(FineTuningTask):
         if self.tagging.document_context and documents == 1 and len(sentences) > 1:
             logging.warning("--document_context: %s has no %s: it is one document.", flag, data.DOCUMENT_START)
 
-    def _stored_labels(self, found: StartingHead | None, tags: list[str]) -> list[str]:
-        """The tags of a trained model, spelled as in the data."""
-        if not found or not found.labels:
-            raise data.no_tags(self.source)
-        return list(spelled_as(standard_tags(found.labels), tags))
-
     def _warn_of_another_split(self, flag: str, sentences: list[data.Sentence], added: set[str]) -> None:
         own, learned = (split == "words" for split in (data.split_of(sentences, added), self.tagging.split))
         if sentences and own != learned:
@@ -151,10 +170,16 @@ class NerTask(FineTuningTask):
         return list(known)
 
     def _check_tags(self, flag: str, sentences: list[data.Sentence], run) -> None:
-        tags = data.kinds_of(sentences, "plain")
+        tags = {}  # and where the first word with each is
+        for sentence in sentences:
+            for tag, line in zip(sentence.tags, sentence.lines, strict=True):
+                if tag not in tags:
+                    tags[tag] = f"{tag} ({sentence.path}, line {line})"
         unknown = [place for tag, place in tags.items() if tag not in self.labels]
         if unknown and run.do_train:
-            raise data.unknown_tags(flag, unknown)
+            raise ValueError(
+                f"{flag} has tags that --train_file lacks, so that they can't be learned: {some(unknown)}."
+            )
         if unknown and not {*tags} & {*self.labels} - {OUTSIDE}:
             raise ValueError(
                 f"{flag} has other tags than {self.source}: {difference(self.labels, sorted(tags))}. --do_train with "
@@ -167,7 +192,7 @@ class NerTask(FineTuningTask):
         return BertForTokenClassification(self.files.config, len(self.labels), labels=self.labels, dtype=dtype)
 
     def training_batches(self, **arguments):
-        return outputs.training_batches(self.train_rows, **arguments)
+        return encode.training_batches(self.train_rows, **arguments)
 
     def write_beside_training(self, output_dir):
         write_text_file(posixpath.join(output_dir, tagging.SETTINGS_FILE), self.tagging.to_json())
@@ -211,7 +236,3 @@ class NerTask(FineTuningTask):
         path = posixpath.join(output_dir, "test_results.txt")
         run_directory.write_eval_results(path, {**results, "global_step": step})
         write_text_file(posixpath.join(output_dir, "test_report.txt"), report)
-
-
-def _tags_of(sentences: list[data.Sentence]) -> set[str]:
-    return {tag for sentence in sentences for tag in sentence.tags}

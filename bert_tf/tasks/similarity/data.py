@@ -15,10 +15,8 @@ from bert_tf.data.tables import USUAL_TABLE, TableSettings, all_examples, field_
 from bert_tf.tasks.classification.label_checks import maybe_header, warn_of_header
 
 # Columns that say whether, or how well, two texts belong together.
-_JUDGEMENTS = {
-    "label", "labels", "gold_label", "score", "scores", "similarity", "similarity_score", "relatedness_score",
-    "is_duplicate", "is_paraphrase", "target",
-}  # fmt: skip
+_JUDGEMENTS = {"label", "labels", "gold_label", "score", "scores", "similarity", "similarity_score", "target"}
+_JUDGEMENTS |= {"relatedness_score", "is_duplicate", "is_paraphrase"}
 _NARROW = 0.3  # of the range of scores; 0..1 for 0..5 is less
 _CLASSES = "write 1 in it for the class of texts that belong together, and 0 for the other"
 _INTEGER = re.compile(r"-?[0-9]+")
@@ -52,12 +50,10 @@ class Columns:
 
     @property
     def texts(self) -> list[str]:
-        """The columns of texts."""
         return [name for name in (self.text_a, self.text_b, self.negative) if name]
 
     @property
     def all(self) -> list[str]:
-        """All columns."""
         return [*self.texts, *([self.score] if self.score else ())]
 
 
@@ -90,12 +86,6 @@ def read_examples(
       columns: None: those of KNOWN_LAYOUTS that the file has.
       table: how the file is read.
       partners: two texts without a score are taken to belong together: not in a test set.
-
-    Raises:
-      FileNotFoundError: there is no such file.
-      ValueError: a row with another number of columns than the first, a column that is not there, a text without any
-        letter, a score that is no number or not in score_range, no example at all, columns that are not named and leave
-        out one of labels or scores; names file and line.
     """
     examples = all_examples(path, examples_of(path, columns, score_range, table, partners))
     scores = [example.score for example in examples if example.score is not None]
@@ -103,22 +93,27 @@ def read_examples(
         low, high = score_range
         logging.warning(
             "%s: all scores are from %g to %g, of --score_range=%g,%g: are these the lowest and the highest possible?",
-            path, *(low + (high - low) * one for one in (min(scores), max(scores))), low, high,
-        )  # fmt: skip
+            path,
+            *(low + (high - low) * score for score in (min(scores), max(scores))),
+            low,
+            high,
+        )
     if partners and not scores and len(examples) > 1:
         for place, which in enumerate(("first", "second")):
             if len({example.texts[place] for example in examples}) == 1:
                 logging.warning(
-                    "%s: the %s text of all %d rows is the same, so that the others of a batch are no negatives.", path,
-                    which, len(examples),
-                )  # fmt: skip
+                    "%s: the %s text of all %d rows is the same, so that the others of a batch are no negatives.",
+                    path,
+                    which,
+                    len(examples),
+                )
     return examples
 
 
 def examples_of(
     path: str, columns: Columns | None, score_range: tuple[float, float], table: TableSettings, partners: bool
 ) -> Iterator[SimilarityExample]:
-    """The examples one by one; arguments and errors as of `read_examples`."""
+    """The examples one by one; arguments as of `read_examples`."""
     by_number = columns is not None and bool(_INTEGER.fullmatch(columns.text_a))
     names, number, equal, is_named, judged = columns.all if columns else [], 0, {}, columns is not None, {}
     for number, (line, row, source) in enumerate(named_rows(path, None if by_number else names, table)):
@@ -143,9 +138,11 @@ def examples_of(
     for (one, other), lines in equal.items():
         if len(lines) <= number:  # not in all rows, which are meant: each text is to be near itself after dropout
             logging.warning(
-                "%s: rows whose %s and %s are the same text: %d, the first in line %d.", path, one, other, len(lines),
+                f"%s: rows whose {one} and {other} are the same text: %d, the first in line %d.",
+                path,
+                len(lines),
                 lines[0],
-            )  # fmt: skip
+            )
     for name, (first, line, *others) in judged.items():
         if others:
             logging.warning("%s", _not_used(path, name, columns, first, line, *others))
@@ -156,8 +153,7 @@ def _check_judgements(
 ) -> None:
     """Refuses, unless columns are named, a column of labels or scores that is not used and differs between rows.
 
-    Args:
-      judged: for each such column the first row's value and line, and those of the first row with another one.
+    judged: for each such column the first row's value and line, and those of the first row with another one.
     """
     for name in row:
         if name in columns.texts or name.casefold() not in _JUDGEMENTS:

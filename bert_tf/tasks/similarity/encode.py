@@ -28,9 +28,6 @@ def encode_examples(
     Args:
       max_seq_length: longer texts lose their last tokens.
       lower: see `sentence_settings.SentenceSettings`. prompt: what is put before every text.
-
-    Raises:
-      ValueError: max_seq_length has no room for a token beside the special ones.
     """
     special = tokenizer.num_special_tokens(pair=False)
     if max_seq_length < special + 1:
@@ -40,8 +37,10 @@ def encode_examples(
     if truncated:
         logging.warning(
             "Longer than max_seq_length=%d tokens, of which the last are lost: %d of %d texts.",
-            max_seq_length, truncated, len(rows),
-        )  # fmt: skip
+            max_seq_length,
+            truncated,
+            len(rows),
+        )
     numbers = {}
     ids = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int32)
     labels = {"text_ids": ids.reshape(len(examples), -1)}

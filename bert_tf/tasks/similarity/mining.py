@@ -27,9 +27,6 @@ def write_hard_negatives(
 
     Args:
       vectors_of: texts -> float32 [n, H], of length 1.
-
-    Raises:
-      ValueError: no pair has one, or there are not so many other partners.
     """
     partners: dict[str, dict[str, None]] = {}
     for example in examples:
@@ -58,5 +55,8 @@ def write_hard_negatives(
     write_text_file(path, "".join(row + "\n" for row in rows))
     logging.info(
         "Hard negatives: %d of %d pairs have one or more, the others are left out; %d rows in %s, which is trained on.",
-        found, pairs, len(lines), path,
-    )  # fmt: skip
+        found,
+        pairs,
+        len(lines),
+        path,
+    )

@@ -4,11 +4,10 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from bert_tf.data.tables import FileSettings, TableSettings, beginning
-from bert_tf.models.head_config import HeadConfig
-from bert_tf.system.checks import check_different, check_extra
+from bert_tf.data.tables import FileSettings, TableSettings
+from bert_tf.system.checks import check_different
 from bert_tf.system.declare import setting
-from bert_tf.tasks.similarity.data import Columns, examples_of
+from bert_tf.tasks.similarity.data import Columns
 from bert_tf.text.characters import plain_name
 from bert_tf.training.settings import FineTuningSettings
 
@@ -76,8 +75,10 @@ class SimilaritySettings(TableSettings, FileSettings):
         0.05,
         "--mine_hard_negatives: the cosine of a negative is lower than that of the partner by this share of it, since "
         "what is nearer may belong to the text, too. If unset, 0.05.",
-        unset=True, shown=False, least=0,
-    )  # fmt: skip
+        unset=True,
+        shown=False,
+        least=0,
+    )
     pooling: str | None = setting(
         None,
         "What is made of the outputs for a text's tokens. If unset, what the directory of the weights says, else mean.",
@@ -100,21 +101,6 @@ class SimilaritySettings(TableSettings, FileSettings):
         """The lowest and the highest score."""
         return _parse_range(self.score_range)
 
-    def check_data(self, loss: str, texts: int, has_scores: bool) -> None:
-        """Refuses training data of another loss: texts of an example, and whether they have scores.
-
-        Raises:
-          ValueError: says what the loss needs, and what there is.
-        """
-        if (loss == "cosine") != has_scores or (loss == "triplet" and texts == 2):
-            scores = "scores" if has_scores else "no scores"
-            raise ValueError(
-                f"--loss={loss} is for {_TEXTS[loss]} {'and a score' if loss == 'cosine' else 'without a score'}; "
-                f"--train_file has {texts} texts and {scores}."
-            )
-        if loss == "cosine" and texts == 3:
-            raise ValueError("--loss=cosine is for two texts and a score; leave out --negative.")
-
     def check_loss(self, loss: str) -> None:
         """Refuses settings of another loss.
 
@@ -134,7 +120,20 @@ class SimilaritySettings(TableSettings, FileSettings):
         """
         loss = self.loss or ("cosine" if has_scores else "ranking")
         self.check_loss(loss)
-        self.check_data(loss, texts, has_scores)
+        if self.mine_hard_negatives and (texts == 3 or has_scores):
+            raise ValueError(
+                "--mine_hard_negatives is for pairs that belong together, and --train_file has "
+                f"{'a third text' if texts == 3 else 'scores'}: leave it out, or name its columns by --text_a and "
+                "--text_b alone."
+            )
+        mined = self.mine_hard_negatives is not None
+        if (loss == "cosine") != has_scores or (loss == "triplet" and texts + mined == 2):
+            raise ValueError(
+                f"--loss={loss} is for {_TEXTS[loss]} {'and a score' if loss == 'cosine' else 'without a score'}; "
+                f"--train_file has {texts} texts and {'scores' if has_scores else 'no scores'}."
+            )
+        if loss == "cosine" and texts == 3:
+            raise ValueError("--loss=cosine is for two texts and a score; leave out --negative.")
         return loss
 
     def negatives(
@@ -164,14 +163,11 @@ class SimilaritySettings(TableSettings, FileSettings):
             raise ValueError(f"--loss=ranking needs other examples as negatives: --{name}_batch_size is too small.")
         return size
 
-    def check(self, run: FineTuningSettings) -> HeadConfig | None:
-        """Refuses contradictions, missing files, and files that lack a column.
-
-        Returns:
-          The head of the run's models, None: it has none.
+    def check(self, run: FineTuningSettings) -> None:
+        """Refuses contradictions and missing files.
 
         Raises:
-          ValueError, FileNotFoundError: names flag, or file and line.
+          ValueError, FileNotFoundError: names the flag.
         """
         run.check_dev_set(run.do_eval, ": give --do_eval")
         self.check_predictions(run.do_predict)
@@ -189,32 +185,4 @@ class SimilaritySettings(TableSettings, FileSettings):
             raise ValueError("--mine_hard_negatives needs a model that finds them: give --init_checkpoint.")
         if self.negatives_margin is not None and not self.mine_hard_negatives:
             raise ValueError("--negatives_margin is for --mine_hard_negatives.")
-        score_range, scored = self.scores_between, []
-
-        def check_beginning(name: str, file: str) -> tuple[list, bool]:
-            kind = name.removesuffix("_file")
-            found = beginning(file, examples_of(file, self.columns, score_range, self.of_set(kind), kind != "test"))
-            scored.append(not found[0] or found[0][0].score is not None)
-            if kind == "dev" and not scored[-1]:
-                check_extra("metrics", "--dev_file without scores")
-            first[name] = found[0][:1]
-            return found
-
-        first = {}
-        run.check_tables(check_beginning, self)
-        if scored and not any(scored) and score_range != (0.0, 1.0):
-            raise ValueError("--score_range is for scores, and there are none: name their column by --score.")
-        for example in first.get("train_file", ()):
-            texts = len(example.texts)
-            if self.mine_hard_negatives:
-                if texts == 3 or example.score is not None:
-                    what = "a third text" if texts == 3 else "scores"
-                    raise ValueError(
-                        f"--mine_hard_negatives is for pairs that belong together, and --train_file has {what}: leave "
-                        "it out, or name its columns by --text_a and --text_b alone."
-                    )
-                texts = 3
-            loss = self.loss_of(texts, example.score is not None)
-            for values in run.combinations:
-                self.negatives(dataclasses.replace(run, **values), loss, texts)
-        return None
+        run.check_tables(self)

@@ -10,6 +10,8 @@ from bert_tf.data import token_rows
 from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.similarity import RANKING_SCALE, TRIPLET_MARGIN, BertForSimilarity
+from bert_tf.system.checks import check_extra
+from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.text_files import exists
 from bert_tf.tasks.choice.encode import log_examples, write_records
@@ -42,51 +44,62 @@ class SimilarityTask(FineTuningTask):
         files.head = NO_HEAD
         self.files = files
 
-        def read(kind: str) -> ExampleSet:
-            flag = f"--{kind}_file"
-            with naming_flag(flag):
-                examples = data.read_examples(
-                    getattr(own, f"{kind}_file"), own.columns, score_range=own.scores_between,
-                    table=own.of_set(kind), partners=kind != "test",
-                )  # fmt: skip
-            if kind == "train" and own.mine_hard_negatives:
-                examples = self._with_hard_negatives(run, examples, is_new=not newest)
-            logging.info("%s: %d examples of %s", flag, len(examples), "two texts" if len(examples[0].texts) == 2
-                         else "three texts")  # fmt: skip
-            return ExampleSet(
-                kind,
-                encode.encode_examples(examples, tokenizer, run.max_seq_length, sentences.lower, sentences.prompt()),
-                examples,
-            )
+        def read(kind: str) -> list[data.SimilarityExample]:
+            with naming_flag(f"--{kind}_file"):
+                return data.read_examples(
+                    getattr(own, f"{kind}_file"),
+                    own.columns,
+                    score_range=own.scores_between,
+                    table=own.of_set(kind),
+                    partners=kind != "test",
+                )
 
-        self.main_metric = "eval_mrr_10"
+        needed = {"train": run.do_train, "dev": run.do_eval, "test": run.do_predict}
+        read_sets = {kind: read(kind) for kind, is_needed in needed.items() if is_needed}
+        scored = [kind for kind, examples in read_sets.items() if examples[0].score is not None]
+        if not scored and own.scores_between != (0.0, 1.0):
+            raise ValueError("--score_range is for scores, and there are none: name their column by --score.")
+        if run.do_eval and "dev" not in scored:
+            check_extra("metrics", "--dev_file without scores")
         if run.do_train:
-            self.train_rows = read("train").rows
-            self._choose_loss(run, earlier)
+            pairs = read_sets["train"]
+            self._choose_loss(run, earlier, len(pairs[0].texts), "train" in scored)
+            if own.mine_hard_negatives:
+                read_sets["train"] = self._with_hard_negatives(run, pairs, is_new=not newest)
+
+        def encoded(kind: str) -> ExampleSet:
+            examples = read_sets[kind]
+            texts = "two texts" if len(examples[0].texts) == 2 else "three texts"
+            logging.info("--%s_file: %d examples of %s", kind, len(examples), texts)
+            rows = encode.encode_examples(examples, tokenizer, run.max_seq_length, sentences.lower, sentences.prompt())
+            return ExampleSet(kind, rows, examples)
+
+        self.main_metric = "eval_spearman" if "dev" in scored else "eval_mrr_10"
+        if run.do_train:
+            self.train_rows = encoded("train").rows
+            log_examples(self.train_rows, tokenizer, LOGGED_EXAMPLES, "text")
         if run.do_eval:
-            self.dev_sets = [read("dev")]
-            if "scores" in self.dev_sets[0].rows.labels:
-                self.main_metric = "eval_spearman"
-            if run.do_train and self.dev_sets[0].rows.labels.keys() != self.train_rows.labels.keys():
+            self.dev_sets = [encoded("dev")]
+            if run.do_train and len({"train", "dev"} & {*scored}) == 1:
                 logging.warning(
                     "Only one of --train_file and --dev_file has scores: the dev set is measured by %s.",
                     self.main_metric,
                 )
         if run.do_predict:
-            self.test_sets = [read("test")]
-        if run.do_train:
-            log_examples(self.train_rows, tokenizer, LOGGED_EXAMPLES, "text")
+            self.test_sets = [encoded("test")]
 
     def _with_hard_negatives(self, run, pairs: list, is_new: bool) -> list:
         """Pairs with mined negatives. A run that goes on takes those of its beginning."""
         own, path = self.settings, posixpath.join(run.output_dir, "hard_negatives.jsonl")
         if is_new or not exists(path):
             embedder = self.embedder_class(
-                run.init_checkpoint, pooling=self.files.sentences.pooling, max_seq_length=run.max_seq_length,
+                run.init_checkpoint,
+                pooling=self.files.sentences.pooling,
+                max_seq_length=run.max_seq_length,
                 batch_size=run.predict_batch_size,
-            )  # fmt: skip
+            )
             tf.io.gfile.makedirs(run.output_dir)
-            margin = 0.05 if own.negatives_margin is None else own.negatives_margin
+            margin = value_of(own, "negatives_margin")
             mining.write_hard_negatives(
                 path, pairs, lambda texts: embedder.encode(texts, normalize=True), own.mine_hard_negatives, margin
             )
@@ -113,13 +126,14 @@ class SimilarityTask(FineTuningTask):
         logging.info("Pooling: %s%s.", pooling, "" if found.described or own.pooling else ", the default")
         return dataclasses.replace(found, pooling=pooling, normalize=normalize, similarity="cosine")
 
-    def _choose_loss(self, run, earlier: dict) -> None:
-        """Settles loss and negatives_batch_size, and checks that the training data fits them."""
-        own, rows = self.settings, self.train_rows
-        loss = own.loss_of(rows.rows_per_example, "scores" in rows.labels)
+    def _choose_loss(self, run, earlier: dict, texts: int, has_scores: bool) -> None:
+        """Chooses loss and negatives_batch_size, before negatives are mined, for training examples of so many texts."""
+        own = self.settings
+        loss = own.loss_of(texts, has_scores)
         if not own.loss:
             logging.info("--loss=%s, since --train_file has %sscores.", loss, "no " if loss == "ranking" else "")
         self.given = dataclasses.replace(own, loss=loss)  # what `begin` chooses for a run is not in it
+        self.texts = 3 if own.mine_hard_negatives else texts
         self.begun_size = earlier.get("negatives_batch_size")
         self.begin(run)
         if loss == "ranking":
@@ -127,16 +141,20 @@ class SimilarityTask(FineTuningTask):
 
     def begin(self, run):
         if run.do_train:
-            own, texts = self.given, self.train_rows.rows_per_example
-            size = own.negatives(run, own.loss, texts, self.num_replicas, self.begun_size)
+            own = self.given
+            size = own.negatives(run, own.loss, self.texts, self.num_replicas, self.begun_size)
             self.settings = dataclasses.replace(own, negatives_batch_size=size)
 
     def create_model(self, dtype):
         own = self.settings
         return BertForSimilarity(
-            self.files.config, own.loss or "ranking", pooling=self.files.sentences.pooling,
-            scale=own.ranking_scale or RANKING_SCALE, margin=own.triplet_margin or TRIPLET_MARGIN, dtype=dtype,
-        )  # fmt: skip
+            self.files.config,
+            own.loss or "ranking",
+            pooling=self.files.sentences.pooling,
+            scale=own.ranking_scale or RANKING_SCALE,
+            margin=own.triplet_margin or TRIPLET_MARGIN,
+            dtype=dtype,
+        )
 
     def training_batches(self, *, batch_size, share, **arguments):
         batches = token_rows.training_batches(self.train_rows, batch_size=batch_size, share=share, **arguments)

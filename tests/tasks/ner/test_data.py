@@ -229,8 +229,6 @@ def test_the_layout_of_naver(write):
     text = "1\t비토리오\tPER_B\n2\t양일\tDAT_B\n3\t만에\t-\n\n1\t영사관\tORG_B\n2\t\u200b감호\tCVL_B\n"
     with pytest.raises(ValueError, match=r"file.conll, line 1: column 0 only numbers the words. .*: --word_column=1,"):
         ner_data.read_conll(write(text), Layout())
-    with pytest.raises(ValueError, match="--word_column=1"):
-        ner_data.check_beginning(write(text), Layout())
     sentences = ner_data.read_conll(write(text), Layout(word_column=1)).sentences
     assert [sentence.tags for sentence in sentences] == [["B-PER", "B-DAT", "O"], ["B-ORG", "B-CVL"]]
     assert sentences[0].words == ["비토리오", "양일", "만에"]
@@ -245,7 +243,7 @@ def test_the_layout_of_klue(write):
     text = "박\tB-PS\n씨\tO\n \tO\nA\tO\n\t\n나\tO\n"
     for beginning in (comments, comments[comments.index("## 컬") :]):
         with pytest.raises(ValueError, match=r"If the line is a comment, give --comment_prefix='## '\."):
-            ner_data.check_beginning(write(beginning + text), Layout())
+            read_conll(write(beginning + text), Layout())
     file = ner_data.read_conll(write(comments + text), Layout(comment_prefix="## "))
     assert [sentence.words for sentence in file.sentences] == [["박", "씨", " ", "A"], ["나"]]
     assert ner_data.split_of(file.sentences) == "characters_and_spaces"

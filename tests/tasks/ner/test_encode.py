@@ -102,16 +102,16 @@ def test_batches_have_labels_as_wide_as_their_ids(small):
     rows = encode_sentences(sentences, small, 100, label_ids=LABELS)
     widths = set()
     arguments = {"batch_size": 2, "seed": 1, "max_seq_length": 100}
-    for batch in ner_outputs.training_batches(rows, start_step=0, **arguments).take(6):
+    for batch in ner_encode.training_batches(rows, start_step=0, **arguments).take(6):
         assert batch["label_ids"].shape == batch["input_ids"].shape and batch["label_ids"].dtype == tf.int32
         real = batch["input_mask"].numpy().sum(1) - 2
         assert ((batch["label_ids"].numpy() >= 0).sum(1) == real).all()
         widths.add(batch["label_ids"].shape[1])
     assert len(widths) > 1
-    fixed = ner_outputs.training_batches(rows, start_step=0, static_padding=True, **arguments)
+    fixed = ner_encode.training_batches(rows, start_step=0, static_padding=True, **arguments)
     assert fixed.element_spec["label_ids"].shape == (2, 100)
-    late = next(iter(ner_outputs.training_batches(rows, start_step=3, **arguments)))
-    skipped = list(ner_outputs.training_batches(rows, start_step=0, **arguments).take(4))[3]
+    late = next(iter(ner_encode.training_batches(rows, start_step=3, **arguments)))
+    skipped = list(ner_encode.training_batches(rows, start_step=0, **arguments).take(4))[3]
     assert (late["label_ids"].numpy() == skipped["label_ids"].numpy()).all()
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bert_tf import FullTokenizer
+from bert_tf.system.declare import check_values
 from bert_tf.tasks.similarity import encode, outputs
 from bert_tf.tasks.similarity.data import Columns, SimilarityExample, read_examples
 from bert_tf.tasks.similarity.settings import SimilaritySettings
@@ -164,12 +165,25 @@ def test_scores_of_a_small_part_of_the_range_are_told(tmp_path, caplog):
     assert not caplog.text
     read_examples(str(path), score_range=(0, 5))
     assert "a.csv: all scores are from 0 to 1, of --score_range=0,5: are these the lowest" in caplog.text
-    path.write_text("sentence1,sentence2\na,b\nb,c\n")
-    settings = SimilaritySettings(train_file=str(path), score_range=("0", "5"))
-    with pytest.raises(
-        ValueError, match="--score_range is for scores, and there are none: name their column by --score"
-    ):
-        settings.check(FineTuningSettings(output_dir="out", do_train=True, train_batch_size=2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss": "triplet", "ranking_scale": 3.0}, "--ranking_scale is for --loss=ranking; this is --loss=triplet."),
+        ({"loss": "cosine", "negatives_batch_size": 4}, "--negatives_batch_size is for --loss=ranking; this is --los"),
+        ({"text_a": "title"}, "--text_a and --text_b: name both columns"),
+        ({"score": "score"}, "--score needs --text_a and --text_b beside it."),
+        ({"mine_hard_negatives": 1}, "--mine_hard_negatives needs a model that finds them: give --init_checkpoint."),
+        ({"negatives_margin": 0.1}, "--negatives_margin is for --mine_hard_negatives."),
+        ({"score_range": ("5", "0")}, "--score_range=5,0 must be two numbers, the lower one first"),
+    ],
+)
+def test_settings_that_contradict_each_other(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        settings = SimilaritySettings(train_file=str(tmp_path / "a.csv"), **changes)
+        check_values(settings)
+        settings.check(FineTuningSettings(output_dir="out", do_train=True))
 
 
 def test_texts_and_scores_mean_what_they_look_like_and_a_header_is_named(tmp_path, caplog):
