@@ -216,7 +216,7 @@ def test_train_on_your_domain(tmp_path):
     values, printed = run_notebook("train_on_your_domain", tmp_path, given | sizes, expressions)
     assert values["words"] == ["zorbland"]
     assert values["losses"]["after"]["masked_lm_loss"] < values["losses"]["before"]["masked_lm_loss"]
-    assert "## What lies where" in printed and "    after: " in printed
+    assert "## New words" in printed and "    after: " in printed
     assert (tmp_path / "domain" / "domain.md").exists()
 
 

@@ -1,14 +1,6 @@
-"""From released weights to a model of a domain: texts, new words, records, pre-training, evaluation, fine-tuning.
+"""From released weights to a model of a domain: texts, new words, records, pre-training, evaluation, fine-tuning."""
 
-    from bert_tf.tasks.domain.recipe import adapt
-    from bert_tf.tasks.domain.settings import DomainSettings
-
-    settings = DomainSettings(init_checkpoint="uncased_L-4_H-256_A-4", input_file="texts/*.txt", output_dir="domain")
-    content = adapt(settings)
-
-The same call goes on after a crash.
-"""
-
+import functools
 import json
 import math
 import posixpath
@@ -46,24 +38,20 @@ def adapt(settings: DomainSettings) -> dict:
       `train_batch_size`, `learning_rate`, `seconds` (of its last start); `losses`: text -> `before`, unless the weights
       lacked the head, and `after` -> results; `fine_tuning`: start -> metric -> a value for each seed, empty without a
       task.
-
-    Raises:
-      ValueError, OSError: a setting, a file or the weights don't fit, or output_dir belongs to something else; names
-        the flag.
     """
     settings = with_models(settings, settings.output_dir, DomainSettings.check)
     settings.check()
-    job = _Job(settings, open_start(settings))
-    lock = job.path("run.lock")
-    with run_lock.held(lock, f"--output_dir={settings.output_dir}"):
-        others = [name for name in names_in(settings.output_dir) if name != posixpath.basename(lock)]
-        if others and "settings" not in (read_json_if_there(job.path("results", "texts.json")) or {}):
+    start, output_dir = open_start(settings), settings.output_dir
+    with run_lock.held(posixpath.join(output_dir, "run.lock"), f"--output_dir={output_dir}"):
+        others = [name for name in names_in(output_dir) if name != "run.lock"]
+        texts_step = read_json_if_there(posixpath.join(output_dir, "results", "texts.json")) or {}
+        if others and "settings" not in texts_step:
             raise ValueError(
-                f"--output_dir={settings.output_dir} has files that are not of run_domain.py ({others[0]}): choose "
-                "another directory."
+                f"--output_dir={output_dir} has files that are not of run_domain.py ({others[0]}): choose another "
+                "directory."
             )
-        content = job.do_all()
-        report.write(settings.output_dir, content)
+        content = _Job(settings, start).do_all()
+        report.write(output_dir, content)
     return content
 
 
@@ -72,82 +60,81 @@ class _Job:
 
     def __init__(self, settings: DomainSettings, start: Start):
         self.settings, self.start = settings, start
+        self.path = functools.partial(posixpath.join, settings.output_dir)
         self.start_folder, self.pretrained = self.path("start"), self.path("pretrained")
         self.model = self.path("pretrained", "discriminator") if start.detects else self.pretrained
 
-    def path(self, *names: str) -> str:
-        """A path in output_dir."""
-        return posixpath.join(self.settings.output_dir, *names)
-
     def do_all(self) -> dict:
         """Does all steps, those that need no training first, so that mistakes show early; returns what `adapt` does."""
-        settings, start = self.settings, self.start
-        name = storage.name_of(settings.init_checkpoint)
-        texts = self.do("texts", {"init_checkpoint": name, "new_words": settings.new_words} | files_of(settings),
-                        self.make_texts)["results"]  # fmt: skip
+        settings, start, name = self.settings, self.start, storage.name_of(self.settings.init_checkpoint)
+        given = {"init_checkpoint": name, "new_words": settings.new_words} | files_of(settings)
+        texts = self.do("texts", given, self.make_texts)["results"]
         rows = self.do("records", {"max_seq_length": settings.max_seq_length}, self.make_records)["results"]
         held_out = [text for text in rows if text != "train"]
-        scores = {}
-        before = {text: self.evaluate(text, "before", self.start_folder) for text in held_out if start.has_head}
+        scores, losses = {}, {text: {} for text in held_out}
+        for text in held_out if start.has_head else ():
+            losses[text]["before"] = self.evaluate(text, "before", self.start_folder)
         if settings.train_file:
             scores["released"] = self.fine_tune("released", settings.init_checkpoint)
         training = self.train(rows["train"])
-        after = {text: self.evaluate(text, "after", self.pretrained) for text in held_out}
+        for text in held_out:
+            losses[text]["after"] = self.evaluate(text, "after", self.pretrained)
         if settings.train_file:
             scores["domain"] = self.fine_tune("domain", self.model)
-        losses = {"before": before, "after": after}
-        losses = {text: {when: of[text] for when, of in losses.items() if text in of} for text in held_out}
         content = {"init_checkpoint": name, "model": self.model, "notes": list(start.notes), **texts}
         return content | {"training": training, "losses": losses, "fine_tuning": scores}
 
     def make_texts(self) -> dict:
         """The texts, the new words, and the released weights with rows for these."""
-        settings, start = self.settings, self.start
+        settings, start, words_file = self.settings, self.start, self.path(WORDS)
         try:
             counts = make_texts(settings)
             words = make_words(settings, start.tokenizer, start.config.title)
-            file = self.path(WORDS) if words["new_words"] else None
-            convert(settings.init_checkpoint, self.start_folder, "bert_tf", add_tokens=file, overwrite=True).write(
-                self.path("start.txt")
+            added = words_file if words["new_words"] else None
+            conversion = convert(
+                settings.init_checkpoint, self.start_folder, "bert_tf", add_tokens=added, overwrite=True
             )
+            conversion.write(self.path("start.txt"))
         except Exception:  # the corrected command is another job
             remove_folder(self.path("text"))
-            if tf.io.gfile.exists(self.path(WORDS)):
-                tf.io.gfile.remove(self.path(WORDS))
+            if tf.io.gfile.exists(words_file):
+                tf.io.gfile.remove(words_file)
             raise
         return {"texts": counts, **words}
 
     def make_records(self) -> dict[str, int]:
         """The records of all texts; returns how many each has."""
-        vocab_file = find_vocabulary(self.start_folder, self.start.family.tokenizer_class)
         tf.io.gfile.makedirs(self.path("records"))
-        rows = {}
-        for name in TEXTS if self.settings.other_text else TEXTS[:2]:
-            summary = create_pretraining_data(
-                text_path(self.settings, name), self._records(name), vocab_file,
-                max_seq_length=self.settings.max_seq_length, **self.start.record_settings,
-            )  # fmt: skip
-            rows[name] = summary["rows"]
-        return rows
-
-    def _records(self, text: str) -> str:
-        return self.path("records", f"{text}.tfrecord")
+        return {
+            name: create_pretraining_data(
+                text_path(self.settings, name),
+                self.path("records", f"{name}.tfrecord"),
+                find_vocabulary(self.start_folder, self.start.family.tokenizer_class),
+                max_seq_length=self.settings.max_seq_length,
+                **self.start.record_settings,
+            )["rows"]
+            for name in (TEXTS if self.settings.other_text else TEXTS[:2])
+        }
 
     def _pretraining(self, text: str, model: str, output_dir: str, **further) -> PretrainingSettings:
         """Settings of a run from a model, with a held-out text to evaluate on."""
         return self.settings.pretraining(
-            input_file=self._records("train"), eval_input_file=self._records(text), init_checkpoint=model,
-            output_dir=output_dir, **self.start.training_settings, **further,
-        )  # fmt: skip
+            input_file=self.path("records", "train.tfrecord"),
+            eval_input_file=self.path("records", f"{text}.tfrecord"),
+            init_checkpoint=model,
+            output_dir=output_dir,
+            **self.start.training_settings,
+            **further,
+        )
 
     def evaluate(self, text: str, when: str, model: str) -> dict[str, float]:
         """Results on a held-out text, of the model "before" or "after" the training."""
         run = self._pretraining(text, model, self.path("evaluation", f"{text}-{when}"), do_eval=True)
-
-        def results() -> dict[str, float]:
-            return {metric: float(value) for metric, value in sorted(pretrain(run).items())}
-
-        return self.do(f"evaluation-{text}-{when}", vars(run), results)["results"]
+        return self.do(
+            f"evaluation-{text}-{when}",
+            vars(run),
+            lambda: {metric: float(value) for metric, value in sorted(pretrain(run).items())},
+        )["results"]
 
     def train(self, rows: int) -> dict:
         """The pre-training. rows: the number of records of the training text."""
@@ -173,8 +160,7 @@ class _Job:
     def do(self, name: str, settings: Mapping[str, object], step: Callable[[], dict]) -> dict:
         """What results/NAME.json says of a step: `settings`, `results` and `seconds`; does the step if it is not done.
 
-        Raises:
-          ValueError: the step was begun with other settings; names the flags.
+        A step that was begun with other settings is refused.
         """
         path, settings = self.path("results", f"{name}.json"), json.loads(json.dumps(settings))
         kept = read_json_if_there(path) or {"settings": settings}

@@ -31,21 +31,19 @@ def create_page(content: dict) -> str:
             ["text", "documents", "sentences", "MB"],
             ([name, f"{of['documents']:,}", f"{of['sentences']:,}", f"{of['bytes'] / 1e6:.2f}"] for name, of in counts),
         ),
+        "\n## New words",
         *_words(content["new_words"], content["pieces_per_word"]),
         *_losses(content["losses"], content["notes"]),
         *(_fine_tuning(content["fine_tuning"]) if content["fine_tuning"] else ()),
-        *_places(content["model"], bool(content["new_words"])),
+        f"\nTo use it: `python run_classifier.py --init_checkpoint={content['model']} ...`, or any other script that "
+        f'takes `--init_checkpoint`; in Python `from_pretrained("{content["model"]}")`.',
     ]
     return "\n".join(lines) + "\n"
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = ["".join(f" {cell} |" if cell else " |" for cell in cells) for cells in (header, *rows)]
-    return [f"|{lines[0]}", f"|{'---|' * len(header)}", *(f"|{line}" for line in lines[1:])]
-
-
-def _heading(title: str) -> str:
-    return f"\n{'#' * 2} {title}"
+    lines = ["|" + "".join(f" {cell} |" if cell else " |" for cell in cells) for cells in (header, *rows)]
+    return [lines[0], f"|{'---|' * len(header)}", *lines[1:]]
 
 
 def _metrics(results: Mapping[str, object]) -> list[str]:
@@ -55,10 +53,9 @@ def _metrics(results: Mapping[str, object]) -> list[str]:
 
 def _words(words: Sequence[Mapping], pieces: Mapping[str, float]) -> list[str]:
     if not words:
-        return [_heading("New words"), "None."]
+        return ["None."]
     rows = ([new["word"], f"{new['count']:,}", " ".join(new["pieces"])] for new in words[:_WORDS_SHOWN])
     return [
-        _heading("New words"),
         f"{len(words)} words that were cut into several pieces now are one each: {pieces['after']:.3f} pieces per "
         f"word of the training text instead of {pieces['before']:.3f}. The first, by what they save:\n",
         *_table(["word", "times", "was"], rows),
@@ -66,38 +63,31 @@ def _words(words: Sequence[Mapping], pieces: Mapping[str, float]) -> list[str]:
 
 
 def _losses(losses: Mapping[str, Mapping[str, Mapping]], notes: Sequence[str]) -> list[str]:
-    has_before, columns = "before" in losses["heldout"], [one for found in losses.values() for one in found.values()]
-    header = [
-        when if number else f"{_TEXTS[name]}, {when}"
-        for name, found in losses.items()
-        for number, when in enumerate(found)
-    ]
-    rows = ([name, *(f"{scores[name]:.3f}" for scores in columns)] for name in _metrics(losses["heldout"]["after"]))
+    columns = {f"{_TEXTS[text]}, {when}": scores for text, of in losses.items() for when, scores in of.items()}
+    names = _metrics(losses["heldout"]["after"])
     lines = [
-        _heading(f"{'Before and after' if has_before else 'After'}, on text that it was not trained on"),
-        *_table(["", *header], rows),
+        "\n## Losses on text that it was not trained on",
+        *_table(["", *columns], ([name, *(f"{of[name]:.3f}" for of in columns.values())] for name in names)),
         "\n![Losses](pretrained/loss.png)\n",
+        *notes,
     ]
-    if has_before:
+    if "before" in losses["heldout"]:
         lines.append(
             "Both models have the same vocabulary, new words included, so their losses can be compared. Those of a "
             "model with another vocabulary can't: it predicts other tokens."
         )
-    forgotten = "An increase of the losses of the other text measures what was forgotten."
-    return [*lines, *notes, *([forgotten] if "other" in losses and has_before else ())]
+        if "other" in losses:
+            lines.append("An increase of the losses of the other text measures what was forgotten.")
+    return lines
 
 
 def _fine_tuning(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> list[str]:
     metrics = _metrics(scores["released"])
-    count = len(scores["released"][metrics[0]])
+    rows = ([_STARTS[start], *(_spread(of[name]) for name in metrics)] for start, of in scores.items())
     return [
-        _heading("Fine-tuning, from both starts"),
-        *_table(
-            ["", *metrics], ([_STARTS[start], *(_spread(of[name]) for name in metrics)] for start, of in scores.items())
-        ),
-        f"\nMean over {count} seeds, lowest to highest: what differs less may be chance."
-        if count > 1
-        else "\nOne seed: what differs little may be chance.",
+        "\n## Fine-tuning, from both starts",
+        *_table(["", *metrics], rows),
+        f"\nMean of {len(scores['released'][metrics[0]])} seeds, lowest to highest: what differs less may be chance.",
     ]
 
 
@@ -106,28 +96,12 @@ def _spread(values: Sequence[float]) -> str:
     return f"{mean} ({min(values):.4f} to {max(values):.4f})" if len(values) > 1 else mean
 
 
-def _places(model: str, has_words: bool) -> list[str]:
-    words = ["- `words.txt`: the new words"]
-    return [
-        _heading("What lies where"),
-        f"- `{model}`: the model, with its vocabulary",
-        f"- `start/`: the released weights{', and rows for new words' if has_words else ''}; `start.txt`: each row",
-        *(words if has_words else ()),
-        "- `text/`, `records/`: the texts as sentences in documents, and their records",
-        "- `evaluation/`, and of a task `fine_tuning/`: results of each model",
-        "- `results/`: settings and results of each step",
-        f"\nTo use it: `python run_classifier.py --init_checkpoint={model} ...`, or any other script that takes "
-        f'`--init_checkpoint`; in Python `from_pretrained("{model}")`.',
-    ]
-
-
 def closing_lines(output_dir: str, content: dict) -> str:
     """What the script prints at its end."""
     lines = []
-    for name, found in content["losses"].items():
-        for metric in _metrics(found["after"]):
-            values = " -> ".join(f"{scores[metric]:.3f}" for scores in found.values())
-            lines.append(f"{_TEXTS[name]}, {metric}: {values}")
+    for name, of in content["losses"].items():
+        for metric in _metrics(of["after"]):
+            lines.append(f"{_TEXTS[name]}, {metric}: " + " -> ".join(f"{scores[metric]:.3f}" for scores in of.values()))
     for start, scores in content["fine_tuning"].items():
         shown = ", ".join(f"{metric} {_spread(scores[metric])}" for metric in _metrics(scores))
         lines.append(f"fine-tuned from {start}: {shown}")

@@ -100,11 +100,6 @@ class DomainSettings:
         "A further flag of run_classifier.py: --fine_tuning_flag=--num_train_epochs=5, --fine_tuning_flag=--text_b=...",
     )
 
-    @property
-    def seeds(self) -> int:
-        """num_seeds, also where it is not given."""
-        return value_of(self, "num_seeds")
-
     def check(self) -> None:
         """Refuses values out of range, files that do not exist, and flags that nothing would use.
 
@@ -138,40 +133,37 @@ class DomainSettings:
     def pretraining(self, **recipe) -> PretrainingSettings:
         """The settings of run_pretraining.py: those that the recipe chooses, but for what --pretraining_flag gives."""
         further = _further("pretraining_flag", self.pretraining_flag, _OF_PRETRAINING, PretrainingSettings)
-        own = {
-            "input_file": "", "output_dir": self.output_dir, "max_seq_length": self.max_seq_length,
-            "max_predictions_per_seq": math.ceil(_MASKED_SHARE * self.max_seq_length),
-            "eval_batch_size": _EVAL_BATCH_SIZE, "dtype": self.dtype,
-        }  # fmt: skip
-        return PretrainingSettings(**own | recipe | further)
+        chosen = {name: getattr(self, name) for name in ("output_dir", "max_seq_length", "dtype")}
+        predictions = math.ceil(_MASKED_SHARE * self.max_seq_length)
+        chosen |= {"input_file": "", "max_predictions_per_seq": predictions, "eval_batch_size": _EVAL_BATCH_SIZE}
+        return PretrainingSettings(**chosen | recipe | further)
 
     def training(self, steps: int) -> dict:
         """Of the settings for `pretraining`, those of a training of so many steps."""
         return {
-            "do_train": True, "num_train_steps": steps, "num_warmup_steps": math.ceil(_WARMUP_SHARE * steps),
-            "train_batch_size": self.train_batch_size, "learning_rate": self.learning_rate,
+            "do_train": True,
+            "num_train_steps": steps,
+            "num_warmup_steps": math.ceil(_WARMUP_SHARE * steps),
+            "train_batch_size": self.train_batch_size,
+            "learning_rate": self.learning_rate,
             "optimizer": "adamw",  # LAMB, with which ALBERT was pre-trained, is for batches of thousands
-            "log_every_steps": max(1, min(100, steps // 20)), "keep_checkpoint_max": 1,
-        }  # fmt: skip
+            "log_every_steps": max(1, min(100, steps // 20)),
+            "keep_checkpoint_max": 1,
+        }
 
     def fine_tuning(self, model: str | None = None, output_dir: str | None = None):
         """The settings of run_classifier.py for the user's task: of the task, and of a run from a model."""
         kinds = ClassificationSettings, FineTuningSettings
-        values = {
-            "task_name": "custom", **{name: getattr(self, name) for name in _TASK}, "encoding": self.encoding,
-            "init_checkpoint": model, "output_dir": output_dir or self.output_dir, "do_train": True, "do_eval": True,
-            "max_seq_length": self.max_seq_length, "dtype": self.dtype, "num_seeds": self.seeds,
-            "eval_batch_size": _EVAL_BATCH_SIZE,
-        } | _further("fine_tuning_flag", self.fine_tuning_flag, _OF_FINE_TUNING, *kinds)  # fmt: skip
+        values = {name: getattr(self, name) for name in (*_TASK, "encoding", "max_seq_length", "dtype")}
+        values |= {"task_name": "custom", "do_train": True, "do_eval": True, "eval_batch_size": _EVAL_BATCH_SIZE}
+        values |= {"init_checkpoint": model, "output_dir": output_dir or self.output_dir}
+        values["num_seeds"] = value_of(self, "num_seeds")
+        values |= _further("fine_tuning_flag", self.fine_tuning_flag, _OF_FINE_TUNING, *kinds)
         return tuple(kind(**{name: values[name] for name in declared_in(kind) if name in values}) for kind in kinds)
 
 
 def _further(name: str, arguments: tuple[str, ...], taken: set[str], *kinds: type) -> dict:
-    """The settings that a flag for further flags gives.
-
-    Args:
-      taken: those that it can't give.
-    """
+    """The settings that a flag for further flags gives; taken: those that it can't."""
     with naming_flag(f"--{name}"):
         given = parsed_flags(arguments, *kinds)
         for flag in given.keys() & taken:

@@ -60,12 +60,7 @@ class Start:
 
 
 def open_start(settings: DomainSettings) -> Start:
-    """Reads what is beside the weights, and which heads they have.
-
-    Raises:
-      FileNotFoundError, ValueError: there are no weights, configuration or vocabulary, it is a generator, or it takes
-        no rows of --max_seq_length.
-    """
+    """Reads what is beside the weights, and which heads they have; refuses rows that the model does not take."""
     path = settings.init_checkpoint
     with naming_flag("--init_checkpoint"):
         weights, files = model_directory.read_model(path)
@@ -83,16 +78,15 @@ def open_start(settings: DomainSettings) -> Start:
             f"--init_checkpoint={path}."
         )
     predicts_order = config.has_pooler and _NEXT_SENTENCE_BIAS in weights.shapes
-    head, title = OUTPUT_BIAS, "masked-LM head"
-    if config.detects_replaced_tokens:
-        head, title = REPLACED_TOKEN_HEAD, "head for replaced tokens"
-    notes = []
-    if head not in weights.shapes:
+    detects, notes = config.detects_replaced_tokens, []
+    has_head = (REPLACED_TOKEN_HEAD if detects else OUTPUT_BIAS) in weights.shapes
+    if not has_head:
         notes.append(
-            f"The weights have no {title}, so that it starts from random weights: there is nothing to evaluate before "
-            "the training, and the losses after include what the head has learned."
+            f"The weights have no {'head for replaced tokens' if detects else 'masked-LM head'}, so that it starts "
+            "from random weights: there is nothing to evaluate before the training, and the losses after include "
+            "what the head has learned."
         )
-    elif config.detects_replaced_tokens:
+    elif detects:
         notes.append(
             "The generator, which is trained beside the discriminator, starts from random weights: its loss before is "
             "that of guessing."
@@ -101,5 +95,4 @@ def open_start(settings: DomainSettings) -> Start:
         notes.append("The weights have no head for the order of sentences, so that is not trained.")
     for note in notes:
         logging.info("%s", note)
-    tokenizer = model_directory.tokenizer_of(files)
-    return Start(config, family, tokenizer, head in weights.shapes, predicts_order, tuple(notes))
+    return Start(config, family, model_directory.tokenizer_of(files), has_head, predicts_order, tuple(notes))

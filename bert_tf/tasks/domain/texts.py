@@ -38,13 +38,10 @@ def files_of(settings: DomainSettings) -> dict[str, list[tuple[str, int]]]:
 
 
 def make_texts(settings: DomainSettings) -> dict[str, dict[str, int]]:
-    """Writes text/train.txt, heldout.txt and other.txt.
+    """Writes text/train.txt, heldout.txt and, of --other_text, other.txt.
 
     Returns:
-      name -> `documents`, `sentences` and `bytes`; without "other" if there is no --other_text.
-
-    Raises:
-      ValueError: a text can't be read, is empty, or has too few documents; names the file or the flag.
+      name -> `documents`, `sentences` and `bytes`.
     """
     tf.io.gfile.makedirs(posixpath.join(settings.output_dir, "text"))
     flags = {"train": "input_file", "heldout": "heldout_file" if settings.heldout_file else "input_file"}
@@ -52,11 +49,13 @@ def make_texts(settings: DomainSettings) -> dict[str, dict[str, int]]:
     counts = {name: {"documents": 0, "sentences": 0, "bytes": 0} for name in flags}
     with written_together([text_path(settings, name) for name in flags]) as temporary:
         with contextlib.ExitStack() as stack:
-            files = [stack.enter_context(tf.io.gfile.GFile(path, "wb")) for path in temporary]
-            of_text = dict(zip(flags, files, strict=True))
+            files = {
+                name: stack.enter_context(tf.io.gfile.GFile(path, "wb"))
+                for name, path in zip(flags, temporary, strict=True)
+            }
             for document, name in _documents(settings):
                 content = to_text([document]).encode()
-                of_text[name].write(content)
+                files[name].write(content)
                 counts[name]["documents"] += 1
                 counts[name]["sentences"] += len(document)
                 counts[name]["bytes"] += len(content)

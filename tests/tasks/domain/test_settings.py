@@ -49,7 +49,7 @@ def test_refusals_and_warnings(right, tmp_path, caplog):
         with pytest.raises((ValueError, OSError), match=message):
             dataclasses.replace(right, **changes).check()
     dataclasses.replace(right, **_NO_TASK).check()
-    assert right.seeds == 3 and dataclasses.replace(right, num_seeds=5).seeds == 5
+    assert [dataclasses.replace(right, num_seeds=count).fine_tuning()[1].num_seeds for count in (None, 5)] == [3, 5]
     (tmp_path / "other.txt").write_text("Another sentence.\n")
     dataclasses.replace(right, heldout_file=f"{tmp_path}/other.txt").check()
     assert not caplog.text
