@@ -23,7 +23,6 @@ from bert_tf.text.characters import plain_name, trimmed
 
 DOCUMENT_START = "-DOCSTART-"
 
-_SEPARATORS = ("auto", "tab", "space")
 _HEADERS = {"label", "labels", "ner", "ner_tag", "pos", "tag", "tags", "text", "token", "tokens", "word", "words"}
 
 # Numbers in the first of CoNLL-U's ten columns: of several words that are one in the text, and of what is not in it.
@@ -55,12 +54,6 @@ class Layout:
 
     def is_comment(self, line: str) -> bool:
         return bool(self.comment_prefix) and line.startswith(self.comment_prefix)
-
-    def __post_init__(self):
-        if self.tag_scheme not in ner_tags.SCHEMES:
-            raise ValueError(f"--tag_scheme={self.tag_scheme!r} is not one of {', '.join(ner_tags.SCHEMES)}.")
-        if self.column_separator not in _SEPARATORS:
-            raise ValueError(f"--column_separator={self.column_separator!r} is not one of {', '.join(_SEPARATORS)}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,11 +163,11 @@ class _Reader:
         self.path, self.layout, self.scheme, self.has_tags = path, layout, scheme, has_tags
         self.sentences: list[Sentence] = []
         self.notation = ner_tags.STANDARD
-        self.separator = {"tab": "\t", "space": " "}.get(layout.column_separator)
+        self.separator = {"auto": None, "tab": "\t", "space": " "}[layout.column_separator]
         self.repaired = 0
         self.no_words: list[int] = []  # lines
         self._columns = 0  # in the first word's line, and so in every line
-        self._first_line, self._first = 0, ""  # its number, and itself
+        self._first_line = 0
         self._document, self._in_document = 0, False  # its number, and whether it has a sentence yet
         self._words, self._tags, self._lines = [], [], []
 
@@ -196,13 +189,13 @@ class _Reader:
             logging.info("%s: columns are separated by %s.", self.path, "tabs" if self.separator == "\t" else "spaces")
         columns = self._columns_of(line)
         if not self._columns:
-            self._columns, self._first_line, self._first = len(columns), number, line
+            self._columns, self._first_line = len(columns), number
             self._check_columns(number)
         if len(columns) != self._columns:
             raise ValueError(
                 f"{self.path}, line {number}: {len(columns)} columns, but line {self._first_line} has {self._columns}: "
                 f"{line!r:.80}. Columns are separated by {'tabs' if self.separator == chr(9) else 'spaces'} "
-                f"(--column_separator).{_comment_advice(line) or _form_advice(self._first, self.separator == ' ')}"
+                f"(--column_separator).{_comment_advice(line)}"
             )
         if len(columns) >= _CONLL_U and self.layout.word_column % len(columns) and _NO_WORD.fullmatch(columns[0]):
             self.no_words.append(number)
@@ -283,15 +276,18 @@ class _Reader:
         self.sentences = list(map(self._with_learned_tags, self.sentences))
 
     def _check_words(self) -> None:
-        """Refuses words that are tags, or lines of CSV or JSON, or numbers, as in the files of Naver's challenge."""
+        """Refuses words that are tags, or lines of CSV, or numbers, as in the files of Naver's challenge."""
         words, layout = {word for one in self.sentences for word in one.words}, self.layout
         if self.has_tags and words > {ner_tags.OUTSIDE} and all(map(_is_tag, words)):
             raise ValueError(
                 f"{self.path}: its words are tags. Are the columns swapped? --word_column={layout.tag_column} "
                 f"--tag_column={layout.word_column} reads them the other way round."
             )
-        if self._columns == 1 and (advice := _form_advice(self._first)) and all("," in word for word in words):
-            raise ValueError(f"{self.path}, line {self._first_line} has one column.{advice}")
+        if self._columns == 1 and words and all("," in word for word in words):
+            raise ValueError(
+                f"{self.path}, line {self._first_line} has one column. It looks like CSV; this script reads a word and "
+                "its tag a line, with a tab or spaces between them."
+            )
         counted = [str(number) for number in range(max((len(one.words) for one in self.sentences), default=0) + 1)]
         starts = (0, 1) if self._columns > 2 and len(counted) > 2 else ()
         for start in starts:
@@ -310,7 +306,7 @@ class _Reader:
             if not self.layout.repair_tags or not all(_is_tag(tag) for tag in tags):
                 line, written = sentence.lines[error.place], sentence.tags[error.place]
                 spelled = "" if written == tags[error.place] else f" (spelled {written!r})"
-                advice = _comment_advice(sentence.words[error.place]) or _form_advice(self._first) or self._advice(tags)
+                advice = _comment_advice(sentence.words[error.place]) or self._advice(tags)
                 is_first = sentence is self.sentences[0] and not error.place
                 if is_first and len(tags) > 1 and not _is_tag(tags[0]) and all(map(_is_tag, tags[1:])):
                     advice += f" Or {_header_advice(sentence.words[0], written)}"
@@ -350,19 +346,6 @@ def _comment_advice(text: str) -> str:
     """The flag for lines like this one, if it looks like a comment."""
     found = re.match("#+ ", text)
     return f" If the line is a comment, give --comment_prefix='{found.group()}'." if found else ""
-
-
-def _form_advice(line: str, may_be_text: bool = False) -> str:
-    """What to say of a file that begins with this line, if it seems to be JSON, CSV or, if it may be, sentences."""
-    needed = "this script reads a word and its tag a line, with a tab or spaces between them."
-    words = line.split()
-    if re.match(r'\s*[\[{]+\s*"', line):
-        return f" It looks like JSON; {needed}"
-    if len(words) == 1 and re.match("[^,]+,[^,]", line):
-        return f" It looks like CSV; {needed}"
-    if may_be_text and len(words) > 2 and not _is_tag(words[-1]):
-        return f" If the lines are sentences: {needed}"
-    return ""
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
