@@ -25,10 +25,7 @@ class DemoError(Exception):
 def claim_output_dir(output_dir: str, settings: dict) -> None:
     """Prepares the folder and prints what happens to its content.
 
-    An interrupted demo resumes if text and sizes are the same; any other demo is replaced.
-
-    Raises:
-      DemoError: the folder contains something other than a demo.
+    An interrupted demo resumes if text and sizes are the same; any other demo is replaced, and nothing else.
     """
     state_file = os.path.join(output_dir, "demo.json")
     if os.path.isdir(output_dir) and (names := sorted(os.listdir(output_dir))):
@@ -76,20 +73,13 @@ def write_text(path: str, text: str) -> None:
 
 
 def run_script(script: str, **script_flags) -> None:
-    """Runs a script of this project with flags, showing the command; its output and progress bars go to the terminal.
-
-    Raises:
-      DemoError: it failed.
-    """
+    """Runs a script of this project with flags, showing the command; its output goes to the terminal."""
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     command = [sys.executable, os.path.join(folder, script)]
     command += [f"--{name}={value}" for name, value in script_flags.items()]
-    shown = [shlex.quote(_short_path(part)) for part in command[:2]] + [shlex.quote(part) for part in command[2:]]
+    short = [min(path, os.path.relpath(path), key=len) for path in command[:2]]
+    shown = list(map(shlex.quote, short + command[2:]))
     print("$ " + " ".join(shown[:2]) + "".join(f" \\\n    {part}" for part in shown[2:]), flush=True)
     returncode = subprocess.call(command, **ending_with_this())
     if returncode:
         raise DemoError(f"{script} failed (exit code {returncode}); its own message is above.")
-
-
-def _short_path(path: str) -> str:
-    return min(path, os.path.relpath(path), key=len)

@@ -7,7 +7,10 @@ import os
 import time
 from collections.abc import Mapping
 
+from bert_tf.models.families import family_named
 from bert_tf.pretraining.documents import split_held_out, text_documents, to_text
+from bert_tf.system.text_files import list_files
+from bert_tf.text.tokenizer_files import Casing
 from demo import report, sample_text
 from demo.families import FAMILIES, FamilyPlan
 from demo.folder import DemoError, claim_output_dir, run_script, write_state, write_text
@@ -40,7 +43,6 @@ class Plan:
 
     @property
     def own(self) -> FamilyPlan:
-        """How the family differs from BERT."""
         return FAMILIES[self.family]
 
     @property
@@ -68,17 +70,9 @@ QUICK_PLAN = Plan(
 
 
 def run_demo(text: str, output_dir: str, plan: Plan) -> dict:
-    """Runs all stages; returns the content of results.json.
-
-    Raises:
-      DemoError: with a message for the user.
-      ValueError: --text matches no file, or a file is not UTF-8.
-    """
-    files = []
-    if text:
-        from bert_tf.system.text_files import list_files
-
-        files = [os.path.relpath(path) if os.path.exists(path) else path for path in list_files(text, "--text")]
+    """Runs all stages; returns the content of results.json."""
+    named = list_files(text, "--text") if text else []
+    files = [os.path.relpath(path) if os.path.exists(path) else path for path in named]
     sizes = [os.path.getsize(path) for path in files if os.path.exists(path)]
     settings = json.loads(json.dumps({"files": [files, sizes], "plan": dataclasses.asdict(plan)}))
     claim_output_dir(output_dir, settings)
@@ -105,11 +99,7 @@ def run_demo(text: str, output_dir: str, plan: Plan) -> dict:
 
 
 def make_text(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
-    """Writes train.txt and heldout.txt; returns a description of them as `corpus`.
-
-    Raises:
-      DemoError: there is too little text.
-    """
+    """Writes train.txt and heldout.txt; returns a description of them as `corpus`."""
     if not _is_done(folder, "corpus.json"):
         found = make_corpus(files, plan, os.path.join(folder, "train.txt"), os.path.join(folder, "heldout.txt"))
         write_text(os.path.join(folder, "corpus.json"), json.dumps(found, indent=2) + "\n")
@@ -117,17 +107,11 @@ def make_text(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
 
 
 def make_corpus(files: list[str], plan: Plan, train_file: str, heldout_file: str) -> dict:
-    """Writes training and held-out text; returns its `bytes`, `documents`, `sentences` and `needs_accents`.
-
-    Raises:
-      DemoError: there is too little text.
-    """
-    if files:
-        documents = text_documents(files, plan.corpus_bytes)
-        source = f"{len(files)} files"
-    else:
-        documents = sample_text.docstring_documents(plan.corpus_bytes)
-        source = "the docstrings of the installed Python packages"
+    """Writes training and held-out text; returns its `bytes`, `documents`, `sentences` and `needs_accents`."""
+    source = f"{len(files)} files" if files else "the docstrings of the installed Python packages"
+    documents = (
+        text_documents(files, plan.corpus_bytes) if files else sample_text.docstring_documents(plan.corpus_bytes)
+    )
     text = to_text(documents)
     size = len(text.encode())
     if size < _LEAST_BYTES or len(documents) < 2:
@@ -214,12 +198,8 @@ def pretrain(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
 def _pretrain(plan: Plan, folder: str, family: str, name: str, keys: Mapping, flags: Mapping) -> dict[str, float]:
     """A model of a family in the directory `name`, by run_pretraining.py; returns its results.
 
-    Args:
-      keys: further keys of the configuration, by BERT's names. flags: further flags.
+    keys: further keys of the configuration, by BERT's names. flags: further flags.
     """
-    from bert_tf.models.families import family_named
-    from bert_tf.text.tokenizer_files import Casing
-
     kind = family_named(family)
     vocab_file = os.path.join(folder, plan.own.vocabulary)
     values = {

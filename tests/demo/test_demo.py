@@ -10,7 +10,7 @@ from helpers.paths import ROOT
 from helpers.slow import exhaustive, slow
 
 from demo import folder as demo_folder
-from demo import report
+from demo import report, stages
 from demo.families import FAMILIES
 
 PNG_HEADER = b"\x89PNG\r\n\x1a\n"
@@ -29,14 +29,7 @@ def test_demo(tmp_path):
     output = tmp_path / "output"
     result = run(output, "--quick")
     assert result.returncode == 0, result.stdout + result.stderr
-    for name in (
-        "vocab.txt",
-        "train.txt",
-        "heldout.txt",
-        "train.tfrecord",
-        "bert_config.json",
-        "model/eval_results.txt",
-    ):
+    for name in ("vocab.txt", "train.txt", "heldout.txt", "train.tfrecord", "model/eval_results.txt"):
         assert (output / name).stat().st_size > 0, name
     assert (output / "loss_curve.png").read_bytes().startswith(PNG_HEADER)
     for script in ("create_vocab.py", "create_pretraining_data.py", "run_pretraining.py"):
@@ -104,48 +97,42 @@ def test_demo_with_text_of_another_script(tmp_path):
     assert "가" in (tmp_path / "output" / "vocab.txt").read_text().splitlines()
 
 
-def test_no_text_too_little_text_and_a_foreign_folder(tmp_path):
+def test_no_text_and_too_little_text(tmp_path):
     result = run(tmp_path / "output", f"--text={tmp_path}/*.txt")
-    assert result.returncode == 1
-    assert f"--text: no file matches '{tmp_path}/*.txt'" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert not (tmp_path / "output").exists()
-
+    assert result.returncode == 1 and f"--text: no file matches '{tmp_path}/*.txt'" in result.stderr
+    assert "Traceback" not in result.stderr and not (tmp_path / "output").exists()
     (tmp_path / "a.txt").write_text("A few words only.\n" * 100)
-    result = run(tmp_path / "output", f"--text={tmp_path}/*.txt")
-    assert result.returncode == 1
-    assert "too little text in 1 files: 1,8" in result.stderr
-    assert "At least 50,000" in result.stderr
-    assert "Traceback" not in result.stderr
-
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "letter").write_text("precious")
-    with pytest.raises(demo_folder.DemoError, match="has files that are not a demo"):
-        demo_folder.claim_output_dir(str(tmp_path / "mine"), {})
-    assert os.listdir(tmp_path / "mine") == ["letter"]
-    for state in ("{}", "[]", '{"settings": {}, "finished": true}', "[" * 50_000, "torn"):
-        (tmp_path / "mine" / "demo.json").write_text(state)
-        with pytest.raises(demo_folder.DemoError, match=r"mine has files that are not a demo's \(\w"):
-            demo_folder.claim_output_dir(str(tmp_path / "mine"), {})
-        assert sorted(os.listdir(tmp_path / "mine")) == ["demo.json", "letter"]
+    with pytest.raises(demo_folder.DemoError, match=r"too little text in 1 files: 1,8.* At least 50,000"):
+        stages.make_corpus([str(tmp_path / "a.txt")], stages.Plan(), str(tmp_path / "t"), str(tmp_path / "h"))
 
 
 def test_claim_output_dir(tmp_path, capsys):
+    """A demo goes on or is replaced; a folder of anything else is left as it is."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter").write_text("precious")
+    for state in (None, "{}", "[]", '{"settings": {}, "finished": true}', "[" * 50_000, "torn"):
+        if state:
+            (tmp_path / "mine" / "demo.json").write_text(state)
+        with pytest.raises(demo_folder.DemoError, match=r"mine has files that are not a demo's \(\w"):
+            demo_folder.claim_output_dir(str(tmp_path / "mine"), {})
+        assert sorted(os.listdir(tmp_path / "mine")) == [*["demo.json"] * bool(state), "letter"]
     folder = str(tmp_path / "output")
     demo_folder.claim_output_dir(folder, {"a": 1})
-    (tmp_path / "output" / "vocab.txt").write_text("x")
-    (tmp_path / "output" / "model").mkdir()
-    demo_folder.claim_output_dir(folder, {"a": 1})
-    assert sorted(os.listdir(folder)) == ["demo.json", "model", "vocab.txt"]
-    assert "Resuming" in capsys.readouterr().out
-    demo_folder.claim_output_dir(folder, {"a": 2})
-    assert os.listdir(folder) == ["demo.json"]
-    assert "other text or sizes: starting over" in capsys.readouterr().out
-    demo_folder.write_state(folder, {"a": 2}, finished=True)
-    (tmp_path / "output" / "vocab.txt").write_text("x")
-    demo_folder.claim_output_dir(folder, {"a": 2})
-    assert os.listdir(folder) == ["demo.json"]
-    assert "a finished demo: starting over" in capsys.readouterr().out
+    for settings, finished, said in (
+        ({"a": 1}, False, "Resuming"),
+        ({"a": 2}, False, "other text or sizes: starting over"),
+        ({"a": 2}, True, "a finished demo: starting over"),
+    ):
+        (tmp_path / "output" / "vocab.txt").write_text("x")
+        (tmp_path / "output" / "model").mkdir()
+        if finished:
+            demo_folder.write_state(folder, settings, finished=True)
+        demo_folder.claim_output_dir(folder, settings)
+        resumed = said == "Resuming"
+        assert sorted(os.listdir(folder)) == ["demo.json", *["model", "vocab.txt"] * resumed]
+        assert said in capsys.readouterr().out
+        if resumed:
+            (tmp_path / "output" / "model").rmdir()
 
 
 def test_guesses_table():

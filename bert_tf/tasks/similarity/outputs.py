@@ -15,8 +15,7 @@ from bert_tf.system.storage import write_text_file
 from bert_tf.tasks import outcome
 from bert_tf.tasks.similarity.data import SimilarityExample
 
-RANKS = (1, 5, 10)
-_DEPTH = max(RANKS)
+_RANKS, _DEPTH = (1, 5, 10), 10
 _QUERIES_AT_ONCE = 1024
 
 
@@ -24,13 +23,6 @@ def cosines_of(vectors: np.ndarray) -> np.ndarray:
     """float32 [n]: the cosines of the first two texts of vectors [n, N, H]."""
     one, other = (np.asarray(normalized(vectors[:, number])) for number in (0, 1))
     return (one * other).sum(-1)
-
-
-def correlations(found: np.ndarray, scores: np.ndarray) -> dict[str, float]:
-    """eval_spearman and eval_pearson, by SciPy; 0 where nothing varies."""
-    from bert_tf.tasks.classification.encode import METRICS
-
-    return {f"eval_{name}": float(METRICS[name](scores, found)) for name in ("spearman", "pearson")}
 
 
 def retrieval(vectors: np.ndarray, text_ids: np.ndarray) -> dict[str, float]:
@@ -61,18 +53,22 @@ def retrieval(vectors: np.ndarray, text_ids: np.ndarray) -> dict[str, float]:
         best = np.argpartition(-scores, depth - 1, axis=-1)[:, :depth]
         for query, row, found in zip(queries[chosen], scores, best, strict=True):
             run[str(query)] = {str(texts[number]): float(row[number]) for number in found}
-    names = {f"success_{rank}": f"eval_accuracy_{rank}" for rank in RANKS}
+    names = {f"success_{rank}": f"eval_accuracy_{rank}" for rank in _RANKS}
     names |= {"recip_rank": "eval_mrr_10", "ndcg_cut_10": "eval_ndcg_10"}
-    measures = {f"success.{','.join(map(str, RANKS))}", "recip_rank", f"ndcg_cut.{_DEPTH}"}
+    measures = {f"success.{','.join(map(str, _RANKS))}", "recip_rank", f"ndcg_cut.{_DEPTH}"}
     results = pytrec_eval.RelevanceEvaluator(partners, measures).evaluate(run)
     return {name: float(np.mean([values[key] for values in results.values()])) for key, name in names.items()}
 
 
 def evaluate(rows: GroupedRows, vectors: np.ndarray) -> dict[str, float]:
-    """The correlations where examples have scores, else those of `retrieval`; of triplets eval_triplet_accuracy, too:
-    the share of those whose second text is nearer to the first than the third is, by cosine."""
+    """eval_spearman and eval_pearson, by SciPy, where examples have scores (0 where nothing varies), else those of
+    `retrieval`; of triplets eval_triplet_accuracy, too: the share of those whose second text is nearer to the first
+    than the third is, by cosine."""
     if "scores" in rows.labels:
-        return correlations(cosines_of(vectors), rows.labels["scores"])
+        from bert_tf.tasks.classification.encode import METRICS
+
+        scores, cosines = rows.labels["scores"], cosines_of(vectors)
+        return {f"eval_{name}": float(METRICS[name](scores, cosines)) for name in ("spearman", "pearson")}
     results = retrieval(vectors, rows.labels["text_ids"])
     if rows.rows_per_example == 3:
         nearer = cosines_of(vectors) > cosines_of(vectors[:, [0, 2]])

@@ -46,10 +46,8 @@ def job(folder, model, with_task=False, **changes) -> DomainSettings:
     (folder / "task.csv").write_text("text,verdict\n" + "yes,up\nno,down\n" * 16)
     task = {"train_file": str(folder / "task.csv"), "dev_file": str(folder / "task.csv"), "text_a": "text"}
     task |= {"label": "verdict", "num_seeds": 2, "fine_tuning_flag": ("--num_train_epochs=5",)}
-    values = {
-        "init_checkpoint": model, "input_file": str(folder / "text.txt"), "output_dir": str(folder / "out"),
-        "heldout_file": str(folder / "text.txt"), "max_seq_length": 32, "train_batch_size": 4,
-    }  # fmt: skip
+    values = {"init_checkpoint": model, "output_dir": str(folder / "out"), "max_seq_length": 32, "train_batch_size": 4}
+    values |= dict.fromkeys(("input_file", "heldout_file"), str(folder / "text.txt"))
     return DomainSettings(**values | (task if with_task else {}) | changes)
 
 
@@ -142,10 +140,8 @@ def test_a_task_can_be_added_later_but_no_other_training(tmp_path, done):
     content = adapt(job(tmp_path, model, with_task=True))
     assert len(done) == 2 and set(content["fine_tuning"]) == {"released", "domain"}
     (tmp_path / "more.txt").write_text("More text.\n")
-    for name, value in (
-        ("learning_rate", 1e-4), ("new_words", 7), ("max_seq_length", 16), ("input_file", f"{tmp_path}/*.txt"),
-        ("num_seeds", 3),
-    ):  # fmt: skip
+    changed = {"learning_rate": 1e-4, "new_words": 7, "max_seq_length": 16, "input_file": f"{tmp_path}/*.txt"}
+    for name, value in {**changed, "num_seeds": 3}.items():
         with pytest.raises(ValueError, match=f"holds a job with another --{name} .*: choose another"):
             adapt(job(tmp_path, model, with_task=True, **{name: value}))
     assert len(done) == 2
@@ -170,11 +166,7 @@ def test_what_is_refused_leaves_nothing(tmp_path, done):
     (tmp_path / "out" / "text" / "mine.txt").write_text("precious")
     with pytest.raises(ValueError, match="has files that are not of run_domain.py"):
         adapt(job(tmp_path, model))
-    assert [path.name for path in (tmp_path / "out").rglob("*")] == ["text", "mine.txt"] and done == []
-
-
-def test_weights_without_a_vocabulary(tmp_path, done):
-    model = save_model(tmp_path / "model", "bert", BertForPreTraining)
     (tmp_path / "model" / "vocab.txt").unlink()
     with pytest.raises(ValueError, match=r"--init_checkpoint=.* has no vocab.txt beside it"):
         adapt(job(tmp_path, model))
+    assert [path.name for path in (tmp_path / "out").rglob("*")] == ["text", "mine.txt"] and done == []

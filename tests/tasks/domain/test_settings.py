@@ -13,11 +13,13 @@ from bert_tf.tasks.domain.settings import DomainSettings
 def right(tmp_path) -> DomainSettings:
     (tmp_path / "text.txt").write_text("A sentence.\n")
     (tmp_path / "train.csv").write_text("text,verdict\n" + "yes,up\nno,down\n" * 16)
+    files = {"train_file": "train.csv", "dev_file": "train.csv", "input_file": "t*.txt", "output_dir": "out"}
     settings = DomainSettings(
         init_checkpoint=save_model(tmp_path / "model", "bert", BertForPreTraining, max_length=128),
-        input_file=str(tmp_path / "t*.txt"), output_dir=str(tmp_path / "out"),
-        train_file=str(tmp_path / "train.csv"), dev_file=str(tmp_path / "train.csv"), text_a="text", label="verdict",
-    )  # fmt: skip
+        **{name: str(tmp_path / file) for name, file in files.items()},
+        text_a="text",
+        label="verdict",
+    )
     settings.check()
     return settings
 
