@@ -94,7 +94,7 @@ class _Job:
             conversion = convert(
                 settings.init_checkpoint, self.start_folder, "bert_tf", add_tokens=added, overwrite=True
             )
-            conversion.write(self.path("start.txt"))
+            write_text_file(self.path("start.txt"), conversion.text() + "\n")
         except Exception:  # the corrected command is another job
             remove_folder(self.path("text"))
             if tf.io.gfile.exists(words_file):
