@@ -31,7 +31,7 @@ def create_page(content: dict) -> str:
             ["text", "documents", "sentences", "MB"],
             ([name, f"{of['documents']:,}", f"{of['sentences']:,}", f"{of['bytes'] / 1e6:.2f}"] for name, of in counts),
         ),
-        "\n## New words",
+        _heading("New words"),
         *_words(content["new_words"], content["pieces_per_word"]),
         *_losses(content["losses"], content["notes"]),
         *(_fine_tuning(content["fine_tuning"]) if content["fine_tuning"] else ()),
@@ -39,6 +39,10 @@ def create_page(content: dict) -> str:
         f'takes `--init_checkpoint`; in Python `from_pretrained("{content["model"]}")`.',
     ]
     return "\n".join(lines) + "\n"
+
+
+def _heading(title: str) -> str:
+    return f"\n{'#' * 2} {title}"
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -66,7 +70,7 @@ def _losses(losses: Mapping[str, Mapping[str, Mapping]], notes: Sequence[str]) -
     columns = {f"{_TEXTS[text]}, {when}": scores for text, of in losses.items() for when, scores in of.items()}
     names = _metrics(losses["heldout"]["after"])
     lines = [
-        "\n## Losses on text that it was not trained on",
+        _heading("Losses on text that it was not trained on"),
         *_table(["", *columns], ([name, *(f"{of[name]:.3f}" for of in columns.values())] for name in names)),
         "\n![Losses](pretrained/loss.png)\n",
         *notes,
@@ -85,7 +89,7 @@ def _fine_tuning(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> list[st
     metrics = _metrics(scores["released"])
     rows = ([_STARTS[start], *(_spread(of[name]) for name in metrics)] for start, of in scores.items())
     return [
-        "\n## Fine-tuning, from both starts",
+        _heading("Fine-tuning, from both starts"),
         *_table(["", *metrics], rows),
         f"\nMean of {len(scores['released'][metrics[0]])} seeds, lowest to highest: what differs less may be chance.",
     ]

@@ -372,7 +372,7 @@ def test_words_and_tags_mean_what_they_look_like(write):
     assert spaces.sentences[0].tags == ["B-LOC", "O", "O"]
 
 
-def test_tags_that_are_ids_or_differ_in_case(write, caplog):
+def test_tags_that_are_ids_or_differ_in_case(write):
     def labels(text, scheme):
         return labels_of(read_conll(write(text), Layout(tag_scheme=scheme)).sentences, scheme)
 
