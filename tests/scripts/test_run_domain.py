@@ -33,13 +33,13 @@ def write_world(folder) -> dict:
     (folder / "news.txt").write_text("A train stopped in the city. Nobody was there to see it.\n" * 60)
     for seed, name in enumerate(("train", "dev")):
         write_classification(folder / f"{name}.csv", list(texts_of(16, seed)))
-    return {
-        "init_checkpoint": save_model(folder / "model", "bert", BertForPreTraining), "output_dir": folder / "out",
-        "input_file": folder / "tales.jsonl", "other_text": folder / "news.txt", "new_words": 5, "max_seq_length": 32,
-        "num_train_steps": 60, "train_batch_size": 8, "learning_rate": 1e-2, "train_file": folder / "train.csv",
-        "dev_file": folder / "dev.csv", "text_a": "text", "label": "verdict", "num_seeds": 1,
-        "fine_tuning_flag": "--num_train_epochs=2",
-    }  # fmt: skip
+    files = {"output_dir": "out", "input_file": "tales.jsonl", "other_text": "news.txt"}
+    files |= {"train_file": "train.csv", "dev_file": "dev.csv"}
+    training = {"max_seq_length": 32, "num_train_steps": 60, "train_batch_size": 8, "learning_rate": 1e-2}
+    task = {"text_a": "text", "label": "verdict", "num_seeds": 1, "fine_tuning_flag": "--num_train_epochs=2"}
+    model = save_model(folder / "model", "bert", BertForPreTraining)
+    paths = {name: folder / file for name, file in files.items()}
+    return {"init_checkpoint": model, "new_words": 5, **paths, **training, **task}
 
 
 def command_of(flags: dict) -> list[str]:

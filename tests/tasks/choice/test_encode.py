@@ -34,9 +34,8 @@ def test_rows(small):
     assert rows.ids.tolist() == list(itertools.chain(*expected)) and rows.second_starts.tolist() == [4, 4, 7, 7]
     assert (len(rows), rows.rows_per_example, rows.lengths.tolist(), rows.truncated) == (2, 2, [10, 9], 0)
     batch = rows.batch([1, 0, 1], 12)
-    assert {name: values.shape for name, values in batch.items()} == {
-        "input_ids": (3, 2, 12), "input_mask": (3, 2, 12), "segment_ids": (3, 2, 12), "label_ids": (3,),
-    }  # fmt: skip
+    shapes = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), (3, 2, 12)) | {"label_ids": (3,)}
+    assert {name: values.shape for name, values in batch.items()} == shapes
     assert batch["label_ids"].tolist() == [0, 1, 0]
     for place, example in enumerate([1, 0, 1]):
         for choice in range(2):

@@ -68,10 +68,8 @@ def test_every_word_counts_once(small, document_context):
     assert len(places) == len(rows.word_rows) == count
     assert (rows.labels["label_ids"] >= 0).sum() == count
     first = {"a": 5, "b": 6, "xyz": 8}
-    for row, position, word, tag in zip(
-        rows.word_rows, rows.word_positions, [w for s in sentences for w in s.words],
-        [t for s in sentences for t in s.tags], strict=True,
-    ):  # fmt: skip
+    tagged = [pair for one in sentences for pair in zip(one.words, one.tags, strict=True)]
+    for row, position, (word, tag) in zip(rows.word_rows, rows.word_positions, tagged, strict=True):
         assert rows.ids[rows.offsets[row] + position] == first.get(word, 1)
         assert rows.labels["label_ids"][row, position] == LABELS[tag]
     assert rows.lengths.max() == 20 and set(rows.ids[rows.offsets[:-1]]) == {2}

@@ -36,9 +36,8 @@ def test_known_layouts(folder):
     assert texts("triplets.jsonl") == [("a", "b", "c", None)]
     by_number = {"columns": Columns("0", "1", score="-1"), "score_range": (2, 6)}
     assert texts("numbers.csv", **by_number) == [("a", "b", 0.25), ("c", "d", 0.5)]
-    assert texts("sts.tsv", columns=Columns("sentence2", "sentence1")) == [
-        ("A man.", 'A "man.', None), ("Да", "개가 짖는다", None)
-    ]  # fmt: skip
+    swapped = [("A man.", 'A "man.', None), ("Да", "개가 짖는다", None)]
+    assert texts("sts.tsv", columns=Columns("sentence2", "sentence1")) == swapped
 
 
 @pytest.mark.parametrize(
@@ -83,9 +82,8 @@ def test_rows(tmp_path):
     rows = encode.encode_examples(examples, tokenizer, 6)
     assert (len(rows), rows.rows_per_example, rows.truncated, rows.lengths.tolist()) == (2, 2, 1, [4, 6])
     batch = rows.batch([1, 0], 6)
-    assert batch["input_ids"].tolist() == [
-        [[2, 6, 7, 3, 0, 0], [2, 5, 6, 7, 5, 3]], [[2, 5, 3, 0, 0, 0], [2, 6, 7, 3, 0, 0]]
-    ]  # fmt: skip
+    expected = [[[2, 6, 7, 3, 0, 0], [2, 5, 6, 7, 5, 3]], [[2, 5, 3, 0, 0, 0], [2, 6, 7, 3, 0, 0]]]
+    assert batch["input_ids"].tolist() == expected
     assert batch["segment_ids"].max() == 0 and batch["scores"].tolist() == [1.0, 0.5]
     assert rows.labels["text_ids"].tolist() == [[0, 1], [1, 2]]
     asked = encode.encode_examples(examples, tokenizer, 8, prompt="a ").ids.tolist()
