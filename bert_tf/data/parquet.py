@@ -17,12 +17,6 @@ _MAGIC = b"PAR1"
 _OF_JSON = re.compile("u?int|float|double|halffloat|bool|large_string|string|null")
 
 
-def count(path: str) -> int:
-    """The number of rows, from the end of the file alone."""
-    with _opened(path) as file:
-        return file.metadata.num_rows
-
-
 def rows(path: str) -> Iterator[dict]:
     """The rows by the names of their columns, in the values of JSON; dates and the like are strings.
 
