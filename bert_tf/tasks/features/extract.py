@@ -25,6 +25,7 @@ from bert_tf.models.layers import drawn_late, normalized
 from bert_tf.models.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.task_models import BertModel
 from bert_tf.system import run_lock
+from bert_tf.system.cores import on_cpu
 from bert_tf.system.declare import with_models
 from bert_tf.system.messages import naming_flag, progress_bar
 from bert_tf.system.text_files import UTF_8, TextFile, gzip_of, whole_lines
@@ -34,7 +35,6 @@ from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer, lengths_that_fit
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training import distribution
-from bert_tf.training.distribution import compiles_steps
 from bert_tf.training.settings import DTYPE_POLICIES
 from bert_tf.training.step import make_predict_function
 
@@ -206,7 +206,7 @@ def layer_values(
     """Window by window, its lines and the values float32 [tokens, L, H] of their tokens; see `extract_features`."""
     strategy = strategy or tf.distribute.get_strategy()
     sizes, fused = rows.lengths, kernels.fused_enabled() and len(rows) >= batch_size * _BATCHES_FOR_FUSED
-    fused = fused and not compiles_steps(None, strategy)  # a GPU takes long to compile, for each length anew
+    fused = fused and on_cpu()  # a GPU takes long to compile, for each length anew
     lengths = token_rows.padded_lengths(max_seq_length) if fused else range(1, max_seq_length + 1)
     lengths = [max_seq_length] if static_padding else lengths
     # A batch whose size never changes: the last, smaller one gets copies of its last line.
