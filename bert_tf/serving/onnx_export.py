@@ -153,6 +153,7 @@ def _converted(function: tf.types.experimental.ConcreteFunction, task: str) -> b
     model.opset_import.add(domain="", version=OPSET)
     model.ir_version = _IR_VERSION
     model.doc_string, model.graph.name, model.graph.doc_string = "", task, ""
+    _number(model.graph)
     for entries, is_input in ((model.graph.input, True), (model.graph.output, False)):
         for entry in entries:
             sizes = entry.type.tensor_type.shape.dim
@@ -161,6 +162,31 @@ def _converted(function: tf.types.experimental.ConcreteFunction, task: str) -> b
                 if not size.HasField("dim_value"):
                     size.dim_param = names[number] if number < len(names) else f"axis_{number}"
     return model.SerializeToString()
+
+
+def _number(graph) -> None:
+    """Sorts a graph by what its outputs need, and numbers its parts: the converter's order and names change from run to
+    run, and the same model is to have the same bytes."""
+    made_by = {name: node for node in graph.node for name in node.output}
+    names = {entry.name: entry.name for entry in (*graph.input, *graph.output)}
+    positions, waiting = {"": 0}, [entry.name for entry in reversed(graph.output)]
+    while waiting:
+        node = made_by.get(waiting[-1])
+        missing = [name for name in node.input if name not in positions] if node else []
+        waiting += reversed(missing)
+        if not missing:
+            for name in node.output if node else waiting[-1:]:
+                positions.setdefault(name, len(positions))
+            waiting.pop()
+    names = {name: f"tensor_{position}" if name else "" for name, position in positions.items()} | names
+    graph.node.sort(key=lambda node: positions[node.output[0]])
+    graph.initializer.sort(key=lambda tensor: positions[tensor.name])
+    del graph.value_info[:]
+    for tensor in graph.initializer:
+        tensor.name = names[tensor.name]
+    for number, node in enumerate(graph.node):
+        node.name, node.doc_string = f"{node.op_type}_{number}", ""
+        node.input[:], node.output[:] = ([names[name] for name in part] for part in (node.input, node.output))
 
 
 def _checked(content: bytes) -> set[str]:
