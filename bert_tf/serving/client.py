@@ -1,6 +1,7 @@
 """A client of TensorFlow Serving by REST, which needs no TensorFlow."""
 
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import threading
@@ -11,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from bert_tf.system.messages import visible
+from bert_tf.system.messages import naming_flag, visible
 
 Inputs = Mapping[str, Sequence]
 
@@ -28,16 +29,11 @@ class ServingError(OSError):
 
 def request_of(inputs: Inputs, signature: str = "serving_default") -> bytes:
     """The body of a predict request in column format: {"signature_name": ..., "inputs": {...}}."""
-    columns = {name: _array(name, value).tolist() for name, value in inputs.items()}
+    columns = {}
+    for name, value in inputs.items():
+        with naming_flag(f"input {name}"):
+            columns[name] = np.asarray(value).tolist()
     return json.dumps({"signature_name": signature, "inputs": columns}, ensure_ascii=False).encode()
-
-
-def _array(name: str, value: Sequence) -> np.ndarray:
-    """The values of an input."""
-    try:
-        return np.asarray(value)
-    except ValueError as error:
-        raise ValueError(f"input {name}: {error}") from None
 
 
 def ask(
@@ -72,7 +68,10 @@ def ask(
         words = _NOTHING_ANSWERS if is_refused else visible(str(error)) or type(error).__name__
         raise ServingError(f"{url}: {words}") from error
     if status != _OK:
-        raise ServingError(f"{url}: {visible(_server_message(body))}")
+        message = body.decode("utf-8", "replace")[:500]
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+            message = str(json.loads(body)["error"])
+        raise ServingError(f"{url}: {visible(message)}")
     if not isinstance(answer, dict) or "outputs" not in answer:
         raise ServingError(f"{url}: the answer has no outputs: {visible(str(answer)[:500])}")
     outputs = answer["outputs"]
@@ -112,10 +111,3 @@ def _within(timeout: float, call: Callable):
         return result.result(timeout)
     except TimeoutError:
         raise TimeoutError(f"no answer within {timeout:g} seconds") from None
-
-
-def _server_message(body: bytes) -> str:
-    try:
-        return str(json.loads(body)["error"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return body.decode("utf-8", "replace")[:500]

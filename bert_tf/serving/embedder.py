@@ -28,8 +28,6 @@ _MOST_BYTES = 1_900_000_000  # of constants: a graph is a protocol buffer, which
 
 
 class _Encoder(BertModel):
-    """An encoder whose outputs for tokens are all that is read."""
-
     reads_pooler = False
 
 
@@ -87,9 +85,7 @@ class Embedder(Answerer):
                 raise ValueError(f"{name}={value!r}: what an export computes was decided when it was written")
         if self.export:
             if "embed" not in self.export.signatures:
-                raise ValueError(
-                    f"{path} was exported by an earlier version, without vectors of texts: export it again"
-                )
+                raise ValueError(f"{path} is an export without vectors of texts: export it again")
             self.max_seq_length = self.length(max_seq_length)
             with understood(path):
                 self.size = int(self.export.description["signatures"]["embed"]["outputs"]["vector"][1][-1])
@@ -174,8 +170,8 @@ class Embedder(Answerer):
             stripped = [(prompt + text).strip() for text in texts]
             rows, cut = rows_of_texts(stripped, self.tokenizer, self.max_seq_length, self.settings.lower)
             if cut:
-                self.warn("%d of %d texts are longer than %d tokens and lost their last ones.", cut, len(texts),
-                          self.max_seq_length)  # fmt: skip
+                lost = "%d of %d texts are longer than %d tokens and lost their last ones."
+                self.warn(lost, cut, len(texts), self.max_seq_length)
             if empty := sum(not text.strip() for text in texts):
                 self.warn("%d of %d texts are empty; their vectors mean nothing.", empty, len(texts))
             vectors = self.computed(rows, self.size)

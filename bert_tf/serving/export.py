@@ -91,7 +91,11 @@ def export_saved_model(
     served, ids_only = _of_texts_or_ids(model_dir, task, arguments, ids_only)
     if freeze:
         served.freeze()
-    functions = _functions(served, ids_only)
+    signatures = served.signatures()
+    if ids_only:
+        signatures = {name: one for name, one in signatures.items() if name in ("serve_ids", "serve_examples")}
+        signatures["serving_default"] = signatures["serve_ids"]
+    functions = {name: function.get_concrete_function() for name, function in signatures.items()}
     description = {
         "task": task,
         "dtype": dtype,
@@ -114,11 +118,8 @@ def export_saved_model(
 def _log_export(target: str, model_dir: str, description: Mapping) -> None:
     """Logs what was written, and how to use it."""
     kind = f"{description['dtype']}, frozen" if description["frozen"] else description["dtype"]
-    number, lowest = len(description["ops"]), description["lowest_serving_version"]
-    logging.info(
-        "%s: %s of %s, %s; %d ops, all in TensorFlow Serving %s or later",
-        target, description["task"], model_dir, kind, number, lowest,
-    )  # fmt: skip
+    what = f"{description['task']} of {model_dir}, {kind}; {len(description['ops'])} ops"
+    logging.info("%s: %s, all in TensorFlow Serving %s or later", target, what, description["lowest_serving_version"])
     entry = TASKS[description["task"]]
     inputs = description["signatures"]["serving_default"]["inputs"]
     if "text" in inputs and description.get("pairs") not in (None, "text_pair" in inputs):
@@ -149,15 +150,6 @@ def _of_texts_or_ids(
             raise ValueError(f"--text_pairs: {error}") from None
         logging.warning("%s serve_client.py --tokenizer=%s makes them of texts.", error, model_dir)
         return create_served_model(model_dir, task, **arguments, ids_only=True), True
-
-
-def _functions(served: graph_models.ServedModel, ids_only: bool) -> dict[str, tf.types.experimental.ConcreteFunction]:
-    """The signatures, traced; with `ids_only` those that take ids, of which `serve_ids` is the default, too."""
-    signatures = served.signatures()
-    if ids_only:
-        signatures = {name: one for name, one in signatures.items() if name in ("serve_ids", "serve_examples")}
-        signatures["serving_default"] = signatures["serve_ids"]
-    return {name: function.get_concrete_function() for name, function in signatures.items()}
 
 
 # ---- the model of a task ---------------------------------------------------------------------------------------------
@@ -284,7 +276,6 @@ def publish(folder: str, export_dir: str, version: int | None) -> str:
 
 
 def write_description(directory: str, description: Mapping) -> None:
-    """Writes export.json."""
     write_text_file(posixpath.join(directory, model_directory.EXPORT_FILE), json.dumps(description, indent=2) + "\n")
 
 
@@ -321,17 +312,12 @@ def _write_version(
         tf.saved_model.save(served.tracked(assets), directory, signatures=functions)  # copies them into assets/
     for path in paths:
         tf.io.gfile.remove(path)
-    if warm_up:
-        _write_warm_up(directory, served)
-
-
-def _write_warm_up(directory: str, served) -> None:
-    """Writes requests in the form that TensorFlow Serving reads when it loads a version (SavedModel Warmup)."""
-    folder = posixpath.join(directory, "assets.extra")
-    tf.io.gfile.makedirs(folder)
-    with tf.io.TFRecordWriter(posixpath.join(folder, "tf_serving_warmup_requests")) as writer:
-        for rows in (1, 8):
-            writer.write(warm_up_request({name: [value] * rows for name, value in served.example().items()}))
+    if warm_up:  # requests in the form that TensorFlow Serving reads when it loads a version (SavedModel Warmup)
+        folder = posixpath.join(directory, "assets.extra")
+        tf.io.gfile.makedirs(folder)
+        with tf.io.TFRecordWriter(posixpath.join(folder, "tf_serving_warmup_requests")) as writer:
+            for rows in (1, 8):
+                writer.write(warm_up_request({name: [value] * rows for name, value in served.example().items()}))
 
 
 def warm_up_request(inputs: Mapping[str, Sequence]) -> bytes:

@@ -120,18 +120,14 @@ class ServedQuestionAnswering(ServedModel):
             pieces = self.encoder.tokenizer.tokenize(context)  # (ids, starts, ends), ragged [B, None]
             # Code points, from which answers are cut; the space completes a character that the end cuts off.
             codes = tf.strings.unicode_decode(tf.strings.join([context, " "]), "UTF-8", errors="ignore")
-            windows, before = self._cut(queries.row_lengths(), pieces[0].row_lengths())
+            # The tokens before each window's context: [CLS] question [SEP].
+            before = queries.row_lengths() + len(self.encoder.begin_ids) + len(self.encoder.between_ids)
+            room = self.max_seq_length - len(self.encoder.end_ids) - before
+            windows = cut(pieces[0].row_lengths(), room, tf.minimum(room, self.settings.windows.doc_stride))
+            before = tf.gather(before, windows.texts)  # int64 [W]
         outputs = self._outputs(windows, queries, pieces[0])
         with tf.device(CPU):
             return _choose(self._found(outputs, windows, before, pieces), codes, self.settings.predictions)
-
-    def _cut(self, query_lengths: tf.Tensor, lengths: tf.Tensor) -> tuple[Windows, tf.Tensor]:
-        """The windows of contexts of these lengths, and the tokens before each one's context, int64 [W]: [CLS] question
-        [SEP]."""
-        before = query_lengths + len(self.encoder.begin_ids) + len(self.encoder.between_ids)
-        room = self.max_seq_length - len(self.encoder.end_ids) - before
-        windows = cut(lengths, room, tf.minimum(room, self.settings.windows.doc_stride))
-        return windows, tf.gather(before, windows.texts)
 
     def _outputs(self, windows: Windows, queries: tf.RaggedTensor, ids: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         """The model's outputs for all windows by name, see `Found`."""
@@ -143,22 +139,15 @@ class ServedQuestionAnswering(ServedModel):
                 features = self.encoder.features_of_ids(tf.gather(queries, texts), context)
             outputs = self.outputs(features)
             with tf.device(CPU):
-                return [self._widened(outputs[spec.name], features["input_mask"], spec) for spec in self._needed]
+                wide = [[0, 0], [0, self.max_seq_length - tf.shape(features["input_mask"])[1]]]
+                found = (tf.where(features["input_mask"] > 0, outputs[spec.name], _LOWEST) for spec in self._needed)
+                found = [tf.pad(values, wide, constant_values=_LOWEST) for values in found]
+                return [tf.ensure_shape(values, [None, self.max_seq_length]) for values in found]
 
         with tf.device(CPU):
             lengths = tf.gather(queries.row_lengths(), windows.texts) + windows.sizes
         found = in_batches(compute, lengths, self._window_batch, self._needed)
         return {spec.name: values for spec, values in zip(self._needed, found, strict=True)}
-
-    def _widened(self, values: tf.Tensor, mask: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
-        """Logits of tokens with -inf beyond a window's end, [R, S]; other values as they are."""
-        if not spec.name.endswith("_logits"):
-            return values
-        values = tf.where(mask > 0, values, _LOWEST)
-        missing = self.max_seq_length - tf.shape(values)[1]
-        return tf.ensure_shape(
-            tf.pad(values, [[0, 0], [0, missing]], constant_values=_LOWEST), [None, self.max_seq_length]
-        )
 
     def _found(self, outputs: dict[str, tf.Tensor], windows: Windows, before: tf.Tensor, pieces) -> Found:
         """What answers are chosen by. A window shows more of a token's context as `squad.windows` has it: more on both
@@ -186,7 +175,10 @@ def _choose(found: Found, codes: tf.RaggedTensor, settings: PredictionSettings) 
     """
     count = codes.nrows(out_type=tf.int32)
     windows = tf.math.bincount(found.questions, minlength=count, maxlength=count)  # [B]
-    null = tf.where(windows > 0, _null(found, count), tf.zeros([], tf.float64))
+    # The lowest score of "no answer" among the windows of each question, float64 [B].
+    nulls = tf.add_n([tf.cast(found.outputs[name][:, 0], tf.float64) for name in ("start_logits", "end_logits")])
+    nulls = tf.math.unsorted_segment_min(nulls, found.questions, count)
+    null = tf.where(windows > 0, nulls, tf.zeros([], tf.float64))
     lists_null = settings.version_2_with_negative
     questions, spans = _candidates(found, codes, settings)
     # "No answer", which can be listed or is all that there is, is behind the spans: on a tie it comes after them.
@@ -216,12 +208,6 @@ def _choose(found: Found, codes: tf.RaggedTensor, settings: PredictionSettings) 
         "nbest_starts": nbest.starts,
         "nbest_ends": nbest.ends,
     }
-
-
-def _null(found: Found, count: tf.Tensor) -> tf.Tensor:
-    """The lowest score of "no answer" among the windows of each question, float64 [B]; arbitrary without windows."""
-    scores = tf.add_n([tf.cast(found.outputs[name][:, 0], tf.float64) for name in ("start_logits", "end_logits")])
-    return tf.math.unsorted_segment_min(scores, found.questions, count)
 
 
 # ---- candidates ------------------------------------------------------------------------------------------------------

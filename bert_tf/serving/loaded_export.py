@@ -4,6 +4,7 @@ A SavedModel is a program: its ops can read and write files. So an export is loa
 exports hold (`safe_graph`), unless the caller trusts it.
 """
 
+import contextlib
 import os
 import posixpath
 from collections.abc import Iterator, Mapping
@@ -53,20 +54,14 @@ class Export:
             raise ValueError(f"{directory} takes token ids alone: open its model directory, or ask a server of it.")
         if not trust:
             check_ops(directory)
-        self._loaded = _load(directory)
+        with contextlib.nullcontext() if storage.is_plain(directory) else storage.linked({"export": directory}) as link:
+            self._loaded = tf.saved_model.load(os.path.join(link, "export") if link else directory)
         self.signatures = self._loaded.signatures
 
     def __call__(self, signature: str, **columns: list[str]) -> dict[str, np.ndarray]:
         """The outputs of a signature for lists of strings."""
         inputs = {name: tf.constant(values, tf.string) for name, values in columns.items()}
         return {name: value.numpy() for name, value in self.signatures[signature](**inputs).items()}
-
-
-def _load(directory: str):
-    if storage.is_plain(directory):
-        return tf.saved_model.load(directory)
-    with storage.linked({"export": directory}) as folder:
-        return tf.saved_model.load(os.path.join(folder, "export"))
 
 
 def check_ops(directory: str) -> None:

@@ -95,11 +95,7 @@ class Answerer:
         return self.model_class.from_pretrained(path, trained=True)
 
     def length(self, given: int | None) -> int:
-        """The sequence length: that of an export, which is fixed; else by `choose_max_seq_length`.
-
-        Raises:
-          ValueError: the export or the model can't have the length that is given.
-        """
+        """The sequence length: that of an export, which is fixed; else by `choose_max_seq_length`."""
         if not self.export:
             return choose_max_seq_length(self.files, given)
         length = self.export.description["max_seq_length"]
@@ -217,8 +213,7 @@ class Predictor(Answerer):
         """Logits [n, C] of texts or pairs of texts, in the order given."""
         if isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(part, str) for part in texts):
             raise TypeError(
-                "texts is one pair: write predictor(*pair), or predictor.predict([pair]); for two texts give a list of "
-                "them"
+                "texts is one pair: write predictor(*pair), or predictor.predict([pair]); two texts are a list of them"
             )
         examples = []
         for number, text in enumerate(list_of(texts, "texts", "strings or pairs of strings", "predictor(text)")):
@@ -234,14 +229,8 @@ class Predictor(Answerer):
         if self.export:
             return self._logits_by_export(examples)
         rows = classification_encode.encode_examples(
-            examples,
-            self.task,
-            self.tokenizer,
-            self.max_seq_length,
-            num_processes=1,
-            windows=self.windows,
-            warn=self.warn,
-        )  # fmt: skip
+            examples, self.task, self.tokenizer, self.max_seq_length, 1, windows=self.windows, warn=self.warn
+        )
         return self.computed(rows, len(self.labels) or 1)
 
     def _logits_by_export(self, examples: list[InputExample]) -> np.ndarray:
@@ -259,9 +248,8 @@ class Predictor(Answerer):
         if self.task.is_regression and not self._gives_probability:
             return np.array([[row["score"]] for row in outputs])
         tiny = np.finfo(np.float32).tiny
-        name, is_logistic = (
-            ("probability", True) if self._gives_probability else ("probabilities", self.task.multi_label)
-        )
+        name = "probability" if self._gives_probability else "probabilities"
+        is_logistic = self._gives_probability or self.task.multi_label
         probabilities = np.maximum([np.atleast_1d(row[name]) for row in outputs], tiny)
         return np.log(probabilities) - (np.log(np.maximum(1 - probabilities, tiny)) if is_logistic else 0)
 

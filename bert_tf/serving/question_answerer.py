@@ -35,6 +35,7 @@ class QuestionAnswerer(Answerer):
     """
 
     tasks = ("squad",)
+    model_class = BertForQuestionAnswering
     action = "answer"
 
     def __init__(self, path: str, *, batch_size: int = 32, trust: bool = False, **settings):
@@ -47,9 +48,6 @@ class QuestionAnswerer(Answerer):
             chosen = settings_of(self.path, self.files.config, **settings)
             chosen.windows.check_room(self.tokenizer)
             self.windows, self.predictions = chosen.windows, chosen.predictions
-
-    def load_model(self, path):
-        return BertForQuestionAnswering.from_pretrained(path, trained=True)
 
     def predict(self, questions: list[tuple[str, str]]) -> list[dict]:
         """For each (question, context): answer, score, start, end, nbest.

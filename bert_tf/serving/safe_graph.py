@@ -117,11 +117,13 @@ def _foreign(graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str]]:
     """(kind, name) of each foreign part."""
     library = graph.graph_def.library
     names = {function.signature.name for function in library.function}
-    savers = _savers(graph)
+    # The nodes by which a server saves and restores weights, and the functions that these call.
+    entries = {name.partition(":")[0] for name in (graph.saver_def.save_tensor_name, graph.saver_def.restore_op_name)}
+    calls = [node.attr["f"] for node in graph.graph_def.node if node.name in entries and "f" in node.attr]
+    savers = {call.func.name for call in calls}
     yield from (("functions", name) for name in names if not _NAME_OF_FUNCTION.fullmatch(name))
-    calls_of_savers = _calls_of_savers(graph)
     for node in graph.graph_def.node:
-        callable = names if node.name in calls_of_savers else names - savers
+        callable = names if node.name in entries else names - savers
         yield from _foreign_in_node(node, _OPS | _OPS_OF_VARIABLES, callable)
     for function in library.function:
         is_saver = function.signature.name in savers
@@ -132,17 +134,6 @@ def _foreign(graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str]]:
     texts = [message.SerializeToString() for message in others]
     yield from (("calls", name) for name in savers if any(name.encode() in text for text in texts))
     yield from _foreign_objects(graph)
-
-
-def _calls_of_savers(graph: meta_graph_pb2.MetaGraphDef) -> set[str]:
-    """The names of the nodes by which a server saves and restores weights."""
-    return {name.partition(":")[0] for name in (graph.saver_def.save_tensor_name, graph.saver_def.restore_op_name)}
-
-
-def _savers(graph: meta_graph_pb2.MetaGraphDef) -> set[str]:
-    """The names of the functions that these nodes call."""
-    calls = _calls_of_savers(graph)
-    return {node.attr["f"].func.name for node in graph.graph_def.node if node.name in calls and "f" in node.attr}
 
 
 def _foreign_files(function: function_pb2.FunctionDef) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import keras
 import numpy as np
 
 from bert_tf.models.head_config import softmax
@@ -52,6 +51,7 @@ class Tagger(Answerer):
     """
 
     tasks = ("ner",)
+    model_class = BertForTokenClassification
     action = "tag"
 
     def __init__(self, path: str, *, max_seq_length: int | None = None, batch_size: int = 32, trust: bool = False):
@@ -64,9 +64,6 @@ class Tagger(Answerer):
         self.labels = standard_tags(self.files.head.labels)
         settings = tagging.TaggingSettings.of_model(tokenizer_files.directory_of(self.path), self.labels)
         self.scheme, self._settings = settings.learned_scheme, settings
-
-    def load_model(self, path: str) -> keras.Model:
-        return BertForTokenClassification.from_pretrained(path, trained=True)
 
     def predict(self, texts: Sequence[str | Sequence[str]]) -> list[dict]:
         """Tags and entities of each text.
@@ -93,14 +90,13 @@ class Tagger(Answerer):
                 raise TypeError(f"texts[{number}] must be a string or a list of words, not {text!r:.80}")
             if "" in text:
                 raise ValueError(f"texts[{number}]: word {text.index('')} is empty")
-        found = self._tags_by_export(texts) if self.export else self._tags_by_model(texts)
-        return [self._describe(*one) for one in found]
+        return [self._describe(*row) for row in (self._by_export(texts) if self.export else self._by_model(texts))]
 
     def __call__(self, text: str | Sequence[str]) -> dict:
         """The tags and entities of one text."""
         return self.predict([text])[0]
 
-    def _tags_by_model(self, texts: list) -> Iterator[tuple[_Words, list[str], np.ndarray]]:
+    def _by_model(self, texts: list) -> Iterator[tuple[_Words, list[str], np.ndarray]]:
         cut = [self._words_of(text) if isinstance(text, str) else _joined(text) for text in texts]
         # Each text is a document of its own; a text without words has no row.
         sentences = [ner_data.Sentence(words.words, None, [], number) for number, words in enumerate(cut)]
@@ -120,7 +116,7 @@ class Tagger(Answerer):
         words = [text[start:end] for start, end in places]
         return _Words(text, words, [start for start, _ in places], [end for _, end in places])
 
-    def _tags_by_export(self, texts: list) -> list[tuple[_Words, list[str], np.ndarray]]:
+    def _by_export(self, texts: list) -> list[tuple[_Words, list[str], np.ndarray]]:
         found = [None] * len(texts)
         strings = [number for number, text in enumerate(texts) if isinstance(text, str)]
         lists = [number for number, text in enumerate(texts) if not isinstance(text, str)]
@@ -136,21 +132,19 @@ class Tagger(Answerer):
         return found
 
     def _describe(self, words: _Words, tags: list[str], scores: np.ndarray) -> dict:
-        entities = [] if self.scheme == "plain" else ner_tags.entities_of(tags, self.scheme)
-        described = []
-        for entity in entities:
+        entities = []
+        for entity in [] if self.scheme == "plain" else ner_tags.entities_of(tags, self.scheme):
             start, end = words.starts[entity.start], words.ends[entity.end - 1]
             score = float(np.mean(scores[entity.start : entity.end]))
-            described.append(
-                {"type": entity.type, "text": words.text[start:end], "start": start, "end": end, "score": score}
-            )
+            text = words.text[start:end]
+            entities.append({"type": entity.type, "text": text, "start": start, "end": end, "score": score})
         return {
             "words": words.words,
             "tags": tags,
             "scores": [float(score) for score in scores],
             "starts": words.starts,
             "ends": words.ends,
-            "entities": described,
+            "entities": entities,
         }
 
 
