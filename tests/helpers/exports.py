@@ -17,7 +17,7 @@ VOCAB = str(ROOT / "tests" / "golden" / "vocab.txt")
 CONFIG = {
     "vocab_size": 30522,
     "hidden_size": 32,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 2,
     "intermediate_size": 64,
     "max_position_embeddings": 64,

@@ -110,23 +110,22 @@ def test_files_of_sentence_transformers(tmp_path):
     assert read_settings(str(tmp_path)) == SentenceSettings(f"{tmp_path}/0_BERT", "cls", described=True)
 
 
-@pytest.mark.parametrize(("name", "content", "message"), [
-    ("modules.json", "{", r"modules.json, line 1, column 2: not JSON"),
-    ("modules.json", "{}", r"modules.json is not a JSON list but dict"),
-    ("modules.json", "[]", r"modules.json has no Transformer"),
-    ("modules.json", '[{"type": "a.Transformer", "path": ""}]', r"modules.json has no Pooling"),
-    ("modules.json", '[{"type": "a.Pooling", "path": ""}]', r"Pooling is no step that vectors are made by here"),
-    ("modules.json", '[{"type": "Transformer", "path": "../x"}]', r"a path below this folder, not {'type'"),
-    ("modules.json", '[{"type": "Transformer", "path": "/etc"}]', r"a path below this folder, not {'type'"),
-    ("modules.json", "[3]", r"each step needs a type, and a path below this folder, not 3"),
-    ("1_Pooling/config.json", '{"pooling_mode": ["cls", "max"]}', r"config.json: the pooling is \['cls', 'max'\]"),
-    ("1_Pooling/config.json", '{"pooling_mode_lasttoken": true}', r"is \['pooling_mode_lasttoken'\]; known is one"),
-    ("1_Pooling/config.json", '{"pooling_mode": 3}', r"the pooling is 3; known is one of mean, cls, max"),
-    ("sentence_bert_config.json", '{"max_seq_length": "x"}', r"sentence_bert_config.json: max_seq_length must be"),
-    ("sentence_bert_config.json", '{"max_seq_length": true}', r"sentence_bert_config.json: max_seq_length must be"),
-    ("config_sentence_transformers.json", '{"default_prompt_name": []}', r"default_prompt_name is \[\], which is"),
-    ("sentence_bert_config.json", '{"max_seq_length": 0}', r"sentence_bert_config.json: max_seq_length must be"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("modules.json", "{}", r"modules.json is not a JSON list but dict"),
+        ("modules.json", "[]", r"modules.json has no Transformer"),
+        ("modules.json", '[{"type": "a.Transformer", "path": ""}]', r"modules.json has no Pooling"),
+        ("modules.json", '[{"type": "a.Pooling", "path": ""}]', r"Pooling is no step that vectors are made by here"),
+        ("modules.json", '[{"type": "Transformer", "path": "../x"}]', r"a path below this folder, not {'type'"),
+        ("modules.json", '[{"type": "Transformer", "path": "/etc"}]', r"a path below this folder, not {'type'"),
+        ("1_Pooling/config.json", '{"pooling_mode": ["cls", "max"]}', r"config.json: the pooling is \['cls', 'max'\]"),
+        ("1_Pooling/config.json", '{"pooling_mode_lasttoken": true}', r"is \['pooling_mode_lasttoken'\]; known is one"),
+        ("sentence_bert_config.json", '{"max_seq_length": true}', r"_bert_config.json: max_seq_length must be"),
+        ("config_sentence_transformers.json", '{"prompts": {"a": 1}}', r"_transformers.json: prompts must be texts by"),
+        ("config_sentence_transformers.json", '{"default_prompt_name": "c"}', r"'c', which is none of its prompts"),
+    ],
+)
 def test_files_that_are_refused(tmp_path, name, content, message):
     write_settings(tmp_path, SentenceSettings(str(tmp_path)))
     (tmp_path / name).write_text(content)
@@ -134,45 +133,33 @@ def test_files_that_are_refused(tmp_path, name, content, message):
         read_settings(str(tmp_path))
 
 
-def test_arguments_that_are_refused(model_dir, tmp_path):
-    with pytest.raises(ValueError, match="pooling='sum' is not one of mean, cls, max"):
-        Embedder(model_dir, pooling="sum")
-    with pytest.raises(ValueError, match="dtype='half' is not one of"):
-        Embedder(model_dir, dtype="half")
-    with pytest.raises(ValueError, match="max_seq_length=65: the model takes 3 to 64"):
-        Embedder(model_dir, max_seq_length=65)
-    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
-        Embedder(str(tmp_path / "nowhere"))
+def test_arguments_that_are_refused(model_dir):
+    for settings in ({"pooling": "sum"}, {"dtype": "half"}):
+        with pytest.raises(ValueError, match="='(sum|half)' is not one of"):
+            Embedder(model_dir, **settings)
     embedder = Embedder(model_dir)
-    with pytest.raises(TypeError, match="texts must be a list of strings, not a single string"):
-        embedder.encode("A text.")
-    with pytest.raises(TypeError, match=r"texts\[1\] is None \(NoneType\), not a string"):
-        embedder.encode(["a", None])
-    with pytest.raises(TypeError, match="normalize must be True or False, not 'no'"):
-        embedder.encode(["a"], normalize="no")
-    with pytest.raises(TypeError, match="the text must be a string"):
-        embedder(["a"])
+    for call in (lambda: embedder.encode("A text."), lambda: embedder.encode(["a", None]), lambda: embedder(["a"])):
+        with pytest.raises(TypeError, match=r"not a single string|texts\[1\] is None|the text must be a string"):
+            call()
     assert embedder.encode([]).shape == (0, 32)
 
 
-OF_EXPORTS = [{"pooling": "mean", "normalize": True, "max_seq_length": 16}, {"pooling": "max", "lower": True}]
-
-
-@pytest.mark.parametrize("settings", OF_EXPORTS)
+@pytest.mark.parametrize(
+    "settings", [{"pooling": "mean", "normalize": True, "max_seq_length": 16}, {"pooling": "max", "lower": True}]
+)
 def test_graphs_make_the_same_vectors(model_dir, tmp_path, settings):
     folder = described(tmp_path / "st", model_dir, **settings)
     found = signature_of(folder, "encoder", "embed", text=TEXTS)["vector"]
     np.testing.assert_allclose(found, Embedder(folder).encode(TEXTS), atol=1e-5)
 
 
-@pytest.mark.parametrize("settings", slow(*OF_EXPORTS))  # in small: the graphs above, and opened ones in test_tagger.py
-def test_exports_make_the_same_vectors(model_dir, tmp_path, clean_process, settings):
-    folder = described(tmp_path / "st", model_dir, **settings)
-    path = export.export_saved_model(folder, str(tmp_path / "out"), warm_up=False)
-    expected = Embedder(folder).encode(TEXTS)
+@pytest.mark.slow  # in small: the graphs above, and opened exports in test_tagger.py
+def test_an_export_makes_the_same_vectors(model_dir, tmp_path, clean_process):
+    path = export.export_saved_model(model_dir, str(tmp_path / "out"), warm_up=False)
+    expected = Embedder(model_dir).encode(TEXTS)
     np.testing.assert_allclose(clean_process(path, "embed", text=TEXTS)["vector"], expected, atol=1e-5)
     embedder = Embedder(str(tmp_path / "out"), batch_size=4)
-    assert embedder.size == 32 and embedder.max_seq_length == settings.get("max_seq_length", 64)
+    assert embedder.size == 32 and embedder.max_seq_length == 64
     np.testing.assert_allclose(embedder.encode(TEXTS), expected, atol=1e-5)
     with pytest.raises(ValueError, match="pooling='cls': what an export computes was decided"):
         Embedder(path, pooling="cls")
@@ -200,8 +187,8 @@ PROMPTS = {"query": "query: ", "passage": "A passage of text: ", "none": ""}
 def test_prompts_by_hand(model_dir, tmp_path):
     """Tokens of a prompt are read, but count in the mean only if they are included."""
     for include in (True, False):
-        folder = described(tmp_path / str(include), model_dir, prompts=PROMPTS, default_prompt_name="query",
-                           include_prompt=include)  # fmt: skip
+        settings = {"prompts": PROMPTS, "default_prompt_name": "query", "include_prompt": include}
+        folder = described(tmp_path / str(include), model_dir, **settings)
         embedder, model = Embedder(folder), BertModel.from_pretrained(model_dir)
         for name, prompt in PROMPTS.items():
             first = 0 if include or not prompt else 1 + len(embedder.tokenizer.encode(prompt))
@@ -221,8 +208,8 @@ def test_prompts_are_those_of_sentence_transformers(tmp_path, model_dir, monkeyp
     sentence_transformers = pytest.importorskip("sentence_transformers")
     folder = tmp_path / "model"
     BertModel.from_pretrained(model_dir).save_pretrained(str(folder), format="huggingface")
-    settings = SentenceSettings(str(folder), pooling, True, 64, described=True, prompts=PROMPTS,
-                                default_prompt_name="query", include_prompt=include)  # fmt: skip
+    prompts = {"prompts": PROMPTS, "default_prompt_name": "query", "include_prompt": include}
+    settings = SentenceSettings(str(folder), pooling, True, 64, described=True, **prompts)
     write_settings(folder, settings)
     assert read_settings(str(folder)) == settings
     theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
@@ -236,22 +223,6 @@ def test_prompts_are_those_of_sentence_transformers(tmp_path, model_dir, monkeyp
         assert np.abs(named - expected).max() > 1e-4
     served = export.create_served_model(str(folder), "encoder")
     np.testing.assert_allclose(served.vectors(np.array(texts))["vector"], expected, atol=1e-5)
-
-
-def test_prompts_that_are_damaged(tmp_path, model_dir):
-    folder = described(tmp_path / "model", model_dir)
-    file = tmp_path / "model" / "config_sentence_transformers.json"
-    for content, message in (
-        ({"prompts": ["a"]}, "prompts must be texts by name"),
-        ({"prompts": {"a": 1}}, "prompts must be texts by name"),
-        (
-            {"prompts": {"a": "b"}, "default_prompt_name": "c"},
-            "default_prompt_name is 'c', which is none of its prompts",
-        ),
-    ):
-        file.write_text(json.dumps(content))
-        with pytest.raises(ValueError, match=f"config_sentence_transformers.json: {message}"):
-            Embedder(folder)
 
 
 def test_what_is_lost_of_texts_is_told_once(model_dir, caplog):

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from helpers.tiny import TINY_CONFIG
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.task_models import BertForPreTraining, BertForSequenceClassification
@@ -20,15 +21,9 @@ def tokenizer(tmp_path):
 
 def make_model(vocab_size=16):  # as many as TOKENS has
     keras.utils.set_random_seed(3)
-    config = BertConfig(
-        vocab_size=vocab_size,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=12,
-        type_vocab_size=2,
-        initializer_range=0.5,  # so that the guesses differ between positions
+    # Weights so large that the guesses differ between positions.
+    config = BertConfig.from_dict(
+        {**TINY_CONFIG, "vocab_size": vocab_size, "max_position_embeddings": 12, "initializer_range": 0.5}
     )
     model = BertForPreTraining(config)
     model.build()
@@ -82,26 +77,29 @@ def test_rows_beyond_the_vocabulary_are_never_guessed(tokenizer):
     assert sum(probability for _, probability in guesses) == pytest.approx(1)
 
 
-def test_bad_input(tokenizer, tmp_path):
+@pytest.mark.parametrize(
+    ("texts", "options", "message"),
+    [
+        (["a [MASK]", "a b c"], {}, r"no \[MASK\] in 'a b c'"),
+        (["a [mask]"], {}, r"no \[MASK\] in 'a \[mask\]'"),
+        (["[MASK]" + " a" * 10], {}, r"13 word pieces .* positions for 12 \(max_position_embeddings\)"),
+        ("a [MASK]", {}, r"not a single string; for one write fill_mask\(model, tokenizer, \[text\]\)"),
+        (["a [MASK]"], {"top_k": 0}, "top_k.* must be .*least 1"),
+        (["a [MASK]"], {"top_k": len(TOKENS) + 1}, "top_k.* must be .*most the size of the vocabulary"),
+        (["a [MASK]"], {"vocab_size": 7}, f"has {len(TOKENS)} tokens, but the model has only 7"),
+    ],
+)
+def test_bad_input(tokenizer, texts, options, message):
+    top_k = options.pop("top_k", 5)
+    with pytest.raises((TypeError, ValueError), match=message):
+        fill_mask(make_model(**options), tokenizer, texts, top_k=top_k)
+
+
+def test_models_and_vocabularies_without_masks(tokenizer, tmp_path):
     model = make_model()
-    with pytest.raises(ValueError, match=r"no \[MASK\] in 'a b c'"):
-        fill_mask(model, tokenizer, ["a [MASK]", "a b c"])
-    with pytest.raises(ValueError, match=r"no \[MASK\] in 'a \[mask\]'"):
-        fill_mask(model, tokenizer, ["a [mask]"])
-    fill_mask(model, tokenizer, ["[MASK]" + " a" * 9])
-    with pytest.raises(ValueError, match=r"13 word pieces .* positions for 12 \(max_position_embeddings\)"):
-        fill_mask(model, tokenizer, ["[MASK]" + " a" * 10])
-    line = r"not a single string; for one write fill_mask\(model, tokenizer, \[text\]\)"
-    with pytest.raises(TypeError, match=line):
-        fill_mask(model, tokenizer, "a [MASK]")
-    classifier = BertForSequenceClassification(model.config, num_labels=2)
+    fill_mask(model, tokenizer, ["[MASK]" + " a" * 9])  # as long as it can be
     with pytest.raises(ValueError, match="needs a masked-LM head: BertForSequenceClassification has none"):
-        fill_mask(classifier, tokenizer, ["a [MASK]"])
-    for top_k, limit in (0, "least 1"), (len(TOKENS) + 1, "most the size of the vocabulary"), ("5", "whole number"):
-        with pytest.raises((TypeError, ValueError), match=f"top_k.* must be .*{limit}"):
-            fill_mask(model, tokenizer, ["a [MASK]"], top_k=top_k)
-    with pytest.raises(ValueError, match=f"has {len(TOKENS)} tokens, but the model has only 7"):
-        fill_mask(make_model(vocab_size=7), tokenizer, ["a [MASK]"])
+        fill_mask(BertForSequenceClassification(model.config, num_labels=2), tokenizer, ["a [MASK]"])
     (tmp_path / "small.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
     with pytest.raises(ValueError, match=r"The vocabulary has no \[MASK\]"):
         fill_mask(model, FullTokenizer(str(tmp_path / "small.txt")), ["a [MASK]"])

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.word_tokenizer import WordTokenizer
 
-from bert_tf.serving.graph_inputs import TextEncoder, fold, unfolded
+from bert_tf.serving.graph_inputs import fold, unfolded
 
 
 def dense(lengths: list[int]) -> dict[str, tf.Tensor]:
@@ -73,8 +72,3 @@ def test_any_mask_is_kept_where_nothing_is_folded():
     np.testing.assert_array_equal(found.features["input_mask"][1], [[0, 0, 0, 0]] * 4)
     np.testing.assert_array_equal(found.features["position_ids"], [[0, 1, 2, 3]] * 2)
     np.testing.assert_array_equal(found.places, [0, 2])
-
-
-def test_a_tokenizer_without_a_graph_form():
-    with pytest.raises(ValueError, match=r"of a WordTokenizer can't be found inside a graph\. Exports of this"):
-        TextEncoder(WordTokenizer(), 8)

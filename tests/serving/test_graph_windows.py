@@ -58,10 +58,8 @@ def test_an_export_answers_as_predictor_does(small, tmp_path, pooling):
     for freeze in (True, False):
         path = export.export_saved_model(folder, str(tmp_path / "exported"), freeze=freeze)
         exported = Predictor(path)
-        np.testing.assert_allclose(
-            [list(one["probabilities"].values()) for one in exported.predict(texts)],
-            tf.nn.softmax(expected), atol=1e-5,
-        )  # fmt: skip
+        found = [list(one["probabilities"].values()) for one in exported.predict(texts)]
+        np.testing.assert_allclose(found, tf.nn.softmax(expected), atol=1e-5)
         loaded = tf.saved_model.load(path).signatures
         assert set(loaded) == {"serving_default", "serve_ids"}
     with pytest.raises(ValueError, match="the export is of a model that reads windows of single texts, not pairs"):

@@ -1,12 +1,11 @@
 """ONNX files whose tensors are in other files are refused, wherever these tensors are."""
 
 import json
-import random
 
 import numpy as np
 import pytest
 
-from bert_tf.serving.loaded_export import OnnxModel, _parts_of
+from bert_tf.serving.loaded_export import OnnxModel
 
 onnx = pytest.importorskip("onnx", reason="needs the extra `onnx`")
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra `onnx`")
@@ -27,16 +26,11 @@ def inside(name="here"):
     return onnx.numpy_helper.from_array(SECRET, name)
 
 
-def sparse(values):
-    indices = onnx.numpy_helper.from_array(np.array([0], np.int64), f"{values.name}_indices")
-    return helper.make_sparse_tensor(values, indices, [1])
-
-
 def output(name):
     return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1])
 
 
-def model(nodes=(), initializers=(), **parts):
+def model(nodes=(), initializers=()):
     """A model that gives its input `input_ids`, as a number, plus what `nodes` compute as `more`."""
     entered = helper.make_tensor_value_info("input_ids", onnx.TensorProto.INT32, [1, 1])
     nodes = nodes or [helper.make_node("Identity", ["elsewhere"], ["more"])]
@@ -47,12 +41,11 @@ def model(nodes=(), initializers=(), **parts):
     ]
     result = helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, None)
     graph = helper.make_graph(nodes, "graph", [entered], [result], initializer=list(initializers))
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9, **parts)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
-def constant(**attributes):
-    return helper.make_node("Constant", [], ["more"], **attributes)
+def constant(value, result="more"):
+    return helper.make_node("Constant", [], [result], value=value)
 
 
 def branch(*nodes):
@@ -61,45 +54,24 @@ def branch(*nodes):
 
 def condition(then):
     yes = onnx.numpy_helper.from_array(np.array(True), "yes")
-    branches = {"then_branch": then, "else_branch": branch(constant(value=inside()))}
-    return model([constant_as(yes), helper.make_node("If", ["yes"], ["more"], **branches)])
+    branches = {"then_branch": then, "else_branch": branch(constant(inside()))}
+    return [constant(yes, "yes"), helper.make_node("If", ["yes"], ["more"], **branches)]
 
 
-def constant_as(tensor):
-    return helper.make_node("Constant", [], [tensor.name], value=tensor)
-
-
-def function(*nodes):
-    return helper.make_function("local", "Local", [], ["more"], list(nodes), [helper.make_opsetid("", 18)])
-
-
-LOCAL = helper.make_node("Local", [], ["more"], domain="local")
-
-
-def with_training():
-    made = model(initializers=[inside("elsewhere")])
-    made.training_info.add().algorithm.initializer.append(outside())
-    return made
-
-
-def only(field):
-    """What says that the data is elsewhere, without the other half of it."""
+def without(field):
+    """A tensor elsewhere by one half of what says so."""
     tensor = outside()
-    tensor.ClearField({"external_data": "data_location", "data_location": "external_data"}[field])
+    tensor.ClearField(field)
     return tensor
 
 
 # The walk through a file is the same for all its parts: single and repeated ones, in each other.
 FILES = {
     "initialiser that nothing uses": lambda: model(initializers=[inside("elsewhere"), outside("unused")]),
-    "place without a kind": lambda: model(initializers=[only("external_data")]),
-    "kind without a place": lambda: model(initializers=[only("data_location")]),
+    "place without a kind": lambda: model(initializers=[without("data_location")]),
+    "kind without a place": lambda: model(initializers=[without("external_data")]),
     "memory of the process": lambda: model(initializers=[outside(location="*/_ORT_MEM_ADDR_/*")]),
-    "sparse constant": lambda: model([constant(sparse_value=sparse(outside()))]),
-    "branch of a branch": lambda: condition(branch(*condition(branch(constant(value=outside()))).graph.node[1:3])),
-    "branch of a list of graphs": lambda: model([constant(value=inside(), other=[branch(constant(value=outside()))])]),
-    "function": lambda: model([LOCAL], functions=[function(constant(value=outside()))]),
-    "training": with_training,
+    "branch of a branch": lambda: model(condition(branch(*condition(branch(constant(outside())))))),
 }
 
 
@@ -129,55 +101,9 @@ def test_a_tensor_that_is_elsewhere(case, opened):
 
 
 def test_what_is_in_the_file_is_computed(opened):
-    files = [
-        model(initializers=[inside("elsewhere")]),
-        model([constant(value=inside())]),
-        condition(branch(constant(value=inside()))),
-        model([LOCAL], functions=[function(constant(value=inside()))]),
-    ]
-    for file in files:
+    for file in (model(initializers=[inside("elsewhere")]), model(condition(branch(constant(inside()))))):
         found = opened(file.SerializeToString()).run({"input_ids": np.array([[1]])})
         assert found["logits"].tolist() == [[1235.0]]
-
-
-PLACES = ("secret", "./secret", "../other/secret", "/proc/self/environ", "*/_ORT_MEM_ADDR_/*", "", "\x1b[2J")
-ADDED = {
-    "TensorProto": lambda part, tensor: part.CopyFrom(tensor),
-    "SparseTensorProto": lambda part, tensor: part.values.CopyFrom(tensor),
-    "AttributeProto": lambda part, tensor: part.tensors.append(tensor),
-    "NodeProto": lambda part, tensor: part.attribute.add(name="added", t=tensor),
-    "GraphProto": lambda part, tensor: part.initializer.append(tensor),
-    "FunctionProto": lambda part, tensor: part.attribute_proto.add(name="added", sparse_tensor=sparse(tensor)),
-    "ModelProto": lambda part, tensor: part.training_info.add().initialization.initializer.append(tensor),
-}
-
-
-def test_crafted_files_are_refused_or_read_no_other_file(opened):
-    """Sixty by chance: a tensor elsewhere is added at any place, or bytes change."""
-    chance, read = random.Random(3), []
-    five = onnx.numpy_helper.from_array(np.array([5.0], np.float32), "elsewhere")
-    bases = [
-        model(initializers=[five]), model([constant(value=five)]), condition(branch(constant(value=five))),
-        model([constant(sparse_value=sparse(five))]), model([LOCAL], functions=[function(constant(value=five))]),
-    ]  # fmt: skip
-    for number in range(60):
-        file = onnx.ModelProto.FromString(chance.choice(bases).SerializeToString())
-        if number % 3:
-            part = chance.choice([part for part in _parts_of(file) if type(part).__name__ in ADDED])
-            ADDED[type(part).__name__](part, outside(location=chance.choice(PLACES)))
-            with pytest.raises(ValueError, match=r"^[^\n]*model.onnx has a tensor that is not in it"):
-                opened(file.SerializeToString())
-            continue
-        content = bytearray(file.SerializeToString())
-        for place in chance.sample(range(len(content)), 2):
-            content[place] ^= 1 << chance.randrange(8)
-        try:
-            read.append(opened(bytes(content)).run({"input_ids": np.array([[1]])})["logits"])
-        except (ValueError, KeyError):
-            continue  # refused, or another model
-        except Exception as error:  # those of ONNX Runtime have no common class
-            assert type(error).__module__.startswith("onnxruntime"), error
-    assert not any(np.isin(SECRET + np.arange(7), found).any() for found in read)
 
 
 def test_another_format_or_none(opened, tmp_path):

@@ -1,6 +1,5 @@
 """How predictors compute: in one graph, for batches of any size and length, by several threads."""
 
-import concurrent.futures
 import json
 import pathlib
 import shutil
@@ -9,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 from helpers.exports import signature_of
+from helpers.slow import slow
 from helpers.small_data import PIECES
 from helpers.tiny import write_encoder
 
@@ -70,14 +70,6 @@ def test_weights_that_change_count(predictor):
     bias.assign(old)
 
 
-def test_threads_get_what_is_theirs(predictor):
-    expected = [predictor.logits([text]) for text in TEXTS]
-    with concurrent.futures.ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda text: predictor.logits([text]), TEXTS * 3))
-    for number, logits in enumerate(found):
-        np.testing.assert_allclose(logits, expected[number % len(TEXTS)], atol=1e-6)
-
-
 def test_what_is_lost_of_texts_is_told_once(predictor, caplog):
     for length in (6, 7):
         Predictor(predictor.path, max_seq_length=length).predict(["good " * 20, "bad", ""])
@@ -121,10 +113,10 @@ def test_another_number_of_texts_than_in_training_is_told_once(predictor, tmp_pa
     ("config", "key"),
     [
         ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}, "probability"),
-        ({"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}, "probability"),
-        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, "score"),
-        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, "score"),
-        ({"problem_type": "regression"}, "score"),
+        *slow(
+            ({"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}, "probability"),
+            ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, "score"),
+        ),
         ({}, "score"),
         ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}}, None),
     ],
@@ -170,17 +162,6 @@ def test_several_labels_hold_by_themselves(predictor, tmp_path):
     np.testing.assert_array_equal(outputs["holds"], expected > 0.5)
     np.testing.assert_allclose([[*row["probabilities"].values()] for row in opened.predict(TEXTS)], expected, atol=1e-5)
     assert np.abs(expected.sum(1) - 1).min() > 0.01
-
-
-@pytest.mark.parametrize(("arguments", "message"), [
-    ({"max_seq_length": "128"}, "max_seq_length must be a whole number, not '128'"),
-    ({"batch_size": "8"}, "batch_size must be a whole number, not '8'"),
-    ({"batch_size": 0}, "batch_size=0 must be at least 1"),
-    ({"trust": "no"}, "trust must be True or False, not 'no'"),
-])  # fmt: skip
-def test_arguments_of_another_kind(predictor, arguments, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        Predictor(predictor.path, **arguments)
 
 
 def test_a_model_of_another_task_names_who_answers_with_it(predictor, tmp_path):

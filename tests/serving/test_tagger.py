@@ -27,22 +27,16 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """For a scheme: a tagger's directory, its labels, and the directory of its export; made once."""
+    """For a scheme: a tagger's directory, its labels, and its export, opened; made once."""
 
     @functools.cache
-    def make(scheme: str) -> tuple[str, list[str], str]:
+    def make(scheme: str) -> tuple[str, list[str], Tagger]:
         folder = tmp_path_factory.mktemp(scheme)
         path, labels = tagger(folder / "model", scheme)
         export.export_saved_model(path, str(folder / "out"), warm_up=False)
-        return path, labels, str(folder / "out")
+        return path, labels, Tagger(str(folder / "out"), batch_size=3)
 
     return make
-
-
-@pytest.fixture(scope="module")
-def loaded(exported):
-    """The export of a scheme, opened once."""
-    return functools.cache(lambda scheme: Tagger(exported(scheme)[2], batch_size=3))
 
 
 def check_places(text: str, found: dict) -> None:
@@ -55,13 +49,11 @@ def check_places(text: str, found: dict) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["iob2", *slow("bioes", "plain")])
-def test_words_get_the_scripts_tags(exported, loaded, scheme):
-    path, labels, _ = exported(scheme)
-    mine, theirs = Tagger(path, batch_size=3), loaded(scheme)
-    for one in (mine, theirs):
-        assert (one.labels, one.scheme, one.max_seq_length) == (labels, scheme, 64)
+def test_words_get_the_scripts_tags(exported, scheme):
+    path, labels, theirs = exported(scheme)
     tags, scores = tags_of_the_script(path, labels, scheme)
-    for one in (mine, theirs):
+    for one in (Tagger(path, batch_size=3), theirs):
+        assert (one.labels, one.scheme, one.max_seq_length) == (labels, scheme, 64)
         found = one.predict(SENTENCES)
         assert [row["words"] for row in found] == SENTENCES
         assert [row["tags"] for row in found] == tags
@@ -77,8 +69,8 @@ def test_words_get_the_scripts_tags(exported, loaded, scheme):
         assert scheme == "plain" or any(" " in text for text in entities)  # of several words, whose scores differ
 
 
-def test_texts_are_cut_into_words_as_the_export_cuts_them(exported, loaded):
-    mine, theirs = Tagger(exported("iob2")[0], batch_size=2), loaded("iob2")
+def test_texts_are_cut_into_words_as_the_export_cuts_them(exported):
+    mine, theirs = Tagger(exported("iob2")[0], batch_size=2), exported("iob2")[2]
     mixed = [*TEXTS, SENTENCES[0]]  # words and strings in one call
     found, by_export = mine.predict(mixed), theirs.predict(mixed)
     for text, one, other in zip(TEXTS, found, by_export, strict=False):
@@ -137,30 +129,16 @@ def test_a_model_that_spells_its_tags_otherwise(tmp_path, labels, standard, sche
     assert any(row["entities"] for row in found) == (scheme != "plain")
 
 
-def test_what_is_refused(exported, monkeypatch):
-    path, _, export_dir = exported("iob2")
-    load_no_graphs(monkeypatch)
-    one = Tagger(path)
-    with pytest.raises(TypeError, match="texts must be a list of strings or lists of words, not a single string"):
-        one.predict("Ada")
-    for wrong in (None, 3, ["a", None], {"a": 1}):
-        with pytest.raises(TypeError, match=r"texts\[1\] must be a string or a list of words"):
-            one.predict(["Ada", wrong])
+def test_what_is_refused(exported, tmp_path, monkeypatch):
+    path, _, opened = exported("iob2")
+    for wrong in ("Ada", None, 3, ["a", None], {"a": 1}):
+        with pytest.raises(TypeError, match=r"texts(\[1\])? must be a (string or a list of words|list of strings)"):
+            Tagger(path).predict(wrong if wrong == "Ada" else ["Ada", wrong])
     with pytest.raises(ValueError, match=r"texts\[0\]: word 1 is empty"):
-        one(["Ada", ""])
-    with pytest.raises(ValueError, match="max_seq_length=65: the model takes 3 to 64"):
-        Tagger(path, max_seq_length=65)
-    with pytest.raises(ValueError, match="batch_size=0 must be at least 1"):
-        Tagger(path, batch_size=0)
-    with pytest.raises(ValueError, match="max_seq_length=10: the export has a fixed length of 64"):
-        Tagger(export_dir, max_seq_length=10)
+        Tagger(path)(["Ada", ""])
+    load_no_graphs(monkeypatch)
     with pytest.raises(ValueError, match="is an export for ner, not for classification: Tagger opens it"):
-        Predictor(export_dir)
-
-
-def test_a_model_that_does_not_say_its_tags(tmp_path):
+        Predictor(opened.path)
     unnamed = save(tmp_path / "unnamed", task_models.BertForTokenClassification, num_labels=3)
     with pytest.raises(ValueError, match="unnamed does not list the tags that it has learned"):
         Tagger(unnamed)
-    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
-        Tagger(str(tmp_path / "nowhere"))

@@ -12,6 +12,7 @@ from bert_tf import Predictor, QuestionAnswerer
 from bert_tf.serving import loaded_export, safe_graph
 
 TEXTS = tf.TensorSpec([None], tf.string, name="text")
+OPENED_BY = {"regression": Predictor, "squad": QuestionAnswerer}
 
 
 class Answers(tf.Module):
@@ -20,23 +21,6 @@ class Answers(tf.Module):
     @tf.function(input_signature=[TEXTS])
     def __call__(self, text):
         return {"score": tf.cast(tf.strings.length(text), tf.float32)}
-
-
-class Writes(tf.Module):
-    """Writes a file when a signature is called, in a function of a branch of a function."""
-
-    def __init__(self, path):
-        self.path = str(path)
-
-    @tf.function(input_signature=[TEXTS])
-    def __call__(self, text):
-        @tf.function
-        def inner():
-            tf.io.write_file(self.path, "written")
-            return 1.0
-
-        value = tf.cond(tf.size(text) > 0, inner, lambda: 0.0)
-        return {"score": tf.zeros([tf.size(text)]) + value}
 
 
 class ReadsWhenLoaded(Answers):
@@ -74,25 +58,14 @@ def test_an_export_is_loaded_as_it_is(tmp_path):
     assert Predictor(save(module, tmp_path)).logits(["ab", "c"]).tolist() == [[2.0], [1.0]]
 
 
-def test_a_graph_that_writes(tmp_path):
-    path = save(Writes(tmp_path / "file"), tmp_path / "model")
-    message = r"model/saved_model.pb has ops that no export has, and which may do anything: WriteFile\. If you trust it"
-    with pytest.raises(ValueError, match=message):
-        Predictor(path)
-    Predictor(path, trust=True).logits(["a"])
-    assert (tmp_path / "file").read_text() == "written"
-    path = save(Writes(tmp_path / "file"), tmp_path / "questions", "squad")
-    with pytest.raises(ValueError, match="WriteFile"):
-        QuestionAnswerer(path)
-    assert QuestionAnswerer(path, trust=True).export.task == "squad"
-
-
-def test_a_graph_that_reads_when_it_is_loaded(tmp_path):
+@pytest.mark.parametrize("task", ["regression", "squad"])
+def test_a_graph_that_reads_when_it_is_loaded(tmp_path, task):
     (tmp_path / "words").write_text("a\nb\n")
-    path = save(ReadsWhenLoaded(tmp_path / "words"), tmp_path / "model")
-    with pytest.raises(ValueError, match=r"may do anything: HashTableV2, InitializeTableFromTextFileV2"):
-        Predictor(path)
-    assert Predictor(path, trust=True).logits(["ab"]).tolist() == [[2.0]]
+    path, kind = save(ReadsWhenLoaded(tmp_path / "words"), tmp_path / "model", task), OPENED_BY[task]
+    message = r"no export has, and which may do anything: HashTableV2, InitializeTableFromTextFileV2"
+    with pytest.raises(ValueError, match=message):
+        kind(path)
+    assert kind(path, trust=True).export.task == task
 
 
 def test_a_graph_of_tensorflow_1_or_none(tmp_path):
@@ -102,11 +75,6 @@ def test_a_graph_of_tensorflow_1_or_none(tmp_path):
     saved.meta_graphs[0].ClearField("object_graph_def")
     (path / "saved_model.pb").write_bytes(saved.SerializeToString())
     with pytest.raises(ValueError, match="not an export of export_saved_model.py: it was not saved by TensorFlow 2"):
-        loaded_export.check_ops(str(path))
-    saved.meta_graphs[0].object_graph_def.SetInParent()
-    saved.meta_graphs.add().CopyFrom(saved.meta_graphs[0])
-    (path / "saved_model.pb").write_bytes(saved.SerializeToString())
-    with pytest.raises(ValueError, match="not an export of export_saved_model.py"):
         loaded_export.check_ops(str(path))
     for content, message in ((b"\xff" * 9, "is damaged: it is not a SavedModel"), (b"", "was not saved by")):
         (path / "saved_model.pb").write_bytes(content)
@@ -137,58 +105,16 @@ def functions(graph, name):
     return [one for one in graph.graph_def.library.function if one.signature.name.startswith(f"__inference_{name}")]
 
 
-def call_of(graph, name="inner"):
+def call_of(graph):
     """A node that calls a function, in another function."""
-    inner = {one.signature.name for one in functions(graph, name)}
+    inner = {one.signature.name for one in functions(graph, "inner")}
     nodes = (node for one in graph.graph_def.library.function for node in one.node_def if "f" in node.attr)
     return next(node for node in nodes if node.attr["f"].func.name in inner)
 
 
-def let_write(changed, path):
-    """Makes a function write a file whenever it is called."""
-    for name, value in (("path", str(path)), ("content", "written")):
-        constant = changed.node_def.add(name=name, op="Const")
-        constant.attr["dtype"].type = tf.string.as_datatype_enum
-        constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
-    changed.node_def.add(name="write", op="WriteFile", input=["path:output:0", "content:output:0"])
-    changed.control_ret["write"] = "write"
-    changed.signature.control_output.append("write")
-    changed.signature.is_stateful = True
-
-
-def add_function(graph, name, path=None):
-    """Adds a copy of `inner`, which writes a file if a path is given."""
-    added = graph.graph_def.library.function.add()
-    added.CopyFrom(functions(graph, "inner")[0])
-    added.signature.name = f"__inference_{name}_1"
-    if path:
-        let_write(added, path)
-    return added
-
-
-@pytest.fixture
-def optimizer():
-    """Switches TensorFlow's graph optimizer on, which most tests do without."""
-    before = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
-    yield
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": before})
-
-
-def test_a_function_that_the_optimizer_puts_in_place_of_another(optimizer, calls, tmp_path):
-    def change(graph):
-        add_function(graph, "twin", tmp_path / "file")
-        for name, device in (("inner", b"GPU"), ("twin", b"CPU")):
-            for one in functions(graph, name):
-                one.attr["api_implements"].s, one.attr["api_preferred_device"].s = b"length", device
-
-    path = altered(calls, tmp_path / "model", change)
-    message = r"has attributes and ops that no export has.*: api_implements, api_preferred_device, WriteFile\. If you"
-    with pytest.raises(ValueError, match=message):
-        Predictor(path)
-    assert not (tmp_path / "file").exists()
-    Predictor(path, trust=True).logits(["a"])
-    assert (tmp_path / "file").read_text() == "written"
+def add(graph, op):
+    """A new node of a function."""
+    return functions(graph, "inner")[0].node_def.add(name="new", op=op)
 
 
 def saver_of(graph):
@@ -203,7 +129,7 @@ def rename_saver(graph, name):
         if node.attr["f"].func.name == saver.signature.name:
             node.attr["f"].func.name = name
     saver.signature.name = name
-    functions(graph, "inner")[0].node_def.add(name="s", op=name)
+    add(graph, name)
 
 
 def node_of(graph, op):
@@ -231,14 +157,14 @@ def hold_handle(graph):
 
 CUSTOM = rewriter_config_pb2.RewriterConfig.CustomGraphOptimizer(name="other")
 ALTERED = {
-    "a function that nothing calls": (
-        lambda graph: add_function(graph, "alone", "file"), "ops that no export has.*: WriteFile\\."),
+    "a function": (
+        lambda graph: add(graph, "WriteFile"), "ops that no export has.*: WriteFile\\."),
     "the main graph": (
         lambda graph: graph.graph_def.node.add(name="write", op="WriteFile"), "ops that .*: WriteFile\\."),
     "more than saving in the function that saves": (
         lambda graph: saver_of(graph).node_def.add(name="w", op="WriteFile"), "ops that .*: WriteFile\\."),
     "saving in another function": (
-        lambda graph: functions(graph, "inner")[0].node_def.add(name="s", op="SaveV2"), "ops that .*: SaveV2\\."),
+        lambda graph: add(graph, "SaveV2"), "ops that .*: SaveV2\\."),
     "a function that a node names as its op": (
         lambda graph: functions(graph, "_traced_restore")[0].node_def.add(name="s", op=saver_of(graph).signature.name),
         "ops that .*: __inference__traced_save_"),
@@ -246,18 +172,14 @@ ALTERED = {
         f"saving as a function called {name!r}": (
             lambda graph, name=name: rename_saver(graph, name), f"functions (and ops )?that .*: {re.escape(name)}")
         for name in (
-            "AsString", "MatMul", "PartitionedCall", "FastWordpieceTokenizeWithOffsets", "StatelessIf",
-            "AssignVariableOp", "_Arg", "save", "\u0410sString", "AsString_1a", "AsString_\u0661")},
+            "AsString", "FastWordpieceTokenizeWithOffsets", "_Arg", "\u0410sString", "AsString_1a", "AsString_\u0661")},
     "a function of a signature that is called like an op": (
         lambda graph: setattr(functions(graph, "inner")[0].signature, "name", "Identity"), "functions .*Identity"),
     "saving called in the main graph": (
         lambda graph: setattr(graph.graph_def.node.add(name="s", op="PartitionedCall").attr["f"].func, "name",
                               saver_of(graph).signature.name), "calls that .*: __inference__traced_save_"),
-    "saving as a branch": (
-        lambda graph: setattr(functions(graph, "inner")[0].node_def.add(name="s", op="If").attr["then_branch"].func,
-                              "name", saver_of(graph).signature.name), "calls that .*: __inference__traced_save_"),
     "saving as the body of a loop": (
-        lambda graph: setattr(functions(graph, "inner")[0].node_def.add(name="s", op="While").attr["body"].func,
+        lambda graph: setattr(add(graph, "While").attr["body"].func,
                               "name", saver_of(graph).signature.name), "calls that .*: __inference__traced_save_"),
     "saving as the gradient of a function": (
         lambda graph: graph.graph_def.library.gradient.add(
@@ -268,17 +190,8 @@ ALTERED = {
     "saving to another file": (
         lambda graph: node_of(graph, "SaveV2").input.__setitem__(0, constant_in(graph, b"/etc/passwd")),
         "file names that .*: SaveV2\\."),
-    "moving another file": (
-        lambda graph: node_of(graph, "MergeV2Checkpoints").input.__setitem__(0, constant_in(graph, b"/home/model")),
-        "file names that .*: MergeV2Checkpoints\\."),
-    "moving to another place": (
-        lambda graph: node_of(graph, "MergeV2Checkpoints").input.__setitem__(1, constant_in(graph, b"/home/model")),
-        "file names that .*: MergeV2Checkpoints\\."),
     "another suffix": (
         lambda graph: node_of(graph, "StringJoin").input.__setitem__(1, constant_in(graph, b"/../../model")),
-        "file names that .*: MergeV2Checkpoints, SaveV2\\."),
-    "a file name made of itself": (
-        lambda graph: node_of(graph, "StringJoin").input.__setitem__(0, "ShardedFilename:filename:0"),
         "file names that .*: MergeV2Checkpoints, SaveV2\\."),
     "reading another file": (
         lambda graph: functions(graph, "_traced_restore")[0].node_def.add(
@@ -286,9 +199,6 @@ ALTERED = {
         "file names that .*: RestoreV2_9\\."),
     "saving called": (
         lambda graph: setattr(call_of(graph).attr["f"].func, "name", saver_of(graph).signature.name),
-        "calls that .*: __inference__traced_save_"),
-    "saving called by a list": (
-        lambda graph: call_of(graph).attr["branches"].list.func.add(name=saver_of(graph).signature.name),
         "calls that .*: __inference__traced_save_"),
     "saving called by an object": (
         lambda graph: graph.object_graph_def.concrete_functions[saver_of(graph).signature.name].SetInParent(),
@@ -304,16 +214,12 @@ ALTERED = {
         "attributes that .*: those of __inference_inner_"),
     "an attribute from elsewhere": (
         lambda graph: setattr(call_of(graph).attr["f"], "placeholder", "g"), "attributes that .*: f\\."),
-    "an attribute of a function": (
-        lambda graph: setattr(functions(graph, "inner")[0].attr["api_implements"], "s", b"x"),
-        "attributes that .*: api_implements\\."),
     "an attribute of an argument": (
         lambda graph: setattr(functions(graph, "inner")[0].arg_attr[0].attr["_other"], "b", True),
         "attributes that .*: _other\\."),
     "another kernel": (lambda graph: setattr(call_of(graph).attr["_kernel"], "s", b"x"), "attributes .*: _kernel\\."),
     "an executor": (
         lambda graph: setattr(call_of(graph).attr["executor_type"], "s", b"x"), "attributes that .*: executor_type\\."),
-    "an optimizer": (lambda graph: set_config(graph, optimizers=["x"]), "attributes that .*: config_proto\\."),
     "an optimizer of another library": (
         lambda graph: set_config(graph, custom_optimizers=[CUSTOM]), "attributes that .*: config_proto\\."),
     "damaged settings": (
@@ -324,15 +230,12 @@ ALTERED = {
     "an object of another class": (
         lambda graph: setattr(graph.object_graph_def.nodes[0].user_object, "identifier", "optimizer"),
         "objects that .*: optimizer\\."),
-    "an object of a registered class": (
-        lambda graph: setattr(graph.object_graph_def.nodes[0], "registered_name", "tf.StaticHashTable"),
-        "objects that .*: tf.StaticHashTable\\."),
     "a registered saver": (
         lambda graph: setattr(graph.object_graph_def.nodes[0], "registered_saver", "a.b"), "objects that .*: a.b\\."),
     "a device of an object": (
         lambda graph: graph.object_graph_def.nodes.add(resource={"device": "/job:a"}), "devices that .*: /job:a\\."),
-    "an asset above": (lambda graph: graph.asset_file_def.add(filename="../a"), "assets that .*: ../a\\."),
-    "an asset elsewhere": (lambda graph: graph.asset_file_def.add(filename="/etc/a"), "assets that .*: /etc/a\\."),
+    "an asset above": (
+        lambda graph: graph.asset_file_def.add(filename="../a\x1b[2J\nb"), r"assets .*: ../a\\u001b\[2J\\u000ab\."),
     "the folder as an asset": (lambda graph: graph.asset_file_def.add(filename=".."), "assets that .*: \\.\\.\\."),
 }  # fmt: skip
 
@@ -352,9 +255,3 @@ def test_no_op_has_a_name_that_a_function_may_have():
 def test_settings_that_training_chose_are_no_danger(calls, tmp_path):
     path = altered(calls, tmp_path / "model", lambda graph: set_config(graph, arithmetic_optimization=2))
     assert Predictor(path).logits(["ab"]).tolist() == [[2.0]]
-
-
-def test_a_name_in_a_message_cannot_steer_a_terminal(calls, tmp_path):
-    path = altered(calls, tmp_path / "model", lambda graph: graph.asset_file_def.add(filename="/a\x1b[2J\nb"))
-    with pytest.raises(ValueError, match=r"assets that no export has.*: /a\\u001b\[2J\\u000ab\. If you trust"):
-        Predictor(path)

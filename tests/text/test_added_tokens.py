@@ -47,16 +47,7 @@ ATOMS = [
     "é1", "e\u0301", "\u0301", "  ", "\u3000", "한국인", "中", "new york", "\u200d", "\u24b6", "\u00a0", "각",
     "E1", " the",
 ]  # fmt: skip
-SENTENCES = [
-    "[E1]삼성[/E1]은",
-    "[E1] 삼성 [/E1]은 전자",
-    "a[E1][E1]x[/E1]",
-    "",
-    " ",
-    "[E1]",
-    "LEFT LEFT",
-    "Right  both  both",
-]
+SENTENCES = ["[E1]삼성[/E1]은", "[E1] 삼성 [/E1]은 전자", "a[E1][E1]x[/E1]", "", " ", "LEFT LEFT", "Right  both  both"]
 
 
 def texts_of(seed: int, number: int) -> list[str]:
@@ -230,18 +221,16 @@ def test_sentence_piece(tmp_path):
 
 
 def test_word_characters_and_whitespace_are_the_librarys():
-    chars = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
-    chars = [char for char in chars if unicodedata.category(char) != "Cn"]
+    chars = [chr(code) for code in range(0x110000) if unicodedata.category(chr(code)) not in ("Cn", "Cs")]
+    chars.remove("\ue000")
     library = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0}, unk_token="?"))
     library.add_tokens([LibraryToken("\ue000", single_word=True, normalized=False)])
-    found = library.encode("".join(f"\n{char}\ue000" for char in chars if char != "\ue000"))
+    found = library.encode("".join(f"\n{char}\ue000" for char in chars))
     alone = {end - 1 for index, (_, end) in zip(found.ids, found.offsets, strict=True) if index}
-    ours = [char for char in chars if char != "\ue000"]
-    assert [char for number, char in enumerate(ours) if (3 * number + 2 in alone) == is_word_character(char)] == []
-    spaces = [char for char in chars if char.isspace()]
+    assert [char for number, char in enumerate(chars) if (3 * number + 2 in alone) == is_word_character(char)] == []
     library.add_tokens([LibraryToken("\ue001", lstrip=True, normalized=False)])
-    taken = [char for char in spaces if library.encode(f"a{char}\ue001").offsets[-1] == (1, 3)]
-    assert taken == sorted(WHITESPACE)
+    spaces = filter(str.isspace, chars)
+    assert [c for c in spaces if library.encode(f"a{c}\ue001").offsets[-1] == (1, 3)] == sorted(WHITESPACE)
 
 
 def test_save_pretrained_of_sentence_piece(tmp_path):

@@ -1,21 +1,5 @@
-"""The tokenizer as a graph compared with `FullTokenizer`: same ids and offsets for every text, here and in an export.
+"""The tokenizer as a graph compared with `FullTokenizer`: the same ids and offsets for every text."""
 
-Speed, in MB of text per CPU second on one core of the author's machine, with the other core busy (the novels of the
-data folder, 106 bytes per line, inside one graph, so that Python's share of a call does not count), before this graph
-had the tables of `GraphNormalizer`, with which lines that are not ASCII take about 1.4 times as long:
-
-    rows per batch                                   1      32    1024
-    encode, lines as they are (99.2 % ASCII)      2.8    19.2    24.4   (56, 176, 4440 us per batch)
-    tokenize (with offsets)                       2.3     9.6    27.0
-    encode, each line with — “café”               1.5     7.4    12.7   (113, 629, 11736 us per batch)
-    tokenize                                      1.0     5.8     9.9
-    FullTokenizer.encode_batch, new text          2.4     5.9     4.7
-    FullTokenizer.encode_batch, text seen before  8.5    12.0    10.6
-    tensorflow_text.BertTokenizer (not exact)     1.8     4.1     5.9
-    the same with offsets (in bytes)              0.5     2.9     4.7
-"""
-
-import concurrent.futures
 import gzip
 import itertools
 import json
@@ -31,18 +15,8 @@ from bert_tf.text.graphs import graph_of
 from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
 
 MODES = {"uncased": (True, None), "cased": (False, None), "lower": (True, False), "stripped": (False, True)}
-variants = pytest.mark.parametrize(
-    ("mode", "split_unknown"),
-    [
-        ("uncased", True),
-        ("cased", False),
-        *slow(
-            ("uncased", False),
-            ("cased", True),
-            *((mode, split) for mode in ("lower", "stripped") for split in (False, True)),
-        ),
-    ],
-)
+VARIANTS = [("uncased", True), ("cased", False)]
+OTHERS = [(mode, split) for mode in MODES for split in (False, True) if (mode, split) not in VARIANTS]
 
 
 def tokenizer_of(path, tokens, mode) -> FullTokenizer:
@@ -135,7 +109,7 @@ def odd_vocabulary(rng: random.Random, basic: BasicTokenizer, texts, size: int) 
 
 
 @pytest.mark.usefixtures("untraced")
-@variants
+@pytest.mark.parametrize(("mode", "split_unknown"), [*VARIANTS, *slow(*OTHERS)])
 def test_odd_texts_and_vocabularies(tmp_path, mode, split_unknown):
     """Also characters of ASCII in pairs: rows of these the op splits by itself, unless control characters send them
     along the other path."""
@@ -143,15 +117,15 @@ def test_odd_texts_and_vocabularies(tmp_path, mode, split_unknown):
     chars = [chr(code) for code in range(128)]
     pairs = [f"{''.join(pair)} x{''.join(pair)}Y" for pair in itertools.product(chars, chars) if rng.random() < 0.2]
     for size in (100, 5000):
-        texts = [odd_text(rng, rng.choice([3, 8, 40])) for _ in range(2000)]
+        texts = [odd_text(rng, rng.choice([3, 8, 40])) for _ in range(1000)]
         basic = BasicTokenizer(*MODES[mode])
         if basic.strip_accents:  # the test has marks that are reordered inside a token
             moved = [places for text in texts for _, places in basic.tokenize_with_origins(text)]
-            assert sum(places != sorted(places) for places in moved) > 100
+            assert sum(places != sorted(places) for places in moved) > 50
         tokens = odd_vocabulary(rng, basic, texts, size)
         tokens += [*"xY0.", "##a", "##Y", "##xy", "xa", "##.", "[CLS]", "##[UNK]"]
         tokenizer = tokenizer_of(tmp_path / "vocab.txt", tokens, mode)
-        assert assert_graph_equal(tokenizer, [*texts, *pairs], None, split_unknown) > 4000
+        assert assert_graph_equal(tokenizer, [*texts, *pairs], None, split_unknown) > 2000
 
 
 @pytest.mark.usefixtures("untraced")
@@ -174,7 +148,7 @@ def test_invalid_bytes_are_left_out_as_by_python(english, english_graph):
     starts = bytes.fromhex("41 80 9F A0 BF C0 C1 C3 E0 E5 ED EF F0 F1 F4 F5 FE FF")
     texts = [bytes(parts) for length in (1, 2) for parts in itertools.product(starts, repeat=length)]
     rng = random.Random(1)
-    texts += [bytes(rng.choices([*starts, 0x8F, 0x90, 0x20], k=rng.randrange(3, 12))) for _ in range(5000)]
+    texts += [bytes(rng.choices([*starts, 0x8F, 0x90, 0x20], k=rng.randrange(3, 12))) for _ in range(1000)]
     texts = [b"x" + text + b"y" if number % 2 else text for number, text in enumerate(texts)]
     assert_graph_equal(english, texts, graph=english_graph)
     assert english_graph.encode(tf.constant([b"caf\xc3\xa9 \xff\xfehouse\xc3"])).to_list() == [[7668, 2160]]
@@ -205,10 +179,3 @@ def test_vocabularies_that_do_not_fit(tmp_path):
             graph_of(tokenizer_of(tmp_path / "vocab.txt", tokens, "lower"))
     graph = graph_of(tokenizer_of(tmp_path / "vocab.txt", ["x", f"##{long}", "[UNK]"], "lower"))
     assert graph.encode(tf.constant([f"x{long}", "q"])).to_list() == [[0, 1], [2]]
-
-
-def test_threads_share_it(english, english_graph):
-    batches = [[f"caf\u00e9 number {n}", f"house {n}", "\u039f\u0394\u039f\u03a3 \ud55c"][n % 3 :] for n in range(60)]
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda texts: english_graph.encode(tf.constant(texts)).to_list(), batches))
-    assert found == [english.encode_batch(texts) for texts in batches]
