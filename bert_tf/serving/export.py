@@ -50,6 +50,8 @@ from bert_tf.text.tokenizer_files import directory_of
 
 # With bfloat16 the weights of matrix products are stored in it, too; embedding tables and layer norms stay in float32.
 DTYPES = ("float32", "bfloat16")
+# Signatures of exports that take ids alone, and what they are elsewhere.
+_OF_IDS = {"serving_default": "serve_ids", "serve_ids": "serve_ids", "serve_examples": "serve_examples"}
 
 
 def export_saved_model(
@@ -93,8 +95,7 @@ def export_saved_model(
         served.freeze()
     signatures = served.signatures()
     if ids_only:
-        signatures = {name: one for name, one in signatures.items() if name in ("serve_ids", "serve_examples")}
-        signatures["serving_default"] = signatures["serve_ids"]
+        signatures = {name: signatures[of] for name, of in _OF_IDS.items() if of in signatures}
     functions = {name: function.get_concrete_function() for name, function in signatures.items()}
     description = {
         "task": task,
