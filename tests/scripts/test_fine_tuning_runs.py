@@ -19,9 +19,6 @@ REFUSED = {
     "other flags": ["finished run", "--learning_rate: 0.003 there, 0.001 now", "--train_batch_size: 8 there, 4 now",
                     "begin anew: rm -r "],
     "no optimizer state": [f"finished at step {STEPS}", "--num_train_epochs=4", "--keep_checkpoint_max"],
-    "without adapters": ["holds a run with --lora_rank=4 --lora_alpha=8.0; this one is without --lora_rank"],
-    "other rank": ["--lora_rank=4 --lora_alpha=8.0; this one is with --lora_rank=2 --lora_alpha=3.0"],
-    "began without": ["holds a run without --lora_rank; this one is with --lora_rank=4"],
     "random": ["--lora_rank adapts a trained encoder: give --init_checkpoint"],
     "adapters alone": ["lora.safetensors"],
 }  # fmt: skip
@@ -51,9 +48,6 @@ def cases_of(folder) -> tuple[dict, dict]:
         "in use": short,
         "other flags": {**whole, "learning_rate": 1e-3, "train_batch_size": 4},
         "no optimizer state": {**whole, "num_train_epochs": 4},
-        "without adapters": without(longer, "lora_rank"),
-        "other rank": {**longer, "lora_rank": 2, "lora_alpha": 3},
-        "began without": {**longer, "output_dir": out / "whole"},
         "random": {**without(lora, "init_checkpoint"), "vocab_file": folder / "vocab.txt",
                    "bert_config_file": folder / "encoder" / "bert_config.json"},
         "adapters alone": {**evaluate, "init_checkpoint": out / "adapters" / "lora.safetensors"},
@@ -208,12 +202,3 @@ def test_the_file_of_adapters_makes_the_same_model(ran):
             np.testing.assert_array_equal(value, expected[name], err_msg=name)
     best = run / "best_model"
     assert (best / "lora.safetensors").stat().st_size < (best / "bert_model.safetensors").stat().st_size / 2
-
-
-def test_the_log_says_how_little_is_trained(ran):
-    out, _, logs, *_ = ran
-    trained = RANK * (4 * 2 * 32 + 2 * (32 + 64)) + 32 * 32 + 32 + 2 * 32 + 2  # the pooler and the head, too
-    total = sum(value.size for name, value in weights_of(out / "adapters" / "best_model").items())
-    line = next(line for line in logs["adapters"].splitlines() if "LoRA of rank" in line)
-    assert "is one for whole models" not in logs["adapters"]
-    assert f"LoRA of rank 4, alpha 8: {trained:,} parameters are trained, {100 * trained / total:.2f} %" in line

@@ -34,11 +34,7 @@ def test_weights_by_name(caplog):
 @pytest.mark.parametrize("text, message", [
     ("good=1", "no such label: good. The labels are 긍정, 부정, b=c"),
     ("긍정", "'긍정' is not LABEL=WEIGHT; or give balanced"),
-    ("Balanced", "is not LABEL=WEIGHT"),
-    ("", "is not LABEL=WEIGHT"),
     ("긍정=x", "the weight of '긍정' must be a positive number, not 'x'"),
-    ("긍정=0", "must be a positive number"),
-    ("긍정=-1", "must be a positive number"),
     ("긍정=nan", "must be a positive number"),
     ("긍정=1,긍정=2", "'긍정' has two weights"),
 ])  # fmt: skip

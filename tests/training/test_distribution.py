@@ -95,16 +95,11 @@ def test_memory_of_gpus_is_taken_as_needed(monkeypatch, caplog, late):
     ("tf_config", "message"),
     [
         (None, "TF_CONFIG, which is not set"),
-        ("  ", "TF_CONFIG, which is not set"),
         ("{not json", "malformed"),
-        ("[]", "malformed"),
         ({"cluster": {"worker": ["a:1"]}}, "'task' is missing"),
-        ({"task": {"type": "worker", "index": 0}}, "'cluster' is missing"),
         ({"cluster": {"worker": ["a:1"]}, "task": {"type": "chief", "index": 0}}, "'chief' is missing"),
         ({"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}, "task index 1, but 1 of type"),
-        ({"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "x"}}, "malformed"),
         ({"cluster": {"worker": "a:1"}, "task": {"type": "worker", "index": 0}}, "needs a list of host:port"),
-        ({"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}, "'ps' takes no part"),
     ],
 )
 def test_tf_config(monkeypatch, tf_config, message):

@@ -212,15 +212,6 @@ def test_lamb(name, decayed):
     np.testing.assert_allclose(variable.numpy(), lamb_reference(start, gradients, 0.01, decayed), rtol=2e-5, atol=1e-6)
 
 
-def test_lamb_without_decay_rescales():
-    """A decay of 0 excludes no variable."""
-    variable = keras.Variable([1.0, 2.0], name="kernel", dtype="float32")
-    optimizer = Lamb(learning_rate=0.01, global_clipnorm=None, weight_decay_rate=0.0)
-    optimizer.apply([tf.constant([0.5, 0.25])], [variable])
-    expected = lamb_reference(np.array([1.0, 2.0]), [np.array([0.5, 0.25])], 0.01, True, decay=0.0)
-    np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-5)
-
-
 def test_a_step_that_is_not_applied_changes_nothing():
     variable = keras.Variable([0.5], name="kernel")
     optimizer = AdamWeightDecay(learning_rate=0.1)
@@ -250,12 +241,7 @@ def test_optimizers_serialise():
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (("adamw", "1e-5", 100, 10), "learning_rate must be a number, not '1e-5'"),
-    (("adamw", float("nan"), 100, 10), "learning_rate=nan must be finite"),
-    (("adamw", 2e5, 100, 10), r"learning_rate=200000 must be more than 0 and at most 1\.$"),
-    (("adamw", 0.0, 100, 10), "learning_rate=0 must be more than 0"),
     (("adamw", 1e-5, 2.5, 1), "num_train_steps must be a whole number, not 2.5"),
-    (("adamw", 1e-5, "100", 10), "num_train_steps must be a whole number, not '100'"),
-    (("adamw", 1e-5, 0, 0), "num_train_steps=0 must be at least 1"),
     (("adamw", 1e-5, 100, -1), "num_warmup_steps=-1 must be at least 0"),
     (("AdamW", 1e-5, 100, 10), "optimizer=AdamW is not known; choose one of adamw, lamb"),
     (("adamw", 1e-5, 100, 10, 0.01), "recipe must be that of a model, model.config.recipe, not 0.01"),
