@@ -151,13 +151,6 @@ def test_a_kill_while_the_best_model_is_written(make, model, tmp_path, monkeypat
     assert [json.loads(line)["step"] for line in lines] == [10, 20, 30]
 
 
-@pytest.mark.parametrize("line", ["5", '{"eval_f1": 1}', '{"step": "1", "eval_f1": 1}'])
-def test_evaluations_of_another_kind_are_named(line, make, tmp_path):
-    (tmp_path / "run" / "evaluations.jsonl").write_text('{"step": 5, "eval_f1": 0.5}\n' + line + "\n")
-    with pytest.raises(ValueError, match=r"evaluations\.jsonl, line 2 has no number for step; if it is damaged"):
-        make()
-
-
 @pytest.mark.parametrize("name", ["evaluations.jsonl", "best_model/eval_results.json"])
 @pytest.mark.parametrize("value", ['"0.5"', "null", "[]"])
 def test_results_without_the_metric_are_named(name, value, make, tmp_path):

@@ -21,7 +21,7 @@ from helpers.training_steps import (
     trainer_of,
 )
 
-from bert_tf.models import initialize
+from bert_tf.models import initialize, kernels
 from bert_tf.models.config import BertConfig
 from bert_tf.models.inputs import select
 from bert_tf.models.objectives import PretrainingObjective
@@ -30,7 +30,13 @@ from bert_tf.training import checkpoints, loop
 from bert_tf.training import step as train_step
 from bert_tf.training.optimization import create_optimizer
 
-# --- the same step, however it is cut ---------------------------------------------------------------------------------
+
+@pytest.fixture(autouse=True, scope="module")
+def plain_forms():
+    """The fused forms take longest to compile; they are compared with the plain ones elsewhere."""
+    kernels.set_fused(False)
+    yield
+    kernels.set_fused(True)
 
 
 @pytest.mark.slow  # in small: test_equal_steps.py
