@@ -73,3 +73,8 @@ def report() -> list[dict]:
     reports = [function.report() for function in _functions]
     _functions.clear()
     return reports
+
+
+def forget() -> None:
+    """Drops the functions compiled since the last report."""
+    _functions.clear()
