@@ -42,14 +42,14 @@ _LICENSES = {
 }
 
 _COMMON_NAMES = ("best_model", "pretrained")  # they say nothing without the folder that they are in
-_GUESSES = ("fill-mask", "guesses of masked words")
 # Architecture -> the hub's name of the task, and the task in words.
 _TASKS = {
     "BertForSequenceClassification": ("text-classification", "classification of texts"),
     "BertForTokenClassification": ("token-classification", "tags of words"),
     "BertForMultipleChoice": ("multiple-choice", "multiple choice"),
     "BertForQuestionAnswering": ("question-answering", "answers to questions in a text"),
-    **dict.fromkeys(("BertForMaskedLM", "BertForPreTraining"), _GUESSES),
+    "BertForMaskedLM": ("fill-mask", "guesses of masked words"),
+    "BertForPreTraining": ("fill-mask", "guesses of masked words"),
     "BertForNextSentencePrediction": (None, "whether one text follows another"),
     "ElectraDiscriminator": (None, "which tokens were replaced"),
     "BertModel": ("feature-extraction", "vectors of tokens and texts"),
@@ -123,7 +123,7 @@ def beginning_of(path: str | None, weights: Weights | None = None, with_checksum
 
 
 def read_ours(directory: str) -> str | None:
-    """The text of a directory's card; None if it has none that this module wrote and no user has taken over."""
+    """A directory's card; None if it has none, or one that is a user's."""
     text = _read_if_there(posixpath.join(directory, CARD))
     return text if text and _MARK in text else None
 
@@ -141,11 +141,10 @@ def parsed(text: str, path: str) -> "ModelCard":
     """
     from huggingface_hub import ModelCard  # it takes a quarter of a second
 
+    if not text.lstrip().startswith("---\n"):
+        text = _NO_FRONT + text  # the hub's reader would warn
     try:
-        # The hub's reader would warn of a card without YAML.
-        return ModelCard(
-            text if text.lstrip().startswith("---\n") else f"{_NO_FRONT}{text}", ignore_metadata_errors=True
-        )
+        return ModelCard(text, ignore_metadata_errors=True)
     except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
         logging.warning("%s: its YAML is damaged and not used (%s).", path, " ".join(str(error).split()))
         return ModelCard(_NO_FRONT + text.split("\n---\n", 1)[-1])

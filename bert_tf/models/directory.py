@@ -233,10 +233,9 @@ def other_ids(vocab_file: str | None, files: ModelFiles) -> str:
     others = [(token, known.inv_vocab.get(number, token)) for token, number in given.vocab.items()]
     others = [pair for pair in others if pair[0] != pair[1] and not pair[1].startswith("[unused")]
     if others and is_first("other tokens", vocab_file, own):
-        logging.warning(
-            "%s: tokens in the places of others of %s, beside the weights: %d, such as %r for %r; the model does not "
-            "know them yet.", vocab_file, own, len(others), *others[0],
-        )  # fmt: skip
+        counted = f"{len(others)}, such as {others[0][0]!r} for {others[0][1]!r}"
+        message = "%s: tokens in the places of others of %s, beside the weights: %s; the model does not know them yet."
+        logging.warning(message, vocab_file, own, counted)
     return ""
 
 

@@ -196,10 +196,8 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
                 self.pooler.build((None, self.config.hidden_size))
         if self.lora is not None:
             # For those who find it in a checkpoint.
-            self.add_weight(
-                name=ADAPTER_ALPHA, shape=(), initializer=keras.initializers.Constant(self.lora.alpha), trainable=False,
-                dtype="float32",
-            )  # fmt: skip
+            alpha = keras.initializers.Constant(self.lora.alpha)
+            self.add_weight(name=ADAPTER_ALPHA, shape=(), initializer=alpha, trainable=False, dtype="float32")
             pooler = self.pooler.weights if self.lora.train_pooler and self.pooler else ()
             trained = {id(variable) for variable in pooler}
             for variable in self.weights:

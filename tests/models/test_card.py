@@ -80,11 +80,10 @@ def test_a_card_does_not_say_where_its_owner_keeps_files(path, shown):
     assert f"train_file: {shown},one.csv,{shown}\n" in text
 
 
-def test_a_card_says_which_lengths_the_model_was_trained_on():
-    text = card_text(CONFIG, HEAD, SHAPES, CardFacts(settings={"max_seq_length": 16}))
-    assert "longest input: 32 tokens; in training 16\n" in text
-    text = card_text(CONFIG, HEAD, SHAPES, CardFacts(settings={"max_seq_length": 32}))
-    assert "longest input: 32 tokens\n" in text
+@pytest.mark.parametrize(("length", "shown"), [(16, "32 tokens; in training 16"), (32, "32 tokens")])
+def test_a_card_says_which_lengths_the_model_was_trained_on(length, shown):
+    text = card_text(CONFIG, HEAD, SHAPES, CardFacts(settings={"max_seq_length": length}))
+    assert f"longest input: {shown}\n" in text
 
 
 def test_what_is_not_known_is_left_out():

@@ -50,6 +50,10 @@ def broken(features: dict, name: str, value) -> dict:
     return {**features, name: array}
 
 
+def tensors(features: dict) -> dict:
+    return {label: tf.constant(value) for label, value in features.items()}
+
+
 def pattern(name: str, message: str) -> str:
     r"""Between parts an error of a graph has brackets and blanks."""
     return r"[\s\S]*".join([name, *message.split("*")])
@@ -70,9 +74,6 @@ def test_labels(model, name, value, message):
     def loss(outputs, features):
         sums = model.objective.sums(outputs, features)
         return model.objective.loss(sums, sums)
-
-    def tensors(features):
-        return {label: tf.constant(value) for label, value in features.items()}
 
     np.testing.assert_allclose(
         loss(outputs, tensors(features)),
@@ -98,9 +99,6 @@ def test_inputs(model, name, value, message):
     @tf.function(autograph=False, input_signature=[specs])
     def call(features):
         return keras.tree.flatten(model(features))
-
-    def tensors(features):
-        return {label: tf.constant(value) for label, value in features.items()}
 
     for one, other in zip(call(tensors(features)), keras.tree.flatten(model(features)), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
@@ -190,7 +188,7 @@ def test_the_training_loop():
     assert run(iterator, 1)["failed"]  # a compiled step can't raise; the loop stops, see `loop.NonFiniteLossError`
     evaluate = train_step.make_evaluate_function(model, model.objective, one_device())
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"label_ids has the value\] \[5\]"):
-        evaluate([{name: tf.constant(value) for name, value in bad.items()}])
+        evaluate([tensors(bad)])
 
 
 PROGRAM = """
