@@ -218,11 +218,8 @@ def _open(reader, path: str, variables: list[_Variable], is_part: bool = False) 
     # Whatever the graph does not lead to without an optimizer belongs to one.
     others = "optimizer state, in another form than the original's"
     unused = {key: reasons.get(key, others) for key in sorted({*stored} - {*keys.values()} - {bundle.OBJECT_GRAPH})}
-    names = sorted(keys)
-    weights = Weights(
-        path, "model_garden", {name: shapes[name] for name in names}, {name: keys[name] for name in names}, read,
-        unused, hints,
-    )  # fmt: skip
+    origins = dict(sorted(keys.items()))
+    weights = Weights(path, "model_garden", {name: shapes[name] for name in origins}, origins, read, unused, hints)
     check_shapes(weights, config, "The configuration that some of the variables show")
     return weights
 

@@ -278,10 +278,8 @@ def _check_format(format: str, config: BertConfig, variant: str | None) -> None:
             "read it as an ordinary BERT. Use bert_tf."
         )
     if format == "tf1" and config.layer_norm_eps != _THEIR_LAYER_NORM_EPS:
-        logging.warning(
-            "format=%s: layer_norm_eps is %g, which programs for this format don't read: they compute with %g, and "
-            "their outputs differ.", format, config.layer_norm_eps, _THEIR_LAYER_NORM_EPS,
-        )  # fmt: skip
+        message = "format=%s: layer_norm_eps is %g; programs for this format compute with %g, and their outputs differ."
+        logging.warning(message, format, config.layer_norm_eps, _THEIR_LAYER_NORM_EPS)
 
 
 def card_of(weights: Weights, files: ModelFiles, format: str) -> str:

@@ -172,10 +172,8 @@ def check_depth(weights: Weights, config: BertConfig, config_name: str, is_own: 
             f"{there} layers."
         )
     if there > wanted:
-        logging.warning(
-            "%s: num_hidden_layers is %d, but the weights of %s have %d layers: the last %d are left out.",
-            config_name, wanted, weights.path, there, there - wanted,
-        )  # fmt: skip
+        message = "%s: num_hidden_layers is %d, but the weights of %s have %d layers: the last %d are left out."
+        logging.warning(message, config_name, wanted, weights.path, there, there - wanted)
 
 
 def check_shapes(weights: Weights, config: BertConfig, config_name: str) -> None:
