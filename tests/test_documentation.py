@@ -37,7 +37,10 @@ COMMANDS = {
     "features": (["extract_features.py"], 0),
     "fit": ([], 1),
     "from-transformers": ([], 5),  # tests/test_from_transformers.py
-    "korean": (["run_classifier.py", "run_similarity.py", "run_ner.py", "run_squad.py", "run_squad.py"], 0),
+    "korean": (
+        ["run_classifier.py", "run_classifier.py", "run_similarity.py", "run_ner.py", "run_squad.py", "run_squad.py"],
+        0,
+    ),
     "lora": (["run_classifier.py"], 1),
     "models": (["run_classifier.py"], 0),
     "onnx": (["export_saved_model.py"], 2),

@@ -299,13 +299,13 @@ def test_private_foundations_have_a_module_each():
 # What there is at most, so that weight does not come back: lower a number when the house gets lighter. The aims are
 # 42,000 and 27,000 lines, 34,000 of tests, 28,000 words, 40 of the skips, 80 flags.
 AT_MOST = {
-    "lines of bert_tf/ and the scripts": 50_842,
-    "of these code": 32_719,
-    "lines of tests/": 44_778,
-    "words of docs/*.md": 29_022,
+    "lines of bert_tf/ and the scripts": 44_228,
+    "of these code": 29_220,
+    "lines of tests/": 38_613,
+    "words of docs/*.md": 28_000,
     "paragraphs of more than 90 words in the pages": 0,
-    "fmt: skip outside tables of data, in bert_tf/ and the scripts": 118,
-    "fmt: skip outside tables of data, elsewhere": 264,
+    "fmt: skip outside tables of data, in bert_tf/ and the scripts": 40,
+    "fmt: skip outside tables of data, elsewhere": 201,
     "flags of run_classifier": 80,
     "modules that a fine-tuning run loads, within functions too": 87,
     "modules that Predictor loads, within functions too": 86,

@@ -76,7 +76,6 @@ def run(main) -> None:
             print(f"{sys.modules['__main__'].__doc__}{text}\n--helpfull lists the flags of all packages.")
         sys.exit(0)
     flags.FLAGS.set_gnu_getopt(True)  # a loose word does not end the flags
-    flags.mark_flags_as_required(required_flags(flags.FLAGS))
     logging.get_absl_logger().addFilter(_speak_flags)
     try:
         check_text(sys.argv[1:])
@@ -170,6 +169,8 @@ def _parse(argv: list[str]) -> list[str]:
         rest = flags.FLAGS(argv)
         if len(rest) > 1:
             raise flags.Error(f"{rest[1]} is not a flag; the value of a switch is joined: --do_train=false.")
+        if missing := [f"--{name}" for name in required_flags(flags.FLAGS) if flags.FLAGS[name].value is None]:
+            raise flags.Error(f"give {', '.join(missing)}; --help lists all flags.")
         for name, value in flags.FLAGS.flag_values_dict().items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise flags.Error(f"--{name}={value} must be a finite number.")

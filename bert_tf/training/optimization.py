@@ -185,7 +185,6 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
             return
         self.layer_rates = layer_rates([variable.path for variable in variables], self.layerwise_lr_decay)
         super().build(variables)
-        self._updated = list(variables)
         self.first_moments = [self.add_variable_from_reference(v, name="adam_m") for v in variables]
         self.second_moments = [self.add_variable_from_reference(v, name="adam_v") for v in variables]
         self.decayed = [not any(re.search(p, v.path) for p in self.excluded_patterns) for v in variables]
@@ -212,24 +211,30 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         self.update_steps([gradient], [variable], learning_rate, gradient_factor, apply_update, step_number)
 
     def update_steps(
-        self, gradients: Sequence, variables: Sequence, learning_rate, gradient_factor=1.0, apply_update=True,
+        self,
+        gradients: Sequence,
+        variables: Sequence,
+        learning_rate,
+        gradient_factor=1.0,
+        apply_update=True,
         step_number=None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`update_step` of many variables; in one program, vectors that are updated alike are one tensor."""
         groups: dict[object, list] = {}
         for gradient, variable in zip(gradients, variables, strict=True):
             index = self._get_variable_index(variable)
             joins = kernels.in_one_program() and len(variable.shape) == 1 and not self.decayed[index]
             key = ("vectors", self.layer_rates[index]) if joins else index
-            groups.setdefault(key, []).append((index, ops.cast(ops.convert_to_tensor(gradient), variable.dtype)))
+            groups.setdefault(key, []).append(
+                (index, variable, ops.cast(ops.convert_to_tensor(gradient), variable.dtype))
+            )
         step_number = self.step_number() if step_number is None else step_number
         factors = self._factors(gradient_factor, apply_update, step_number)
         rate = ops.where(apply_update, ops.cast(learning_rate, "float32"), 0.0)
         for group in groups.values():
-            indices, gradients = zip(*group, strict=True)
-            kinds = [
-                [kind[index] for index in indices] for kind in (self._updated, self.first_moments, self.second_moments)
-            ]
+            indices, *kinds, gradients = zip(
+                *((i, v, self.first_moments[i], self.second_moments[i], g) for i, v, g in group), strict=True
+            )
             tensors = [each[0] if len(each) == 1 else ops.concatenate(each) for each in (*kinds, gradients)]
             of_layer = self.layer_rates[indices[0]]
             new = self._update(indices[0], tensors, (rate if of_layer == 1 else rate * of_layer, *factors))

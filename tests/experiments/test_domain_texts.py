@@ -51,6 +51,6 @@ def test_nothing_is_half_written(values, tmp_path):
     with pytest.raises(ValueError, match="heldout.txt: no two consecutive lines"):
         domain_texts.write_texts(values)
     (tmp_path / "squad.json").write_text('{"rows": []}')
-    with pytest.raises(ValueError, match=r'squad.json: the file has no "data"'):
+    with pytest.raises(ValueError, match=r'squad.json: the file has no list "data"'):
         domain_texts.write_texts(values)
     assert not (tmp_path / "out").exists()

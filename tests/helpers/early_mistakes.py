@@ -36,6 +36,18 @@ for arguments in json.load(sys.stdin):
     os._exit(0)
 """
 
+_RUNS = """
+import importlib, json, os, sys
+name = sys.argv[1]
+main = importlib.import_module(name).main
+from bert_tf.system import script
+for arguments in json.load(sys.stdin):
+    if not (process := os.fork()):
+        sys.argv = [name + ".py", *arguments]
+        script.run(main)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 1
+"""
+
 
 def outcomes(script: str, commands: Sequence[Sequence[str]], *modules: str) -> list[tuple[str, bool]]:
     """For each command, a list of flags: the error as `Kind: message`, and whether TensorFlow was imported.
@@ -46,6 +58,16 @@ def outcomes(script: str, commands: Sequence[Sequence[str]], *modules: str) -> l
     command = [sys.executable, "-c", _PROGRAM, script, str(ROOT), *modules]
     result = subprocess.run(command, input=json.dumps(commands), capture_output=True, text=True, check=True)
     return [tuple(json.loads(line)) for line in result.stdout.splitlines()]
+
+
+def refusals(script: str, commands: Sequence[Sequence[str]]) -> list[str]:
+    """For each command, a list of flags, what its only line on stderr says after `SCRIPT.py: error: `."""
+    command = [sys.executable, "-c", _RUNS, script]
+    result = subprocess.run(command, input=json.dumps(commands), capture_output=True, text=True, check=True, cwd=ROOT)
+    lines = result.stderr.splitlines()
+    start = f"{script}.py: error: "
+    assert not result.stdout and len(lines) == len(commands) and all(line.startswith(start) for line in lines), lines
+    return [line.removeprefix(start) for line in lines]
 
 
 # --- small files and flags -------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from helpers.training_steps import feed, one_device, trainer_of
 
 from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
-from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
+from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.families import AlbertConfig, DistilBertConfig, ElectraConfig, RobertaConfig
@@ -26,8 +26,8 @@ ELECTRA = ElectraConfig(40, 16, 4, 2, 32, embedding_size=16, max_position_embedd
 CLASSES, TAGS, MASKED = MODELS["classifier"][1], MODELS["tagger"][1], inputs(**PREDICTED)
 
 
-def frozen(count: int, config=CONFIG):
-    model = BertForSequenceClassification(config, 5)
+def frozen(count: int):
+    model = BertForSequenceClassification(CONFIG, 5)
     model.bert.freeze_layers(count)
     return model
 
@@ -36,10 +36,6 @@ def adapted():
     model = BertForSequenceClassification(CONFIG, 5)
     model.bert.add_lora(4, 8.0)
     return model
-
-
-def taught():
-    return TaughtLanguageModel(BertForMaskedLM(CONFIG), BertForMaskedLM(CONFIG), LanguageDistillation())
 
 
 # The model, its batch, and settings of the run.
@@ -55,7 +51,6 @@ CASES = {
     "frozen but the last": (lambda: frozen(3), CLASSES, {}),
     "adapted": (adapted, CLASSES, {}),
     "electra": (lambda: ElectraPretrainer(ELECTRA, ELECTRA), inputs(**GENERATED), {}),
-    "taught": (taught, MASKED, {}),
     "roberta": (lambda: BertForMaskedLM(RobertaConfig(40, **SIZES, max_position_embeddings=12)), MASKED, {}),
     "distilbert": (lambda: BertForMaskedLM(DistilBertConfig(40, **SIZES, max_position_embeddings=8)), MASKED, {}),
     "layers' rates": (lambda: BertForTokenClassification(CONFIG, 5), TAGS, {"decay": 0.5}),
@@ -65,12 +60,11 @@ CASES = {
 def ended(case: str, **compiled) -> tuple[dict, dict]:
     """The weights and the results of three steps."""
     make, batch, settings = CASES[case]
-    settings, strategy = {**settings}, one_device()
+    settings, strategy = dict(settings), one_device()
     recipe = Recipe(layerwise_lr_decay=settings.pop("decay", 1.0))
     tf.keras.utils.set_random_seed(1)
     model = make()
-    if hasattr(model, "build"):
-        model.build()
+    model.build()
     for variable in model.weights:  # clearly different from each other, so that layers can't be confused
         variable.assign(variable + 0.1 * tf.random.stateless_normal(variable.shape, [len(variable.path), 7]))
     optimizer = create_optimizer("adamw", 1e-2, 10, 0, recipe)
@@ -81,7 +75,7 @@ def ended(case: str, **compiled) -> tuple[dict, dict]:
 
 
 @pytest.mark.parametrize(
-    "case", ["every token", "albert", "frozen layers", "adapted", *slow(*(CASES.keys() - {"every token", "albert"}))]
+    "case", ["every token", "frozen layers", *slow(*sorted(CASES.keys() - {"every token", "frozen layers"}))]
 )
 def test_steps_end_as_those_of_unrolled_layers(case):
     loop, plain = ended(case, use_xla=True), ended(case, use_xla=False)
@@ -91,18 +85,26 @@ def test_steps_end_as_those_of_unrolled_layers(case):
         np.testing.assert_allclose(loop[0][path], value, atol=1 if "key/bias" in path else 2e-4, err_msg=path)
 
 
-@pytest.mark.parametrize("config", [CONFIG, dataclasses.replace(CONFIG, attention="causal"), ALBERT])
-def test_outputs_of_all_layers(config):
-    encoder = BertEncoder(config)
-    features = inputs()
+@pytest.mark.parametrize("config", [ALBERT, *slow(CONFIG, dataclasses.replace(CONFIG, attention="causal"))])
+def test_outputs_of_all_layers_and_their_gradients(config):
+    encoder, features = BertEncoder(config), inputs()
+    encoder.build()
+    variables = [variable.value for variable in encoder.trainable_variables if "pooler" not in variable.path]
 
     def outputs():
-        return encoder(features, return_all_layers=True)
+        with dropout_scope((1, 2)), tf.GradientTape() as tape:
+            found = encoder(features, training=True, return_all_layers=True)
+            loss = sum(
+                tf.reduce_sum(layer[:, :, number]) for number, layer in enumerate(found["encoder_layers"], start=1)
+            )
+        return found, [tf.convert_to_tensor(value) for value in tape.gradient(loss, variables)]
 
     def looped():
         with kernels.one_program():
             return outputs()
 
     plain, program = outputs(), tf.function(looped, jit_compile=True, autograph=False)()
-    assert len(program["encoder_layers"]) == 4
-    tf.nest.map_structure(lambda one, other: np.testing.assert_allclose(one, other, atol=2e-6), plain, program)
+    assert len(program[0]["encoder_layers"]) == 4
+    tf.nest.map_structure(
+        lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4), plain, program
+    )

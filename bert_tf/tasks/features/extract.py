@@ -384,10 +384,19 @@ def run(settings: FeatureSettings) -> None:
     initialize.log_initialization(result, model)
     with run_lock.file_held(settings.output_file):
         extract_features(
-            model, tokenizer, settings.input_file, settings.output_file, layers=layers,
-            max_seq_length=settings.max_seq_length, batch_size=settings.batch_size,
-            output_format=settings.output_format, pooling=settings.pooling, sentences=sentences, strategy=strategy,
-            text=text, static_padding=settings.static_padding or settings.strategy == "tpu",
-        )  # fmt: skip
+            model,
+            tokenizer,
+            settings.input_file,
+            settings.output_file,
+            layers=layers,
+            max_seq_length=settings.max_seq_length,
+            batch_size=settings.batch_size,
+            output_format=settings.output_format,
+            pooling=settings.pooling,
+            sentences=sentences,
+            strategy=strategy,
+            text=text,
+            static_padding=settings.static_padding or settings.strategy == "tpu",
+        )
     rows = {"none": "tokens", SENTENCE: "vectors"}.get(settings.pooling, "words")
     logging.info("Wrote %d %s of %d lines to %s.", text.entries.count, rows, len(text.rows), settings.output_file)

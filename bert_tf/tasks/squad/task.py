@@ -160,9 +160,15 @@ class SquadTask(FineTuningTask):
 
     def outputs_of(self, predict, examples, *, batch_size, max_seq_length, static_padding):
         return outputs.answer(
-            predict, examples.examples, examples.rows, self.tokenizer, self.chosen, batch_size=batch_size,
-            static_padding=static_padding, verbose=self.settings.verbose_logging,
-        )  # fmt: skip
+            predict,
+            examples.examples,
+            examples.rows,
+            self.tokenizer,
+            self.chosen,
+            batch_size=batch_size,
+            static_padding=static_padding,
+            verbose=self.settings.verbose_logging,
+        )
 
     def score(self, examples, predictions, batch_size):
         own = self.settings
