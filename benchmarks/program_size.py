@@ -33,7 +33,7 @@ COMPILE = flags.DEFINE_bool("compile", True, "also compile the step for this pro
 DUMP = flags.DEFINE_string("dump", None, "file for the text of the program")
 PREDICTIONS = 20
 # Kinds of operations: those that give another form of a tensor, or a part of it; and those that need no memory later.
-_MOVES = ("reshape", "copy", "get-tuple-element", "transpose", "convert", "slice", "broadcast", "bitcast")
+_MOVES = ("tuple", "reshape", "copy", "get-tuple-element", "transpose", "convert", "slice", "broadcast", "bitcast")
 _NOT_COMPUTED = ("parameter", "constant", "concatenate", "iota")
 
 

@@ -165,9 +165,9 @@ def dropped(x, drop: Drop | None):
 def keep_mask(shape, drop: Drop):
     """Boolean tensor of a shape, static or dynamic, True for what is kept; the first axis is rows of the batch."""
     *leading, size = shape
-    rows = ops.arange(_product(leading), dtype="int32") + drop.key[2] * _product(leading[1:])
+    starts = ops.arange(_product(leading), dtype="int32") * size + drop.key[2] * (_product(leading[1:]) * size)
     threshold = np.uint32(min(round(drop.rate * 2**32), 2**32 - 1))
-    return ops.reshape(ops.greater_equal(random_bits(drop.key, rows, size), threshold), shape)
+    return ops.reshape(ops.greater_equal(random_bits(drop.key, starts, size), threshold), shape)
 
 
 def _product(sizes):
@@ -183,12 +183,13 @@ def _mix(value, shift, multiplier):
     return ops.bitwise_xor(value, ops.right_shift(value, np.uint32(shift)))
 
 
-def random_bits(seed, rows, size):
+def random_bits(seed, starts, size):
     """Uniform uint32 [..., size] for rows of a tensor whose last axis has `size` elements: a counter-based hash.
 
     Args:
-      seed: int32 [2 or more], or with as many leading axes as rows has, which broadcast; two words of it are read.
-      rows: int32 [...], the numbers of the rows, counted over all axes but the last.
+      seed: int32 [2 or more], or with as many leading axes as there are rows, which broadcast; two words of it are
+        read.
+      starts: int32 [...], the number of each row's first element, counted over the whole tensor.
     """
     seed = ops.cast(seed, "uint32")
     # Two keys, one added before and one mixed in between the rounds: with a single key, the masks of two seeds would
@@ -196,7 +197,8 @@ def random_bits(seed, rows, size):
     first_key = _mix(_mix(seed[..., 0], 16, 0x7FEB352D), 15, 0x846CA68B)
     second_key = _mix(_mix(ops.bitwise_xor(seed[..., 1], first_key), 16, 0x21F0AAAD), 15, 0xD35A2D97)
     # The elements' numbers. The key comes first: XLA would make numbers without it a constant of the tensor's size.
-    starts = ops.cast(rows * size, "uint32") + first_key
-    bits = _mix(starts[..., None] + ops.cast(ops.arange(size, dtype="int32"), "uint32"), 16, 0x85EBCA6B)
-    bits = _mix(ops.bitwise_xor(bits, second_key[..., None]), 13, 0xC2B2AE35)
+    starts = ops.expand_dims(ops.cast(starts, "uint32") + first_key, -1)
+    bits = _mix(starts + ops.cast(ops.arange(size, dtype="int32"), "uint32"), 16, 0x85EBCA6B)
+    second_key = ops.expand_dims(second_key, -1) if len(seed.shape) > 1 else second_key
+    bits = _mix(ops.bitwise_xor(bits, second_key), 13, 0xC2B2AE35)
     return _mix(bits, 16, 0x9E3779B1)

@@ -297,7 +297,7 @@ def sample(logits, seeds):
 
 def _sample(logits, seeds):
     _, predictions, size = ops.shape(logits)
-    bits = random_bits(seeds[:, None], ops.arange(predictions, dtype="int32")[None], size)
+    bits = random_bits(seeds[:, None], ops.arange(predictions, dtype="int32")[None] * size, size)
     bits = ops.right_shift(bits, ops.cast(8, "uint32"))
     uniform = ops.cast(ops.cast(bits, "int32"), "float32") * 2.0**-24  # all that float32 tells apart below 1
     return gumbel_argmax(logits, uniform)

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import keras
 
+from bert_tf.models.keras_internals import AutocastScope
+
 # What the layer that is traced keeps, or takes from what was kept; None: there is no such layer.
 _kept: contextvars.ContextVar["_Record | _Replay | None"] = contextvars.ContextVar("kept", default=None)
 
@@ -99,16 +101,20 @@ class _Loop:
         """
         import tensorflow as tf
 
+        dtypes = [tf.convert_to_tensor(keras.ops.convert_to_tensor(v)).dtype for v in self.layer.weights]
+        groups = {}
+        for number, (dtype, weight) in enumerate(zip(dtypes, self.layer.weights, strict=True)):
+            groups.setdefault((dtype, "vectors" if len(weight.shape) == 1 else number), []).append(number)
+        self.groups, values = list(groups.values()), []
+        self.sizes = [[self.layer.weights[number].shape[0] for number in group] for group in self.groups]
         layers = self.layers[:1] if self.shared else self.layers
-        read = [[tf.convert_to_tensor(keras.ops.convert_to_tensor(v)) for v in layer.weights] for layer in layers]
-        kinds = [(v.dtype, number if len(v.shape) != 1 else "vectors") for number, v in enumerate(read[0])]
-        self.groups = [[n for n, each in enumerate(kinds) if each == kind] for kind in dict.fromkeys(kinds)]
-        self.sizes = [[read[0][number].shape[0] for number in group] for group in self.groups]
-        rows = [
-            [tf.concat([own[n] for n in group], 0) if len(group) > 1 else own[group[0]] for group in self.groups]
-            for own in read
-        ]
-        return rows[0] if self.shared else [tf.stack(stack) for stack in zip(*rows, strict=True)]
+        for group, sizes in zip(self.groups, self.sizes, strict=True):
+            with AutocastScope(None):
+                rows = [layer.weights[number].value for layer in layers for number in group]
+            rows = tf.cast(tf.concat(rows, 0) if len(rows) > 1 else rows[0], dtypes[group[0]])
+            shape = () if self.shared else (self.turns, sum(sizes), *rows.shape[1:])
+            values.append(tf.reshape(rows, shape) if shape else rows)
+        return values
 
     def one(self, turn, x, values: Sequence, keeper: _Record | _Replay | None):
         """The output of a layer whose variables have these values."""

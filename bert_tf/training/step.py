@@ -293,9 +293,11 @@ def _global_norm(gradients: Sequence, squares: Sequence):
     """
     halves = [square for square in squares if square is not None]
     whole = [tf.cast(g, tf.float32) for g, square in zip(gradients, squares, strict=True) if square is None]
-    if kernels.in_one_program():  # a reduction for all gradients of one shape, which come out of a loop as one tensor
-        shapes = dict.fromkeys(tuple(g.shape) for g in whole)
-        whole = [tf.stack([g for g in whole if tuple(g.shape) == shape]) for shape in shapes]
+    if kernels.in_one_program():  # a reduction for all vectors, and one for all matrices of a shape
+        alike = {}
+        for gradient in whole:
+            alike.setdefault(tuple(gradient.shape) if len(gradient.shape) > 1 else "vectors", []).append(gradient)
+        whole = [tf.concat(gradients, 0) if len(gradients) > 1 else gradients[0] for gradients in alike.values()]
     return tf.sqrt(2.0 * tf.reduce_sum(tf.stack([*halves, *map(_half_square, whole)])))
 
 
