@@ -17,6 +17,9 @@ import keras
 
 from bert_tf.models.keras_internals import AutocastScope
 
+if keras.config.backend() == "tensorflow":  # otherwise layers stay unrolled
+    import tensorflow as tf
+
 # What the layer that is traced keeps, or takes from what was kept; None: there is no such layer.
 _kept: contextvars.ContextVar["_Record | _Replay | None"] = contextvars.ContextVar("kept", default=None)
 
@@ -39,8 +42,6 @@ class _Replay:
         self._values = iter(values)
 
     def kept(self, function: Callable, *tensors):
-        import tensorflow as tf
-
         value = next(self._values)
 
         @tf.custom_gradient
@@ -99,8 +100,6 @@ class _Loop:
 
         All vectors of a layer are one, since each stack takes operations of its own.
         """
-        import tensorflow as tf
-
         dtypes = [tf.convert_to_tensor(keras.ops.convert_to_tensor(v)).dtype for v in self.layer.weights]
         groups = {}
         for number, (dtype, weight) in enumerate(zip(dtypes, self.layer.weights, strict=True)):
@@ -118,8 +117,6 @@ class _Loop:
 
     def one(self, turn, x, values: Sequence, keeper: _Record | _Replay | None):
         """The output of a layer whose variables have these values."""
-        import tensorflow as tf
-
         parts = [tf.split(v, sizes) if len(sizes) > 1 else [v] for v, sizes in zip(values, self.sizes, strict=True)]
         weights = [self.layer.weights[number] for group in self.groups for number in group]
         mapping = list(zip(weights, [part for each in parts for part in each], strict=True))
@@ -127,12 +124,10 @@ class _Loop:
             return self.call(self.layer, turn, x)
 
     def values_of(self, turn, values: Sequence) -> list:
-        return [value if self.shared else _row(value, turn) for value in values]
+        return [value if self.shared else tf.gather(value, turn) for value in values]
 
     def specs(self, x, values: Sequence) -> list:
         """Shapes and dtypes of what a layer keeps."""
-        import tensorflow as tf
-
         record = _Record()
 
         def layer(x):
@@ -144,7 +139,6 @@ class _Loop:
 
     def forward(self, x, *values, specs: Sequence = ()) -> tuple:
         """The inputs of all layers, the last output, and what the layers keep."""
-        import tensorflow as tf
 
         def body(turn, x, inputs, *records):
             record = _Record() if specs else None
@@ -161,8 +155,6 @@ class _Loop:
         return inputs, y, *records
 
     def differentiable(self, x, *values) -> tuple:
-        import tensorflow as tf
-
         specs = self.specs(x, values) if self.keep else ()
 
         @tf.custom_gradient
@@ -178,18 +170,17 @@ class _Loop:
 
     def backward(self, of_inputs, of_output, inputs, values: Sequence, records: Sequence) -> list:
         """The gradients of x and the values. of_inputs, of_output: those of what `looped` returns."""
-        import tensorflow as tf
 
         def body(turn, upstream, *gradients):
-            x, of_turn = _row(inputs, turn), self.values_of(turn, values)
-            keeper = _Replay([_row(record, turn) for record in records]) if records else None
+            x, of_turn = tf.gather(inputs, turn), self.values_of(turn, values)
+            keeper = _Replay([tf.gather(record, turn) for record in records]) if records else None
             with tf.GradientTape() as tape:
                 tape.watch([x, *of_turn])
                 y = self.one(turn, x, of_turn, keeper)
             of_x, *new = tape.gradient(y, [x, *of_turn], upstream, unconnected_gradients="zero")
             pairs = zip(gradients, new, strict=True)
             gradients = [total + value if self.shared else total.write(turn, value) for total, value in pairs]
-            return turn - 1, of_x + _row(of_inputs, turn), *gradients
+            return turn - 1, of_x + tf.gather(of_inputs, turn), *gradients
 
         totals = (tf.zeros_like(value) if self.shared else _rows(self.turns, value[0]) for value in values)
         start = (tf.constant(self.turns - 1), of_output, *totals)
@@ -199,15 +190,6 @@ class _Loop:
         return [of_x, *(each if self.shared else each.stack() for each in gradients)]
 
 
-def _row(stack, turn):
-    """stack[turn], in fewer operations than by an index, which may be negative."""
-    import tensorflow as tf
-
-    return tf.gather(stack, turn)
-
-
 def _rows(turns: int, like):
     """An array for a tensor like this one of each turn."""
-    import tensorflow as tf
-
     return tf.TensorArray(like.dtype, turns, element_shape=like.shape)

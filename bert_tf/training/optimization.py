@@ -66,7 +66,6 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         _check_rate(initial_learning_rate)
         whole_number(num_train_steps, "num_train_steps")
         number(num_warmup_steps or 0, "num_warmup_steps")
-        number(power, "power", -math.inf)
         if warmup not in WARMUPS:
             raise ValueError(f"warmup={warmup!r} is not one of {', '.join(WARMUPS)}.")
         if not 0 < power < math.inf:
@@ -361,10 +360,8 @@ def create_optimizer(
       recipe: of a family (`config.recipe`), BERT's by default; its learning_rate and warmup_proportion are not used.
 
     Raises:
-      TypeError, ValueError: there is no such optimizer, the recipe is impossible, or see `WarmupLinearDecay`.
+      ValueError: there is no such optimizer, the recipe is impossible, or see `WarmupLinearDecay`.
     """
-    if not isinstance(recipe, Recipe):
-        raise TypeError(f"recipe must be that of a model, model.config.recipe, not {recipe!r:.80}")
     schedule = WarmupLinearDecay(learning_rate, num_train_steps, num_warmup_steps, recipe.warmup, recipe.lr_decay_power)
     num_warmup_steps = num_warmup_steps or 0
     if 0 < num_warmup_steps < min(1, num_train_steps / 100):

@@ -226,7 +226,8 @@ class Trainer:
         """
         size = self._part_size
         features = {name: _rows(tensor, part * size, size) for name, tensor in share.items()}
-        seed = tf.stack([tf.constant(_signed(self.settings.seed)), tf.cast(state.step, tf.int32)])
+        run_seed = (self.settings.seed + 2**31) % 2**32 - 2**31  # the low 32 bits as int32
+        seed = tf.stack([tf.constant(run_seed), tf.cast(state.step, tf.int32)])
         first_row = tf.convert_to_tensor((replica * self._parts + part) * size)  # in the whole batch
         with dropout_scope(seed, first_row), tf.GradientTape() as tape, kernels.recomputation(self.settings.recompute):
             outputs = self.model(features, training=True)
@@ -313,11 +314,6 @@ def _replica_rows(batch: dict, context: tf.distribute.ReplicaContext) -> dict:
         return batch
     count = next(iter(batch.values())).shape[0] // context.num_replicas_in_sync
     return {name: _rows(tensor, context.replica_id_in_sync_group * count, count) for name, tensor in batch.items()}
-
-
-def _signed(seed: int) -> int:
-    """The low 32 bits of a seed as int32."""
-    return (seed + 2**31) % 2**32 - 2**31
 
 
 # --- evaluation ------------------------------------------------------------------------------------------------------

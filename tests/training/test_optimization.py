@@ -244,7 +244,6 @@ def test_optimizers_serialise():
     (("adamw", 1e-5, 2.5, 1), "num_train_steps must be a whole number, not 2.5"),
     (("adamw", 1e-5, 100, -1), "num_warmup_steps=-1 must be at least 0"),
     (("AdamW", 1e-5, 100, 10), "optimizer=AdamW is not known; choose one of adamw, lamb"),
-    (("adamw", 1e-5, 100, 10, 0.01), "recipe must be that of a model, model.config.recipe, not 0.01"),
 ])  # fmt: skip
 def test_arguments_that_are_none(arguments, message):
     with pytest.raises((TypeError, ValueError), match=message):
