@@ -227,8 +227,8 @@ MUTANTS = {
     ("serving/onnx_export.py", "serving/test_export_onnx.py::test_the_files_of_a_version"): [
         ('attributes["epsilon"] = float(epsilon.item())', "pass")],
     ("models/layer_loop.py", "training/test_layer_loop.py"): [
-        ("of_x + _row(of_inputs, turn)", "of_x"),
-        ("_Replay([_row(record, turn) for record in records])", "_Replay([_row(record, 0) for record in records])")],
+        ("of_x + tf.gather(of_inputs, turn)", "of_x"),
+        ("_Replay([tf.gather(record, turn) for record in records])", "_Replay([tf.gather(record, 0) for record in records])")],
     ("models/dropout.py", "training/test_layer_loop.py"): [("words, \"int32\"), scope.turn", "words, \"int32\"), 0")],
 }  # fmt: skip
 
