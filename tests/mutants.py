@@ -228,7 +228,7 @@ MUTANTS = {
         ('attributes["epsilon"] = float(epsilon.item())', "pass")],
     ("models/layer_loop.py", "training/test_layer_loop.py"): [
         ("of_x + tf.gather(of_inputs, turn)", "of_x"),
-        ("_Replay([tf.gather(record, turn) for record in records])", "_Replay([tf.gather(record, 0) for record in records])")],
+        ("tf.gather(record, turn)", "tf.gather(record, 0)")],
     ("models/dropout.py", "training/test_layer_loop.py"): [("words, \"int32\"), scope.turn", "words, \"int32\"), 0")],
 }  # fmt: skip
 
