@@ -118,8 +118,9 @@ MUTANTS = {
         ("entry.CRC = entry.CRC or None", "entry.CRC = None"),
         ("len(entries) < len(archive.infolist())", "False"),
         ("0 not in tensor.shape and end > storage.count", "0 not in tensor.shape and end > storage.count + 1"),
-        ("if start < (marks[-1] if marks else 0):", "if start < 0:"),
-        ('case "GLOBAL" if value in _KNOWN:', 'case "GLOBAL":')],
+        ("(numbers.add if made_by in _USED_AGAIN else numbers.discard)(value)", "numbers.add(value)"),
+        ("or negated_or_conjugated:", "or False:"),
+        ("elif value > len(content):", "elif False:")],
     ("text/transformers_call.py", "text/test_transformers_call.py"): [
         ("room - shorter, shorter)", "shorter, room - shorter)"),
         ("shorter = min(first, second, room // 2)", "shorter = min(first, second)"),

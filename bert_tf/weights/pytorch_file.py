@@ -1,18 +1,21 @@
 """PyTorch's weight files (pytorch_model.bin), read without PyTorch: a zip of a pickle and of the tensors' bytes.
 
-A pickle is a program that may call any function. Here nothing is called: the operations that describe a dict of tensors
-are read as a description. All else, and any number that does not fit the bytes that are there, is refused before a
-tensor is read.
+A pickle is a program that may call any function. Here it is given none but those of `_Unpickler`, which describe
+tensors. Operations that no dict of tensors needs, and any number that does not fit the bytes that are there, are
+refused before a tensor is read.
 
 Source: the notes "Serialization semantics" of PyTorch's documentation; operations: `pickletools` of Python.
 """
 
-import dataclasses
+import collections
+import io
 import math
+import pickle
 import pickletools
 import re
 import zipfile
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,24 +24,24 @@ _TYPES = {
     "FloatStorage": "f4", "DoubleStorage": "f8", "HalfStorage": "f2", "BFloat16Storage": "u2", "LongStorage": "i8",
     "IntStorage": "i4", "ShortStorage": "i2", "CharStorage": "i1", "ByteStorage": "u1", "BoolStorage": "?",
 }  # fmt: skip
-_DICT, _TENSOR = "collections OrderedDict", "torch._utils _rebuild_tensor_v2"
-_PARAMETERS = ("torch._utils _rebuild_parameter", "torch._utils _rebuild_parameter_with_state")
-_KNOWN = {_DICT, _TENSOR, *_PARAMETERS, *(f"torch {kind}" for kind in _TYPES)}
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
-_VALUES = {"BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"}
+_OPERATIONS = """
+    APPEND APPENDS BINFLOAT BINGET BININT BININT1 BININT2 BINPERSID BINPUT BINUNICODE BUILD EMPTY_DICT EMPTY_LIST
+    EMPTY_TUPLE GLOBAL LONG1 LONG_BINGET LONG_BINPUT MARK NEWFALSE NEWTRUE NONE PROTO REDUCE SETITEM SETITEMS STOP TUPLE
+    TUPLE1 TUPLE2 TUPLE3
+"""
+_USED_AGAIN = {
+    "BINPERSID",
+    "BINUNICODE",
+    "EMPTY_DICT",
+    "EMPTY_LIST",
+    "GLOBAL",
+    "REDUCE",
+}  # what these make, by its number
 _LARGEST_PICKLE = 1 << 19  # bytes, two seconds; those of 2,500 tensors
 _MOST_DIMENSIONS = 32
 
 
-@dataclasses.dataclass(frozen=True)
-class _Name:
-    """A class or function that a pickle names: "module name"."""
-
-    name: str
-
-
-@dataclasses.dataclass(frozen=True)
-class _Storage:
+class _Storage(NamedTuple):
     """Numbers in an entry of the zip."""
 
     key: str
@@ -46,8 +49,7 @@ class _Storage:
     count: int
 
 
-@dataclasses.dataclass(frozen=True)
-class _Tensor:
+class _Tensor(NamedTuple):
     """A view of a storage: where it begins, and the steps between its elements along each axis, in numbers."""
 
     storage: _Storage
@@ -65,32 +67,25 @@ def open_state_dict(local: str, path: str) -> tuple[dict[str, tuple[int, ...]], 
     try:
         archive = zipfile.ZipFile(local)
         entries = {info.filename: info for info in archive.infolist()}
-        roots = [name.removesuffix("data.pkl") for name in entries if re.fullmatch(r"[^/]+/data\.pkl", name)]
-        if len(roots) != 1 or len(entries) < len(archive.infolist()):
-            raise ValueError("it should have one data.pkl, in a folder, and each entry once")
-        (root,) = roots
+        if len(entries) < len(archive.infolist()):
+            raise ValueError("it has an entry twice")
+        (root,) = (name.removesuffix("data.pkl") for name in entries if re.fullmatch(r"[^/]+/data\.pkl", name))
         tensors = _described(_content(archive, entries[f"{root}data.pkl"], _LARGEST_PICKLE))
         order = _content(archive, entries[f"{root}byteorder"], 9) if f"{root}byteorder" in entries else b"little"
-        if order not in (b"little", b"big"):
-            raise ValueError(f"its byte order is {order!r:.80}")
+        order = {b"little": "<", b"big": ">"}[order]
         largest = sum(entry.file_size for entry in entries.values())
         for name, tensor in tensors.items():
-            if problem := _misfit(tensor, entries.get(f"{root}data/{tensor.storage.key}"), largest):
-                raise ValueError(f"its tensor {name!r:.80} {problem}")
+            if not _fits(tensor, entries[f"{root}data/{tensor.storage.key}"], largest):
+                raise ValueError(f"the tensor {name!r:.80} is larger than its storage, or that is of another size")
     except Exception as error:  # zipfile raises any kind for a damaged file
-        reason = "an operation of its pickle lacks its arguments" if isinstance(error, LookupError) else str(error)
         raise ValueError(
-            f"{path} is not a dict of tensors that PyTorch 1.6 or later has written, or it is damaged: {reason:.300}. "
-            "Use model.safetensors of the same model if there is one, or download or copy it again."
+            f"{path} is not a dict of tensors that PyTorch 1.6 or later has written, or it is damaged: {error!r:.300}."
         ) from None
 
     def read(name: str) -> np.ndarray:
         tensor, kind = tensors[name], np.dtype(_TYPES[tensors[name].storage.kind])
-        try:
-            content = _content(archive, entries[f"{root}data/{tensor.storage.key}"])
-        except Exception as error:
-            raise ValueError(f"{path} is damaged: {name}: {error}; copy the file again.") from error
-        numbers = np.frombuffer(bytearray(content), kind.newbyteorder("<" if order == b"little" else ">"))
+        content = _content(archive, entries[f"{root}data/{tensor.storage.key}"])
+        numbers = np.frombuffer(bytearray(content), kind.newbyteorder(order))
         axes = zip(tensor.shape, tensor.strides, strict=True)
         steps = [step * kind.itemsize if size > 1 else 0 for size, step in axes]
         start = tensor.offset if 0 not in tensor.shape else 0
@@ -113,107 +108,69 @@ def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: float = mat
     return archive.read(entry)
 
 
-def _misfit(tensor: _Tensor, entry: zipfile.ZipInfo | None, largest: int) -> str:
-    """What is wrong with a tensor, whose numbers may be any; "" if nothing is.
+def _fits(tensor: _Tensor, entry: zipfile.ZipInfo, largest: int) -> bool:
+    """Whether a tensor, whose numbers may be any, is in its storage.
 
     Args:
-      entry: of its storage. largest: the most elements that a file of this size may describe.
+      entry: of the storage. largest: the most elements that a file of this size may describe.
     """
-    storage, numbers = tensor.storage, (*tensor.shape, *tensor.strides, tensor.offset, tensor.storage.count)
-    if any(type(number) is not int or number < 0 for number in numbers):
-        return "has a size, step or offset that is none"
-    if len(tensor.shape) != len(tensor.strides) or len(tensor.shape) > _MOST_DIMENSIONS:
-        return f"has {len(tensor.shape)} sizes and {len(tensor.strides)} steps"
-    if entry is None or entry.file_size != storage.count * np.dtype(_TYPES[storage.kind]).itemsize:
-        return "should have a storage of another size than the one in the file" if entry else "has no storage"
+    storage, numbers = tensor.storage, (*tensor.shape, *tensor.strides, tensor.offset)
+    if min(numbers) < 0 or len(tensor.shape) > _MOST_DIMENSIONS:
+        return False
+    if entry.file_size != storage.count * np.dtype(_TYPES[storage.kind]).itemsize:
+        return False
     end = tensor.offset + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.strides, strict=True)) + 1
-    if math.prod(filter(None, tensor.shape)) > largest or (0 not in tensor.shape and end > storage.count):
-        return "is larger than its storage"
-    return ""
+    too_large = math.prod(filter(None, tensor.shape)) > largest or (0 not in tensor.shape and end > storage.count)
+    return not too_large
 
 
 # --- the pickle ------------------------------------------------------------------------------------------------------
 
 
-def _described(pickle: bytes) -> dict[str, _Tensor]:
-    # Objects are never compared, hashed or shown, since small ones can stand for a very large tree.
-    stack, marks, memo = [], [], {}
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str):
+        """What a pickle gets for a name. The functions are new ones each time: it could change what they are."""
+        match module, name:
+            case "collections", "OrderedDict":
+                return collections.OrderedDict
+            case "torch", kind if kind in _TYPES:
+                return kind
+            case "torch._utils", "_rebuild_tensor_v2":
+                return lambda *arguments: _tensor(*arguments)
+            case "torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state":
+                return lambda tensor, requires_grad, *_: _tensor(*tensor, requires_grad, None)
+        raise ValueError(f"it names {f'{module}.{name}'!r:.80}, which no dict of tensors needs")
 
-    def pop(count: int | None = None) -> list:
-        """The newest objects, of all since the newest mark if no count is given."""
-        start = marks.pop() if count is None else len(stack) - count
-        if start < (marks[-1] if marks else 0):
-            raise ValueError("an operation lacks its arguments")
-        items = stack[start:]
-        del stack[start:]
-        return items
+    def persistent_load(self, pid) -> _Storage:
+        match pid:  # ("storage", its class, its key, the device, the count of its numbers)
+            case ("storage", str(kind), str(key), str(), int(count)) if kind in _TYPES:
+                return _Storage(key, kind, count)
+        raise ValueError("a persistent id in it is no storage")
 
-    for operation, value, _ in pickletools.genops(pickle):
-        match operation.name:
-            case name if name in _VALUES or name in _CONSTANTS:
-                stack.append(_CONSTANTS.get(name, value))
-            case "BINPUT" | "LONG_BINPUT":
-                memo[value] = stack[-1]
-            case "BINGET" | "LONG_BINGET":
-                stack.append(memo[value])
-            case "MARK":
-                marks.append(len(stack))
-            case "EMPTY_DICT" | "EMPTY_LIST" as name:
-                stack.append({} if name == "EMPTY_DICT" else [])
-            case "TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3" as name:
-                stack.append(tuple(pop(None if name == "TUPLE" else int(name[-1]))))
-            case "APPEND" | "APPENDS" as name:
-                items = pop(1 if name == "APPEND" else None)
-                if type(stack[-1]) is not list:
-                    raise ValueError("it appends to something else than a list")
-                stack[-1].extend(items)
-            case "SETITEM" | "SETITEMS" as name:
-                items = pop(2 if name == "SETITEM" else None)
-                if type(stack[-1]) is not dict or len(items) % 2 or any(type(key) is not str for key in items[::2]):
-                    raise ValueError("it has something else than a dict by names")
-                stack[-1].update(zip(items[::2], items[1::2], strict=True))
-            case "GLOBAL" if value in _KNOWN:
-                stack.append(_Name(value))
-            case "GLOBAL":
-                raise ValueError(f"it names {value.replace(' ', '.')!r:.80}, which no dict of tensors needs")
-            case "BINPERSID":
-                stack.append(_storage(*pop(1)))
-            case "REDUCE":
-                stack.append(_made(*pop(2)))
-            case "BUILD":  # attributes of a dict: the versions of the model's modules
-                if [*map(type, (*pop(1), stack[-1]))] != [dict, dict]:
-                    raise ValueError("it sets attributes of something else than a dict")
-            case "PROTO" | "STOP":
-                pass
-            case name:
-                raise ValueError(f"it has the operation {name}, which no dict of tensors needs")
-    tensors = stack.pop()
-    if type(tensors) is not dict or stack or marks:
-        raise ValueError("it is no dict of tensors")
-    for name, tensor in tensors.items():
-        if type(tensor) is not _Tensor:
-            raise ValueError(f"{name!r:.80} in it is no tensor, but {type(tensor).__name__}")
+
+def _tensor(storage, offset, shape, strides, requires_grad, hooks, negated_or_conjugated=None) -> _Tensor:
+    kinds = type(storage), type(requires_grad), *{*map(type, (offset, *shape, *strides))}
+    if kinds != (_Storage, bool, int) or hooks or negated_or_conjugated:
+        raise ValueError("it has a tensor with arguments that no tensor has")
+    return _Tensor(storage, offset, tuple(shape), tuple(strides))
+
+
+def _described(content: bytes) -> dict[str, _Tensor]:
+    # A tuple that is used again could stand for a tree of tuples that takes forever to be hashed.
+    known, made_by, numbers = _OPERATIONS.split(), "", set()
+    for operation, value, _ in pickletools.genops(content):
+        if (name := operation.name) not in known:
+            raise ValueError(f"it has the operation {name}, which no dict of tensors needs")
+        if name in ("BINGET", "LONG_BINGET") and value not in numbers:
+            raise ValueError("it uses something again that no dict of tensors does")
+        if name not in ("BINPUT", "LONG_BINPUT"):
+            made_by = name
+        elif value > len(content):
+            raise ValueError(f"it has the number {value}, which takes too much memory")
+        else:
+            (numbers.add if made_by in _USED_AGAIN else numbers.discard)(value)
+    loaded = _Unpickler(io.BytesIO(content)).load()
+    tensors = dict(loaded) if isinstance(loaded, dict) else {None: None}
+    if {*map(type, tensors)} - {str} or {*map(type, tensors.values())} - {_Tensor}:
+        raise ValueError("it is no dict of tensors by names")
     return tensors
-
-
-def _storage(found) -> _Storage:
-    """What a tuple ("storage", its class, its key, the device, the count of its numbers) describes."""
-    match found:
-        case ("storage", _Name(name), str(key), str(), int(count)) if name.startswith("torch "):
-            return _Storage(key, name.removeprefix("torch "), count)
-    raise ValueError("a persistent id in it is no storage")
-
-
-def _made(function, arguments) -> dict | _Tensor:
-    """What a call of a function that a pickle names stands for."""
-    match function, arguments:
-        case _Name(name), () if name == _DICT:
-            return {}
-        case _Name(name), (_Tensor() as tensor, bool(), {}, *_) if name in _PARAMETERS:
-            return tensor
-        # Behind the hooks: what says that values are to be negated or conjugated.
-        case _Name(name), (_Storage() as storage, offset, tuple(shape), tuple(strides), bool(), {}, *further) if (
-            name == _TENSOR and all(value is None or (type(value) is dict and not value) for value in further)
-        ):
-            return _Tensor(storage, offset, shape, strides)
-    raise ValueError("it calls a function with arguments that no tensor has")

@@ -12,7 +12,7 @@ import os
 import posixpath
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import google_crc32c
 import numpy as np
@@ -20,9 +20,8 @@ from safetensors import SafetensorError, safe_open
 
 from bert_tf.system.messages import some
 from bert_tf.system.storage import is_remote, private_folder, written
-from bert_tf.system.text_files import LFS_POINTER, exists, foreign_kind, read_json
+from bert_tf.system.text_files import read_json
 
-_MOMENT_SUFFIXES = ("/adam_m", "/adam_v")
 _BLOCK_BYTES = 1 << 23
 
 
@@ -51,18 +50,17 @@ class Weights(Mapping[str, np.ndarray]):
     parts: dict[str, "Weights"] = dataclasses.field(default_factory=dict)
 
     def read(self, name: str) -> np.ndarray:
-        if name not in self.shapes:
-            raise KeyError(f"{self.path} has no {name}")
-        value = self.reader(name)
-        if tuple(value.shape) != self.shapes[name]:
-            raise ValueError(f"{self.path}: {name} has shape {list(value.shape)}, expected {list(self.shapes[name])}")
-        return value
+        return self.reader(name)
 
     @property
     def checksum(self) -> str:
-        """Of names and values of the model's variables; reads them all."""
-        names = sorted(filter(is_model_variable, self.shapes))
-        return checksum_of(part for name in names for part in (name.encode(), *blocks(self.read(name))))
+        """CRC-32C of names and values of the model's variables, 8 hexadecimal digits; reads them all."""
+        checksum = google_crc32c.Checksum()
+        for name in sorted(filter(is_model_variable, self.shapes)):
+            checksum.update(name.encode())
+            for block in blocks(self.read(name)):
+                checksum.update(block.tobytes())
+        return checksum.hexdigest().decode()
 
     __getitem__ = read
 
@@ -78,7 +76,7 @@ class Weights(Mapping[str, np.ndarray]):
 
 def is_model_variable(name: str) -> bool:
     """Whether a name of the original is a variable of the model, not of its optimizer."""
-    return name != "global_step" and not name.endswith(_MOMENT_SUFFIXES)
+    return name != "global_step" and not name.endswith(("/adam_m", "/adam_v"))
 
 
 def blocks(tensor: np.ndarray) -> Iterator[np.ndarray]:
@@ -89,19 +87,9 @@ def blocks(tensor: np.ndarray) -> Iterator[np.ndarray]:
         yield rows[start : start + count]
 
 
-def checksum_of(parts: Iterable[bytes | np.ndarray]) -> str:
-    """CRC-32C of bytes and of the values of arrays, 8 hexadecimal digits."""
-    checksum = google_crc32c.Checksum()
-    for part in parts:
-        checksum.update(part if isinstance(part, bytes) else part.tobytes())
-    return checksum.hexdigest().decode()
-
-
 def base_name(name: str) -> str:
     """The variable that a moment belongs to; of other names, the name itself."""
-    for suffix in _MOMENT_SUFFIXES:
-        name = name.removesuffix(suffix)
-    return name
+    return name.removesuffix("/adam_m").removesuffix("/adam_v")
 
 
 def renamed(
@@ -164,7 +152,6 @@ def open_tensors(file: str) -> tuple[Shapes, Reader, bool]:
     from bert_tf.weights.pytorch_file import open_state_dict  # few programs need it
 
     local, folder = _local(file)
-    _refuse_pointer(local, file)
     shapes, read, half = open_state_dict(local, file)
     return shapes, lambda name, _folder=folder: read(name), half
 
@@ -179,7 +166,7 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
         metadata = dict(file.metadata() or {})
         types = {name: file.get_slice(name).get_dtype() for name in shapes}
-    if unread := sorted(f"{name} ({types[name]})" for name in types if types[name] not in _READ):
+    if unread := sorted({*types.values()} - _READ):
         raise ValueError(f"{path} has tensors of types that are not read here: {some(unread)}.")
     if {"F16", "BF16"} & set(types.values()):
         metadata["half_precision"] = "true"
@@ -189,7 +176,7 @@ def open_safetensors(path: str) -> tuple[Shapes, dict[str, str], Reader]:
             return _bfloat16(local, name, shapes[name])
         with _opened(local, path) as file:
             value = file.get_tensor(name)
-        return value.astype(np.float32) if value.dtype == np.float16 else value
+        return value.astype(np.float32) if types[name] == "F16" else value
 
     return shapes, metadata, read
 
@@ -205,8 +192,6 @@ def _bfloat16(local: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 def _local(path: str) -> tuple[str, tempfile.TemporaryDirectory | None]:
     """A file's local path, and the folder of a remote one's copy, which is there as long as this object."""
-    if not exists(path):
-        raise FileNotFoundError(f"{path} does not exist.")
     if not is_remote(path):
         return path, None
     import tensorflow as tf
@@ -217,14 +202,6 @@ def _local(path: str) -> tuple[str, tempfile.TemporaryDirectory | None]:
     return local, folder
 
 
-def _refuse_pointer(local: str, path: str) -> None:
-    """Refuses what Git leaves in the place of a large file; names the file, and how to get it."""
-    with open(local, "rb") as file:
-        beginning = file.read(len(LFS_POINTER))
-    if beginning == LFS_POINTER:
-        raise ValueError(f"{path} is {foreign_kind(beginning)}.")
-
-
 @contextlib.contextmanager
 def _opened(local: str, path: str) -> Iterator:
     # Reopened for each tensor: the file is memory-mapped, and pages that were touched count until it is closed.
@@ -232,7 +209,6 @@ def _opened(local: str, path: str) -> Iterator:
         with safe_open(local, framework="np") as file:
             yield file
     except SafetensorError as error:
-        _refuse_pointer(local, path)
         raise ValueError(f"{path} is not a complete safetensors file ({error}); download or copy it again.") from error
 
 
@@ -252,10 +228,7 @@ def write_safetensors(path: str, tensors: Mapping[str, np.ndarray], metadata: Ma
     with written(path) as temporary, tf.io.gfile.GFile(temporary, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in names:
-            value = np.asarray(tensors[name])
-            if value.dtype != kinds[name]:
-                raise ValueError(f"{path}: {name} is of type {value.dtype}, where {kinds[name]} is expected.")
-            for block in blocks(value):
+            for block in blocks(np.asarray(tensors[name]).astype(kinds[name], casting="same_kind", copy=False)):
                 file.write(block.tobytes())
 
 

