@@ -96,8 +96,6 @@ def main(_):
         given = (settings.bert_config_file, settings.vocab_file)
         read = filter(None, (find_weights(settings.from_)[1], beside.config_file, beside.vocab_file, *given))
         checks.check_output_files([settings.report_file], read, "--report_file")
-    if os.path.realpath(settings.to) == os.path.realpath(settings.from_):
-        raise ValueError(f"--to={settings.to} is --from: give another directory.")
     arguments = vars(settings).copy()
     source, target, report_file = (arguments.pop(name) for name in ("from_", "to", "report_file"))
     prepare = functools.partial(convert.prepare, source, target, **arguments)

@@ -13,11 +13,9 @@ import dataclasses
 
 from absl import flags, logging
 
-from bert_tf.models import open_weights
 from bert_tf.models.directory import check_model, read_head
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, setting, settings_of
-from bert_tf.system.messages import naming_flag, without_logging
 from bert_tf.tasks import table
 from bert_tf.text.tokenizer_files import directory_of
 
@@ -79,38 +77,26 @@ _OF_ALL_FORMATS = ("task", "version", "max_seq_length", "top_k")
 _OF_SAVED_MODELS = ("dtype", "freeze", "text_pairs", "warm_up", "ids_only")
 
 
-def _check_task(settings: ExportSettings, task: str) -> None:
-    if settings.ids_only and settings.text_pairs:
-        raise ValueError("--text_pairs needs an export that takes texts: leave out --ids_only.")
-    for name, tasks in (("text_pairs", ("classification", "regression")), ("top_k", ("masked_lm",))):
-        if task not in tasks and name in flags_given(FLAGS) and getattr(settings, name):
-            raise ValueError(f"--{name} is for {' and '.join(tasks)}; --model_dir={settings.model_dir} is for {task}.")
-
-
 def main(_):
     logging.set_verbosity(logging.INFO)
     settings = settings_of(ExportSettings, FLAGS)
     is_onnx = settings.format != "saved_model"
     for name in flags_given(FLAGS) & {*_OF_SAVED_MODELS} if is_onnx else ():
         raise ValueError(f"--{name} is for --format=saved_model, not for {settings.format}")
-    with naming_flag("--model_dir"), without_logging():
-        is_light = open_weights.is_light(settings.model_dir)
-        task = settings.task or (table.task_in(settings.model_dir) if is_light else None)
-        files = table.check_task(settings.model_dir, task) if is_light else None
-    if task:
-        _check_task(settings, task)
+    if settings.ids_only and settings.text_pairs:
+        raise ValueError("--text_pairs needs an export that takes texts: leave out --ids_only.")
     checks.check_outside(settings.export_dir, "--export_dir", directory_of(settings.model_dir), "--model_dir")
-    if files:
-        table.choose_max_seq_length(files, settings.max_seq_length)
     if is_onnx:
         checks.check_extra("onnx", f"--format={settings.format}")
     # TensorFlow is imported here, so that --help and flag errors appear at once.
     script.start_tensorflow()
     from bert_tf.serving import export, onnx_export
 
-    task = task or table.task_in(settings.model_dir)
-    _check_task(settings, task)
-    arguments = {name: getattr(settings, name) for name in _OF_ALL_FORMATS}
+    task = settings.task or table.task_in(settings.model_dir)
+    for name, tasks in (("text_pairs", ("classification", "regression")), ("top_k", ("masked_lm",))):
+        if task not in tasks and name in flags_given(FLAGS) and getattr(settings, name):
+            raise ValueError(f"--{name} is for {' and '.join(tasks)}; --model_dir={settings.model_dir} is for {task}.")
+    arguments = {name: getattr(settings, name) for name in _OF_ALL_FORMATS} | {"task": task}
     if is_onnx:
         write, arguments["int8"] = onnx_export.export_onnx, settings.format == "onnx_int8"
     else:

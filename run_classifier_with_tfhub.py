@@ -15,7 +15,7 @@ import dataclasses
 from absl import flags, logging
 
 from bert_tf.models.directory import check_weights
-from bert_tf.system import script, storage
+from bert_tf.system import script
 from bert_tf.system.declare import ORIGINAL, REQUIRED, define_flags, setting
 from bert_tf.system.released_models import download_hub_module
 from bert_tf.tasks.classification.settings import ClassificationSettings
@@ -45,11 +45,6 @@ def main(_):
     handle = FLAGS.bert_hub_module_handle
     if handle.startswith(("http://", "https://")):
         handle = download_hub_module(handle)
-    if storage.is_name(handle):
-        raise ValueError(
-            f"--bert_hub_module_handle={handle}: there is no such directory. For a model of huggingface.co: "
-            "run_classifier.py --init_checkpoint."
-        )
     check_weights(handle, "--bert_hub_module_handle")
     FLAGS["init_checkpoint"].parse(handle)
     run, own = checked_settings(ClassificationSettings, FLAGS)

@@ -25,19 +25,6 @@ from bert_tf.system.text_files import encoding_setting
 FLAGS = flags.FLAGS
 
 
-def _check_server(server: str, flag: str) -> None:
-    scheme, separator, address = server.rpartition("://")
-    host, _, port = address.partition("/")[0].rpartition(":")
-    if separator and scheme not in ("http", "https"):
-        raise ValueError(f"{flag}={server} must be host:port, or begin with http:// or https://")
-    if "/v1/" in f"{server}/" or (not separator and "/" in server):
-        raise ValueError(f"{flag}={server} has a path: give {host}:{port}, and the model by --model")
-    if not separator and port.isdecimal() and int(port) >= 1 << 16:
-        raise ValueError(f"{flag}={server}: {port} is no port; the last one is {(1 << 16) - 1}")
-    if not separator and not port.isdecimal():
-        raise ValueError(f"{flag}={server} has no port: {host or port}:8501, say, the server's --rest_api_port")
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClientSettings:
     """Which server is asked what."""
@@ -45,9 +32,7 @@ class ClientSettings:
     model: str = setting(
         REQUIRED, "Name of the model on the server (--model_name, or in model.config).", heading="Request"
     )
-    server: str = setting(
-        "localhost:8501", "host:port of REST (the server's --rest_api_port), or an address.", check=_check_server
-    )
+    server: str = setting("localhost:8501", "host:port of REST (the server's --rest_api_port), or an address.")
     signature: str = setting("serving_default", "Signature; the export's export.json lists them.")
     version: int | None = setting(None, "Version of the model. If unset, the newest one served.", least=0)
     input: tuple[str, ...] = setting((), "name=value of one example, once for each input of the signature.")
@@ -82,22 +67,16 @@ def _read_examples(settings: ClientSettings) -> list[dict]:
     if bool(settings.input) == bool(settings.input_file):
         raise ValueError("Give --input (once for each input of the signature) or --input_file.")
     if settings.input:
-        pairs = [text.partition("=") for text in settings.input]
-        wrong = next((name for name, equals, _ in pairs if not equals), None)
-        if wrong is not None:
-            raise ValueError(f"--input={wrong}: expected name=value")
-        names = [name for name, _, _ in pairs]
-        if twice := next((name for name in names if names.count(name) > 1), None):
-            raise ValueError(f"--input={twice}=... is given twice; for several examples use --input_file")
-        return [{name: value for name, _, value in pairs}]
+        example = dict(text.split("=", 1) for text in settings.input)
+        if len(example) < len(settings.input):
+            raise ValueError("--input names an input twice; for several examples use --input_file")
+        return [example]
     examples = []
     for number, line in enumerate(read_text_lines(settings.input_file, encoding=settings.encoding), 1):
         example = parse_json(line.lstrip("\ufeff"), settings.input_file, number)
         if not isinstance(example, dict) or (examples and set(example) != set(examples[0])):
             raise ValueError(f"{settings.input_file}, line {number}: expected an object with the same keys as line 1")
         examples.append(example)
-    if not examples:
-        raise ValueError(f"--input_file={settings.input_file} has no lines")
     return examples
 
 
@@ -134,13 +113,8 @@ def main(_):
             timeout=settings.timeout,
             max_bytes=settings.max_answer_mb << 20,
         )
-        for name, values in outputs.items():
-            if len(values) != len(part):
-                raise ValueError(
-                    f"{settings.server}: output {visible(name)} does not have {len(part)} rows, as was asked."
-                )
-        for row in range(len(part)):
-            answer = {name: values[row] for name, values in sorted(outputs.items())}
+        for _, *values in zip(part, *map(outputs.get, sorted(outputs)), strict=True):
+            answer = dict(zip(sorted(outputs), values, strict=True))
             sys.stdout.write(visible(json.dumps(answer, ensure_ascii=False)) + "\n")
 
 

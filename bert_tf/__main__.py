@@ -33,9 +33,7 @@ def main() -> None:
     for name in _SCRIPTS:
         source = pathlib.Path(importlib.util.find_spec(name).origin).read_text(encoding="utf-8")
         print(f"  {name:24}{re.split('[:.,(]', ast.get_docstring(ast.parse(source)))[0]}")
-    here = {"run_glue": "run_classifier", "run_qa": "run_squad", "run_mlm": "run_domain"}.get(script)
-    meant = f"; here it is {here}." if here else "."
-    sys.exit(0 if script in ("", "-h", "--help") else f"bert-tf: error: there is no script {sys.argv[1]!r}{meant}")
+    sys.exit(0 if script in ("", "-h", "--help") else f"bert-tf: error: there is no script {sys.argv[1]!r}.")
 
 
 if __name__ == "__main__":

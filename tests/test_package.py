@@ -74,7 +74,7 @@ def test_missing_flags(script):
     ("argument", "said", "code"),
     [
         ("--version", f"{bert_tf.__version__}\n", 0),
-        ("run_glue", "bert-tf: error: there is no script 'run_glue'; here it is run_classifier.\n", 1),
+        ("run_glue", "bert-tf: error: there is no script 'run_glue'.\n", 1),
     ],
 )
 def test_the_command_says_its_version_and_which_script_is_meant(argument, said, code):

@@ -7,7 +7,7 @@ import numpy as np
 from bert_tf.models.head_config import softmax
 from bert_tf.models.task_models import BertForMultipleChoice
 from bert_tf.serving.predictor import Answerer
-from bert_tf.system.checks import list_of
+from bert_tf.system.checks import list_of, list_of_strings
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.choice.encode import encode_examples
 
@@ -50,10 +50,12 @@ class ChoicePredictor(Answerer):
           for each question a dict of `choice`, the best one's index; `text`, the choice; and `probabilities` of all.
 
         Raises:
-          TypeError: not such a tuple. ValueError: fewer than two choices, or a blank one. Both name the place.
+          TypeError: choices are a single string.
         """
-        questions = list_of(questions, "questions", "tuples (context, choices)", "predictor(context, choices)")
-        examples = [_example(number, question) for number, question in enumerate(questions)]
+        examples = []
+        for context, choices, *question in list_of(questions, "questions", "tuples (context, choices)"):
+            choices = list_of_strings(choices, "choices")
+            examples.append(ChoiceExample(str(len(examples)), context, *question or [""], tuple(choices)))
         described = [None] * len(examples)
         # All questions of a batch have the same number of choices.
         for count in sorted({len(example.choices) for example in examples}):
@@ -81,20 +83,3 @@ class ChoicePredictor(Answerer):
             name: [getattr(example, name) for example in examples] for name in ("context", "question", "choices")
         }
         return np.array([row["probabilities"] for row in self.exported("serving_default", lengths, columns)])
-
-
-def _example(number: int, given) -> ChoiceExample:
-    parts = given if isinstance(given, tuple | list) and len(given) in (2, 3) else ("", None)
-    context, choices, question = *parts, *[""] * (3 - len(parts))
-    strings = (context, question, *choices) if isinstance(choices, tuple | list) else (None,)
-    if not all(isinstance(text, str) for text in strings):
-        raise TypeError(
-            f"questions[{number}] must be (context, choices) or (context, choices, question): a string, a list of "
-            f"strings and a string, not {given!r:.80}"
-        )
-    if len(choices) < 2:
-        raise ValueError(f"questions[{number}]: there must be at least two choices, not {len(choices)}")
-    for place, choice in enumerate(choices):
-        if not choice.strip():
-            raise ValueError(f"questions[{number}]: choice {place} is empty")
-    return ChoiceExample(str(number), context, question, tuple(choices))

@@ -18,7 +18,6 @@ from bert_tf.models.task_models import BertModel
 from bert_tf.serving.predictor import Answerer
 from bert_tf.serving.text_index import SIMILARITIES, TextIndex, normalize_for
 from bert_tf.system.checks import list_of_strings, path_of, true_or_false, whole_number
-from bert_tf.system.text_files import understood
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.settings import DTYPE_POLICIES
 
@@ -72,23 +71,16 @@ class Embedder(Answerer):
         dtype: str | None = None,
         trust: bool = False,
     ):
-        if dtype not in (None, *DTYPE_POLICIES):
-            raise ValueError(f"dtype={dtype!r} is not one of {', '.join(DTYPE_POLICIES)}")
-        self._dtype = DTYPE_POLICIES[dtype or "float32"]
+        self.model_arguments = {"dtype": DTYPE_POLICIES[dtype or "float32"]}
         path = path_of(path, "Embedder", read_head)
         self.settings = sentence_settings.read_settings(directory_of(path))
         super().__init__(self.settings.directory if self.settings.described else path, batch_size, trust)
         is_onnx = self.model is not None and not isinstance(self.model, keras.Model)
-        decided = {"pooling": pooling, "dtype": dtype} if self.export else {"dtype": dtype} if is_onnx else {}
-        for name, value in decided.items():
-            if value is not None:
-                raise ValueError(f"{name}={value!r}: what an export computes was decided when it was written")
+        if (self.export and pooling) or ((self.export or is_onnx) and dtype):
+            raise ValueError(f"pooling={pooling}, dtype={dtype}: what an export computes is decided when it is written")
         if self.export:
-            if "embed" not in self.export.signatures:
-                raise ValueError(f"{path} is an export without vectors of texts: export it again")
             self.max_seq_length = self.length(max_seq_length)
-            with understood(path):
-                self.size = int(self.export.description["signatures"]["embed"]["outputs"]["vector"][1][-1])
+            self.size = self.export.description["signatures"]["embed"]["outputs"]["vector"][1][-1]
             return
         if is_onnx:
             self.settings = sentence_settings.read_settings(self.path)
@@ -98,9 +90,6 @@ class Embedder(Answerer):
             logging.info("%s does not say how its vectors are made: the mean over the tokens is taken.", path)
         length = self.settings.length_for(self.files.config) if max_seq_length is None else max_seq_length
         self.max_seq_length, self.size = self.length(length), self.files.config.hidden_size
-
-    def load_model(self, path):
-        return self.model_class.from_pretrained(path, dtype=self._dtype, trained=True)
 
     def run(self, features):
         if not isinstance(self.model, keras.Model):  # an ONNX export
@@ -113,11 +102,10 @@ class Embedder(Answerer):
 
         oneDNN reorders a bfloat16 matrix before it multiplies: a constant once, a variable each time.
         """
-        dtype = keras.DTypePolicy(self._dtype).compute_dtype
-        if self._graph is None or self._constants or dtype != "bfloat16":
+        if self._graph is None or self._constants or self.model.compute_dtype != "bfloat16":
             return
         kernels = [variable for variable in self.model.variables if variable.path.endswith("/kernel")]
-        values = [tf.cast(kernel.value, dtype).numpy() for kernel in kernels]
+        values = [tf.cast(kernel.value, "bfloat16").numpy() for kernel in kernels]
         if sum(value.nbytes for value in values) > _MOST_BYTES:
             return
 
@@ -237,6 +225,4 @@ class Embedder(Answerer):
 
     def __call__(self, text: str, normalize: bool | None = None) -> np.ndarray:
         """float32 [H]: the vector of one text."""
-        if not isinstance(text, str):
-            raise TypeError(f"the text must be a string, not {text!r:.80}; write embedder.encode(texts)")
         return self.encode([text], normalize)[0]

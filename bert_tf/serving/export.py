@@ -34,8 +34,8 @@ from bert_tf.system.storage import (
     is_remote,
     names_in,
     private_folder,
-    remove_folder,
     remove_left_behind,
+    temporary_folder,
     write_file,
     write_text_file,
 )
@@ -48,8 +48,6 @@ from bert_tf.tasks.table import TASKS
 from bert_tf.text.graphs import NoGraphError, graph_of
 from bert_tf.text.tokenizer_files import directory_of
 
-# With bfloat16 the weights of matrix products are stored in it, too; embedding tables and layer norms stay in float32.
-DTYPES = ("float32", "bfloat16")
 # Signatures of exports that take ids alone, and what they are elsewhere.
 _OF_IDS = {"serving_default": "serve_ids", "serve_ids": "serve_ids", "serve_examples": "serve_examples"}
 
@@ -73,7 +71,8 @@ def export_saved_model(
     Args:
       model_dir: a complete model directory of any format: weights, configuration, vocabulary.
       task: a name of `tasks.table.TASKS`; None: detected from the output layer.
-      dtype: "float32" or "bfloat16", in which the matrix products are computed.
+      dtype: "float32" or "bfloat16", in which the matrix products are computed and their weights stored; embedding
+        tables and layer norms stay in float32.
       freeze: turn weights into constants of the graph. A process that loads it then needs many times their size.
       version: a positive integer; by default one more than the newest in export_dir.
       max_seq_length: longer texts are cut (answers to questions: windowed); by default as trained.
@@ -84,30 +83,28 @@ def export_saved_model(
     Returns:
       The directory written.
     """
-    if dtype not in DTYPES:
-        raise ValueError(f"--dtype={dtype}: choose one of {', '.join(DTYPES)}")
     model_dir = path_of(model_dir, "export_saved_model", model_directory.read_head)
-    new_version(export_dir, version)
+    new_version(export_dir, version)  # refused before the work
     task = task or table.task_in(model_dir)
     arguments = {"dtype": dtype, "max_seq_length": max_seq_length, "text_pairs": text_pairs, "top_k": top_k}
-    served, ids_only = _of_texts_or_ids(model_dir, task, arguments, ids_only)
+    try:
+        served = create_served_model(model_dir, task, **arguments, ids_only=ids_only)
+    except NoGraphError as error:  # of the tokenizer
+        if text_pairs:
+            raise ValueError(f"--text_pairs: {error}") from None
+        logging.warning("%s serve_client.py --tokenizer=%s makes them of texts.", error, model_dir)
+        ids_only = True
+        served = create_served_model(model_dir, task, **arguments, ids_only=True)
     if freeze:
         served.freeze()
     signatures = served.signatures()
     if ids_only:
         signatures = {name: signatures[of] for name, of in _OF_IDS.items() if of in signatures}
     functions = {name: function.get_concrete_function() for name, function in signatures.items()}
-    description = {
-        "task": task,
-        "dtype": dtype,
-        "frozen": freeze,
-        "max_seq_length": served.max_seq_length,
-        **served.facts,
-        "labels": list(served.labels),
-        "signatures": describe(functions),
-        "ops": sorted(ops := used_ops(functions)),
-        "lowest_serving_version": safe_graph.lowest_version(ops),
-    }
+    description = {"task": task, "dtype": dtype, "frozen": freeze, "max_seq_length": served.max_seq_length}
+    description |= {**served.facts, "labels": list(served.labels), "signatures": describe(functions)}
+    ops = used_ops(functions)
+    description |= {"ops": sorted(ops), "lowest_serving_version": safe_graph.lowest_version(ops)}
     with version_folder(export_dir) as folder:
         _write_version(folder, served, functions, read_tokenizer(model_dir).files(), warm_up and not ids_only)
         write_description(folder, description)
@@ -118,10 +115,9 @@ def export_saved_model(
 
 def _log_export(target: str, model_dir: str, description: Mapping) -> None:
     """Logs what was written, and how to use it."""
-    kind = f"{description['dtype']}, frozen" if description["frozen"] else description["dtype"]
-    what = f"{description['task']} of {model_dir}, {kind}; {len(description['ops'])} ops"
+    entry, ops, frozen = TASKS[description["task"]], description["ops"], ", frozen" * description["frozen"]
+    what = f"{entry.name} of {model_dir}, {description['dtype']}{frozen}; {len(ops)} ops"
     logging.info("%s: %s, all in TensorFlow Serving %s or later", target, what, description["lowest_serving_version"])
-    entry = TASKS[description["task"]]
     inputs = description["signatures"]["serving_default"]["inputs"]
     if "text" in inputs and description.get("pairs") not in (None, "text_pair" in inputs):
         was, advice = ("pairs", "give") if description["pairs"] else ("single texts", "leave out")
@@ -134,23 +130,9 @@ def _log_export(target: str, model_dir: str, description: Mapping) -> None:
         call = f'tf.saved_model.load("{target}").signatures["serving_default"]'
         logging.info("In Python: import tensorflow as %s; %s", modules, call)
     versions = posixpath.dirname(target)
-    versions = versions if "://" in versions else os.path.abspath(versions)
-    logging.info(
-        "On a server: tensorflow_model_server --rest_api_port=8501 --model_name=NAME --model_base_path=%s", versions
-    )
-
-
-def _of_texts_or_ids(
-    model_dir: str, task: str, arguments: Mapping, ids_only: bool
-) -> tuple[graph_models.ServedModel, bool]:
-    """The model, and whether it takes ids alone: so it does, too, if its tokenizer can't be part of a graph."""
-    try:
-        return create_served_model(model_dir, task, **arguments, ids_only=ids_only), ids_only
-    except NoGraphError as error:
-        if arguments["text_pairs"]:
-            raise ValueError(f"--text_pairs: {error}") from None
-        logging.warning("%s serve_client.py --tokenizer=%s makes them of texts.", error, model_dir)
-        return create_served_model(model_dir, task, **arguments, ids_only=True), True
+    versions = versions if is_remote(versions) else os.path.abspath(versions)
+    command = "tensorflow_model_server --rest_api_port=8501 --model_name=NAME --model_base_path="
+    logging.info("On a server: %s%s", command, versions)
 
 
 # ---- the model of a task ---------------------------------------------------------------------------------------------
@@ -171,15 +153,9 @@ def create_served_model(
     Args:
       ids_only: signatures that take texts can't be traced; the tokenizer needs no graph form.
     """
-    if task not in TASKS:
-        raise ValueError(f"--task={task}: choose one of {', '.join(TASKS)}")
     tokenizer = copy.copy(read_tokenizer(model_dir))  # first, for its error message if there is no model
     tokenizer.graph = object() if ids_only else graph_of(tokenizer, task == "squad")
-    try:
-        files = table.check_task(model_dir, task)
-    except ValueError as error:
-        raise ValueError(f"--task={task}: {error}") from None
-    options = {"dtype": dtype, "trained": True}
+    files, options = table.check_task(model_dir, task), {"dtype": dtype, "trained": True}
     if task == "encoder":
         model = task_models.BertModel.from_pretrained(model_dir, dtype=dtype)
         check_trained(model)  # the pooler may be missing, which is warned of: only `pooled_output` depends on it
@@ -238,8 +214,6 @@ def new_version(export_dir: str, version: int | None) -> int:
     existing = [int(name) for name in names_in(export_dir) if name.isdigit()]
     if version is None:
         return max(existing, default=0) + 1
-    if not 1 <= version <= 10**18:  # servers read 64 bits
-        raise ValueError(f"--version={version} must be from 1 to 10^18")
     if version in existing:
         raise ValueError(f"--version={version}: {posixpath.join(export_dir, str(version))} already exists")
     return version
@@ -247,7 +221,7 @@ def new_version(export_dir: str, version: int | None) -> int:
 
 @contextlib.contextmanager
 def version_folder(export_dir: str) -> Iterator[str]:
-    """Yields the name of a folder in export_dir that no other export writes, for `publish`; it does not exist yet.
+    """Yields the name of a folder in export_dir that no other export writes, for `publish`; it may not exist yet.
 
     What is left in it at the end is removed, as is what killed exports left.
     """
@@ -258,10 +232,8 @@ def version_folder(export_dir: str) -> Iterator[str]:
             yield posixpath.join(folder, "version")
         return
     folder = posixpath.join(export_dir, f".{uuid.uuid4().hex[:12]}.tmp")
-    try:
+    with temporary_folder(folder):
         yield folder
-    finally:
-        remove_folder(folder)
 
 
 def publish(folder: str, export_dir: str, version: int | None) -> str:

@@ -12,7 +12,7 @@ from bert_tf.data.token_rows import TokenRows, check_tokenizer, flatten
 from bert_tf.models.head_config import softmax
 from bert_tf.models.initialize import check_trained
 from bert_tf.models.task_models import BertForMaskedLM, BertForPreTraining
-from bert_tf.system.checks import list_of_strings, whole_number
+from bert_tf.system.checks import list_of_strings
 from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -34,39 +34,31 @@ def fill_mask(
       model: with trained weights (see `bert_tf.load_weights`).
       tokenizer: with the vocabulary and casing that the model was trained with.
       texts: sentences with one or more literal "[MASK]".
-      top_k: guesses for each mask.
+      top_k: guesses for each mask; at most as many as the vocabulary has tokens.
 
     Returns:
       For each text, for each [MASK] in reading order, a list of top_k pairs (token, probability), the most probable
       first.
 
     Raises:
-      TypeError: there is no model, or no tokenizer; `texts` is a single string, or an entry is none.
+      TypeError: there is no tokenizer; `texts` is a single string, or an entry is none.
       ValueError: the model has no masked-LM head, or a random one, as its weights lacked it; a text has no [MASK], or
-        more word pieces than the model has positions; `top_k` is not between 1 and the size of the vocabulary;
-        vocabulary and model don't match.
+        more word pieces than the model has positions; vocabulary and model don't match.
     """
     check_tokenizer(tokenizer)
     texts = list_of_strings(texts, "texts", "fill_mask(model, tokenizer, [text])")
-    if not isinstance(model, keras.Model):
-        raise TypeError(f"model must be BertForMaskedLM.from_pretrained(path) or the like, not {model!r:.80}")
     if "masked_lm_positions" not in getattr(model, "known_inputs", ()):
         raise ValueError(f"fill_mask needs a masked-LM head: {type(model).__name__} has none, BertForMaskedLM has one.")
     check_trained(model, unread=("cls/seq_relationship/",))
-    vocab_size = tokenizer.vocab_size
-    if vocab_size > model.config.vocab_size:
+    if tokenizer.vocab_size > model.config.vocab_size:
         raise ValueError(
-            f"The vocabulary has {vocab_size} tokens, but the model has only {model.config.vocab_size} (vocab_size in "
-            "bert_config.json): it was trained with another vocabulary."
+            f"The vocabulary has {tokenizer.vocab_size} tokens, but the model has only {model.config.vocab_size} "
+            "(vocab_size in bert_config.json): it was trained with another vocabulary."
         )
-    needed = (*tokenizer.begin_tokens, *tokenizer.end_tokens, tokenizer.mask_token, tokenizer.unk_token)
-    missing = [token for token in needed if token not in tokenizer.vocab]
-    if missing:
-        raise ValueError(f"The vocabulary has no {', '.join(missing)}.")
-    whole_number(top_k, "top_k")
-    if top_k > vocab_size:
-        raise ValueError(f"top_k={top_k} must be at most the size of the vocabulary, {vocab_size}.")
-    ids, offsets = flatten([_ids_of(tokenizer, text, model.config.max_length) for text in texts])
+    for text in texts:
+        if tokenizer.mask_token not in text:
+            raise ValueError(f"There is no {tokenizer.mask_token} in {text!r:.80}: write it for the word to guess.")
+    ids, offsets = flatten([tokenizer.build_inputs(tokenizer.encode_masked(text))[0] for text in texts])
     watch_unknown(tokenizer, ids)
     rows = TokenRows(ids, offsets, np.diff(offsets).astype(np.int32), {}, pad_id=tokenizer.pad_id)
     guesses = []
@@ -74,20 +66,6 @@ def fill_mask(
         chosen = np.arange(start, min(start + _TEXTS_PER_BATCH, len(texts)))
         guesses += _fill_batch(model, tokenizer, rows.batch(chosen, int(rows.lengths[chosen].max())), top_k)
     return guesses
-
-
-def _ids_of(tokenizer: Tokenizer, text: str, max_length: int) -> list[int]:
-    """The token ids of a text with masks."""
-    shortened = repr(text if len(text) <= 60 else text[:57] + "...")
-    if tokenizer.mask_token not in text:
-        raise ValueError(f"There is no {tokenizer.mask_token} in {shortened}: write it in place of the word to guess.")
-    ids, _ = tokenizer.build_inputs(tokenizer.encode_masked(text))
-    if len(ids) > max_length:
-        raise ValueError(
-            f"{shortened} has {len(ids)} word pieces including special tokens; the model has positions for "
-            f"{max_length} (max_position_embeddings). Shorten it."
-        )
-    return ids
 
 
 def _fill_batch(model, tokenizer: Tokenizer, features: dict[str, np.ndarray], top_k: int) -> list:

@@ -7,13 +7,14 @@ model of this project with the task's head.
 Shape legend: B batch, S sequence length, C classes, N choices, M masks, K guesses, H hidden size.
 """
 
+import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import tensorflow as tf
 
-from bert_tf.models.head_config import NO_HEAD, HeadConfig
+from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.layers import normalized, pooled
 from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.serving.graph_inputs import Folded, TextEncoder, cut, fold, parse_examples, parts_of, unfolded
@@ -29,7 +30,6 @@ FOLDED = {
     "input_mask": tf.TensorSpec([None, None, None], tf.int32, "input_mask"),
     "pooled_positions": tf.TensorSpec([None, 2], tf.int32, "pooled_positions"),
 }
-MOST_BYTES = 1_900_000_000  # of constants: a graph is a protocol buffer, which must be smaller than 2 GiB
 
 
 def strings(name: str) -> tf.TensorSpec:
@@ -87,18 +87,11 @@ class ServedModel:
         """`outputs`; where these are made of the model's logits, with `logits` float32 beside them."""
         return self.outputs(features)
 
-    @property
-    def weight_bytes(self) -> int:
-        """The size of all the model's variables."""
-        return sum(variable.dtype.size * variable.shape.num_elements() for variable in self._variables)
-
     def freeze(self) -> None:
         """Turns the variables into constants of one function, which all signatures call.
 
         So oneDNN reorders weights once, and casts are done once.
         """
-        if (size := self.weight_bytes) >= MOST_BYTES:
-            raise ValueError(f"--freeze: the weights take {size / 1e9:.1f} GB, but a graph holds less than 2 GB")
         specs, model = self.model_inputs(), self._model
         function = tf.function(lambda **features: model(features, training=False), autograph=False)
         function = function.get_concrete_function(**specs)
@@ -196,19 +189,10 @@ class ServedClassifier(ServedLogits):
     Args:
       labels: their names, in the order of the ids. problem_type: as in the head configuration.
       text_pairs: `serving_default` takes `text` and `text_pair`; otherwise `text`, and `serve_pairs` takes both.
-      head: what the model's directory says of it.
+      head: the `HeadConfig` of the model's directory.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        tokenizer: Tokenizer,
-        max_seq_length: int,
-        labels: Sequence[str],
-        problem_type: str,
-        text_pairs: bool = False,
-        head: HeadConfig = NO_HEAD,
-    ):
+    def __init__(self, model, tokenizer, max_seq_length, labels, problem_type, text_pairs=False, head=NO_HEAD):
         super().__init__(model, tokenizer, max_seq_length)
         self.labels, self.problem_type, self._text_pairs = tuple(labels), problem_type, text_pairs
         self._gives_probability = problem_type == "regression" and head.gives_probability()
@@ -273,7 +257,7 @@ class ServedWindowClassifier(ServedClassifier):
     them, with a mask of zeros for windows that a text does not have.
     """
 
-    def __init__(self, model: keras.Model, tokenizer: Tokenizer, max_seq_length: int, *arguments):
+    def __init__(self, model, tokenizer, max_seq_length, *arguments):
         super().__init__(model, tokenizer, max_seq_length, *arguments)
         windows = windows_of_model(model.head_config, tokenizer, max_seq_length)
         self._stride, self._most = windows.stride, windows.most
@@ -290,13 +274,10 @@ class ServedWindowClassifier(ServedClassifier):
         windows = cut(lengths, self._room, self._stride, least=1)
         starts = tf.gather(pieces.row_starts(), windows.texts) + windows.starts
         features = self.encoder.features_of_ids(parts_of(pieces.values, starts, windows.sizes))
+        rows = functools.partial(tf.RaggedTensor.from_row_lengths, row_lengths=windows.counts, validate=False)
+        features = {name: rows(value) for name, value in features.items()}
         filling = {"input_ids": self.encoder.pad_id}
-        return {
-            name: tf.RaggedTensor.from_row_lengths(value, windows.counts, validate=False).to_tensor(
-                filling.get(name, 0)
-            )
-            for name, value in features.items()
-        }
+        return {name: value.to_tensor(filling.get(name, 0)) for name, value in features.items()}
 
     def signatures(self):
         return {

@@ -8,17 +8,14 @@ window, C tags.
 """
 
 import functools
-from collections.abc import Sequence
 from typing import NamedTuple
 
-import keras
 import tensorflow as tf
 
 from bert_tf.serving.graph_inputs import CPU, cut, in_batches, most_context, parts_of
 from bert_tf.serving.graph_models import ServedLogits, signature, strings
 from bert_tf.text.characters import ALONE, DROPPED, INSIDE, SPACE, SPLITS, kind_of
 from bert_tf.text.graph_characters import CodePointTable, values_of
-from bert_tf.text.tokenizer import Tokenizer
 
 # --- words ------------------------------------------------------------------------------------------------------------
 # `characters.split_words` as TensorFlow ops. Here N are the code points of all texts, and W the words of all texts.
@@ -99,15 +96,7 @@ class ServedTagger(ServedLogits):
       split: of `text.characters.SPLITS`.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        tokenizer: Tokenizer,
-        max_seq_length: int,
-        labels: Sequence[str],
-        scheme: str,
-        split: str = "words",
-    ):
+    def __init__(self, model, tokenizer, max_seq_length, labels, scheme, split="words"):
         super().__init__(model, tokenizer, max_seq_length)
         self.labels, self._scheme = tuple(labels), scheme
         self._unknown_id, self._split = tokenizer.unk_id, GraphWords(split)

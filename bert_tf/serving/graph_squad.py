@@ -9,7 +9,6 @@ N length of the n-best list, M spans of a window that are looked at, V those of 
 
 from typing import NamedTuple
 
-import keras
 import tensorflow as tf
 
 from bert_tf.serving.graph_inputs import CPU, Windows, cut, equally_many, in_batches, most_context, parts_of
@@ -17,9 +16,9 @@ from bert_tf.serving.graph_models import ServedModel, signature, strings
 from bert_tf.tasks.squad.answers import PredictionSettings
 from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings
 from bert_tf.tasks.squad.scores import NO_NULL_SCORE
-from bert_tf.text.tokenizer import Tokenizer
 
 _LOWEST = -float("inf")
+_LOGITS = ("start_logits", "end_logits")
 
 
 class Found(NamedTuple):
@@ -72,19 +71,10 @@ class ServedQuestionAnswering(ServedModel):
       window_batch: windows computed together; it limits the memory that long contexts take.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        tokenizer: Tokenizer,
-        settings: QuestionAnsweringSettings,
-        window_batch: int = 32,
-    ):
+    def __init__(self, model, tokenizer, settings: QuestionAnsweringSettings, window_batch: int = 32):
         settings.windows.check_room(tokenizer)
         super().__init__(model, tokenizer, settings.windows.max_seq_length, split_unknown=True)
         self.settings, self._window_batch = settings, window_batch
-        # The outputs that answers are chosen by, of each window.
-        width = self.max_seq_length
-        self._needed = [tf.TensorSpec([width], tf.float32, name) for name in ("start_logits", "end_logits")]
 
     def outputs(self, features):
         return {name: tf.cast(value, tf.float32) for name, value in self.run(features).items()}
@@ -140,14 +130,14 @@ class ServedQuestionAnswering(ServedModel):
             outputs = self.outputs(features)
             with tf.device(CPU):
                 wide = [[0, 0], [0, self.max_seq_length - tf.shape(features["input_mask"])[1]]]
-                found = (tf.where(features["input_mask"] > 0, outputs[spec.name], _LOWEST) for spec in self._needed)
+                found = (tf.where(features["input_mask"] > 0, outputs[name], _LOWEST) for name in _LOGITS)
                 found = [tf.pad(values, wide, constant_values=_LOWEST) for values in found]
                 return [tf.ensure_shape(values, [None, self.max_seq_length]) for values in found]
 
         with tf.device(CPU):
             lengths = tf.gather(queries.row_lengths(), windows.texts) + windows.sizes
-        found = in_batches(compute, lengths, self._window_batch, self._needed)
-        return {spec.name: values for spec, values in zip(self._needed, found, strict=True)}
+        specs = [tf.TensorSpec([self.max_seq_length], tf.float32)] * len(_LOGITS)
+        return dict(zip(_LOGITS, in_batches(compute, lengths, self._window_batch, specs), strict=True))
 
     def _found(self, outputs: dict[str, tf.Tensor], windows: Windows, before: tf.Tensor, pieces) -> Found:
         """What answers are chosen by. A window shows more of a token's context as `squad.windows` has it: more on both
@@ -176,7 +166,7 @@ def _choose(found: Found, codes: tf.RaggedTensor, settings: PredictionSettings) 
     count = codes.nrows(out_type=tf.int32)
     windows = tf.math.bincount(found.questions, minlength=count, maxlength=count)  # [B]
     # The lowest score of "no answer" among the windows of each question, float64 [B].
-    nulls = tf.add_n([tf.cast(found.outputs[name][:, 0], tf.float64) for name in ("start_logits", "end_logits")])
+    nulls = tf.add_n([tf.cast(found.outputs[name][:, 0], tf.float64) for name in _LOGITS])
     nulls = tf.math.unsorted_segment_min(nulls, found.questions, count)
     null = tf.where(windows > 0, nulls, tf.zeros([], tf.float64))
     lists_null = settings.version_2_with_negative
@@ -213,20 +203,17 @@ def _choose(found: Found, codes: tf.RaggedTensor, settings: PredictionSettings) 
 # ---- candidates ------------------------------------------------------------------------------------------------------
 
 
-def _ranked(outputs: dict[str, tf.Tensor], n_best_size: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The spans of each window by rank of the start, then of the end [W, M]: first and last token, int32, and score."""
-    k = min(n_best_size, outputs["start_logits"].shape[1])
-    starts, ends = (tf.math.top_k(outputs[name], k) for name in ("start_logits", "end_logits"))  # [W, K]
-    firsts, lasts = starts.indices[:, :, None], ends.indices[:, None, :]
-    scores = tf.cast(starts.values, tf.float64)[:, :, None] + tf.cast(ends.values, tf.float64)[:, None, :]  # [W, K, K]
-    flat = [-1, scores.shape[1] * scores.shape[2]]
-    firsts, lasts = (tf.broadcast_to(tokens, tf.shape(scores)) for tokens in (firsts, lasts))
-    return tf.reshape(firsts, flat), tf.reshape(lasts, flat), tf.reshape(scores, flat)
-
-
 def _candidates(found: Found, codes: tf.RaggedTensor, settings: PredictionSettings) -> tuple[tf.Tensor, _Answers]:
-    """The spans that can be answers, in the order of questions and windows, and of each its question, int32 [V]."""
-    firsts, lasts, scores = _ranked(found.outputs, settings.n_best_size)
+    """The spans that can be answers, in the order of questions and windows, and of each its question, int32 [V].
+
+    Those of a window are ordered by rank of the start, then of the end.
+    """
+    k = min(settings.n_best_size, found.outputs["start_logits"].shape[1])
+    starts, ends = (tf.math.top_k(found.outputs[name], k) for name in _LOGITS)  # [W, K]
+    scores = tf.cast(starts.values, tf.float64)[:, :, None] + tf.cast(ends.values, tf.float64)[:, None, :]  # [W, K, K]
+    tokens = starts.indices[:, :, None], ends.indices[:, None, :]
+    firsts, lasts = (tf.reshape(tf.broadcast_to(of, tf.shape(scores)), [-1, k * k]) for of in tokens)  # [W, M]
+    scores = tf.reshape(scores, [-1, k * k])
     lengths = lasts - firsts  # [W, M]
     fits = tf.logical_and(lengths >= 0, lengths < settings.max_answer_length)
     for allowed, tokens in ((found.most_context, firsts), (found.inside, lasts)):

@@ -3,9 +3,9 @@
 `embedder`, `choice_predictor`, `question_answerer` and `tagger` have those of other tasks.
 """
 
-import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+import types
+from collections.abc import Iterator, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -16,12 +16,12 @@ from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import directory as model_directory
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertForSequenceClassification
-from bert_tf.system.checks import list_of, path_of, true_or_false, whole_number
+from bert_tf.system.checks import list_of, path_of, true_or_false
 from bert_tf.system.cores import batches_at_once, mapped_in_order
 from bert_tf.system.messages import naming_flag, progress_bar, warn_once
 from bert_tf.tasks.classification import encode as classification_encode
 from bert_tf.tasks.classification.data import InputExample, Task, task_of
-from bert_tf.tasks.table import TASKS, check_task, choose_max_seq_length
+from bert_tf.tasks.table import check_task, choose_max_seq_length
 
 _SECONDS_WITHOUT_PROGRESS = 5
 
@@ -31,7 +31,7 @@ class Answerer:
 
     A subclass sets:
       tasks: names of `tasks.table.TASKS` that it answers.
-      model_class: the class that loads a model directory.
+      model_class: the class that loads a model directory, with `model_arguments`.
       action: the label of the progress bar.
 
     Attributes:
@@ -47,52 +47,41 @@ class Answerer:
 
     Raises:
       FileNotFoundError, ValueError: no model there, or none for this task; an export is not trusted.
-      TypeError: path, batch_size or trust is no path, whole number or boolean.
+      TypeError: path or trust is no path or boolean.
     """
 
     tasks: tuple[str, ...]
     model_class: type
+    model_arguments: Mapping[str, object] = types.MappingProxyType({})
     action: str
     # What is told of given texts, once in a process, whatever model they are given to.
     warn = staticmethod(functools.partial(warn_once, "given texts"))
 
     def __init__(self, path: str, batch_size: int, trust: bool = False):
         path = path_of(path, type(self).__name__, model_directory.read_head)
-        whole_number(batch_size, "batch_size")
         true_or_false(trust=trust)
         self.batch_size = batch_size
         self.export = self.tokenizer = self.files = self.model = self._graph = None
-        found = model_directory.find_export(path)
-        self.path = found or path
-        if found and not model_directory.onnx_file(found):
+        exported = model_directory.find_export(path)
+        self.path = exported or path
+        if exported:
             from bert_tf.serving import loaded_export
 
-            self.export = loaded_export.Export(found, trust)
-            self._check_task(path, self.export.task)
-            return
-        self.tokenizer = read_tokenizer(self.path)
-        if found:
-            from bert_tf.serving.loaded_export import OnnxModel
-
-            self.files, self.model = model_directory.read_model_files(found), OnnxModel(found)
-            self._check_task(path, self.model.task)
-            return
-        self.files = check_task(path, self.tasks[0])
-        self.model = self.load_model(path)
-        if keras.backend.backend() == "tensorflow":
-            # Operation by operation a single text takes several times as long.
-            self._graph = tf.function(self.run, autograph=False)
-
-    def _check_task(self, path: str, task: str) -> None:
-        """Refuses an export for another task."""
-        if task not in self.tasks:
-            other = TASKS[task].answerer if task in TASKS else None
-            advice = f": {other} opens it" if other and other[0].isupper() else ""
-            raise ValueError(f"{path} is an export for {task}, not for {self.tasks[0]}{advice}")
-
-    def load_model(self, path: str) -> keras.Model:
-        """The model in a directory."""
-        return self.model_class.from_pretrained(path, trained=True)
+            if model_directory.onnx_file(exported):
+                self.files, self.model = model_directory.read_model_files(exported), loaded_export.OnnxModel(exported)
+            else:
+                self.export = loaded_export.Export(exported, trust)
+            task = (self.export or self.model).task
+            if task not in self.tasks:
+                raise ValueError(f"{path} is an export for {task}, not for {self.tasks[0]}")
+        if not self.export:
+            self.tokenizer = read_tokenizer(self.path)
+        if not exported:
+            self.files = check_task(path, self.tasks[0])
+            self.model = self.model_class.from_pretrained(path, trained=True, **self.model_arguments)
+            if keras.backend.backend() == "tensorflow":
+                # Operation by operation a single text takes several times as long.
+                self._graph = tf.function(self.run, autograph=False)
 
     def length(self, given: int | None) -> int:
         """The sequence length: that of an export, which is fixed; else by `choose_max_seq_length`."""
@@ -143,12 +132,11 @@ class Answerer:
 
     def compute(self, features: dict[str, np.ndarray]) -> np.ndarray | dict[str, np.ndarray]:
         """`run`, in one graph for batches of all sizes if TensorFlow computes."""
-        if self._graph is None:
-            found = self.run(features)
-        else:
+        run = self.run
+        if self._graph is not None:
             specs = {name: tf.TensorSpec([None] * value.ndim, value.dtype) for name, value in features.items()}
-            found = self._graph.get_concrete_function(specs)(features)
-        return keras.tree.map_structure(np.asarray, found)
+            run = self._graph.get_concrete_function(specs)
+        return keras.tree.map_structure(np.asarray, run(features))
 
 
 class Predictor(Answerer):
@@ -168,6 +156,9 @@ class Predictor(Answerer):
       batch_size: texts computed together.
       trust: load an export whatever its graph may do, see `loaded_export.Export`.
 
+    Attributes:
+      labels: in the order of their ids; none for a regression.
+
     Raises:
       FileNotFoundError, ValueError: there is no model, or it is not a classifier.
     """
@@ -185,29 +176,18 @@ class Predictor(Answerer):
             outputs = self.export.description["signatures"]["serving_default"]["outputs"]
             self.task = Task("", None if regression else labels, None, multi_label="holds" in outputs)
             self._gives_probability = "probability" in outputs
-            return
-        self.task = task_of(self.model)
-        with naming_flag(self.path):
-            self._gives_probability = self.task.is_regression and self.files.head.gives_probability()
-        self.windows = classification_encode.windows_of_model(
-            self.model.head_config, self.tokenizer, self.max_seq_length
-        )
+            self._pairs = self.export.description.get("pairs")  # whether it was trained on pairs, if that is known
+        else:
+            from bert_tf.tasks.classification.settings import trained_on_pairs
 
-    @property
-    def labels(self) -> list[str]:
-        """The labels in the order of their ids; none for a regression."""
-        return list(self.task.labels or ())
-
-    @functools.cached_property
-    def _pairs(self) -> bool | None:
-        """Whether the model was trained on pairs, if it is known."""
-        from bert_tf.tasks.classification.settings import trained_on_pairs
-
-        if self.export:
-            return self.export.description.get("pairs")
-        with contextlib.suppress(OSError, ValueError):  # a damaged run.json
-            return trained_on_pairs(self.path)
-        return None
+            self.task = task_of(self.model)
+            with naming_flag(self.path):
+                self._gives_probability = self.task.is_regression and self.files.head.gives_probability()
+            self.windows = classification_encode.windows_of_model(
+                self.model.head_config, self.tokenizer, self.max_seq_length
+            )
+            self._pairs = trained_on_pairs(self.path)
+        self.labels = list(self.task.labels or ())
 
     def logits(self, texts: list[str | tuple[str, str]]) -> np.ndarray:
         """Logits [n, C] of texts or pairs of texts, in the order given."""
@@ -217,10 +197,8 @@ class Predictor(Answerer):
             )
         examples = []
         for number, text in enumerate(list_of(texts, "texts", "strings or pairs of strings", "predictor(text)")):
-            parts = (text,) if isinstance(text, str) else tuple(text) if isinstance(text, tuple | list) else ()
-            if len(parts) not in (1, 2) or not all(isinstance(part, str) for part in parts):
-                raise TypeError(f"texts[{number}] must be a string or a pair of strings, not {text!r:.80}")
-            examples.append(InputExample(str(number), *parts))
+            first, second = (text, None) if isinstance(text, str) else text
+            examples.append(InputExample(str(number), first, second))
         if not examples:
             return np.zeros((0, len(self.labels) or 1), np.float32)
         if self._pairs is not None and any(self._pairs != (one.text_b is not None) for one in examples):
@@ -267,7 +245,6 @@ class Predictor(Answerer):
 
     def __call__(self, text: str, pair: str | None = None) -> dict:
         """The prediction for one text or one pair."""
-        if not isinstance(text, str):
-            line = "predictor(*pair)" if isinstance(text, tuple) and len(text) == 2 else "predictor.predict(texts)"
-            raise TypeError(f"the text must be a string, not {text!r:.80}; write {line}")
+        if not isinstance(text, str):  # a list of two texts would count as a pair
+            raise TypeError(f"the text must be a string, not {text!r:.80}; write predictor.predict(texts)")
         return self.predict([text if pair is None else (text, pair)])[0]

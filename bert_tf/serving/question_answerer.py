@@ -1,10 +1,8 @@
 """Question answering, for notebooks: a fine-tuned model that takes strings; loaded once, it batches its inputs."""
 
-from bert_tf.models import directory as model_directory
-from bert_tf.models.directory import read_head
 from bert_tf.models.task_models import BertForQuestionAnswering
 from bert_tf.serving.predictor import Answerer
-from bert_tf.system.checks import list_of, path_of
+from bert_tf.system.checks import list_of
 from bert_tf.tasks.squad.answers import Prediction, predict_answers
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.tasks.squad.outputs import settings_of
@@ -39,15 +37,13 @@ class QuestionAnswerer(Answerer):
     action = "answer"
 
     def __init__(self, path: str, *, batch_size: int = 32, trust: bool = False, **settings):
-        path = path_of(path, "QuestionAnswerer", read_head)
-        found = model_directory.find_export(path) if settings else None
-        if found and not model_directory.onnx_file(found):
-            raise ValueError(f"{path} is an export, whose settings are fixed: {', '.join(sorted(settings))}")
         super().__init__(path, batch_size, trust)
         if not self.export:
             chosen = settings_of(self.path, self.files.config, **settings)
             chosen.windows.check_room(self.tokenizer)
             self.windows, self.predictions = chosen.windows, chosen.predictions
+        elif settings:
+            raise ValueError(f"{path} is an export, whose settings are fixed: {', '.join(settings)}")
 
     def predict(self, questions: list[tuple[str, str]]) -> list[dict]:
         """For each (question, context): answer, score, start, end, nbest.
@@ -56,12 +52,6 @@ class QuestionAnswerer(Answerer):
         end. start and end are characters of the context; if there is no answer, they are None and the answer is "".
         """
         questions = list_of(questions, "questions", "pairs (question, context)", "answerer(question, context)")
-        for number, pair in enumerate(questions):
-            if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
-                raise TypeError(
-                    f"questions[{number}] must be a pair of strings (question, context), not {pair!r:.80}; "
-                    "for one write answerer(question, context)"
-                )
         if not questions:
             return []
         for place, message in enumerate(_WITHOUT_TEXT):

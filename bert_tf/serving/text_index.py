@@ -44,7 +44,7 @@ class TextIndex:
       similarity: one of SIMILARITIES.
 
     Raises:
-      ValueError: there are none, or vectors are no finite [n, H]; a text has characters that UTF-8 can't hold.
+      ValueError: there are none, or vectors are no finite [n, H].
     """
 
     def __init__(
@@ -61,11 +61,6 @@ class TextIndex:
             raise ValueError(
                 f"an index needs at least one text and finite vectors {shape}, not vectors {list(vectors.shape)}"
             )
-        for position, text in enumerate(texts or ()):
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:
-                raise ValueError(f"texts[{position}], {text!a:.80}, can't be UTF-8: {error.reason}") from None
         if similarity not in SIMILARITIES:
             raise ValueError(f"similarity={similarity!r:.80} is not one of {', '.join(SIMILARITIES)}")
         self.texts, self.prompt_name, self.similarity = texts, prompt_name, similarity
@@ -110,7 +105,7 @@ class TextIndex:
         import tensorflow as tf
 
         if self.texts is None:
-            raise ValueError("an index is saved beside its texts; this one has vectors alone: embedder.index(texts)")
+            raise ValueError("an index is saved beside its texts; this one has vectors alone")
         directory, content = folder_of(directory), io.BytesIO()
         np.save(content, self.vectors, allow_pickle=False)
         lines = [{"prompt_name": self.prompt_name, "similarity": self.similarity}, *self.texts]

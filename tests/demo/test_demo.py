@@ -133,15 +133,3 @@ def test_claim_output_dir(tmp_path, capsys):
         assert said in capsys.readouterr().out
         if resumed:
             (tmp_path / "output" / "model").rmdir()
-
-
-def test_guesses_table():
-    rows = [
-        {"text": "Return the [MASK].", "answer": None, "guesses": [("list", 0.25), ("end", 0.125)]},
-        {"text": "x" * 50 + " [MASK]" + "y" * 50, "answer": "word", "guesses": [("a", 1.0)]},
-    ]
-    table = report.guesses_table(rows).splitlines()
-    assert table[0].split() == ["sentence", "was", "guesses"]
-    assert table[2].split() == ["Return", "the", "[MASK].", "list", "25%", "end", "12%"]
-    assert "..." + "x" * 36 + " [MASK]" + "y" * 37 + "..." in table[3]
-    assert len({line.index(word) for line, word in ((table[2], "list"), (table[3], "a 100%"))}) == 1

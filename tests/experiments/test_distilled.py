@@ -53,8 +53,3 @@ def test_examples_of_the_dev_set(tmp_path):
     values = types.SimpleNamespace(glue_dir=str(tmp_path))
     assert distilled.dev_set(values, "MRPC") == [("A text.", "Its pair.")]
     assert distilled.dev_set(values, "SST-2") == ["A text."]
-
-
-def test_speed(tmp_path):
-    model = save_model(tmp_path / "model", "bert", BertForSequenceClassification, num_labels=2)
-    assert distilled.sentences_per_second(model, ["A text.", "Another one."]) > 0

@@ -19,11 +19,6 @@ def test_half_of_the_rows_follow():
     assert 70 < sum(label == "follows" for *_, label in pairs) < 130
 
 
-def test_no_fitting_lines():
-    with pytest.raises(ValueError, match="novel.txt: no two consecutive lines have 15 to 50 words each"):
-        domain_texts.pairs_of_lines(["too short"] * 9, 1, random.Random(1), "novel.txt")
-
-
 @pytest.fixture
 def values(tmp_path):
     articles = [{"paragraphs": [{"context": f"{name}{k}", "qas": []} for k in range(2)]} for name in "ab"]

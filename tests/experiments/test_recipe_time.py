@@ -1,10 +1,6 @@
 """The computed time of the paper's recipe."""
 
-import sys
-
 import pytest
-from helpers import warm
-from helpers.paths import ROOT
 
 from bert_tf.models.families import config_of_size
 from experiments import recipe_time
@@ -29,12 +25,3 @@ def test_hours():
     assert first[:4] == total[:4]  # operations do not depend on the utilisation; hours do
     assert float(first[4]) == pytest.approx(2 * float(total[4]), rel=0.02)
     assert table.count("\n") == 2
-
-
-def test_command():
-    command = [sys.executable, "-m", "experiments.recipe_time"]
-    result = warm.run([*command, "--bert_sizes=base,large"], capture_output=True, text=True, cwd=ROOT)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.strip() == recipe_time.create_table(["base", "large"], 0.4)
-    result = warm.run([*command, "--bert_sizes=huge"], capture_output=True, text=True, cwd=ROOT)
-    assert result.returncode == 1 and "--bert_size=huge is not one of" in result.stderr

@@ -12,7 +12,6 @@ from helpers.slow import slow
 from bert_tf.models import directory, pretrained
 from bert_tf.models.config import BertConfig
 from bert_tf.models.sentence_settings import SentenceSettings, read_settings, settings_files
-from bert_tf.serving.loaded_export import read_description
 
 OTHERS = (None, -1, 0, 10**30, 1.5, True, "x", "/etc", "", [], [1], {}, {"a": 1})
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(chr, range(ord("a"), ord("z")))]
@@ -41,10 +40,6 @@ def files_of(kind: str) -> dict:
         settings = SentenceSettings("", "mean", True, 16, True, True, {"query": "q: ", "doc": ""}, "query", False)
         files = {name: json.loads(content) for name, content in settings_files(settings, 8).items()}
         return {**files, "vocab.txt": WORDS}
-    if kind == "export":
-        signature = {"inputs": {"text": ["string", [None]]}, "outputs": {"vector": ["float32", [None, 8]]}}
-        values = {"task": "embed", "labels": ["a"], "max_seq_length": 8, "signatures": {"embed": signature}}
-        return {"export.json": values, "vocab.txt": WORDS}
     if kind == "huggingface":
         added = [{"id": 0, "content": "[PAD]", "special": True}]
         model = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "vocab": vocab}
@@ -95,13 +90,9 @@ def read(folder) -> None:
     settings = read_settings(str(folder))
     assert settings.directory.startswith(str(folder)) and settings.length_for(BertConfig(9)) in (None, 1, 16, 512)
     assert isinstance(settings.prompt(), str)
-    if (folder / "export.json").exists():
-        description = read_description(str(folder))
-        assert description["max_seq_length"] >= 1 and "".join(description["labels"]) in ("a", "x", "/etc", "")
-        assert all("vector" not in signature["inputs"] for signature in description["signatures"].values())
 
 
-@pytest.mark.parametrize("kind", ["bert_tf", "huggingface", "roberta", "sentences", "export"])
+@pytest.mark.parametrize("kind", ["bert_tf", "huggingface", "roberta", "sentences"])
 @pytest.mark.parametrize("part", [0, *slow(*range(1, 8))])
 def test_a_value_of_another_kind(kind, part, tmp_path):
     """All combinations in eight parts."""

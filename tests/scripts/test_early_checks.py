@@ -21,7 +21,6 @@ CASES = {
         *models("from", {"to": "out", "format": "tf1"}, with_tokenizer=False),
         ("--report_file: *vocab.txt would overwrite a file that is read", model(),
          CONVERT | {"report_file": "whole/vocab.txt"}),
-        ("--to=*/model is --from: give another directory", {}, {"from": "model", "to": "model", "format": "tf1"}),
         ("*out already has files of a model (vocab.txt): give another target, or replace them all with overw",
          {**model(), "out/vocab.txt": "a"}, CONVERT),
         ("*out has the checkpoints of a training run (model.ckpt-5.index): give another target",
@@ -63,8 +62,6 @@ CASES = {
     ],
     "export_saved_model": [
         *models("model_dir", {"export_dir": "out"}, with_tokenizer=False),
-        ("--model_dir: *whole has no output layer for ner (output_weights): fine-tune it first (run_ner.py)", model(),
-         {"model_dir": "whole", "export_dir": "out", "task": "ner"}),
     ],
     "serve_client": [
         ("--input_file=*nowhere", {}, {"model": "m", "input_file": "nowhere"}),

@@ -1,6 +1,7 @@
 """A model with entity markers, whose export takes ids; what `Predictor` takes for texts."""
 
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -44,6 +45,7 @@ def test_an_export_takes_ids(directory, tmp_path, caplog):
         f"{model}/vocab.txt: added tokens ([E1], [/E1]) can't be cut out inside a graph. Exports of this model take "
         f"ids. serve_client.py --tokenizer={model} makes them of texts."
     ]
+    assert set(json.loads(pathlib.Path(path, "export.json").read_text())["ops"]) <= set(dir(tf.raw_ops))
     with pytest.raises(ValueError, match="takes token ids alone: open its model directory"):
         Predictor(path)
     predictor = Predictor(model)

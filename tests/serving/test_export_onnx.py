@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import shutil
 import sys
 
 import numpy as np
@@ -16,10 +15,9 @@ from helpers.slow import slow
 from bert_tf.models import directory as model_directory
 from bert_tf.models import task_models
 from bert_tf.models.pretrained import read_tokenizer
-from bert_tf.serving import export, graph_models, loaded_export, onnx_export
+from bert_tf.serving import export, loaded_export, onnx_export
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
-from bert_tf.system import checks
 from bert_tf.system.text_files import read_json
 
 onnx = pytest.importorskip("onnx", reason="needs the extra `onnx`")
@@ -112,7 +110,7 @@ def test_predictor_opens_it(classifier, exported):
     expected = probabilities(Predictor(classifier).predict(mixed))
     for place in (versions, path):
         np.testing.assert_allclose(probabilities(Predictor(place).predict(mixed)), expected, atol=1e-5)
-    with pytest.raises(ValueError, match="is an export for classification, not for squad: Predictor opens it"):
+    with pytest.raises(ValueError, match="is an export for classification, not for squad"):
         QuestionAnswerer(versions)
 
 
@@ -122,8 +120,8 @@ def test_predictor_opens_it(classifier, exported):
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("score", lambda value: value + 0.1, "output score differs by 0.1"),
-        *slow(("probabilities", lambda value: value[:, :2], r"output probabilities has the shape \(2, 2\)")),
+        ("score", lambda value: value + 0.1, "score in ONNX Runtime"),
+        *slow(("probabilities", lambda value: value[:, :2], "probabilities in ONNX Runtime")),
     ],
 )
 def test_outputs_that_differ_leave_nothing(classifier, exported, tmp_path, monkeypatch, name, change, message):
@@ -141,26 +139,10 @@ def test_outputs_that_differ_leave_nothing(classifier, exported, tmp_path, monke
         return Changed(directory)
 
     monkeypatch.setattr(onnx_export, "OnnxModel", opened)
-    with pytest.raises(RuntimeError, match=message):
+    with pytest.raises(AssertionError, match=message):
         onnx_export.export_onnx(classifier, str(tmp_path))
     assert os.listdir(tmp_path) == []
     assert contents == [pathlib.Path(exported[1], "model.onnx").read_bytes()]
-
-
-def test_what_is_refused_in_one_line(classifier, exported, tmp_path, monkeypatch):
-    monkeypatch.setattr(graph_models, "MOST_BYTES", 1000)
-    with pytest.raises(ValueError, match=r"--format=onnx: the weights take 0.0 GB, but an ONNX file holds less than 2"):
-        onnx_export.export_onnx(classifier, str(tmp_path / "out"))
-    monkeypatch.setitem(checks.EXTRAS, "onnx", ("onnx", "not_installed"))
-    with pytest.raises(ValueError, match=r"--format=onnx_int8 needs not_installed: pip install 'bert-tf\[onnx\]'"):
-        onnx_export.export_onnx(classifier, str(tmp_path / "out"), int8=True)
-    assert not (tmp_path / "out").exists()
-    monkeypatch.undo()
-    shutil.copytree(exported[1], tmp_path / "damaged")
-    for content, message in ((b"no model", "is damaged: it is not an ONNX file"), (b"", "can't be loaded by ONNX")):
-        (tmp_path / "damaged" / "model.onnx").write_bytes(content)
-        with pytest.raises(ValueError, match=f"model.onnx {message}"):
-            Predictor(str(tmp_path / "damaged"))
 
 
 @pytest.mark.slow  # in small: the tests above, and test_export.py

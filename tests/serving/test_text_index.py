@@ -138,12 +138,6 @@ def test_an_index_is_saved_beside_its_texts(embedder, tmp_path):
     other = Embedder(save(tmp_path / "model", BertModel, {"num_hidden_layers": 2}))
     with pytest.raises(ValueError, match="index was made by another model than .*model, or with another pooling"):
         TextIndex.load(str(tmp_path / "index"), other)
-    with pytest.raises(ValueError, match="an index needs at least one text"):
-        embedder.search("a", [])
-    with pytest.raises(ValueError, match=r"texts\[1\], 'a\\ud800', can't be UTF-8: surrogates not allowed"):
-        TextIndex(["b", "a\ud800"], np.ones((2, 32)))
-    with pytest.raises(ValueError, match="this one has vectors alone"):
-        TextIndex(None, np.ones((2, 32))).save(str(tmp_path / "index"))
 
 
 def saved(vectors, **options) -> bytes:
@@ -160,13 +154,10 @@ def huge(old: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("vectors.npy", lambda old: old[:-40], "vectors.npy: "),
         ("vectors.npy", lambda old: saved(np.array([open]), allow_pickle=True), "vectors.npy: Object arrays cannot be"),
         ("vectors.npy", lambda old: saved(np.full((5, 32), np.nan, np.float32)), r"finite vectors \[5, H\]"),
         ("vectors.npy", lambda old: huge(old), r"vectors.npy: its header says float32 \[3848290697216, 1\]"),
-        ("vectors.npy", lambda old: saved(np.ones((4, 32))), r"finite vectors \[5, H\], not vectors \[4, 32\]"),
         ("texts.jsonl", lambda old: old + b'"one more"\n', r"finite vectors \[6, H\], not vectors \[5, 32\]"),
-        ("texts.jsonl", lambda old: old[:-4], "texts.jsonl, line 6, column 1: not JSON"),
         ("texts.jsonl", lambda old: old.replace(b'"Hello"', b"3"), "texts.jsonl has no JSON object"),
     ],
 )
