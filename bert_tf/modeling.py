@@ -60,7 +60,7 @@ def get_assignment_map_from_checkpoint(
       FileNotFoundError, ValueError: there are no weights, or they can't be read.
     """
     names = {checkpoint_name(variable) for variable in tvars}
-    path = path_of(init_checkpoint, "get_assignment_map_from_checkpoint", read_head)
+    path = path_of(init_checkpoint, read_head)
     assignment_map = OrderedDict((name, name) for name in open_weights(path) if name in names)
     return assignment_map, dict.fromkeys([spelling for name in assignment_map for spelling in (name, f"{name}:0")], 1)
 

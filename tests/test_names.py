@@ -89,17 +89,11 @@ def test_the_scripts_have_the_names_too(script):
 import sys, {script} as script
 print("bert_tf.{script}" in sys.modules)
 from bert_tf import {script} as names
-from {script} import InputFeatures
-print(all(getattr(script, name) is getattr(names, name) for name in names.__all__), InputFeatures.__module__)
-try:
-    script.no_such_name
-except AttributeError as error:
-    print(error)
+print(all(getattr(script, name) is getattr(names, name) for name in names.__all__), hasattr(script, "none"))
 print([module for module in ("tensorflow", "keras") if module in sys.modules])
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    expected = ["False", f"True bert_tf.{script}", f"module '{script}' has no attribute 'no_such_name'", "[]"]
-    assert result.stdout.splitlines() == expected
+    assert result.stdout.splitlines() == ["False", "True False", "[]"]
 
 
 # --- modeling.py and optimization.py ---------------------------------------------------------------------------------
@@ -167,10 +161,6 @@ def test_create_optimizer(golden):
         for step, rate in table["step_and_lr"]:
             optimizer.iterations.assign(step)
             assert float(optimizer.learning_rate) == pytest.approx(rate, rel=1e-6)
-    assert (
-        optimization.create_optimizer(2e-5, 20, None).get_config()["learning_rate"]
-        == (optimization.create_optimizer(2e-5, 20, 0).get_config()["learning_rate"])
-    )
     for arguments, named in (((1.5, 2e-5, 20, 10, False), {}), ((2e-5, 20, 10), {"loss": 1.5})):
         with pytest.raises(TypeError, match="leave out loss .* and use_tpu"):
             optimization.create_optimizer(*arguments, **named)
@@ -234,15 +224,9 @@ def test_a_processor_of_ones_own(tmp_path, english, caplog):
 
 def features_of(examples, tokenizer, size, is_training) -> list:
     features = []
-    length, stride, query = SQUAD_SIZES[size]
+    sizes = dict(zip(("max_seq_length", "doc_stride", "max_query_length"), SQUAD_SIZES[size], strict=True))
     run_squad.convert_examples_to_features(
-        examples=examples,
-        tokenizer=tokenizer,
-        max_seq_length=length,
-        doc_stride=stride,
-        max_query_length=query,
-        is_training=is_training,
-        output_fn=features.append,
+        examples=examples, tokenizer=tokenizer, is_training=is_training, output_fn=features.append, **sizes
     )
     return features
 
@@ -276,29 +260,18 @@ def test_squad_features_equal_the_originals(golden, english, mode, version):
     "name", ["v1.1-S64", "v1.1-S64-nbest5-len8", "v2.0-S64", "v2.0-S64-nbest10-len8", "v2.0-S64-nbest16-len8"]
 )
 def test_squad_answers_equal_the_originals(golden, english, tmp_path, name):
-    folder, (version, size) = golden / "squad", name.split("-")[:2]
-    settings = json.loads((folder / f"output-{name}" / "settings.json").read_text())
+    folder, expected, version = golden / "squad", golden / "squad" / f"output-{name}", name.split("-")[0]
+    settings = json.loads((expected / "settings.json").read_text())
     examples = run_squad.read_squad_examples(str(folder / f"predict-{version}.json"), False, version == "v2.0")
-    features = features_of(examples, english, size, False)
-    with np.load(folder / f"logits-{version}-{size}.npz") as logits:
-        starts, ends = logits["start_logits"].tolist(), logits["end_logits"].tolist()
-        results = list(map(run_squad.RawResult, logits["unique_ids"].tolist(), starts, ends))
-    files = [tmp_path / f"{kind}.json" for kind in ("answers", "nbest", "odds")]
-    further = {key: settings.pop(key) for key in ("version_2_with_negative", "null_score_diff_threshold")}
-    run_squad.write_predictions(
-        examples,
-        features,
-        results[::-1],
-        settings["n_best_size"],
-        settings["max_answer_length"],
-        settings["do_lower_case"],
-        *map(str, files),
-        **further,
-    )
-    for file, original in zip(files, ("predictions", "nbest_predictions", "null_odds"), strict=True):
-        path = folder / f"output-{name}" / f"{original}.json"
-        packed = path.with_name(f"{path.name}.gz")
-        if original == "null_odds" and version == "v1.1":
-            assert not file.exists()
-            continue
-        assert file.read_bytes() == (gzip.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes())
+    features = features_of(examples, english, "S64", False)
+    with np.load(folder / f"logits-{version}-S64.npz") as logits:
+        columns = (logits[column].tolist() for column in ("unique_ids", "start_logits", "end_logits"))
+        results = list(map(run_squad.RawResult, *columns))
+    files = [tmp_path / f"{kind}.json" for kind in ("predictions", "nbest_predictions", "null_odds")]
+    numbers = (settings.pop(key) for key in ("n_best_size", "max_answer_length", "do_lower_case"))
+    run_squad.write_predictions(examples, features, results[::-1], *numbers, *map(str, files), **settings)
+    assert [file.name for file in files if file.exists()] == [file.name for file in files][: 2 + (version == "v2.0")]
+    for file in filter(lambda file: file.exists(), files):
+        packed = expected / f"{file.name}.gz"
+        original = gzip.decompress(packed.read_bytes()) if packed.exists() else (expected / file.name).read_bytes()
+        assert file.read_bytes() == original

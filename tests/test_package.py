@@ -35,6 +35,7 @@ def test_import_is_light():
     assert result.stdout.strip() == "[]"
 
 
+@pytest.mark.slow  # in small: system/test_start.py
 def test_keras_is_imported_without_what_few_use_and_has_it_when_it_is_used():
     """It takes more than a third of the time of an import; it is loaded by the first use.
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+import zipfile
 
 import pytest
 from helpers.paths import GOLDEN, ROOT
@@ -50,22 +51,39 @@ def test_extras_are_what_the_code_asks_for():
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory) -> pathlib.Path:
-    """The folder of commands of an environment with the wheel and what it requires, without any extra."""
+def wheel(tmp_path_factory) -> pathlib.Path:
+    """Built from a copy of the files that git knows, without tests and pages."""
     folder = tmp_path_factory.mktemp("wheel")
-    wanted = ["git", "ls-files", "*.py", "*.md", "*.toml", "*.typed", "LICENSE"]
-    for name in subprocess.run(wanted, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split():
+    for name in tracked("*.py", "*.md", "*.toml", "*.typed", "LICENSE"):
         if not name.startswith(("tests/", "docs/")):
             (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / "source" / name)
-    pip = [sys.executable, "-m", "pip", "-q"]
     build = ["wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", folder, folder / "source"]
-    subprocess.run([*pip, *build], check=True)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True)
-    (wheel,) = folder.glob("*.whl")
-    python = folder / "env" / "bin" / "python"
-    subprocess.run([*pip, "--python", python, "install", "--no-deps", "--no-index", wheel], check=True)
-    (site,) = (folder / "env").glob("lib/python*/site-packages")
+    subprocess.run([sys.executable, "-m", "pip", "-q", *build], check=True)
+    (file,) = folder.glob("*.whl")
+    return file
+
+
+def tracked(*patterns: str) -> list[str]:
+    return subprocess.run(
+        ["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+
+
+def test_the_wheel_has_every_module_and_script(wheel):
+    has = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith((".py", ".typed"))}
+    wanted = {name for name in tracked("*.py", "*.typed") if name.startswith("bert_tf/") or "/" not in name}
+    assert wanted <= has and not [name for name in has if name.startswith("tests/")]
+
+
+@pytest.fixture(scope="module")
+def installed(wheel) -> pathlib.Path:
+    """The folder of commands of an environment with the wheel and what it requires, without any extra."""
+    environment = wheel.parent / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    install = ["--python", environment / "bin" / "python", "install", "--no-deps", "--no-index", wheel]
+    subprocess.run([sys.executable, "-m", "pip", "-q", *install], check=True)
+    (site,) = environment.glob("lib/python*/site-packages")
     for name in required_by(PROJECT["dependencies"]):
         for file in importlib.metadata.files(name):
             # Several distributions have a part of the folder `google`.
@@ -73,9 +91,10 @@ def installed(tmp_path_factory) -> pathlib.Path:
             if not (".." in file.parts or link.exists()):
                 link.parent.mkdir(exist_ok=True)
                 link.symlink_to(pathlib.Path(sysconfig.get_path("purelib")) / link.relative_to(site))
-    return folder / "env" / "bin"
+    return environment / "bin"
 
 
+@pytest.mark.slow  # in small: the two above
 def test_the_wheel_trains_predicts_and_exports_with_the_core_alone(installed, tmp_path):
     environment = {"PATH": str(installed), "TF_CPP_MIN_LOG_LEVEL": "2", "HOME": str(tmp_path)}
 

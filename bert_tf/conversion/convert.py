@@ -112,7 +112,7 @@ class Conversion:
 
 def convert(source: str, target: str, format: str, **options) -> Report:
     """Converts weights and the files beside them; see `prepare`."""
-    return prepare(path_of(source, "convert", read_head), target, format, **options).carry_out()
+    return prepare(path_of(source, read_head), target, format, **options).carry_out()
 
 
 def prepare(

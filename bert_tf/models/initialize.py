@@ -229,7 +229,7 @@ def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
     """
     if not isinstance(model, keras.layers.Layer):
         raise TypeError(f"the first argument is a model, not {model!r:.80}: write load_weights(model, path)")
-    return initialize_model(model, weights_for(model, path_of(checkpoint, "load_weights", read_head)), depth=4)
+    return initialize_model(model, weights_for(model, path_of(checkpoint, read_head)), depth=4)
 
 
 def _without_pooler(names: Iterable[str], unread: tuple[str, ...] = ()) -> list[str]:

@@ -79,7 +79,7 @@ def load_lora(model: keras.Model, path: str) -> None:
 
     Source: Hu et al. 2021 (arXiv:2106.09685), section 4.1.
     """
-    path = path_of(path, "load_lora")
+    path = path_of(path)
     path = posixpath.join(path, FILE) if tf.io.gfile.isdir(path) else path
     shapes, metadata, read = open_safetensors(path)
     kernels = lora.adapted_kernels(shapes)

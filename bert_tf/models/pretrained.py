@@ -40,7 +40,7 @@ def read_tokenizer(path: str) -> Tokenizer:
     Raises:
       FileNotFoundError, ValueError: there is no model, or no vocabulary that fits it.
     """
-    path = path_of(path, "read_tokenizer", model_directory.read_head, with_weights=False)
+    path = path_of(path, model_directory.read_head, with_weights=False)
     files, names = model_directory.read_model_files(path), {}
     if not files.config:
         with contextlib.suppress(FileNotFoundError):
@@ -99,8 +99,7 @@ def from_pretrained(
     """
     from bert_tf.models import initialize
 
-    user = f"{model_class.__name__}.from_pretrained"
-    path = path_of(path, user, model_directory.read_head)
+    path = path_of(path, model_directory.read_head)
     true_or_false(new_head=new_head)
     weights = open_weights.open_weights(path)
     if model_class.part in family_of_variables(weights.shapes).parts:

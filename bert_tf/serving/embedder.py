@@ -72,7 +72,7 @@ class Embedder(Answerer):
         trust: bool = False,
     ):
         self.model_arguments = {"dtype": DTYPE_POLICIES[dtype or "float32"]}
-        path = path_of(path, "Embedder", read_head)
+        path = path_of(path, read_head)
         self.settings = sentence_settings.read_settings(directory_of(path))
         super().__init__(self.settings.directory if self.settings.described else path, batch_size, trust)
         is_onnx = self.model is not None and not isinstance(self.model, keras.Model)

@@ -83,7 +83,7 @@ def export_saved_model(
     Returns:
       The directory written.
     """
-    model_dir = path_of(model_dir, "export_saved_model", model_directory.read_head)
+    model_dir = path_of(model_dir, model_directory.read_head)
     new_version(export_dir, version)  # refused before the work
     task = task or table.task_in(model_dir)
     arguments = {"dtype": dtype, "max_seq_length": max_seq_length, "text_pairs": text_pairs, "top_k": top_k}

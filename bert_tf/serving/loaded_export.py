@@ -38,8 +38,8 @@ class Export:
             raise ValueError(f"{directory} takes token ids alone: open its model directory, or ask a server of it.")
         if not trust:
             check_ops(directory)
-        with contextlib.nullcontext() if storage.is_plain(directory) else storage.linked({"export": directory}) as link:
-            self._loaded = tf.saved_model.load(os.path.join(link, "export") if link else directory)
+        with contextlib.nullcontext() if storage.is_plain(directory) else storage.linked(directory) as link:
+            self._loaded = tf.saved_model.load(os.path.join(link, "plain") if link else directory)
         self.signatures = self._loaded.signatures
 
     def __call__(self, signature: str, **columns: list[str]) -> dict[str, np.ndarray]:

@@ -63,7 +63,7 @@ def export_onnx(
     Returns:
       The directory written.
     """
-    model_dir = path_of(model_dir, "export_onnx", model_directory.read_head)
+    model_dir = path_of(model_dir, model_directory.read_head)
     export.new_version(export_dir, version)
     task = task or table.task_in(model_dir)
     served = export.create_served_model(model_dir, task, ids_only=True, max_seq_length=max_seq_length, top_k=top_k)

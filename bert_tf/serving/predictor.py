@@ -58,7 +58,7 @@ class Answerer:
     warn = staticmethod(functools.partial(warn_once, "given texts"))
 
     def __init__(self, path: str, batch_size: int, trust: bool = False):
-        path = path_of(path, type(self).__name__, model_directory.read_head)
+        path = path_of(path, model_directory.read_head)
         true_or_false(trust=trust)
         self.batch_size = batch_size
         self.export = self.tokenizer = self.files = self.model = self._graph = None

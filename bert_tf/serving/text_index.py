@@ -124,7 +124,7 @@ class TextIndex:
         Raises:
           FileNotFoundError, ValueError: there is no index, it is damaged, or another model made it; names the file.
         """
-        directory = path_of(directory, "TextIndex.load")
+        directory = path_of(directory)
         vectors_file, texts_file = (posixpath.join(directory, name) for name in _FILES)
         with naming_flag(f"{directory} is no index of texts, or damaged"):
             lines = enumerate(read_text_lines(texts_file), start=1)

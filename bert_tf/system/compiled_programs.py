@@ -1,10 +1,9 @@
 """What XLA compiled for this machine, kept on disk, so that the next start of a script does not compile it again.
 
-TensorFlow's own persistent cache does the work, but it writes files under their final names, and one damaged file ends
-a run. So every process has a folder of its own: it begins with the programs of the user's cache folder whose checksums
-are right, and what it adds is moved there when it ends. Folders are separate by version of TensorFlow, processor, GPU,
-driver, and the variables that change how XLA compiles. Programs for TPUs, and for several GPUs, of which each would
-write the same file, are not kept.
+TensorFlow's own cache does the work, but it writes files under their final names, and one damaged file ends a run. So
+every process has a folder of its own, into which sound programs of the user's cache folder are copied; what it adds is
+moved there when it ends. Folders are separate by version of TensorFlow, processor, GPU, driver, and the variables that
+change how XLA compiles. Programs for several GPUs, of which each would write the same file, are not kept.
 """
 
 import atexit
@@ -24,10 +23,7 @@ from bert_tf.system.example_bytes import fields
 from bert_tf.system.storage import private_folder, remove_left_behind, write_files
 
 VARIABLE = "BERT_TF_COMPILED"
-_MOST_BYTES = {
-    "CPU": 1 << 25,
-    "CPU,GPU": 1 << 28,
-}  # of a folder; a program has a tenth of a million, or one
+_MOST_BYTES = {"CPU": 1 << 25, "CPU,GPU": 1 << 28}  # of a folder; a program has a tenth of a million, or one
 _FLAG = "tf_xla_persistent_cache_directory"
 _NVIDIA = pathlib.Path("/proc/driver/nvidia")
 
@@ -50,18 +46,11 @@ def kept() -> Iterator[None]:
         remove_left_behind()  # a killed process leaves up to a few hundred million bytes
         own = private_folder()
         known = _copy_sound(folder, own.name)
-    except (OSError, RuntimeError) as error:
+    except OSError as error:
         logging.info("Compiled programs are not kept for the next start: %s", error)
         yield
         return
-    process = os.getpid()
-
-    def end():
-        if os.getpid() == process:  # not in a fork
-            with contextlib.suppress(OSError):
-                _move_new(own.name, folder, known, _MOST_BYTES[devices])
-
-    atexit.register(end)
+    atexit.register(_move_new, os.getpid(), own, folder, known, _MOST_BYTES[devices])
     # No check of the whole source: the file's name holds its hash.
     os.environ["TF_XLA_FLAGS"] = (
         f"{flags} --{_FLAG}={own.name} --tf_xla_persistent_cache_device_types={devices} "
@@ -86,15 +75,12 @@ def _gpus() -> list[str]:
 
 def _folder(gpus: list[str]) -> str:
     """The folder of programs that fit this machine, made for this user only; its name is a hash of what they fit."""
-    try:
-        first, _, _ = pathlib.Path("/proc/cpuinfo").read_text(errors="replace").partition("\n\n")
-        kinds = "vendor_id|cpu family|model|model name|stepping|flags|Features|CPU part"
-        processor = re.findall(rf"^(?:{kinds})\s*:.*", first, re.MULTILINE)
-    except OSError:
-        processor = [platform.processor(), platform.version()]
+    first, _, _ = pathlib.Path("/proc/cpuinfo").read_text(errors="replace").partition("\n\n")
+    kinds = "vendor_id|cpu family|model|model name|stepping|flags|Features|CPU part"
+    processor = re.findall(rf"^(?:{kinds})\s*:.*", first, re.MULTILINE)
     no_matter = ("TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL", "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB")
-    names = [name for name in sorted(os.environ) if name.startswith(("TF_", "XLA_")) and name not in no_matter]
-    variables = [f"{name}={os.environ[name]}" for name in names]
+    variables = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(("TF_", "XLA_"))]
+    variables = [text for text in variables if not text.startswith(no_matter)]
     version = importlib.metadata.version("tensorflow")
     parts = [version, platform.platform(), str(os.cpu_count()), *processor, *gpus, *variables]
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(pathlib.Path.home(), ".cache")
@@ -120,18 +106,20 @@ def _copy_sound(folder: str, own: str) -> set[str]:
     return copied
 
 
-def _move_new(own: str, folder: str, known: set[str], most: int) -> None:
-    """Adds what this process compiled to the folder; if that is full, the oldest go."""
-    made = {name: _as_text(pathlib.Path(own, name).read_bytes()) for name in {*os.listdir(own)} - known}
-    texts = {os.path.join(folder, name): _checksum(text) + b"\n" + text for name, text in made.items() if text}
-    if not texts:
+def _move_new(process: int, own, folder: str, known: set[str], most: int) -> None:
+    """Adds what a process compiled into its own folder to that of the user; if that is full, the oldest go."""
+    if os.getpid() != process:  # a fork
         return
-    size = sum(map(len, texts.values()))
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.stat().st_mtime, reverse=True):
-        size += entry.stat().st_size
-        if size > most:
-            os.remove(entry.path)
-    write_files(texts)
+    with contextlib.suppress(OSError):
+        made = {name: _as_text(pathlib.Path(own.name, name).read_bytes()) for name in {*os.listdir(own.name)} - known}
+        texts = {os.path.join(folder, name): _checksum(text) + b"\n" + text for name, text in made.items() if text}
+        size = sum(map(len, texts.values()))
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.stat().st_mtime, reverse=True):
+            size += entry.stat().st_size
+            if texts and size > most:
+                os.remove(entry.path)
+        if texts:
+            write_files(texts)
 
 
 def _checksum(content: bytes) -> bytes:

@@ -201,8 +201,6 @@ def settings_of(
         flag = _flag_name(name)
         if flag in set_flags or (flag in values and not declared.unset and values[flag].value is not None):
             chosen[name] = values[flag].value
-            if values[flag].present and chosen[name] == []:  # as of --columns=$NAMES, where the variable is not set
-                raise ValueError(f"--{flag} is empty: leave it out, or name one at least.")
     begun = values["output_dir"].value if "output_dir" in values else None
     settings = with_models(kind(**chosen), begun, before_download)
     check_values(settings)

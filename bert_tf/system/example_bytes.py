@@ -19,8 +19,6 @@ class _Varints(dict):
     """number -> its varint, computed on demand: seven bits per byte, lowest first, high bit set in all but the last."""
 
     def __missing__(self, number: int) -> bytes:
-        if number < 0:
-            raise ValueError(f"{number} is negative")
         encoded, rest = bytearray(), int(number)
         while rest > 0x7F:
             encoded.append(rest & 0x7F | 0x80)
@@ -76,13 +74,13 @@ def features_of(serialized: bytes) -> dict[str, tuple[str | None, list]]:
     """The features of a tf.train.Example by their names, sorted: kind (int64_list, ...; None: of none) and values."""
     found = {}
     try:
-        for _, features in _messages(serialized):
-            for _, entry in _messages(features):
-                (_, name), (_, feature) = _messages(entry)
-                lists = [(_LISTS[kind], values) for kind, values in _messages(feature)]
+        for _, features in fields(serialized):
+            for _, entry in fields(features):
+                (_, name), (_, feature) = fields(entry)
+                lists = [(_LISTS[kind], values) for kind, values in fields(feature)]
                 (kind, read), values = lists[-1] if lists else ((None, list), b"")
                 found[name.decode()] = kind, read([value for _, value in fields(values)])
-    except (LookupError, TypeError, ValueError, struct.error):
+    except (AttributeError, LookupError, TypeError, ValueError, struct.error):
         raise ValueError("is not a tf.train.Example") from None
     return dict(sorted(found.items()))
 
@@ -108,14 +106,6 @@ def _floats(values: list[bytes]) -> list[float]:
 
 
 _LISTS = {1: ("bytes_list", list), 2: ("float_list", _floats), 3: ("int64_list", _integers)}
-
-
-def _messages(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """`fields` of a message whose fields are all messages or strings."""
-    for number, value in fields(message):
-        if not isinstance(value, bytes):
-            raise ValueError("a number")
-        yield number, value
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:

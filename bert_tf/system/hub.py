@@ -7,7 +7,6 @@ HF_ENDPOINT hold here. A name is replaced by the folder in that cache once, wher
 """
 
 import contextlib
-import difflib
 import fnmatch
 import functools
 import hashlib
@@ -20,14 +19,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from absl import logging
 from tqdm import tqdm
 
-from bert_tf.system.messages import did_you_mean, naming_flag, some, visible, without_logging
-from bert_tf.system.storage import COMMIT, HUB, NAME, PAGE, PAGES, PREFIX, WEB, full_name, is_name, names_in
+from bert_tf.system.messages import naming_flag, some, visible, without_logging
+from bert_tf.system.storage import COMMIT, HUB, NAME, PAGE, PAGES, PREFIX, full_name, is_name
 
-# What the hub has -> what a name may mean that is none, and what it is if it isn't there.
-_KINDS = {
-    "model": ("directory, weight file or checkpoint, and no such model", "neither a path nor"),
-    "dataset": ("data set", "not"),
-}
 # The files of a model that are fetched: what describes it, and the first kind of weights that is there.
 _CONFIGURATION = re.compile(r"([^/]+/)?[\w.-]*config\.json")
 _DESCRIPTION = re.compile(
@@ -40,9 +34,6 @@ _WEIGHTS = (
     r"pytorch_model\.bin", r"pytorch_model(\.bin\.index\.json|-\d+-of-\d+\.bin)",
     r"[^/]+\.ckpt(-\d+)?\.(index|data-\d+-of-\d+)",
 )  # fmt: skip
-_MOST_DESCRIPTIONS = 200  # files; a model has about ten
-_MOST_PAGES = 100  # of a list of files, 1,000 on each
-_MOST_COMPRESSED = 1 << 18  # bytes of an answer, which could be a thousand times as long
 _ETAG = re.compile(r"(W/)?[\w.:+\"=-]*")
 
 
@@ -66,26 +57,15 @@ def local(
     found = NAME.fullmatch(full_name(path.removeprefix(PREFIX).removeprefix(PAGE)))
     if not found:
         raise ValueError(f"{start}: a model on the hub is hf://OWNER/NAME[@REVISION]; download others.")
-    owner, _, rest = path.partition("/")
-    for near in difflib.get_close_matches(owner, names_in("."), 1) if rest and not path.startswith(WEB) else ():
-        if os.path.exists(f"{near}/{rest}"):
-            raise FileNotFoundError(
-                f"{start}: there is no {owner}; did you mean {near}/{rest}? On the hub: hf://{path}"
-            )
     revision = found[2] or (output_dir and _recorded(found[1], output_dir))
-    with _told(start, "model", *found.groups()):
+    with _asking(start, "directory, weight file or checkpoint, and no such model"):
         asked = _asked("model", found[1], revision, cache_dir)
         listed = _listed(asked)
         described = [file for file in listed if _DESCRIPTION.fullmatch(file)]
-        if len(described) > _MOST_DESCRIPTIONS:
-            raise ValueError(f"{start} has {len(described):,} configurations and vocabularies: it is not one model.")
         if check:
             folder = _fetched(asked, listed, filter(_CONFIGURATION.fullmatch, described), is_silent=True)
             with naming_flag(start), without_logging():
-                try:
-                    check(folder)
-                except ValueError as error:
-                    raise ValueError(str(error).replace(f"{folder}/", "")) from None
+                check(folder)
         return _fetched(asked, listed, described + (_weights_in(listed, start) if with_weights else []))
 
 
@@ -137,7 +117,6 @@ def _listed(asked: dict) -> dict[str, tuple[int, str]]:
             return {path: (size, sums.get(path, "")) for path, size in sizes.items()}
         except errors.CachedRepoTreeNotFoundError:  # it comes with any file
             folder = snapshot_download(**asked, allow_patterns=[".gitattributes", "config.json"], tqdm_class=_Silent)
-            _verify(asked, {})
     # Without a network: what another program has fetched.
     walk = ((posixpath.relpath(at, folder), names) for at, _, names in os.walk(folder))
     return {posixpath.normpath(posixpath.join(at, file)): (0, "") for at, names in walk for file in names}
@@ -164,15 +143,9 @@ def _fetched(asked: dict, listed: Mapping[str, tuple[int, str]], files: Iterable
 
 
 def _verify(asked: dict, files: Mapping[str, tuple[int, str]]) -> None:
-    """Removes files that are not as the hub announced them, and links that lead out of the folder of the model."""
-    root, folder = os.path.realpath(_folder(asked)), _folder(asked, "snapshots", asked["revision"].resolved)
-    roots = (f"{root}/", os.path.join(os.path.dirname(root), "blobs", ""))  # also of what models share
-    for path in (os.path.join(at, name) for at, _, names in os.walk(folder) for name in names):
-        if not os.path.realpath(path).startswith(roots):
-            os.remove(path)
-            raise OSError(f"{path} was a link out of the cache")
+    """Removes files that are not as the hub announced them."""
     for name, (_, announced) in files.items():
-        path = os.path.join(folder, name)
+        path = _folder(asked, "snapshots", asked["revision"].resolved, name)
         if announced and os.path.exists(path) and (arrived := _checksum(path, announced)) != announced:
             os.remove(os.path.realpath(path))
             os.remove(path)
@@ -191,10 +164,7 @@ def _weights_in(files: Collection[str], start: str) -> list[str]:
     for pattern in _WEIGHTS:
         if weights := [file for file in files if re.fullmatch(pattern, file)]:
             return weights
-    raise ValueError(
-        f"{start} has no weights in a format that is read here (model.safetensors, pytorch_model.bin, "
-        f"bert_model.ckpt). It has {', '.join(sorted(files)[:20])}."
-    )
+    raise ValueError(f"{start} has no weights in a format that is read here. It has {some(sorted(files))}.")
 
 
 def _recorded(name: str, output_dir: str) -> str | None:
@@ -212,77 +182,38 @@ def _recorded(name: str, output_dir: str) -> str | None:
     return None
 
 
-@contextlib.contextmanager
-def _guarded() -> Iterator[None]:
-    """Refuses an ETag that is a path, which would name a file of the cache; lists without an end; and answers that fill
-    the memory when they are decompressed: huggingface_hub takes all of them."""
-    from huggingface_hub import get_session
-
-    pages = 0
-
-    def ask(request) -> None:
-        if request.url.path.startswith("/api/"):
-            request.headers["Accept-Encoding"] = "identity"
-
-    def refuse(answer) -> None:
-        nonlocal pages
-        headers = answer.headers
-        pages += "next" in answer.links
-        if pages > _MOST_PAGES:
-            raise OSError("its list of files has no end")
-        size = int(headers.get("Content-Length") or _MOST_COMPRESSED + 1)
-        if answer.url.path.startswith("/api/") and headers.get("Content-Encoding") and size > _MOST_COMPRESSED:
-            raise OSError("its answer is compressed, and too large")
-        commit = re.search(f"/resolve/({COMMIT.pattern})/", answer.url.path)
-        if commit and headers.get("X-Repo-Commit", commit[1]) != commit[1]:
-            raise OSError(f"{answer.url.path} came from another commit, {headers['X-Repo-Commit']!r:.80}")
-        for name in ("ETag", "X-Linked-Etag"):
-            if not _ETAG.fullmatch(headers.get(name, "")):
-                raise OSError(f"the {name} of {answer.url.path} is {headers[name]!r:.80}")
-
-    hooks = get_session().event_hooks
-    hooks["request"].append(ask)
-    hooks["response"].append(refuse)
-    try:
-        yield
-    finally:
-        hooks["request"].remove(ask)
-        hooks["response"].remove(refuse)
+def _check_answer(answer) -> None:
+    """Refuses an ETag that is a path, by which huggingface_hub would name a file of the cache."""
+    for name in ("ETag", "X-Linked-Etag"):
+        if not _ETAG.fullmatch(answer.headers.get(name, "")):
+            raise OSError(f"the {name} of {answer.url.path} is {answer.headers[name]!r:.80}")
 
 
 @contextlib.contextmanager
-def _told(start: str, kind: str, name: str, revision: str | None) -> Iterator[None]:
-    from huggingface_hub import constants, errors
+def _asking(start: str, meant: str) -> Iterator[None]:
+    """In this context the hub is asked. Errors begin with `start`, a name and its flag; `meant` is what it may name."""
+    from huggingface_hub import constants, get_session
 
-    endpoint, (meant, elsewhere) = constants.ENDPOINT, _KINDS[kind]
-    page = f"{endpoint}/{'datasets/' if kind == 'dataset' else ''}{name}"
+    hooks = get_session().event_hooks["response"]
+    hooks.append(_check_answer)
     try:
-        with without_logging("httpx2"), _guarded():  # which logs each request
+        with without_logging("httpx2"):  # which logs each request
             yield
-    except errors.GatedRepoError:
-        raise PermissionError(
-            f"{start} is gated: accept its terms at {page}, and set HF_TOKEN to a token of that account (or call "
-            "`hf auth login`)."
-        ) from None
-    except errors.RevisionNotFoundError:
-        raise FileNotFoundError(f"{start}: {page} has no revision {revision}.") from None
-    except errors.HFValidationError as error:
-        raise ValueError(f"{start}: {_first_line(error)}.") from None
     except Exception as error:  # of the library, its own libraries, the network or the disk
-        if type(error) is ValueError:  # of this project
-            raise ValueError(visible(str(error))) from error.__cause__
         if type(error).__module__ == "builtins" and not isinstance(error, OSError | RuntimeError):
             raise
         if getattr(getattr(error, "response", None), "status_code", None) in (401, 403, 404):
             raise FileNotFoundError(
-                f"{start}: there is no such {meant} on {endpoint}. "
-                "If it is private, set HF_TOKEN to a token that may read it (or call `hf auth login`)."
+                f"{start}: there is no such {meant} on {constants.ENDPOINT}, or not in this revision. If it is private "
+                "or gated, accept its terms there, and set HF_TOKEN to a token that may read it (or `hf auth login`)."
             ) from None
         reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else visible(_first_line(error.__cause__ or error))
         raise OSError(
-            f"{start} is {elsewhere}, with all its files, in the cache ({constants.HF_HUB_CACHE}), and can't be "
-            f"fetched from {endpoint}: {reason}."
+            f"{start} is not, with all its files, in the cache ({constants.HF_HUB_CACHE}), and can't be fetched from "
+            f"{constants.ENDPOINT}: {reason}."
         ) from None
+    finally:
+        hooks.remove(_check_answer)
 
 
 def _first_line(error: BaseException) -> str:
@@ -312,13 +243,12 @@ def matching(pattern: str) -> dict[str, str]:
         raise ValueError(f"{pattern}: an address on the hub is {HUB}OWNER/NAME/FILE, or {HUB}OWNER/NAME@REVISION/FILE.")
     name, revision, file = parts.groups()
     revision = revision and revision.replace("~parquet", "refs/convert/parquet").replace("%2F", "/")
-    with _told(pattern, "dataset", name, revision):
+    with _asking(pattern, "data set"):
         asked = _asked("dataset", name, revision)
         listed = _listed(asked)
         if not (found := _matches(file, [*listed])):
             known = [one for one in listed if not one.startswith(".")]
-            near = did_you_mean(file, known)
-            raise ValueError(f"{pattern}: no file matches; there are {some(known) or 'none'}{near}")
+            raise ValueError(f"{pattern}: no file matches; there are {some(known) or 'none'}")
         folder = _fetched(asked, listed, found)
     return {pattern[: parts.start(3)] + one: os.path.join(folder, one) for one in sorted(found)}
 

@@ -5,7 +5,6 @@ google-research/albert; the models are under the Apache License 2.0.
 """
 
 import base64
-import gzip
 import hashlib
 import os
 import posixpath
@@ -14,11 +13,10 @@ import tarfile
 import uuid
 import zipfile
 import zlib
-from collections.abc import Callable
 
 from bert_tf.system import hub, storage
 from bert_tf.system.checks import check_family
-from bert_tf.system.messages import did_you_mean, without_logging
+from bert_tf.system.messages import without_logging
 from bert_tf.system.storage import names_in, private_folder, remove_left_behind
 
 _READ_BYTES = 1 << 20
@@ -59,18 +57,17 @@ MODELS = {
     **{name: f"albert_models/{name}.tar.gz" for name in _ALBERTS},
 }
 
-_HUB_NAME = re.compile(r"(\w[\w-]*/(?=\w))?((?(1)[\w.-]+|\w[\w.]*-[\w.-]*\w))")  # all-MiniLM-L6-v2, klue/bert-base
+_OF_A_MODEL = re.compile(r".+\.index|saved_model\.pb")
 
 
 def hint(path: str) -> str:
     """How to get the model that `path` names, for the end of a "not found" message; "" if it names none."""
     path = path.rstrip("/")
     name = next((name for name in (path, posixpath.dirname(path)) if name in MODELS), None)
-    if name:
-        command = f"""python -c "import bert_tf; print(bert_tf.download('{name}'))\""""
-        return f" Google released a model of this name; {command} downloads it and prints its folder: use that."
-    found = _HUB_NAME.fullmatch(path)
-    return f" If you mean a model on huggingface.co: hf://{found[1] or 'OWNER/'}{found[2]}" if found else ""
+    if not name:
+        return ""
+    command = f"""python -c "import bert_tf; print(bert_tf.download('{name}'))\""""
+    return f" Google released a model of this name; {command} downloads it and prints its folder: use that."
 
 
 def download(name: str, cache_dir: str | None = None) -> str:
@@ -97,19 +94,15 @@ def download(name: str, cache_dir: str | None = None) -> str:
       cache_dir/name, or the folder of the model's commit in the cache of huggingface.co.
 
     Raises:
-      ValueError: no such model (the message lists similar names), one of another family, or cache_dir is not a local
+      ValueError: no such model (the message lists them), one of another family, or cache_dir is not a local
         folder.
       OSError: it could not be downloaded or written; the message has the address. cache_dir/name does not exist then.
     """
     if name not in MODELS and storage.is_name(str(name)):
         return hub.local(name, cache_dir=cache_dir, check=check_family)
     if name not in MODELS:
-        near = did_you_mean(str(name).replace("-", "_"), MODELS)
-        known = f"; the names are {', '.join(MODELS)}.{hint(str(name))}"
-        raise ValueError(f"{name!r} is not the name of a released model{near or known}")
-
-    unpack = unpack_zip if MODELS[name].endswith(".zip") else unpack_tar
-    return _unpacked(f"{ADDRESS}/{MODELS[name]}", cache_dir, name, unpack, _model_folder)
+        raise ValueError(f"{name!r} is not the name of a released model; the names are {', '.join(MODELS)}.")
+    return _unpacked(f"{ADDRESS}/{MODELS[name]}", cache_dir, name)
 
 
 def download_hub_module(address: str, cache_dir: str | None = None) -> str:
@@ -117,15 +110,12 @@ def download_hub_module(address: str, cache_dir: str | None = None) -> str:
 
     Hub addresses give the module as a tar file if asked for one. Kaggle's own pages are no such addresses.
     """
-
     name = f"tfhub/{hashlib.sha256(address.encode()).hexdigest()[:16]}"
     separator = "&" if "?" in address else "?"
-    return _unpacked(f"{address}{separator}tf-hub-format=compressed", cache_dir, name, unpack_tar, _saved_model_folder)
+    return _unpacked(f"{address}{separator}tf-hub-format=compressed", cache_dir, name)
 
 
-def _unpacked(
-    address: str, cache_dir: str | None, name: str, unpack: Callable, folder_of: Callable[[str, str], str]
-) -> str:
+def _unpacked(address: str, cache_dir: str | None, name: str) -> str:
     """cache_dir/name, with the contents of the archive at an address, downloaded and unpacked unless it is there."""
     cache_dir = cache_dir or os.environ.get(CACHE_VARIABLE) or os.path.join("~", ".cache", "bert_tf")
     if "://" in cache_dir:
@@ -140,29 +130,19 @@ def _unpacked(
     with private_folder(place) as temporary:
         try:
             unpacked = os.path.join(temporary, "model")
-            unpack(archive, unpacked)
-            os.rename(folder_of(unpacked, address), target)
+            _unpack(archive, unpacked)
+            # The model is in a folder of its own, or, as the small models are, at the top.
+            folders = [unpacked, *(os.path.join(unpacked, name) for name in names_in(unpacked))]
+            models = [folder for folder in folders if any(map(_OF_A_MODEL.fullmatch, names_in(folder)))]
+            if not models:
+                raise OSError(f"{address} holds no checkpoint and no saved_model.pb: it is not a model.")
+            os.rename(models[0], target)
         except OSError:
             if not os.path.isdir(target):  # unless another process has just downloaded it
                 raise
         finally:
             os.remove(archive)
     return target
-
-
-def _saved_model_folder(unpacked: str, address: str) -> str:
-    if not os.path.isfile(os.path.join(unpacked, "saved_model.pb")):
-        raise OSError(f"{address} holds no saved_model.pb: it is not a module of TensorFlow Hub.")
-    return unpacked
-
-
-def _model_folder(unpacked: str, archive: str) -> str:
-    """Where the model is in an unpacked archive: in a folder of its own, or, for the small models, at the top."""
-    inner = [os.path.join(unpacked, name) for name in sorted(os.listdir(unpacked))]
-    found = [folder for folder in (unpacked, *inner) if any(name.endswith(".index") for name in names_in(folder))]
-    if not found:
-        raise OSError(f"{archive} holds no checkpoint: it is not a released model.")
-    return found[0]
 
 
 # --- archives: downloaded by `huggingface_hub`, complete or not at all, and unpacked ---------------------------------
@@ -201,8 +181,7 @@ def download_file(url: str, path: str) -> None:
         os.replace(part, path)
     except Exception as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
-        reason = " ".join(f"{error or type(error).__name__}".split())[:200].rstrip(".")
-        reason = f"the server answered {status}" if status else reason
+        reason = f"the server answered {status}" if status else f"{type(error).__name__}: {error}"
         kept = " What has arrived is kept: the same call continues." if etag and not status else ""
         raise OSError(f"{url} could not be downloaded: {reason}.{kept}") from error
     finally:
@@ -215,41 +194,17 @@ def _md5(path: str) -> str:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def unpack_zip(path: str, directory: str) -> None:
-    """Unpacks a zip file into a local directory."""
+def _unpack(path: str, folder: str) -> None:
+    """Unpacks a zip or tar file into a local folder; no entry leads out of it."""
+    size, is_zip = 0, zipfile.is_zipfile(path)
     try:
-        with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-            for entry in entries:
-                name = entry.filename.replace("\\", "/")
-                if name.startswith("/") or ".." in name.split("/") or ":" in name:
-                    raise OSError(f"{path}: the entry {entry.filename!r} would be outside the folder.")
-            _check_size(path, sum(entry.file_size for entry in entries))
-            for entry in entries:
-                archive.extract(entry, directory)
-    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError, zlib.error) as error:
-        raise OSError(f"{path} is not a complete zip file: {error}") from None
-
-
-def unpack_tar(path: str, directory: str) -> None:
-    """Unpacks a tar file, compressed by gzip or not, into a local directory; otherwise as `unpack_zip`."""
-    size = 0
-    try:
-        with open(path, "rb") as file:
-            is_gzip = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            stream = gzip.GzipFile(fileobj=file) if is_gzip else file
-            with tarfile.open(fileobj=stream, mode="r|") as archive:
-                for entry in archive:
-                    size += entry.size
-                    _check_size(path, size)
-                    archive.extract(entry, directory, filter="data")
-            while stream.read(_READ_BYTES):  # to its end, where gzip has the checksum
+        with zipfile.ZipFile(path) if is_zip else tarfile.open(path) as archive:
+            for entry in archive.infolist() if is_zip else archive:
+                size += entry.file_size if is_zip else entry.size
+                if size > _MOST_UNPACKED:
+                    raise OSError(f"{path} holds more than {_MOST_UNPACKED >> 30} GB: it is not a released model.")
+                archive.extract(entry, folder, **({} if is_zip else {"filter": "data"}))
+            while not is_zip and archive.fileobj.read(_READ_BYTES):  # to its end, where gzip has the checksum
                 pass
-    except (tarfile.TarError, EOFError, ValueError, zlib.error, gzip.BadGzipFile) as error:
-        raise OSError(f"{path} is not a complete tar file, or has entries outside of its folder: {error}") from None
-
-
-def _check_size(path: str, size: int) -> None:
-    if size > _MOST_UNPACKED:
-        raise OSError(f"{path} holds more than {_MOST_UNPACKED >> 30} GB: it is not a released model.")
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, RuntimeError, zlib.error) as error:
+        raise OSError(f"{path} is no complete zip or tar file, or has entries outside of its folder: {error}") from None

@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import errno
 import gc
-import math
 import os
 import platform
 import re
@@ -21,7 +20,6 @@ from absl import app, flags, logging
 from bert_tf.system import compiled_programs, cores, removed, tensorflow_internals
 from bert_tf.system.declare import declared_flags, help_text, required_flags
 from bert_tf.system.messages import did_you_mean, visible, without_lines
-from bert_tf.system.storage import check_text
 
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Packages that TensorFlow and Keras import if they are there, for what no script uses: nearly half of the time of their
@@ -32,10 +30,6 @@ _FINDS_TPUS = "googleapiclient"  # by name, in Google's cloud
 # FloatingPointError: the loss is NaN or infinite. Python itself never raises it.
 _USER_ERRORS = ValueError | FloatingPointError | RuntimeError
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)
-_NEED_MEMORY = (
-    "train_batch_size", "eval_batch_size", "predict_batch_size", "batch_size", "max_seq_length", "shuffle_window",
-    "num_workers",
-)  # fmt: skip
 # They may be empty, as commands pass on variables that are set on Google's cloud only.
 _OF_THE_CLOUD = ("tpu_name", "tpu_zone", "gcp_project", "master")
 # In the environment of a script that must not outlive the process that started it: that holds the other end of stdin.
@@ -67,8 +61,7 @@ def run(main) -> None:
             message = _mistake(error)
             if message is None or show_all:
                 raise
-            line = visible(_as_flags(" ".join(message.splitlines())))
-            print(f"{os.path.basename(sys.argv[0])}: error: {line}", file=sys.stderr)
+            print(f"{os.path.basename(sys.argv[0])}: error: {visible(' '.join(message.splitlines()))}", file=sys.stderr)
             sys.exit(1)
 
     if {"--help", "-help", "--helpshort", "-?", "-h"} & set(sys.argv[1:]) and (text := help_text(flags.FLAGS)):
@@ -76,11 +69,6 @@ def run(main) -> None:
             print(f"{sys.modules['__main__'].__doc__}{text}\n--helpfull lists the flags of all packages.")
         sys.exit(0)
     flags.FLAGS.set_gnu_getopt(True)  # a loose word does not end the flags
-    logging.get_absl_logger().addFilter(_speak_flags)
-    try:
-        check_text(sys.argv[1:])
-    except ValueError as error:
-        sys.exit(f"{os.path.basename(sys.argv[0])}: error: {error}")
     with _reader_may_leave():
         app.run(guarded, flags_parser=_parse)
 
@@ -106,20 +94,6 @@ def _unknown(name: str) -> str:
     known = declared_flags(flags.FLAGS)
     switches = [f"no{one}" for one in known if flags.FLAGS[one].boolean]
     return f"there is no flag --{name}{did_you_mean(asked, [*known, *switches]) or '; --help lists all flags.'}"
-
-
-def _as_flags(message: str) -> str:
-    """A message that names arguments as Python has them, do_lower_case=False, with the flags: --do_lower_case=false."""
-    names = "|".join(declared_flags(flags.FLAGS)) or "(?!)"
-    form = rf"(?<![^\s(])(?<!\w\()({names})=(True\b|False\b)?"
-    return re.sub(form, lambda found: f"--{found[1]}={(found[2] or '').lower()}", message)
-
-
-def _speak_flags(record) -> bool:
-    """A filter of the log: warnings name arguments as `_as_flags` does."""
-    if record.levelname in ("WARNING", "ERROR"):
-        record.msg, record.args = _as_flags(record.getMessage()), ()
-    return True
 
 
 def _has_left(descriptor: int) -> bool:
@@ -155,16 +129,15 @@ def _mistake(error: Exception) -> str | None:
     if of_tensorflow and any(os.strerror(number) in message for number in _OF_THE_DISK):
         return message
     if isinstance(error, MemoryError) or (of_tensorflow and isinstance(error, errors.ResourceExhaustedError)):
-        lower = ", ".join(f"--{name}" for name in _NEED_MEMORY if name in flags.FLAGS)
-        more = " or raise --gradient_accumulation_steps" if "gradient_accumulation_steps" in flags.FLAGS else ""
-        more += ", or give --recompute" if "recompute" in flags.FLAGS and not flags.FLAGS.recompute else ""
-        return f"out of memory: {f'lower {lower}{more}' if lower else 'this machine has too little'} ({message[:200]})"
+        lower = [f"--{name}" for name in declared_flags(flags.FLAGS) if re.search("batch_size|max_seq_length", name)]
+        advice = f"lower {', '.join(lower)}" if lower else "this machine has too little"
+        return f"out of memory: {advice} ({message[:200]})"
     return message if ours and isinstance(error, _USER_ERRORS) and not isinstance(error, RecursionError) else None
 
 
 def _parse(argv: list[str]) -> list[str]:
-    """Reads the flags; a wrong one ends the script with one line that names it. So do numbers that are not finite, and
-    empty texts, since a command that failed would otherwise go unnoticed."""
+    """Reads the flags; a wrong one ends the script with one line that names it. So do empty texts, since a command that
+    failed would otherwise go unnoticed."""
     try:
         rest = flags.FLAGS(argv)
         if len(rest) > 1:
@@ -172,23 +145,15 @@ def _parse(argv: list[str]) -> list[str]:
         if missing := [f"--{name}" for name in required_flags(flags.FLAGS) if flags.FLAGS[name].value is None]:
             raise flags.Error(f"give {', '.join(missing)}; --help lists all flags.")
         for name, value in flags.FLAGS.flag_values_dict().items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise flags.Error(f"--{name}={value} must be a finite number.")
             for one in value if isinstance(value, list | tuple) else [value]:
                 if re.match(r"~\w*/", str(one)):  # a folder of this name is ./~
-                    raise flags.Error(
-                        f"--{name}={one}: the shell replaces ~ only at the beginning of a word: write $HOME."
-                    )
+                    raise flags.Error(f"--{name}={one}: the shell replaces ~ only where a word begins: write $HOME.")
             if value in ("", [], [""]) and value != flags.FLAGS[name].default and name not in _OF_THE_CLOUD:
                 raise flags.Error(f"--{name} is empty: did the command that should have printed its value fail?")
     except flags.Error as error:
-        lines = str(error).splitlines()
-        if isinstance(error, flags.UnrecognizedFlagError):
-            lines = [_unknown(error.flagname)]
-        lines = [
-            f"{word} has been removed: {removed.VALUES[word]}." for word in argv if word in removed.VALUES
-        ] or lines
-        sys.exit(f"{os.path.basename(sys.argv[0])}: error: {'; '.join(lines)}")
+        unknown = [_unknown(error.flagname)] if isinstance(error, flags.UnrecognizedFlagError) else []
+        lines = [f"{word} has been removed: {removed.VALUES[word]}." for word in argv if word in removed.VALUES]
+        sys.exit(f"{os.path.basename(sys.argv[0])}: error: {'; '.join(lines or unknown or str(error).splitlines())}")
     return rest
 
 

@@ -109,27 +109,11 @@ def is_plain(path: str) -> bool:
     return _SPECIAL.isdisjoint(path)
 
 
-def linked(targets: Mapping[str, str]) -> tempfile.TemporaryDirectory:
-    """A private folder of links, by their names, to files or folders that TensorFlow can't open by their own names."""
+def linked(path: str) -> tempfile.TemporaryDirectory:
+    """A private folder with a link, `plain`, to a file or folder that TensorFlow can't open by its own name."""
     folder = private_folder()
-    for name, path in targets.items():
-        if is_remote(path) or not is_plain(folder.name):
-            folder.cleanup()
-            raise ValueError(
-                f"{path}: TensorFlow takes the characters [ ] * ? \\ in it for a pattern and can't read this file: "
-                "choose another name."
-            )
-        os.symlink(os.path.abspath(path), os.path.join(folder.name, name))
+    os.symlink(os.path.abspath(path), os.path.join(folder.name, "plain"))
     return folder
-
-
-def check_text(arguments: Sequence[str]) -> None:
-    """Checks that a command line is UTF-8, since TensorFlow can't open other paths."""
-    for argument in arguments:
-        try:
-            argument.encode()
-        except UnicodeEncodeError:
-            raise ValueError(f"{ascii(argument)[1:-1]}: this is not UTF-8; choose another name.") from None
 
 
 # --- private folders and stand-ins ------------------------------------------------------------------------------------
@@ -202,7 +186,7 @@ def sync(path: str) -> None:
         os.fsync(descriptor)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system without it
-            raise OSError(error.errno, f"{path}: {os.strerror(error.errno)}") from error
+            raise
     finally:
         os.close(descriptor)
 

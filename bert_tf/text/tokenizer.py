@@ -252,7 +252,7 @@ class Tokenizer(abc.ABC):
           FileNotFoundError: there is nothing at path.
           ValueError: they contradict the directory, it has no vocabulary, or see `from_file`.
         """
-        path = path_of(path, f"{cls.__name__}.from_pretrained", check_family, with_weights=False)
+        path = path_of(path, check_family, with_weights=False)
         true_or_false(do_lower_case=do_lower_case, strip_accents=strip_accents)
         if not is_there(path):
             from bert_tf.system.released_models import hint

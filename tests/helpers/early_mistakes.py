@@ -13,15 +13,15 @@ from safetensors.numpy import save
 from bert_tf.models.families import family_named
 from bert_tf.models.variable_names import expected_shapes
 from bert_tf.system.example_bytes import masked_crc32c
+from helpers import warm
 from helpers.paths import GOLDEN, ROOT
+from helpers.script_cases import arguments_of
 
 # Each main runs in a fork, since flags and messages that are told once stay.
 _PROGRAM = """
 import importlib, json, os, sys
 sys.path.insert(0, sys.argv[2])
 module = importlib.import_module(sys.argv[1])
-for name in sys.argv[3:]:  # once, not in each fork
-    importlib.import_module(name)
 for arguments in json.load(sys.stdin):
     if os.fork():
         os.wait()
@@ -49,15 +49,16 @@ for arguments in json.load(sys.stdin):
 """
 
 
-def outcomes(script: str, commands: Sequence[Sequence[str]], *modules: str) -> list[tuple[str, bool]]:
+def outcomes(script: str, commands: Sequence[Sequence[str]], is_warm: bool = False) -> list[tuple[str, bool]]:
     """For each command, a list of flags: the error as `Kind: message`, and whether TensorFlow was imported.
 
     Args:
-      modules: that are imported before.
+      is_warm: it is already, see `helpers.warm`.
     """
-    command = [sys.executable, "-c", _PROGRAM, script, str(ROOT), *modules]
-    result = subprocess.run(command, input=json.dumps(commands), capture_output=True, text=True, check=True)
-    return [tuple(json.loads(line)) for line in result.stdout.splitlines()]
+    run = warm.run if is_warm else subprocess.run
+    command = [sys.executable, "-c", _PROGRAM, script, str(ROOT)]
+    result = run(command, input=json.dumps(commands), capture_output=True, text=True, check=True)
+    return [tuple(json.loads(line)) for line in result.stdout.splitlines() if line.startswith("[")]
 
 
 def refusals(script: str, commands: Sequence[Sequence[str]]) -> list[str]:
@@ -74,7 +75,6 @@ def refusals(script: str, commands: Sequence[Sequence[str]]) -> list[str]:
 
 CSV = "text,label\n" + "good film,up\nbad film,down\n" * 3
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
-DATA, LFS = ".data-00000-of-00001", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 CONFIG = {"vocab_size": len(TOKENS), "hidden_size": 4, "num_hidden_layers": 2, "num_attention_heads": 1,
           "intermediate_size": 8, "max_position_embeddings": 128, "type_vocab_size": 2}  # fmt: skip
 
@@ -93,15 +93,12 @@ def model(
     return {f"{name}/{file}": content for file, content in files.items()}
 
 
-def checkpoint(name: str, prefix: str, **changed) -> dict[str, bytes]:
-    """A checkpoint of the original's, and its configuration; changed: index or data -> what is done to that file."""
-    there = GOLDEN / "model" / "config1"
-    files = {f"{prefix}{suffix}": (there / f"squad.ckpt{suffix}").read_bytes() for suffix in (".index", DATA)}
+def checkpoint(name: str, prefix: str) -> dict[str, bytes]:
+    """A checkpoint of the original's, and its configuration."""
+    there, suffixes = GOLDEN / "model" / "config1", (".index", ".data-00000-of-00001")
+    files = {f"{prefix}{suffix}": (there / f"squad.ckpt{suffix}").read_bytes() for suffix in suffixes}
     files["bert_config.json"] = (there / "bert_config.json").read_bytes()
-    return {
-        f"{name}/{file}": changed.get(file.split(".")[-1].partition("-")[0], bytes)(content)
-        for file, content in files.items()
-    }
+    return {f"{name}/{file}": content for file, content in files.items()}
 
 
 def record(payload: bytes) -> bytes:
@@ -110,61 +107,22 @@ def record(payload: bytes) -> bytes:
     return b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in (length, payload))
 
 
-def models(
-    flag: str, given: dict, files: dict | None = None, with_tokenizer: bool = True
-) -> list[tuple[str, dict, dict]]:
-    """Cases of what can be wrong in the directory of a model that a flag names."""
-    config = {"vocab_size": len(TOKENS), "hidden_size": 4, "num_attention_heads": 1, "hidden_act": "swoosh"}
-    ours, theirs, weights = "odd/bert_config.json", "odd/config.json", {"odd/bert_model.safetensors": "x"}
-    contents = {
-        "odd has no weights: none of bert_model.safetensors, ": {theirs: "{}"},
-        "odd/bert_config.json: hidden_act must be one of gelu, *, not 'swoosh'": {**weights, ours: json.dumps(config)},
-        "odd/config.json: hidden_act='swoosh' is not one of gelu": {
-            **weights, theirs: json.dumps(config | {"model_type": "bert"})
-        },
-        "odd/bert_config.json: vocab_size is missing": {**weights, ours: "{}"},
-        "odd/config.json is not a JSON object but list": {**weights, theirs: "[]"},
-    }  # fmt: skip
-    if with_tokenizer:
-        sizes = json.dumps(config | {"vocab_size": 9, "hidden_act": "gelu"})
-        contents["odd/vocab.txt lacks [MASK]"] = {**weights, "odd/vocab.txt": "\n".join(TOKENS[:4])}
-        contents["odd/vocab.txt has 6 lines but *odd/bert_config.json has vocab_size 9"] = {
-            **weights, ours: sizes, "odd/vocab.txt": "\n".join(TOKENS)
-        }  # fmt: skip
-    return [(f"--{flag}: *{message}", odd | (files or {}), given | {flag: "odd"}) for message, odd in contents.items()]
-
-
-def without(files: dict, name: str) -> dict:
-    """The files but those of a name."""
-    return {path: content for path, content in files.items() if not path.endswith(name)}
-
-
 GIVEN = {"init_checkpoint": "model", "output_dir": "out"}
 FILES = ("_file", "_dir", "_checkpoint", "teacher", "from", "to")
-WITH_A_MODEL = ("run_classifier", "run_swag", "run_similarity", "run_ner", "run_squad", "run_domain", "run_pretraining")
-
-
-def usual_flags(script: str, given: dict, folder) -> list[str]:
-    """Flags on a command line, with a model and paths in a folder."""
-    usual = GIVEN if script in WITH_A_MODEL else {"init_checkpoint": "model"} if script == "extract_features" else {}
-    values = {
-        name: folder / value if isinstance(value, str) and value and name.endswith(FILES) else value
-        for name, value in {**usual, **given}.items()
-    }
-    return [f"--{name}={value}" for name, value in values.items() if value is not None]
+WITH_A_MODEL = ("run_classifier", "run_pretraining")
 
 
 KINDS = r"(ValueError|ServingError|LockedError|\w*(NotFound|Exists)Error|OSError|NotADirectoryError|PermissionError): "
 
 
-def check_cases(script: str, cases: Sequence[tuple[str, dict, dict]], tmp_path, *modules: str) -> None:
-    """Checks that a script says what is wrong and writes nothing; without `modules` before TensorFlow is imported.
+def check_cases(script: str, cases: Sequence[tuple[str, dict, dict]], tmp_path, is_warm: bool = False) -> None:
+    """Checks that a script says what is wrong and writes nothing, before TensorFlow is imported unless it `is_warm`.
 
     Args:
       cases: what it says, with * for any text; the files that are written; and the flags that are given beside or
         instead of the usual ones.
-      modules: see `outcomes`.
     """
+    usual = GIVEN if script in WITH_A_MODEL else {}
     commands = []
     for number, (_, files, given) in enumerate(cases):
         folder = tmp_path / str(number)
@@ -174,13 +132,17 @@ def check_cases(script: str, cases: Sequence[tuple[str, dict, dict]], tmp_path, 
         for name, content in files.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-        commands.append(usual_flags(script, given, folder))
-    found = outcomes(script, commands, *modules)
+        values = {
+            name: folder / value if isinstance(value, str) and name.endswith(FILES) else value
+            for name, value in {**usual, **given}.items()
+        }
+        commands.append(arguments_of({name: value for name, value in values.items() if value is not None}))
+    found = outcomes(script, commands, is_warm)
     assert len(found) == len(cases)
     wrong = []
     for number, ((message, files, _), (outcome, heavy)) in enumerate(zip(cases, found, strict=True)):
         pattern = KINDS + ".*".join(map(re.escape, message.split("*")))
-        if not re.match(pattern, outcome) or (heavy and not modules):
+        if not re.match(pattern, outcome) or (heavy and not is_warm):
             wrong.append((message, outcome, heavy))
         there = {path.name for path in (tmp_path / str(number)).iterdir()}
         assert there == {"model", *(name.split("/")[0] for name in files)}

@@ -29,20 +29,16 @@ class HubServer(http.server.ThreadingHTTPServer):
 
     Attributes:
       models: name, of a data set datasets/name -> {commit -> folder}, the last one is that of main and of refs/.
-      private, gated: names that need TOKEN.
+      private, gated: names that need a token.
       failures: statuses to answer the next API requests with.
-      break_after: bytes after which the next large files break off. has_ranges: whether a Range is answered with that.
       tamper: gets the path of an answer, its content and its headers, and returns those to send instead.
       requests: (method, path, Range) of each.
     """
 
-    TOKEN = "hf_right"
-
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.models: dict[str, dict[str, pathlib.Path]] = {}
-        self.private, self.gated, self.failures, self.break_after, self.requests = set(), set(), [], [], []
-        self.has_ranges = True
+        self.private, self.gated, self.failures, self.requests = set(), set(), [], []
         self.tamper: Callable = lambda path, content, headers: (content, headers)
 
     @property
@@ -101,11 +97,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         name, kind, revision, file = _PATHS.fullmatch(path).groups()
         if path.startswith("/api") and server.failures:
             return self._send(server.failures.pop(0))
-        if kind != "cdn" and self.headers.get("Authorization") != f"Bearer {server.TOKEN}":
-            if name in server.private:
-                return self._send(401, headers={"X-Error-Message": "Invalid username or password."})
-            if name in server.gated and not path.startswith("/api"):
-                return self._send(403, headers={"X-Error-Code": "GatedRepo"})
+        if name in server.private:
+            return self._send(401, headers={"X-Error-Message": "Invalid username or password."})
+        if name in server.gated and kind != "cdn" and not path.startswith("/api"):
+            return self._send(403, headers={"X-Error-Code": "GatedRepo"})
         commits = server.models.get(name)
         if not commits:
             return self._send(401, headers={"X-Error-Message": "Invalid username or password."})
@@ -140,25 +135,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 "X-Linked-Etag": f'"{_etag(content)}"',
             }
             return self._send(302, headers={**headers, "Location": f"{self.server.address}/{name}/cdn/{commit}/{file}"})
-        wanted = self.server.has_ranges and self.headers.get("Range")
-        start = int((wanted or "bytes=0-").removeprefix("bytes=").partition("-")[0])
-        breaks = self.server.break_after and kind == "cdn" and self.command == "GET"
-        sent = self.server.break_after.pop(0) if breaks else None
-        headers = {"X-Repo-Commit": commit, "ETag": f'"{_etag(content)}"'}
-        self._send(206 if start else 200, content[start:], headers, sent)
+        self._send(200, content, {"X-Repo-Commit": commit, "ETag": f'"{_etag(content)}"'})
 
     def _send_json(self, values):
         self._send(200, json.dumps(values).encode(), {"Content-Type": "application/json"})
 
-    def _send(self, status: int, content: bytes = b"", headers: dict[str, str] | None = None, sent: int | None = None):
+    def _send(self, status: int, content: bytes = b"", headers: dict[str, str] | None = None):
         content, headers = self.server.tamper(self.path.partition("?")[0], content, headers or {})
         self.send_response(status)
         for name, value in {"Content-Length": str(len(content)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command == "GET":
-            self.wfile.write(content[:sent])
-        self.close_connection = sent is not None
+            self.wfile.write(content)
 
     def log_message(self, *_):
         pass

@@ -139,9 +139,9 @@ def test_fit_traces_a_step_once_per_replica(replicas, monkeypatch):
     ("arguments", "message"),
     [
         ({"num_labels": 3, "labels": ["a", "b"]}, "num_labels=3, but labels has 2 names"),
-        ({"labels": "a, b"}, r"labels must be a list of names, not 'a, b': write \['a', 'b'\]"),
-        ({"labels": [0, 1]}, r"labels must be names, not \[0, 1\]: write \['0', '1'\]"),
-        ({"labels": {"a", "b"}}, "labels must be a list of names, not {"),
+        ({"labels": "a, b"}, "labels must be a list of names, not a str"),
+        ({"labels": [0, 1]}, r"labels=\[0, 1\] must be different names"),
+        ({"labels": {"a", "b"}}, "labels must be a list of names, not a set"),
         ({"num_labels": 3, "problem_type": "regression"}, "num_labels=3 does not fit problem_type='regression'"),
     ],
 )

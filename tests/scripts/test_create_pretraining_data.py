@@ -4,10 +4,10 @@ import json
 import os
 import sys
 
-from helpers import early_mistakes, warm
+from helpers import warm
 from helpers.paths import GOLDEN, ROOT
 from helpers.pretraining_records_read import digest_records, read_records
-from helpers.script_cases import arguments_of, run_cases
+from helpers.script_cases import run_cases
 
 
 def test_command_line(golden, tmp_path):
@@ -77,13 +77,3 @@ def test_every_family(golden, tmp_path):
     assert ended["refused"].startswith("ValueError: --nsp: models of byte-level BPE have one segment")
     assert ended["static"].startswith("ValueError: --masking=static: the records of --rows=electra are unmasked")
     assert not (tmp_path / "refused").exists()
-
-
-def test_flags_that_are_refused_at_once(tmp_path):
-    command = [sys.executable, str(ROOT / "create_pretraining_data.py")]
-    needed = ("input_file", "output_file", "vocab_file")
-    missing = warm.run(command, capture_output=True, text=True).stderr
-    assert all(f"--{name}" in missing for name in needed) and "Traceback" not in missing
-    values = {**{name: tmp_path / name for name in needed}, "word_boundaries": "spaces"}
-    ((outcome, heavy),) = early_mistakes.outcomes("create_pretraining_data", [arguments_of(values)])
-    assert outcome.startswith("ValueError: --word_boundaries=spaces says which pieces are masked") and not heavy

@@ -2,15 +2,13 @@
 best model, read again, in a graph, and answered with, all on disk."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from helpers.op_by_op import op_by_op
-from helpers.script_cases import run_cases
-from helpers.slow import slow
-from helpers.tiny import ONE_LAYER, write_encoder
+from helpers.tiny import ONE_LAYER
 
 from bert_tf import BertForSequenceClassification, Predictor
 from bert_tf.models.config import BertConfig
+from bert_tf.system import storage
 from bert_tf.text.graphs import graph_of
 from bert_tf.text.wordpiece import FullTokenizer
 
@@ -19,26 +17,15 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "\u2028", "good", "\u300
 TEXTS = ["good bads \u5317", "\u2028good\u3000bad", "\u5317\u5317 goods", ""]
 
 
-@pytest.mark.parametrize("is_trained", [False, *slow(True)])
-def test_model_and_graph_have_the_same_ids(tmp_path, is_trained):
+def test_model_and_graph_have_the_same_ids(tmp_path):
     pieces = [*PIECES, *(f"w{number}" for number in range(ONE_LAYER["vocab_size"] - len(PIECES)))]
-    write_encoder(tmp_path, pieces)
+    storage.write_text_file(str(tmp_path / "vocab.txt"), "".join(piece + "\n" for piece in pieces))
     content = (tmp_path / "vocab.txt").read_bytes()
-    best = tmp_path / "run" / "best_model"
-    if is_trained:
-        (tmp_path / "train.csv").write_text("text,label\n" + "good w1,up\nbad\u5317,down\n" * 4)
-        cases = {"run": {
-            "do_train": True, "do_eval": True, "train_file": tmp_path / "train.csv", "dev_file": tmp_path / "train.csv",
-            "init_checkpoint": tmp_path / "encoder", "max_seq_length": 16, "train_batch_size": 4, "seed": 1,
-            "num_train_epochs": 1, "learning_rate": 1e-2, "task_name": "custom", "text_a": "text", "label": "label",
-            "output_dir": tmp_path / "run",
-        }}  # fmt: skip
-        assert run_cases("run_classifier", cases)[0] == {"run": "done"}
-    else:
-        config = BertConfig.from_dict({**ONE_LAYER, "initializer_range": 0.5})
-        model = BertForSequenceClassification(config, labels=["down", "up"])
-        model.build()
-        model.save_pretrained(str(best), vocab_file=str(tmp_path / "vocab.txt"), do_lower_case=True)
+    best = tmp_path / "best_model"
+    config = BertConfig.from_dict({**ONE_LAYER, "initializer_range": 0.5})
+    model = BertForSequenceClassification(config, labels=["down", "up"])
+    model.build()
+    model.save_pretrained(str(best), vocab_file=str(tmp_path / "vocab.txt"), do_lower_case=True)
     assert (best / "vocab.txt").read_bytes() == content
     predictor = Predictor(str(best))
     tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))

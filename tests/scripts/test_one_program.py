@@ -49,18 +49,3 @@ def test_what_a_tpu_can_not_run_is_found():
     with pytest.raises(tf.errors.InvalidArgumentError):
         strategy.run(lambda x: tf.strings.length(tf.strings.as_string(x)), (tf.constant([1.0]),))
     one_program.forget()
-
-
-def test_flags_that_make_no_sense_on_a_tpu_are_refused():
-    pretraining, training = ("run_pretraining", {"input_file": "none"}), ("run_squad", {"do_train": True})
-    reasons = {
-        "use_xla": "ValueError: --use_xla: a TPU always compiles the whole step with XLA; leave it out.",
-        "dtype": "ValueError: --dtype=float16: a TPU computes in bfloat16 or float32; give --dtype=bfloat16.",
-    }
-    steps, expected = {}, {}
-    for flag, value in (("use_xla", True), ("dtype", "float16")):
-        for script, flags in (pretraining, training):
-            steps[f"{script} {flag}"] = (script, {**flags, "output_dir": "none", "use_tpu": True, flag: value})
-            expected[f"{script} {flag}"] = reasons[flag]
-    ended, _ = run_mains(steps, "helpers.one_program")
-    assert {name: outcome for name, (outcome, _) in ended.items()} == expected

@@ -7,16 +7,7 @@ readers (tests of the rooms), and what does not fit a model or a folder by the r
 import json
 
 import pytest
-from helpers.early_mistakes import (
-    CSV,
-    TOKENS,
-    check_cases,
-    checkpoint,
-    model,
-    models,
-    record,
-    without,
-)
+from helpers.early_mistakes import CONFIG, CSV, TOKENS, check_cases, checkpoint, model, record
 
 from bert_tf.data.record_files import MASKED as MASKED_FEATURES
 from bert_tf.system import example_bytes
@@ -40,14 +31,18 @@ RUN = {"finished_step": 9, "task_name": "custom"}
 NUMBERS = {
     name: example_bytes.int64_feature(name.encode(), b"\1") for name in ("input_ids", "input_mask", "segment_ids")
 }
-UNMASKED = record(example_bytes.example(NUMBERS.values()))
 MASKED = record(example_bytes.example([
     *(example_bytes.int64_feature(name.encode(), b"\0") for name in MASKED_FEATURES if name != "masked_lm_weights"),
     example_bytes.float_feature(b"masked_lm_weights", [1.0]),
 ]))  # fmt: skip
-ROWS = {"a.tfrecord": UNMASKED, **model()}
+ROWS = {"a.tfrecord": record(example_bytes.example(NUMBERS.values())), **model()}
 PRETRAIN = {"input_file": "a.tfrecord", "do_train": True, "max_seq_length": 1, "init_checkpoint": "whole"}
 BEGIN = PRETRAIN | {"init_checkpoint": None, "bert_config_file": "whole/bert_config.json"}
+TEXT = {"text.txt": "a\n"}
+CREATE = {"input_file": "text.txt", "output_file": "out/a.tfrecord", "vocab_file": "model/vocab.txt"}
+CONVERT = {"from": "whole", "to": "out", "format": "tf1"}
+OTHER_VOCABULARY = "\n".join(["a", *TOKENS[1:5], "[PAD]"])
+LEARN = {"input_file": "text.txt", "output_file": "v.txt"}
 
 # script -> what it says, the files that are written, and the flags that are given beside or instead of the usual ones.
 BEFORE = {
@@ -56,17 +51,13 @@ BEFORE = {
         *((message, TEXTS | model(), TRAIN | given) for message, given in (
             ("Nothing to do: give one or more of --do_train", {"do_train": None}),
             ("--do_train needs --train_file", {"train_file": None}),
-            ("--do_eval needs --dev_file", {"do_eval": True}),
             ("--use_best_model chooses by the results on a dev set: give --dev_file", {"use_best_model": True}),
-            ("--train_batch_size=2 can't be divided by --gradient_accumulation_steps=4",
-             {"gradient_accumulation_steps": 4}),
             ("--learning_rate is also in --search", {"learning_rate": 1e-3, "search": "learning_rate=1e-5,2e-5"}),
             ("--lora_alpha needs --lora_rank", {"lora_alpha": 4}),
-            ("--lora_rank and --freeze_layers: the first freezes", {"lora_rank": 4, "freeze_layers": 1}),
             ("--new_head and --init_with_optimizer: the first", {"new_head": True, "init_with_optimizer": True}),
             ("--init_checkpoint=*nowhere: there is no such", {"init_checkpoint": "nowhere"}),
             ("--teacher=*nowhere: there is no such", {"teacher": "nowhere"}),
-            ("--output_dir=*: *train.csv is a file; a directory is needed", {"output_dir": "train.csv/deep/er"}),
+            ("--output_dir=*: *Not a directory: *train.csv", {"output_dir": "train.csv/deep/er"}),
             ("--output_dir=*whole is the folder of --init_checkpoint: choose another", {"output_dir": "whole"}),
         )),
     ],
@@ -76,23 +67,47 @@ BEFORE = {
             ("Nothing to do: give --do_train, --do_eval or both", {"do_train": None}),
             ("--eval_input_file: no file matches *", {"eval_input_file": "nowhere"}),
             ("--generator_config_file=*nowhere", {"generator_config_file": "nowhere", "objective": "electra"}),
-            ("Give --bert_config_file, or --init_checkpoint with a ", {"init_checkpoint": None}),
-            ("--bert_size=tiny and --bert_config_file=*both say the model's size: give one",
-             {"bert_size": "tiny", "bert_config_file": "whole/bert_config.json"}),
             ("--mask_rule=roberta and --mask_smoothing=0.7 both say which tokens are predicted: give one",
              {"mask_rule": "roberta", "mask_smoothing": 0.7}),
-            ("--mask_rate=0.5, --random_rate=0.1, --keep_rate=0.1 must add up", {"mask_rate": 0.5}),
             ("--nsp is not for --objective=electra", {"objective": "electra", "nsp": True}),
-            ("--teacher is for --objective=mlm, not for --objective=ltr", {"teacher": "whole", "objective": "ltr"}),
             ("*are 0: nothing is learned from the teacher", {"teacher": "whole", "alpha_ce": 0, "alpha_cos": 0}),
-            ("--stop_at_step=9 must be at most --num_train_steps=8", {"num_train_steps": 8, "num_warmup_steps": 1,
-                                                                      "stop_at_step": 9}),
         )),
+    ],
+    "convert_checkpoint": [
+        ("--report_file: *vocab.txt would overwrite a file that is read", model(),
+         CONVERT | {"report_file": "whole/vocab.txt"}),
+        ("--with_optimizer: *whole/bert_model.safetensors has no optimizer state (no global_step)", model(),
+         CONVERT | {"with_optimizer": True}),
+        ("format=huggingface: *whole/bert_model.safetensors has the classifier of the original ELECTRA, one layer",
+         model(3, family="electra"), CONVERT | {"format": "huggingface"}),
+        ("--from: *whole/bert_model.safetensors is a BERT, which has no generator", model(),
+         CONVERT | {"part": "generator"}),
+        ("--bert_config_file: *c.json does not fit the weights of *whole",
+         {**model(), "c.json": json.dumps(CONFIG | {"vocab_size": 9})}, CONVERT | {"bert_config_file": "c.json"}),
+        ("--vocab_file: *v.txt is not the vocabulary *, *whole/vocab.txt: 2 of its tokens have other ids there",
+         {**model(), "v.txt": OTHER_VOCABULARY}, CONVERT | {"vocab_file": "v.txt"}),
+    ],
+    "create_pretraining_data": [
+        ("--input_file: *text.txt is empty", {"text.txt": ""}, CREATE),
+        ("--vocab_file=*nowhere", TEXT, CREATE | {"vocab_file": "nowhere"}),
+        ("--word_boundaries=spaces says which pieces are masked", TEXT, CREATE | {"word_boundaries": "spaces"}),
+    ],
+    "create_vocab": [
+        ("--output_file=*whole/vocab.txt is the vocabulary of a model", {**TEXT, **model()},
+         LEARN | {"output_file": "whole/vocab.txt"}),
+        ("--vocab_size=110 is too small: * need at least 156. Raise it",
+         {"text.txt": "abcdefghijklmnopqrstuvwxyz\n" * 5000}, LEARN | {"vocab_size": 110}),
+    ],
+    "serve_client": [
+        ("--input_file=*nowhere", {}, {"model": "m", "input_file": "nowhere"}),
+        ("*a.jsonl, line 2: expected an object with the same keys as line 1",
+         {"a.jsonl": '{"문장": "좋아요"}\n{"글": "좋아요"}\n'.encode("cp949")},
+         {"model": "m", "input_file": "a.jsonl", "encoding": "cp949"}),
     ],
 }  # fmt: skip
 REFUSED = {
     "run_classifier": [
-        *models("init_checkpoint", TRAIN, TEXTS)[:1],
+        ("--init_checkpoint: *whole has no weights: none of bert_model", TEXTS | {"whole/config.json": "{}"}, TRAIN),
         *((message, TEXTS | files, PREDICT | given) for message, files, given in (
             ("--init_checkpoint: *whole is a BertForTokenClassification, and this run a BertForSequenceClassification"
              ". run_ner.py uses it.", model(2, TAGGER), {}),
@@ -105,15 +120,10 @@ REFUSED = {
             ("--init_checkpoint: *c.ckpt has no output layer for this task (output_weights): run_squad.py uses this "
              "Bert", {**checkpoint("whole", "c.ckpt"), "v.txt": FINISHED["v.txt"]}, {"vocab_file": "v.txt"}),
         )),
-        ("--init_checkpoint: *whole is for regression, and this run for single_label_classification. --task_name="
-         "custom with --regression uses it.",
-         TEXTS | model(1, KIND | {"problem_type": "regression"}), EVALUATE | {"labels": "up,down"}),
         ("--dev_file: *train.csv, line 2: the label 'up' is not one of 'a', 'b'; the model can't predict it: leave "
          "such rows out, or learn it by --do_train with --new_head",
          TEXTS | model(2, CLASSIFIER | {"labels": ["a", "b"]}), EVALUATE),
         *((message, TEXTS | files, TRAIN | given) for message, files, given in (
-            ("--init_checkpoint: *and this run for multi_label_classification. --new_head trains a new output layer.",
-             model(2, CLASSIFIER | {"problem_type": "single_label_classification"}), {"multi_label": True}),
             ("--init_checkpoint: *whole*only there a, b, c; only here down, up*--new_head",
              model(3, {"labels": ["a", "b", "c"]}), {}),
             ("--max_seq_length=129 is more than max_position_embeddings=128 of *whole/bert_config.json",
@@ -122,7 +132,7 @@ REFUSED = {
              model(max_position_embeddings=64), {}),
             ("--vocab_file: *v.txt is not the vocabulary *, *whole/vocab.txt: 2 of its tokens have other ids there, "
              "such as 'a', 5 there and 0 here. Leave --vocab_file out",
-             {**model(), "v.txt": "\n".join(["a", *TOKENS[1:5], "[PAD]"])}, {"vocab_file": "v.txt"}),
+             {**model(), "v.txt": OTHER_VOCABULARY}, {"vocab_file": "v.txt"}),
             ("6 training examples, --train_batch_size=32 and --num_train_epochs=3.0 give less than one step",
              model(), {"train_batch_size": 32}),
             ("--output_dir=*out holds a run of other labels (only there a, b; only here down, up): choose another",
@@ -161,11 +171,6 @@ REFUSED = {
         *((message, ROWS | files, PRETRAIN | given) for message, files, given in (
             ("--input_file: *the first record (byte 0) has 1 values in feature 'input_ids', expected 128; give --max_s",
              {}, BEGIN | {"max_seq_length": 128}),
-            ("--input_file: *has 9 in feature 'input_ids', expected 0 to 5 (vocab_size=6 in *whole: was the data",
-             {"a.tfrecord": record(example_bytes.example(
-                 example_bytes.int64_feature(name.encode(), b"\x09") for name in NUMBERS))}, {}),
-            ("--max_seq_length=129 is more than the 128 tokens that max_position_embeddings=128 of *whole allows",
-             {}, {"max_seq_length": 129}),
             ("--do_whole_word_mask is for unmasked records; these were already masked",
              {"a.tfrecord": MASKED}, {"max_predictions_per_seq": 1, "do_whole_word_mask": True}),
             ("The records are unmasked *: give --vocab_file", {}, {"bert_size": "tiny", "init_checkpoint": None}),
@@ -173,28 +178,22 @@ REFUSED = {
              {"bert_size": "electra_small", "init_checkpoint": None, "objective": "electra"}),
             ("--vocab_file=*v.txt has token id 6, but the model's vocab_size is 6 (",
              {"v.txt": "\n".join([*TOKENS, "b"])}, {"vocab_file": "v.txt"}),
-            ("--teacher: *t/c.ckpt has no output layer for this task (cls/predictions/output_bias): a teacher of a",
-             checkpoint("t", "c.ckpt"), {"teacher": "t/c.ckpt"}),
             ("--student_layers=0,5: the teacher has the layers 0 to 1, and no 5.", {},
              {"init_checkpoint": None, "teacher": "whole", "student_layers": "0,5"}),
-            ("--teacher: *t does not read the student's rows: its token 5 is 'b', the student's 'a'.",
-             {**model(name="t"), "t/vocab.txt": "\n".join([*TOKENS[:5], "b"])},
-             {"vocab_file": "whole/vocab.txt", "teacher": "t", "nsp": False}),
         )),
         *((message, ROWS | files, BEGIN | given) for message, files, given in (
             ("Nothing to evaluate: no checkpoint in --output_dir=*out, and no --init_checkpoint",
              {}, {"do_train": None, "do_eval": True}),
-            ("--output_dir=*out holds a run without --teacher; this one is with --teacher=*whole. Choose another",
-             without(checkpoint("out", "model.ckpt-1"), "bert_config.json") | {"out/run.json": '{"seed": 1}'},
-             {"teacher": "whole", "nsp": False}),
             ("--output_dir=*out holds a run of another configuration (*hidden_size: 32 there, 4 now",
              checkpoint("out", "model.ckpt-1"), {"vocab_file": "whole/vocab.txt"}),
             ("--output_dir=*out holds a run of run_ner.py: choose another directory",
              {"out/run.json": '{"tag_scheme": "iob2"}'}, {}),
-            ("--generator_config_file: *bad.json: vocab_size is missing", {"bad.json": "{}"},
-             {"generator_config_file": "bad.json", "objective": "electra", "bert_config_file": None,
-              "bert_size": "electra_small", "vocab_file": "whole/vocab.txt"}),
         )),
+    ],
+    "create_pretraining_data": [
+        ("do_lower_case=False contradicts *whole/tokenizer_config.json",
+         {**TEXT, **model(), "whole/tokenizer_config.json": '{"do_lower_case": true}'},
+         CREATE | {"vocab_file": "whole/vocab.txt", "do_lower_case": False}),
     ],
 }  # fmt: skip
 
@@ -206,4 +205,4 @@ def test_flags_and_missing_files_are_named_before_tensorflow_is_imported(script,
 
 @pytest.mark.parametrize("script", REFUSED)
 def test_what_does_not_fit_is_one_line_and_writes_nothing(script, tmp_path):
-    check_cases(script, REFUSED[script], tmp_path, "bert_tf.tasks.script", "bert_tf.training.pretraining_run")
+    check_cases(script, REFUSED[script], tmp_path, is_warm=True)

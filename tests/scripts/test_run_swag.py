@@ -45,10 +45,8 @@ def folder(tmp_path_factory):
         for context, _, choices, label in examples_of(20, 6, 3)
     )
     (folder / "six.jsonl").write_text("".join(json.dumps(row) + "\n" for row in six))
-    two = "".join(
-        "\t".join(["가", context, *choices, f"{label + 1}\n"]) for context, _, choices, label in examples_of(24, 2, 4)
-    )
-    (folder / "numbered.tsv").write_text(two, encoding="cp949")
+    two = (["가", context, *choices, f"{label + 1}\n"] for context, _, choices, label in examples_of(24, 2, 4))
+    (folder / "numbered.tsv").write_text("".join(map("\t".join, two)), encoding="cp949")
     return folder
 
 
@@ -58,31 +56,16 @@ def cases_of(folder) -> dict:
     predict = {**short, "init_checkpoint": folder / "out" / "trained" / "best_model"}
     six = {"test_file": folder / "six.jsonl", "context": "premise", "choices": "answers", "label": "gold"}
     two = {"test_file": folder / "numbered.tsv", "context": 1, "choices": "2,3", "label": 4, "encoding": "cp949"}
+    two |= {**predict, "first_label": 1}
+    files = {f"{name}_file": folder / f"{name}.csv" for name in ("train", "dev", "test")}
+    training = {"do_train": True, "do_eval": True, "num_train_epochs": 6, "train_batch_size": 8, "learning_rate": 2e-3}
+    training |= {"init_checkpoint": folder / "encoder", "seed": 3, "deterministic": True, "eval_every_steps": 24}
+    training["static_padding"] = True
     return {
-        "trained": {
-            **short,
-            "init_checkpoint": folder / "encoder",
-            "do_train": True,
-            "do_eval": True,
-            "num_train_epochs": 6,
-            "train_batch_size": 8,
-            "learning_rate": 2e-3,
-            "seed": 3,
-            "deterministic": True,
-            "train_file": folder / "train.csv",
-            "dev_file": folder / "dev.csv",
-            "test_file": folder / "test.csv",
-            "eval_every_steps": 24,
-        },
+        "trained": {**short, **files, **training},
         "six": {**predict, **six, "first_label": "A"},
-        "two": {**predict, **two, "first_label": 1},
-        "two otherwise": {
-            **predict,
-            **two,
-            "first_label": 1,
-            "distribution_strategy": "mirrored",
-            "static_padding": True,
-        },
+        "two": two,
+        "two otherwise": {**two, "distribution_strategy": "mirrored", "static_padding": True},
     }
 
 

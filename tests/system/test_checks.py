@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import json
-import logging
 import os
 import re
 import signal
@@ -17,9 +16,9 @@ from helpers.early_mistakes import refusals
 from helpers.paths import ROOT
 
 import bert_tf
-from bert_tf.system import checks, removed, script
+from bert_tf.system import checks, removed
 
-NO_FILE, WEB = "there is no such file", "https://example.org/t.csv is in the web: download it first"
+WEB = "https://example.org/t.csv is in the web: download it first"
 
 
 @pytest.mark.parametrize(("check", "path", "message"), [
@@ -27,20 +26,16 @@ NO_FILE, WEB = "there is no such file", "https://example.org/t.csv is in the web
     (checks.check_file, "gs://bucket/vocab.txt", None),
     (checks.check_file, "a[1].txt", None),
     (checks.check_file, "https://example.org/t.csv", f"--x={WEB}"),
-    (checks.check_file, "e9t/nsmc", f"--x=e9t/nsmc: {NO_FILE}; .* hf://datasets/e9t/nsmc/FILE"),
-    (checks.check_file, "b.txt", f"--x=b.txt: {NO_FILE}"),
-    (checks.check_file, "a*.txt", f"--x=a.*: {NO_FILE}; name one, not several"),
-    (checks.check_file, "a[1].txt,b.txt", f"{NO_FILE}; name one, not several"),
-    (checks.check_file, "folder", "--x=folder is a directory"),
+    (checks.check_file, "b.txt", "--x=b.txt: there is no such file"),
+    (checks.check_file, "folder", "--x=folder: there is no such file"),
     (checks.check_input_files, "a[1].txt, a*.txt,gs://bucket/none*", None),
     (checks.check_input_files, "https://example.org/t.csv", f"--x={WEB}"),
     (checks.check_input_files, "a[1].txt,b*.txt", "--x: no file matches 'b"),
     (checks.check_input_files, "fold*", "--x: no file matches 'fold"),
-    (checks.check_input_files, None, "--x names no file"),
     (checks.check_input_files, " , ", "--x names no file"),
     (checks.check_output_dir, "new/run", None),
     (checks.check_output_dir, "gs://bucket/run", None),
-    (checks.check_output_dir, "a[1].txt/run", r"--x=a\[1\].txt/run: .* is a file; a directory is needed"),
+    (checks.check_output_dir, "a[1].txt/run", r"--x=a\[1\].txt/run: .*Not a directory"),
     (checks.check_output_file, "a[1].txt", None),
     (checks.check_output_file, "vocab.txt", None),
     (checks.check_output_file, "folder", "--x=folder is a directory; name a file in it"),
@@ -59,16 +54,8 @@ def test_a_folder_that_can_not_be_written(tmp_path, monkeypatch):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), dir)
 
     monkeypatch.setattr(tempfile, "TemporaryFile", denied)  # the tests may run as root
-    with pytest.raises(OSError, match=r"--x=.*/new: .* can't be written into: Permission denied\."):
+    with pytest.raises(OSError, match="--x=.*/new: .*Permission denied"):
         checks.check_output_dir(str(tmp_path / "new"), "--x")
-
-
-def test_a_run_has_a_folder_of_its_own(tmp_path):
-    (tmp_path / "model").mkdir()
-    with pytest.raises(ValueError, match=r"--output_dir=.*model/ is the folder of --init_checkpoint: choose another"):
-        checks.check_other_folder(str(tmp_path / "model") + "/", str(tmp_path / "model"))
-    (tmp_path / "model" / "run.json").touch()
-    checks.check_other_folder(str(tmp_path / "model"), str(tmp_path / "model"))
 
 
 def run_program(path, *arguments: str, run=subprocess.run):
@@ -81,8 +68,6 @@ def run_program(path, *arguments: str, run=subprocess.run):
 @pytest.mark.parametrize(("statement", "code", "line"), [
     ("raise training.loop.NonFiniteLossError('step 3 is NaN')", 1, "work.py: error: step 3 is NaN"),
     ("np.zeros(10**17)", 1, "work.py: error: out of memory: this machine has too little (Unable to allo"),
-    ("flags.DEFINE_integer('batch_size', 1, ''); bytearray(1 << 60)", 1,
-     "work.py: error: out of memory: lower --batch"),
     ("shutil.copyfile('work.py', '/dev/full')", 1, "work.py: error: [Errno 28] No space left on device"),
     ("raise ValueError('two\\nlines \\x1b[2J')", 1, "work.py: error: two lines \\u001b[2J"),
     ("training.distribution.set_up_devices(training.settings.DeviceSettings(use_tpu=True))", 1,
@@ -92,7 +77,7 @@ def run_program(path, *arguments: str, run=subprocess.run):
 ])  # fmt: skip
 def test_one_line_for_what_is_no_fault_of_the_program(tmp_path, statement, code, line):
     (tmp_path / "work.py").write_text(
-        "import shutil\nimport numpy as np\nfrom absl import flags\nfrom bert_tf import training\n"
+        "import shutil\nimport numpy as np\nfrom bert_tf import training\n"
         "import bert_tf.training.distribution, bert_tf.training.loop, bert_tf.training.settings\n"
         f"from bert_tf.system import script\n\ndef main(_):\n    {statement}\n\nscript.run(main)\n"
     )
@@ -153,37 +138,18 @@ def test_what_was_removed_is_not_there():
             getattr(bert_tf, name)
 
 
-@pytest.mark.parametrize(
-    ("message", "line"),
-    [
-        ("do_lower_case=False contradicts a.txt.", "--do_lower_case=false contradicts a.txt."),
-        ("x: give another, or overwrite=True.", "x: give another, or --overwrite=true."),
-        ("Use another (vocab_file=...).", "Use another (--vocab_file=...)."),
-        ("max_windows=2 and overwrites=True", "max_windows=2 and overwrites=True"),  # it has no such flags
-        ("FullTokenizer(vocab_file='x') or 'overwrite=True'",) * 2,
-        ("--overwrite=false, from_overwrite=True",) * 2,
-    ],
-)
-def test_a_scripts_messages_name_its_flags(message, line, monkeypatch):
-    monkeypatch.setattr(script, "declared_flags", lambda _: ["do_lower_case", "overwrite", "vocab_file"])
-    record = logging.LogRecord("absl", logging.WARNING, "", 0, message, (), None)
-    assert script._speak_flags(record) and record.getMessage() == script._as_flags(message) == line
-
-
 # A script, flags, and how its line begins.
 WRONG_FLAGS = [
-    ("run_classifier", "--output_dir=x --learning_rate=nan", "--learning_rate=nan must be a finite number."),
     ("run_ner", "--output_dir=", "--output_dir is empty: did the command that should have printed its value fail?"),
     ("run_ner", "--output_dir=x --outputdir=y", "there is no flag --outputdir; did you mean 'output_dir'?"),
     ("run_ner", "--max-seq-length=9", "there is no flag --max-seq-length; here it is --max_seq_length."),
-    ("run_ner", "--output_dir=~/x", "--output_dir=~/x: the shell replaces ~ only at the begin"),
+    ("run_ner", "--output_dir=~/x", "--output_dir=~/x: the shell replaces ~ only where"),
     ("run_ner", "--nodo_trian", "there is no flag --nodo_trian; did you mean 'nodo_train'?"),
     ("run_ner", "--do_train True --output_dir=x", "True is not a flag; the value of a switch is joined"),
     ("run_ner", "--output_dir=x --learning_rate=0,00002", "flag --learning_rate=0,00002: could not convert"),
     ("run_ner", "--output_dir=x more", "more is not a flag; "),
     ("create_vocab", "--input_file=x --output_file=", "--output_file is empty"),
     ("convert_checkpoint", "--noverify", "--noverify has been removed: what is written is always read back"),
-    ("serve_client", "--model=x --timeout=inf", "--timeout=inf must be a finite number."),
     ("extract_features", "", "give --init_checkpoint, --input_file, --output_file; --help lists all flags."),
 ]  # fmt: skip
 

@@ -1,5 +1,6 @@
 """Compiled programs kept between starts: only sound ones are used, in a private folder, and any number of processes."""
 
+import functools
 import os
 import pathlib
 import subprocess
@@ -26,7 +27,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def at_exit(monkeypatch):
     calls = []
-    monkeypatch.setattr(compiled_programs.atexit, "register", calls.append)
+    monkeypatch.setattr(compiled_programs.atexit, "register", lambda *call: calls.append(functools.partial(*call)))
     return calls
 
 

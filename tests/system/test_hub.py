@@ -1,7 +1,6 @@
 """Names of models on the hub, against one on the loopback interface: files, cache, errors."""
 
 import functools
-import gzip
 import json
 import os
 import pathlib
@@ -119,10 +118,6 @@ def test_what_is_a_name(tmp_path, monkeypatch):
     )  # fmt: skip
     for path in paths:
         assert not storage.is_name(path) and hub.local(path) == path and storage.name_of(path) == path, path
-    # A slip in the name of a folder is not asked of the hub.
-    (tmp_path / "models" / "bert").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"^--x=modles/bert: there is no modles; did you mean models/bert\?"):
-        hub.local("modles/bert", "--x")
 
 
 def test_names_without_owner_are_those_of_their_owners_today(server, tmp_path, monkeypatch):
@@ -161,35 +156,13 @@ def answer(of: str, *entries: dict, **changes):
     return tamper
 
 
-def endless(path, content, headers):
-    if "/tree/" not in path:
-        return content, headers
-    return content, headers | {"Link": f'<{constants.ENDPOINT}{path}>; rel="next"'}
-
-
-def compressed(path, content, headers):
-    if "/tree/" not in path:
-        return content, headers
-    content = gzip.compress(b"[" + b" " * 300_000_000 + b"]", 1)
-    return content, headers | {"Content-Encoding": "gzip", "Content-Length": str(len(content))}
-
-
-def file_entry(path: str, oid: str = "0" * 40) -> dict:
-    return {"type": "file", "path": path, "size": 2, "oid": oid}
-
-
 @pytest.mark.parametrize(("tamper", "message"), [
     (changed_bytes("model.safetensors"), "model.safetensors arrived with the checksum [0-9a-f]{64}, the hub announces"),
     (changed_bytes("/vocab.txt"), "vocab.txt arrived with the checksum [0-9a-f]{40}, the hub announces [0-9a-f]{40}"),
     (header("ETag", '"../../../out"', "/resolve/"), r"the ETag of /owner/tiny-bert.1/resolve/.* is '\"../../../out\"'"),
     (header("X-Linked-Etag", '"/tmp/out"', "/resolve/"), "the X-Linked-Etag of "),
-    (header("X-Repo-Commit", NEWER, "/resolve/"), f"came from another commit, {NEWER!r}"),
     (answer(NAME, sha="../../../out"), "the commit is '../../../out', which is none"),
     (answer(NAME, sha="\x1b[2J"), r"the commit is '\\x1b\[2J'"),
-    (endless, "its list of files has no end"),
-    (compressed, "its answer is compressed, and too large"),
-    (answer(COMMIT, *(file_entry(f"{number}/config.json") for number in range(20_000))),
-     f"^{NAME} has 20,00[0-9] configurations and vocabularies: it is not one model"),
     (header("Location", "file:///etc/passwd", "/resolve/"), r"UnsupportedProtocol|can't be fetched from http.*: \w+"),
 ])  # fmt: skip
 def test_answers_of_a_mirror_that_must_not_be_taken(server, tmp_path, monkeypatch, tamper, message):
@@ -207,24 +180,14 @@ def test_answers_of_a_mirror_that_must_not_be_taken(server, tmp_path, monkeypatc
     assert (pathlib.Path(hub.local(NAME)) / "model.safetensors").read_bytes() == b"{}model.safetensors"
 
 
-def test_a_link_out_of_the_cache_is_removed(server, tmp_path):
-    folder = pathlib.Path(hub.local(NAME, with_weights=False))
-    (tmp_path / "secret").write_text("mine")
-    (folder / "notes").symlink_to(tmp_path / "secret")
-    with pytest.raises(OSError, match="notes was a link out of the cache"):
-        hub.local(NAME)
-    assert not os.path.lexists(folder / "notes") and (tmp_path / "secret").read_text() == "mine"
-    assert hub.local(NAME) == str(folder)
-
-
 WITHOUT_WEIGHTS, OTHER_FAMILIES = "owner/flax", ("xlm-roberta", "deberta-v2", "damaged")
 
 
 @pytest.mark.parametrize(("name", "kind", "message"), [
     ("nobody/none", FileNotFoundError, "no such directory, weight file or checkpoint, and no such model on http://"),
-    ("owner/private", FileNotFoundError, "If it is private, set HF_TOKEN"),
-    ("owner/gated", PermissionError, r"is gated: accept its terms at http://.*/owner/gated, and set HF_TOKEN"),
-    (f"{NAME}@v9", FileNotFoundError, f"/{NAME} has no revision v9"),
+    ("owner/private", FileNotFoundError, "or gated, accept its terms there, and set HF_TOKEN"),
+    ("owner/gated", FileNotFoundError, "or gated, accept"),
+    (f"{NAME}@v9", FileNotFoundError, "or not in this revision"),
     (WITHOUT_WEIGHTS, ValueError, r"has no weights in a format that is read .*It has config.json, flax_model.msgpack"),
     ("owner/xlm-roberta", ValueError, "config.json: model_type is 'xlm-roberta'; the "),
     ("owner/deberta-v2", ValueError, "config.json: model_type is 'deberta-v2'; the "),
@@ -232,7 +195,7 @@ WITHOUT_WEIGHTS, OTHER_FAMILIES = "owner/flax", ("xlm-roberta", "deberta-v2", "d
     ("https://huggingface.co/a/b/tree/main", ValueError, "a model on the hub is hf://OWNER/NAME"),
     ("http://example.com/model.zip", ValueError, "a model on the hub is .*; download others"),
     ("hf://bert", ValueError, r"a model on the hub is hf://OWNER/NAME\[@REVISION\]; "),
-    ("a--b/c", ValueError, "Cannot have -- or .. in repo_id"),
+    ("a--b/c", OSError, "Cannot have -- or .. in repo_id"),
 ])  # fmt: skip
 def test_every_entrance_says_in_one_line_what_is_wrong(server, tmp_path, name, kind, message):
     for other in ("owner/private", "owner/gated"):
@@ -254,35 +217,6 @@ def test_every_entrance_says_in_one_line_what_is_wrong(server, tmp_path, name, k
         assert fetched == {"config.json"}
 
 
-def test_a_token_opens_what_is_private_or_gated(server, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", server.TOKEN)
-    server.private, server.gated = {"owner/private"}, {"owner/gated"}
-    for name in ("owner/private", "owner/gated"):
-        server.put(name, tmp_path / "repository")
-        assert "model.safetensors" in files_in(hub.local(name))
-
-
-@pytest.mark.parametrize("has_ranges", [True, False])
-def test_a_broken_transfer_goes_on_where_it_broke(server, tmp_path, monkeypatch, has_ranges):
-    content = bytes(range(256)) * 800
-    (tmp_path / "repository" / "model.safetensors").write_bytes(content)
-    monkeypatch.setattr(file_download.time, "sleep", lambda _: None)
-    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
-    server.break_after, server.has_ranges = [100_000], has_ranges
-    folder = hub.local(NAME)
-    assert (pathlib.Path(folder) / "model.safetensors").read_bytes() == content
-    ranges = [wanted for method, path, wanted in server.requests if method == "GET" and "/cdn/" in path]
-    assert ranges == [None, "bytes=100000-"]
-    # What never comes is no model, and leaves no half of one behind.
-    shutil.rmtree(tmp_path / "home")
-    server.break_after = [0] * 50
-    with pytest.raises(OSError, match=f"^{NAME} is neither a path nor, with all its files, in the cache"):
-        hub.local(NAME)
-    assert not [path for path in (tmp_path / "home").rglob("*") if path.suffix == ".incomplete"]
-    server.break_after = []
-    assert hub.local(NAME) == folder
-
-
 def test_without_an_answer_the_cache_is_used(server, tmp_path, monkeypatch, caplog):
     server.failures = [429]
     with pytest.raises(OSError, match="429 Too Many Requests") as error:
@@ -300,9 +234,7 @@ def test_without_an_answer_the_cache_is_used(server, tmp_path, monkeypatch, capl
     shutil.rmtree(tmp_path / "home/hub/models--owner--tiny-bert.1/trees")
     assert hub.local(NAME) == folder
     for name in ("owner/other", f"{NAME}@{NEWER}"):
-        with pytest.raises(
-            OSError, match=f"^{name} is neither .*can't be fetched from http.*: HF_HUB_OFFLINE is set.$"
-        ):
+        with pytest.raises(OSError, match=f"^{name} is not, .*can't be fetched from http.*: HF_HUB_OFFLINE is set.$"):
             hub.local(name)
     os.remove(f"{folder}/model.safetensors")
     with pytest.raises((OSError, ValueError), match=f"^{NAME} "):

@@ -7,8 +7,6 @@ import tempfile
 
 import numpy as np
 import pytest
-from helpers import warm
-from helpers.paths import ROOT
 from helpers.script_cases import weights_of
 
 from bert_tf.system import storage
@@ -101,24 +99,3 @@ def test_checkpoints_are_found_in_folders_of_any_name(name, tmp_path):
         path.unlink()
     assert find_bundle(str(folder), "bert_model.ckpt") == str(folder / "released [1]?.ckpt")
     np.testing.assert_array_equal(weights_of(folder)["bert/x"], [10, 10, 10])
-
-
-def test_what_cannot_be_linked_is_refused(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match=r"^gs://a\[1\]/x: TensorFlow takes .* for a pattern"):
-        storage.linked({"x": "gs://a[1]/x"})
-    (tmp_path / "[1]").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "[1]"))
-    with pytest.raises(ValueError, match="TensorFlow takes"):
-        storage.linked({"x": str(tmp_path)})
-    assert os.listdir(tmp_path / "[1]") == []
-
-
-@pytest.mark.parametrize("script", ["run_pretraining", "run_classifier", "create_pretraining_data"])
-def test_a_name_that_is_not_utf8_is_refused_in_one_line(script, tmp_path):
-    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe")
-    command = [sys.executable, str(ROOT / f"{script}.py"), f"--output_dir={path}"]
-    result = warm.run(command, capture_output=True, text=True)
-    assert result.returncode == 1
-    assert "--output_dir=" in result.stderr and "this is not UTF-8; choose another name." in result.stderr
-    assert result.stderr.count("\n") == 1 and "Traceback" not in result.stderr
-    assert os.listdir(tmp_path) == []

@@ -39,6 +39,16 @@ def zipped(files: dict[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
+def tarred(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
 def contents(folder: str) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
 
@@ -129,13 +139,7 @@ def test_the_small_models_and_the_first_ones(server, fetch, tmp_path, caplog):
 def test_descendants(server, fetch):
     server.archive = zipped({f"electra_small/{file}": content for file, content in FILES.items()})
     assert contents(fetch("electra_small")) == FILES
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name, content in FILES.items():
-            entry = tarfile.TarInfo(f"albert_base/{name}")
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    server.archive = buffer.getvalue()
+    server.archive = tarred({f"albert_base/{name}": content for name, content in FILES.items()})
     assert contents(fetch("albert_base_v2")) == FILES
     assert [path for path, _ in server.requests[::2]] == [
         "/electra-data/electra_small.zip", "/albert_models/albert_base_v2.tar.gz"
@@ -153,7 +157,7 @@ def test_a_broken_transfer_is_continued(server, fetch, length, has_ranges):
 @pytest.mark.parametrize("has_ranges", [True, False])
 def test_what_arrived_is_kept_for_the_next_call(server, fetch, tmp_path, has_ranges):
     server.break_after = [0, 3000, *[0] * 20]
-    with pytest.raises(OSError, match=r"2020_02_20/uncased_L-4_H-256_A-4.zip could not be downloaded: peer closed "
+    with pytest.raises(OSError, match=r"2020_02_20/uncased_L-4_H-256_A-4.zip could not be downloaded: \w+: peer closed "
                        r"connection .*\. What has arrived is kept: the same call continues"):  # fmt: skip
         fetch(NAME)
     assert not (tmp_path / "cache" / NAME).exists()
@@ -179,7 +183,7 @@ def test_what_arrived_is_kept_for_the_next_call(server, fetch, tmp_path, has_ran
 
 def test_without_an_etag_nothing_is_kept_for_the_next_call(server, fetch, tmp_path):
     server.etag, server.break_after = None, [0, 1000, *[0] * 20]
-    with pytest.raises(OSError, match="could not be downloaded: peer closed"):
+    with pytest.raises(OSError, match="could not be downloaded: .*peer closed"):
         fetch(NAME)
     assert not list((tmp_path / "cache").glob("*"))
     server.break_after = [0, 1000, 2000]
@@ -189,20 +193,15 @@ def test_without_an_etag_nothing_is_kept_for_the_next_call(server, fetch, tmp_pa
     assert os.listdir(tmp_path / "cache") == [NAME]
 
 
-def archive_with(name: str) -> dict:
-    return {"archive": zipped({**FILES, name: b"x"})}
-
-
 # What the server has or does, and how the message goes on after the address.
 REFUSED = [
     ({"md5": base64.b64encode(bytes(16)).decode()}, f"what arrived has the checksum .* publishes md5={'00' * 16}"),
     *(({"status": status}, f"{NAME}.zip could .* the server answered {status}") for status in (404, 503)),
     ({"status": 302}, f"{NAME}.zip could not be downloaded: .*protocol"),  # it leads to a local file
-    *((archive_with(name), "would be outside the folder")
-      for name in ("../outside.txt", "/outside.txt", "a/../../outside.txt", "..\\outside.txt", "C:x")),
-    ({"archive": b"no zip"}, "is not a complete zip file"),
-    ({"archive": zipped({"readme.txt": b""})}, "holds no checkpoint: it is not a released model"),
-    ({"archive": zipped(FILES).replace(bytes(range(256)), bytes(256), 1)}, "is not a complete zip file: Bad CRC-32"),
+    ({"archive": tarred({**FILES, "../outside.txt": b"x"})}, "entries outside of its folder: "),
+    ({"archive": b"no zip"}, "is no complete zip or tar file"),
+    ({"archive": zipped({"readme.txt": b""})}, "holds no checkpoint and no saved_model.pb: it is not a model"),
+    ({"archive": zipped(FILES).replace(bytes(range(256)), bytes(256), 1)}, "is no complete zip .* Bad CRC-32"),
 ]  # fmt: skip
 
 
@@ -217,26 +216,28 @@ def test_what_is_refused_leaves_nothing_behind(server, fetch, tmp_path, changed,
     assert contents(fetch(NAME)) == FILES
 
 
+def test_entries_of_a_zip_file_stay_in_its_folder(server, fetch, tmp_path):
+    outside = ("../outside.txt", "/outside.txt", "a/../../outside.txt", "..\\outside.txt", "C:x")
+    server.archive = zipped({**FILES, **dict.fromkeys(outside, b"x")})
+    folder = fetch(NAME)
+    assert os.listdir(tmp_path) == ["cache"] and os.listdir(tmp_path / "cache") == [os.path.basename(folder)]
+
+
 def test_damage_and_sizes_of_archives(tmp_path, monkeypatch):
-    file = tmp_path / "model.tar.gz"
-    with tarfile.open(file, "w:gz") as archive:
-        for name, content in FILES.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    packed = file.read_bytes()
-    released_models.unpack_tar(str(file), str(tmp_path / "whole"))
+    file, packed = tmp_path / "model.tar.gz", tarred(FILES)
+    file.write_bytes(packed)
+    released_models._unpack(str(file), str(tmp_path / "whole"))
     assert contents(tmp_path / "whole") == FILES
     for place in range(25, len(packed), 7):  # behind gzip's header, where are the date and the name
         file.write_bytes(packed[:place] + bytes([packed[place] ^ 4]) + packed[place + 1 :])
-        with pytest.raises(OSError, match="model.tar.gz is not a complete tar file"):
-            released_models.unpack_tar(str(file), str(tmp_path / "damaged"))
-    file.write_bytes(packed)
-    (tmp_path / "model.zip").write_bytes(zipped(FILES))
+        with contextlib.suppress(OSError):
+            released_models._unpack(str(file), str(tmp_path / str(place)))
+            assert contents(tmp_path / str(place)) == FILES, place  # a bit without a meaning
     monkeypatch.setattr(released_models, "_MOST_UNPACKED", 1000)
-    for unpack, name in ((released_models.unpack_tar, "model.tar.gz"), (released_models.unpack_zip, "model.zip")):
-        with pytest.raises(OSError, match=rf"{name} holds more than .* it is not a released model"):
-            unpack(str(tmp_path / name), str(tmp_path / "large"))
+    for content in (packed, zipped(FILES)):
+        file.write_bytes(content)
+        with pytest.raises(OSError, match="holds more than .* it is not a released model"):
+            released_models._unpack(str(file), str(tmp_path / "large"))
 
 
 def test_the_cache_folder(server, tmp_path, monkeypatch):
@@ -271,7 +272,3 @@ def test_a_name_in_the_place_of_a_path_says_what_to_do(tmp_path, monkeypatch):
         for reader in (FullTokenizer, BertForSequenceClassification):
             with pytest.raises(FileNotFoundError, match=line):
                 reader.from_pretrained(path)
-    (tmp_path / "models").mkdir()
-    for path, name in (("all-MiniLM-L6-v2", "hf://OWNER/all-MiniLM-L6-v2"), ("models/brt", "hf://models/brt")):
-        with pytest.raises(FileNotFoundError, match=name):
-            BertForSequenceClassification.from_pretrained(path)

@@ -10,7 +10,7 @@ from bert_tf.pretraining.corpus import Corpus
 from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.documents import all_documents
 from bert_tf.system import text_files
-from bert_tf.system.text_files import TextFile, read_json, read_text_lines
+from bert_tf.system.text_files import read_json, read_text_lines
 from bert_tf.tasks.features.extract import read_lines
 from bert_tf.tasks.ner.data import Layout, read_conll
 from bert_tf.tasks.squad.data import read_squad_examples
@@ -118,8 +118,8 @@ def test_a_file_that_is_utf_8_is_read_as_utf_8(tmp_path, caplog):
 
 def test_unknown_encodings_are_refused():
     for name in ("cp94", "rot13", "base64", "zlib", "", "utf\0"):
-        with pytest.raises(ValueError, match=f"--encoding={name}: Python has no text encoding"):
-            TextFile("a.txt", encoding=name)
+        with pytest.raises(ValueError, match=f"^--encoding={name}: "):
+            text_files.check_encoding(name)
     for name in ("CP949", "euc-kr", "UTF-16", "utf8", "latin-1", "shift_jis", "gb18030"):
         text_files.check_encoding(name)
 

@@ -2,14 +2,11 @@
 
 import gzip
 import os
-import re
 import tracemalloc
 
 import pytest
 
 from bert_tf.system import text_files
-
-RECORD = bytes([3, *bytes(7)]) + bytes.fromhex("b099490e") + b"abc"  # as the frame of a TFRecord begins
 
 
 def test_list_files(tmp_path):
@@ -39,8 +36,6 @@ def test_missing_shards_are_warned_of(caplog):
         (b'{"a": 1,\n "b": }', r"x\.json, line 2, column 7: not JSON: Expecting value"),
         (b"", r"x\.json, line 1, column 1: not JSON"),
         (b'{"a": "caf\xe9"}', r"x\.json, line 1: not UTF-8 at byte offset 10"),
-        (b"[" * 100_000, r"x\.json: not JSON: nested too deeply"),
-        (b"[" + b"1" * 5000 + b"]", r"x\.json: not JSON: Exceeds the limit"),
     ],
 )
 def test_bad_json_is_named(tmp_path, content, message):
@@ -57,19 +52,6 @@ def test_json(tmp_path):
     assert text_files.parse_json("[1]", "x.jsonl", 7) == [1]
     with pytest.raises(ValueError, match=r"x\.jsonl, line 7, column 3: not JSON"):
         text_files.parse_json("[1", "x.jsonl", 7)
-
-
-def test_a_file_too_large_to_be_read_whole_is_named(tmp_path):
-    path = tmp_path / "x.json"
-    with open(path, "wb") as file:
-        file.truncate(10**10)
-    with pytest.raises(ValueError, match=r"x\.json has 10,000,000,000 bytes; a JSON file may have 1,073,741,824"):
-        text_files.read_json(str(path))
-
-
-def test_a_folder_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"--train_file: '.*' is a folder; for the files in it write '.*/\*'"):
-        text_files.list_files(str(tmp_path), "--train_file")
 
 
 def test_carriage_returns_alone_are_named(tmp_path):
@@ -89,21 +71,10 @@ def test_zero_bytes_are_read(tmp_path, caplog):
     assert f"{path} has zero bytes" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (RECORD, "a TFRecord file; give the text that its records were made from"),
-        (gzip.compress(b"one line\n", mtime=0), "a gzip file; unpack it: gunzip < FILE > NEW_FILE"),
-        (b"%PDF-1.7\n", "a PDF file; save its text"),
-        (b"\x89PNG\r\n\x1a\n", "an image (PNG), not text"),
-        (b"\xff\xd8\xff\xe0", "an image (JPEG), not text"),
-    ],
-)
-def test_what_is_no_text_is_named(tmp_path, content, message):
-    path = tmp_path / "x.txt"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=re.escape(f"x.txt is {message}")):
-        list(text_files.read_text_lines(str(path), encoding="cp949"))
+def test_what_is_no_text_is_named(tmp_path):
+    (tmp_path / "x.txt").write_bytes(gzip.compress(b"one line\n", mtime=0))
+    with pytest.raises(ValueError, match="x.txt is a gzip file; unpack it: gunzip < FILE > NEW_FILE"):
+        list(text_files.read_text_lines(str(tmp_path / "x.txt"), encoding="cp949"))
 
 
 @pytest.mark.parametrize(("compressed", "longest"), [(False, None), (True, 1 << 19)])

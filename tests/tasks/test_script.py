@@ -149,7 +149,7 @@ def test_each_weight_is_saved_once_at_the_end_and_a_kill_there_loses_nothing(pla
 
 
 def test_combinations_and_seeds_are_runs_in_folders_of_their_own(folder, tmp_path, monkeypatch):
-    """What is left of them: scripts/test_search_runs.py."""
+    """With scores that need no training."""
     made = []
 
     class Run:

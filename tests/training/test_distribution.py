@@ -91,24 +91,17 @@ def test_memory_of_gpus_is_taken_as_needed(monkeypatch, caplog, late):
     assert ("The memory of one is taken as set up before this run" in caplog.text) == late
 
 
-@pytest.mark.parametrize(
-    ("tf_config", "message"),
-    [
-        (None, "TF_CONFIG, which is not set"),
-        ("{not json", "malformed"),
-        ({"cluster": {"worker": ["a:1"]}}, "'task' is missing"),
-        ({"cluster": {"worker": ["a:1"]}, "task": {"type": "chief", "index": 0}}, "'chief' is missing"),
-        ({"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}, "task index 1, but 1 of type"),
-        ({"cluster": {"worker": "a:1"}, "task": {"type": "worker", "index": 0}}, "needs a list of host:port"),
-    ],
-)
-def test_tf_config(monkeypatch, tf_config, message):
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    if tf_config is not None:
-        monkeypatch.setenv("TF_CONFIG", tf_config if isinstance(tf_config, str) else json.dumps(tf_config))
-    with pytest.raises(ValueError, match=message) as raised:
+WORKER = {"worker": ["a:1"]}
+
+
+@pytest.mark.parametrize("tf_config", [
+    None, "{not json", {"cluster": WORKER}, {"cluster": WORKER, "task": {"type": "chief", "index": 0}},
+    {"cluster": WORKER, "task": {"type": "worker", "index": 1}},
+])  # fmt: skip
+def test_tf_config(monkeypatch, tf_config):
+    monkeypatch.setenv("TF_CONFIG", tf_config if isinstance(tf_config, str) else json.dumps(tf_config or ""))
+    with pytest.raises(ValueError, match="^--distribution_strategy=multi_worker_mirrored needs the .* TF_CONFIG"):
         strategy_of("multi_worker_mirrored")
-    assert "--distribution_strategy=multi_worker_mirrored" in str(raised.value)
 
 
 SET_UP = """

@@ -111,12 +111,11 @@ def test_labels(english):
     ({"pairs": ["a"]}, ValueError, "5 texts and 1 pairs"),
     ({"pairs": ["a", "b", None, "", ""]}, TypeError, r"pairs\[2\] is None \(NoneType\), not a string"),
     ({"texts": ["a", float("nan")]}, TypeError, r"texts\[1\] is nan \(float\), not a string"),
-    ({"texts": "a text"}, TypeError, "texts must be a list of strings, not a single string"),
+    ({"texts": "a text"}, TypeError, "texts must be a list of strings, not a str"),
     ({"texts": []}, ValueError, "there are no texts"),
     ({"texts": pandas.DataFrame({"a": TEXTS, "b": TEXTS, "c": TEXTS})}, ValueError, r"\['a', 'b', 'c'\] beside"),
     ({"texts": pandas.DataFrame({"text": TEXTS, "kind": TEXTS}), "labels": "kin"}, ValueError, "did you mean 'kind'"),
-    ({"labels": "good"}, TypeError, "labels must be a list of labels, not a single string"),
-    ({"labels": ["good"] * 5, "label_names": "bad,good"}, TypeError, r"label_names .*: write \['bad', 'good'\]"),
+    ({"labels": ["good"] * 5, "label_names": "bad,good"}, TypeError, "label_names must be a list of names, not a str"),
     ({"tokenizer": "folder"}, TypeError, r"must be that of the model, bert_tf.read_tokenizer\(path\), not 'folder'"),
     ({"max_length": 2}, ValueError, "the maximum sequence length is 2"),
 ])  # fmt: skip
@@ -242,7 +241,6 @@ def test_labels_travel_with_a_model(tmp_path):
 
 @pytest.mark.parametrize(("model_class", "arguments", "message"), [
     (task_models.BertForSequenceClassification, {"labels": ["a", "a"]}, "must be different names"),
-    (task_models.BertForSequenceClassification, {"labels": ["a", 1]}, r"labels must be names, not \['a', 1\]"),
     (task_models.BertForSequenceClassification, {"labels": ["a", "b"], "num_labels": 3}, "num_labels=3, but labels"),
     (BertModel, {"labels": ["a", "b"]}, "BertModel has no classes"),
 ])  # fmt: skip
