@@ -32,6 +32,7 @@ def pytest_sessionstart(session):
 
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
+        tf.config.experimental.enable_tensor_float_32_execution(False)  # a GPU compares with a CPU's numbers
         quick.apply()
     else:
         warm.start()

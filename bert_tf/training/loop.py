@@ -42,7 +42,8 @@ EXIT_CODE_TERMINATED = 128 + signal.SIGTERM
 _SECONDS_PER_CALL = 5.0
 _POINTS = 50  # in the log of a run, at least
 _FIRST_STEP = (
-    "The first step takes longest: TensorFlow builds its graph and XLA compiles parts of it, once for each shape."
+    "The first step takes longest: TensorFlow builds its graph and XLA compiles parts of it, once for each shape; on a "
+    "GPU it compiles the whole step, which takes a minute or so."
 )
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 # The values that fit into a progress bar, and what they are called there.
