@@ -30,9 +30,10 @@ def main(_):
     devices = settings.pretraining()
     script.start_tensorflow(devices.num_virtual_cpus, on_tpu=devices.strategy == "tpu")
     from bert_tf.tasks.domain.recipe import adapt
-    from bert_tf.tasks.domain.report import closing_lines
+    from bert_tf.tasks.domain.report import create_page
 
-    print(closing_lines(settings.output_dir, adapt(settings)))
+    print(create_page(adapt(settings)))
+    print(f"This report: {settings.output_dir}/domain.md, with domain.json.")
 
 
 if __name__ == "__main__":

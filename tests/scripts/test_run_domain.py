@@ -74,7 +74,7 @@ def test_a_domain_from_end_to_end_killed_on_the_way(tmp_path):
     assert {"next_sentence_accuracy", "masked_lm_accuracy"} < set(losses["after"])
     assert set(content["losses"]["other"]) == {"before", "after"} and content["notes"] == []
     assert all(len(scores["eval_accuracy"]) == 1 for scores in content["fine_tuning"].values())
-    assert "the domain, masked_lm_loss: " in result.stdout and str(out / "domain.md") in result.stdout
+    assert "| masked_lm_loss | " in result.stdout and str(out / "domain.md") in result.stdout
     assert (out / "pretrained" / "loss.png").read_bytes().startswith(b"\x89PNG")
 
     tokenizer = read_tokenizer(content["model"])

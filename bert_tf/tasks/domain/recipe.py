@@ -12,18 +12,18 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.conversion.convert import convert
+from bert_tf.models.directory import read_model_files
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.system import run_lock, storage
 from bert_tf.system.declare import with_models
-from bert_tf.system.storage import names_in, remove_folder, write_text_file
+from bert_tf.system.storage import names_in, write_text_file
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.domain import report
 from bert_tf.tasks.domain.settings import DomainSettings
 from bert_tf.tasks.domain.start import Start, open_start
-from bert_tf.tasks.domain.texts import TEXTS, WORDS, files_of, make_texts, make_words, text_path
+from bert_tf.tasks.domain.texts import WORDS, files_of, make_texts, make_words, text_path
 from bert_tf.tasks.script import fine_tune
-from bert_tf.text import find_vocabulary
 from bert_tf.training import run_directory
 from bert_tf.training.pretraining_run import pretrain
 from bert_tf.training.pretraining_settings import PretrainingSettings
@@ -41,17 +41,17 @@ def adapt(settings: DomainSettings) -> dict:
     """
     settings = with_models(settings, settings.output_dir, DomainSettings.check)
     settings.check()
-    start, output_dir = open_start(settings), settings.output_dir
-    with run_lock.held(posixpath.join(output_dir, "run.lock"), f"--output_dir={output_dir}"):
-        others = [name for name in names_in(output_dir) if name != "run.lock"]
-        texts_step = read_json_if_there(posixpath.join(output_dir, "results", "texts.json")) or {}
-        if others and "settings" not in texts_step:
+    job, output_dir = _Job(settings, open_start(settings)), settings.output_dir
+    with run_lock.held(job.path("run.lock"), f"--output_dir={output_dir}"):
+        others = {*names_in(output_dir)} - {"run.lock"}
+        if others and "results" not in others:
             raise ValueError(
-                f"--output_dir={output_dir} has files that are not of run_domain.py ({others[0]}): choose another "
+                f"--output_dir={output_dir} has files that are not of run_domain.py ({min(others)}): choose another "
                 "directory."
             )
-        content = _Job(settings, start).do_all()
-        report.write(output_dir, content)
+        content = job.do_all()
+        write_text_file(job.path("domain.json"), json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        write_text_file(job.path("domain.md"), report.create_page(content))
     return content
 
 
@@ -62,17 +62,21 @@ class _Job:
         self.settings, self.start = settings, start
         self.path = functools.partial(posixpath.join, settings.output_dir)
         self.start_folder, self.pretrained = self.path("start"), self.path("pretrained")
-        self.model = self.path("pretrained", "discriminator") if start.detects else self.pretrained
 
     def do_all(self) -> dict:
         """Does all steps, those that need no training first, so that mistakes show early; returns what `adapt` does."""
-        settings, start, name = self.settings, self.start, storage.name_of(self.settings.init_checkpoint)
+        settings, name = self.settings, storage.name_of(self.settings.init_checkpoint)
+        model = (
+            self.path("pretrained", "discriminator") if self.start.config.detects_replaced_tokens else self.pretrained
+        )
         given = {"init_checkpoint": name, "new_words": settings.new_words} | files_of(settings)
-        texts = self.do("texts", given, self.make_texts)["results"]
-        rows = self.do("records", {"max_seq_length": settings.max_seq_length}, self.make_records)["results"]
+        texts = self.do("texts", given, self.make_texts)
+        rows = self.do(
+            "records", {"max_seq_length": settings.max_seq_length}, lambda: self.make_records(texts["texts"])
+        )
         held_out = [text for text in rows if text != "train"]
         scores, losses = {}, {text: {} for text in held_out}
-        for text in held_out if start.has_head else ():
+        for text in held_out if self.start.has_head else ():
             losses[text]["before"] = self.evaluate(text, "before", self.start_folder)
         if settings.train_file:
             scores["released"] = self.fine_tune("released", settings.init_checkpoint)
@@ -80,40 +84,32 @@ class _Job:
         for text in held_out:
             losses[text]["after"] = self.evaluate(text, "after", self.pretrained)
         if settings.train_file:
-            scores["domain"] = self.fine_tune("domain", self.model)
-        content = {"init_checkpoint": name, "model": self.model, "notes": list(start.notes), **texts}
+            scores["domain"] = self.fine_tune("domain", model)
+        content = {"init_checkpoint": name, "model": model, "notes": list(self.start.notes), **texts}
         return content | {"training": training, "losses": losses, "fine_tuning": scores}
 
     def make_texts(self) -> dict:
         """The texts, the new words, and the released weights with rows for these."""
-        settings, start, words_file = self.settings, self.start, self.path(WORDS)
-        try:
-            counts = make_texts(settings)
-            words = make_words(settings, start.tokenizer, start.config.title)
-            added = words_file if words["new_words"] else None
-            conversion = convert(
-                settings.init_checkpoint, self.start_folder, "bert_tf", add_tokens=added, overwrite=True
-            )
-            write_text_file(self.path("start.txt"), conversion.text() + "\n")
-        except Exception:  # the corrected command is another job
-            remove_folder(self.path("text"))
-            if tf.io.gfile.exists(words_file):
-                tf.io.gfile.remove(words_file)
-            raise
+        settings, start = self.settings, self.start
+        counts = make_texts(settings)
+        words = make_words(settings, start.tokenizer, start.config.title)
+        added = self.path(WORDS) if words["new_words"] else None
+        conversion = convert(settings.init_checkpoint, self.start_folder, "bert_tf", add_tokens=added, overwrite=True)
+        write_text_file(self.path("start.txt"), conversion.text() + "\n")
         return {"texts": counts, **words}
 
-    def make_records(self) -> dict[str, int]:
+    def make_records(self, texts: Mapping[str, Mapping]) -> dict[str, int]:
         """The records of all texts; returns how many each has."""
         tf.io.gfile.makedirs(self.path("records"))
         return {
             name: create_pretraining_data(
                 text_path(self.settings, name),
                 self.path("records", f"{name}.tfrecord"),
-                find_vocabulary(self.start_folder, self.start.family.tokenizer_class),
+                read_model_files(self.start_folder).vocab_file,
                 max_seq_length=self.settings.max_seq_length,
                 **self.start.record_settings,
             )["rows"]
-            for name in (TEXTS if self.settings.other_text else TEXTS[:2])
+            for name in texts
         }
 
     def _pretraining(self, text: str, model: str, output_dir: str, **further) -> PretrainingSettings:
@@ -134,16 +130,21 @@ class _Job:
             f"evaluation-{text}-{when}",
             vars(run),
             lambda: {metric: float(value) for metric, value in sorted(pretrain(run).items())},
-        )["results"]
+        )
 
     def train(self, rows: int) -> dict:
         """The pre-training. rows: the number of records of the training text."""
         settings = self.settings
         steps = settings.num_train_steps or math.ceil(rows / settings.train_batch_size)
         run = self._pretraining("heldout", self.start_folder, self.pretrained, **settings.training(steps))
-        seconds = self.do("pretraining", vars(run), lambda: {"step": pretrain(run)["global_step"]})["seconds"]
+
+        def trained() -> dict:
+            started = time.monotonic()
+            pretrain(run)
+            return {"seconds": round(time.monotonic() - started, 1)}
+
         kept = {"train_batch_size": settings.train_batch_size, "learning_rate": settings.learning_rate}
-        return {"records": rows, "steps": steps, **kept, "seconds": seconds}
+        return {"records": rows, "steps": steps, **kept, **self.do("pretraining", vars(run), trained)}
 
     def fine_tune(self, name: str, model: str) -> dict[str, list[float]]:
         """The user's task, from the model of this name; of each metric a value for each seed."""
@@ -155,10 +156,10 @@ class _Job:
             results = seeds["seeds"].values() if seeds else [best]
             return {metric: [float(values[metric]) for values in results] for metric in sorted(best)}
 
-        return self.do(f"fine_tuning-{name}", vars(task) | vars(run), scores)["results"]
+        return self.do(f"fine_tuning-{name}", vars(task) | vars(run), scores)
 
     def do(self, name: str, settings: Mapping[str, object], step: Callable[[], dict]) -> dict:
-        """What results/NAME.json says of a step: `settings`, `results` and `seconds`; does the step if it is not done.
+        """The results of a step, which is done unless results/NAME.json has them, beside its `settings`.
 
         A step that was begun with other settings is refused.
         """
@@ -170,20 +171,15 @@ class _Job:
                 f"--output_dir={self.settings.output_dir} holds a job with another {' and '.join(changed)} ({path}): "
                 "choose another directory, or give what it was made with."
             )
-        if "results" in kept:
-            return kept
-        logging.info("Step %s", name)
-        started = time.monotonic()
-        tf.io.gfile.makedirs(posixpath.dirname(path))
-        write_text_file(path, json.dumps(kept, indent=2) + "\n")
-        try:
-            kept["results"] = step()
-        except (ValueError, OSError):  # the corrected command has other settings
-            tf.io.gfile.remove(path)
-            if not names_in(posixpath.dirname(path)):
-                remove_folder(posixpath.dirname(path))
-            raise
-        keras.backend.clear_session()
-        kept["seconds"] = round(time.monotonic() - started, 1)
-        write_text_file(path, json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
-        return kept
+        if "results" not in kept:
+            logging.info("Step %s", name)
+            tf.io.gfile.makedirs(posixpath.dirname(path))
+            write_text_file(path, json.dumps(kept, indent=2) + "\n")
+            try:
+                kept["results"] = step()
+            except (ValueError, OSError):  # the corrected command has other settings
+                write_text_file(path, "{}\n")
+                raise
+            keras.backend.clear_session()
+            write_text_file(path, json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
+        return kept["results"]

@@ -1,48 +1,41 @@
-"""What came of run_domain.py: domain.json (see `recipe.adapt`), domain.md, and the lines at its end."""
+"""What came of run_domain.py: domain.json (see `recipe.adapt`) as Markdown."""
 
-import json
-import posixpath
 from collections.abc import Iterable, Mapping, Sequence
-
-from bert_tf.system.storage import write_text_file
 
 _WORDS_SHOWN = 20
 _TEXTS = {"heldout": "the domain", "other": "the other text"}
 _STARTS = {"released": "the released weights", "domain": "the domain's model"}
 
 
-def write(output_dir: str, content: dict) -> None:
-    """Writes domain.json and domain.md."""
-    write_text_file(posixpath.join(output_dir, "domain.json"), json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-    write_text_file(posixpath.join(output_dir, "domain.md"), create_page(content))
-
-
 def create_page(content: dict) -> str:
     """domain.json as Markdown."""
-    training = content["training"]
+    training, counts = content["training"], content["texts"].items()
     passes = training["steps"] * training["train_batch_size"] / training["records"]
-    counts = content["texts"].items()
+    sizes = ([name, f"{of['documents']:,}", f"{of['sentences']:,}", f"{of['bytes'] / 1e6:.2f}"] for name, of in counts)
     lines = [
         "# A domain's model\n",
         f"From `{content['init_checkpoint']}`, trained for {training['steps']:,} steps of "
         f"{training['train_batch_size']} rows ({passes:.2g} passes over {training['records']:,} records), with a "
         f"learning rate of {training['learning_rate']:g}.\n",
-        *_table(
-            ["text", "documents", "sentences", "MB"],
-            ([name, f"{of['documents']:,}", f"{of['sentences']:,}", f"{of['bytes'] / 1e6:.2f}"] for name, of in counts),
-        ),
-        _heading("New words"),
+        *_table(["text", "documents", "sentences", "MB"], sizes),
+        "\n## New words",
         *_words(content["new_words"], content["pieces_per_word"]),
         *_losses(content["losses"], content["notes"]),
-        *(_fine_tuning(content["fine_tuning"]) if content["fine_tuning"] else ()),
-        f"\nTo use it: `python run_classifier.py --init_checkpoint={content['model']} ...`, or any other script that "
-        f'takes `--init_checkpoint`; in Python `from_pretrained("{content["model"]}")`.',
     ]
+    if scores := content["fine_tuning"]:
+        metrics = _metrics(scores["released"])
+        rows = ([_STARTS[start], *(_spread(of[name]) for name in metrics)] for start, of in scores.items())
+        lines += [
+            "\n## Fine-tuning, from both starts",
+            *_table(["", *metrics], rows),
+            f"\nMean of {len(scores['released'][metrics[0]])} seeds, lowest to highest: what differs less may be "
+            "chance.",
+        ]
+    lines.append(
+        f"\nTo use it: `python run_classifier.py --init_checkpoint={content['model']} ...`, or any other script that "
+        f'takes `--init_checkpoint`; in Python `from_pretrained("{content["model"]}")`.'
+    )
     return "\n".join(lines) + "\n"
-
-
-def _heading(title: str) -> str:
-    return f"\n{'#' * 2} {title}"
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -70,7 +63,7 @@ def _losses(losses: Mapping[str, Mapping[str, Mapping]], notes: Sequence[str]) -
     columns = {f"{_TEXTS[text]}, {when}": scores for text, of in losses.items() for when, scores in of.items()}
     names = _metrics(losses["heldout"]["after"])
     lines = [
-        _heading("Losses on text that it was not trained on"),
+        "\n## Losses on text that it was not trained on",
         *_table(["", *columns], ([name, *(f"{of[name]:.3f}" for of in columns.values())] for name in names)),
         "\n![Losses](pretrained/loss.png)\n",
         *notes,
@@ -85,34 +78,6 @@ def _losses(losses: Mapping[str, Mapping[str, Mapping]], notes: Sequence[str]) -
     return lines
 
 
-def _fine_tuning(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> list[str]:
-    metrics = _metrics(scores["released"])
-    rows = ([_STARTS[start], *(_spread(of[name]) for name in metrics)] for start, of in scores.items())
-    return [
-        _heading("Fine-tuning, from both starts"),
-        *_table(["", *metrics], rows),
-        f"\nMean of {len(scores['released'][metrics[0]])} seeds, lowest to highest: what differs less may be chance.",
-    ]
-
-
 def _spread(values: Sequence[float]) -> str:
     mean = f"{sum(values) / len(values):.4f}"
     return f"{mean} ({min(values):.4f} to {max(values):.4f})" if len(values) > 1 else mean
-
-
-def closing_lines(output_dir: str, content: dict) -> str:
-    """What the script prints at its end."""
-    lines = []
-    for name, of in content["losses"].items():
-        for metric in _metrics(of["after"]):
-            lines.append(f"{_TEXTS[name]}, {metric}: " + " -> ".join(f"{scores[metric]:.3f}" for scores in of.values()))
-    for start, scores in content["fine_tuning"].items():
-        shown = ", ".join(f"{metric} {_spread(scores[metric])}" for metric in _metrics(scores))
-        lines.append(f"fine-tuned from {start}: {shown}")
-    lines += [
-        *content["notes"],
-        f"Report: {posixpath.join(output_dir, 'domain.md')}, with domain.json.",
-        f"Model: {content['model']}. To use it:",
-        f"  python run_classifier.py --init_checkpoint={content['model']} --task_name=... --do_train --output_dir=...",
-    ]
-    return "\n".join(lines)

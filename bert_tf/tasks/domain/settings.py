@@ -22,17 +22,9 @@ _EVAL_BATCH_SIZE = 32
 _TASK = ("train_file", "dev_file", "text_a", "label")
 # What --pretraining_flag and --fine_tuning_flag can't give, since run_domain.py does.
 _OF_BOTH = {"init_checkpoint", "output_dir", "do_train", "do_eval", "max_seq_length", "dtype"}
-_OF_PRETRAINING = _OF_BOTH | {
-    "input_file", "eval_input_file", "vocab_file", "bert_config_file", "bert_size", "objective", "nsp",
-    "num_train_steps", "train_batch_size", "learning_rate",
-}  # fmt: skip
-_OF_FINE_TUNING = _OF_BOTH | {*_TASK, "task_name", "data_dir", "num_seeds", "do_predict", "encoding"}
-
-
-def _check_output_dir(path: str, flag: str) -> None:
-    if "," in path:
-        raise ValueError(f"{flag}={path}: a comma separates files in lists; choose another name.")
-    checks.check_output_dir(path, flag)
+_OF_PRETRAINING = {*_OF_BOTH, "input_file", "eval_input_file", "vocab_file", "bert_config_file", "bert_size"}
+_OF_PRETRAINING |= {"objective", "nsp", "num_train_steps", "train_batch_size", "learning_rate"}
+_OF_FINE_TUNING = {*_OF_BOTH, *_TASK, "task_name", "data_dir", "num_seeds", "do_predict", "encoding"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,7 +42,7 @@ class DomainSettings:
     input_file: str = setting(REQUIRED, "The domain's texts: a comma-separated list of files or globs.")
     encoding: str = encoding_setting("all texts and of the task's files")
     output_dir: str = setting(
-        REQUIRED, "Directory for all that is made. A job found there goes on.", check=_check_output_dir
+        REQUIRED, "Directory for all that is made. A job found there goes on.", check=checks.check_output_dir
     )
     heldout_file: str | None = setting(
         None, "Texts of the domain to evaluate on. If unset, every 20th document of --input_file."
@@ -119,11 +111,7 @@ class DomainSettings:
             )
         with naming_flag("--pretraining_flag"):
             check_values(self.pretraining())
-        given = [name for name in (*_TASK, "num_seeds", "fine_tuning_flag") if getattr(self, name)]
-        missing = [name for name in _TASK if getattr(self, name) is None]
-        if given and missing:
-            raise ValueError(f"--{given[0]} is for a fine-tuning, which needs --{missing[0]}, too.")
-        if given:
+        if any(getattr(self, name) for name in (*_TASK, "num_seeds", "fine_tuning_flag")):
             task, run = self.fine_tuning()
             with naming_flag("--fine_tuning_flag"):
                 check_values(task)
@@ -167,6 +155,5 @@ def _further(name: str, arguments: tuple[str, ...], taken: set[str], *kinds: typ
     with naming_flag(f"--{name}"):
         given = parsed_flags(arguments, *kinds)
         for flag in given.keys() & taken:
-            is_own = flag != "output_dir" and flag in declared_in(DomainSettings)
-            raise ValueError(f"--{flag}: " + (f"give it without --{name}." if is_own else "run_domain.py sets it."))
+            raise ValueError(f"--{flag}: run_domain.py sets it.")
     return given

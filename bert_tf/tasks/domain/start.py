@@ -8,7 +8,7 @@ from bert_tf.conversion.new_words import OUTPUT_BIAS
 from bert_tf.models import directory as model_directory
 from bert_tf.models import open_weights
 from bert_tf.models.config import BertConfig
-from bert_tf.models.families import AlbertConfig, Family, family_of
+from bert_tf.models.families import AlbertConfig, family_of
 from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
 from bert_tf.system.messages import naming_flag
 from bert_tf.tasks.domain.settings import DomainSettings
@@ -27,22 +27,17 @@ class Start:
     """
 
     config: BertConfig
-    family: Family
     tokenizer: Tokenizer
     has_head: bool
     predicts_order: bool
     notes: tuple[str, ...]
 
     @property
-    def detects(self) -> bool:
-        return self.config.detects_replaced_tokens
-
-    @property
     def record_settings(self) -> dict:
         """Of unmasked records: training draws new masks in each pass, evaluation always the same."""
-        if self.detects:
+        if self.config.detects_replaced_tokens:
             return {"rows": "electra"}
-        if not self.family.has_word_pieces and not self.config.has_pooler:
+        if not family_of(self.config).has_word_pieces and not self.config.has_pooler:
             return {"rows": "full_sentences"}
         if not self.predicts_order:
             return {"masking": "dynamic", "nsp": False}
@@ -52,9 +47,10 @@ class Start:
     @property
     def training_settings(self) -> dict:
         """Of training and evaluation; ELECTRA and RoBERTa have their authors' number of predictions."""
+        detects = self.config.detects_replaced_tokens
         return {
-            **({"objective": "electra"} if self.detects else {}),
-            **({"max_predictions_per_seq": None} if self.detects or self.config.mask_rule == "roberta" else {}),
+            **({"objective": "electra"} if detects else {}),
+            **({"max_predictions_per_seq": None} if detects or self.config.mask_rule == "roberta" else {}),
             "nsp": False if self.config.has_pooler and not self.predicts_order else None,
         }
 
@@ -69,14 +65,9 @@ def open_start(settings: DomainSettings) -> Start:
         if family.parts:
             weights = open_weights.choose_part(weights, "discriminator")
     if not files.vocab_file:
-        raise ValueError(
-            f"--init_checkpoint={path} has no {family.tokenizer_class.vocab_name} beside it: put it there."
-        )
+        raise ValueError(f"--init_checkpoint={path} has no {family.tokenizer_class.vocab_name} beside it.")
     if settings.max_seq_length > config.max_length:
-        raise ValueError(
-            f"--max_seq_length={settings.max_seq_length} is more than the {config.max_length} tokens of "
-            f"--init_checkpoint={path}."
-        )
+        raise ValueError(f"--max_seq_length={settings.max_seq_length}: {path} takes {config.max_length} tokens.")
     predicts_order = config.has_pooler and _NEXT_SENTENCE_BIAS in weights.shapes
     detects, notes = config.detects_replaced_tokens, []
     has_head = (REPLACED_TOKEN_HEAD if detects else OUTPUT_BIAS) in weights.shapes
@@ -95,4 +86,4 @@ def open_start(settings: DomainSettings) -> Start:
         notes.append("The weights have no head for the order of sentences, so that is not trained.")
     for note in notes:
         logging.info("%s", note)
-    return Start(config, family, model_directory.tokenizer_of(files), has_head, predicts_order, tuple(notes))
+    return Start(config, model_directory.tokenizer_of(files), has_head, predicts_order, tuple(notes))

@@ -1,6 +1,5 @@
 """What run_domain.py makes of a user's texts: training and held-out text, and the words that the vocabulary lacks."""
 
-import contextlib
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -9,14 +8,13 @@ from absl import logging
 
 from bert_tf.pretraining.documents import Document, all_documents, marked_held_out, to_text
 from bert_tf.system.messages import naming_flag
-from bert_tf.system.storage import write_text_file, written_together
+from bert_tf.system.storage import write_text_file, written
 from bert_tf.system.text_files import list_files
 from bert_tf.tasks.domain.settings import DomainSettings
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.word_counts import count_words
 from bert_tf.text.wordpiece import FullTokenizer, WordpieceTokenizer
 
-TEXTS = ("train", "heldout", "other")
 WORDS = "words.txt"  # the new words, in output_dir
 _HELD_OUT_EVERY = 20
 _LEAST_COUNT = 5  # a word that is hardly there can't be learned
@@ -46,48 +44,38 @@ def make_texts(settings: DomainSettings) -> dict[str, dict[str, int]]:
     tf.io.gfile.makedirs(posixpath.join(settings.output_dir, "text"))
     flags = {"train": "input_file", "heldout": "heldout_file" if settings.heldout_file else "input_file"}
     flags |= {"other": "other_text"} if settings.other_text else {}
-    counts = {name: {"documents": 0, "sentences": 0, "bytes": 0} for name in flags}
-    with written_together([text_path(settings, name) for name in flags]) as temporary:
-        with contextlib.ExitStack() as stack:
-            files = {
-                name: stack.enter_context(tf.io.gfile.GFile(path, "wb"))
-                for name, path in zip(flags, temporary, strict=True)
-            }
-            for document, name in _documents(settings):
+    counts = {}
+    for name, flag in flags.items():
+        counts[name] = of = {"documents": 0, "sentences": 0, "bytes": 0}
+        with written(text_path(settings, name)) as temporary, tf.io.gfile.GFile(temporary, "wb") as file:
+            for document in _documents(settings, name, flag):
                 content = to_text([document]).encode()
-                files[name].write(content)
-                counts[name]["documents"] += 1
-                counts[name]["sentences"] += len(document)
-                counts[name]["bytes"] += len(content)
-        for name, flag in flags.items():
-            if not counts[name]["documents"]:
-                raise ValueError(f"--{flag}={getattr(settings, flag)}: there is no text in it.")
+                file.write(content)
+                of["documents"] += 1
+                of["sentences"] += len(document)
+                of["bytes"] += len(content)
+        if not of["documents"]:
+            raise ValueError(f"--{flag}={getattr(settings, flag)}: there is no text in it.")
     logging.info("Texts: %s", counts)
     return counts
 
 
-def _documents(settings: DomainSettings) -> Iterator[tuple[Document, str]]:
-    """All documents, and the names of the texts that they belong to."""
-
-    def of(flag: str) -> Iterator[Document]:
-        return all_documents(list_files(getattr(settings, flag), f"--{flag}"), encoding=settings.encoding)
-
-    if settings.heldout_file:
-        yield from ((document, "train") for document in of("input_file"))
-        yield from ((document, "heldout") for document in of("heldout_file"))
+def _documents(settings: DomainSettings, name: str, flag: str) -> Iterator[Document]:
+    """The documents of a flag's files that belong to the text of this name."""
+    documents = all_documents(list_files(getattr(settings, flag), f"--{flag}"), encoding=settings.encoding)
+    if name == "other" or settings.heldout_file:
+        yield from documents
     else:
         with naming_flag("--input_file, without --heldout_file"):
-            for document, is_held_out in marked_held_out(of("input_file"), _HELD_OUT_EVERY):
-                yield document, "heldout" if is_held_out else "train"
-    if settings.other_text:
-        yield from ((document, "other") for document in of("other_text"))
+            yield from (
+                document
+                for document, is_held_out in marked_held_out(documents, _HELD_OUT_EVERY)
+                if is_held_out == (name == "heldout")
+            )
 
 
 def make_words(settings: DomainSettings, tokenizer: Tokenizer, title: str) -> dict:
-    """Writes the words to add to words.txt, if there are any.
-
-    Args:
-      title: of the model's family, for a log line where its tokenizer has no place for words.
+    """Writes the words to add to words.txt, if there are any. title: of the model's family.
 
     Returns:
       `new_words`, see `find_new_words`, and `pieces_per_word` of the training text, `before` and `after`.

@@ -9,7 +9,6 @@ from bert_tf import BertForMaskedLM, BertForPreTraining, BertModel
 from bert_tf.models.electra import ElectraDiscriminator
 from bert_tf.tasks.domain import recipe
 from bert_tf.tasks.domain.recipe import adapt
-from bert_tf.tasks.domain.report import closing_lines
 from bert_tf.tasks.domain.settings import DomainSettings
 
 
@@ -83,11 +82,10 @@ def test_each_family_is_trained_in_its_way(tmp_path, done, family, model_class, 
     if has_words:
         assert (out / "start" / "vocab.txt").read_text().splitlines()[30522] == "glorfindel"
     assert content["model"] == f"{out}/pretrained" + "/discriminator" * is_electra
-    page, ending = (out / "domain.md").read_text(), closing_lines(str(out), content)
-    for text in (page, ending):
-        assert ("The weights have no masked-LM head, so that" in text) != has_head
+    page = (out / "domain.md").read_text()
+    assert ("The weights have no masked-LM head, so that" in page) != has_head
     assert ("| | the domain, before | the domain, after |" in page) == has_head != ("| | the domain, after |" in page)
-    assert f"masked_lm_loss: {'4.000 -> ' * has_head}3.000" in ending
+    assert f"| masked_lm_loss |{' 4.000 |' * has_head} 3.000 |" in page
 
 
 def test_what_needs_no_training_comes_first_and_a_job_goes_on(tmp_path, done, monkeypatch):
@@ -129,8 +127,6 @@ def test_what_needs_no_training_comes_first_and_a_job_goes_on(tmp_path, done, mo
         assert line in page.splitlines(), page
     assert "glorfindel" in page and "can't" in page
     assert not (tmp_path / "out" / "run.lock").exists()
-    ending = closing_lines(settings.output_dir, content)
-    assert "the domain, masked_lm_loss: 4.000 -> 3.000" in ending and f"--init_checkpoint={content['model']}" in ending
 
 
 def test_a_task_can_be_added_later_but_no_other_training(tmp_path, done):
@@ -147,7 +143,7 @@ def test_a_task_can_be_added_later_but_no_other_training(tmp_path, done):
     assert len(done) == 2
 
 
-def test_what_is_refused_leaves_nothing(tmp_path, done):
+def test_after_a_mistake_the_corrected_command_goes_on(tmp_path, done):
     model = save_model(tmp_path / "model", "bert", BertForPreTraining)
     (tmp_path / "bad.txt").write_bytes(b"\xff")
     (tmp_path / "blank.txt").write_text("\n\n \n")
@@ -155,18 +151,17 @@ def test_what_is_refused_leaves_nothing(tmp_path, done):
         ({"other_text": str(tmp_path / "bad.txt")}, "bad.txt, line 1: not UTF-8"),
         ({"other_text": str(tmp_path / "blank.txt")}, "--other_text=.*: there is no text in it"),
         ({"heldout_file": None}, "--input_file, without --heldout_file: 1 documents can't be split"),
-        ({"max_seq_length": 65}, "--max_seq_length=65 is more than the 64 tokens of --init_checkpoint"),
+        ({"max_seq_length": 65}, "--max_seq_length=65: .* takes 64 tokens"),
         ({"pretraining_flag": ("--nosuch",)}, "--pretraining_flag: .*Unknown command line flag 'nosuch'"),
     ]
     for changes, message in cases:
         with pytest.raises(ValueError, match=message):
             adapt(job(tmp_path, model, **changes))
-        assert not (tmp_path / "out").exists()
-    (tmp_path / "out" / "text").mkdir(parents=True)
-    (tmp_path / "out" / "text" / "mine.txt").write_text("precious")
-    with pytest.raises(ValueError, match="has files that are not of run_domain.py"):
-        adapt(job(tmp_path, model))
+    assert done == [] and adapt(job(tmp_path, model))["texts"]["train"]["sentences"] == 160
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "mine.txt").write_text("precious")
+    with pytest.raises(ValueError, match=r"has files that are not of run_domain.py \(mine.txt\)"):
+        adapt(job(tmp_path, model, output_dir=str(tmp_path / "others")))
     (tmp_path / "model" / "vocab.txt").unlink()
     with pytest.raises(ValueError, match=r"--init_checkpoint=.* has no vocab.txt beside it"):
         adapt(job(tmp_path, model))
-    assert [path.name for path in (tmp_path / "out").rglob("*")] == ["text", "mine.txt"] and done == []
