@@ -55,8 +55,8 @@ def encode_examples(
     ids, offsets = flatten(rows)
     watch_unknown(tokenizer, ids)
     labels = {}
-    if examples[0].label is not None:
-        labels["label_ids"] = np.array([example.label for example in examples], np.int32)
+    if None not in (right := [example.label for example in examples]):
+        labels["label_ids"] = np.array(right, np.int32)
     return GroupedRows(
         ids, offsets, np.array(starts, np.int32), labels, num_choices, truncated, pad_id=tokenizer.pad_id
     )

@@ -16,6 +16,7 @@ from bert_tf.data.tables import (
     USUAL_TABLE,
     Column,
     TableSettings,
+    all_examples,
     copied_columns,
     field_of,
     other_delimiter,
@@ -25,9 +26,7 @@ from bert_tf.data.tables import (
     warn_of_left_out,
 )
 from bert_tf.system import checks
-from bert_tf.system.messages import did_you_mean, naming_flag
-from bert_tf.system.storage import names_in
-from bert_tf.system.text_files import exists
+from bert_tf.system.messages import is_first, naming_flag
 from bert_tf.text.characters import plain_name
 
 
@@ -133,16 +132,6 @@ class Task:
 _LABEL_NAMES = {"label", "gold_label", "Quality", "score", "is_duplicate"}
 
 
-def _check_header(split: Split, header: Sequence[str], path: str, task_name: str) -> None:
-    for column, name in split.header_names.items():
-        found = header[column] if -len(header) <= column < len(header) else None
-        if found != name:
-            raise ValueError(
-                f"{path}, line 1: column {column} should be {name!r} and is {found!r}: not a file of --task_name="
-                f"{task_name}. The header is {quoted(header)}."
-            )
-
-
 def split_path(task: Task, split: Split, directory: str = "") -> str:
     """The path of a split's file, which may be in a folder beside the directory ("../")."""
     file = split.file.format(language=task.language)
@@ -156,13 +145,16 @@ def _find_columns(task: Task, split: Split, row: list | dict, path: str, line: i
     named = isinstance(row, dict)
     header = row if split.has_header and not named else None
     if header is not None:
-        _check_header(split, header, path, task.name)
+        for column, name in split.header_names.items():
+            found = header[column] if -len(header) <= column < len(header) else None
+            if found != name:
+                raise ValueError(
+                    f"{path}, line 1: column {column} should be {name!r} and is {found!r}: not a file of --task_name="
+                    f"{task.name}. The header is {quoted(header)}."
+                )
         names = _LABEL_NAMES.intersection(header) - {split.text_a, split.text_b}
         if split.label is None and names:
-            advice = "; as --dev_file with --do_eval the file is scored" if task.name == "custom" else ""
-            logging.warning("%s, line 1: a test set has no labels; %s is not used%s.", path, quoted(names), advice)
-    if named and any(isinstance(column, int) for column in split.columns):
-        raise ValueError(f"{path}, line {line}: columns with names have no numbers; the names are {quoted(row)}")
+            logging.warning("%s, line 1: a test set has no labels; %s is not used.", path, quoted(names))
     copied_columns(_named(row, header), split.table, path, line, not split.has_header)  # the first row has all names
 
     def resolved(column):
@@ -171,8 +163,7 @@ def _find_columns(task: Task, split: Split, row: list | dict, path: str, line: i
         if named or not isinstance(column, str):
             return column
         if column not in header:
-            advice = other_delimiter(path, header) or did_you_mean(column, header)
-            advice = advice or " (columns of a file without a header are called 0, 1, ...)"
+            advice = other_delimiter(path, header)
             raise ValueError(f"{path}, line 1: no column {column!r}; the header has {quoted(header)}{advice}")
         return header.index(column)
 
@@ -188,37 +179,14 @@ def _named(row: list | dict, header: Sequence[str] | None) -> Mapping:
     return {str(place): cell for k, cell in enumerate(row) for place in (k, k - len(row))}
 
 
-def check_there(task: Task, split: Split, directory: str) -> None:
-    """Refuses a split whose file does not exist, and names the folder inside of the directory that has it."""
-    if not exists(split_path(task, split, directory)):
-        message = f"{split_path(task, split, directory)} does not exist: --task_name={task.name} needs it."
-        inner = [posixpath.join(directory, name) for name in names_in(directory) if _plain(name) == _plain(task.name)]
-        there = [folder for folder in inner if exists(split_path(task, split, folder))]
-        raise FileNotFoundError(message + (f" Give --data_dir={there[0]}." if there else ""))
-
-
-def _plain(name: str) -> str:
-    """A task's name without its case and hyphens, as folders are called in many ways."""
-    return re.sub("[-_]", "", name.lower())
-
-
 def read_examples(task: Task, split: Split, directory: str = "") -> list[InputExample]:
     """The examples of a split, in the order of the file."""
     path = split_path(task, split, directory)
-    check_there(task, split, directory)
-    examples = list(_examples(task, split, path))
-    if not examples:
-        what = f" with {split.keep[1].format(language=task.language)!r} in column {split.keep[0]}" if split.keep else ""
-        raise ValueError(f"{path} has no example{what}.")
-    return examples
+    return all_examples(path, _examples(task, split, path))
 
 
 def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
-    is_own = split.table is not None
-    columns, header, left_out, is_first = None, None, {}, is_own and not split.has_header
-    from bert_tf.tasks.classification import label_checks  # serving reads no files
-
-    equal = label_checks.EqualTexts(path, is_own and split.set_name == "train" and not task.is_regression)
+    columns, header, left_out = None, None, {}
     for index, (line, row) in enumerate(read_rows(path, split.table, split.column_names)):
         if columns is None:
             columns, header = _find_columns(task, split, row, path, line)
@@ -243,19 +211,11 @@ def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
         if columns[2] is not None and task.any_case and label in (None, "-") and "-" not in task.labels:
             left_out.setdefault("have no label ('-' or null)", []).append(line)
             continue
-        cells = {"text_a": text_a, "text_b": text_b, "label": label}
-        cells = {name: cells[name] for name, column in zip(cells, columns, strict=False) if column is not None}
-        with label_checks.maybe_header(is_first, cells):
-            label = None if columns[2] is None else _label(task, label, path, line)
-        if is_first and label is None:
-            label_checks.warn_of_header(path, line, cells)
-        is_first = False
+        label = None if columns[2] is None else _label(task, label, path, line)
         second = None if text_b is None else text_of(text_b, path, line, columns[1])
         texts = (text_of(text_a, path, line, columns[0]), second)
-        equal.add(texts, label, line)
         source = copied_columns(_named(row, header), split.table, path, line, not split.has_header)
         yield InputExample(f"{split.set_name}-{index if guid is None else guid}", *texts, label, source, line)
-    equal.warn()
     warn_of_left_out(path, left_out)
 
 
@@ -271,8 +231,7 @@ def _label(task: Task, value, path: str, line: int):
         except (TypeError, ValueError):
             number = math.nan
         if not math.isfinite(number):
-            hint = " (write numbers with a decimal point)" if "," in str(value) else ""
-            raise ValueError(f"{path}, line {line}: a number is expected as label, found {value!r}{hint}")
+            raise ValueError(f"{path}, line {line}: a number is expected as label, found {value!r}")
         return number
     if isinstance(value, tuple):
         marks = [_MARKS.get(str(cell).lower()) for cell in value]
@@ -284,8 +243,7 @@ def _label(task: Task, value, path: str, line: int):
         parts = map(str, value) if isinstance(value, list) else str(value).split(",")
         return tuple(_known_label(task, part, path, line) for part in map(plain_name, parts) if part)
     if value is None or value == "":
-        advice = "" if value == "" else "; --labels=first,second,... leaves such rows out"
-        raise ValueError(f"{path}, line {line}: there is no label{advice}")
+        raise ValueError(f"{path}, line {line}: there is no label")
     return _known_label(task, str(value), path, line)
 
 
@@ -295,16 +253,12 @@ def _known_label(task: Task, label: str, path: str, line: int) -> str:
         label = plain_name(label)
     if not task.labels or label in task.labels:
         return label
-    from bert_tf.tasks.classification.label_checks import ADVICE_OF_UNKNOWN, warn_of_case
-
     alike = [known for known in task.labels if known.casefold() == label.casefold()]
     if len(alike) == 1 and task.any_case:
-        warn_of_case(path, label, alike[0])
+        if is_first("case", path, label):
+            logging.warning("%s: the label %r is read as %r.", path, label, alike[0])
         return alike[0]
-    advice = ADVICE_OF_UNKNOWN[task.train is not None] if task.name == "custom" else ""
-    if len(alike) == 1:
-        advice = f"; --labels={','.join(task.labels)} reads it as {alike[0]!r}"
-    raise ValueError(f"{path}, line {line}: the label {label!r} is not one of {quoted(task.labels)}{advice}")
+    raise ValueError(f"{path}, line {line}: the label {label!r} is not one of {quoted(task.labels)}")
 
 
 # --- the user's own files --------------------------------------------------------------------------------------------
@@ -341,9 +295,6 @@ def custom_split(
     file = file.replace("{", "{{").replace("}", "}}")
     of_labels = tuple(columns[2:]) if len(labels) > 1 else columns[2]
     return Split(file, *columns[:2], of_labels, set_name, by_name, table=table.of_set(set_name))
-
-
-NO_CLASSES = "Which classes are there? Give --train_file, or --labels=first,second,..."
 
 
 def declared_task(
@@ -396,7 +347,7 @@ def custom_task(train_file: str | None, dev_file: str | None, test_file: str | N
     if task.is_regression or task.labels:
         return task
     if task.train is None:
-        raise ValueError(NO_CLASSES)
+        raise ValueError("Which classes are there? Give --train_file, or --labels=first,second,...")
     from bert_tf.tasks.classification.label_checks import check_found_labels
 
     with naming_flag("--train_file"):
@@ -404,11 +355,10 @@ def custom_task(train_file: str | None, dev_file: str | None, test_file: str | N
         check_found_labels(train_file, examples, by_number=not task.train.has_header)
     found = {label for one in examples for label in (one.label if task.multi_label else (one.label,))}
     ordered = sorted(found, key=int if all(map(_INTEGER.fullmatch, found)) else None)
-    if not ordered:
-        raise ValueError(f"--train_file: {train_file}: no example has any label in the column {declared['label']!r}.")
-    if len(ordered) < 2 and not task.multi_label:
+    if len(ordered) < (1 if task.multi_label else 2):
         raise ValueError(
-            f"--train_file: {train_file}: only one class, {ordered[0]!r}, in the column {declared['label']!r}."
+            f"--train_file: {train_file}: {len(ordered)} classes in the column {declared['label']!r}: there is nothing "
+            "to learn."
         )
     logging.info("%d classes in %s: %s", len(ordered), train_file, ", ".join(ordered[:20]))
     return dataclasses.replace(task, labels=tuple(ordered))

@@ -9,7 +9,6 @@ import tensorflow as tf
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import check_tokenizer, permutation
 from bert_tf.system.checks import list_of, list_of_names, list_of_strings
-from bert_tf.system.messages import did_you_mean
 from bert_tf.tasks.classification.data import InputExample, Task
 from bert_tf.tasks.classification.encode import EncodedExamples, encode_examples
 from bert_tf.text.tokenizer import Tokenizer
@@ -85,15 +84,10 @@ def _columns_of(table, labels: Sequence | str | None, pairs: Sequence[str] | Non
         return table, labels, pairs
     names = list(table.columns)
     if isinstance(labels, str):
-        if labels not in names:
-            raise ValueError(f"labels={labels!r}: the table has the columns {names}{did_you_mean(labels, names)}")
-        names.remove(labels)
         labels = table[labels]
+        names.remove(labels.name)
     if not 1 <= len(names) <= 2 or (pairs is not None and len(names) > 1):
-        raise ValueError(
-            f"the table has the columns {names} beside the labels: choose one or two of texts, as "
-            f"table[[{', '.join(map(repr, names[:2]))}]], and give labels=table[...]"
-        )
+        raise ValueError(f"the table has the columns {names} beside the labels: choose one or two of texts")
     return table[names[0]], labels, table[names[1]] if len(names) == 2 else pairs
 
 
@@ -118,10 +112,6 @@ def _dataset(
 def _examples(texts: Sequence[str], pairs: Sequence[str] | None) -> list[InputExample]:
     texts = list_of_strings(texts, "texts")
     pairs = [None] * len(texts) if pairs is None else list_of_strings(pairs, "pairs")
-    if not texts:
-        raise ValueError("there are no texts")
-    if len(pairs) != len(texts):
-        raise ValueError(f"{len(texts)} texts and {len(pairs)} pairs: there must be as many of both")
     return [InputExample(str(number), *parts) for number, parts in enumerate(zip(texts, pairs, strict=True))]
 
 

@@ -40,21 +40,15 @@ class TextWindows:
     most: int = MAX_WINDOWS
 
 
-def windows_of(
-    stride: int | None, most: int | None, tokenizer: Tokenizer, max_seq_length: int, name: str = "--window_stride"
-) -> TextWindows:
-    """The windows for a tokenizer and a length, with the defaults for what is None: half a window, MAX_WINDOWS.
-
-    Args:
-      name: of the stride, for errors.
-    """
+def windows_of(stride: int | None, most: int | None, tokenizer: Tokenizer, max_seq_length: int) -> TextWindows:
+    """The windows for a tokenizer and a length, with the defaults for what is None: half a window, MAX_WINDOWS."""
     token_rows.check_room(tokenizer, max_seq_length)
     room = max_seq_length - tokenizer.num_special_tokens(pair=False)
     stride = max(room // 2, 1) if stride is None else stride
     if stride > room:
         raise ValueError(
-            f"{name}={stride}: a window of max_seq_length={max_seq_length} has {room} tokens of the text, so that "
-            "those between two windows would be lost."
+            f"window_stride={stride}: a window of max_seq_length={max_seq_length} has {room} tokens of the text, so "
+            "that those between two windows would be lost."
         )
     return TextWindows(stride, MAX_WINDOWS if most is None else most)
 
@@ -63,7 +57,7 @@ def windows_of_model(head: HeadConfig, tokenizer: Tokenizer, max_seq_length: int
     """The windows in which a trained model reads texts; None for a model that reads each as one row."""
     if not head.window_pooling:
         return None
-    return windows_of(head.window_stride, head.max_windows, tokenizer, max_seq_length, "the model's window_stride")
+    return windows_of(head.window_stride, head.max_windows, tokenizer, max_seq_length)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -362,11 +356,9 @@ def evaluate(task: Task, logits: np.ndarray, label_ids: np.ndarray, batch_size: 
 
 
 def report(task: Task, logits: np.ndarray, label_ids: np.ndarray) -> str:
-    """Precision, recall, F1 and number of examples of each class, as a table of text; empty for a regression."""
+    """Precision, recall, F1 and number of examples of each class, as a table of text."""
     from sklearn.metrics import classification_report
 
-    if task.is_regression:
-        return ""
     return classification_report(
         label_ids,
         predictions_of(task, logits),
@@ -408,7 +400,7 @@ def write_predictions(
 
 
 def write_analysis(
-    output_dir: str, name: str, task: Task, logits: np.ndarray, label_ids: np.ndarray, title: str | None = None
+    output_dir: str, name: str, task: Task, logits: np.ndarray, label_ids: np.ndarray, title: str = ""
 ) -> None:
     """Writes classification_report<name>.txt and, for one label an example, confusion_matrix<name>.png with a title."""
     if task.is_regression:
@@ -420,12 +412,6 @@ def write_analysis(
         from bert_tf.training import plots
 
         predicted = predictions_of(task, logits)
-        if len(predicted) > 1 and np.ptp(predicted) == 0 < np.ptp(label_ids):
-            told = "All %d predictions are %r: the model tells no classes apart. More steps, another --learning_rate "
-            told += "or --class_weights=balanced may help."
-            logging.warning(told, len(predicted), task.labels[predicted[0]])
         path = posixpath.join(output_dir, f"confusion_matrix{name}.png")
-        if title:
-            accuracy = float(np.mean(predicted == label_ids))
-            title = f"{title}: accuracy {accuracy:.3f}"
+        title = f"{title}: accuracy {np.mean(predicted == label_ids):.3f}"
         plots.plot_confusion_matrix(label_ids, predicted, list(task.labels), path, title=title)

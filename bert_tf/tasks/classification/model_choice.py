@@ -7,7 +7,7 @@ from absl import logging
 from bert_tf.models.directory import read_head, read_max_length
 from bert_tf.models.head_config import MAX_WINDOWS, NO_HEAD
 from bert_tf.system.declare import value_of
-from bert_tf.tasks.classification.settings import ClassificationSettings
+from bert_tf.tasks.classification.settings import WINDOW_FLAGS, ClassificationSettings
 from bert_tf.text import tokenizer_files
 from bert_tf.training import run_directory
 from bert_tf.training.settings import FineTuningSettings
@@ -30,21 +30,14 @@ def resolve(
         )
     if not run.do_train and (source := newest or run.init_checkpoint):
         settings.check_texts(source)
-    settings = choose_windows(settings, run, newest)
-    return settings, with_window_length(run, newest) if settings.long_texts else run
-
-
-def with_window_length(run: FineTuningSettings, newest: str | None) -> FineTuningSettings:
-    """The settings of a run that only uses a model of windows, with the length of the windows that it was trained on.
-
-    Another one would give other answers than `Predictor` and the exports, and no flag would say why.
-    """
-    source = newest or run.init_checkpoint
-    length = read_max_length(tokenizer_files.directory_of(source)) if source and not run.do_train else None
-    if length in (None, run.max_seq_length):
-        return run
-    logging.info("Windows of %d tokens, as in training; --max_seq_length=%d is not used.", length, run.max_seq_length)
-    return dataclasses.replace(run, max_seq_length=length)
+    settings, source = choose_windows(settings, run, newest), newest or run.init_checkpoint
+    if settings.long_texts and source and not run.do_train:
+        # With another length it would give other answers than `Predictor` and the exports.
+        length = read_max_length(tokenizer_files.directory_of(source)) or run.max_seq_length
+        if length != run.max_seq_length:
+            logging.info("Windows of %d tokens, as in training; --max_seq_length is not used.", length)
+        run = dataclasses.replace(run, max_seq_length=length)
+    return settings, run
 
 
 def choose_windows(
@@ -62,19 +55,23 @@ def choose_windows(
         was = f"on windows, pooled by {head.window_pooling}" if head.window_pooling else "on texts that are cut"
         raise ValueError(f"--long_texts={settings.long_texts} contradicts {source}, which was trained {was}.")
     if not windows:
-        settings.check_no_windows()
+        for name in WINDOW_FLAGS:
+            if (value := getattr(settings, name)) is not None:
+                raise ValueError(f"--{name}={value} is for --long_texts=windows.")
         return dataclasses.replace(settings, long_texts=None)
     pooling = settings.window_pooling or head.window_pooling or value_of(settings, "window_pooling")
     if goes_on and pooling != head.window_pooling:
         raise ValueError(
             f"--window_pooling={pooling} contradicts {source}, which was trained with {head.window_pooling}."
         )
-    chosen = dataclasses.replace(
+    if settings.text_b:
+        raise ValueError(f"--long_texts=windows is for single texts; leave out --text_b={settings.text_b}.")
+    if run.teacher:
+        raise ValueError("--teacher reads a text as one row, so that --long_texts=windows can't learn from it.")
+    return dataclasses.replace(
         settings,
         long_texts="windows",
         window_pooling=pooling,
         window_stride=settings.window_stride or head.window_stride,
         max_windows=settings.max_windows or head.max_windows or MAX_WINDOWS,
     )
-    chosen.check_windows(run)
-    return chosen

@@ -14,7 +14,7 @@ from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import UTF_8
 from bert_tf.tasks.classification import data
 from bert_tf.tasks.classification.encode import METRICS
-from bert_tf.tasks.classification.label_checks import check_class_weights, class_weights_setting
+from bert_tf.tasks.classification.label_checks import class_weights_setting
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.run_directory import settings_of_model
 from bert_tf.training.settings import FineTuningSettings
@@ -98,14 +98,6 @@ class ClassificationSettings(TableSettings, FileSettings):
 
     def check(self, run: FineTuningSettings) -> None:
         """Refuses contradictions and missing files."""
-        check_class_weights(self.class_weights, run.do_train)
-        for name in ("regression", "multi_label") if self.class_weights else ():
-            if getattr(self, name):
-                raise ValueError(f"--class_weights is for one class an example; leave it out with --{name}.")
-        if self.long_texts == "windows":
-            self.check_windows(run)
-        if self.long_texts == "cut":
-            self.check_no_windows()
         self.check_predictions(run.do_predict)
         if not self.task_name:
             raise ValueError("Which task? Give --task_name.")
@@ -120,38 +112,14 @@ class ClassificationSettings(TableSettings, FileSettings):
         Args:
           source: the weights that are used.
         """
-        earlier = settings_of_model(source)
-        for name in ("text_a", "text_b"):
-            if (column := getattr(self, name)) and column == earlier.get("label"):
-                raise ValueError(
-                    f"--{name}={column} is no column of texts: in the training of {source} it had the labels."
-                )
         pairs = trained_on_pairs(source) if self.is_custom else None
         if pairs not in (None, bool(self.text_b)):
             was, now = ("two texts", "one") if pairs else ("one text", "two")
             logging.warning("%s was trained on %s an example, and this run gives it %s (--text_b).", source, was, now)
 
-    def check_no_windows(self) -> None:
-        """Refuses settings of windows where texts are cut."""
-        for name in WINDOW_FLAGS:
-            if (value := getattr(self, name)) is not None:
-                raise ValueError(f"--{name}={value} is for --long_texts=windows.")
-
-    def check_windows(self, run: FineTuningSettings) -> None:
-        """Refuses what does not go together with windows of long texts."""
-        if self.text_b:
-            raise ValueError(f"--long_texts=windows is for single texts; leave out --text_b={self.text_b}.")
-        if run.teacher:
-            raise ValueError("--teacher reads a text as one row, so that --long_texts=windows can't learn from it.")
-
     def _check_own_files(self, run: FineTuningSettings) -> None:
         if not self.text_a:
             raise ValueError("--task_name=custom needs --text_a, the column of the text, by name or number.")
-        for name in ("data_dir", "language"):
-            if getattr(self, name):
-                raise ValueError(
-                    f"--{name} is for GLUE's tasks; --task_name=custom has --train_file, --dev_file, --test_file."
-                )
         if (run.do_train or run.do_eval) and not self.label:
             raise ValueError("--task_name=custom needs --label, the column of the label, to train or evaluate.")
         run.check_files(train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)
@@ -180,7 +148,7 @@ class ClassificationSettings(TableSettings, FileSettings):
         splits = {"do_train": task.train, "do_eval": _main(task.dev), "do_predict": _main(task.test)}
         for action, split in splits.items():
             if getattr(run, action) and split and not is_remote(self.data_dir):
-                data.check_there(task, split, self.data_dir)
+                check_file(data.split_path(task, split, self.data_dir), "--data_dir")
 
 
 # What says how windows are made and used; only for --long_texts=windows.

@@ -87,9 +87,9 @@ class ClassificationTask(FineTuningTask):
         if run.do_train:
             self.train_rows = next(found.rows for found in encoded("train", "do_train") if found.name == "train")
             files.head = dataclasses.replace(files.head, pairs=self.takes_pairs)
-            if weighted and self.task.problem_type != "single_label_classification":
-                raise ValueError(f"--class_weights is for one class an example, which {self.task.name} does not have.")
             if weighted:
+                if self.task.problem_type != "single_label_classification":
+                    raise ValueError("--class_weights is for tasks with one class an example.")
                 self.class_weights = class_weights(
                     self.settings.class_weights, self.task.labels, self.train_rows.label_ids
                 )

@@ -28,7 +28,6 @@ _HEADERS = {"label", "labels", "ner", "ner_tag", "pos", "tag", "tags", "text", "
 # Numbers in the first of CoNLL-U's ten columns: of several words that are one in the text, and of what is not in it.
 _CONLL_U, _NO_WORD = 10, re.compile(r"\d+[-.]\d+")
 _LONG_SENTENCE = 200  # words: a file of so many has more than one
-_LONG_TO_LEARN = 50  # words: a training set of so many has more than one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,41 +118,17 @@ def read_conll(path: str, layout: Layout, scheme: str | None = None, has_tags: b
         raise ValueError(f"{path} has no words.")
     first, labels = reader.sentences[0], [tag for sentence in reader.sentences for tag in sentence.tags or ()]
     if labels and {first.words[0].casefold(), labels[0].casefold()} <= _HEADERS and labels.count(labels[0]) == 1:
-        raise ValueError(f"{path}, line {first.lines[0]}: {_header_advice(first.words[0], labels[0])}")
+        raise ValueError(f"{path}, line {first.lines[0]}: {first.words[0]!r}, {labels[0]!r} is a header: remove it.")
     reader.finish()
     if len(reader.sentences) == 1 and (length := len(reader.sentences[0].words)) > _LONG_SENTENCE:
         logging.warning("%s: no blank line ends a sentence, so that it is one sentence of %d words.", path, length)
-    if reader.no_words:
-        logging.warning(
-            "%s: left out %d lines of CoNLL-U, ranges of words (2-3) and empty nodes (4.1); the first is line %d.",
-            path,
-            len(reader.no_words),
-            reader.no_words[0],
-        )
+    if no_words := reader.no_words:
+        told = "%s: left out %d lines of CoNLL-U, ranges of words (2-3) and empty nodes (4.1); the first is line %d."
+        logging.warning(told, path, len(no_words), no_words[0])
     if reader.repaired:
-        logging.warning(
-            "%s: the tags of %d sentences break the scheme %s and were read as conlleval reads them.",
-            path,
-            reader.repaired,
-            layout.tag_scheme,
-        )
+        told = "%s: the tags of %d sentences break the scheme %s and were read as conlleval reads them."
+        logging.warning(told, path, reader.repaired, layout.tag_scheme)
     return ConllFile(path, lines, reader.sentences, reader.separator, reader.notation, tuple(reader.no_words))
-
-
-def _header_advice(word: str, tag: str) -> str:
-    return f"the word {word!r} with the tag {tag!r} is probably a header; remove the line."
-
-
-def check_several_tags(sentences: Sequence[Sentence]) -> None:
-    """Refuses training sentences from which nothing can be learned."""
-    if len(sentences) == 1 and (length := len(sentences[0].words)) > _LONG_TO_LEARN:
-        raise ValueError(
-            f"{sentences[0].path}: no blank line ends a sentence, so that it is one sentence of {length} words: put "
-            "one after each."
-        )
-    tags = {tag for sentence in sentences for tag in sentence.tags}
-    if len(tags) == 1:
-        raise ValueError(f"all words have the same tag, {tags.pop()!r}: there is nothing to learn.")
 
 
 class _Reader:
@@ -195,25 +170,19 @@ class _Reader:
             raise ValueError(
                 f"{self.path}, line {number}: {len(columns)} columns, but line {self._first_line} has {self._columns}: "
                 f"{line!r:.80}. Columns are separated by {'tabs' if self.separator == chr(9) else 'spaces'} "
-                f"(--column_separator).{_comment_advice(line)}"
+                f"(--column_separator, --comment_prefix)."
             )
         if len(columns) >= _CONLL_U and self.layout.word_column % len(columns) and _NO_WORD.fullmatch(columns[0]):
             self.no_words.append(number)
             return
         word = columns[self.layout.word_column]
         word = trimmed(word) or word  # a space can be a word, too
-        if not word:
-            raise ValueError(
-                f"{self.path}, line {number}: the word (--word_column={self.layout.word_column}) is empty."
-            )
+        tag = plain_name(columns[self.layout.tag_column]) if self.has_tags else "none"
+        if not (word and tag):
+            raise ValueError(f"{self.path}, line {number}: the {'tag' if word else 'word'} is empty.")
         self._words.append(word)
         self._lines.append(number)
         if self.has_tags:
-            tag = plain_name(columns[self.layout.tag_column])
-            if not tag:
-                raise ValueError(
-                    f"{self.path}, line {number}: the tag (--tag_column={self.layout.tag_column}) is empty."
-                )
             self._tags.append(tag)
 
     def _columns_of(self, line: str) -> list[str]:
@@ -229,28 +198,11 @@ class _Reader:
         return columns
 
     def _check_columns(self, number: int) -> None:
-        count, layout = self._columns, self.layout
-        places = {"word_column": layout.word_column}
-        if self.has_tags and count == 1 and layout.tag_column == -1:
+        if self._columns == 1 and self.layout.tag_column == -1:
             self.has_tags = False  # words and nothing else
-        if self.has_tags:
-            places["tag_column"] = layout.tag_column
-        elif count > 1 and is_first(("columns", self.path)):
-            logging.warning(
-                "%s: of the %d columns of a line only the word is read, --word_column=%d. Sentences are to have one "
-                "word a line, and an empty line after each.",
-                self.path,
-                count,
-                layout.word_column,
-            )
-        for name, place in places.items():
-            if not -count <= place < count:
-                raise ValueError(f"{self.path}, line {number}: no column --{name}={place}, there are {count}.")
-        if self.has_tags and layout.word_column % count == layout.tag_column % count:
-            raise ValueError(
-                f"{self.path}, line {number}: --word_column={layout.word_column} and --tag_column={layout.tag_column} "
-                f"are the same of its {count} columns."
-            )
+        for name in ("word_column", "tag_column") if self.has_tags else ("word_column",):
+            if not -self._columns <= (place := getattr(self.layout, name)) < self._columns:
+                raise ValueError(f"{self.path}, line {number}: no column --{name}={place}, there are {self._columns}.")
 
     def end_sentence(self) -> None:
         if self._words:
@@ -261,7 +213,13 @@ class _Reader:
 
     def finish(self) -> None:
         """Reads the tags of all sentences, now that it is known how the file spells them."""
-        self._check_words()
+        counted = [str(number) for number in range(max((len(one.words) for one in self.sentences), default=0) + 1)]
+        for start in (0, 1) if self._columns > 2 and len(counted) > 2 else ():
+            if all(one.words == counted[start : start + len(one.words)] for one in self.sentences):
+                raise ValueError(
+                    f"{self.path}, line {self._first_line}: column {self.layout.word_column} only numbers the words: "
+                    "give --word_column."
+                )
         if not self.has_tags:
             return
         if self.layout.tag_scheme == "plain":
@@ -275,28 +233,6 @@ class _Reader:
         self.notation = ner_tags.notation_of(tag for sentence in self.sentences for tag in sentence.tags)
         self.sentences = list(map(self._with_learned_tags, self.sentences))
 
-    def _check_words(self) -> None:
-        """Refuses words that are tags, or lines of CSV, or numbers, as in the files of Naver's challenge."""
-        words, layout = {word for one in self.sentences for word in one.words}, self.layout
-        if self.has_tags and words > {ner_tags.OUTSIDE} and all(map(_is_tag, words)):
-            raise ValueError(
-                f"{self.path}: its words are tags. Are the columns swapped? --word_column={layout.tag_column} "
-                f"--tag_column={layout.word_column} reads them the other way round."
-            )
-        if self._columns == 1 and words and all("," in word for word in words):
-            raise ValueError(
-                f"{self.path}, line {self._first_line} has one column. It looks like CSV; this script reads a word and "
-                "its tag a line, with a tab or spaces between them."
-            )
-        counted = [str(number) for number in range(max((len(one.words) for one in self.sentences), default=0) + 1)]
-        starts = (0, 1) if self._columns > 2 and len(counted) > 2 else ()
-        for start in starts:
-            if all(one.words == counted[start : start + len(one.words)] for one in self.sentences):
-                raise ValueError(
-                    f"{self.path}, line {self._first_line}: column {self.layout.word_column} only numbers the words. "
-                    f"Say where they are: --word_column={self.layout.word_column + 1}, if in the next one."
-                )
-
     def _with_learned_tags(self, sentence: Sentence) -> Sentence:
         scheme, raw = self.layout.tag_scheme, None
         tags = [self.notation.read(tag) for tag in sentence.tags]
@@ -304,48 +240,20 @@ class _Reader:
             entities = ner_tags.entities_of(tags, scheme)
         except ner_tags.BrokenTags as error:
             if not self.layout.repair_tags or not all(_is_tag(tag) for tag in tags):
-                line, written = sentence.lines[error.place], sentence.tags[error.place]
-                spelled = "" if written == tags[error.place] else f" (spelled {written!r})"
-                advice = _comment_advice(sentence.words[error.place]) or self._advice(tags)
-                is_first = sentence is self.sentences[0] and not error.place
-                if is_first and len(tags) > 1 and not _is_tag(tags[0]) and all(map(_is_tag, tags[1:])):
-                    advice += f" Or {_header_advice(sentence.words[0], written)}"
-                raise ValueError(f"{self.path}, line {line}: {error}{spelled}.{advice}") from None
+                raise ValueError(
+                    f"{self.path}, line {sentence.lines[error.place]}: {error}. See --tag_scheme, --repair_tags and "
+                    "--comment_prefix."
+                ) from None
             self.repaired += 1
             entities = ner_tags.lenient_entities(tags)
             raw = tags if scheme == self.scheme else None
         return dataclasses.replace(sentence, tags=ner_tags.tags_of(entities, len(tags), self.scheme), raw_tags=raw)
-
-    def _advice(self, tags: list[str]) -> str:
-        """The flag that would make the file readable, judged by the tags of its first wrong sentence."""
-        fitting = []
-        for scheme in ner_tags.SCHEMES:
-            try:
-                if scheme != "plain" and all("-" in tag or tag == ner_tags.OUTSIDE for tag in tags):
-                    ner_tags.entities_of(tags, scheme)
-                    fitting.append(scheme)
-            except ner_tags.BrokenTags:
-                continue
-        if fitting:
-            return f" This sentence fits --tag_scheme={' or '.join(fitting)}."
-        if all(_is_tag(tag) for tag in tags):
-            return " --repair_tags reads such tags as conlleval does."
-        return (
-            " A line has one word, and its tag in the last column. For tags of words that are not entities give "
-            "--tag_scheme=plain."
-        )
 
 
 def _is_tag(tag: str) -> bool:
     """Whether a tag is of any scheme of entities."""
     letter, hyphen, type_ = tag.partition("-")
     return tag == ner_tags.OUTSIDE or (bool(hyphen and type_) and len(letter) == 1 and letter in ner_tags.LETTERS)
-
-
-def _comment_advice(text: str) -> str:
-    """The flag for lines like this one, if it looks like a comment."""
-    found = re.match("#+ ", text)
-    return f" If the line is a comment, give --comment_prefix='{found.group()}'." if found else ""
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

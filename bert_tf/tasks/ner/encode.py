@@ -7,6 +7,7 @@ counts twice.
 
 import bisect
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -64,13 +65,15 @@ def encode_sentences(
       document_context: join the sentences of a document, so that the model sees each one with its neighbours.
       of_pieces: sentences whose words are characters are cut into pieces as the texts that they are.
     """
+    token_rows.check_room(tokenizer, max_seq_length)
     room = max_seq_length - tokenizer.num_special_tokens()
-    if room < 1:
-        raise ValueError(f"max_seq_length={max_seq_length} has no room for a word beside the special tokens.")
     stride = doc_stride or max(room // 2, 1)
     before = len(tokenizer.begin_ids)
     rows, word_rows, word_positions, word_kinds, of_words = [], [], [], [], []
-    for unit in _units(sentences, document_context):
+    units = [[sentence] for sentence in sentences]
+    if document_context:
+        units = [list(unit) for _, unit in itertools.groupby(sentences, lambda sentence: sentence.document)]
+    for unit in units:
         pieces, firsts, kinds, known = _pieces_of(unit, tokenizer, of_pieces)
         word_kinds += kinds
         of_words += known
@@ -156,18 +159,6 @@ def character_logits(rows: WordRows, logits: np.ndarray, labels: Sequence[str]) 
     of, best, outside = spaces[moved], best[moved], number[OUTSIDE]
     logits[of, best], logits[of, outside] = logits[of, outside], logits[of, best]
     return logits
-
-
-def _units(sentences: Sequence[Sentence], document_context: bool) -> list[list[Sentence]]:
-    """The units to cut into windows: each sentence, or the sentences of each document."""
-    units, previous = [], None
-    for sentence in sentences:
-        if document_context and previous is not None and sentence.document == previous:
-            units[-1].append(sentence)
-        else:
-            units.append([sentence])
-        previous = sentence.document
-    return units
 
 
 def _best_spans(spans: Sequence[tuple[int, int]], firsts: np.ndarray) -> np.ndarray:

@@ -24,9 +24,11 @@ def labels_of(sentences: Sequence[Sentence], scheme: str) -> list[str]:
     """The tags to learn: for entities all tags of the types in the data, also those that happen not to occur."""
     every = [tag for sentence in sentences for tag in sentence.tags]
     tags = set(every)
+    if scheme == "plain" and len(tags) == len(every) >= _FEWEST_WORDS:
+        raise ValueError(f"--tag_column: each of the {len(every)} words has a tag of its own, as {every[0]!r}.")
+    if len(tags) == 1:
+        raise ValueError(f"all words have the same tag, {tags.pop()!r}: there is nothing to learn.")
     if scheme == "plain":
-        if len(tags) == len(every) >= _FEWEST_WORDS:
-            raise ValueError(f"--tag_column: each of the {len(every)} words has a tag of its own, as {every[0]!r}.")
         return sorted(tags)
     return ner_tags.tag_set(scheme, ner_tags.types_of(tags))
 

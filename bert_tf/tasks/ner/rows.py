@@ -17,23 +17,16 @@ def lines_of_rows(path: str, word_column: int, tag_column: int, encoding: str) -
     for number, row in raw_rows(path, None, None, encoding):
         place = f"{path}, line {number}"
         lists = {name: cells for name, cells in row.items() if isinstance(cells, list)}
-        if not lists:
-            raise ValueError(f"{place}: no column has lists, as of words and tags; there are {quoted(row)}.")
         for flag, column in {"word_column": word_column, "tag_column": tag_column}.items():
             if not -len(lists) <= column < len(lists):
                 raise ValueError(f"{place}: no column --{flag}={column}; those of lists are {quoted(lists)}, from 0.")
         (name, words), (tag_name, tags) = ([*lists.items()][column] for column in (word_column, tag_column))
         if len(words) != len(tags):
-            raise ValueError(
-                f"{place}: {len(words)} words in {name!r}, {len(tags)} tags in {tag_name!r}. "
-                f"--word_column and --tag_column say which columns of lists are meant, from 0: {quoted(lists)}."
-            )
+            raise ValueError(f"{place}: {len(words)} words in {name!r}, {len(tags)} tags in {tag_name!r}.")
         for k in range(len(words)):
             cells = (cells[k] if k < len(cells) else "_" for cells in lists.values())
             line = "\t".join("" if cell is None else re.sub(r"[\t\r\n]", " ", str(cell)) for cell in cells)
             if not line.strip():  # would end the sentence
-                raise ValueError(
-                    f"{place}: word {k} is blank, which only rows with tags may have: give each the tag O."
-                )
+                raise ValueError(f"{place}: word {k} is blank, which only rows with tags may have.")
             yield line
         yield ""

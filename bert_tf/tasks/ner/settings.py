@@ -5,7 +5,7 @@ import dataclasses
 from bert_tf.system.checks import check_input_files
 from bert_tf.system.declare import setting
 from bert_tf.system.text_files import encoding_setting
-from bert_tf.tasks.classification.label_checks import check_class_weights, class_weights_setting
+from bert_tf.tasks.classification.label_checks import class_weights_setting
 from bert_tf.tasks.ner.data import Layout
 from bert_tf.training.settings import FineTuningSettings
 
@@ -87,10 +87,7 @@ class NerSettings:
         """
         named = {name: getattr(self, name) for name in ("train_file", "dev_file", "test_file")}
         run.check_files(**named)
-        check_class_weights(self.class_weights, run.do_train)
         run.check_dev_set(run.do_eval, ": give --do_eval")
-        if self.metric == "klue" and self.tag_scheme == "plain":
-            raise ValueError("--metric=klue scores entities: --tag_scheme=plain has none.")
         for is_needed, (name, files) in zip((run.do_train, run.do_eval, run.do_predict), named.items(), strict=True):
             if is_needed:
                 check_input_files(files, f"--{name}")

@@ -12,6 +12,7 @@ from bert_tf.text.characters import SPLITS
 
 SETTINGS_FILE = "token_classification.json"
 PIECES = "pieces"
+_OF_EARLIER_VERSIONS = ("features", "lstm_size", "lstm_layers")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,14 +47,11 @@ class TaggingSettings:
         """The settings in a model's directory; None if there are none."""
         path = posixpath.join(directory, SETTINGS_FILE)
         values = read_json_if_there(path)
-        try:
-            if values is not None and values.pop("features", None):
-                raise ValueError(HEADS["features"])
-            for name in ("lstm_size", "lstm_layers"):  # of earlier versions, in every file
-                (values or {}).pop(name, None)
-            return None if values is None else cls(**values)
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{path}: not the settings of a tagger: {error}") from None
+        if values is None:
+            return None
+        if values.get("features"):
+            raise ValueError(f"{path}: {HEADS['features']}")
+        return cls(**{name: value for name, value in values.items() if name not in _OF_EARLIER_VERSIONS})
 
     @classmethod
     def of_model(cls, directory: str, labels: Sequence[str]) -> "TaggingSettings":

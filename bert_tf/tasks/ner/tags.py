@@ -121,51 +121,17 @@ def entities_of(tags: Sequence[str], scheme: str) -> list[Entity]:
     """The entities that tags mean.
 
     Raises:
-      BrokenTags: a tag is not part of the scheme, or can't follow the one before it.
+      BrokenTags: a tag is not part of the scheme, or not the one that it has for what conlleval reads.
     """
-    letters = SCHEMES[scheme]
-    entities, open_type, start = [], None, 0  # open_type: of the entity that continues
-
-    def broken(place: int, what: str) -> BrokenTags:
-        before = f"after {tags[place - 1]!r}" if place else "at the start of the sentence"
-        return BrokenTags(place, f"the tag {tags[place]!r} {before} breaks the scheme {scheme}: {what}")
-
-    for place, tag in enumerate([*tags, OUTSIDE]):
-        letter, hyphen, type_ = tag.partition("-")
-        if tag == OUTSIDE:
-            letter, type_ = OUTSIDE, None
-        elif not hyphen or not type_ or len(letter) != 1 or letter not in letters:
+    entities, letters = lenient_entities(tags), SCHEMES[scheme]
+    for place, (tag, valid) in enumerate(zip(tags, tags_of(entities, len(tags), scheme), strict=True)):
+        letter, _, type_ = tag.partition("-")
+        if tag != OUTSIDE and not (type_ and len(letter) == 1 and letter in letters):
             known = ", ".join(f"{letter}-TYPE" for letter in letters)
             raise BrokenTags(place, f"the tag {tag!r} is not part of the scheme {scheme} (O, {known})")
-        same = open_type is not None and type_ == open_type
-        if letters == "BI":
-            if letter == "I" and not same and scheme == "iob2":
-                raise broken(place, f"an entity begins with B-{type_}")
-            if letter == "B" and not same and scheme == "iob1":
-                raise broken(place, f"B-{type_} only separates an entity from one of the same type right before it")
-            if open_type is not None and not (letter == "I" and same):
-                entities.append(Entity(open_type, start, place))
-                open_type = None
-            if letter != OUTSIDE and open_type is None:
-                open_type, start = type_, place
-            continue
-        continues = letter in ("I", letters[2])
-        if continues != (open_type is not None) or (continues and not same):
-            if place == len(tags):
-                place -= 1
-                raise BrokenTags(
-                    place, f"the sentence ends with the tag {tags[place]!r}, inside an entity: it breaks {scheme}"
-                )
-            if continues:
-                raise broken(place, f"no entity of type {type_} is open")
-            raise broken(place, f"the {open_type} before it does not end ({letters[2]}-{open_type})")
-        if letter == "B":
-            open_type, start = type_, place
-        elif letter == letters[2]:
-            entities.append(Entity(type_, start, place + 1))
-            open_type = None
-        elif letter == letters[3]:
-            entities.append(Entity(type_, place, place + 1))
+        if tag != valid:
+            before = f"after {tags[place - 1]!r}" if place else "at the start of the sentence"
+            raise BrokenTags(place, f"the tag {tag!r} {before} breaks the scheme {scheme}, which has {valid!r} there")
     return entities
 
 

@@ -60,18 +60,21 @@ class NerTask(FineTuningTask):
         added = {token.content for token in tokenizer.added_tokens.tokens}
         train = self._tagged_sentences("train") if run.do_train else []
         dev = self._tagged_sentences("dev") if run.do_eval else []
-        test = self._test_file() if run.do_predict else None
-        if run.do_train:
-            with naming_flag("--train_file"):
-                data.check_several_tags(train)
-            if not newest:  # a run that goes on has its own
-                self.tagging = dataclasses.replace(self.tagging, split=self._split_of(train, added))
+        test = None
+        if run.do_predict:
+            test, *others = self._read("test", own.test_has_tags)
+            if others:
+                raise ValueError(f"--test_file={own.test_file} is {len(others) + 1} files; give one.")
+            self._log(test.sentences, "--test_file")
+        if run.do_train and not newest:  # a run that goes on has its own
+            self.tagging = dataclasses.replace(self.tagging, split=self._split_of(train, added))
         self._warn_of_another_split("--dev_file", dev, added)
         self._warn_of_another_split("--test_file", test.sentences if test else [], added)
         tagged = {"--dev_file": dev, "--test_file": test.sentences if test and test.sentences[0].tags else []}
         found = find_head(run, newest, self.output_layer)
         if run.do_train:
-            self.labels = self._labels_to_learn(outputs.labels_of(train, scheme), found)
+            with naming_flag("--train_file"):
+                self.labels = self._labels_to_learn(outputs.labels_of(train, scheme), found)
         elif found and found.labels:  # of a trained model, spelled as in the data
             tags = {tag for sentences in tagged.values() for sentence in sentences for tag in sentence.tags}
             self.labels = list(spelled_as(standard_tags(found.labels), sorted(tags)))
@@ -142,13 +145,6 @@ class NerTask(FineTuningTask):
         self._log(sentences, f"--{kind}_file")
         return sentences
 
-    def _test_file(self) -> data.ConllFile:
-        files = self._read("test", self.settings.test_has_tags)
-        if len(files) > 1:
-            raise ValueError(f"--test_file={self.settings.test_file} is {len(files)} files; give one.")
-        self._log(files[0].sentences, "--test_file")
-        return files[0]
-
     def _log(self, sentences: list[data.Sentence], flag: str) -> None:
         documents, words = sentences[-1].document + 1, sum(len(sentence.words) for sentence in sentences)
         logging.info("%s: %d words, %d sentences, %d documents", flag, words, len(sentences), documents)
@@ -181,10 +177,7 @@ class NerTask(FineTuningTask):
                 f"{flag} has tags that --train_file lacks, so that they can't be learned: {some(unknown)}."
             )
         if unknown and not {*tags} & {*self.labels} - {OUTSIDE}:
-            raise ValueError(
-                f"{flag} has other tags than {self.source}: {difference(self.labels, sorted(tags))}. --do_train with "
-                "--new_head trains a new output layer."
-            )
+            raise ValueError(f"{flag} has other tags than {self.source}: {difference(self.labels, sorted(tags))}.")
         if unknown:
             logging.warning("%s has tags that the model does not know and can't predict: %s.", flag, some(unknown))
 

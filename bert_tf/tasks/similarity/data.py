@@ -4,7 +4,6 @@ CSV, TSV or JSON lines. Pairs that belong together may have a third text, which 
 """
 
 import dataclasses
-import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,13 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from absl import logging
 
 from bert_tf.data.tables import USUAL_TABLE, TableSettings, all_examples, field_of, named_rows, quoted, text_of
-from bert_tf.tasks.classification.label_checks import maybe_header, warn_of_header
+from bert_tf.system.messages import warn_once
 
 # Columns that say whether, or how well, two texts belong together.
 _JUDGEMENTS = {"label", "labels", "gold_label", "score", "scores", "similarity", "similarity_score", "target"}
 _JUDGEMENTS |= {"relatedness_score", "is_duplicate", "is_paraphrase"}
 _NARROW = 0.3  # of the range of scores; 0..1 for 0..5 is less
-_CLASSES = "write 1 in it for the class of texts that belong together, and 0 for the other"
 _INTEGER = re.compile(r"-?[0-9]+")
 
 
@@ -98,15 +96,6 @@ def read_examples(
             low,
             high,
         )
-    if partners and not scores and len(examples) > 1:
-        for place, which in enumerate(("first", "second")):
-            if len({example.texts[place] for example in examples}) == 1:
-                logging.warning(
-                    "%s: the %s text of all %d rows is the same, so that the others of a batch are no negatives.",
-                    path,
-                    which,
-                    len(examples),
-                )
     return examples
 
 
@@ -115,69 +104,40 @@ def examples_of(
 ) -> Iterator[SimilarityExample]:
     """The examples one by one; arguments as of `read_examples`."""
     by_number = columns is not None and bool(_INTEGER.fullmatch(columns.text_a))
-    names, number, equal, is_named, judged = columns.all if columns else [], 0, {}, columns is not None, {}
+    names, is_named, judged = columns.all if columns else [], columns is not None, {}
     for number, (line, row, source) in enumerate(named_rows(path, None if by_number else names, table)):
         columns = columns or _known_layout(list(row), path)
-        cells = {name: row.get(column) for name, column in vars(columns).items() if column}
         texts = tuple(text_of(field_of(row, name, path, line), path, line, name) for name in columns.texts)
-        for name, text in zip(columns.texts, texts, strict=True):
-            if not text:
-                raise ValueError(f"{path}, line {line}: {name} is empty.")
-        score = None
-        if columns.score:
-            with maybe_header(by_number and not number, cells):
-                score = _score(field_of(row, columns.score, path, line), score_range, path, line, by_number)
-        elif by_number and not number:
-            warn_of_header(path, line, cells)
+        if "" in texts:
+            raise ValueError(f"{path}, line {line}: {columns.texts[texts.index('')]} is empty.")
+        score = _score(field_of(row, columns.score, path, line), score_range, path, line) if columns.score else None
         if partners and not (columns.score or columns.negative):
             _check_judgements(row, columns, judged, path, line, is_named)
-        for a, b in itertools.combinations(range(len(texts)), 2) if score is None else ():
-            if texts[a] == texts[b]:
-                equal.setdefault((columns.texts[a], columns.texts[b]), []).append(line)
         yield SimilarityExample(str(number), texts, score, source)
-    for (one, other), lines in equal.items():
-        if len(lines) <= number:  # not in all rows, which are meant: each text is to be near itself after dropout
-            logging.warning(
-                f"%s: rows whose {one} and {other} are the same text: %d, the first in line %d.",
-                path,
-                len(lines),
-                lines[0],
-            )
-    for name, (first, line, *others) in judged.items():
-        if others:
-            logging.warning("%s", _not_used(path, name, columns, first, line, *others))
 
 
 def _check_judgements(
-    row: Mapping, columns: Columns, judged: dict[str, tuple], path: str, line: int, is_named: bool
+    row: Mapping, columns: Columns, judged: dict[str, object], path: str, line: int, is_named: bool
 ) -> None:
     """Refuses, unless columns are named, a column of labels or scores that is not used and differs between rows.
 
-    judged: for each such column the first row's value and line, and those of the first row with another one.
+    judged: the first row's value of each such column.
     """
     for name in row:
-        if name in columns.texts or name.casefold() not in _JUDGEMENTS:
+        if (
+            name in columns.texts
+            or name.casefold() not in _JUDGEMENTS
+            or row[name] == judged.setdefault(name, row[name])
+        ):
             continue
-        first = judged.setdefault(name, (row[name], line))
-        if len(first) == 2 and first[0] != row[name]:
-            judged[name] = (*first, row[name], line)
-            if not is_named:
-                raise ValueError(_not_used(path, name, columns, *judged[name]))
-
-
-def _not_used(path: str, name: str, columns: Columns, first, line: int, second, other_line: int) -> str:
-    named = f"--text_a={columns.text_a} --text_b={columns.text_b}"
-    lowest = _CLASSES if _is_class(first) else "its lowest and highest number"
-    return (
-        f"{path}: the column {name!r} ({first!r} in line {line}, {second!r} in line {other_line}) is not used: each "
-        f"row counts as two texts that belong together. If it says whether they do, give {named} --score={name} "
-        f"--score_range=0,1 ({lowest}), or keep only those rows that do; if not, {named} alone."
-    )
-
-
-def _is_class(value) -> bool:
-    """Whether a value is the name of a class, as "duplicate", and no number."""
-    return isinstance(value, str) and value.strip()[:1].isalpha()
+        told = (
+            f"{path}, line {line}: the column {name!r} ({judged[name]!r} before, {row[name]!r} here) is not used: each "
+            f"row counts as two texts that belong together. If it says whether they do, give --text_a={columns.text_a} "
+            f"--text_b={columns.text_b} --score={name} --score_range=lowest,highest; if not, the first two alone."
+        )
+        if not is_named:
+            raise ValueError(told)
+        warn_once((path, name), "%s", told)
 
 
 def _known_layout(names: Sequence[str], path: str) -> Columns:
@@ -187,25 +147,20 @@ def _known_layout(names: Sequence[str], path: str) -> Columns:
             logging.info("%s: its columns are %s.", path, quoted(layout.all))
             return layout
     raise ValueError(
-        f"{path}: which column is what? There are {quoted(names)}, and not sentence1, sentence2 and score, nor anchor, "
-        "positive and negative: name them by --text_a, --text_b, --negative and --score."
+        f"{path}: which column is what? There are {quoted(names)}: name them by --text_a, --text_b, --negative and "
+        "--score."
     )
 
 
-def _score(value, score_range: tuple[float, float], path: str, line: int, may_be_header: bool) -> float:
+def _score(value, score_range: tuple[float, float], path: str, line: int) -> float:
     """A score, mapped to 0..1."""
     try:
         score = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         score = math.nan
     if not math.isfinite(score):
-        hint = " (write numbers with a decimal point)" if "," in str(value) else ""
-        hint = hint or (f" ({_CLASSES})" if _is_class(value) and not may_be_header else "")
-        raise ValueError(f"{path}, line {line}: a number is expected as score, found {value!r}{hint}")
+        raise ValueError(f"{path}, line {line}: a number is expected as score, found {value!r}")
     low, high = score_range
     if not low <= score <= high:
-        raise ValueError(
-            f"{path}, line {line}: the score {score:g} is not in --score_range={low:g},{high:g}. Say what the lowest "
-            "and the highest score mean: nothing in common and the same, for STS-B 0,5."
-        )
+        raise ValueError(f"{path}, line {line}: the score {score:g} is not in --score_range={low:g},{high:g}.")
     return (score - low) / (high - low)

@@ -29,9 +29,7 @@ def encode_examples(
       max_seq_length: longer texts lose their last tokens.
       lower: see `sentence_settings.SentenceSettings`. prompt: what is put before every text.
     """
-    special = tokenizer.num_special_tokens(pair=False)
-    if max_seq_length < special + 1:
-        raise ValueError(f"max_seq_length={max_seq_length} has no room for a token beside {special} special ones.")
+    token_rows.check_room(tokenizer, max_seq_length)
     texts = [(prompt + text).strip() for example in examples for text in example.texts]
     rows, truncated = token_rows.rows_of_texts(texts, tokenizer, max_seq_length, lower)
     if truncated:

@@ -101,17 +101,6 @@ class SimilaritySettings(TableSettings, FileSettings):
         """The lowest and the highest score."""
         return _parse_range(self.score_range)
 
-    def check_loss(self, loss: str) -> None:
-        """Refuses settings of another loss.
-
-        Raises:
-          ValueError: names setting and loss.
-        """
-        for name in ("ranking_scale", "negatives_batch_size", "triplet_margin"):
-            kind = "triplet" if name == "triplet_margin" else "ranking"
-            if getattr(self, name) is not None and loss != kind:
-                raise ValueError(f"--{name} is for --loss={kind}; this is --loss={loss}.")
-
     def loss_of(self, texts: int, has_scores: bool) -> str:
         """The loss for training data: texts of an example, and whether they have scores.
 
@@ -119,21 +108,18 @@ class SimilaritySettings(TableSettings, FileSettings):
           ValueError: it does not fit the data or the other settings; names the flag.
         """
         loss = self.loss or ("cosine" if has_scores else "ranking")
-        self.check_loss(loss)
+        for name in ("ranking_scale", "negatives_batch_size", "triplet_margin"):
+            kind = "triplet" if name == "triplet_margin" else "ranking"
+            if getattr(self, name) is not None and loss != kind:
+                raise ValueError(f"--{name} is for --loss={kind}; this is --loss={loss}.")
         if self.mine_hard_negatives and (texts == 3 or has_scores):
-            raise ValueError(
-                "--mine_hard_negatives is for pairs that belong together, and --train_file has "
-                f"{'a third text' if texts == 3 else 'scores'}: leave it out, or name its columns by --text_a and "
-                "--text_b alone."
-            )
-        mined = self.mine_hard_negatives is not None
-        if (loss == "cosine") != has_scores or (loss == "triplet" and texts + mined == 2):
+            raise ValueError("--mine_hard_negatives is for pairs without --score and --negative.")
+        needed = {"cosine": (2,), "ranking": (2, 3), "triplet": (3,)}[loss]
+        if (loss == "cosine") != has_scores or texts + (self.mine_hard_negatives is not None) not in needed:
             raise ValueError(
                 f"--loss={loss} is for {_TEXTS[loss]} {'and a score' if loss == 'cosine' else 'without a score'}; "
                 f"--train_file has {texts} texts and {'scores' if has_scores else 'no scores'}."
             )
-        if loss == "cosine" and texts == 3:
-            raise ValueError("--loss=cosine is for two texts and a score; leave out --negative.")
         return loss
 
     def negatives(
@@ -153,14 +139,12 @@ class SimilaritySettings(TableSettings, FileSettings):
         at_once = run.train_batch_size // num_replicas // run.gradient_accumulation_steps
         size = self.negatives_batch_size or begun or at_once
         if at_once % size:
-            as_begun = "" if self.negatives_batch_size else ", as this run began"
             raise ValueError(
-                f"--negatives_batch_size={size}{as_begun}: a device computes {at_once} examples at once, which can't "
+                f"--negatives_batch_size={size}: a device computes {at_once} examples at once, which can't "
                 "be divided by it (--train_batch_size over all devices and --gradient_accumulation_steps)."
             )
         if size == 1 and texts == 2:
-            name = "negatives" if self.negatives_batch_size else "train"
-            raise ValueError(f"--loss=ranking needs other examples as negatives: --{name}_batch_size is too small.")
+            raise ValueError("--loss=ranking needs other examples as negatives: the batch is too small.")
         return size
 
     def check(self, run: FineTuningSettings) -> None:
@@ -177,12 +161,4 @@ class SimilaritySettings(TableSettings, FileSettings):
             if getattr(self, name) and not self.text_a:
                 raise ValueError(f"--{name} needs --text_a and --text_b beside it.")
         check_different({f"--{name}": getattr(self, name) for name in ("text_a", "text_b", "negative", "score")})
-        if self.loss:
-            self.check_loss(self.loss)
-        if self.mine_hard_negatives and not run.do_train:
-            raise ValueError("--mine_hard_negatives is for training: give --do_train.")
-        if self.mine_hard_negatives and not run.init_checkpoint:
-            raise ValueError("--mine_hard_negatives needs a model that finds them: give --init_checkpoint.")
-        if self.negatives_margin is not None and not self.mine_hard_negatives:
-            raise ValueError("--negatives_margin is for --mine_hard_negatives.")
         run.check_tables(self)

@@ -69,8 +69,7 @@ class SimilarityTask(FineTuningTask):
 
         def encoded(kind: str) -> ExampleSet:
             examples = read_sets[kind]
-            texts = "two texts" if len(examples[0].texts) == 2 else "three texts"
-            logging.info("--%s_file: %d examples of %s", kind, len(examples), texts)
+            logging.info("--%s_file: %d examples of %d texts", kind, len(examples), len(examples[0].texts))
             rows = encode.encode_examples(examples, tokenizer, run.max_seq_length, sentences.lower, sentences.prompt())
             return ExampleSet(kind, rows, examples)
 
@@ -80,11 +79,6 @@ class SimilarityTask(FineTuningTask):
             log_examples(self.train_rows, tokenizer, LOGGED_EXAMPLES, "text")
         if run.do_eval:
             self.dev_sets = [encoded("dev")]
-            if run.do_train and len({"train", "dev"} & {*scored}) == 1:
-                logging.warning(
-                    "Only one of --train_file and --dev_file has scores: the dev set is measured by %s.",
-                    self.main_metric,
-                )
         if run.do_predict:
             self.test_sets = [encoded("test")]
 
@@ -119,10 +113,7 @@ class SimilarityTask(FineTuningTask):
         if found.prompt():
             logging.info("Before every text: %r, the prompt %r.", found.prompt(), found.default_prompt_name)
         if not found.include_prompt and found.prompt():
-            raise ValueError(
-                f"{directory} leaves its prompt out of the pooling (include_prompt), which can't be trained here: set "
-                "default_prompt_name to null in its config_sentence_transformers.json."
-            )
+            raise ValueError(f"{directory} leaves its prompt out of the pooling, which can't be trained here.")
         logging.info("Pooling: %s%s.", pooling, "" if found.described or own.pooling else ", the default")
         return dataclasses.replace(found, pooling=pooling, normalize=normalize, similarity="cosine")
 
