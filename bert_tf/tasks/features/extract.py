@@ -174,14 +174,10 @@ def read_input(
 ) -> EncodedText:
     """Reads and tokenizes a file of lines; see `extract_features`."""
     token_rows.check_room(tokenizer, max_seq_length)
-    if not tf.io.gfile.exists(input_file) or tf.io.gfile.isdir(input_file):
-        raise FileNotFoundError(f"{input_file} is not a file.")
     lower, prompt = (sentences.lower, sentences.prompt()) if sentences else (False, "")
     lines = (prompt + line for line in read_lines(input_file, encoding))
     encoded = (encode_line(line.lower() if lower else line, tokenizer, max_seq_length, pooling) for line in lines)
     text = EncodedText.of_lines(encoded, tokenizer, pooling)
-    if not len(text.rows):
-        raise ValueError(f"{input_file} is empty: it should hold one text per line.")
     logging.info("%s: %d lines, %d tokens.", input_file, len(text.rows), len(text.rows.ids))
     if text.truncated:
         told = "%d of %d lines are longer than --max_seq_length=%d; their last tokens have no features."
@@ -366,8 +362,6 @@ def run(settings: FeatureSettings) -> None:
             sentences = read_settings(directory_of(settings.init_checkpoint))
         length = ", of length 1" if sentences.normalize else ""
         logging.info("Vectors: %s over the tokens of a line%s.", sentences.pooling, length)
-    with naming_flag("--max_seq_length"):
-        token_rows.check_room(tokenizer, settings.max_seq_length)
     with naming_flag("--input_file"):
         text = read_input(
             settings.input_file, tokenizer, settings.max_seq_length, settings.pooling, sentences, settings.encoding

@@ -8,10 +8,10 @@ from bert_tf.models import directory as model_directory
 from bert_tf.models import open_weights
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.variable_names import check_shapes
-from bert_tf.system.checks import check_no_web_address, check_not_empty, check_output_file
+from bert_tf.system.checks import check_no_web_address, check_not_empty, check_output_file, check_output_files
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, like, setting, value_of
 from bert_tf.system.messages import naming_flag
-from bert_tf.system.storage import is_remote
+from bert_tf.system.storage import is_remote, names_in
 from bert_tf.system.text_files import encoding_setting, exists, is_folder, warn_of_tables
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.text.tokenizer_files import directory_of
@@ -97,14 +97,10 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
                 "input into several files and run it on each."
             )
         self.check_devices(self.dtype)
-        if self.output_file == self.input_file:
-            raise ValueError(f"--output_file={self.output_file} is --input_file.")
-        beside = os.path.realpath(directory_of(self.init_checkpoint)) == os.path.dirname(
-            os.path.realpath(self.output_file)
-        )
-        given = map(os.path.realpath, filter(None, (self.vocab_file, self.bert_config_file)))
-        if os.path.isfile(self.output_file) and (beside or os.path.realpath(self.output_file) in given):
-            raise ValueError(f"--output_file={self.output_file} is a file of the model that is read.")
+        read = [self.input_file, *filter(None, (self.vocab_file, self.bert_config_file))]
+        folder = directory_of(self.init_checkpoint)
+        read += [] if is_remote(folder) else [posixpath.join(folder, name) for name in names_in(folder)]
+        check_output_files([self.output_file], read, "--output_file")
         meant = _FORMAT_BY_ENDING.get(posixpath.splitext(self.output_file)[1], self.output_format)
         if meant != self.output_format:
             raise ValueError(f"--output_file={self.output_file} is of --output_format={meant}: give that.")
@@ -141,14 +137,8 @@ def describe_model(settings: FeatureSettings) -> tuple[Weights, ModelFiles, Toke
 
 def parse_layers(text: str, num_hidden_layers: int) -> tuple[int, ...]:
     """The layers of --layers: numbers with commas between them, -1 the last one, 0 the first."""
-    try:
-        layers = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(f"--layers={text}: give numbers with commas between them, such as -1,-2.") from None
+    layers = tuple(map(int, text.split(",")))
     for layer in layers:
         if not -num_hidden_layers <= layer < num_hidden_layers:
-            raise ValueError(
-                f"--layers={text}: there is no layer {layer}, the model has {num_hidden_layers}: "
-                f"{-num_hidden_layers} to -1, or 0 to {num_hidden_layers - 1}."
-            )
+            raise ValueError(f"--layers={text}: there is no layer {layer}, the model has {num_hidden_layers}.")
     return layers

@@ -123,8 +123,6 @@ class AnswerTexts:
         self.examples, self.windows, self.tokenizer = examples, windows, tokenizer
         self.verbose = verbose
         self.by_offsets = answer_from == "offsets"
-        if self.by_offsets and windows.starts is None:
-            raise ValueError("answer_from=offsets needs windows with offsets (WindowSettings.answer_from).")
         self.normalized: dict[str, str] = {}
 
     def of(self, row: int, first: int, last: int) -> tuple[str, int | None, int | None]:

@@ -16,7 +16,7 @@ from bert_tf.system.text_files import UTF_8, read_json
 # What the original splits a context at. Other spaces (no-break, ideographic) are part of a word.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 _MANY_PARTS = 0.1  # the share of answers that are parts of words; in English 0.01
-_FORM = '{"data": [{"paragraphs": [{"context": "...", "qas": [{"id": "...", "question": "...", "answers": [...]}]}]}]}'
+_FORM = '{"data": [{"paragraphs": [{"context": "", "qas": [{"id": "", "question": "", "answers": []}]}]}]}'
 _LISTED = 10  # the log shows this many of the answers that are not found
 
 
@@ -83,7 +83,7 @@ class SquadData:
 
 
 def read_articles(path: str, encoding: str = UTF_8) -> list[dict]:
-    """The list under `data` of a SQuAD file, every part of which has been checked to be there.
+    """The list under `data` of a SQuAD file; every question has an id, which is a string.
 
     Parquet and JSON lines have a question a row: id, context, question, answers (text and answer_start, lists of both).
     """
@@ -91,34 +91,12 @@ def read_articles(path: str, encoding: str = UTF_8) -> list[dict]:
         root = _rows_as_articles(path, encoding)
     else:
         root = read_json(path, object, encoding)
-
-    def part(holder, place: str, key: str, kind: type):
-        value = holder.get(key) if isinstance(holder, dict) else None
-        if not isinstance(value, kind):
-            where, name = f"{path}: {place or 'the file'}", {list: "list", str: "string"}[kind]
-            raise ValueError(f'{where} has no {name} "{key}", so this is not a SQuAD file: {_FORM}.')
-        return value
-
-    articles = part(root, "", "data", list)
-    for i, article in enumerate(articles):
-        for j, paragraph in enumerate(part(article, f"data[{i}]", "paragraphs", list)):
-            place = f"data[{i}].paragraphs[{j}]"
-            part(paragraph, place, "context", str)
-            for k, question in enumerate(part(paragraph, place, "qas", list)):
-                inner = f"{place}.qas[{k}]"
-                if isinstance(question, dict):
-                    if "guid" in question:
-                        question.setdefault("id", question["guid"])  # KLUE-MRC
-                    if isinstance(question.get("id"), int):
-                        question["id"] = str(question["id"])  # some datasets number their questions
-                part(question, inner, "id", str)
-                part(question, inner, "question", str)
-                if not isinstance(question.get("is_impossible", False), bool):
-                    raise ValueError(f'{path}: {inner}: "is_impossible" is neither true nor false.')
-                if "answers" not in question:
-                    continue
-                for m, answer in enumerate(part(question, inner, "answers", list)):
-                    part(answer, f"{inner}.answers[{m}]", "text", str)
+    try:
+        articles = root["data"]
+        for question in _questions(articles):
+            question["id"] = str(question["id"] if "id" in question else question["guid"])  # the latter in KLUE-MRC
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no SQuAD file, {_FORM} ({error})") from None
     return articles
 
 
@@ -152,15 +130,6 @@ def _rows_as_articles(path: str, encoding: str) -> dict:
     return {"data": [{"paragraphs": paragraphs}]}
 
 
-def check_room(max_seq_length: int, max_query_length: int, special: int = 3) -> None:
-    """Refuses windows that are full with a question and the special tokens of a pair, at least 3."""
-    if max_seq_length <= max_query_length + special:
-        raise ValueError(
-            f"max_seq_length={max_seq_length} must be greater than max_query_length={max_query_length} + "
-            f"{special}, or no window has room for any of the context."
-        )
-
-
 def read_squad_examples(
     paths: Sequence[str],
     is_training: bool,
@@ -178,57 +147,36 @@ def read_squad_examples(
         "offsets": if it is at its `answer_start`.
       encoding: see `text_files.TextFile`.
     """
-    examples, skipped, articles = [], [], []
-    seen, repeated, empty, unanswered, without_text, total = {}, [], [], [], [], 0
+    examples, skipped, articles, seen, unanswered, total = [], [], [], {}, [], 0
     for path in paths:
         here = read_articles(path, encoding)
         _check_version(path, here, version_2_with_negative)
         articles += here
-        for article in here:
-            for entry in article["paragraphs"]:
-                paragraph = Paragraph.from_context(entry["context"])
-                for question in entry["qas"]:
-                    qas_id = question["id"]
-                    total += 1
-                    if not question["question"].strip():
-                        empty.append(qas_id)
-                    if not paragraph.words:
-                        without_text.append(qas_id)
-                    if not ((version_2_with_negative and "is_impossible" in question) or question.get("answers")):
-                        unanswered.append(qas_id)
-                    asked = (question["question"], entry["context"])
-                    if qas_id in seen:
-                        repeated.append(qas_id)
-                        if not is_training and seen[qas_id] != asked:
-                            raise ValueError(f"{path}: the id {qas_id!r} is used for two different questions.")
-                    seen[qas_id] = asked
-                    if not is_training:
-                        examples.append(SquadExample(qas_id, question["question"], paragraph))
-                        continue
-                    try:
-                        examples.append(_training_example(question, paragraph, version_2_with_negative, answer_from))
-                    except _AnswerNotFoundError as error:
-                        answer, found = error.args
-                        skipped.append({"file": path, "id": qas_id, "answer": answer, "found": found[:200]})
-                    except ValueError as error:
-                        raise ValueError(f"{path}: question {qas_id!r} {error}") from None
-    _warn_of_questions(total, repeated, empty, without_text, is_training)
+        for entry in (entry for article in here for entry in article["paragraphs"]):
+            paragraph = Paragraph.from_context(entry["context"])
+            for question in entry["qas"]:
+                qas_id, asked = question["id"], (question["question"], entry["context"])
+                total += 1
+                if not ((version_2_with_negative and "is_impossible" in question) or question.get("answers")):
+                    unanswered.append(qas_id)
+                if not is_training:
+                    if seen.setdefault(qas_id, asked) != asked:
+                        raise ValueError(f"{path}: the id {qas_id!r} is used for two different questions.")
+                    examples.append(SquadExample(qas_id, question["question"], paragraph))
+                    continue
+                example, found = _training_example(question, paragraph, version_2_with_negative, answer_from)
+                if example:
+                    examples.append(example)
+                else:
+                    answer = question["answers"][0]["text"]
+                    skipped.append({"file": path, "id": qas_id, "answer": answer, "found": found[:200]})
     if is_training:
         _tell_of_answers(articles, skipped, total)
     if answer_from == "words":
         _warn_of_parts_of_words(articles)
-    missing = f"{len(unanswered)} questions have no answers ({_some(unanswered)})" if unanswered else ""
+    some = ", ".join(unanswered[:3]) + (", ..." if len(unanswered) > 3 else "")
+    missing = f"{len(unanswered)} questions have no answers ({some})" if unanswered else ""
     return SquadData(examples, skipped, articles, missing)
-
-
-def _warn_of_questions(total: int, repeated: list, empty: list, without_text: list, is_training: bool) -> None:
-    for ids, what in (
-        (repeated, "an id that came before" + ("" if is_training else "; their answers share one id")),
-        (empty, "no text: what is predicted for them comes from the context alone"),
-        (without_text, "an empty context, where nothing can be found"),
-    ):
-        if ids:
-            logging.warning("Of %d questions %d have %s (%s).", total, len(ids), what, _some(ids))
 
 
 def _tell_of_answers(articles: list[dict], skipped: list[dict], total: int) -> None:
@@ -260,30 +208,18 @@ def _warn_of_parts_of_words(articles: list[dict]) -> None:
         logging.warning(told, inside, total, round(100 * inside / total))
 
 
-def _some(ids: Sequence[str]) -> str:
-    return ", ".join(ids[:3]) + (", ..." if len(ids) > 3 else "")
-
-
-class _AnswerNotFoundError(ValueError):
-    """args: the answer, and the text found at its position."""
-
-
-def _training_example(question: dict, paragraph: Paragraph, version_2: bool, answer_from: str) -> SquadExample:
-    impossible = False
-    if version_2:
-        if "is_impossible" not in question:
-            raise ValueError('has no "is_impossible", which --version_2_with_negative needs in every question.')
-        impossible = bool(question["is_impossible"])
-    if impossible:
-        return SquadExample(question["id"], question["question"], paragraph, "", -1, -1, True)
+def _training_example(
+    question: dict, paragraph: Paragraph, version_2: bool, answer_from: str
+) -> tuple[SquadExample | None, str]:
+    """The example, None if its answer is not where it should be; and the text found there."""
+    if version_2 and question["is_impossible"]:
+        return SquadExample(question["id"], question["question"], paragraph, "", -1, -1, True), ""
     answers = question.get("answers", [])
     if len(answers) != 1 and not (answers and "guid" in question):
         raise ValueError(
-            f"has {len(answers)} answers; to train on, each question should have exactly 1 (dev files have several)."
+            f"question {question['id']!r} has {len(answers)} answers; to train on, it should have exactly 1."
         )
-    text, start = answers[0]["text"], answers[0].get("answer_start")
-    if not isinstance(start, int):
-        raise ValueError('has an answer without a number "answer_start".')
+    text, start = answers[0]["text"], answers[0]["answer_start"]
     end = start + len(text)
     first, last = paragraph.word_at(start), paragraph.word_at(end - 1)
     if answer_from == "offsets":
@@ -293,9 +229,8 @@ def _training_example(question: dict, paragraph: Paragraph, version_2: bool, ans
         # If an answer begins in the spaces before the first word, the original takes word -1, the last one.
         found = " ".join(paragraph.words[first : last + 1])
         there = start >= 0 and end <= len(paragraph.context) and " ".join(text.split()) in found and text.strip() != ""
-    if not there:
-        raise _AnswerNotFoundError(text, found)
-    return SquadExample(question["id"], question["question"], paragraph, text, first, last, False, start)
+    example = SquadExample(question["id"], question["question"], paragraph, text, first, last, False, start)
+    return (example if there else None), found
 
 
 def _questions(articles: list[dict]) -> list[dict]:
@@ -306,13 +241,7 @@ def _check_version(path: str, articles: list[dict], version_2: bool) -> None:
     questions = _questions(articles)
     impossible = sum(bool(question.get("is_impossible")) for question in questions)
     if impossible and not version_2:
-        raise ValueError(
-            f"{path} is SQuAD 2.0 data: {impossible} of its {len(questions)} questions have no answer. Give "
-            "--version_2_with_negative."
-        )
+        raise ValueError(f"{path} has {impossible} questions without answer: give --version_2_with_negative.")
     answered = bool(questions) and all(question.get("answers") for question in questions)
     if version_2 and answered and not any("is_impossible" in question for question in questions):
-        raise ValueError(
-            f'{path} is SQuAD 1.1 data: no question has "is_impossible", each has an answer. Leave out '
-            "--version_2_with_negative."
-        )
+        raise ValueError(f"{path}: each question has an answer: leave out --version_2_with_negative.")

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from absl import logging
@@ -56,26 +56,15 @@ class QuestionAnsweringSettings:
     @classmethod
     def read(cls, directory: str) -> "QuestionAnsweringSettings | None":
         """The settings in a directory; None if there are none."""
-        path = posixpath.join(directory, SETTINGS_FILE)
-        values = read_json_if_there(path)
-        if values is None:
-            return None
-        try:
-            return cls(_settings_of(WindowSettings, values), _settings_of(PredictionSettings, values))
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
+        values = read_json_if_there(posixpath.join(directory, SETTINGS_FILE))
+        return None if values is None else cls.of(values)
 
-
-def _settings_of(kind: type, values: dict):
-    """An instance of a settings class from those of the values that are its fields."""
-    known = {}
-    for field in dataclasses.fields(kind):
-        value = values.get(field.name, field.default)
-        wanted = float | int if isinstance(field.default, float) else type(field.default)
-        if not isinstance(value, wanted) or isinstance(value, bool) != isinstance(field.default, bool):
-            raise ValueError(f"{field.name} is {value!r:.40}, where something like {field.default!r} is expected")
-        known[field.name] = value
-    return kind(**known)
+    @classmethod
+    def of(cls, values: Mapping) -> "QuestionAnsweringSettings":
+        """Those of the values that are settings."""
+        kinds = (WindowSettings, PredictionSettings)
+        named = ([field.name for field in dataclasses.fields(kind) if field.name in values] for kind in kinds)
+        return cls(*(kind(**{name: values[name] for name in names}) for kind, names in zip(kinds, named, strict=True)))
 
 
 def answer(
@@ -138,21 +127,15 @@ def apply_threshold(predictions: list[Prediction], threshold: float) -> list[Pre
 
 def settings_of(path: str, config: BertConfig, **settings) -> QuestionAnsweringSettings:
     """How a model in a directory cuts windows and chooses answers: as in training, except for the given `settings`."""
-    kinds = (WindowSettings, PredictionSettings)
-    names = {kind: [field.name for field in dataclasses.fields(kind)] for kind in kinds}
-    if unknown := [name for name in settings if not any(name in fields for fields in names.values())]:
+    known = [field.name for kind in (WindowSettings, PredictionSettings) for field in dataclasses.fields(kind)]
+    if unknown := [name for name in settings if name not in known]:
         raise TypeError(f"QuestionAnswerer got unexpected keyword arguments: {', '.join(unknown)}")
     stored = QuestionAnsweringSettings.read(tokenizer_files.directory_of(path))
-    known = {}
-    if stored:
-        known = dataclasses.asdict(stored.windows) | dataclasses.asdict(stored.predictions)
+    known = dataclasses.asdict(stored.windows) | dataclasses.asdict(stored.predictions) if stored else {}
     limit = config.max_length
     known = {"max_seq_length": min(384, limit), "max_query_length": min(64, limit // 4)} | known
     values = known | settings | {"answer_from": "offsets"}  # callers want to know where the answer is
     whole_number(values["max_seq_length"], "max_seq_length")
     if values["max_seq_length"] > limit:
         raise ValueError(f"max_seq_length={values['max_seq_length']} is more than max_position_embeddings={limit}.")
-    windows, predictions = (
-        kind(**{name: values[name] for name in fields if name in values}) for kind, fields in names.items()
-    )
-    return QuestionAnsweringSettings(windows, predictions)
+    return QuestionAnsweringSettings.of(values)

@@ -5,7 +5,6 @@ import dataclasses
 from bert_tf.system.checks import check_extra, check_input_files, check_output_dir
 from bert_tf.system.declare import ORIGINAL, setting
 from bert_tf.system.text_files import encoding_setting
-from bert_tf.tasks.squad.data import check_room
 from bert_tf.training.settings import FineTuningSettings
 
 
@@ -71,11 +70,8 @@ class SquadSettings:
 
     def check(self, run: FineTuningSettings) -> None:
         """Refuses contradictions and missing files."""
-        check_room(run.max_seq_length, self.max_query_length)
         if self.null_score_diff_threshold and not self.version_2_with_negative:
             raise ValueError("--null_score_diff_threshold is for --version_2_with_negative.")
-        if run.do_eval and not (self.dev_file or self.predict_file):
-            raise ValueError("--do_eval needs --dev_file (or --predict_file).")
         if self.metric == "squad" and (self.dev_file or run.do_eval):
             check_extra("official", f"The score of {self.dev_flag}")
         run.check_files(

@@ -35,10 +35,7 @@ class SquadTask(FineTuningTask):
         files, tokenizer = super().describe(run, newest)
         spans_words = tokenizer.added_tokens.span_words
         if self.settings.answer_from == "words" and spans_words:
-            raise ValueError(
-                "--answer_from=words splits contexts at spaces, but added tokens of this model have spaces in them: "
-                "--answer_from=offsets."
-            )
+            raise ValueError("added tokens of this model have spaces in them: give --answer_from=offsets.")
         if self.settings.answer_from is None:
             answer_from = "words" if tokenizer.answers_by_words and not spans_words else "offsets"
             self.settings = dataclasses.replace(self.settings, answer_from=answer_from)
@@ -108,10 +105,7 @@ class SquadTask(FineTuningTask):
                 paths, is_training, own.version_2_with_negative, own.answer_from, own.encoding
             )
         if not found.examples:
-            left_out = f" to train on: {len(found.skipped)} are left out, see above." if found.skipped else "."
-            raise ValueError(f"{flag}={patterns} has no questions{left_out}")
-        if not any(self.tokenizer.tokenize(example.paragraph.context) for example in found.examples):
-            raise ValueError(f"{flag}={patterns} has no context with any text.")
+            raise ValueError(f"{flag}={patterns} has no questions ({len(found.skipped)} are left out).")
         return found
 
     def _cut(self, questions: data.SquadData, name: str, is_training: bool) -> windows.Windows:

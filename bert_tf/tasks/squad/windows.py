@@ -20,7 +20,7 @@ from bert_tf.system.checks import whole_number
 from bert_tf.system.messages import progress_bar, warn_once
 from bert_tf.system.storage import load_arrays, save_arrays
 from bert_tf.system.workers import map_tasks
-from bert_tf.tasks.squad.data import Paragraph, SquadExample, check_room
+from bert_tf.tasks.squad.data import Paragraph, SquadExample
 from bert_tf.text import watch_unknown
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -101,7 +101,12 @@ class WindowSettings:
 
     def check_room(self, tokenizer: Tokenizer) -> None:
         """Refuses windows that are full with a question and the tokenizer's special tokens."""
-        check_room(self.max_seq_length, self.max_query_length, tokenizer.num_special_tokens(pair=True))
+        special = tokenizer.num_special_tokens(pair=True)
+        if self.max_seq_length <= self.max_query_length + special:
+            raise ValueError(
+                f"max_seq_length={self.max_seq_length} must be greater than max_query_length={self.max_query_length} + "
+                f"{special}, or no window has room for any of the context."
+            )
 
 
 class _EncodedParagraph:
