@@ -38,10 +38,10 @@ def test_script(tmp_path):
     beside = {name: full[name] for name in ("input_file", "max_seq_length", "layers")}
     beside |= {"init_checkpoint": tmp_path / "hf", "output_file": tmp_path / "output_hf"}
     refused = {
-        "no number": ({"layers": "last"}, "--layers=last: give numbers"),
+        "no number": ({"layers": "last"}, "invalid literal for int.*last"),
         "folder": ({"output_file": tmp_path / "none" / "output"}, "--output_file=.*: there is no directory .*none"),
-        "is folder": ({"output_file": tmp_path / "hf"}, "--output_file=.*hf is a directory"),
-        "same": ({"output_file": GOLDEN / "input.txt"}, "--output_file=.* is --input_file"),
+        "is folder": ({"output_file": tmp_path / "hf"}, "--output_file: .*hf is a directory"),
+        "same": ({"output_file": GOLDEN / "input.txt"}, "--output_file: .* would overwrite a file that is read"),
         "model's": ({"output_file": GOLDEN / "vocab.txt"}, "--output_file=.*vocab.txt is a file of the model that is"),
         "other": ({"output_file": tmp_path / "o.jsonl", "output_format": "npz"}, "--output_file=.*o.jsonl is of --"),
         "config": ({"bert_config_file": tmp_path / "large.json"}, "large.json does not fit .*num_hidden_layers is 3"),

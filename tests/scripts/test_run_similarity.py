@@ -67,11 +67,11 @@ def cases_of(folder) -> tuple[dict, dict]:
         "mined": {**pairs, **once, "mine_hard_negatives": 2, "negatives_margin": 0.01},
     }
     other = {**done["scored"], "pooling": "max", "output_dir": folder / "out" / "scored"}
-    few = "--loss=ranking needs other examples as negatives: --negatives_batch_size is too small."
+    few = "--loss=ranking needs other examples as negatives: the batch is too small."
     refused = {
         "another pooling": (other, "--pooling=max: the run in --output_dir=*scored began with cls. Choose another"),
         "no scores": ({**triplets, "loss": "cosine"}, "--loss=cosine is for two texts and a score; --train_file has 3"),
-        "mined triplets": ({**triplets, "mine_hard_negatives": 1}, "--mine_hard_negatives is for pairs that belong"),
+        "mined triplets": ({**triplets, "mine_hard_negatives": 1}, "--mine_hard_negatives is for pairs without"),
         "few negatives": ({**pairs, "negatives_batch_size": 1}, few),
     }
     return done, refused
@@ -92,7 +92,7 @@ def test_a_run_learns(ran):
     assert "--loss=ranking, since --train_file has no scores." in logs["ranked"]
     assert "Negatives of a text are those of 16 examples." in logs["ranked"]
     assert f'Embedder("{out}/ranked/best_model").encode(' in logs["ranked"]
-    assert "96 examples of three texts" in logs["ranked"] and "Pooling: mean, the default" in logs["ranked"]
+    assert "96 examples of 3 texts" in logs["ranked"] and "Pooling: mean, the default" in logs["ranked"]
 
 
 def test_the_best_model_is_opened_and_converted(ran, folder):
@@ -140,7 +140,7 @@ def test_hard_negatives_are_mined_and_trained_on(ran):
     partners = {one: near for one, near, _ in texts_of(96, 0)}
     assert lines and all(partners[line["anchor"]] == line["positive"] != line["negative"] for line in lines)
     assert {line["negative"] for line in lines} <= set(partners.values())
-    assert f"{len(lines)} examples of three texts" in logs["mined"]
+    assert f"{len(lines)} examples of 3 texts" in logs["mined"]
     assert f"; {len(lines)} rows in {out}/mined/hard_negatives.jsonl, which is trained on." in logs["mined"]
     assert (out / "mined" / "best_model" / "modules.json").exists()
 

@@ -11,7 +11,6 @@ import zlib
 import keras
 import numpy as np
 import pytest
-from helpers.slow import slow
 from helpers.small_data import PIECES
 from helpers.tiny import ONE_LAYER, write_encoder
 
@@ -120,9 +119,9 @@ def write_mnli(folder, gold) -> str:
 # ---- evaluate and predict --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spelled", [("ENTAILMENT", "Neutral", "contradiction"), *slow((NLI,))])
-def test_a_model_with_its_own_order_of_the_labels_of_mnli(folder, spelled, caplog):
+def test_a_model_with_its_own_order_of_the_labels_of_mnli(folder, caplog):
     caplog.set_level(logging.INFO, logger="absl")
+    spelled = ("ENTAILMENT", "Neutral", "contradiction")
     model = save_classifier(folder / "model", NLI, spelled=spelled)
     answers = Predictor(model).predict([(text, "w1") for text in TEXTS])
     expected = [
@@ -141,7 +140,7 @@ def test_a_model_with_its_own_order_of_the_labels_of_mnli(folder, spelled, caplo
     columns = [[one["probabilities"][name] for name in ("contradiction", "entailment", "neutral")] for one in expected]
     np.testing.assert_allclose(table, columns, atol=1e-5)
     assert "has its labels in another order" in caplog.text
-    assert ("spells labels otherwise: ENTAILMENT is entailment" in caplog.text) == (spelled != NLI)
+    assert "spells labels otherwise: ENTAILMENT is entailment" in caplog.text
 
 
 def test_names_of_the_classes_0_and_1(folder):
@@ -179,33 +178,17 @@ def test_labels_of_a_run_in_its_own_directory(folder):
     assert json.loads((folder / "out" / HEAD_CONFIG).read_text())["labels"] == ["a", "b"]
     for path in ("out", "out/best_model"):
         assert_same_answers(Predictor(str(folder / path)).predict(TEXTS), expected)
-    for best in (False, True):
-        run = run_of(folder, model, do_eval=best, do_predict=True, use_best_model=best)
-        assert fine_tune(custom(folder, gold, labels=["b", "a"]), run)["eval_accuracy"] == 1.0
-        assert_same_answers(predicted(folder / "out"), expected)
+    run = run_of(folder, model, do_eval=True, do_predict=True, use_best_model=True)
+    assert fine_tune(custom(folder, gold, labels=["b", "a"]), run)["eval_accuracy"] == 1.0
+    assert_same_answers(predicted(folder / "out"), expected)
 
 
 # ---- train on --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow  # in small: the run of test_labels_of_a_run_in_its_own_directory
-def test_adapters_and_seeds_keep_what_a_model_knows(folder):
-    arguments = {"lora_rank": 2, "num_seeds": 2}
-    model = save_classifier(folder / "model", ("중립", "긍정", "부정"))
-    expected = Predictor(model).predict(TEXTS)
-    gold = [one["label"] for one in expected]
-    results = fine_tune(
-        custom(folder, gold), run_of(folder, model, do_train=True, do_eval=True, learning_rate=1e-30, **arguments)
-    )
-    assert results["eval_accuracy"] == 1.0
-    out = folder / "out" / "seed-12346"
-    assert read_head(str(out)).labels == ("긍정", "부정", "중립")
-    assert_same_answers(Predictor(str(out)).predict(TEXTS), expected)
-
-
-@pytest.mark.parametrize("labels", [("clean", "toxic"), *slow((tuple("abcd"),))])
-def test_a_new_head(folder, labels, caplog):
+def test_a_new_head(folder, caplog):
     caplog.set_level(logging.INFO, logger="absl")
+    labels = ("clean", "toxic")
     model = save_classifier(folder / "model", ("긍정", "부정"))
     run = run_of(folder, model, do_train=True, learning_rate=1e-30, new_head=True)
     fine_tune(custom(folder, labels, dev_file=None), run)
@@ -246,10 +229,7 @@ REFUSED = {
                     r"has other labels: only there 긍정, 부정; only here clean, toxic\. --new_head trains"),
     "evaluated": (("긍정", "부정"), ["clean", "toxic"], {"labels": ["clean", "toxic"]}, EVALUATE,
                   r"only here clean, toxic\. --do_train with --new_head trains a new output layer"),
-    "one differs": (("Positive", "Negative"), ["positive", "neutral"], {}, TRAIN,
-                    r"has other labels: only there Negative; only here neutral\. --new_head"),
     "fewer": (("a", "b", "c"), ["a", "b"], {}, TRAIN, r"other labels: c is missing here\. .*--labels=a,b,c"),
-    "more": (("a", "b"), ["a", "b", "c"], {}, TRAIN, r"other labels: c is new here\. --new_head"),
     "a number": (("a", "b"), ["1", "2"], {"regression": True}, TRAIN, r"is for single_label_class.* for regression\. "),
 }  # fmt: skip
 
@@ -339,8 +319,7 @@ def test_tags_in_another_order_and_spelled_otherwise(folder):
     assert tagged_by(str(folder / "out")) == gold == tagged_by(str(folder / "out" / "best_model"))
 
 
-def test_tags_of_the_data_are_compared_with_those_of_the_model(folder, caplog):
-    caplog.set_level(logging.INFO, logger="absl")
+def test_tags_of_the_data_are_compared_with_those_of_the_model(folder):
     model = save_classifier(folder / "model", TAGS, kind=task_models.BertForTokenClassification)
     gold = tagged_by(model)
     names = {"PER": "ANIMAL", "LOC": "COLOUR"}
@@ -355,11 +334,15 @@ def test_tags_of_the_data_are_compared_with_those_of_the_model(folder, caplog):
         ("do_train", "--init_checkpoint: .* has other labels"),
         ("do_eval", "--dev_file has other tags"),
     ):
-        with pytest.raises(
-            ValueError, match=rf"^{named}.*only there .*B-LOC.*; only here .*B-ANIMAL.*--new_head trains"
-        ):
+        with pytest.raises(ValueError, match=rf"^{named}.*only there .*B-LOC.*; only here .*B-ANIMAL"):
             fine_tune(task, run_of(folder, model, **{action: True}))
-    # A file of fewer types: the tagger keeps what it knows.
+
+
+@pytest.mark.slow
+def test_a_tagger_keeps_what_it_knows(folder, caplog):
+    caplog.set_level(logging.INFO, logger="absl")
+    model = save_classifier(folder / "model", TAGS, kind=task_models.BertForTokenClassification)
+    gold = tagged_by(model)
     fewer = [[(word, "O" if tag.endswith("LOC") else tag) for word, tag in sentence] for sentence in gold]
     task = NerTask(write_tags(folder / "fewer.conll", fewer))
     fine_tune(task, run_of(folder, model, do_train=True, learning_rate=1e-30))

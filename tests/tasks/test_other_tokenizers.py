@@ -11,7 +11,6 @@ from absl import logging
 from helpers.mains import run_main
 from helpers.other_tokenizers import texts_of, write_encoder, write_questions
 from helpers.outputs import enlarge
-from helpers.pretraining_records_read import read_records
 from helpers.script_cases import arguments_of
 from helpers.slow import slow
 
@@ -22,8 +21,6 @@ from bert_tf.serving.export import export_saved_model
 from bert_tf.serving.onnx_export import export_onnx
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.tagger import Tagger
-from bert_tf.tasks.ner.data import Sentence
-from bert_tf.tasks.ner.encode import encode_sentences
 from bert_tf.tasks.squad.answers import AnswerTexts
 from bert_tf.tasks.squad.data import read_squad_examples
 from bert_tf.tasks.squad.windows import WindowSettings, build_windows
@@ -72,20 +69,9 @@ def test_classifier_learns_and_answers(world, caplog):
     np.testing.assert_allclose([list(one["probabilities"].values()) for one in found], rows, atol=1e-5)
 
 
-def test_words_and_strings_are_tagged(world, caplog):
+def test_words_and_strings_are_tagged(world):
     kind, folder, encoder = world
-    tokenizer = read_tokenizer(encoder)
     texts = [text for text, *_ in texts_of(kind)]
-    characters = [" ".join(texts[:2]), texts[2]]
-    sentences = [Sentence(list(text), ["O"] * len(text), []) for text in characters]
-    with caplog.at_level(logging.WARNING):
-        rows = encode_sentences(sentences, tokenizer, 16, label_ids={"O": 0})
-    assert " " in characters[0] and "of the texts are [UNK]" not in caplog.text
-    assert (rows.labels["label_ids"] == 0).sum() == sum(map(len, characters))
-    firsts = rows.ids[rows.offsets[rows.word_rows] + rows.word_positions]
-    assert firsts.tolist() == [
-        (*ids, tokenizer.unk_id)[0] for text in characters for ids in map(tokenizer.encode, text)
-    ]
     path = saved(BertForTokenClassification, encoder, folder / "tagger", num_labels=3, labels=["O", "B-X", "I-X"])
     tagger = Tagger(path)
     for text in texts[::3]:
@@ -119,35 +105,7 @@ def test_answers_are_found_by_their_characters(world, answer_from):
     assert answered == {example.qas_id for example in examples}
 
 
-def test_pretraining_data(world):
-    kind, folder, encoder = world
-    tokenizer = read_tokenizer(encoder)
-    texts = [text for text, *_ in texts_of(kind)]
-    (folder / "corpus.txt").write_text("\n".join(texts) + "\n")
-    flags = {
-        "input_file": folder / "corpus.txt", "vocab_file": f"{encoder}/vocab.txt",
-        "output_file": folder / "data.tfrecord", "max_seq_length": 48, "max_predictions_per_seq": 6,
-        "do_whole_word_mask": True, "dupe_factor": 1, "short_seq_prob": 0,
-    }  # fmt: skip
-    run_main("create_pretraining_data", arguments_of(flags))
-    records = read_records(folder / "data.tfrecord")
-    sentences = {tuple(ids) for ids in tokenizer.encode_batch(texts)}
-    seen = set()
-    for record in records:
-        ids = record["input_ids"][: sum(record["input_mask"])]
-        for place, index in zip(record["masked_lm_positions"], record["masked_lm_ids"], strict=True):
-            if place:
-                ids[place] = index
-        first = ids[1 : ids.index(tokenizer.sep_id)]
-        seen |= {one for one in sentences if tuple(first[: len(one)]) == one}
-        assert ids[0] == tokenizer.cls_id and set(record["input_ids"][len(ids) :]) <= {tokenizer.pad_id}
-        masked = sorted(place for place in record["masked_lm_positions"] if place)
-        # A word is masked as a whole: behind a masked piece stands a masked one, or one that begins a word.
-        assert all(place + 1 in masked or not tokenizer.continues_word(ids[place + 1]) for place in masked)
-    assert seen
-
-
-@pytest.mark.parametrize("world", ["japanese", *slow("kobert")], indirect=True)
+@pytest.mark.slow  # in small: serving/test_export.py
 def test_exports(world, caplog):
     """A SavedModel takes ids, which its tokenizer makes, and ONNX as well."""
     kind, folder, encoder = world

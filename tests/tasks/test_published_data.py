@@ -247,15 +247,3 @@ def test_ten_rows(command, tmp_path, monkeypatch):
 def test_the_page_has_every_case():
     named = [re.search(r"--(?:train_file|data_dir)=(\S+)", command)[1] for command in COMMANDS]
     assert sorted(named) == sorted(CASES)
-
-
-def test_a_row_that_lacks_a_tab_stops_the_run_with_its_line(tmp_path, monkeypatch, caplog):
-    monkeypatch.chdir(tmp_path)
-    for name in ("multinli.train", "xnli.dev"):
-        write(tmp_path / f"{name}.ko.tsv", lines_of(*KORNLI))
-    command = next(command for command in COMMANDS if "multinli.train.ko" in command)
-    with caplog.at_level("WARNING"):
-        labels_in("run_classifier.py", settings_from(command, monkeypatch), "train")
-    assert "multinli.train.ko.tsv: left out rows that have fewer than 3 columns: 1, the first in line 2." in caplog.text
-    with pytest.raises(ValueError, match=r"multinli\.train\.ko\.tsv, line 2: 2 columns"):
-        labels_in("run_classifier.py", settings_from(command.replace("--skip_short_rows", ""), monkeypatch), "train")

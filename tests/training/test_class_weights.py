@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
-from bert_tf.tasks.classification.label_checks import check_class_weights, class_weights
-from bert_tf.tasks.classification.settings import ClassificationSettings
-from bert_tf.training.settings import FineTuningSettings
+from bert_tf.tasks.classification.label_checks import class_weights
 
 LABELS = ["긍정", "부정", "b=c"]
 
@@ -41,13 +39,3 @@ def test_weights_by_name(caplog):
 def test_what_is_refused(text, message):
     with pytest.raises(ValueError, match=message):
         class_weights(text, LABELS, np.array([0]))
-
-
-def test_only_for_training_one_class_an_example():
-    with pytest.raises(ValueError, match="--class_weights is for training: give --do_train"):
-        check_class_weights("balanced", False)
-    run = FineTuningSettings(output_dir="out", do_train=True)
-    for name in ("regression", "multi_label"):
-        settings = ClassificationSettings(task_name="custom", class_weights="balanced", **{name: True})
-        with pytest.raises(ValueError, match=f"one class an example; leave it out with --{name}"):
-            settings.check(run)

@@ -133,11 +133,8 @@ _LABEL_NAMES = {"label", "gold_label", "Quality", "score", "is_duplicate"}
 
 
 def split_path(task: Task, split: Split, directory: str = "") -> str:
-    """The path of a split's file, which may be in a folder beside the directory ("../")."""
-    file = split.file.format(language=task.language)
-    if file.startswith("../") and checks.is_remote(directory):  # object stores know no ".."
-        directory, file = posixpath.dirname(directory.rstrip("/")), file.removeprefix("../")
-    return posixpath.join(directory, file)
+    """The path of a split's file."""
+    return posixpath.join(directory, split.file.format(language=task.language))
 
 
 def _find_columns(task: Task, split: Split, row: list | dict, path: str, line: int) -> tuple[list, list | None]:

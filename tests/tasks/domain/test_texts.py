@@ -3,12 +3,9 @@
 import gzip
 import json
 
-import pytest
-
-from bert_tf.pretraining.documents import all_documents, marked_held_out
+from bert_tf.pretraining.documents import all_documents
 from bert_tf.tasks.domain.settings import DomainSettings
 from bert_tf.tasks.domain.texts import find_new_words, make_texts, make_words, pieces_per_word
-from bert_tf.text.wordpiece import FullTokenizer
 
 # Of the fixture `small`.
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "##b", "##c", "1", "##9", "##s"]
@@ -33,13 +30,6 @@ def test_documents_of_every_format(tmp_path):
     files = [str(tmp_path / name) for name in ("a.txt", "b.jsonl", "c.txt.gz", "d.txt")]
     texts = ["One here.|Two here.|Three here.", "Four here.|Five here.", "Six.", "Seven here.|Eight."]
     assert list(all_documents(files, show_progress=False)) == [text.split("|") for text in texts]
-
-
-@pytest.mark.parametrize(("count", "held_out"), [(2, [1]), (19, [18]), (20, [19]), (21, [19]), (41, [19, 39])])
-def test_what_is_held_out(count, held_out):
-    marked = list(marked_held_out([str(number)] for number in range(count)))
-    assert [int(document[0]) for document, _ in marked] == list(range(count))
-    assert [int(document[0]) for document, is_held_out in marked if is_held_out] == held_out
 
 
 def test_texts_are_split(tmp_path):
@@ -76,12 +66,6 @@ def test_the_words_that_save_most_come_first(small):
     assert find_new_words(counts, small, 2) == words[:2]
     # What the tokenizer never gives.
     assert find_new_words(dict.fromkeys(["Ab", "a-b", "a b", "é", "a" * 61], 100), small, 10) == []
-
-
-def test_a_cased_vocabulary_keeps_capitals(tmp_path, small):
-    (tmp_path / "vocab.txt").write_text("".join(piece + "\n" for piece in [*small.vocab, "A"]))
-    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"), do_lower_case=False)
-    assert [new["word"] for new in find_new_words({"Ab": 10, "ab": 9}, tokenizer, 10)] == ["Ab", "ab"]
 
 
 def test_pieces_per_word(small):

@@ -127,32 +127,22 @@ def test_lenient_reading_is_that_of_conlleval():
 @pytest.mark.parametrize(
     ("scheme", "tags", "place", "words"),
     [
-        ("iob2", "O I-A", 1, "the tag 'I-A' after 'O' breaks the scheme iob2: an entity begins with B-A"),
+        ("iob2", "O I-A", 1, "the tag 'I-A' after 'O' breaks the scheme iob2, which has 'B-A' there"),
         ("iob2", "I-A", 0, "at the start of the sentence"),
-        ("iob2", "B-A I-B", 1, "begins with B-B"),
         ("iob2", "O B", 1, "not part of the scheme iob2 (O, B-TYPE, I-TYPE)"),
         ("iob2", "B-", 0, "not part of the scheme"),
         ("iob2", "S-A", 0, "not part of the scheme"),
-        ("iob2", "x", 0, "not part of the scheme"),
-        ("iob1", "O B-A", 1, "only separates an entity from one of the same type"),
-        ("iob1", "I-A B-B", 1, "only separates"),
-        ("bioes", "B-A O", 1, "the A before it does not end (E-A)"),
-        ("bioes", "O B-A", 1, "ends with the tag 'B-A', inside an entity"),
-        ("bioes", "B-A I-A", 1, "ends with the tag 'I-A'"),
-        ("bioes", "E-A", 0, "no entity of type A is open"),
-        ("bioes", "B-A E-B", 1, "no entity of type B is open"),
-        ("bioes", "B-A S-A", 1, "does not end"),
+        ("iob1", "O B-A", 1, "which has 'I-A' there"),
+        ("bioes", "B-A O", 0, "which has 'S-A' there"),
+        ("bioes", "B-A I-A", 1, "which has 'E-A' there"),
+        ("bioes", "E-A", 0, "which has 'S-A' there"),
         ("bioes", "L-A", 0, "not part of the scheme bioes (O, B-TYPE, I-TYPE, E-TYPE, S-TYPE)"),
-        ("bilou", "B-A U-A", 1, "does not end (L-A)"),
-        ("bilou", "S-A", 0, "not part of the scheme"),
+        ("bilou", "B-A U-A", 0, "which has 'U-A' there"),
     ],
 )
 def test_broken_schemes(write, scheme, tags, place, words):
-    with pytest.raises(ner_tags.BrokenTags, match=re.escape(words)) as caught:
-        ner_tags.entities_of(tags.split(), scheme)
-    assert caught.value.place == place
     text = "fine O\n\n" + "".join(f"word {tag}\n" for tag in tags.split())
-    with pytest.raises(ValueError, match=rf"file\.conll, line {3 + place}: .*{re.escape(words)}"):
+    with pytest.raises(ValueError, match=rf"file\.conll, line {3 + place}: .*{re.escape(words)}.* --repair_tags"):
         read_conll(write(text), Layout(tag_scheme=scheme))
 
 
@@ -161,11 +151,6 @@ def test_broken_tags_repaired(write, caplog):
     file = read_conll(write(text), Layout(repair_tags=True))
     assert [sentence.tags for sentence in file.sentences] == [["O", "B-X", "I-X"], ["B-X"], ["B-X", "B-Y"]]
     assert "the tags of 2 sentences break the scheme iob2" in caplog.text
-
-
-def test_tags_of_another_scheme_than_the_file(write):
-    file = read_conll(write("a B-X\nb I-X\nc B-Y\n"), Layout(), "bioes")
-    assert file.sentences[0].tags == ["B-X", "E-X", "S-Y"]
 
 
 SPELLINGS = {
@@ -241,7 +226,7 @@ def test_klue(shared):
     assert types == {"PS", "LC", "OG", "DT", "TI", "QT"}
 
 
-def test_separators_columns_and_comments(write, caplog):
+def test_separators_columns_and_comments(write):
     tabs = write("# id 1\nO\tNew York\t x\nB-A\t\u00a0\tx\r\n\t\n#tag\tb\tx\n", "tabs")
     with pytest.raises(ValueError, match=r"tabs, line 2: 4 columns, but line 1 has 3: .* separated by spaces"):
         read_conll(tabs, Layout(tag_column=0, word_column=1, tag_scheme="plain"))
@@ -254,13 +239,10 @@ def test_separators_columns_and_comments(write, caplog):
     words = read_conll(write("one\n\ntwo\n"), Layout())
     assert [sentence.tags for sentence in words.sentences] == [None, None]
     no_tags = read_conll(write("one NN\n"), Layout(), has_tags=False)
-    assert "of the 2 columns of a line only the word is read, --word_column=0" in caplog.text
     assert no_tags.sentences[0].words == ["one"] and no_tags.sentences[0].tags is None
 
 
 PLAIN = Layout(tag_scheme="plain")
-HEADER = ".*the word 'word' with the tag 'tag' is probably a header; remove the line"
-SWAPPED = r"its words are tags\. Are the columns swapped\? --word_column=-1 --tag_column=0 reads"
 
 
 @pytest.mark.parametrize(
@@ -268,29 +250,15 @@ SWAPPED = r"its words are tags\. Are the columns swapped\? --word_column=-1 --ta
     [
         ("a O\nb x O\n", Layout(), "line 2: 3 columns, but line 1 has 2: 'b x O'. Columns are separated by spaces"),
         ("a\tO\n\nb O\n", Layout(), "line 3: 1 columns, but line 1 has 2: 'b O'. Columns are separated by tabs"),
-        ("a\t\n", Layout(), r"line 1: the tag \(--tag_column=-1\) is empty"),
-        ("\tO\n", Layout(), r"line 1: the word \(--word_column=0\) is empty"),
+        ("a\t\n", Layout(), "line 1: the tag is empty"),
+        ("\tO\n", Layout(), "line 1: the word is empty"),
         ("a O\n", Layout(word_column=2), "line 1: no column --word_column=2, there are 2"),
-        ("a O\n", Layout(tag_column=-3), "line 1: no column --tag_column=-3, there are 2"),
-        ("a O\n", Layout(tag_column=0), "--word_column=0 and --tag_column=0 are the same of its 2 columns"),
         ("\n \n\t\n-DOCSTART- O\n", Layout(), "has no words"),
-        ("a,O\nb,B-X\n", Layout(), r"line 1 has one column\. It looks like CSV"),
-        ("O a\nB-X b\n", Layout(), SWAPPED),
-        ("O a\nB-X b\n", PLAIN, SWAPPED),
-        ("word tag\na O\nb B-X\n", Layout(), HEADER),
-        ("word tag\na NN\nb VB\n", PLAIN, HEADER),
+        ("word tag\na NN\nb VB\n", PLAIN, "line 1: 'word', 'tag' is a header"),
         ("a NN\n", Layout(repair_tags=True), "line 1: the tag 'NN' is not part of the scheme"),
-        ("a B-X\nb E-Y\n", Layout(), "--repair_tags reads such tags"),
-        # Not all of them fit a notation: they are read as they are, and what is wrong is told as it is spelled.
+        # Not all of them fit a notation: they are read as they are.
         ("word B-PER\nword PER_I\n", Layout(), "line 2: the tag 'PER_I' .* not part of the scheme iob2"),
-        ("word -\nword PER_I\n", Layout(), r"line 2: the tag 'I-PER' after 'O' .* B-PER \(spelled 'PER_I'\)\. .*iob1"),
-        ("1\ta\tO\n2\tb\tO\n\n1\tc\tO\n", Layout(), "line 1: column 0 only numbers the words. .*: --word_column=1,"),
-        ("## 컬럼명 : CHAR\tNE_TAG\n박\tB-PS\n", Layout(), r"If the line is a comment, give --comment_prefix='## '\."),
-        (
-            "## a\n## b c\n박\tB-PS\n",
-            Layout(),
-            "line 2: 3 columns, .*If the line is a comment, give --comment_prefix='## '",
-        ),
+        ("1\ta\tO\n2\tb\tO\n\n1\tc\tO\n", Layout(), "line 1: column 0 only numbers the words"),
     ],
 )
 def test_bad_files(write, text, layout, message):
@@ -335,27 +303,11 @@ def test_predictions_keep_every_line(write, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "sentences", "words", "entities"),
-    [
-        ("wnut17train.conll", 3394, 62730, 1975),
-        ("emerging.dev.conll", 1009, 15733, 836),
-        ("emerging.test.annotated", 1287, 23394, 1079),
-    ],
-)
-def test_wnut_17(shared, name, sentences, words, entities):
+def test_wnut_17(shared):
     """The counts from its README and `grep B-`; blank lines of the training file contain a tab."""
-    file = read_conll(str(shared / "data" / "ner" / "wnut17" / name), Layout())
-    assert len(file.sentences) == sentences
-    assert sum(len(sentence.words) for sentence in file.sentences) == words
-    assert sum(len(ner_tags.entities_of(sentence.tags, "iob2")) for sentence in file.sentences) == entities
-
-
-def test_wnut_17_with_several_tags_a_word_is_refused(shared):
-    with pytest.raises(
-        ValueError, match=r"emerging\.test\.conll, line \d+: the tag 'I-[^']+' after .* breaks the scheme"
-    ):
-        read_conll(str(shared / "data" / "ner" / "wnut17" / "emerging.test.conll"), Layout())
+    file = read_conll(str(shared / "data" / "ner" / "wnut17" / "wnut17train.conll"), Layout())
+    counts = ((len(one.words), len(ner_tags.entities_of(one.tags, "iob2"))) for one in file.sentences)
+    assert (len(file.sentences), *map(sum, zip(*counts, strict=True))) == (3394, 62730, 1975)
 
 
 def test_words_and_tags_mean_what_they_look_like(write):
@@ -380,13 +332,10 @@ def test_tags_that_are_ids_or_differ_in_case(write):
     assert labels("a B-PER\nb B-per\n", "iob2") == ["O", "B-PER", "I-PER", "B-per", "I-per"]
 
 
-def test_a_file_without_blank_lines_is_told(tmp_path, caplog):
+def test_a_file_without_blank_lines_is_told(write, caplog):
     for length in (200, 201):
-        (tmp_path / "one.conll").write_text("Ada O\n" * length)
-        read_conll(str(tmp_path / "one.conll"), Layout())
-    assert [record.getMessage().partition(": ")[2] for record in caplog.records if record.levelname == "WARNING"] == [
-        "no blank line ends a sentence, so that it is one sentence of 201 words."
-    ]
+        read_conll(write("Ada O\n" * length), Layout())
+    assert caplog.text.count("no blank line ends a sentence, so that it is one sentence of 201 words.") == 1
 
 
 def test_ranges_and_empty_nodes_of_conll_u_are_no_words(write, tmp_path, caplog):

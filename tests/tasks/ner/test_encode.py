@@ -91,8 +91,6 @@ def test_a_word_longer_than_a_window(small):
     assert rows.lengths.tolist()[0] == 8 and len(rows) == 2
     assert rows.ids[rows.offsets[1] + rows.word_positions[2]] == 6
     assert encode_sentences([sentence("a b")], small, 3).word_rows.tolist() == [0, 1]
-    with pytest.raises(ValueError, match="^max_seq_length=2 has no room"):
-        encode_sentences([sentence("a")], small, 2)
 
 
 def test_batches_have_labels_as_wide_as_their_ids(small):
@@ -108,9 +106,6 @@ def test_batches_have_labels_as_wide_as_their_ids(small):
     assert len(widths) > 1
     fixed = ner_encode.training_batches(rows, start_step=0, static_padding=True, **arguments)
     assert fixed.element_spec["label_ids"].shape == (2, 100)
-    late = next(iter(ner_encode.training_batches(rows, start_step=3, **arguments)))
-    skipped = list(ner_encode.training_batches(rows, start_step=0, **arguments).take(4))[3]
-    assert (late["label_ids"].numpy() == skipped["label_ids"].numpy()).all()
 
 
 def test_logits_come_back_word_by_word(small):

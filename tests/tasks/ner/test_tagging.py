@@ -20,14 +20,9 @@ def test_settings_stay_with_the_model(tmp_path):
     earlier = {"features": None, "lstm_size": 768, "lstm_layers": 2}
     path.write_text(json.dumps({**json.loads(settings.to_json()), **earlier}))
     assert TaggingSettings.read(str(tmp_path)) == settings
-    for text, problem in (
-        ("{", "line 1, column 2: not JSON"),
-        ('{"colour": 1}', "not the settings of a tagger"),
-        ('{"features": "last"}', "not the settings of a tagger: a model of frozen features on top is gone"),
-    ):
-        path.write_text(text)
-        with pytest.raises(ValueError, match=rf"token_classification\.json[:,] {problem}"):
-            TaggingSettings.read(str(tmp_path))
+    path.write_text('{"features": "last"}')
+    with pytest.raises(ValueError, match=r"token_classification\.json: a model of frozen features on top is gone"):
+        TaggingSettings.read(str(tmp_path))
 
 
 def test_labels_do_not_hang_on_chance():

@@ -3,7 +3,6 @@
 import gzip
 import json
 import logging as python_logging
-import re
 
 import pytest
 
@@ -73,9 +72,7 @@ def test_in_prediction_answers_are_not_read(file):
 
 
 @pytest.mark.parametrize("answer_from", ["words", "offsets"])
-@pytest.mark.parametrize(
-    "answer", [("1801", 3), ("Byron", 16), ("1801", 1000), ("1801", -2), ("1801-1852).", 37), ("(1801-1852). More", 26)]
-)
+@pytest.mark.parametrize("answer", [("1801", 3), ("1801", 1000), ("1801", -2), ("(1801-1852). More", 26)])
 def test_answers_elsewhere_are_counted_and_listed(file, caplog, answer, answer_from):
     path = write(file, question("bad", answers=[answer]), question("good"))
     with caplog.at_level(python_logging.WARNING, logger="absl"):
@@ -104,6 +101,7 @@ def test_how_exact_an_answer_must_stand_there(file):
     # Characters, not words, if a no-break space joins two words, or nothing separates them.
     assert kept(("Brown", 4), "words", "Ada\u00a0Brown") and kept(("Brown", 4), "offsets", "Ada\u00a0Brown")
     assert kept(("京都", 2), "words", "私は京都に") is kept(("私は", 0), "offsets", "私は京都に") is True
+    assert not kept((" ", 1), "words", "a b")
     assert kept(("京", 0), "words", "私は京都に") and not kept(("京", 0), "offsets", "私は京都に")
 
 
@@ -121,14 +119,22 @@ def test_numbers_as_ids_and_a_byte_order_mark(file):
     assert data.articles[0]["paragraphs"][0]["qas"][0]["id"] == "7"  # as the metrics expect it
 
 
-@pytest.mark.parametrize(("asked", "is_training", "told"), [
-    ([question(), question()], False, "2 questions 1 have an id that came before; their answers share one id (q1)"),
-    ([question(text=""), question("q2", text=" \n"), question("q3")], True, "Of 3 questions 2 have no text: "),
-    ([question(f"bad{number}", answers=[("x", 0)]) for number in range(13)], True, "\n  and 3 more"),
-])  # fmt: skip
-def test_odd_questions_are_told(file, caplog, asked, is_training, told):
-    read_squad_examples([write(file, *asked)], is_training)
-    assert told in caplog.text
+def test_many_answers_that_are_not_found_are_counted(file, caplog):
+    read_squad_examples([write(file, *(question(f"bad{number}", answers=[("x", 0)]) for number in range(13)))], True)
+    assert "\n  and 3 more" in caplog.text
+
+
+@pytest.mark.parametrize("content", [{"dta": []}, {"data": [{"paragraphs": [{"context": "x"}]}]}, [], {"data": [1]}])
+def test_what_is_no_squad_file(file, content):
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"squad\.json is no SQuAD file, {\"data\""):
+        read_articles(str(file))
+
+
+def test_a_question_with_several_answers_is_not_trained_on(file):
+    path = write(file, question(), question("q2", answers=[("1801", 27), ("1852", 32)]))
+    with pytest.raises(ValueError, match="question 'q2' has 2 answers; to train on, it should have exactly 1"):
+        read_squad_examples([path], True)
 
 
 def test_two_questions_with_one_id(file):
@@ -136,40 +142,6 @@ def test_two_questions_with_one_id(file):
     with pytest.raises(ValueError, match=r"squad\.json: the id 'q1' is used for two different questions"):
         read_squad_examples([path], False)
     assert len(read_squad_examples([path], True).examples) == 2  # nothing is lost by it in training
-
-
-def test_a_file_in_another_encoding(file):
-    content = {"data": [{"paragraphs": [{"context": "답은 서울이다.", "qas": [question(text="어디?")]}]}]}
-    file.write_bytes(json.dumps(content, ensure_ascii=False).encode("cp949"))
-    (example,) = read_squad_examples([str(file)], False, encoding="cp949").examples
-    assert (example.question_text, example.paragraph.context) == ("어디?", "답은 서울이다.")
-
-
-def paragraph(*qas, **further):
-    return {"data": [{"paragraphs": [{"context": "x", "qas": list(qas), **further}]}]}
-
-
-@pytest.mark.parametrize(("content", "message"), [
-    ({"dta": []}, 'the file has no list "data"'),
-    ({"data": {}}, 'the file has no list "data"'),
-    ({"data": [[]]}, r'data\[0\] has no list "paragraphs"'),
-    ({"data": [{"paragraphs": []}, {"paragraphs": [{}]}]}, r'data\[1\].paragraphs\[0\] has no string "context"'),
-    ({"data": [{"paragraphs": [{"context": "x"}]}]}, r'data\[0\].paragraphs\[0\] has no list "qas"'),
-    (paragraph(context=1), r'data\[0\].paragraphs\[0\] has no string "context"'),
-    (paragraph({"id": "1"}), r'.qas\[0\] has no string "question"'),
-    (paragraph({"question": "1"}), r'.qas\[0\] has no string "id"'),
-    (paragraph(question(), {**question(), "answers": [{}]}),
-     r'data\[0\].paragraphs\[0\].qas\[1\].answers\[0\] has no string "text"'),
-    (paragraph({**question(), "answers": None}), r'qas\[0\] has no list "answers"'),
-    (paragraph(question(is_impossible="false")), '"is_impossible" is neither true nor false'),
-    ('{"data": [\n{"paragraphs": }\n]}', r"line 2, column \d+: not JSON"),
-    (b'{"data": "caf\xe9"}', "line 1: not UTF-8 at byte offset 13"),
-])  # fmt: skip
-def test_what_is_no_squad_file(file, content, message):
-    content = json.dumps(content) if isinstance(content, dict) else content
-    file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(ValueError, match=rf"^{re.escape(str(file))}[:,] .*{message}"):
-        read_articles(str(file))
 
 
 def test_lone_surrogates_are_characters_like_others(file):
@@ -181,29 +153,16 @@ def test_lone_surrogates_are_characters_like_others(file):
 def test_the_wrong_version_is_refused_in_both_directions(file):
     path = write(file, question(answers=[], is_impossible=True), question("q2", is_impossible=False))
     for is_training in (True, False):
-        with pytest.raises(ValueError, match="SQuAD 2.0 data: 1 of its 2 questions .* Give --version_2_with_negative"):
+        with pytest.raises(ValueError, match="has 1 questions without answer: give --version_2_with_negative"):
             read_squad_examples([path], is_training)
     path = write(file, question(), question("q2"))
     for is_training in (True, False):
-        with pytest.raises(ValueError, match="SQuAD 1.1 data: .* Leave out --version_2_with_negative"):
+        with pytest.raises(ValueError, match="leave out --version_2_with_negative"):
             read_squad_examples([path], is_training, True)
     # Without a contradiction, both are possible.
     for flag in (False, True):
         assert read_squad_examples([write(file, question(is_impossible=False))], True, flag).examples
         assert read_squad_examples([write(file, {"id": "1", "question": "2"})], False, flag).examples
-
-
-@pytest.mark.parametrize(("version_2", "asked", "message"), [
-    (True, question("q2"), 'has no "is_impossible"'),
-    (False, question("q2", answers=[]), "has 0 answers; .* exactly 1"),
-    (False, question("q2", answers=[("1801", 27), ("1852", 32)]), "has 2 answers; .* exactly 1"),
-    *((False, question("q2", answers=[("1801", start)]), 'has an answer without a number "answer_start"')
-      for start in ("27", None, 2.5)),
-])  # fmt: skip
-def test_training_questions_that_say_too_little_or_too_much(file, version_2, asked, message):
-    path = write(file, question(**({"is_impossible": False} if version_2 else {})), asked)
-    with pytest.raises(ValueError, match=f"squad.json: question 'q2' {message}"):
-        read_squad_examples([path], True, version_2)
 
 
 def test_the_layout_of_klue_mrc(file, caplog):
@@ -225,13 +184,9 @@ def test_the_layout_of_klue_mrc(file, caplog):
         ("klue-mrc-v1_train_00001", "", True),
     ]
     assert "Of 2 questions 1 have several answers: the first one of each is trained on." in caplog.text
-    assert (
-        metrics.evaluate(data.articles, {"klue-mrc-v1_train_00000": "1801-1852", "klue-mrc-v1_train_00001": ""}, True)[
-            "exact_match"
-        ]
-        == 100.0
-    )
-    with pytest.raises(ValueError, match="SQuAD 2.0 data: 1 of its 2 questions"):
+    answers = {"klue-mrc-v1_train_00000": "1801-1852", "klue-mrc-v1_train_00001": ""}
+    assert metrics.evaluate(data.articles, answers, True)["exact_match"] == 100.0
+    with pytest.raises(ValueError, match="has 1 questions without answer"):
         read_squad_examples([path], True)
     # An id of its own comes first, and without any the keys that are there are named.
     assert read_squad_examples([write(file, question(guid="other"))], False).examples[0].qas_id == "q1"
@@ -245,13 +200,6 @@ def test_real_files_of_other_data_sets(shared):
         assert len(data.examples) == count and not data.unanswered, name
     data = read_squad_examples([str(folder / "vi" / "dev-v2.0.json")], False, True)
     assert len(data.examples) == 478 and not data.unanswered
-
-
-def test_an_empty_answer_is_not_in_the_context(file):
-    path = write(file, question(answers=[(" ", 1)]), question("q2", answers=[("b", 2)]), context="a b")
-    read = read_squad_examples([path], True)
-    assert [example.qas_id for example in read.examples] == ["q2"]
-    assert [skipped["id"] for skipped in read.skipped] == ["q1"]
 
 
 def test_answers_that_are_parts_of_words_are_counted(tmp_path, caplog):
