@@ -105,15 +105,10 @@ def test_sentences_of_words_and_tags(path):
     lines.write_text(json.dumps({"tokens": ["a", "b"], "ner_tags": ["B-X", "O"]}) + "\n")
     assert read_conll(str(lines), Layout()).sentences[0].tags == ["B-X", "O"]
     for row, layout, message in (
-        (
-            rows[0],
-            Layout(tag_column=1),
-            r"line 1: 3 words in 'tokens', 2 tags in 'pos'\. --word_column and --tag_colum",
-        ),
+        (rows[0], Layout(tag_column=1), "line 1: 3 words in 'tokens', 2 tags in 'pos'"),
         (rows[0], Layout(tag_column=5), "line 1: no column --tag_column=5; those of lists are 'tokens', 'pos', 'ner_t"),
-        ({"text": "a"}, Layout(), "line 1: no column has lists, as of words and tags; there are 'text'"),
         ({"tokens": ["a", " ", "b"]}, Layout(), "line 1: word 1 is blank, which only rows with tags may have"),
-        ({"tokens": ["a", None], "ner_tags": ["O", "O"]}, Layout(), "the word .* is empty"),
+        ({"tokens": ["a", None], "ner_tags": ["O", "O"]}, Layout(), "line 2: the word is empty"),
     ):
         path.write_bytes(parquet_of([row]))
         with pytest.raises(ValueError, match=message):
@@ -138,7 +133,7 @@ def test_questions(path):
     assert read_squad_examples([str(lines)], is_training=True) == read
     path.write_bytes(parquet_of([*rows, question(4, text=(), start=())]))
     assert [one.is_impossible for one in read_squad_examples([str(path)], True, True).examples] == [False] * 3 + [True]
-    with pytest.raises(ValueError, match="train.parquet is SQuAD 2.0 data: 1 of its 4 questions have no answer"):
+    with pytest.raises(ValueError, match="train.parquet has 1 questions without answer"):
         read_squad_examples([str(path)], is_training=True)
     path.write_bytes(parquet_of([question(1, text=(), start=())]))
     assert read_squad_examples([str(path)], is_training=False).unanswered.startswith("1 questions have no answers")
