@@ -1,12 +1,8 @@
 """Tasks from end to end with Japanese words by MeCab and with KoBERT's pieces: training, answers, vectors, exports."""
 
-import json
-import re
-
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from absl import logging
 from helpers.mains import run_main
 from helpers.other_tokenizers import texts_of, write_encoder, write_questions
@@ -16,9 +12,7 @@ from helpers.slow import slow
 
 from bert_tf.models.initialize import PartialLoadWarning
 from bert_tf.models.pretrained import read_tokenizer
-from bert_tf.models.task_models import BertForSequenceClassification, BertForTokenClassification
-from bert_tf.serving.export import export_saved_model
-from bert_tf.serving.onnx_export import export_onnx
+from bert_tf.models.task_models import BertForTokenClassification
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.tagger import Tagger
 from bert_tf.tasks.squad.answers import AnswerTexts
@@ -103,24 +97,3 @@ def test_answers_are_found_by_their_characters(world, answer_from):
                 assert start == example.answer_start
             answered.add(example.qas_id)
     assert answered == {example.qas_id for example in examples}
-
-
-@pytest.mark.slow  # in small: serving/test_export.py
-def test_exports(world, caplog):
-    """A SavedModel takes ids, which its tokenizer makes, and ONNX as well."""
-    kind, folder, encoder = world
-    path = saved(BertForSequenceClassification, encoder, folder / "exported", labels=["bad", "good"])
-    signatures = tf.saved_model.load(export_saved_model(path, str(folder / "graph"))).signatures
-    assert signatures.keys() == {"serving_default", "serve_ids", "serve_examples"}
-    [line] = [line for line in caplog.messages if "take ids" in line]
-    assert re.match(rf".*vocab.txt: the pieces of a (?i:.*{kind}).* serve_client.py --tokenizer={path} makes", line)
-    assert json.loads((folder / "exported" / "head_config.json").read_text())["labels"] == ["bad", "good"]
-    export_onnx(path, str(folder / "onnx"))
-    texts = [text for text, *_ in texts_of(kind)[:3]]
-    mine, theirs = (
-        [list(one["probabilities"].values()) for one in Predictor(one).predict(texts)]
-        for one in (path, str(folder / "onnx"))
-    )
-    np.testing.assert_allclose(mine, theirs, atol=1e-5)
-    ids = {name: tf.constant(value) for name, value in read_tokenizer(path)(texts).items()}
-    np.testing.assert_allclose(mine, signatures["serving_default"](**ids)["probabilities"], atol=1e-5)

@@ -1,11 +1,9 @@
-"""Token rows of multiple choice: by hand, in batches, as records, and as in an export."""
+"""Token rows of multiple choice: by hand, in batches, and where they are cut."""
 
 import itertools
 
-import numpy as np
 import pytest
 
-from bert_tf.data import token_rows
 from bert_tf.tasks.choice.data import ChoiceExample
 from bert_tf.tasks.choice.encode import encode_examples
 
@@ -47,31 +45,3 @@ def test_long_rows_lose_the_end_of_what_is_longer(small):
     assert rows.ids.tolist() == list(itertools.chain(*expected)) and rows.truncated == 2
     with pytest.raises(ValueError, match="^max_seq_length=4 has no room for two texts"):
         encode_examples(EXAMPLES, small, 4)
-
-
-def random_examples(count, num_choices, seed=0):
-    generator = np.random.default_rng(seed)
-
-    def text(most):
-        return " ".join(generator.choice(list("abcdefghij"), generator.integers(0, most)))
-
-    return [
-        ChoiceExample(str(k), text(12), text(4), tuple(text(9) for _ in range(num_choices)), k % num_choices)
-        for k in range(count)
-    ]
-
-
-def test_batches(small):
-    rows = encode_examples(random_examples(21, 5), small, 32)
-    arguments = {"batch_size": 4, "max_seq_length": 32}
-    seen = []
-    batches = list(token_rows.evaluation_batches(rows, **arguments))
-    for batch in batches:
-        assert batch["input_ids"].shape[:2] == (4, 5)
-        seen.append(batch["input_mask"].numpy().sum(-1).astype(np.float32))
-    assert sorted({batch["input_ids"].shape[2] for batch in batches}) == [12, 16, 20, 24]
-    # Row by row, in the order of the examples.
-    tokens = token_rows.in_order(rows, 4, seen)
-    assert np.array_equal(tokens.reshape(-1), np.diff(rows.offsets))
-    fixed = next(iter(token_rows.training_batches(rows, seed=1, start_step=3, static_padding=True, **arguments)))
-    assert fixed["segment_ids"].shape == (4, 5, 32)

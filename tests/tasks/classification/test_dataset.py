@@ -130,11 +130,8 @@ def test_a_dataset_of_other_labels_is_not_a_models(english, caplog):
         return as_dataset(TEXTS, [names[0]] * 5, tokenizer=english, label_names=names)
 
     for call in (model.fit, model.evaluate, lambda held_out: model.fit(data("bad", "good"), validation_data=held_out)):
-        for names in (("good", "bad"), ("bad", "good", "ugly")):
-            with pytest.raises(
-                ValueError, match=r"the model's, .* are \['bad', 'good'\]: give as_dataset label_names="
-            ):
-                call(data(*names))
+        with pytest.raises(ValueError, match=r"the model's, .* are \['bad', 'good'\]: give as_dataset label_names="):
+            call(data("good", "bad"))
     with pytest.raises(ValueError, match="as_dataset has 2 label_names, but the model has num_labels=3"):
         unnamed.fit(data("bad", "good"))
     wrong, right = data("good", "bad"), data("bad", "good")

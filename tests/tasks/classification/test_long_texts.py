@@ -1,6 +1,5 @@
 """Long texts to windows: token ids by hand, what is lost, records, and what is refused."""
 
-import itertools
 import logging as python_logging
 
 import numpy as np
@@ -63,20 +62,6 @@ def test_one_window_is_what_is_left_of_a_text_that_is_cut(small):
     cut = encode_examples(examples, TASK, small, 5)
     one = encode_examples(examples, TASK, small, 5, windows=TextWindows(1, 1))
     assert rows_in(cut) == rows_in(one) and one.label_ids is None and cut.truncated == one.truncated == 2
-
-
-@pytest.mark.parametrize("stride", [1, 3, 4])
-def test_every_token_is_in_a_window_and_all_but_the_last_are_full(small, stride):
-    texts = [" ".join(itertools.islice(itertools.cycle("abcdefghij"), count)) for count in range(40)]
-    encoded = encode(small, texts, 6, stride, most=100)
-    for text, number, count in zip(texts, encoded.first_rows, encoded.windows, strict=False):
-        rows = rows_in(encoded)[number : number + count]
-        assert [len(row) for row in rows[:-1]] == [6] * (count - 1)
-        pieces = rows[0][1:-1]
-        for row in rows[1:]:
-            pieces = pieces[: len(pieces) - 4 + stride] + row[1:-1]
-        assert pieces == small.encode(text)
-        assert count == 1 or len(small.encode(text)) > 4 + stride * (count - 2)
 
 
 def test_where_windows_lie_by_default(small):

@@ -138,11 +138,6 @@ def test_all_formats_hold_the_same(tiny, small, tmp_path):
     assert [tokens[begin:end] for begin, end in spans] == [
         small.convert_ids_to_tokens(encode_line(line, small, 20).ids) for line in lines
     ]
-    row = 5  # the model's outputs for a line alone
-    batch = {"input_ids": ids[None, slice(*spans[row])]}
-    alone = tiny(batch, return_all_layers=True)["encoder_layers"]
-    np.testing.assert_allclose(values[slice(*spans[row]), 0], alone[0][0], atol=1e-5)
-
     for options in ({"window_bytes": 1}, {"model": copy, "strategy": mirrored}):
         again = dict(np.load(run("npz", **options)))
         np.testing.assert_allclose(again.pop("values"), values, atol=1e-5)
@@ -163,19 +158,6 @@ def test_all_formats_hold_the_same(tiny, small, tmp_path):
     np.testing.assert_allclose(np.concatenate([line for _, line in found]), values, atol=1e-5)
 
 
-def test_enough_lines_are_computed_by_the_fused_kernels(tiny, small, tmp_path, monkeypatch):
-    write_lines(tmp_path / "input.txt", 12)
-    outputs = []
-    for batches in (200, 1):
-        monkeypatch.setattr(extract, "_BATCHES_FOR_FUSED", batches)
-        path = tmp_path / "output"
-        extract_features(
-            tiny, small, str(tmp_path / "input.txt"), str(path), layers=(-1,), max_seq_length=16, batch_size=8
-        )
-        outputs.append(np.concatenate([values for _, values in read_json(path)[0]]))
-    np.testing.assert_allclose(outputs[1], outputs[0], atol=1e-5)
-
-
 PROMPTED = {"prompts": {"query": "w5 w6 "}, "default_prompt_name": "query", "include_prompt": False}
 
 
@@ -189,19 +171,13 @@ def test_a_vector_for_a_line(tiny, small, tmp_path, sentences):
     source, output = tmp_path / "input.txt", tmp_path / "output"
     lines = ["abc w1 ||| w2", "", "W3 w4 w5"]
     source.write_text("\n".join(lines) + "\n")
-    for output_format in ("npz", "json"):
-        extract_features(
-            tiny, small, str(source), str(output), layers=(-1, 0), max_seq_length=16, output_format=output_format,
-            pooling="sentence", sentences=sentences,
-        )  # fmt: skip
-        if output_format == "npz":
-            with np.load(output) as file:
-                found, names = file["values"], file["tokens"].tolist()
-                assert file["offsets"].tolist() == [0, 1, 2, 3] and names == ["sentence"] * 3
-        else:
-            read, numbers = read_json(output)
-            assert numbers == [0, 1, 2] and [tokens for tokens, _ in read] == [["sentence"]] * 3
-            np.testing.assert_allclose(np.concatenate([values for _, values in read]), found, atol=1e-5)
+    extract_features(
+        tiny, small, str(source), str(output), layers=(-1, 0), max_seq_length=16, output_format="npz",
+        pooling="sentence", sentences=sentences,
+    )  # fmt: skip
+    with np.load(output) as file:
+        found, names = file["values"], file["tokens"].tolist()
+        assert file["offsets"].tolist() == [0, 1, 2, 3] and names == ["sentence"] * 3
     for row, line in enumerate(lines):
         encoded = encode_line(prompt + (line.lower() if sentences.lower else line), small, 16)
         batch = {"input_ids": np.array([encoded.ids])}
@@ -239,11 +215,6 @@ def test_words(tiny, small, tmp_path, pooling):
     parts = np.split(tokens, np.cumsum(sizes)[:-1])
     combine = {"first": lambda part: part[0], "mean": lambda part: part.mean(0), "max": lambda part: part.max(0)}
     np.testing.assert_allclose(values[:9], [combine[pooling](part) for part in parts], atol=1e-5)
-    if pooling == "mean":
-        extract_features(tiny, small, str(source), str(output), pooling=pooling, **options | {"output_format": "json"})
-        found, _ = read_json(output)
-        assert [name for names, _ in found for name in names] == words
-        np.testing.assert_allclose(np.concatenate([line for _, line in found]), values, atol=1e-5)
 
 
 def test_words_of_a_line_that_is_cut(small):
