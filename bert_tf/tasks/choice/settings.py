@@ -10,12 +10,6 @@ from bert_tf.text.characters import plain_name
 from bert_tf.training.settings import FineTuningSettings
 
 
-def _check_first_label(label: str, flag: str) -> None:
-    number = label.removeprefix("-")
-    if not number.isdecimal() and len(number) != 1:
-        raise ValueError(f"{flag}={label} must be a number or one letter.")
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChoiceSettings(TableSettings, FileSettings):
     """Columns of files of multiple choice."""
@@ -33,7 +27,7 @@ class ChoiceSettings(TableSettings, FileSettings):
         "columns (ending for ending0, ending1, ...).",
     )
     label: str | None = setting(None, "Column of the correct choice. If unset, and other columns are named, label.")
-    first_label: str = setting("0", "The label of the first choice: 0, 1, A or the like.", check=_check_first_label)
+    first_label: str = setting("0", "The label of the first choice: 0, 1, A or the like.")
 
     @property
     def columns(self) -> Columns | None:

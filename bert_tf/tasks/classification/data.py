@@ -76,11 +76,6 @@ class Split:
     table: TableSettings | None = None
 
     @property
-    def column_names(self) -> list[str] | None:
-        """The names that the header must have; None if columns are given by number."""
-        return [name for name in self.columns if isinstance(name, str)] or None
-
-    @property
     def columns(self) -> tuple[Column | None, ...]:
         """Those of texts and labels."""
         return self.text_a, self.text_b, *(self.label if isinstance(self.label, tuple) else (self.label,))
@@ -184,7 +179,8 @@ def read_examples(task: Task, split: Split, directory: str = "") -> list[InputEx
 
 def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
     columns, header, left_out = None, None, {}
-    for index, (line, row) in enumerate(read_rows(path, split.table, split.column_names)):
+    names = [name for name in split.columns if isinstance(name, str)] or None
+    for index, (line, row) in enumerate(read_rows(path, split.table, names)):
         if columns is None:
             columns, header = _find_columns(task, split, row, path, line)
             if header is not None:
@@ -272,7 +268,7 @@ def custom_split(
     table: TableSettings = USUAL_TABLE,
     several: bool = False,
 ) -> Split | None:
-    """One of the user's own files, None for none; columns by name, or all by number.
+    """One of the user's own files, None for none; without a name of a column there is no header.
 
     Args:
       several: whether label may be several columns, with commas between them.
@@ -285,8 +281,6 @@ def custom_split(
     labels = label.split(",") if several and label else [label]
     columns = [*map(column, (text_a, text_b, *labels))]
     by_name = not all(isinstance(column, int | None) for column in columns)
-    if by_name and any(isinstance(column, int) for column in columns):
-        raise ValueError("--text_a, --text_b and --label: give all columns by name, or all by number.")
     if not file:
         return None
     file = file.replace("{", "{{").replace("}", "}}")
@@ -323,8 +317,6 @@ def declared_task(
     )
     columns = label.split(",") if multi_label and label and "," in label else []
     labels = labels or columns
-    if columns and len(labels) != len(columns):
-        raise ValueError(f"--labels: {len(labels)} names for the {len(columns)} columns of --label={label}.")
     several = ("micro_f1", "macro_f1") if multi_label else ("accuracy", "macro_f1")
     return Task(
         name="custom",

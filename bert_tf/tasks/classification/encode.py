@@ -255,11 +255,6 @@ def _correlation(name: str):
     return score
 
 
-def _f1_at_3(labels, predictions):
-    """KLUE-STS's: two texts mean the same from 3 of 5 on."""
-    return _f1("binary")(np.asarray(labels) >= 3.0, np.asarray(predictions) >= 3.0)
-
-
 # name -> function (labels, predictions); classes as numbers, of several labels as rows of 0 and 1.
 METRICS = {
     "accuracy": _by_scikit_learn("accuracy_score"),
@@ -269,7 +264,8 @@ METRICS = {
     "matthews": _by_scikit_learn("matthews_corrcoef"),
     "pearson": _correlation("pearsonr"),
     "spearman": _correlation("spearmanr"),
-    "f1_at_3": _f1_at_3,
+    # KLUE-STS's: two texts mean the same from 3 of 5 on.
+    "f1_at_3": lambda labels, scores: _f1("binary")(np.asarray(labels) >= 3.0, np.asarray(scores) >= 3.0),
 }
 
 

@@ -158,11 +158,6 @@ class EncodedText:
         of_pieces = Entries(offsets, pieces, max(map(len, tokenizer.vocab)), ids)
         return cls(rows, truncated, of_pieces, np.arange(len(ids) + 1))
 
-    def starts_in(self, lines: range) -> np.ndarray:
-        """`starts` of the entries of some lines, and their end, counted from the lines' first token."""
-        starts = self.starts[self.entries.offsets[lines.start] : self.entries.offsets[lines.stop] + 1]
-        return starts - starts[0]
-
 
 def read_input(
     input_file: str,
@@ -332,11 +327,12 @@ def extract_features(
     given |= {"batch_size": batch_size, "max_seq_length": max_seq_length, "static_padding": static_padding}
 
     def write_pooled(lines: range, values: np.ndarray) -> None:
-        starts = text.starts_in(lines)
-        rows = (
-            pool_lines(values, starts, sentences, tokenizer) if pooling == SENTENCE else pool(values, starts, pooling)
-        )
-        write(lines, rows)
+        starts = text.starts[text.entries.offsets[lines.start] : text.entries.offsets[lines.stop] + 1]
+        starts = starts - starts[0]
+        if pooling == SENTENCE:
+            write(lines, pool_lines(values, starts, sentences, tokenizer))
+        else:
+            write(lines, pool(values, starts, pooling))
 
     with (
         open_writer(output_file, output_format, layers, model.config.hidden_size, text.entries) as write,
