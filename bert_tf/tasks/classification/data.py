@@ -268,7 +268,7 @@ def custom_split(
     table: TableSettings = USUAL_TABLE,
     several: bool = False,
 ) -> Split | None:
-    """One of the user's own files, None for none; without a name of a column there is no header.
+    """One of the user's own files, None for none; columns by name, or all by number.
 
     Args:
       several: whether label may be several columns, with commas between them.
@@ -281,6 +281,8 @@ def custom_split(
     labels = label.split(",") if several and label else [label]
     columns = [*map(column, (text_a, text_b, *labels))]
     by_name = not all(isinstance(column, int | None) for column in columns)
+    if by_name and any(isinstance(column, int) for column in columns):
+        raise ValueError("--text_a, --text_b and --label: give all columns by name, or all by number.")
     if not file:
         return None
     file = file.replace("{", "{{").replace("}", "}}")

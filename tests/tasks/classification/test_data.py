@@ -193,6 +193,7 @@ def test_a_column_of_0_and_1_for_each_label(tmp_path):
     ("a.jsonl", '{"text": "x"}\n', {}, r"a\.jsonl, line 1: no 'label'"),
     ("a.jsonl", '{"text": null, "label": "x"}\n', {}, "found None in 'text'$"),
     ("a.tsv", "text\tlabel\nx\t1\ny\t1\n", {}, "1 classes in the column 'label': there is nothing to learn"),
+    ("a.tsv", "text\tlabel\nx\t1\n", {"label": "1"}, "all columns by name, or all by number"),
     # The row with the mistake begins in line 4, since a field spans lines 2 and 3.
     ("a.csv", 'text,label\n"x\ny",1\n"z\nz"\n', {}, r"a\.csv, line 4: 1 columns, but column 1"),
     ("a.csv", "text,label\nx,1\ny,\n", {}, r"a\.csv, line 3: there is no label"),
