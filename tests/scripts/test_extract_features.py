@@ -42,7 +42,7 @@ def test_script(tmp_path):
         "folder": ({"output_file": tmp_path / "none" / "output"}, "--output_file=.*: there is no directory .*none"),
         "is folder": ({"output_file": tmp_path / "hf"}, "--output_file: .*hf is a directory"),
         "same": ({"output_file": GOLDEN / "input.txt"}, "--output_file: .* would overwrite a file that is read"),
-        "model's": ({"output_file": GOLDEN / "vocab.txt"}, "--output_file=.*vocab.txt is a file of the model that is"),
+        "model's": ({"output_file": GOLDEN / "vocab.txt"}, "--output_file: .*vocab.txt would overwrite"),
         "other": ({"output_file": tmp_path / "o.jsonl", "output_format": "npz"}, "--output_file=.*o.jsonl is of --"),
         "config": ({"bert_config_file": tmp_path / "large.json"}, "large.json does not fit .*num_hidden_layers is 3"),
         "no weights": ({"init_checkpoint": tmp_path / "none.ckpt"}, "--init_checkpoint=.*none.ckpt"),

@@ -88,7 +88,7 @@ def cases_of(folder) -> tuple[dict, dict]:
     }
     entities = {**predict, **test, "init_checkpoint": out / "plain"}
     refused = {
-        "wrong scheme": ({**training, "tag_scheme": "iob2"}, "--train_file: *train.conll*fits --tag_scheme=iob1."),
+        "wrong scheme": ({**training, "tag_scheme": "iob2"}, "--train_file: *train.conll*breaks the scheme iob2"),
         "entities by a plain model": (entities, "--tag_scheme=bioes contradicts *trained on tags of the kind plain"),
         "unknown tags": (
             {**training, "dev_file": folder / "unknown.conll", "repair_tags": True},

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 _WORDS_SHOWN = 20
+_SECTION = "#" * 2  # which Markdown and word pieces have in common
 _TEXTS = {"heldout": "the domain", "other": "the other text"}
 _STARTS = {"released": "the released weights", "domain": "the domain's model"}
 
@@ -18,7 +19,7 @@ def create_page(content: dict) -> str:
         f"{training['train_batch_size']} rows ({passes:.2g} passes over {training['records']:,} records), with a "
         f"learning rate of {training['learning_rate']:g}.\n",
         *_table(["text", "documents", "sentences", "MB"], sizes),
-        "\n## New words",
+        f"\n{_SECTION} New words",
         *_words(content["new_words"], content["pieces_per_word"]),
         *_losses(content["losses"], content["notes"]),
     ]
@@ -26,7 +27,7 @@ def create_page(content: dict) -> str:
         metrics = _metrics(scores["released"])
         rows = ([_STARTS[start], *(_spread(of[name]) for name in metrics)] for start, of in scores.items())
         lines += [
-            "\n## Fine-tuning, from both starts",
+            f"\n{_SECTION} Fine-tuning, from both starts",
             *_table(["", *metrics], rows),
             f"\nMean of {len(scores['released'][metrics[0]])} seeds, lowest to highest: what differs less may be "
             "chance.",
@@ -63,7 +64,7 @@ def _losses(losses: Mapping[str, Mapping[str, Mapping]], notes: Sequence[str]) -
     columns = {f"{_TEXTS[text]}, {when}": scores for text, of in losses.items() for when, scores in of.items()}
     names = _metrics(losses["heldout"]["after"])
     lines = [
-        "\n## Losses on text that it was not trained on",
+        f"\n{_SECTION} Losses on text that it was not trained on",
         *_table(["", *columns], ([name, *(f"{of[name]:.3f}" for of in columns.values())] for name in names)),
         "\n![Losses](pretrained/loss.png)\n",
         *notes,
