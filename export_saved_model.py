@@ -10,6 +10,7 @@ shows how to serve and query it.
 """
 
 import dataclasses
+import os
 
 from absl import flags, logging
 
@@ -85,7 +86,10 @@ def main(_):
         raise ValueError(f"--{name} is for --format=saved_model, not for {settings.format}")
     if settings.ids_only and settings.text_pairs:
         raise ValueError("--text_pairs needs an export that takes texts: leave out --ids_only.")
-    checks.check_outside(settings.export_dir, "--export_dir", directory_of(settings.model_dir), "--model_dir")
+    folder = directory_of(settings.model_dir)
+    if f"{os.path.realpath(settings.export_dir)}/".startswith(f"{os.path.realpath(folder)}/"):
+        inside = f"is in the folder of --model_dir, {folder}: choose another one."
+        raise ValueError(f"--export_dir={settings.export_dir} {inside}")
     if is_onnx:
         checks.check_extra("onnx", f"--format={settings.format}")
     # TensorFlow is imported here, so that --help and flag errors appear at once.

@@ -40,12 +40,13 @@ def pytest_sessionstart(session):
 
 # The longest files start first, so that all processes of a run end at about the same time.
 _LONGEST_FIRST = (
-    "test_documentation.py", "test_notebooks.py", "test_demo.py", "test_fine_tuning_runs.py", "test_run_pretraining.py",
-    "test_shard.py", "test_export.py", "test_loop.py", "test_run_ner.py", "test_task_models.py", "test_every_task.py",
-    "test_run_classifier.py", "test_model_garden.py", "test_graph_wordpiece.py", "test_exact_runs.py",
-    "test_records.py", "test_dynamic_masking.py", "test_convert.py", "test_graph_squad.py", "test_left_to_right.py",
-    "test_inputs.py", "test_packing.py", "test_run_squad.py", "test_run_swag.py",
-    "test_extract.py", "test_dataset.py", "test_tagger.py", "test_optimization.py",
+    "test_documentation.py", "test_notebooks.py", "test_demo.py", "test_export.py", "test_gpu_programs.py",
+    "test_loop.py", "test_labels.py", "test_fine_tuning_runs.py", "test_run_squad.py", "test_run_ner.py",
+    "test_graph_squad.py", "test_run_classifier.py", "test_run_pretraining.py", "test_shard.py", "test_task_models.py",
+    "test_every_task.py", "test_run_similarity.py", "test_model_garden.py", "test_graph_wordpiece.py",
+    "test_same_bits.py", "test_run_classifier_models.py", "test_run_swag.py", "test_records.py", "test_convert.py",
+    "test_dynamic_masking.py", "test_tagger.py", "test_other_tokenizers.py", "test_left_to_right.py", "test_packing.py",
+    "test_extract.py", "test_dataset.py", "test_optimization.py", "test_exact_runs.py",
 )  # fmt: skip
 
 

@@ -193,17 +193,10 @@ def test_commands_of_measurements_name_scripts_and_flags(page):
         assert not re.search(r"(?<![\w.*-])/|~", command), f"{command}: a path of one machine"
 
 
-@pytest.fixture
-def records(tmp_path, monkeypatch):
-    """The folder of a copy of the records, which take what is measured on machine A."""
+def test_a_new_measurement_takes_the_place_of_the_last_one_of_its_machine(monkeypatch, tmp_path):
     shutil.copytree(measured.DOCS / "measured", tmp_path / "measured")
     monkeypatch.setattr(measured, "DOCS", tmp_path)
     monkeypatch.setattr(measured, "FLAGS", types.SimpleNamespace(measured=True, machine="A"))
-    return tmp_path
-
-
-@pytest.mark.usefixtures("records")
-def test_a_new_measurement_takes_the_place_of_the_last_one_of_its_machine(monkeypatch):
     monkeypatch.setattr("sys.argv", ["finetune.py", "--data_dir=glue/MRPC", "--measured", "--machine=A"])
     for variables, ratios in (({"OMP_NUM_THREADS": "2"}, [1.7, 1.4, 1.5]), ({}, [1.4])):
         with monkeypatch.context() as patch:
@@ -217,24 +210,6 @@ def test_a_new_measurement_takes_the_place_of_the_last_one_of_its_machine(monkey
     assert "; A, 2026-11-24 (bert_tf, dev accuracy, transformers, dev" in ours
     assert other == f"| MRPC, 3 epochs, OMP_NUM_THREADS=2 | 100.0 | 150 | | | | **1.5** (1.4 to 1.7) | A, {today} |"
     assert "OMP_NUM_THREADS=2 python benchmarks/finetune.py --data_dir=glue/MRPC" in new
-
-
-def test_results_are_read_from_the_folder_of_their_run(records, monkeypatch):
-    for name in ("glue/CoLA", "minilm-l6-h384"):
-        (records / name).mkdir(parents=True)
-
-    def run(command, cwd, **_):
-        assert command[1:3] == [str(ROOT / "run_classifier.py"), "--task_name=CoLA"] and cwd == records
-        (cwd / "cola").mkdir()
-        metrics = {"eval_matthews": {"mean": 0.5, "min": 0.25, "max": 0.625}}
-        (cwd / "cola" / "seeds.json").write_text(json.dumps({"summary": metrics}))
-
-    monkeypatch.setattr(measured.subprocess, "run", run)
-    measured.measure("results", ["_name=CoLA", "_name=RTE"], records)
-    anew = measured.written_anew("results", PAGES["results"])
-    today = datetime.date.today().isoformat()
-    assert f"| CoLA, Matthews | 50.0 (25.0 to 62.5) | 28.1 | 3.2 | A, {today} (bert_tf); 2026-11-21 (transf" in anew
-    assert "| RTE, accuracy | 53.7 (52.7 to 55.2) | 53.4 | 3.0 | 2026-11-21 |" in anew
 
 
 def test_the_picture_shows_the_measurements():

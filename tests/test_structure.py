@@ -201,13 +201,6 @@ def strings_of(path: pathlib.Path) -> list[tuple[int, str]]:
     return [(node.lineno, node.value) for node in strings if node not in docstrings]
 
 
-def test_strings_are_found():
-    found = [string for _, string in strings_of(MODULES["bert_tf.text.wordpiece"])]
-    assert "##" in found and "[CLS]" in found
-    assert not any("The original's" in string for string in found), "a docstring"
-    assert any("/embeddings/" in string for _, string in strings_of(MODULES["bert_tf.models.variable_names"]))
-
-
 def test_special_tokens_are_the_tokenizers():
     """Rows, padding and continuations come from the `Tokenizer`, since they differ between families."""
     tokens = ("##", "[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]")

@@ -122,12 +122,6 @@ def check_other_folder(output_dir: str, model_dir: str) -> None:
         raise ValueError(f"--output_dir={output_dir} is the folder of --init_checkpoint: choose another one.")
 
 
-def check_outside(path: str, flag: str, folder: str, folder_flag: str) -> None:
-    """Refuses to write into a folder, or one in it."""
-    if not is_remote(path) and f"{os.path.realpath(path)}/".startswith(f"{os.path.realpath(folder)}/"):
-        raise ValueError(f"{flag}={path} is in the folder of {folder_flag}, {folder}: choose another one.")
-
-
 def check_output_file(path: str, flag: str) -> None:
     """Checks that a file can be written, or replaced; see `check_output_dir`."""
     if is_remote(path):
@@ -190,19 +184,14 @@ def check_tf_config(strategy: str) -> None:
 
 
 def whole_number(value, name: str, least: int = 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} must be a whole number, not {value!r:.80}")
-    if value < least:
-        raise ValueError(f"{name}={value} must be at least {least}")
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise ValueError(f"{name}={value!r:.80} must be a whole number, at least {least}")
 
 
 def number(value, name: str, least: float = 0.0, most: float = math.inf) -> None:
     """Refuses what is no number, or outside of least <= value < most."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number, not {value!r:.80}")
-    if not least <= value < most:
-        limit = f"at least {least:g} and " if least > -math.inf else ""
-        raise ValueError(f"{name}={value} must be {limit}{'finite' if most == math.inf else f'less than {most:g}'}")
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not least <= value < most:
+        raise ValueError(f"{name}={value!r:.80} must be a number, at least {least:g} and less than {most:g}")
 
 
 def true_or_false(**values) -> None:
@@ -227,11 +216,6 @@ def list_of_strings(items, name: str, line: str | None = None, kind: type = str)
         if not isinstance(text, kind):
             raise TypeError(f"{name}[{position}] is {text!r:.80} ({type(text).__name__}), not a string")
     return texts
-
-
-def strings_of(texts, name: str) -> list[str | bytes]:
-    """One string, or `list_of_strings`."""
-    return [texts] if isinstance(texts, str | bytes) else list_of_strings(texts, name, kind=str | bytes)
 
 
 def list_of_names(names, name: str) -> list[str]:

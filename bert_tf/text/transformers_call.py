@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bert_tf.system.checks import list_of, list_of_strings, strings_of, true_or_false, whole_number
+from bert_tf.system.checks import list_of, list_of_strings, true_or_false, whole_number
 
 # What an argument may be -> what it means; None: nothing is done.
 _PADDINGS = {"longest": "longest", "max_length": "max_length", True: "longest", False: None, "do_not_pad": None}
@@ -191,7 +191,8 @@ def batches_of(texts, pairs, is_split_into_words: bool = False) -> tuple[list, l
             rows = [rows] if rows and isinstance(rows[0], str) else rows
             batches.append([list_of_strings(row, f"{name}[{place}]") for place, row in enumerate(rows)])
         else:
-            batches.append(strings_of(batch, name))
+            one = isinstance(batch, str | bytes)
+            batches.append([batch] if one else list_of_strings(batch, name, kind=str | bytes))
     first, second = batches
     if second is None:
         return first, [None] * len(first)

@@ -10,19 +10,11 @@ from bert_tf.serving import export
 from helpers.op_by_op import op_by_op
 from helpers.outputs import enlarge
 from helpers.paths import ROOT
+from helpers.tiny import ONE_LAYER
 
 VOCAB = str(ROOT / "tests" / "golden" / "vocab.txt")
 
-
-CONFIG = {
-    "vocab_size": 30522,
-    "hidden_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 64,
-    "type_vocab_size": 2,
-}
+CONFIG = {**ONE_LAYER, "vocab_size": 30522, "max_position_embeddings": 64}
 
 
 def save(folder, model_class, config=None, **arguments) -> str:

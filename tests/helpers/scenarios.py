@@ -114,6 +114,11 @@ def _conversion(folder: pathlib.Path) -> tuple[str, dict]:
     }  # fmt: skip
 
 
+def _export(folder: pathlib.Path) -> tuple[str, dict]:
+    model = save_model(folder / "model", "bert", BertForSequenceClassification)
+    return "export_saved_model", {"model_dir": model, "export_dir": folder / "out", "max_seq_length": 24}
+
+
 _WINDOWS = {"max_seq_length": 12, "long_texts": "windows", "max_windows": 4, "window_pooling": "attention"}
 _TEACHER = ("teacher", "bert", BertForSequenceClassification, ("labels", ["down", "up"]))
 FINE_TUNING = {
@@ -154,4 +159,5 @@ SCENARIOS = {
     "vocabulary": _on_text("create_vocab", "vocab.txt", vocab_size=300),
     "features": _on_text("extract_features", "features.jsonl", init_checkpoint=None, layers="-1", max_seq_length=24),
     "conversion": _conversion,
+    "export": _export,
 }  # fmt: skip

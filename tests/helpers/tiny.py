@@ -9,19 +9,7 @@ import tensorflow as tf
 from bert_tf.models.config import BertConfig
 from bert_tf.models.task_models import BertModel
 
-TINY_CONFIG = {
-    "vocab_size": 100,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "max_position_embeddings": 32,
-    "type_vocab_size": 2,
-    "initializer_range": 0.02,
-}
+TINY_CONFIG = BertConfig(100, 32, 2, 2, 64, max_position_embeddings=32, type_vocab_size=2).to_dict()
 # For runs of whole scripts, which spend most of their time tracing: a second layer would not test anything more.
 ONE_LAYER = {**TINY_CONFIG, "num_hidden_layers": 1}
 

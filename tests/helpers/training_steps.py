@@ -15,16 +15,9 @@ from bert_tf.training.distribution import distribute
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.training.settings import TrainingSettings
 from bert_tf.training.step import Trainer
+from helpers.tiny import ONE_LAYER
 
-CONFIG = {
-    "vocab_size": 120,
-    "hidden_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 32,
-    "type_vocab_size": 2,
-}
+CONFIG = {**ONE_LAYER, "vocab_size": 120}
 
 
 def one_device():

@@ -65,10 +65,7 @@ def _connection() -> socket.socket:
 class Popen:
     """A run; arguments and attributes are those of `subprocess.Popen` that tests need."""
 
-    def __init__(
-        self, args, *, stdin=None, stdout=None, stderr=None, cwd=None, env=None, text=False, encoding=None,
-        start_new_session=False,
-    ):  # fmt: skip
+    def __init__(self, args, *, stdin=None, stdout=None, stderr=None, cwd=None, env=None, text=False, encoding=None):
         if args[0] != sys.executable:
             raise ValueError(f"{args[0]} is another program than this Python")
         environment = dict(os.environ if env is None else env)
@@ -83,7 +80,6 @@ class Popen:
             "arguments": [os.fspath(argument) for argument in args[1:]],
             "cwd": os.path.abspath(cwd or os.getcwd()),
             "env": environment,
-            "new_session": start_new_session,
         }
         with contextlib.ExitStack() as theirs:
             nothing = theirs.enter_context(open(os.devnull, "r+b"))

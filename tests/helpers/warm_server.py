@@ -97,8 +97,6 @@ def become(request: dict) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
-    if request["new_session"]:
-        os.setsid()
     sys.stdout.reconfigure(line_buffering=False, write_through="PYTHONUNBUFFERED" in os.environ)
     random.seed()
     sys.modules["numpy"].random.seed()

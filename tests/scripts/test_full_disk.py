@@ -7,8 +7,8 @@ import sys
 import pytest
 from helpers import warm
 from helpers.paths import ROOT
+from helpers.scenarios import SCENARIOS
 from helpers.script_cases import arguments_of
-from helpers.script_worlds import contents, write_world
 from helpers.slow import slow
 
 # A limit on the size of files simulates a full disk.
@@ -20,8 +20,8 @@ sys.argv = sys.argv[2:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 # run_ner.py and run_swag.py write with the code of run_classifier.py.
-SCRIPTS = ("create_pretraining_data", "run_pretraining", "run_classifier", "run_squad", "convert_checkpoint",
-           "export_saved_model", "extract_features")  # fmt: skip
+CASES = ("one file", "pretraining", "classifier", "squad", "conversion", "export", "features")
+SHORT = {"num_train_epochs": 1, "num_train_steps": 2, "num_warmup_steps": 1, "eval_every_steps": None}
 # What may be named: an output, the scratch directory, the folder of XLA's programs that all tests share (of their own
 # such folder, scripts check the room before).
 NAMED = ("/limited/", "--scratch_dir", "/xla_compile_cache")
@@ -29,7 +29,8 @@ NAMED = ("/limited/", "--scratch_dir", "/xla_compile_cache")
 
 def outputs(folder: pathlib.Path) -> set[str]:
     """What is in a folder; each start has files for TensorBoard of its own."""
-    return {path for path in contents(folder) if "events.out.tfevents" not in path}
+    files = (str(path.relative_to(folder)) for path in folder.rglob("*"))
+    return {path for path in files if "events.out.tfevents" not in path}
 
 
 def run(arguments: list[str], limit: int) -> tuple[str, int]:
@@ -42,24 +43,27 @@ def run(arguments: list[str], limit: int) -> tuple[str, int]:
     return process.communicate()[1], process.returncode
 
 
-@pytest.mark.parametrize("script", ["create_vocab", *slow(*SCRIPTS)])
-def test_a_full_disk_is_one_line(script, tmp_path):
+@pytest.mark.parametrize("case", ["vocabulary", *slow(*CASES)])
+def test_a_full_disk_is_one_line(case, tmp_path):
     folders = [tmp_path / name for name in ("whole", "limited")]
     commands, before = [], []
     for folder in folders:
-        folder.mkdir()
-        commands.append([str(ROOT / f"{script}.py"), *arguments_of(write_world(script, folder))])
+        (folder / "out").mkdir(parents=True)
+        script, flags = SCENARIOS[case](folder)
+        flags = {flag: SHORT.get(flag, value) for flag, value in flags.items()}
+        given = arguments_of({flag: value for flag, value in flags.items() if value is not None})
+        commands.append([str(ROOT / f"{script}.py"), *given])
         before.append(outputs(folder))
     log, code = run(commands[0], 1 << 30)
     assert code == 0, log[-3000:]
-    written = {folders[0] / path for path in contents(folders[0]) - before[0]}
+    written = {folders[0] / path for path in outputs(folders[0]) - before[0]}
     sizes = sorted({path.stat().st_size for path in written if path.is_file()}, reverse=True)
     wrong = []
     for size in sizes:
         log, code = run(commands[1], size - 1)
         last = log.strip().split("\n")[-1]
         named = any(name in last for name in NAMED)
-        left = [path for path in contents(folders[1]) if path.endswith((".tmp", ".writing", ".lock"))]
+        left = [path for path in outputs(folders[1]) if path.endswith((".tmp", ".writing", ".lock"))]
         if code == 0 or "Traceback" in log or not named or left:
             wrong.append((size, code, "Traceback" in log, left, last[-400:]))
     assert not wrong, "\n".join(map(str, [len(sizes), *wrong]))

@@ -99,13 +99,11 @@ def test_programs_give_names(here, tmp_path):
     assert len(modeling.get_assignment_map_from_checkpoint(model.trainable_variables, NAME)[0]) == len(model.weights)
     (tmp_path / "new.csv").write_text("text\ngood film\nbad\n")
     task = ClassificationTask(ClassificationSettings(task_name="custom", test_file="new.csv", text_a="text"))
-    model = {"init_checkpoint": NAME, "max_seq_length": 16}
-    run = FineTuningSettings(output_dir="out", do_predict=True, **model)
+    run = FineTuningSettings(output_dir="out", do_predict=True, init_checkpoint=NAME, max_seq_length=16)
     fine_tune(task, run)
     rows = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
-    assert [row["label"] for row in rows] == [
-        row["label"] for row in bert_tf.Predictor(NAME).predict(["good film", "bad"])
-    ]
+    answers = bert_tf.Predictor(NAME).predict(["good film", "bad"])
+    assert [row["label"] for row in rows] == [answer["label"] for answer in answers]
     with pytest.raises(FileNotFoundError, match="^--init_checkpoint=owner/none: .*no such model on http"):
         fine_tune(task, dataclasses.replace(run, init_checkpoint="owner/none"))
 
@@ -115,6 +113,7 @@ def test_all_that_takes_a_path_says_what_is_wrong_with_a_name(server, here, tmp_
     (tmp_path / "text.txt").write_text("A good film.\n\nA bad film.\n")
     texts = {"init_checkpoint": name, "input_file": "text.txt"}
     message = "no such model on http" if name == "owner/none" else "model_type is 'deberta-v2'; the families"
+    makers = (bert_tf.Predictor, bert_tf.QuestionAnswerer, bert_tf.Embedder, bert_tf.read_tokenizer)
     for program in (
         lambda: pretrain(PretrainingSettings("text.txt", "out", do_train=True, init_checkpoint=name)),
         lambda: adapt(DomainSettings(output_dir="out", **texts)),
@@ -125,14 +124,8 @@ def test_all_that_takes_a_path_says_what_is_wrong_with_a_name(server, here, tmp_
         lambda: onnx_export.export_onnx(name, "out"),
         lambda: bert_tf.load_weights(bert_tf.BertModel.from_pretrained(NAME), name),
         lambda: modeling.get_assignment_map_from_checkpoint([], name),
-        *(
-            functools.partial(maker, name)
-            for maker in (
-                bert_tf.Predictor, bert_tf.Tagger, bert_tf.QuestionAnswerer, bert_tf.ChoicePredictor, bert_tf.Embedder,
-                bert_tf.BertModel.from_pretrained, bert_tf.read_tokenizer,
-            )
-        ),
-    ):  # fmt: skip
+        *(functools.partial(maker, name) for maker in makers),
+    ):
         with pytest.raises((FileNotFoundError, ValueError), match=f"{name}.*{message}") as error:
             program()
         assert "\n" not in str(error.value)

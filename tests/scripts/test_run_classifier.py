@@ -1,18 +1,15 @@
-"""run_classifier.py: the original's results, kinds of labels, patience, markers, weights of classes, and refusals."""
+"""run_classifier.py: the original's results, kinds of labels, patience, weights of classes, and refusals."""
 
 import json
 
 import numpy as np
 import pytest
 from helpers.paths import TESTS
-from helpers.progress import show_progress_at_once
 from helpers.script_cases import assert_refused, results_of, run_and_refuse, weights_of
-from helpers.tiny import ONE_LAYER, write_encoder
+from helpers.tiny import write_encoder
 
-from bert_tf import Predictor
 from bert_tf.models.config import BertConfig
 from bert_tf.models.head_config import HeadConfig
-from bert_tf.serving import predictor
 
 NLI = ("neutral", "contradiction", "entailment")
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(95))]
@@ -39,24 +36,8 @@ def folder(tmp_path_factory):
     (folder / "rte").mkdir()
     rows = "".join(f"{number}\tw1 w2\tw3\t{('not_', '')[number % 2]}entailment\n" for number in range(16))
     (folder / "rte" / "train.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows)
-    write_marked(folder / "marked")
     write_xnli(folder / "xnli")
     return folder
-
-
-def write_marked(folder):
-    """An encoder with two added tokens and a padded table, and texts with them: the marked word has the label."""
-    folder.mkdir()
-    (folder / "added_tokens.json").write_text(json.dumps({"[E1]": 100, "[/E1]": 101}))
-    write_encoder(folder, PIECES, {**ONE_LAYER, "vocab_size": 104})
-    generator = np.random.default_rng(5)
-    for name, count in (("train", 40), ("test", 6)):
-        lines = ["text\tlabel"]
-        for number in range(count):
-            words = ["w1", "w2", *(f"w{word}" for word in generator.integers(3, 95, 3))]
-            words[number % 2] = f"[E1]{words[number % 2]}[/E1]"
-            lines.append(" ".join(words) + "\t" + "ab"[number % 2])
-        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
 
 
 def write_xnli(folder):
@@ -99,11 +80,6 @@ def cases_of(folder) -> tuple[dict, dict]:
         "patience again": patient,
         "several": {**train, **several, "multi_label": True, "do_eval": True, "do_predict": True},
         "numbers": {**train, **numbers, "regression": True, "do_eval": True, "do_predict": True, "encoding": "utf-16"},
-        "markers": {
-            **short, "task_name": "custom", "text_a": "text", "label": "label", "do_train": True, "do_predict": True,
-            "init_checkpoint": folder / "marked" / "encoder", "train_file": folder / "marked" / "train.tsv",
-            "test_file": folder / "marked" / "test.tsv", "num_train_epochs": 1, "learning_rate": 3e-3,
-        },
         "from the best model": {**predict, "init_checkpoint": out / "patience" / "best_model"},
         "no dev file": {**rte, "num_train_epochs": 1},
         "weighted": {**rte, "num_train_epochs": 1, "class_weights": "entailment=9"},
@@ -115,8 +91,8 @@ def cases_of(folder) -> tuple[dict, dict]:
         "no dev for patience": ({**rte, "early_stopping_patience": 1}, "--early_stopping_patience*dev set"),
         "no training set": ({**rte, "task_name": "ax", "data_dir": folder}, "--do_train*ax has no train set"),
         "no best model": (
-            {**predict, "use_best_model": True, "output_dir": out / "markers"},
-            "--use_best_model*markers/best_model",
+            {**predict, "use_best_model": True, "output_dir": out / "labelled"},
+            "--use_best_model*labelled/best_model",
         ),
         "eval batch": (
             {**train, "eval_batch_size": 3, "distribution_strategy": "mirrored"},
@@ -204,30 +180,6 @@ def test_a_regression_predicts_numbers(ran):
     expected = HeadConfig("BertForSequenceClassification", None, "regression", pairs=True)
     assert HeadConfig.read(str(out / "numbers" / "head_config.json")) == expected
     assert not list((out / "numbers").glob("confusion_matrix*"))
-
-
-def test_entity_markers_are_whole_from_training_to_prediction(ran, folder):
-    """The table has more rows than the vocabulary, a multiple of 8."""
-    out, _, logs, _ = ran
-    assert "[CLS] [E1] w1 [/E1] w2 " in logs["markers"] and "assuming a padded embedding table" in logs["markers"]
-    texts = [line.split("\t")[0] for line in (folder / "marked" / "test.tsv").read_text().splitlines()[1:]]
-    written, model = numbers_of(out / "markers" / "test_results.tsv"), Predictor(str(out / "markers"))
-    found = [list(row["probabilities"].values()) for row in model.predict(texts)]
-    np.testing.assert_allclose(found, written, atol=1e-5)
-    without = model.predict([text.replace("[E1]", "").replace("[/E1]", "") for text in texts])
-    assert np.abs([list(row["probabilities"].values()) for row in without] - written).max() > 1e-4
-    assert model.tokenizer.encode(texts[0])[:3] == [100, 6, 101] and model.model.config.vocab_size == 104
-
-
-def test_a_predictor_shows_progress_only_where_it_takes_long(ran, monkeypatch, capfd):
-    model = Predictor(str(ran[0] / "patience" / "best_model"), batch_size=2)
-    texts = [("w1 w2", "w3")] * 5
-    predictions = model.predict(texts)
-    assert capfd.readouterr().err == "" and len(predictions) == 5
-    given = show_progress_at_once(monkeypatch, predictor)
-    assert model.predict(texts) == predictions
-    assert [options["delay"] >= 2 for options in given] == [True]
-    assert "predict" in (shown := capfd.readouterr().err) and "/3 " in shown  # batches
 
 
 def test_labels_come_with_the_model(ran):

@@ -13,12 +13,6 @@ from bert_tf.system import storage
 from bert_tf.system.storage import load_arrays, save_arrays
 
 
-def test_write_needs_its_directory(tmp_path):
-    with pytest.raises(tf.errors.OpError):
-        storage.write_text_file(str(tmp_path / "none" / "c.json"), "x")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_files_appear_together_or_not_at_all(tmp_path):
     paths = [str(tmp_path / name) for name in ("a", "b")]
     (tmp_path / "a").write_text("old")

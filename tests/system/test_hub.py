@@ -144,14 +144,9 @@ def header(name: str, value: str, of: str):
     return lambda path, content, headers: (content, headers | ({name: value} if of in path else {}))
 
 
-def answer(of: str, *entries: dict, **changes):
-    """A list of files with more in it, or another description of the model."""
-
+def commit(sha: str):
     def tamper(path, content, headers):
-        if not path.endswith(of):
-            return content, headers
-        values = json.loads(content)
-        return json.dumps([*values, *entries] if entries else values | changes).encode(), headers
+        return json.dumps({**json.loads(content), "sha": sha}).encode() if path.endswith(NAME) else content, headers
 
     return tamper
 
@@ -161,8 +156,8 @@ def answer(of: str, *entries: dict, **changes):
     (changed_bytes("/vocab.txt"), "vocab.txt arrived with the checksum [0-9a-f]{40}, the hub announces [0-9a-f]{40}"),
     (header("ETag", '"../../../out"', "/resolve/"), r"the ETag of /owner/tiny-bert.1/resolve/.* is '\"../../../out\"'"),
     (header("X-Linked-Etag", '"/tmp/out"', "/resolve/"), "the X-Linked-Etag of "),
-    (answer(NAME, sha="../../../out"), "the commit is '../../../out', which is none"),
-    (answer(NAME, sha="\x1b[2J"), r"the commit is '\\x1b\[2J'"),
+    (commit("../../../out"), "the commit is '../../../out', which is none"),
+    (commit("\x1b[2J"), r"the commit is '\\x1b\[2J'"),
     (header("Location", "file:///etc/passwd", "/resolve/"), r"UnsupportedProtocol|can't be fetched from http.*: \w+"),
 ])  # fmt: skip
 def test_answers_of_a_mirror_that_must_not_be_taken(server, tmp_path, monkeypatch, tamper, message):

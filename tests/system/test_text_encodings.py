@@ -126,13 +126,10 @@ def test_unknown_encodings_are_refused():
 
 def test_every_reader_takes_an_encoding(tmp_path):
     """The same content in CP949 and UTF-8 is read alike, and without the encoding each reader names it."""
-    question = {"id": "1", "question": "수도는 어디인가?", "answers": [{"text": "서울", "answer_start": 9}]}
+    question = {"id": "1", "question": "수도는 어디인가?", "answers": [{"text": "서울", "answer_start": 10}]}
     paragraph = {"context": "대한민국의 수도는 서울이다.", "qas": [question]}
-    paragraph["qas"][0]["answers"][0]["answer_start"] = paragraph["context"].index("서울")
     files = {
         "a.csv": "문장,감정\n정말 재미있어요,긍정\n너무 느려요,부정\n",
-        "a.tsv": "문장\t감정\n정말 재미있어요\t긍정\n",
-        "a.jsonl": '{"문장": "정말 재미있어요", "감정": "긍정"}\n',
         "a.conll": "서울에서 B-지역\n만났다 O\n\n",
         "a.json": json.dumps({"data": [{"paragraphs": [paragraph]}]}, ensure_ascii=False),
         "a.txt": KOREAN,
@@ -149,7 +146,7 @@ def test_every_reader_takes_an_encoding(tmp_path):
         return "".join(Corpus([path], TextSettings(encoding=encoding)).blocks()).rstrip()
 
     readers = {
-        "a.csv": [rows], "a.tsv": [rows], "a.jsonl": [rows], "a.conll": [conll],
+        "a.csv": [rows], "a.conll": [conll],
         "a.json": [
             lambda path, encoding: read_json(path, encoding=encoding),
             lambda path, encoding: read_squad_examples([path], True, encoding=encoding).examples,

@@ -240,9 +240,9 @@ def test_optimizers_serialise():
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (("adamw", "1e-5", 100, 10), "learning_rate must be a number, not '1e-5'"),
-    (("adamw", 1e-5, 2.5, 1), "num_train_steps must be a whole number, not 2.5"),
-    (("adamw", 1e-5, 100, -1), "num_warmup_steps=-1 must be at least 0"),
+    (("adamw", "1e-5", 100, 10), "learning_rate='1e-5' must be a number"),
+    (("adamw", 1e-5, 2.5, 1), "num_train_steps=2.5 must be a whole number"),
+    (("adamw", 1e-5, 100, -1), "num_warmup_steps=-1 must be a number, at least 0"),
     (("AdamW", 1e-5, 100, 10), "optimizer=AdamW is not known; choose one of adamw, lamb"),
 ])  # fmt: skip
 def test_arguments_that_are_none(arguments, message):
