@@ -90,10 +90,6 @@ def cases_of(folder) -> tuple[dict, dict]:
         "no dev": ({**rte, "do_eval": True}, "rte/dev.tsv"),
         "no dev for patience": ({**rte, "early_stopping_patience": 1}, "--early_stopping_patience*dev set"),
         "no training set": ({**rte, "task_name": "ax", "data_dir": folder}, "--do_train*ax has no train set"),
-        "no best model": (
-            {**predict, "use_best_model": True, "output_dir": out / "labelled"},
-            "--use_best_model*labelled/best_model",
-        ),
         "eval batch": (
             {**train, "eval_batch_size": 3, "distribution_strategy": "mirrored"},
             "--eval_batch_size=3*2 replicas",
