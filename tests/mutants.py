@@ -82,12 +82,12 @@ MUTANTS = {
         ("self.freeze_layers(0)  #", "pass  #"),
         ("is_factor or id(variable) in trained", "is_factor")],
     ("training/loop.py", "training/test_loop.py"): [
-        ("raise _not_finite(step - 1", "raise _not_finite(step"),
+        ("gradient of step {step - 1} is", "gradient of step {step} is"),
         ("min(count, max(1, int(_SECONDS_PER_CALL / self._seconds)))", "count"),
         ("*(period - step % period for", "*(period for"),
         ("if saved_step != step:", "if False:"),
         ("if received:\n                raise KeyboardInterrupt", "if False:\n                raise KeyboardInterrupt"),
-        ("content = whole + b\"\\n\" if whole else b\"\"", "content += b\"\\n\"")],
+        ("write_file(path, whole + end)", "write_file(path, whole + end + torn)")],
     ("data/records.py", "data/test_records.py"): [
         ("dataset.enumerate(start_step * parts)", "dataset.enumerate()"),
         ("row = (row + len(order)) % batch_size", "row = 0"),

@@ -24,8 +24,8 @@ def check_layers(config: BertConfig, layers: Sequence[int]) -> None:
     flag, order = f"--student_layers={','.join(map(str, layers))}", config.block_order
     if len(set(order)) != len(order):
         raise ValueError(f"{flag}: the layers of this {config.title} share their weights; there are none to choose.")
-    if wrong := [layer for layer in layers if layer >= len(order)]:
-        raise ValueError(f"{flag}: the teacher has the layers 0 to {len(order) - 1}, and no {wrong[0]}.")
+    if len(set(layers)) < len(layers) or not set(layers) <= set(range(len(order))):
+        raise ValueError(f"{flag}: the teacher has the layers 0 to {len(order) - 1}; name each once at most.")
 
 
 def check_compared(student: BertConfig, teacher: BertConfig, alpha_cos: float) -> None:

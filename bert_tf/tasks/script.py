@@ -15,7 +15,6 @@ The scripts do the same: run_*.py fill the settings from their flags. A task sup
 run that was killed.
 """
 
-import contextlib
 import dataclasses
 import posixpath
 from collections.abc import Callable, Mapping
@@ -32,7 +31,7 @@ from bert_tf.models.directory import ModelFiles
 from bert_tf.models.distillation import DistillationObjective, TaughtModel
 from bert_tf.models.heads import with_class_weights
 from bert_tf.models.recipe import number_of_steps
-from bert_tf.system.declare import with_models
+from bert_tf.system.declare import value_of, with_models
 from bert_tf.system.messages import announced
 from bert_tf.system.storage import write_text_file
 from bert_tf.tasks import outcome
@@ -65,14 +64,9 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
     newest = _check(task, run)
     combinations = run.combinations
     run, runs, files, tokenizer = _describe(task, run, newest)
-    strategy = distribution.set_up_devices(run)
-    distribution.check_batch_sizes(strategy, *runs)
-    task.is_chief, task.num_replicas = distribution.is_chief(strategy), strategy.num_replicas_in_sync
     tried, table, several = [], "", run.num_seeds * len(runs) > 1
-    with contextlib.ExitStack() as stack:
-        if run.do_train and task.is_chief:
-            stack.enter_context(run_directory.owned(run.output_dir, run.checkpoints_while_training))
-        stack.enter_context(distribution.naming_lost_workers(strategy))
+    with distribution.set_up_run(*runs) as strategy:
+        task.is_chief, task.num_replicas = distribution.is_chief(strategy), strategy.num_replicas_in_sync
         teacher = _load(task, run, files, tokenizer, newest)
         steps = [
             number_of_steps(task.num_training_examples(), one.train_batch_size, one.num_train_epochs)
@@ -80,8 +74,8 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
             else 0
             for one in runs
         ]
-        if run.do_train:
-            warn_of_few_steps(min(steps))
+        if run.do_train and min(steps) < _FEW_STEPS:
+            logging.warning("Only %d training steps: the model will hardly learn; train longer.", min(steps))
         # All folders are checked before the first of several runs is trained.
         plan = [
             _runs_of_seeds(task, values, one, strategy, count, teacher)
@@ -130,7 +124,6 @@ def _describe(
     if run.layers:
         run = dataclasses.replace(run, init_checkpoint=run.teacher)
     run = task.resolve(run, newest)
-    starting_model.check_student(run, newest)
     files, tokenizer = task.describe(run, newest)
     if run.layers:
         files.config = students.shallower(files.config, run.layers)
@@ -146,7 +139,7 @@ def _load(
     teacher = task.open_teacher(run, tokenizer)
     task.load(run, files, tokenizer, newest)
     if teacher:
-        teacher = with_labels_of(teacher, task.files.head, task.other_labels, run.distillation_temperature)
+        teacher = with_labels_of(teacher, task.files.head, task.other_labels)
     task.adjust = starting_model.adjustment_of(run, newest, task.output_layer, task.files.head, task.other_labels)
     if run.do_train:
         run.check_dev_set(bool(task.dev_sets), ", and the task has no dev set")
@@ -178,17 +171,6 @@ def _runs_of_seeds(
         runs[seed] = _Run(task, own, strategy, num_train_steps, teacher)
         runs[seed].check_output_dir()
     return runs
-
-
-def warn_of_few_steps(num_train_steps: int) -> None:
-    """Warns of a run that makes a bad model without any other sign."""
-    if num_train_steps < _FEW_STEPS:
-        logging.warning(
-            "Only %d training step%s: the model will hardly learn. A smaller --train_batch_size or more "
-            "--num_train_epochs make more of them.",
-            num_train_steps,
-            "" if num_train_steps == 1 else "s",
-        )
 
 
 class _Run:
@@ -309,7 +291,7 @@ class _Run:
             with self.strategy.scope():
                 teacher = task.create_teacher(self.teacher, run.dtype_policy)
                 trained = TaughtModel(model, teacher)
-            objective = DistillationObjective(objective, run.soft_weight, run.temperature)
+            objective = DistillationObjective(objective, value_of(run, "distillation_weight"), run.temperature)
             operations += encoder.encoder_flops_per_example(self.teacher.files.config, tokens, teacher.tokens_read)
         sum_loss = task.files.config.recipe.sum_loss
         return Trainer(trained, optimizer, objective, self.strategy, run, sum_loss), (tokens, operations)
@@ -362,7 +344,6 @@ class _Run:
             self.evaluate(step, model)  # stopped early before, and its evaluation lost
         if not self.chief:
             return
-        loop.plot_log(self.output_dir)
         weights = initialize.model_weights(model)
         if variable_names.has_adapters(model):
             lora_file.write_lora(posixpath.join(self.output_dir, lora_file.FILE), model)
@@ -371,9 +352,8 @@ class _Run:
             tensors = {name: weights[name] for name in weights} | {"global_step": np.int64(step)}
             with announced(f"Saving the weights of the last step in {self.output_dir} ..."):
                 checkpoints.save(self.output_dir, step, tensors, keep_max=1)
-        facts = dataclasses.replace(self.files.card, results={"step": step, **(self.keeper.results_of(step) or {})})
-        files = dataclasses.replace(self.files, card=facts)
-        run_directory.write_card(self.output_dir, saving.card_of(weights, files, "tf1"))
+        results = {"step": step, **(self.keeper.results_of(step) or {})}
+        loop.describe_end(self.output_dir, weights, self.files, results)
         run_directory.mark_as_finished(self.output_dir, step)
 
     def evaluate(self, step: int, model: keras.Model) -> dict[str, float]:

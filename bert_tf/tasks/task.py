@@ -200,7 +200,9 @@ class FineTuningTask(abc.ABC):
         if self.is_labelled(examples):
             logging.info("Step %d, %s:", step, examples.name)
             path = posixpath.join(output_dir, f"test_results{examples.suffix}.txt")
-            run_directory.write_test_results(path, self.score(examples, outputs, batch_size), step)
+            scores = self.score(examples, outputs, batch_size)
+            results = {name.replace("eval_", "test_"): value for name, value in scores.items()}
+            run_directory.write_eval_results(path, {**results, "global_step": step})
 
 
 def predict_logits(

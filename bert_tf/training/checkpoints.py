@@ -68,7 +68,7 @@ def use_newest(output_dir: str, use: Callable[[str], Used], may_be_older: bool =
             logging.warning("%s is damaged; going on from %s instead. %s", path, prefix, error)
             _set_aside(path)
         return used
-    raise bundle.DamagedError(f"{damaged[0][1]} {output_dir} has no whole checkpoint: start over in another directory.")
+    raise damaged[0][1]
 
 
 def check_newest(output_dir: str) -> None:
@@ -114,10 +114,7 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
                 tf.io.gfile.rename(posixpath.join(temporary, "model" + suffix), prefix + suffix, overwrite=True)
             sync(output_dir)
     except tf.errors.OpError as error:
-        raise OSError(
-            f"{prefix} could not be written: {error.message}. The checkpoints before it are untouched; free some space "
-            "or choose another --output_dir, then run the same command again to resume."
-        ) from error
+        raise OSError(f"{prefix} could not be written; those before it are untouched. {error.message}") from error
     _, listed = bundle.checkpoint_state(output_dir)
     older = [*map(posixpath.basename, listed)]
     # Only those that a run saves: the state file may name others, such as the released weights beside them.

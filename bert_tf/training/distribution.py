@@ -18,6 +18,7 @@ from bert_tf.data.token_rows import WHOLE, Share
 from bert_tf.models import kernels
 from bert_tf.system.checks import check_tf_config
 from bert_tf.system.messages import hide_note_of_first_compilation
+from bert_tf.training import run_directory
 from bert_tf.training.settings import DeviceSettings
 
 _CONNECT_SECONDS = 60  # that a TPU may take to accept a connection
@@ -29,18 +30,16 @@ def set_up_devices(devices: DeviceSettings) -> tf.distribute.Strategy:
     Call this before any tensor is created: some strategies can't be set up later.
     """
     if devices.num_virtual_cpus:
-        _split_cpu(devices.num_virtual_cpus)
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        if len(tf.config.get_logical_device_configuration(cpu) or [None]) != devices.num_virtual_cpus:
+            parts = [tf.config.LogicalDeviceConfiguration()] * devices.num_virtual_cpus
+            tf.config.set_logical_device_configuration(cpu, parts)
     if devices.strategy != "tpu":
         _grow_gpu_memory()
     strategy = _create_strategy(devices)
     replicas = strategy.num_replicas_in_sync
-    logging.info(
-        "distribution strategy %s: %d replica%s, on this machine %s",
-        devices.strategy,
-        replicas,
-        "" if replicas == 1 else "s",
-        _names(strategy.extended.worker_devices),
-    )
+    names = ", ".join(device.split("/")[-1] for device in strategy.extended.worker_devices)
+    logging.info("distribution strategy %s: replicas: %d, on this machine %s", devices.strategy, replicas, names)
     if devices.strategy == "tpu":
         if devices.num_tpu_cores != replicas:
             message = "--num_tpu_cores=%d, but this TPU has %d cores: all of them are used."
@@ -59,21 +58,11 @@ def _create_strategy(devices: DeviceSettings) -> tf.distribute.Strategy:
         return _tpu_strategy(devices.tpu_name or devices.master, devices.tpu_zone, devices.gcp_project)
     check_tf_config(devices.strategy)
     if devices.strategy == "multi_worker_mirrored":
-        return _set_before_start(tf.distribute.MultiWorkerMirroredStrategy, "--distribution_strategy")
+        return tf.distribute.MultiWorkerMirroredStrategy()
     gpus, cpus = ([device.name for device in tf.config.list_logical_devices(kind)] for kind in ("GPU", "CPU"))
     if devices.strategy == "one_device":
         return tf.distribute.OneDeviceStrategy((gpus or cpus)[0])
     return tf.distribute.MirroredStrategy(gpus or cpus)
-
-
-def _split_cpu(number: int) -> None:
-    """Splits this machine's CPU into devices, so that "mirrored" has several replicas without a GPU."""
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    if len(tf.config.get_logical_device_configuration(cpu) or [None]) != number:
-        parts = [tf.config.LogicalDeviceConfiguration()] * number
-        _set_before_start(
-            lambda: tf.config.set_logical_device_configuration(cpu, parts), f"--num_virtual_cpus={number}"
-        )
 
 
 def _grow_gpu_memory() -> None:
@@ -91,24 +80,15 @@ def compiles_steps(use_xla: bool | None, strategy: tf.distribute.Strategy) -> bo
     return on_gpus if use_xla is None else use_xla
 
 
-def check_batch_size(
-    batch_size: int, strategy: tf.distribute.Strategy, accumulation_steps: int = 1, flag_name: str = "train_batch_size"
-) -> None:
-    """Refuses a batch that can't be divided evenly.
-
-    Args:
-      batch_size: examples per step over all replicas. accumulation_steps: micro-batches per replica and step.
-      flag_name: the flag that gives `batch_size`, for the message.
-    """
-    replicas = strategy.num_replicas_in_sync
-    parts = replicas * accumulation_steps
-    if batch_size % parts:
-        accumulation = f" times --gradient_accumulation_steps={accumulation_steps}" if accumulation_steps > 1 else ""
-        below, above = batch_size // parts * parts, (batch_size // parts + 1) * parts
-        nearest = f"{below} or {above}" if below else str(above)
-        raise ValueError(
-            f"--{flag_name}={batch_size} can't be divided by {replicas} replicas{accumulation}; {nearest} can be"
-        )
+def check_batch_sizes(strategy: tf.distribute.Strategy, *runs) -> None:
+    """Refuses batches of settings that the replicas, in training with their micro-batches, don't divide evenly."""
+    for run in runs:
+        for name in ("train_batch_size", "eval_batch_size", "predict_batch_size", "batch_size"):
+            size, parts = getattr(run, name, None), strategy.num_replicas_in_sync
+            if name == "train_batch_size" and size:
+                parts *= run.gradient_accumulation_steps
+            if size and size % parts:
+                raise ValueError(f"--{name}={size} can't be divided by {parts}, the replicas times micro-batches.")
 
 
 def _tpu_strategy(name: str | None, zone: str | None, project: str | None) -> tf.distribute.Strategy:
@@ -132,27 +112,6 @@ def _check_answers(address: str) -> None:
     logging.info("Connecting to the TPU at %s (gives up after %d s)", address, _CONNECT_SECONDS)
     host, _, port = address.removeprefix("grpc://").rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
-
-
-def _set_before_start(change, flag: str):
-    try:
-        return change()
-    except RuntimeError as error:
-        raise RuntimeError(f"{flag} comes too late: TensorFlow has already started its devices ({error})") from error
-
-
-def _names(devices: Iterable[str]) -> str:
-    short = (device.split("/")[-1].replace("device:", "").replace("physical_device:", "") for device in devices)
-    return ", ".join(short)
-
-
-def check_batch_sizes(strategy: tf.distribute.Strategy, *runs) -> None:
-    """`check_batch_size` of the settings of a run, or of several combinations of them."""
-    for run in runs:
-        check_batch_size(run.train_batch_size, strategy, run.gradient_accumulation_steps)
-    for name in ("eval_batch_size", "predict_batch_size"):
-        if size := getattr(runs[0], name, None):
-            check_batch_size(size, strategy, 1, name)
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
@@ -184,13 +143,25 @@ def distribute(strategy: tf.distribute.Strategy, batches: Callable[[Share], tf.d
     return strategy.distribute_datasets_from_function(of_worker)
 
 
-class WorkerLostError(OSError):
-    """Another worker has ended or can't be reached; the message names it."""
+@contextlib.contextmanager
+def set_up_run(settings, *others) -> Iterator[tf.distribute.Strategy]:
+    """The devices of a run, which has its output_dir for itself while it trains.
+
+    Args:
+      settings, others: of the run, or of all runs that train in folders of output_dir.
+    """
+    strategy = set_up_devices(settings)
+    check_batch_sizes(strategy, settings, *others)
+    with contextlib.ExitStack() as stack:
+        if settings.do_train and is_chief(strategy):
+            stack.enter_context(run_directory.owned(settings.output_dir, settings.checkpoints_while_training))
+        stack.enter_context(naming_lost_workers(strategy))
+        yield strategy
 
 
 @contextlib.contextmanager
 def naming_lost_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """In this context, the failure of an operation because of another worker is a WorkerLostError.
+    """In this context, the failure of an operation because of another worker is an error that names the worker.
 
     A process that ends is noticed at once, a machine that no longer answers by TensorFlow's own check of health.
     """
@@ -203,7 +174,7 @@ def naming_lost_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
         found = re.findall(r"/job:(chief|worker)/replica:\d+/task:(\d+)", error.message)
         tasks = {(kind, int(number)) for kind, number in found} - {(config["task"]["type"], config["task"]["index"])}
         lost = ", ".join(f"{kind} {number} ({config['cluster'][kind][number]})" for kind, number in sorted(tasks))
-        raise WorkerLostError(
+        raise RuntimeError(
             f"{lost or 'another worker'} has ended or can't be reached: start all workers again with the same command, "
             "which goes on from the newest checkpoint."
         ) from error

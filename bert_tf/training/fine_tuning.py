@@ -27,7 +27,7 @@ from bert_tf.models import (
     students,
     variable_names,
 )
-from bert_tf.models.config import BertConfig, check_frozen_layers
+from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.head_config import NO_HEAD
 from bert_tf.models.recipe import OptimizerSettings, Recipe
@@ -48,13 +48,6 @@ _RESULTS = "eval_results.json"  # in the best model's directory
 def read_best_results(output_dir: str) -> dict | None:
     """The results of the best model in a run's directory, with `step`; None if there is none."""
     return read_json_if_there(posixpath.join(output_dir, BEST_MODEL, _RESULTS))
-
-
-def _check_numbers(results: object, names: tuple[str, ...], source: str) -> None:
-    """Checks the results of an evaluation that a file has."""
-    for name in names:
-        if not isinstance(results, dict) or not isinstance(results.get(name), int | float):
-            raise ValueError(f"{source} has no number for {name}; if it is damaged, remove it.")
 
 
 class BestModel:
@@ -83,7 +76,6 @@ class BestModel:
         if tf.io.gfile.exists(self._path):
             for number, line in enumerate(read_text_lines(self._path), start=1):
                 values = parse_json(line, self._path, number)
-                _check_numbers(values, ("step",), f"{self._path}, line {number}")
                 self._evaluations[values["step"]] = values
 
     def forget_after(self, step: int) -> None:
@@ -91,11 +83,6 @@ class BestModel:
         self._evaluations = {number: values for number, values in self._evaluations.items() if number <= step}
         if step == 0:
             self.best = None  # nothing is resumed: a model found there belongs to another run
-        for values, path in (
-            *((values, self._path) for values in self._evaluations.values()),
-            *([(self.best, posixpath.join(self.directory, _RESULTS))] if self.best else ()),
-        ):
-            _check_numbers(values, ("step", self._metric), path)
 
     @property
     def steps(self) -> set[int]:
@@ -109,8 +96,6 @@ class BestModel:
 
     def update(self, step: int, results: dict, model: keras.Model) -> None:
         """Records the results of an evaluation, and saves the model if no earlier one is as good."""
-        if self._metric not in results:
-            raise ValueError(f"The best model is chosen by {self._metric}, but there are only {', '.join(results)}.")
         values = {"step": step, **results}
         self._evaluations[step] = values
         old, score = self.best, values[self._metric]
@@ -161,10 +146,6 @@ def with_recipe(run: FineTuningSettings, config: BertConfig) -> FineTuningSettin
     ]
     if run.do_train and own:
         logging.info("As %s was fine-tuned by its authors, unless you say otherwise: %s.", config.title, " ".join(own))
-    optimization.layer_rates([], new.layerwise_lr_decay)
-    check_frozen_layers(config, new.freeze_layers)
-    if new.lora_rank is not None:
-        lora.check_lora_rank(config, new.lora_rank)
     return new
 
 
@@ -225,31 +206,28 @@ def build_and_restore(
     return model, optimizer, step
 
 
-def _check_base(model: keras.Model, start: str | Weights) -> None:
+def _check_base(model: keras.Model, start: str | Weights | None) -> None:
     """Refuses weights that lack a part of the encoder, which would stay random where only adapters are trained."""
+    if not start:
+        raise ValueError("--lora_rank adapts a trained encoder: give --init_checkpoint.")
     weights = start if isinstance(start, Weights) else initialize.weights_for(model, start)
     missing = [name for name in lora_file.base_variables(model) if name not in weights]
     if missing:
-        raise ValueError(
-            f"--lora_rank keeps the encoder as it is, but {weights.path} lacks {len(missing)} of its variables, which "
-            f"would stay random: {some(missing)}. Leave --lora_rank out, or give other weights."
-        )
+        raise ValueError(f"--lora_rank: {weights.path} lacks variables of the encoder: {some(missing)}.")
 
 
 def _log_lora(model: keras.Model) -> None:
-    """Logs how little LoRA trains, and what that takes: float32 gradients, and the optimizer's two moments of each."""
+    """Logs how little LoRA trains."""
     rank, alpha = model.bert.lora.rank, model.bert.lora.alpha
     trained = sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
     total = sum(int(np.prod(variable.shape)) for variable in initialize.model_variables(model).values())
     logging.info(
-        "LoRA of rank %d, alpha %g: %s parameters are trained, %.2f %% of the model's %s. Their gradients take %.1f MB "
-        "(without LoRA %.1f MB), the optimizer's moments %.1f MB (%.1f MB).",
+        "LoRA of rank %d, alpha %g: %s parameters are trained, %.2f %% of the model's %s.",
         rank,
         alpha,
         f"{trained:,}",
         100 * trained / total,
         f"{total:,}",
-        *(bytes_each * count / 1e6 for bytes_each in (4, 8) for count in (trained, total)),
     )
 
 
@@ -275,8 +253,6 @@ def cost_of_example(
 
 def use_best_model(model: keras.Model, keeper: BestModel) -> int:
     """Loads the best model; returns its step."""
-    if not keeper.best:
-        raise ValueError(f"--use_best_model: {keeper.directory} does not exist.")
     weights = initialize.weights_for(model, keeper.directory)
     head = getattr(model, "head_config", NO_HEAD)
     known = head_config.names_in(model_directory.read_head(keeper.directory).labels)

@@ -8,6 +8,7 @@ and no exact resume; here they all work together.
 """
 
 import contextlib
+import dataclasses
 import functools
 import json
 import math
@@ -25,10 +26,11 @@ from absl import logging
 from tqdm import tqdm
 
 from bert_tf.data.token_rows import Share
-from bert_tf.models import initialize, variable_names
+from bert_tf.models import card, initialize, saving, variable_names
 from bert_tf.models.card import shown_results
+from bert_tf.models.directory import ModelFiles
 from bert_tf.system import messages
-from bert_tf.system.storage import write_file
+from bert_tf.system.storage import write_file, write_text_file
 from bert_tf.training import checkpoints
 from bert_tf.training.distribution import distribute, is_chief
 from bert_tf.training.step import Trainer
@@ -120,7 +122,12 @@ def train(
                 result = trainer.steps(iterator, pace.count(step))
             step, result, stops = pace.after(step, result)
             if result.pop("failed"):
-                raise _not_finite(step - 1, output_dir, writer)
+                writer.join()
+                raise NonFiniteLossError(
+                    f"The loss or the gradient of step {step - 1} is NaN or infinite. Nothing of this step was "
+                    f"applied; the newest checkpoint is {checkpoints.latest_checkpoint(output_dir)}. Lower "
+                    "--learning_rate, check the data, or pass --skip_nonfinite_steps to leave such steps out."
+                )
             log.add(step, result)
             at_end = step >= num_train_steps
             if step % settings.save_checkpoints_steps == 0 or at_end or any(stops):
@@ -174,21 +181,6 @@ class _Pace:
             (time.monotonic() - self._started) / max(done, 1), *(float(number in self._received) for number in _STOPS)
         )
         return step + done, result, stops
-
-
-def log_period(log_every_steps: int, num_train_steps: int) -> int:
-    """Steps between two points of the log: few enough for a curve."""
-    return max(1, min(log_every_steps, num_train_steps // _POINTS))
-
-
-def _not_finite(step: int, output_dir: str, writer: checkpoints.Writer) -> NonFiniteLossError:
-    writer.join()
-    return NonFiniteLossError(
-        f"The loss or the gradient of step {step} is NaN or infinite. Nothing of this step was "
-        f"applied; the newest checkpoint is {checkpoints.latest_checkpoint(output_dir)}. Lower "
-        "--learning_rate, check the data (ids and labels out of range give NaN with --use_xla, on GPUs and on TPUs), "
-        "or pass --skip_nonfinite_steps to count such steps and leave them out."
-    )
 
 
 def _end_if_asked(stops: list[float], step: int, writer: checkpoints.Writer) -> None:
@@ -289,11 +281,8 @@ def restore(
         logging.info("Resuming at step %d from %s%s.", step, newest, ignored)
         return step
     if init_checkpoint:
-        try:
-            is_open = isinstance(init_checkpoint, Weights)
-            weights = init_checkpoint if is_open else initialize.weights_for(model, init_checkpoint)
-        except (FileNotFoundError, ValueError) as error:
-            raise type(error)(f"--init_checkpoint={init_checkpoint}: {error}") from error
+        is_open = isinstance(init_checkpoint, Weights)
+        weights = init_checkpoint if is_open else initialize.weights_for(model, init_checkpoint)
         weights = adjust(weights) if adjust else weights
         result = _restore_all(everything, weights) if with_optimizer else initialize.initialize(model_only, weights)
         if optimizer is None:
@@ -341,7 +330,7 @@ class TrainingLog:
     def __init__(self, trainer: Trainer, output_dir: str, last_step: int, cost_of_example: tuple[float, float]):
         self._trainer, self._output_dir, self._last_step = trainer, output_dir, last_step
         self._active = is_chief(trainer.strategy)
-        self.period = log_period(trainer.settings.log_every_steps, last_step)
+        self.period = max(1, min(trainer.settings.log_every_steps, last_step // _POINTS))
         names = ("examples_per_second", "tokens_per_second", "model_flops_per_second")
         factors = (1.0, *cost_of_example)
         batch_size = trainer.settings.train_batch_size
@@ -426,32 +415,31 @@ class TrainingLog:
             file.write(json.dumps({"kind": kind, "step": step, "time": time.time(), **values}) + "\n")
 
 
-def plot_log(output_dir: str) -> None:
-    """Draws loss.png of the log in a run's folder, if it has one."""
+def describe_end(output_dir: str, weights: Weights, files: ModelFiles, results: Mapping[str, float]) -> None:
+    """Draws the log of a run in its folder, and writes the card of its model, but not over a README.md of the user's.
+
+    Args:
+      files: of the model, with what else the card says. results: of the last step.
+    """
     from bert_tf.training import plots
 
     log = posixpath.join(output_dir, LOG_FILE)
     if tf.io.gfile.exists(log):
         plots.plot_training_log(log, posixpath.join(output_dir, "loss.png"), title=output_dir)
+    if not card.is_others(output_dir):
+        files = dataclasses.replace(files, card=dataclasses.replace(files.card, results=results))
+        write_text_file(posixpath.join(output_dir, card.CARD), saving.card_of(weights, files, "tf1"))
 
 
 def repair_last_line(path: str) -> None:
-    """Removes the last line of a file of JSON lines if it was torn by a kill; completes one that lacks only its end."""
+    """Removes the last line of a file if a kill has torn it."""
     if not tf.io.gfile.exists(path):
         return
     with tf.io.gfile.GFile(path, "rb") as file:
-        content = file.read()
-    whole, _, last = content.rpartition(b"\n")
-    if not last:
-        return
-    try:
-        json.loads(last)
-    except ValueError:
-        content = whole + b"\n" if whole else b""
+        whole, end, torn = file.read().rpartition(b"\n")
+    if torn:
+        write_file(path, whole + end)
         logging.warning("%s: its last line was torn when an earlier run ended, and is removed.", path)
-    else:
-        content += b"\n"
-    write_file(path, content)
 
 
 def _readable(value: float) -> str:

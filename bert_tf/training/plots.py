@@ -124,19 +124,10 @@ def read_training_log(train_log: str) -> dict[str, list[dict]]:
     ignored.
     """
     with tf.io.gfile.GFile(train_log, "rb") as file:
-        *lines, end = file.read().split(b"\n")
+        *lines, _ = file.read().split(b"\n")
     records: dict[str, dict[int, dict]] = {kind: {} for kind in _KINDS}
-    for number, line in enumerate([*lines, end], start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-            kind, step = record["kind"], int(record["step"])
-        except (ValueError, KeyError, TypeError) as error:
-            if number > len(lines):
-                break
-            raise ValueError(f"{train_log}, line {number}: not a record of a training run ({error!r})") from error
-        records.setdefault(kind, {})[step] = record
+    for record in map(json.loads, filter(bytes.strip, lines)):
+        records.setdefault(record["kind"], {})[record["step"]] = record
     return {kind: [by_step[step] for step in sorted(by_step)] for kind, by_step in records.items()}
 
 
@@ -177,7 +168,7 @@ def plot_training_log(
       The matplotlib Figure.
 
     Raises:
-      ValueError: the log has nothing to draw, or is not a training log; names file and line.
+      ValueError: the log has nothing to draw. KeyError, json.JSONDecodeError: it is not a training log.
     """
     records = read_training_log(train_log)
     panels = _panels(records)

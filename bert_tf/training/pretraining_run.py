@@ -4,7 +4,6 @@ settings = PretrainingSettings("train.tfrecord", "model", bert_size="tiny", do_t
 results = pretrain(settings)
 """
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -18,22 +17,17 @@ from absl import logging
 
 from bert_tf.data import records
 from bert_tf.data.token_rows import Share
-from bert_tf.models import card, initialize, layers, pretrained, saving
+from bert_tf.models import card, initialize, layers, pretrained, saving, students
 from bert_tf.models import directory as model_directory
 from bert_tf.models.card import NO_FACTS, CardFacts
 from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import ModelFiles
-from bert_tf.models.families import AlbertConfig, DistilBertConfig
+from bert_tf.models.families import AlbertConfig, DistilBertConfig, config_of_size
 from bert_tf.models.variable_names import pooler
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.system.declare import value_of, with_models
 from bert_tf.text import find_vocabulary
 from bert_tf.training import checkpoints, distribution, loop, optimization, run_directory
-from bert_tf.training.pretraining_settings import (
-    PretrainingSettings,
-    config_of_bert_size,
-    student_config,
-)
+from bert_tf.training.pretraining_settings import PretrainingSettings, student_family
 from bert_tf.training.pretraining_tasks import LeftToRightTask, OpenedRecords, PretrainingTask, open_all_records
 from bert_tf.training.pretraining_two_models import DistillationTask, ElectraTask
 from bert_tf.training.step import Trainer, make_evaluate_function
@@ -62,19 +56,13 @@ def pretrain(settings: PretrainingSettings) -> dict[str, float]:
         settings = dataclasses.replace(settings, init_checkpoint=settings.teacher)
     config, config_name = _configure(settings)
     settings = _with_recipe(settings, config)
-    strategy = distribution.set_up_devices(settings)
-    distribution.check_batch_sizes(strategy, settings)
-    loop.set_seed(settings.seed, settings.deterministic)
-    chief = distribution.is_chief(strategy)
     run_directory.check_output_dir(settings.output_dir, config)
     if not (settings.do_train or settings.init_checkpoint or checkpoints.latest_checkpoint(settings.output_dir)):
         raise ValueError(
             f"Nothing to evaluate: no checkpoint in --output_dir={settings.output_dir}, and no --init_checkpoint."
         )
-    with contextlib.ExitStack() as stack:
-        if chief and settings.do_train:
-            stack.enter_context(run_directory.owned(settings.output_dir, settings.keep_checkpoint_max))
-        stack.enter_context(distribution.naming_lost_workers(strategy))
+    with distribution.set_up_run(settings) as strategy:
+        loop.set_seed(settings.seed, settings.deterministic)
         return _run(settings, strategy, config, config_name)
 
 
@@ -92,11 +80,14 @@ def _run(
     # A run that was killed after its last step has yet to write them; the weights it began from may be gone by now.
     writes_cards = chief and settings.do_train and (step < last_step or card.read_ours(settings.output_dir) is None)
     facts = _card_facts(task, data) if writes_cards else NO_FACTS
+    folder, tokenizer_class = settings.output_dir, task.family.tokenizer_class
     if chief and settings.do_train and step < last_step:
-        vocabulary = _missing_vocabulary(task)
+        # Without a run.json, which comes after it, an earlier start may have been killed between two of its files.
+        is_there = find_vocabulary(folder, tokenizer_class) and run_directory.read_settings(folder)
+        vocabulary = None if is_there else task.vocabulary
         task.claim_output_dir()
         if vocabulary:
-            saving.write_description(settings.output_dir, vocabulary)
+            saving.write_description(folder, vocabulary)
         recorded = _recorded(task, data) | {run_directory.BEGINNING: facts.beginning}
         run_directory.record_settings(settings.output_dir, recorded, resumed=step > 0)
     evaluate = _make_evaluate(trained, task, strategy, data)
@@ -125,16 +116,11 @@ def _run(
             tf.io.gfile.makedirs(settings.output_dir)
             run_directory.write_eval_results(posixpath.join(settings.output_dir, "eval_results.txt"), results)
     if writes_cards:
-        loop.plot_log(settings.output_dir)
-        facts = dataclasses.replace(facts, results=results)
-        task.write_parts(model, facts)
-        files = model_directory.read_model_files(settings.output_dir)
-        files = dataclasses.replace(files, config=config, card=facts)
-        card_text = saving.card_of(initialize.model_weights(model), files, "tf1")
-        run_directory.write_card(settings.output_dir, card_text)
+        task.write_parts(model, dataclasses.replace(facts, results=results))
+        files = dataclasses.replace(model_directory.read_model_files(folder), config=config, card=facts)
+        loop.describe_end(folder, initialize.model_weights(model), files, results)
     if chief and settings.do_train:
-        folder = settings.output_dir
-        use = _usage(task, folder, find_vocabulary(folder, task.family.tokenizer_class) is not None)
+        use = _usage(task, folder, find_vocabulary(folder, tokenizer_class) is not None)
         logging.info("The model is in %s. To use it:\n%s", folder, use)
     return results
 
@@ -186,20 +172,19 @@ def _kind_of_task(settings: PretrainingSettings) -> type[PretrainingTask]:
 def _configure(settings: PretrainingSettings) -> tuple[BertConfig, str]:
     """The model's configuration, and its name in messages."""
     if settings.bert_size:
-        config, name = config_of_bert_size(settings), f"--bert_size={settings.bert_size}"
+        config, name = config_of_size(settings.bert_size), f"--bert_size={settings.bert_size}"
+        if settings.vocab_file:
+            config.vocab_size = model_vocabulary.tokenizer_of_model(settings.vocab_file, config).vocab_size
     else:
         config = pretrained.read_config(settings.bert_config_file, settings.init_checkpoint)
         name = settings.bert_config_file or f"the configuration beside {settings.init_checkpoint}"
     if settings.student_layers:
-        config = student_config(settings, config)
+        family, config = student_family(settings, config), students.shallower(config, settings.layers)
+        if family == "distilbert" and config.model_type != DistilBertConfig.model_type:
+            config = students.as_distilbert(config)
     _kind_of_task(settings).configure(settings, config, name)
     if settings.nsp and not config.has_pooler:
         raise ValueError(f"--nsp needs a model with a pooler, but {name} is that of {config.title}: leave it out.")
-    if settings.max_seq_length > config.max_length:
-        raise ValueError(
-            f"--max_seq_length={settings.max_seq_length} is more than the {config.max_length} tokens that "
-            f"max_position_embeddings={config.max_position_embeddings} of {name} allows."
-        )
     return config, name
 
 
@@ -210,8 +195,8 @@ def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> Pretraini
     """
     kind = _kind_of_task(settings)
     recipe, usual = kind.recipe(config), BertConfig.pretraining_recipe
-    warmup = value_of(settings, "num_warmup_steps")
-    if recipe != usual:
+    warmup, is_usual = value_of(settings, "num_warmup_steps"), recipe == usual
+    if not is_usual:
         warmup = math.ceil(recipe.warmup_proportion * settings.num_train_steps)
     of_family = {
         "nsp": config.has_pooler and not settings.teacher,
@@ -219,22 +204,11 @@ def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> Pretraini
     }
     of_authors = {"num_warmup_steps": warmup, "learning_rate": recipe.learning_rate, "optimizer": recipe.optimizer}
     filled = {name: value for name, value in {**of_family, **of_authors}.items() if getattr(settings, name) is None}
-    usually = {**vars(usual), "num_warmup_steps": value_of(settings, "num_warmup_steps") if recipe == usual else None}
-    own = [f"--{name}={filled[name]}" for name in of_authors if name in filled and filled[name] != usually[name]]
+    own = [f"--{name}={filled[name]}" for name in of_authors if name in filled and not is_usual]
     if settings.do_train and own:
         whose = DistilBertConfig.title if settings.teacher else config.title
         logging.info("As %s was pre-trained by its authors, unless you say otherwise: %s.", whose, " ".join(own))
     return dataclasses.replace(settings, **filled)
-
-
-def _missing_vocabulary(task: PretrainingTask) -> ModelFiles | None:
-    """The vocabulary to put beside the model; None if an earlier start has put it there, or if it is unknown.
-
-    Without a run.json, which comes after it, that start may have been killed between two of its files.
-    """
-    folder = task.settings.output_dir
-    is_whole = find_vocabulary(folder, task.family.tokenizer_class) and run_directory.read_settings(folder)
-    return None if is_whole else task.vocabulary
 
 
 def _recorded(task: PretrainingTask, data: Mapping[str, OpenedRecords]) -> dict:
@@ -293,17 +267,9 @@ def _check_first_batches(opened: OpenedRecords, task: PretrainingTask, count: in
     batches = records.evaluation_batches(opened.index, opened.features, batch_size=64, repeat=False, max_steps=count)
     with records.explained_errors(opened.index, opened.features, opened.flag):
         batch, *_ = batches
-    if settings.nsp and "next_sentence_labels" not in batch:
-        raise ValueError(
-            f"--{opened.flag} holds ELECTRA's records, which don't say whether the second segment follows the "
-            "first: give --nsp=false."
-        )
     second = batch["segment_lengths"][:, 1::2] if opened.pairs else batch["segment_ids"]
     if settings.nsp and not tf.reduce_any(second > 0):
-        raise ValueError(
-            f"--{opened.flag} holds single sequences (create_pretraining_data.py --nsp=false), without a second "
-            "segment to predict: give --nsp=false here, too."
-        )
+        raise ValueError(f"--{opened.flag} holds single sequences, without a second segment: give --nsp=false.")
     if masking and opened.pairs and (problem := masking.problem(batch)):
         raise ValueError(f"--{opened.flag} {problem}: the records were made with another vocabulary (--vocab_file).")
 
@@ -315,8 +281,7 @@ def _warn_of_order(opened: OpenedRecords, task: PretrainingTask) -> None:
         made = summary.get("flags", {}).get("next_sentence", "random")
         if task.settings.nsp and made != usual:
             logging.warning(
-                "%s learns from pairs of create_pretraining_data.py --next_sentence=%s, but those of --%s were made "
-                "with --next_sentence=%s (%s): the results are of these.",
+                "%s learns from pairs of --next_sentence=%s, but those of --%s were made with --next_sentence=%s (%s).",
                 task.config.title,
                 usual,
                 opened.flag,
@@ -365,6 +330,6 @@ def _training_batches(task: PretrainingTask, opened: OpenedRecords, first_step: 
         start_step=first_step,
         shuffle_window=settings.shuffle_window,
         prepare=task.labeller(opened, settings.seed),
-        prepares_whole_batches=task.labels_whole_batches,
+        prepares_whole_batches=task.token_weights is not None,
         share=share,
     )

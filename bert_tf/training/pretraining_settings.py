@@ -2,22 +2,17 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
 
-from bert_tf.models import students
 from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import ModelFiles, check_weights, read_head, read_model_files, vocabulary_in
-from bert_tf.models.families import DistilBertConfig, config_of_size
+from bert_tf.models.directory import check_weights, read_head, vocabulary_in
+from bert_tf.models.families import config_of_size
 from bert_tf.models.recipe import OptimizerSettings
-from bert_tf.pretraining import model_vocabulary
 from bert_tf.pretraining.record_settings import InstanceSettings, check_mask_rates
 from bert_tf.system import checks
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, given, group, like, setting
 from bert_tf.system.storage import is_name
-from bert_tf.system.text_files import is_folder
-from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training.settings import DeviceSettings, TrainingSettings
-from bert_tf.training.teacher import LanguageTeacherSettings, Teacher, open_teacher
+from bert_tf.training.teacher import LanguageTeacherSettings
 
 # See `mask_rules`.
 MASK_RULES = ("bert", "roberta")
@@ -212,21 +207,21 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         self.check_devices(self.dtype, self.use_xla)
         if not self.do_train and not self.do_eval:
             raise ValueError("Nothing to do: give --do_train, --do_eval or both.")
-        self.check_parts()
-        for name in ("num_warmup_steps", "stop_at_step"):
-            if (getattr(self, name) or 0) > self.num_train_steps:
-                most = f"at most --num_train_steps={self.num_train_steps}"
-                raise ValueError(f"--{name}={getattr(self, name)} must be {most}.")
+        if (self.stop_at_step or 0) > self.num_train_steps:
+            raise ValueError(
+                f"--stop_at_step={self.stop_at_step} must be at most --num_train_steps={self.num_train_steps}."
+            )
         for pair, both in _APART.items():
             if all(getattr(self, name) for name in pair):
                 named = " and ".join(f"--{name}={getattr(self, name)}" for name in pair)
                 raise ValueError(f"{named} both say {both}: give one.")
-        if not (self.bert_size or self.bert_config_file or self.init_checkpoint or self.student_layers):
-            of_layers = ", or --student_layers for a student made of the teacher's layers" if self.teacher else ""
-            raise ValueError(
-                f"Give --bert_config_file, or --init_checkpoint with a configuration beside it{of_layers}."
-            )
-        _check_objective(self)
+        for name in given(self, _UNUSED[self.objective]):
+            raise ValueError(f"--{name} is not for --objective={self.objective}.")
+        if self.nsp and (self.teacher or self.objective == "electra"):
+            raise ValueError("--nsp is not for --objective=electra, nor for a student.")
+        self.check_teacher()
+        if self.teacher and self.objective != "mlm":
+            raise ValueError(f"--teacher is for --objective=mlm, not for --objective={self.objective}.")
         check_mask_rates(self.mask_rate, self.random_rate, self.keep_rate)
         may_resume = os.path.isdir(self.output_dir) and os.listdir(self.output_dir)  # without the weights
         if self.init_checkpoint and not (may_resume or is_name(self.init_checkpoint)):
@@ -241,91 +236,13 @@ FIXED_MASK_FLAGS = MASK_FLAGS[1:]  # those that ELECTRA's way of masking leaves 
 ELECTRA_FLAGS = group(PretrainingSettings, ELECTRA)
 
 
-_OUTPUT_LAYER = "cls/predictions/output_bias"  # of a masked LM
-
+_UNUSED = {"mlm": ELECTRA_FLAGS, "ltr": (*MASK_FLAGS, *ELECTRA_FLAGS), "electra": FIXED_MASK_FLAGS}
 # Pairs of settings of which one can be given, with what both say.
 _APART = {
     ("bert_size", "bert_config_file"): "the model's size",
     ("generator_size", "generator_config_file"): "the generator's size",
     ("mask_rule", "mask_smoothing"): "which tokens are predicted",
 }
-
-
-def masked_reason(settings: PretrainingSettings) -> str:
-    """Why masked records can't be used, as the beginning of a message; "" if they can."""
-    return "masked records, but ELECTRA masks its texts during training" if settings.objective == "electra" else ""
-
-
-def check_masks(settings: PretrainingSettings, are_masked: bool) -> None:
-    """Refuses flags that say how records are masked if they already are, and unmasked ones without a vocabulary."""
-    for name in given(settings, MASK_FLAGS) if are_masked else ():
-        raise ValueError(
-            f"--{name} is for unmasked records; these were already masked by create_pretraining_data.py, with its own "
-            "flags."
-        )
-    model = settings.init_checkpoint or settings.teacher
-    if are_masked or settings.vocab_file or (model and checks.is_remote(model)):
-        return
-    if not (model and read_model_files(model).vocab_file):
-        raise ValueError(
-            "The records are unmasked (create_pretraining_data.py --masking=dynamic), to be masked during training: "
-            "give --vocab_file, the vocabulary they were made with, or --init_checkpoint with one beside it."
-        )
-
-
-def open_language_teacher(settings: PretrainingSettings, tokenizer: Tokenizer | None = None) -> Teacher:
-    """The --teacher, which needs a masked-LM head; see `open_teacher`."""
-    needed, generator = "a teacher of a pre-training run needs a masked-LM head", f"{settings.teacher}/generator"
-    needed += f", as in {generator}" if is_folder(generator) else ""
-    return open_teacher(settings.teacher, tokenizer, settings.max_seq_length, _OUTPUT_LAYER, needed=needed)
-
-
-def find_vocabulary(
-    settings: PretrainingSettings, files: Mapping[str, Sequence[str]], config: BertConfig
-) -> ModelFiles | None:
-    """See `model_vocabulary.find_vocabulary`. files: flag -> the records that it names. config: of the model."""
-    # A student of layers starts from its teacher; one of a configuration has its teacher's vocabulary, too.
-    has_own, model = settings.init_checkpoint and not settings.student_layers, settings.init_checkpoint
-    from_teacher = bool(settings.teacher) and not has_own
-    return model_vocabulary.find_vocabulary(
-        settings.vocab_file, model or settings.teacher, files, config, from_teacher=from_teacher
-    )
-
-
-def config_of_bert_size(settings: PretrainingSettings) -> BertConfig:
-    """The configuration that --bert_size names, with the size of --vocab_file."""
-    config, file = config_of_size(settings.bert_size), settings.vocab_file
-    if file:
-        config.vocab_size = model_vocabulary.tokenizer_of_model(file, config).vocab_size
-    return config
-
-
-def _check_objective(settings: PretrainingSettings) -> None:
-    """Checks the flags that are for one --objective, or for a teacher."""
-    objective = settings.objective
-    for name in given(settings, MASK_FLAGS) if objective == "ltr" else ():
-        raise ValueError(f"--{name} is for --objective=mlm: under --objective=ltr nothing is masked.")
-    for name in given(settings, ELECTRA_FLAGS) if objective != "electra" else ():
-        raise ValueError(f"--{name} is for --objective=electra.")
-    for name in given(settings, FIXED_MASK_FLAGS) if objective == "electra" else ():
-        raise ValueError(
-            f"--{name} is not for --objective=electra: of the tokens to predict 85 % are masked, the others stay."
-        )
-    if objective == "electra" and settings.nsp:
-        raise ValueError("--nsp is not for --objective=electra, which predicts no next sentence.")
-    settings.check_teacher()
-    if settings.teacher and objective != "mlm":
-        raise ValueError(f"--teacher is for --objective=mlm, not for --objective={objective}.")
-    if settings.teacher and settings.nsp:
-        raise ValueError("--nsp: a student predicts no next sentence; leave it out.")
-
-
-def student_config(settings: PretrainingSettings, teacher: BertConfig) -> BertConfig:
-    """The configuration of a student made of layers of its teacher."""
-    config = students.shallower(teacher, settings.layers)
-    if student_family(settings, teacher) == "distilbert" and config.model_type != DistilBertConfig.model_type:
-        return students.as_distilbert(config)
-    return config
 
 
 def student_family(settings: PretrainingSettings, teacher: BertConfig) -> str:

@@ -24,21 +24,16 @@ from bert_tf.models.families import AlbertConfig, Family, family_of
 from bert_tf.models.recipe import Recipe
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.pretraining.masking import Masking
+from bert_tf.system.declare import given
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.text_files import list_files, warn_of_missing_shards
 from bert_tf.training import run_directory
-from bert_tf.training.pretraining_settings import (
-    ELECTRA_FLAGS,
-    MASK_FLAGS,
-    PretrainingSettings,
-    check_masks,
-    find_vocabulary,
-    masked_reason,
-)
+from bert_tf.training.pretraining_settings import ELECTRA_FLAGS, MASK_FLAGS, PretrainingSettings
 from bert_tf.training.teacher import DISTILLATION_FLAGS
 from bert_tf.weights.tensor_files import Weights
 
 # Rows, the number of their batch, and the number in it of the first of them -> features.
+_MASK_RULES = {"bert": mask_rules.bert, "roberta": mask_rules.roberta, "electra": mask_rules.electra}
 Labeller = Callable[[Mapping[str, tf.Tensor], tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
 
 
@@ -74,6 +69,8 @@ def open_all_records(settings: PretrainingSettings, config: BertConfig, config_n
       config: of the model, which limits their ids. config_name: the configuration in messages.
     """
 
+    needs_texts = settings.objective == "electra"
+
     def open_records(flag: str, patterns: str | None) -> OpenedRecords:
         files = list_files(patterns, f"--{flag}")
         warn_of_missing_shards(files, f"--{flag}")
@@ -86,7 +83,7 @@ def open_all_records(settings: PretrainingSettings, config: BertConfig, config_n
                 vocab_size=config.vocab_size,
                 segments=max(2, config.type_vocab_size),
                 model_name=config_name,
-                no_masked=masked_reason(settings),
+                no_masked="masked records, but ELECTRA masks its texts during training" if needs_texts else "",
             )
         return OpenedRecords(flag, index, *features)
 
@@ -150,8 +147,13 @@ class PretrainingTask:
     @functools.cached_property
     def vocabulary(self) -> ModelFiles | None:
         """Vocabulary and casing of the model; see `model_vocabulary.find_vocabulary`, which logs and raises."""
-        files = {f"--{flag}": opened.index.files for flag, opened in self._data.items()}
-        return find_vocabulary(self.settings, files, self.config)
+        settings, files = self.settings, {f"--{flag}": opened.index.files for flag, opened in self._data.items()}
+        # A student of layers starts from its teacher; one of a configuration has its teacher's vocabulary, too.
+        from_teacher = bool(settings.teacher) and (bool(settings.student_layers) or not settings.init_checkpoint)
+        model = settings.init_checkpoint or settings.teacher
+        return model_vocabulary.find_vocabulary(
+            settings.vocab_file, model, files, self.config, from_teacher=from_teacher
+        )
 
     @property
     def objective(self):
@@ -221,53 +223,36 @@ class PretrainingTask:
         """A function that adds labels to rows of a batch; None if the records already have them."""
         if not opened.pairs:
             return None
-        return lambda rows, step, first_row: self.mask_rows(rows, seed, step, first_row)
-
-    @property
-    def labels_whole_batches(self) -> bool:
-        """Whether the labels of a row depend on the other rows of its batch."""
-        return self.token_weights is not None
-
-    def mask_rows(self, rows: Mapping[str, tf.Tensor], seed: int, step, first_row) -> dict[str, tf.Tensor]:
-        """See `mask_rules`."""
         if self.token_weights is not None:
-            return mask_rules.smoothed(rows, seed, step, self.masking, self.token_weights)
-        rule = mask_rules.roberta if self.masking.mask_rule == "roberta" else mask_rules.bert
-        return rule(rows, seed, step, self.masking, first_row)
+            return lambda rows, step, _: mask_rules.smoothed(rows, seed, step, self.masking, self.token_weights)
+        rule = _MASK_RULES[self.masking.mask_rule]
+        return lambda rows, step, first_row: rule(rows, seed, step, self.masking, first_row)
 
     def create_masking(self, data: Mapping[str, OpenedRecords]) -> Masking | None:
         """How unmasked records are masked; None if there are none."""
         settings = self.settings
-        is_masked = not any(opened.pairs for opened in data.values())
-        check_masks(settings, is_masked)
-        if is_masked:
+        if not any(opened.pairs for opened in data.values()):
+            for name in given(settings, MASK_FLAGS):
+                raise ValueError(f"--{name} is for unmasked records; these were already masked when they were made.")
             return None
-        vocab_file = settings.vocab_file or read_model_files(settings.init_checkpoint or settings.teacher).vocab_file
+        model = settings.init_checkpoint or settings.teacher
+        vocab_file = settings.vocab_file or (model and read_model_files(model).vocab_file)
+        if not vocab_file:
+            raise ValueError("The records are unmasked, to be masked during training: give --vocab_file.")
         values = {name: getattr(settings, name) for name in ("max_predictions_per_seq", *MASK_FLAGS)}
         values |= {"mask_rule": mask_rule_of(settings, self.config), **self.own_masks}
         tokenizer = model_vocabulary.tokenizer_of_model(vocab_file, self.config)
         masking = Masking(tokenizer, **values)
-        if (largest := masking.all_ids.max()) >= self.config.vocab_size:
-            raise ValueError(
-                f"--vocab_file={vocab_file} has token id {largest}, but the model's vocab_size is "
-                f"{self.config.vocab_size} ({self.config_name}): set it to {largest + 1}, or give its vocabulary."
-            )
-        rule = masking.mask_rule
-        if masking.mask_smoothing:
-            rule = f"DistilBERT, rare tokens more often by the power of {masking.mask_smoothing:g}"
         has_words = any("word_continuations" in opened.features for opened in data.values())
         logging.info(
             "The records are unmasked%s: by the rule of %s, %g of the tokens (%s) will be masked during training, at "
-            "most %d per row, with the vocabulary %s; %g of these become %s, %g a random token.",
+            "most %d per row, with the vocabulary %s.",
             " and say what a word is" if has_words else "",
-            rule,
+            "DistilBERT" if masking.mask_smoothing else masking.mask_rule,
             masking.masked_lm_prob,
             "whole words" if masking.do_whole_word_mask else "single pieces",
             masking.max_predictions_per_seq,
             vocab_file,
-            masking.mask_rate,
-            tokenizer.mask_token,
-            masking.random_rate,
         )
         most = self.default_predictions(settings, self.config)
         if masking.mask_rule == "roberta" and masking.max_predictions_per_seq < most:

@@ -5,7 +5,6 @@ import posixpath
 from collections.abc import Mapping
 
 import keras
-import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import card, encoder, initialize, open_weights, saving, students, variable_names
@@ -25,17 +24,13 @@ from bert_tf.models.task_models import BertForMaskedLM
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.system.messages import naming_flag
 from bert_tf.training import checkpoints, run_directory
-from bert_tf.training.pretraining_settings import (
-    FIXED_MASK_FLAGS,
-    PretrainingSettings,
-    open_language_teacher,
-    student_family,
-)
+from bert_tf.training.pretraining_settings import FIXED_MASK_FLAGS, PretrainingSettings, student_family
 from bert_tf.training.pretraining_tasks import PretrainingTask
-from bert_tf.training.teacher import DISTILLATION_FLAGS
+from bert_tf.training.teacher import DISTILLATION_FLAGS, open_teacher
 from bert_tf.weights.tensor_files import Weights
 
 _USUAL_SIZE = 0.25  # of the generator
+_OUTPUT_LAYER = "cls/predictions/output_bias"  # of a masked LM
 
 
 class ElectraTask(PretrainingTask):
@@ -123,10 +118,6 @@ class ElectraTask(PretrainingTask):
     def recorded(self) -> dict[str, object]:
         return {**super().recorded, "generator_size": self.generator_config.hidden_size / self.config.hidden_size}
 
-    def mask_rows(self, rows: Mapping[str, tf.Tensor], seed: int, step, first_row) -> dict[str, tf.Tensor]:
-        """See `mask_rules.electra`."""
-        return mask_rules.electra(rows, seed, step, self.masking, first_row)
-
     # --- the run's directory -----------------------------------------------------------------------------------------
 
     def claim_output_dir(self) -> None:
@@ -171,7 +162,7 @@ class DistillationTask(PretrainingTask):
     def prepare(self) -> None:
         found, settings = self.vocabulary, self.settings
         tokenizer = found and model_vocabulary.tokenizer_of_model(found.vocab_file, self.config, found.casing)
-        self.teacher = open_language_teacher(settings, tokenizer)
+        self.teacher = open_teacher(settings.teacher, tokenizer, settings.max_seq_length, _OUTPUT_LAYER)
         students.check_compared(self.config, self.teacher.files.config, settings.alpha_cos)
 
     @staticmethod

@@ -16,7 +16,7 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import config_files, find_config, read_head
 from bert_tf.models.head_config import HEAD_CONFIG, KEYS_IN_CONFIG, NO_HEAD, HeadConfig, difference
 from bert_tf.system import removed, run_lock, storage
-from bert_tf.system.messages import is_first, some
+from bert_tf.system.messages import some
 from bert_tf.system.storage import is_temporary_name, names_in, remove_folder, write_text_file
 from bert_tf.system.text_files import exists, is_folder, read_json, read_json_if_there
 from bert_tf.text.tokenizer_files import directory_of
@@ -35,12 +35,6 @@ def write_eval_results(path: str, results: dict) -> None:
         logging.info("  %s%s", line.rstrip(), " (mean over batches, as in the original)" if of_batches else "")
 
 
-def write_test_results(path: str, results: Mapping[str, float], step: int) -> None:
-    """`write_eval_results` of a test set that has labels: `test_` instead of `eval_`, and global_step."""
-    results = {name.replace("eval_", "test_"): value for name, value in results.items()}
-    write_eval_results(path, {**results, "global_step": step})
-
-
 def check_output_dir(
     output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD, part: str = "", trains: bool = True
 ) -> None:
@@ -53,38 +47,26 @@ def check_output_dir(
       trains: whether the run is resumed; where its model is only used, its labels are matched by name, not compared.
     """
     path = find_config(posixpath.join(output_dir, part))
-    if latest_checkpoint(output_dir) and path:
-        try:
-            old = {key: value for key, value in read_json(path).items() if key not in KEYS_IN_CONFIG}
-            old_head = NO_HEAD if head == NO_HEAD else read_head(output_dir)
-        except ValueError as error:
-            logging.warning("%s: damaged, so it can't be compared with the configuration of this run.", error)
-            return
-        new = config.to_dict()
-        if head != NO_HEAD:
-            if trains:
-                check_labels(output_dir, head)
-            use = dict.fromkeys(("window_stride", "max_windows", "labels", "pairs", "activation"))
-            heads = (dataclasses.replace(one, **use) for one in (old_head, head))
-            old, new = ({**values, **one.to_dict()} for values, one in zip((old, new), heads, strict=True))
-        keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
-        if keys:
-            different = some([f"{key}: {old.get(key)!s:.40} there, {new.get(key)!s:.40} now" for key in keys], "; ")
-            of_part = f" of the {part}" if part else ""
+    if not (path and latest_checkpoint(output_dir)):
+        return
+    old, new = {key: value for key, value in read_json(path).items() if key not in KEYS_IN_CONFIG}, config.to_dict()
+    if head != NO_HEAD:
+        old_head = read_head(output_dir)
+        there, here = old_head.labels or (), head.labels or ()
+        if trains and there != here:
+            different = difference(there, here) if {*there} != {*here} else "in another order"
             raise ValueError(
-                f"--output_dir={output_dir} holds a run of another configuration{of_part} ({different}). "
-                f"Choose another directory, or give that run's --{part or 'bert'}_config_file."
+                f"--output_dir={output_dir} holds a run of other labels ({different}): choose another directory."
             )
-
-
-def check_labels(output_dir: str, head: HeadConfig) -> None:
-    """Refuses to go on with a run of other labels."""
-    there, here = read_head(output_dir).labels or (), head.labels or ()
-    if there != here:
-        different = difference(there, here) if {*there} != {*here} else "in another order"
+        use = dict.fromkeys(("window_stride", "max_windows", "labels", "pairs", "activation"))
+        old |= dataclasses.replace(old_head, **use).to_dict()
+        new |= dataclasses.replace(head, **use).to_dict()
+    keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+    if keys:
+        different = some([f"{key}: {old.get(key)!s:.40} there, {new.get(key)!s:.40} now" for key in keys], "; ")
+        of_part = f" of the {part}" if part else ""
         raise ValueError(
-            f"--output_dir={output_dir} holds a run of other labels ({different}): choose another directory. There, "
-            f"--init_checkpoint={output_dir} --new_head begins with its encoder and a new output layer."
+            f"--output_dir={output_dir} holds a run of another configuration{of_part} ({different}). Choose another."
         )
 
 
@@ -216,17 +198,8 @@ _WITHOUT_EFFECT = {
 
 
 def read_settings(output_dir: str) -> dict:
-    """Flags and versions of the run in a directory; empty if there is none, or with a warning if it is damaged."""
-    path = posixpath.join(output_dir, _SETTINGS)
-    try:
-        settings = read_json_if_there(path) or {}
-        if not isinstance(settings.get(FINISHED), int | None):
-            raise ValueError(f"{path}: {FINISHED} is not a number")
-        return settings
-    except ValueError as error:
-        if is_first("damaged", path):
-            logging.warning("%s: damaged, so the settings of the earlier run are unknown.", error)
-        return {}
+    """Flags and versions of the run in a directory; empty if there is none."""
+    return read_json_if_there(posixpath.join(output_dir, _SETTINGS)) or {}
 
 
 def settings_of_model(path: str) -> dict:
@@ -257,16 +230,9 @@ def check_fixed(output_dir: str, settings: Mapping[str, object]) -> None:
     earlier = read_settings(output_dir) if latest_checkpoint(output_dir) else {}
     for name, flags in _FIXED.items():
         if earlier and earlier.get(name) != settings.get(name):
-            was, now = (
-                "with " + " ".join(f"--{flag}={values[flag]}" for flag in flags)
-                if values.get(name) is not None
-                else f"without --{flags[0]}"
-                for values in (earlier, settings)
-            )
+            was, now = (" ".join(f"--{flag}={one.get(flag)}" for flag in flags) for one in (earlier, settings))
             now += ", which has other weights" if was == now else ""
-            raise ValueError(
-                f"--output_dir={output_dir} holds a run {was}; this one is {now}. Choose another directory."
-            )
+            raise ValueError(f"--output_dir={output_dir} holds a run with {was}; this one is with {now}.")
 
 
 def warn_of_changes(output_dir: str, settings: dict) -> None:
@@ -284,33 +250,24 @@ def warn_of_changes(output_dir: str, settings: dict) -> None:
 
 def is_finished(output_dir: str, settings: dict, num_train_steps: int) -> bool:
     """Whether output_dir holds the finished run of these settings, or one that has taken its last step."""
-    newest, step = latest_checkpoint(output_dir), (earlier := read_settings(output_dir)).get(FINISHED)
-    if newest is None or (step is None and open_weights.has_optimizer_state(newest)):
+    newest, earlier = latest_checkpoint(output_dir), read_settings(output_dir)
+    if newest is None or FINISHED not in earlier:
         return False
-    if step is None and FINISHED in earlier:  # it was killed after the checkpoint of its last step
-        step = int(open_weights.open_weights(newest).read("global_step"))
+    step, goes_on = earlier[FINISHED], open_weights.has_optimizer_state(newest)
     if step is None:
-        raise ValueError(
-            f"--output_dir={output_dir} has weights without optimizer state, and a {_SETTINGS} that is damaged or does "
-            "not say that the run is finished: it can't go on. Choose another directory, or leave out --do_train."
-        )
+        if goes_on:
+            return False
+        step = int(open_weights.open_weights(newest).read("global_step"))  # killed after its last checkpoint
     changes = _changes(output_dir, settings)
     changes = {name: values for name, values in changes.items() if not name.startswith(_VERSION)}
-    advice = f"Choose another directory, or begin anew: rm -r {output_dir}"
-    if set(changes) == {"num_train_epochs"} and num_train_steps > step:
-        if open_weights.has_optimizer_state(newest):
-            return False
-        raise ValueError(
-            f"--output_dir={output_dir} holds a run that finished at step {step} and kept no optimizer state, without "
-            f"which --num_train_epochs={settings['num_train_epochs']} can't train it further (--keep_checkpoint_max "
-            f"keeps it). {advice}"
-        )
+    if goes_on and set(changes) == {"num_train_epochs"} and num_train_steps > step:
+        return False
     if changes:
         shown = {name: "the training data" if name == TRAINING_DATA else f"--{name}" for name in changes}
         different = "; ".join(f"{shown[name]}: {old} there, {new} now" for name, (old, new) in changes.items())
         raise ValueError(
-            f"--output_dir={output_dir} holds a finished run with other settings ({different}). {advice} To use its "
-            "model, leave out --do_train."
+            f"--output_dir={output_dir} holds a finished run with other settings ({different}). Choose another, or "
+            f"begin anew: rm -r {output_dir}"
         )
     return True
 
@@ -354,8 +311,7 @@ def beginning_of_run(output_dir: str, init_checkpoint: str | None) -> dict | Non
       init_checkpoint: weights or a directory, for a new run; None: it begins from random weights.
     """
     if latest_checkpoint(output_dir):
-        recorded = read_settings(output_dir).get(BEGINNING)
-        return recorded if isinstance(recorded, dict) else None
+        return read_settings(output_dir).get(BEGINNING)
     return card.beginning_of(init_checkpoint, open_weights.open_weights(init_checkpoint) if init_checkpoint else None)
 
 
@@ -372,9 +328,3 @@ def settings_shown(recorded: Mapping[str, object], *settings) -> dict[str, objec
         if value is not None and value is not False and value != defaults.get(name):
             shown.setdefault(name, value)
     return json.loads(json.dumps(shown))
-
-
-def write_card(output_dir: str, text: str) -> None:
-    """Writes a card into a run's directory, unless a README.md of the user's is there."""
-    if not card.is_others(output_dir):
-        write_text_file(posixpath.join(output_dir, card.CARD), text)

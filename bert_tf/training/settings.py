@@ -3,6 +3,7 @@
 Each field is a flag of the scripts (`declare.define_flags`); what it means is said with it.
 """
 
+import contextlib
 import dataclasses
 from typing import TypeVar
 
@@ -20,8 +21,8 @@ from bert_tf.system.declare import (
     like,
     setting,
     settings_of,
-    value_of,
 )
+from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import is_remote
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.teacher import DISTILLATION, TeacherSettings
@@ -182,12 +183,6 @@ class TrainingSettings(ComputationSettings):
         "Also take Adam moments and global_step from --init_checkpoint, to continue a run in a new output_dir.",
     )
 
-    def check_parts(self) -> None:
-        """Refuses a batch that the micro-batches of one device don't divide evenly."""
-        batch, parts = self.train_batch_size, self.gradient_accumulation_steps
-        if self.do_train and batch % parts:
-            raise ValueError(f"--train_batch_size={batch} can't be divided by --gradient_accumulation_steps={parts}.")
-
     @property
     def checkpoints_while_training(self) -> int:
         """How many checkpoints are kept while the run goes on; 0: all of them."""
@@ -303,11 +298,6 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
     )
 
     @property
-    def soft_weight(self) -> float:
-        """The distillation_weight, also where it is not given."""
-        return value_of(self, "distillation_weight")
-
-    @property
     def combinations(self) -> list[Values]:
         """The settings that are searched, in each combination; without a search one that is empty."""
         return grid_points(self.search)
@@ -365,7 +355,6 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
             raise ValueError(f"--{name} is for training: give --do_train, or leave it out.")
         if self.search is not None and self.strategy == "multi_worker_mirrored":
             raise ValueError("--search does not work with several workers.")
-        self.check_parts()
         for name, needed in _NEEDED.items():
             if given(self, [name]) and not given(self, [needed]):
                 raise ValueError(f"--{name} needs --{needed}.")
@@ -373,13 +362,11 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
             if len(given(self, pair)) == 2:
                 raise ValueError(f"--{pair[0]} and --{pair[1]}: {reason}; give one.")
         self.check_teacher()
-        if twice := self.search is not None and given(self, self.combinations[0]):
-            raise ValueError(f"--{twice[0]} is also in --search: give it in one of the two.")
-        for values in self.combinations if self.search is not None else ():
-            try:
+        with naming_flag("--search") if self.search is not None else contextlib.nullcontext():
+            for name in given(self, self.combinations[0]):
+                raise ValueError(f"--{name} is also given: leave one of the two out.")
+            for values in self.combinations if self.search is not None else ():
                 dataclasses.replace(self, search=None, **values).check_flags()
-            except ValueError as error:
-                raise ValueError(f"--search: {error}") from None
 
     def check_dev_set(self, there: bool, advice: str) -> None:
         """Refuses flags that choose by results on a dev set if there is none."""

@@ -5,53 +5,20 @@ import dataclasses
 import functools
 import posixpath
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 from bert_tf.models import directory as model_directory
 from bert_tf.models import head_config, open_weights
-from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import ModelFiles
-from bert_tf.models.families import is_encoder_variable
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
-from bert_tf.models.variable_names import check_depth, expected_shapes
+from bert_tf.models.variable_names import check_depth
 from bert_tf.system.messages import naming_flag
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.training import run_directory
 from bert_tf.training.settings import FineTuningSettings, ModelSettings
 from bert_tf.weights.tensor_files import Weights
 
-TaskSettings = TypeVar("TaskSettings")
-
-# architecture -> the script that uses such a model.
-SCRIPTS = {
-    "BertForSequenceClassification": "run_classifier.py", "BertForTokenClassification": "run_ner.py",
-    "BertForMultipleChoice": "run_swag.py", "BertForQuestionAnswering": "run_squad.py",
-}  # fmt: skip
-
-# problem_type -> the flags of a run that uses such a model.
-_KIND_FLAGS = {
-    "single_label_classification": "without --multi_label and --regression",
-    "multi_label_classification": "with --multi_label", "regression": "with --regression",
-}  # fmt: skip
-
 # What is done to the weights that a run begins with.
 Adjustment = Callable[[Weights], Weights]
-
-
-def check_student(run: FineTuningSettings, newest: str | None) -> None:
-    """Refuses a run that has no model to train with --teacher or --lora_rank.
-
-    Args:
-      newest: checkpoint in --output_dir, if any.
-    """
-    if run.teacher and not (run.layers or run.init_checkpoint or run.bert_config_file or newest):
-        raise ValueError(
-            "--teacher: there is no student. Give --student_layers for one made of the teacher's layers, or "
-            "--init_checkpoint or --bert_config_file for one of its own."
-        )
-    if run.lora_rank is not None and not (run.init_checkpoint or run.layers or newest):
-        raise ValueError("--lora_rank adapts a trained encoder: give --init_checkpoint.")
 
 
 # --- model files and tokenizer --------------------------------------------------------------------------------------
@@ -71,11 +38,11 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
     if newest:
         with naming_flag("--output_dir"):
             weights = open_weights.open_weights(newest)
-    if not values.do_train:
-        _check_trained(weights, values.output_dir, newest, head)
-    if values.bert_config_file:
-        with naming_flag("--bert_config_file"):
-            model_directory.read_config(values.bert_config_file)
+    if not (values.do_train or weights):
+        raise ValueError(
+            f"Nothing to evaluate or predict with: no checkpoint in --output_dir={values.output_dir}, and no "
+            "--init_checkpoint."
+        )
     files = model_directory.describe(
         weights if start is None else start,
         bert_config_file=values.bert_config_file,
@@ -88,46 +55,12 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
     files.head = dataclasses.replace(files.head, untrained=())
     tokenizer = make_tokenizer(files, values)
     files.max_seq_length = values.max_seq_length
-    if weights is not None and not newest:  # a resumed run has its own check: `run_directory.check_output_dir`
-        check_sizes(weights, files.config, files.config_file)
-        if not values.bert_config_file:  # with another configuration either side may lack layers, as in the original
-            with naming_flag("--init_checkpoint"):
-                check_depth(weights, files.config, files.config_file or files.config.file_name)
+    # A resumed run has its own check: `run_directory.check_output_dir`. With another configuration either side may lack
+    # layers, as in the original.
+    if start and not newest and not values.bert_config_file:
+        with naming_flag("--init_checkpoint"):
+            check_depth(start, files.config, files.config_file or files.config.file_name)
     return files, tokenizer
-
-
-def _check_trained(weights: Weights | None, output_dir: str, newest: str | None, head: str | None) -> None:
-    if weights is None:
-        begun = run_directory.read_settings(output_dir) and " The run there ended before its first one: let it go on."
-        raise ValueError(
-            f"Nothing to evaluate or predict with: --output_dir={output_dir} has no checkpoint and there is no "
-            f"--init_checkpoint.{begun or ''}"
-        )
-    if head and head not in weights:
-        flag = "--output_dir" if newest else "--init_checkpoint"
-        kind = model_directory.read_head(tokenizer_files.directory_of(weights.path)).architecture
-        if any(name.startswith("cls/squad") for name in weights):
-            kind = "BertForQuestionAnswering"  # which has no head_config.json
-        use = f"{SCRIPTS[kind]} uses this {kind}" if kind in SCRIPTS else "fine-tune it first, with --do_train"
-        raise ValueError(f"{flag}: {weights.path} has no output layer for this task ({head}): {use}.")
-
-
-def check_sizes(weights: Weights, config: BertConfig, config_name: str | None) -> None:
-    """Refuses a configuration of another size than the weights: the shapes of what both have differ.
-
-    Args:
-      config_name: for the message.
-    """
-    wrong = [
-        f"{name}: {list(weights.shapes[name])} there, {list(shape)} in the configuration"
-        for name, shape in expected_shapes(config).items()
-        if is_encoder_variable(name) and weights.shapes.get(name, shape) != shape
-    ]
-    if wrong:
-        raise ValueError(
-            f"--init_checkpoint: {weights.path} does not have the size of {config_name}; {len(wrong)} variables "
-            f"differ, such as {wrong[0]}."
-        )
 
 
 def make_tokenizer(files: ModelFiles, values: ModelSettings) -> Tokenizer:
@@ -207,8 +140,6 @@ def adjustment_of(
     for name, kind in (("architecture", "a"), ("problem_type", "for")):
         was, now = getattr(found.head, name), getattr(head, name)
         if None not in (was, now) and was != now:
-            uses = SCRIPTS.get(was) or (was in _KIND_FLAGS and f"--task_name=custom {_KIND_FLAGS[was]}")
-            advice = f"{uses} uses it." if uses and not run.do_train else advice
             raise ValueError(f"{found.source} is {kind} {was}, and this run {kind} {now}. {advice}")
     if head.lacks_labels:
         return None

@@ -60,13 +60,8 @@ class TeacherSettings:
         """Refuses what makes no sense, or needs a teacher."""
         for name in () if self.teacher else given(self, group(type(self), DISTILLATION)):
             raise ValueError(f"--{name} is for distillation: give --teacher.")
-        numbers = self.student_layers
-        if numbers is not None and not (numbers and all(map(str.isdecimal, numbers))):
-            raise ValueError(f"--student_layers={','.join(numbers)} must be numbers of layers from 0, as 0,2,4,7,9,11.")
-        if numbers and len(set(self.layers)) != len(numbers):
-            raise ValueError(f"--student_layers={','.join(numbers)} has a layer twice.")
         for name in ("init_checkpoint", "bert_config_file", "bert_size", "init_with_optimizer"):
-            if numbers and getattr(self, name, None):  # settings of a whole run have them
+            if self.student_layers and getattr(self, name, None):  # settings of a whole run have them
                 raise ValueError(f"--student_layers: the student starts from the teacher; leave out --{name}.")
 
 
@@ -101,10 +96,6 @@ class LanguageTeacherSettings(TeacherSettings):
             raise ValueError(f"--{name} is for a student made of the teacher's layers: give --student_layers.")
         if not self.alpha_ce + self.alpha_cos + self.alpha_mse:
             raise ValueError("--alpha_ce, --alpha_cos and --alpha_mse are 0: nothing is learned from the teacher.")
-        if not self.alpha_ce and self.distillation_temperature is not None:
-            raise ValueError("--distillation_temperature is for --alpha_ce, which is 0.")
-        if self.restrict_ce_to_mask and not self.alpha_ce + self.alpha_mse:
-            raise ValueError("--restrict_ce_to_mask is for --alpha_ce and --alpha_mse, which are 0.")
 
 
 DISTILLATION_FLAGS = group(LanguageTeacherSettings, DISTILLATION)
@@ -137,15 +128,12 @@ def open_teacher(
     max_seq_length: int,
     output_layer: str,
     architecture: str | None = None,
-    *,
-    needed: str = "fine-tune it first",
 ) -> Teacher:
     """Opens a teacher, which must have learned the task, and read the student's rows as the student does.
 
     Args:
       tokenizer: the student's; None if it is not known. output_layer: a variable that a model of the task has.
       architecture: the class of such a model; None if the output layer shows it.
-      needed: what a message says of a teacher without such a layer.
     """
     from bert_tf.models.pretrained import read_tokenizer
 
@@ -153,50 +141,35 @@ def open_teacher(
         weights, files = model_directory.read_model(path)
         config = model_directory.needed_config(files)
         if output_layer not in weights:
-            raise ValueError(f"{path} has no output layer for this task ({output_layer}): {needed}.")
+            raise ValueError(f"{path} has no output layer for this task ({output_layer}).")
         if architecture and files.head.architecture not in (None, architecture):
             raise ValueError(f"{path} is a {files.head.architecture}; this task has a {architecture}.")
-        if tokenizer and (difference := _difference(read_tokenizer(path), tokenizer)):
-            raise ValueError(f"{path} does not read the student's rows: {difference}.")
+        theirs = tokenizer and read_tokenizer(path)
+        for name in ("vocab", "cased", "begin_tokens", "between_tokens", "end_tokens", "second_segment", "pad_id"):
+            if tokenizer and getattr(theirs, name) != getattr(tokenizer, name):
+                raise ValueError(f"{path} does not read the student's rows: its tokenizer has another {name}.")
         if max_seq_length > config.max_length:
             raise ValueError(f"{path} takes rows of at most {config.max_length} tokens, not {max_seq_length}.")
     logging.info("Teacher: the %s of %d layers in %s.", config.title, len(config.block_order), path)
     return Teacher(path, weights, files, weights.shapes[output_layer][0])
 
 
-def _difference(teacher: Tokenizer, student: Tokenizer) -> str | None:
-    """The first thing in which two tokenizers differ; None if their rows are the same."""
-    if teacher.vocab_size != student.vocab_size:
-        return f"its vocabulary has {teacher.vocab_size} tokens, the student's {student.vocab_size}"
-    for token, number in student.vocab.items():
-        if teacher.vocab.get(token) != number:
-            return f"its token {number} is {teacher.inv_vocab.get(number)!r}, the student's {token!r}"
-    if teacher.cased != student.cased:
-        return "it is cased, the student is not" if teacher.cased else "it is not cased, the student is"
-    for name in ("begin_tokens", "between_tokens", "end_tokens", "second_segment", "pad_id"):
-        theirs, own = getattr(teacher, name), getattr(student, name)
-        if theirs != own:
-            return f"its rows have {name} {theirs}, the student's {own}"
-    return None
-
-
-def with_labels_of(teacher: Teacher, student: HeadConfig, others: Sequence[str], temperature: float | None) -> Teacher:
+def with_labels_of(teacher: Teacher, student: HeadConfig, others: Sequence[str]) -> Teacher:
     """The teacher, with its labels in the order of the student's.
 
     Args:
       student: the student's head, with what the data says of it. others: see `head_config.order_of`.
-      temperature: the --distillation_temperature, if given.
     """
     if not student.problem_type and not student.labels:
         return teacher
-    if student.problem_type == "regression" and temperature is not None:
-        raise ValueError("--distillation_temperature is for classes; a regression has none.")
     head, start = teacher.files.head, f"--teacher: {teacher.path}"
     known, labels = head_config.names_in(head.labels), student.labels
-    if not (known and labels) and teacher.outputs != (wanted := len(labels or ("number",))):
-        raise ValueError(f"{start} has {teacher.outputs} outputs, the student {wanted}.")
-    if None not in (head.problem_type, student.problem_type) and head.problem_type != student.problem_type:
-        raise ValueError(f"{start} was trained for {head.problem_type}, the student is for {student.problem_type}.")
+    other_kind = None not in (head.problem_type, student.problem_type) and head.problem_type != student.problem_type
+    if other_kind or (not (known and labels) and teacher.outputs != len(labels or ("number",))):
+        raise ValueError(
+            f"{start} was trained for {head.problem_type} with {teacher.outputs} outputs, the student is for "
+            f"{student.problem_type} with {len(labels or ('number',))}."
+        )
     if not labels:
         return teacher
     order = head_config.order_of(known, labels, start, "It must know the labels of the data.", others)

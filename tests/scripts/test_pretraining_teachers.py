@@ -39,7 +39,8 @@ def cases_of(folder) -> tuple[dict, dict]:
     refused = {
         "another teacher": ({**smoothed, "teacher": folder / "other", "output_dir": folder / "out" / "whole"},
                             "out/whole holds a run with --teacher=*bert; this one is with --teacher=*other."),
-        "discriminator": ({**student, "teacher": folder / "electra"}, "a masked-LM head, as in *electra/generator."),
+        "discriminator": ({**student, "teacher": folder / "electra"},
+                          "electra has no output layer for this task (cls/predictions/output_bias)."),
         "no BERT": ({**student, "teacher": folder / "roberta", "student_family": "distilbert"},
                     "--student_family=distilbert needs a BERT as teacher, not a RoBERTa."),
         "width": ({**own, "bert_config_file": folder / "narrow" / "distilbert_config.json"},

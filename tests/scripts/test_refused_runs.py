@@ -52,7 +52,7 @@ BEFORE = {
             ("Nothing to do: give one or more of --do_train", {"do_train": None}),
             ("--do_train needs --train_file", {"train_file": None}),
             ("--use_best_model chooses by the results on a dev set: give --dev_file", {"use_best_model": True}),
-            ("--learning_rate is also in --search", {"learning_rate": 1e-3, "search": "learning_rate=1e-5,2e-5"}),
+            ("--search: --learning_rate is also given", {"learning_rate": 1e-3, "search": "learning_rate=1e-5,2e-5"}),
             ("--lora_alpha needs --lora_rank", {"lora_alpha": 4}),
             ("--new_head and --init_with_optimizer: the first", {"new_head": True, "init_with_optimizer": True}),
             ("--init_checkpoint=*nowhere: there is no such", {"init_checkpoint": "nowhere"}),
@@ -109,25 +109,27 @@ REFUSED = {
     "run_classifier": [
         ("--init_checkpoint: *whole has no weights: none of bert_model", TEXTS | {"whole/config.json": "{}"}, TRAIN),
         *((message, TEXTS | files, PREDICT | given) for message, files, given in (
-            ("--init_checkpoint: *whole is a BertForTokenClassification, and this run a BertForSequenceClassification"
-             ". run_ner.py uses it.", model(2, TAGGER), {}),
-            ("--init_checkpoint: *whole is for multi_label_classification, and this run for single_label_"
-             "classification. --task_name=custom with --multi_label uses it.",
+            ("--init_checkpoint: *whole is a BertForTokenClassification, and this run a BertForSequenceClassification",
+             model(2, TAGGER), {}),
+            ("--init_checkpoint: *whole is for multi_label_classification, and this run for single_label_",
              model(2, CLASSIFIER | {"problem_type": "multi_label_classification"}), {}),
             ("Which classes are there? Give --train_file, or --labels=first,second,", model(2), {}),
-            ("Nothing to evaluate or predict with: *out has no checkpoint * The run there ended",
+            ("Nothing to evaluate or predict with: no checkpoint in --output_dir=*out",
              {"out/run.json": '{"task_name": "custom"}'}, {"init_checkpoint": None}),
-            ("--init_checkpoint: *c.ckpt has no output layer for this task (output_weights): run_squad.py uses this "
-             "Bert", {**checkpoint("whole", "c.ckpt"), "v.txt": FINISHED["v.txt"]}, {"vocab_file": "v.txt"}),
+            ("*c.ckpt lacks 2 of the model's variables",
+             {**checkpoint("whole", "c.ckpt"), "v.txt": FINISHED["v.txt"]}, {"vocab_file": "v.txt"}),
         )),
-        ("--dev_file: *train.csv, line 2: the label 'up' is not one of 'a', 'b'",
+        ("--init_checkpoint: *whole is for regression, and this run for single_label_classification.",
+         TEXTS | model(1, KIND | {"problem_type": "regression"}), EVALUATE | {"labels": "up,down"}),
+        ("--dev_file: *train.csv, line 2: the label 'up' is not one of 'a', 'b'; the model can't predict it: leave "
+         "such rows out, or learn it by --do_train with --new_head",
          TEXTS | model(2, CLASSIFIER | {"labels": ["a", "b"]}), EVALUATE),
         *((message, TEXTS | files, TRAIN | given) for message, files, given in (
             ("--init_checkpoint: *whole*only there a, b, c; only here down, up*--new_head",
              model(3, {"labels": ["a", "b", "c"]}), {}),
             ("--max_seq_length=129 is more than max_position_embeddings=128 of *whole/bert_config.json",
              model(), {"max_seq_length": 129}),
-            ("--init_checkpoint: *whole/bert_model.safetensors does not have the size of *bert_config.json; *position",
+            ("*whole/bert_model.safetensors*position_embeddings: [128, 4] in the checkpoint, [64, 4] in the model",
              model(max_position_embeddings=64), {}),
             ("--vocab_file: *v.txt is not the vocabulary *, *whole/vocab.txt: 2 of its tokens have other ids there, "
              "such as 'a', 5 there and 0 here. Leave --vocab_file out",
@@ -145,14 +147,14 @@ REFUSED = {
              model() | model(2, TAGGER, "t"), {"teacher": "t"}),
             ("--teacher: *t has other labels: only there a, b; only here down, up",
              model() | model(2, CLASSIFIER | {"labels": ["a", "b"]}, "t"), {"teacher": "t"}),
-            ("--teacher: there is no student. Give --student_layers", model(2, CLASSIFIER, "t"),
+            ("Give --bert_config_file, or --init_checkpoint", model(2, CLASSIFIER, "t"),
              {"teacher": "t", "init_checkpoint": None}),
         )),
         *((message, FINISHED | {"out/run.json": json.dumps(RUN | there)}, FURTHER | given)
           for message, there, given in (
             ("--output_dir=*out holds a finished run with other settings (*--train_batch_size: 3 there, 2 now",
              {"train_batch_size": 3}, {}),
-            ("--output_dir=*out holds a run without --lora_rank; this one is with --lora_rank=2 --lora_alpha=4.0",
+            ("--output_dir=*out holds a run with *--lora_alpha=None; this one is with --lora_rank=2 --lora_alpha=4.0",
              {}, {"lora_rank": 2}),
             ("--output_dir=*out holds a run of its own: choose another one for --search", {},
              {"dev_file": "train.csv", "do_eval": True, "search": "learning_rate=1e-5,2e-5"}),
@@ -175,9 +177,9 @@ REFUSED = {
             ("The records are unmasked *: give --vocab_file", {}, {"bert_size": "tiny", "init_checkpoint": None}),
             ("--input_file: masked records, but ELECTRA masks its texts", {"a.tfrecord": MASKED},
              {"bert_size": "electra_small", "init_checkpoint": None, "objective": "electra"}),
-            ("--vocab_file=*v.txt has token id 6, but the model's vocab_size is 6 (",
+            ("*v.txt has 7 lines but *has vocab_size 6: ids from 6 on would be outside",
              {"v.txt": "\n".join([*TOKENS, "b"])}, {"vocab_file": "v.txt"}),
-            ("--student_layers=0,5: the teacher has the layers 0 to 1, and no 5.", {},
+            ("--student_layers=0,5: the teacher has the layers 0 to 1; name each once", {},
              {"init_checkpoint": None, "teacher": "whole", "student_layers": "0,5"}),
         )),
         *((message, ROWS | files, BEGIN | given) for message, files, given in (

@@ -111,9 +111,6 @@ REFUSED = {
     "model is a BERT": ({"bert_config_file": "bert_config.json"}, "--objective=electra is for ELECTRA, but"),
     "no such width": ({"generator_config_file": None, "generator_size": 0.01},
         "--generator_size=0.01 of hidden_size 32 is 0, which"),
-    "no labels": ({"input_file": "electra.tfrecord", "bert_config_file": "bert_config.json", "objective": "mlm",
-                   "generator_config_file": None, "max_predictions_per_seq": 4},
-        "--input_file holds ELECTRA's records, which don't say whether the second segment follows"),
 }  # fmt: skip
 PATHS = ("input_file", "generator_config_file", "bert_config_file", "output_dir", "init_checkpoint")
 

@@ -281,14 +281,14 @@ def test_a_teacher_with_another_order(folder):
         files, tokenizer = task.describe(task.resolve(run, None), None)
         task.load(run, files, tokenizer, None)
         teacher = open_teacher(path, tokenizer, 16, task.output_layer, task.teacher_architecture)
-        teacher = with_labels_of(teacher, task.files.head, task.other_labels, None)
+        teacher = with_labels_of(teacher, task.files.head, task.other_labels)
         logits.append(np.asarray(task.create_teacher(teacher, "float32")(features)))
     assert abs(logits[0][0, 0] - logits[0][0, 1]) > 1e-2
     for other in logits[1:]:
         np.testing.assert_allclose(other, logits[0], atol=1e-6)
     teacher = open_teacher(save_classifier(folder / "other", ("no", "yes")), tokenizer, 16, task.output_layer)
     with pytest.raises(ValueError, match=r"^--teacher: .*other has other labels: only there no, yes; only here down"):
-        with_labels_of(teacher, task.files.head, (), None)
+        with_labels_of(teacher, task.files.head, ())
 
 
 # ---- tags ------------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from bert_tf.tasks.similarity.task import SimilarityTask
 from bert_tf.tasks.squad.settings import SquadSettings
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.table import TASKS
-from bert_tf.training import run_directory, starting_model
+from bert_tf.training import run_directory
 from bert_tf.training.fine_tuning import BestModel
 from bert_tf.training.pretraining_run import pretrain
 from bert_tf.training.pretraining_settings import PretrainingSettings
@@ -57,11 +57,6 @@ def folder(tmp_path_factory):
         rows = "".join(f"{('bad', 'good')[number % 2]} w{number},{number % 2}\n" for number in range(count))
         (folder / f"{name}.csv").write_text("text,label\n" + rows)
     return folder
-
-
-def test_the_script_of_every_architecture_is_that_of_the_table():
-    scripts = {task.architecture: task.script for task in TASKS.values() if task.architecture != "BertForMaskedLM"}
-    assert {name: script for name, script in scripts.items() if name}.items() <= starting_model.SCRIPTS.items()
 
 
 def counting_run(folder, output_dir, epochs):

@@ -81,12 +81,6 @@ def test_patience_counts_evaluations_since_the_best(make, model):
     assert not make(4, patience=2).should_stop()  # step 5 must be repeated
 
 
-def test_a_metric_that_is_not_there_is_named(make, model, tmp_path):
-    with pytest.raises(ValueError, match="chosen by eval_accuracy, but there are only eval_f1, eval_loss"):
-        evaluate(make(metric="eval_accuracy"), model, 1, 0.5)
-    assert not (tmp_path / "run" / "best_model").exists()
-
-
 def test_workers_that_write_nothing_decide_alike(make, model, tmp_path):
     keeper = make(active=False, patience=1)
     for step, f1 in ((1, 0.5), (2, 0.4)):
@@ -149,13 +143,3 @@ def test_a_kill_while_the_best_model_is_written(make, model, tmp_path, monkeypat
     assert again.best["step"] == 20 and saved_step(tmp_path / "run") == (20, 20)
     lines = (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [10, 20, 30]
-
-
-@pytest.mark.parametrize("name", ["evaluations.jsonl", "best_model/eval_results.json"])
-@pytest.mark.parametrize("value", ['"0.5"', "null", "[]"])
-def test_results_without_the_metric_are_named(name, value, make, tmp_path):
-    (tmp_path / "run" / "best_model").mkdir()
-    (tmp_path / "run" / name).write_text(f'{{"step": 5, "eval_f1": {value}}}\n')
-    with pytest.raises(ValueError, match=f"{name} has no number for eval_f1"):
-        make(step=10)
-    make(step=0)

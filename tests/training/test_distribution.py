@@ -1,15 +1,13 @@
 """Strategies on logical CPU devices (conftest.py makes four), and errors that name the flag."""
 
+import dataclasses
 import json
-import os
 import socket
-import sys
 import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import warm
 from helpers.tiny import ONE_LAYER
 
 import bert_tf
@@ -18,7 +16,7 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.task_models import BertForNextSentencePrediction
 from bert_tf.system.declare import check_values
 from bert_tf.training import distribution
-from bert_tf.training.settings import DeviceSettings
+from bert_tf.training.settings import DeviceSettings, FineTuningSettings
 
 
 @pytest.fixture
@@ -27,12 +25,6 @@ def cpus() -> list[str]:
     if len(names) < 2 or tf.config.list_logical_devices("GPU"):
         pytest.skip(f"needs several logical CPU devices and no GPU, found {names}")
     return names
-
-
-def run_python(code: str, **environment: str) -> warm.CompletedProcess:
-    """A fresh process, for code that must run before TensorFlow starts its devices."""
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"} | environment
-    return warm.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
 
 
 def strategy_of(name: str = "one_device", **settings) -> tf.distribute.Strategy:
@@ -104,26 +96,6 @@ def test_tf_config(monkeypatch, tf_config):
         strategy_of("multi_worker_mirrored")
 
 
-SET_UP = """
-from bert_tf.training import distribution
-from bert_tf.training.settings import DeviceSettings
-def set_up(**settings): return distribution.set_up_devices(DeviceSettings(**settings))
-"""
-
-
-def test_logical_cpu_devices_in_time_and_too_late():
-    process = run_python(
-        SET_UP
-        + """
-print(set_up(distribution_strategy="mirrored", num_virtual_cpus=2).num_replicas_in_sync)
-set_up(num_virtual_cpus=2)
-set_up(num_virtual_cpus=3)
-"""
-    )
-    assert process.stdout.split() == ["2"], process.stderr
-    assert "RuntimeError: --num_virtual_cpus=3 comes too late" in process.stderr
-
-
 def test_a_tpu_that_does_not_answer_or_has_no_credentials_is_one_line(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"grpc://127.0.0.1:{server.getsockname()[1]}"
@@ -141,17 +113,15 @@ def test_a_tpu_that_does_not_answer_or_has_no_credentials_is_one_line(monkeypatc
         distribution._tpu_strategy("mine", None, None)
 
 
-def test_check_batch_size(cpus):
-    one, several = strategy_of(), strategy_of("mirrored")
-    replicas = len(cpus)
-    distribution.check_batch_size(32, one, 4)
-    distribution.check_batch_size(6 * replicas, several, 3)
-    with pytest.raises(ValueError, match=f"--eval_batch_size={replicas + 1} can't be divided by {replicas} replicas;"):
-        distribution.check_batch_size(replicas + 1, several, flag_name="eval_batch_size")
-    with pytest.raises(
-        ValueError, match=r"--train_batch_size=7 can't .* 1 replicas times --gradient_accumulation_steps=3; 6 or 9"
-    ):
-        distribution.check_batch_size(7, one, 3)
+@pytest.mark.parametrize(
+    "settings", [{"train_batch_size": 7, "gradient_accumulation_steps": 3}, {"predict_batch_size": 7}]
+)
+def test_batches_that_replicas_do_not_divide(settings, cpus):
+    several = strategy_of("mirrored")
+    run = FineTuningSettings(output_dir="out", **{"train_batch_size": 6 * len(cpus), **settings})
+    distribution.check_batch_sizes(strategy_of(), dataclasses.replace(run, train_batch_size=6))
+    with pytest.raises(ValueError, match=r"batch_size=7 can't be divided by \d+, the replicas"):
+        distribution.check_batch_sizes(several, run)
 
 
 def test_a_tpu_strategy_switches_the_fused_forms_off(monkeypatch):

@@ -199,14 +199,6 @@ def test_points_of_the_log_are_means(tmp_path):
     assert [line["loss"] for line in lines[:10]] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("steps", "every", "period"),
-    [(1, 100, 1), (49, 100, 1), (343, 100, 6), (5000, 100, 100), (1_000_000, 100, 100), (1000, 7, 7), (1000, 900, 20)],
-)
-def test_a_curve_has_fifty_points(steps, every, period):
-    assert loop.log_period(every, steps) == period
-
-
 # --- evaluation -------------------------------------------------------------------------------------------------------
 
 

@@ -363,7 +363,7 @@ def run(settings: FeatureSettings) -> None:
             settings.input_file, tokenizer, settings.max_seq_length, settings.pooling, sentences, settings.encoding
         )
     strategy = distribution.set_up_devices(settings)
-    distribution.check_batch_size(settings.batch_size, strategy, 1, "batch_size")
+    distribution.check_batch_sizes(strategy, settings)
     with drawn_late():
         with strategy.scope():
             model = BertModel(files.config, dtype=DTYPE_POLICIES[settings.dtype])
