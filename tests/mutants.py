@@ -82,7 +82,7 @@ MUTANTS = {
         ("self.freeze_layers(0)  #", "pass  #"),
         ("is_factor or id(variable) in trained", "is_factor")],
     ("training/loop.py", "training/test_loop.py"): [
-        ("gradient of step {step - 1} is", "gradient of step {step} is"),
+        ("_NOT_FINITE % (step - 1", "_NOT_FINITE % (step"),
         ("min(count, max(1, int(_SECONDS_PER_CALL / self._seconds)))", "count"),
         ("*(period - step % period for", "*(period for"),
         ("if saved_step != step:", "if False:"),

@@ -163,12 +163,11 @@ def tell(task, run: FineTuningSettings, results: Mapping[str, float], seed: int,
       task: a `task.FineTuningTask`. results: of the run with this seed. last: the last step, where the results don't
         say which one they are of.
     """
-    best = fine_tuning.read_best_results(run.output_dir) if task.dev_sets else None
-    step = results.get("global_step", last)
+    path, metric, step = run.output_dir, task.main_metric, results.get("global_step", last)
     of_step = f" of step {step}" if step else ""
     if run.do_train:
-        of_seed = f", with seed {seed}" if run.num_seeds > 1 else ""
-        of_step = f" of step {step}, the {'best' if run.use_best_model else 'last'} one{of_seed}"
+        of_step += f", the {'best' if run.use_best_model else 'last'} one"
+        of_step += f", with seed {seed}" if run.num_seeds > 1 else ""
     if results and (run.do_train or run.do_eval):
         shown = (f"{name} {value:.6g}" for name, value in sorted(shown_results(results).items()))
         logging.info("Results%s: %s.", of_step, ", ".join(shown))
@@ -176,15 +175,14 @@ def tell(task, run: FineTuningSettings, results: Mapping[str, float], seed: int,
         return
     if run.do_predict:
         logging.info("Predictions:%s.", of_step)
-    path = run.output_dir
-    if best:
-        path = posixpath.join(run.output_dir, fine_tuning.BEST_MODEL)
-        beside = advice = ""
+    if task.dev_sets and (best := fine_tuning.read_best_results(path)):
+        path, beside = posixpath.join(path, fine_tuning.BEST_MODEL), ")."
         if best["step"] != step and not run.use_best_model:
-            beside = f" beside {results[task.main_metric]:.4f} of step {step}"
-            advice = " To evaluate and predict with it, run the same command with --use_best_model."
-        value = f"{task.main_metric} {best[task.main_metric]:.4f}"
-        logging.info("Best model: %s (step %d, %s%s).%s", path, best["step"], value, beside, advice)
+            beside = (
+                f" beside {results[metric]:.4f} of step {step}). To evaluate and predict with it, run the same command"
+            )
+            beside += " with --use_best_model."
+        logging.info("Best model: %s (step %d, %s %.4f%s", path, best["step"], metric, best[metric], beside)
     else:
         logging.info("Model: %s (the last step; without a dev set there is no best one).", path)
     if task.answers:

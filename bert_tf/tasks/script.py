@@ -106,10 +106,9 @@ def _check(task: FineTuningTask, run: FineTuningSettings) -> str | None:
     """Checks settings and output_dir, before anything else is read; returns the checkpoint there."""
     run.check(task.settings)
     run_directory.check_script(run.output_dir, dataclasses.asdict(task.settings))
-    newest = checkpoints.latest_checkpoint(run.output_dir)
     if run.do_train:
         run_directory.check_own(run.output_dir)
-        checkpoints.check_newest(run.output_dir)
+    newest = (checkpoints.check_newest if run.do_train else checkpoints.latest_checkpoint)(run.output_dir)
     if run.search and newest:
         raise ValueError(f"--output_dir={run.output_dir} holds a run of its own: choose another one for --search.")
     return newest
@@ -188,6 +187,7 @@ class _Run:
         self.num_train_steps, self.output_dir = num_train_steps, run.output_dir
         self.chief, self.files, self.finished = task.is_chief, task.files, False
         self.compiles = distribution.compiles_steps(run.use_xla, strategy)
+        self.eval_batch_size = run.eval_batch_size or run.predict_batch_size
         self.evaluated = {}  # step -> outputs on the main dev set, of the newest and the best evaluation
         # Steps between two evaluations, an epoch by default; 0 without a dev set.
         self.eval_every_steps = 0
@@ -214,8 +214,9 @@ class _Run:
             self.output_dir, self.files, task.main_metric, patience=run.early_stopping_patience, active=self.chief
         )
         self.keeper.forget_after(step)
-        if run.do_train:
-            self.make_up_for_lost_evaluation(model, step)
+        if run.do_train and step and self.is_due(step) and step not in self.keeper.steps:
+            logging.info("Step %d was saved, but the earlier run ended before its evaluation.", step)
+            self.evaluate(step, model)
         if self.finished:
             logging.info("Nothing to train: the run in %s finished at step %d.", self.output_dir, step)
         elif run.do_train:
@@ -378,17 +379,7 @@ class _Run:
             return every > 0
         return step % every == 0 and (self.run.eval_every_steps > 0 or left >= min(self.run.num_train_epochs, every))
 
-    def make_up_for_lost_evaluation(self, model: keras.Model, step: int) -> None:
-        """Evaluates a step that an earlier run saved but was killed before evaluating."""
-        if step and self.is_due(step) and step not in self.keeper.steps:
-            logging.info("Step %d was saved, but the earlier run ended before its evaluation.", step)
-            self.evaluate(step, model)
-
     # --- evaluate and predict
-
-    @property
-    def eval_batch_size(self) -> int:
-        return self.run.eval_batch_size or self.run.predict_batch_size
 
     def outputs_of(self, examples: ExampleSet, batch_size: int):
         padding = dict(self.run.padding)

@@ -160,17 +160,13 @@ class FineTuningTask(abc.ABC):
     def write_records(self, path: str, rows: TokenRows, max_seq_length: int) -> None:
         """Writes token rows as the original's record files."""
 
-    def outputs_of(
-        self, predict: Callable, examples: ExampleSet, *, batch_size: int, max_seq_length: int, static_padding: bool
-    ):
+    def outputs_of(self, predict: Callable, examples: ExampleSet, *, batch_size: int, **padding):
         """The model's outputs for a set: by default logits [n, ...] in the order of its rows.
 
         Args:
-          predict: of `step.make_predict_function`.
+          predict: of `step.make_predict_function`. padding: see `token_rows.evaluation_batches`.
         """
-        return predict_logits(
-            predict, examples.rows, batch_size=batch_size, max_seq_length=max_seq_length, static_padding=static_padding
-        )
+        return predict_logits(predict, examples.rows, batch_size=batch_size, **padding)
 
     @abc.abstractmethod
     def score(self, examples: ExampleSet, outputs, batch_size: int) -> dict[str, float]:
@@ -205,15 +201,8 @@ class FineTuningTask(abc.ABC):
             run_directory.write_eval_results(path, {**results, "global_step": step})
 
 
-def predict_logits(
-    predict: Callable, rows: TokenRows, *, batch_size: int, max_seq_length: int, static_padding: bool
-) -> np.ndarray:
-    """Logits [n, ...] of all rows in their order.
-
-    Args:
-      predict: of `step.make_predict_function`.
-    """
-    batches = token_rows.evaluation_batches(
-        rows, batch_size=batch_size, max_seq_length=max_seq_length, static_padding=static_padding
+def predict_logits(predict: Callable, rows: TokenRows, *, batch_size: int, **padding) -> np.ndarray:
+    """Logits [n, ...] of all rows in their order; see `FineTuningTask.outputs_of`."""
+    return token_rows.in_order(
+        rows, batch_size, predict(token_rows.evaluation_batches(rows, batch_size=batch_size, **padding))
     )
-    return token_rows.in_order(rows, batch_size, predict(batches))

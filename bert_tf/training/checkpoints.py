@@ -71,9 +71,10 @@ def use_newest(output_dir: str, use: Callable[[str], Used], may_be_older: bool =
     raise damaged[0][1]
 
 
-def check_newest(output_dir: str) -> None:
-    """`use_newest` for the index alone, which is read before the rest."""
+def check_newest(output_dir: str) -> str | None:
+    """The newest checkpoint whose index, which is read before the rest, is whole; see `use_newest`."""
     use_newest(output_dir, bundle.CheckpointReader)
+    return latest_checkpoint(output_dir)
 
 
 def _set_aside(prefix: str) -> None:

@@ -96,7 +96,11 @@ def _tpu_strategy(name: str | None, zone: str | None, project: str | None) -> tf
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name, zone=zone, project=project)
         if name != "local":
-            _check_answers(resolver.master())
+            address = resolver.master()
+            logging.info("Connecting to the TPU at %s (gives up after %d s)", address, _CONNECT_SECONDS)
+            host, _, port = address.removeprefix("grpc://").rpartition(":")
+            # TensorFlow would wait without end or word where nothing listens.
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
             tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
@@ -105,13 +109,6 @@ def _tpu_strategy(name: str | None, zone: str | None, project: str | None) -> tf
             f"no TPU {name!r} (--tpu_name, --tpu_zone, --gcp_project); on a TPU machine TensorFlow must be the build "
             f"with TPU support, tensorflow-tpu: {error}"
         ) from error
-
-
-def _check_answers(address: str) -> None:
-    """Raises OSError if nothing listens at grpc://host:port, for which TensorFlow would wait without end or word."""
-    logging.info("Connecting to the TPU at %s (gives up after %d s)", address, _CONNECT_SECONDS)
-    host, _, port = address.removeprefix("grpc://").rpartition(":")
-    socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:

@@ -138,15 +138,19 @@ class BestModel:
 
 
 def with_recipe(run: FineTuningSettings, config: BertConfig) -> FineTuningSettings:
-    """The settings with the recipe of the model's family where they say nothing, which is logged."""
-    new = run.with_recipe(config.recipe)
-    filled = [name for name in declared_in(OptimizerSettings) if getattr(run, name) is None]
-    own = [
-        f"--{name}={getattr(new, name)}" for name in filled if getattr(new, name) != getattr(BertConfig.recipe, name)
-    ]
+    """The settings with the recipe of the model's family where they say nothing, which is logged.
+
+    With a lora_rank also lora_alpha, twice that, as in the scripts of Hu et al. (microsoft/LoRA, examples/NLU).
+    """
+    filled = {
+        name: getattr(config.recipe, name) for name in declared_in(OptimizerSettings) if getattr(run, name) is None
+    }
+    own = [f"--{name}={value}" for name, value in filled.items() if value != getattr(BertConfig.recipe, name)]
     if run.do_train and own:
         logging.info("As %s was fine-tuned by its authors, unless you say otherwise: %s.", config.title, " ".join(own))
-    return new
+    if run.lora_rank is not None and run.lora_alpha is None:
+        filled["lora_alpha"] = 2.0 * run.lora_rank
+    return dataclasses.replace(run, **filled)
 
 
 # --- model and optimizer ----------------------------------------------------------------------------------------------
@@ -176,7 +180,9 @@ def build_and_restore(
         model.build()
         optimizer = None
         if num_train_steps:
-            recipe = run.recipe(recipe)
+            recipe = dataclasses.replace(
+                recipe, **{name: getattr(run, name) for name in declared_in(OptimizerSettings)}
+            )
             warmup_steps = num_train_steps * run.warmup_proportion
             if recipe.warmup != "multiplies":
                 warmup_steps = int(warmup_steps)

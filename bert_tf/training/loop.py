@@ -47,6 +47,10 @@ _FIRST_STEP = (
     "The first step takes longest: TensorFlow builds its graph and XLA compiles parts of it, once for each shape; on a "
     "GPU it compiles the whole step, which takes a minute or so."
 )
+_NOT_FINITE = (
+    "The loss or the gradient of step %d is NaN or infinite; nothing of it was applied. The newest checkpoint is %s. "
+    "Lower --learning_rate, check the data, or pass --skip_nonfinite_steps to leave such steps out."
+)
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 # The values that fit into a progress bar, and what they are called there.
 _IN_THE_BAR = {
@@ -123,11 +127,7 @@ def train(
             step, result, stops = pace.after(step, result)
             if result.pop("failed"):
                 writer.join()
-                raise NonFiniteLossError(
-                    f"The loss or the gradient of step {step - 1} is NaN or infinite. Nothing of this step was "
-                    f"applied; the newest checkpoint is {checkpoints.latest_checkpoint(output_dir)}. Lower "
-                    "--learning_rate, check the data, or pass --skip_nonfinite_steps to leave such steps out."
-                )
+                raise NonFiniteLossError(_NOT_FINITE % (step - 1, checkpoints.latest_checkpoint(output_dir)))
             log.add(step, result)
             at_end = step >= num_train_steps
             if step % settings.save_checkpoints_steps == 0 or at_end or any(stops):
@@ -136,7 +136,7 @@ def train(
             _end_if_asked(stops, step, writer)
             due = at_end or (eval_every_steps and step % eval_every_steps == 0)
             if due and (values := evaluate(step)) is not None:
-                log.write_evaluation(step, values)
+                log.emit("eval", step, values)
                 if should_stop():
                     logging.info("Stopping early at step %d of %d.", step, num_train_steps)
                     break
@@ -389,17 +389,13 @@ class TrainingLog:
             rate = self._timed_steps / self._seconds
             values |= {name: rate * number for name, number in self._per_step.items()}
         values["skipped_steps"] = self._skipped
-        self._emit("train", step, values)
+        self.emit("train", step, values)
         self._shown = {short: _readable(values[name]) for name, short in _IN_THE_BAR.items() if name in values}
         self._bar.set_postfix(self._shown, refresh=True)
         self._sums, self._seconds, self._timed_steps = {}, 0.0, 0
-        self._last = time.monotonic()
 
-    def write_evaluation(self, step: int, values: dict) -> None:
-        self._emit("eval", step, values)
-        self._last = time.monotonic()
-
-    def _emit(self, kind: str, step: int, values: dict) -> None:
+    def emit(self, kind: str, step: int, values: dict) -> None:
+        """Writes a point of the log, whose time does not count. kind: "train" or "eval"."""
         if not self._active:
             return
         path = posixpath.join(self._output_dir, LOG_FILE)
@@ -413,6 +409,7 @@ class TrainingLog:
         self._writers[kind].flush()
         with tf.io.gfile.GFile(path, "a") as file:
             file.write(json.dumps({"kind": kind, "step": step, "time": time.time(), **values}) + "\n")
+        self._last = time.monotonic()
 
 
 def describe_end(output_dir: str, weights: Weights, files: ModelFiles, results: Mapping[str, float]) -> None:

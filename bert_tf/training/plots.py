@@ -7,12 +7,11 @@ They use Figure directly, not pyplot, which would need a window system and affec
 """
 
 import contextlib
-import functools
 import io
 import json
 import posixpath
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
 from absl import logging
@@ -36,17 +35,11 @@ _METRICS_SHOWN = 2  # of fine-tuning, besides the loss
 _KINDS = {"train": "training", "eval": "held-out"}  # the legend's names for the two kinds of record
 
 
-def _picture(function: Callable) -> Callable:
-    """Decorates a function that draws: without matplotlib it says so and draws nothing."""
-
-    @functools.wraps(function)
-    def draw(*args, **kwargs):
-        if missing_packages("plots"):
-            logging.warning("%s draws nothing: pip install 'bert-tf[plots]'", function.__name__)
-            return None
-        return function(*args, **kwargs)
-
-    return draw
+def _can_draw(function: str) -> bool:
+    """Whether there is matplotlib; without it a function says that it draws nothing."""
+    if missing := missing_packages("plots"):
+        logging.warning("%s draws nothing: pip install 'bert-tf[plots]'", function)
+    return not missing
 
 
 @contextlib.contextmanager
@@ -131,18 +124,6 @@ def read_training_log(train_log: str) -> dict[str, list[dict]]:
     return {kind: [by_step[step] for step in sorted(by_step)] for kind, by_step in records.items()}
 
 
-def _draw_curves(axes, records: Mapping[str, list[dict]], values: Mapping[str, str], **style) -> None:
-    """Draws values over steps. records: by kind. values: of each kind, the name of that drawn."""
-    for kind, label in _KINDS.items():
-        points = [(record["step"], record[values[kind]]) for record in records[kind] if values[kind] in record]
-        if points:
-            marker = "o" if kind == "eval" or len(points) == 1 else None
-            axes.plot(*zip(*points, strict=True), **{"label": label, "marker": marker, "markersize": 4, **style})
-    axes.set_xlabel("step")
-    axes.grid(alpha=0.3)
-
-
-@_picture
 def plot_training_log(
     train_log: str,
     png: str | None,
@@ -170,13 +151,21 @@ def plot_training_log(
     Raises:
       ValueError: the log has nothing to draw. KeyError, json.JSONDecodeError: it is not a training log.
     """
+    if not _can_draw("plot_training_log"):
+        return None
     records = read_training_log(train_log)
     panels = _panels(records)
     if not panels:
         raise ValueError(f"{train_log} has no step to draw.")
     with _drawn(png, 4.6 * len(panels), 3.8, title=title) as figure:
         for axes, (name, values) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
-            _draw_curves(axes, records, values)
+            for kind, label in _KINDS.items():
+                points = [(record["step"], record[values[kind]]) for record in records[kind] if values[kind] in record]
+                if points:
+                    marker = "o" if kind == "eval" or len(points) == 1 else None
+                    axes.plot(*zip(*points, strict=True), label=label, marker=marker, markersize=4)
+            axes.set_xlabel("step")
+            axes.grid(alpha=0.3)
             if baselines and values["train"] in baselines:
                 label, value = baselines[values["train"]]
                 axes.axhline(value, label=label, color="gray", linestyle=":")
@@ -203,7 +192,6 @@ def _panels(records: dict[str, list[dict]]) -> dict[str, dict[str, str]]:
 # --- predictions ------------------------------------------------------------------------------------------------------
 
 
-@_picture
 def plot_confusion_matrix(
     labels, predictions, names: Sequence[str], png: str | None = None, *, title: str | None = None
 ):
@@ -219,6 +207,8 @@ def plot_confusion_matrix(
     Returns:
       The matplotlib Figure.
     """
+    if not _can_draw("plot_confusion_matrix"):
+        return None
     from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix
 
     matrix = confusion_matrix(labels, predictions, labels=list(range(len(names))))

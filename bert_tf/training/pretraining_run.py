@@ -49,38 +49,38 @@ def pretrain(settings: PretrainingSettings) -> dict[str, float]:
     """
     settings = with_models(settings, settings.output_dir, PretrainingSettings.check)
     settings.check()
-    run_directory.check_script(settings.output_dir, vars(settings))
+    folder = settings.output_dir
+    run_directory.check_script(folder, vars(settings))
     if settings.do_train:
-        checkpoints.check_newest(settings.output_dir)
+        checkpoints.check_newest(folder)
     if settings.student_layers:
         settings = dataclasses.replace(settings, init_checkpoint=settings.teacher)
     config, config_name = _configure(settings)
     settings = _with_recipe(settings, config)
-    run_directory.check_output_dir(settings.output_dir, config)
-    if not (settings.do_train or settings.init_checkpoint or checkpoints.latest_checkpoint(settings.output_dir)):
-        raise ValueError(
-            f"Nothing to evaluate: no checkpoint in --output_dir={settings.output_dir}, and no --init_checkpoint."
-        )
+    run_directory.check_output_dir(folder, config)
+    if not (settings.do_train or settings.init_checkpoint or checkpoints.latest_checkpoint(folder)):
+        raise ValueError(f"Nothing to evaluate: no checkpoint in --output_dir={folder}, and no --init_checkpoint.")
     with distribution.set_up_run(settings) as strategy:
         loop.set_seed(settings.seed, settings.deterministic)
-        return _run(settings, strategy, config, config_name)
+        data = open_all_records(settings, config, config_name)
+        task = _kind_of_task(settings)(settings, config, config_name, data)
+        if settings.do_train:
+            run_directory.check_fixed(folder, task.recorded)
+        _check_records(task, data)
+        return _run(task, data, strategy)
 
 
 def _run(
-    settings: PretrainingSettings, strategy: tf.distribute.Strategy, config: BertConfig, config_name: str
+    task: PretrainingTask, data: Mapping[str, OpenedRecords], strategy: tf.distribute.Strategy
 ) -> dict[str, float]:
-    """The run of checked settings; see `pretrain`."""
-    chief, last_step = distribution.is_chief(strategy), settings.stop_at_step or settings.num_train_steps
-    data = open_all_records(settings, config, config_name)
-    task = _kind_of_task(settings)(settings, config, config_name, data)
-    if settings.do_train:
-        run_directory.check_fixed(settings.output_dir, task.recorded)
-    _check_records(task, data)
+    """The run of a task and records that were checked; see `pretrain`."""
+    settings, chief = task.settings, distribution.is_chief(strategy)
+    folder, tokenizer_class = settings.output_dir, task.family.tokenizer_class
+    last_step = settings.stop_at_step or settings.num_train_steps
     model, optimizer, trained, step = _build_and_restore(task, strategy)
     # A run that was killed after its last step has yet to write them; the weights it began from may be gone by now.
-    writes_cards = chief and settings.do_train and (step < last_step or card.read_ours(settings.output_dir) is None)
+    writes_cards = chief and settings.do_train and (step < last_step or card.read_ours(folder) is None)
     facts = _card_facts(task, data) if writes_cards else NO_FACTS
-    folder, tokenizer_class = settings.output_dir, task.family.tokenizer_class
     if chief and settings.do_train and step < last_step:
         # Without a run.json, which comes after it, an earlier start may have been killed between two of its files.
         is_there = find_vocabulary(folder, tokenizer_class) and run_directory.read_settings(folder)
@@ -89,21 +89,21 @@ def _run(
         if vocabulary:
             saving.write_description(folder, vocabulary)
         recorded = _recorded(task, data) | {run_directory.BEGINNING: facts.beginning}
-        run_directory.record_settings(settings.output_dir, recorded, resumed=step > 0)
+        run_directory.record_settings(folder, recorded, resumed=step > 0)
     evaluate = _make_evaluate(trained, task, strategy, data)
     if settings.do_train:
         opened = data["input_file"]
         trainer = Trainer(trained, optimizer, task.objective, strategy, settings)
-        if chief and step < last_step and checkpoints.latest_checkpoint(settings.output_dir) is None:
+        if chief and step < last_step and checkpoints.latest_checkpoint(folder) is None:
             # Before the first step, as in the original.
-            checkpoints.save(settings.output_dir, step, trainer.tensors, settings.keep_checkpoint_max)
+            checkpoints.save(folder, step, trainer.tensors, settings.keep_checkpoint_max)
         every = settings.eval_every_steps
         with records.explained_errors(opened.index, opened.features, opened.flag):
             step = loop.train(
                 trainer,
                 last_step,
                 functools.partial(_training_batches, task, opened),
-                settings.output_dir,
+                folder,
                 evaluate=lambda step: evaluate(step) if every and step % every == 0 else None,
                 eval_every_steps=every,
                 cost_of_example=(settings.max_seq_length, task.flops_per_example),
@@ -113,11 +113,11 @@ def _run(
         logging.info("Evaluation of step %d:", step)
         results |= evaluate(step)
         if chief:
-            tf.io.gfile.makedirs(settings.output_dir)
-            run_directory.write_eval_results(posixpath.join(settings.output_dir, "eval_results.txt"), results)
+            tf.io.gfile.makedirs(folder)
+            run_directory.write_eval_results(posixpath.join(folder, "eval_results.txt"), results)
     if writes_cards:
         task.write_parts(model, dataclasses.replace(facts, results=results))
-        files = dataclasses.replace(model_directory.read_model_files(folder), config=config, card=facts)
+        files = dataclasses.replace(model_directory.read_model_files(folder), config=task.config, card=facts)
         loop.describe_end(folder, initialize.model_weights(model), files, results)
     if chief and settings.do_train:
         use = _usage(task, folder, find_vocabulary(folder, tokenizer_class) is not None)
@@ -247,47 +247,33 @@ def _usage(task: PretrainingTask, folder: str, has_vocabulary: bool) -> str:
 
 
 def _check_records(task: PretrainingTask, data: Mapping[str, OpenedRecords]) -> None:
-    """Checks the vocabulary, and the first records, against the model."""
-    settings = task.settings
+    """Checks the vocabulary, and the first records, against the model; warns of pairs that another family learns from.
+
+    Labels of such pairs look the same; the summary beside the records tells them apart.
+    """
+    settings, masking = task.settings, task.masking
     files = {f"--{flag}": opened.index.files for flag, opened in data.items()}
     is_new = not (settings.init_checkpoint or settings.teacher)
     knows_size = model_vocabulary.check_size(settings.vocab_file, files, task.config, task.config_name, is_new)
-    for opened in data.values():
-        _check_first_batches(opened, task, 1 if knows_size else _BATCHES_WITHOUT_VOCABULARY)
-        _warn_of_order(opened, task)
-
-
-def _check_first_batches(opened: OpenedRecords, task: PretrainingTask, count: int) -> None:
-    """Raises ValueError if the first records don't match the model, the objective or the vocabulary.
-
-    Args:
-      count: of batches whose numbers are looked at, ids above all.
-    """
-    settings, masking = task.settings, task.masking
-    batches = records.evaluation_batches(opened.index, opened.features, batch_size=64, repeat=False, max_steps=count)
-    with records.explained_errors(opened.index, opened.features, opened.flag):
-        batch, *_ = batches
-    second = batch["segment_lengths"][:, 1::2] if opened.pairs else batch["segment_ids"]
-    if settings.nsp and not tf.reduce_any(second > 0):
-        raise ValueError(f"--{opened.flag} holds single sequences, without a second segment: give --nsp=false.")
-    if masking and opened.pairs and (problem := masking.problem(batch)):
-        raise ValueError(f"--{opened.flag} {problem}: the records were made with another vocabulary (--vocab_file).")
-
-
-def _warn_of_order(opened: OpenedRecords, task: PretrainingTask) -> None:
-    """Warns of pairs that another family learns from, as the summary beside them says: their labels look the same."""
+    count = 1 if knows_size else _BATCHES_WITHOUT_VOCABULARY
     usual = "order" if task.config.model_type == AlbertConfig.model_type else "random"
-    for path, summary in model_vocabulary.summaries_of(opened.index.files).items():
-        made = summary.get("flags", {}).get("next_sentence", "random")
-        if task.settings.nsp and made != usual:
-            logging.warning(
-                "%s learns from pairs of --next_sentence=%s, but those of --%s were made with --next_sentence=%s (%s).",
-                task.config.title,
-                usual,
-                opened.flag,
-                made,
-                path,
-            )
+    for flag, opened in data.items():
+        index = opened.index
+        batches = records.evaluation_batches(index, opened.features, batch_size=64, repeat=False, max_steps=count)
+        with records.explained_errors(index, opened.features, flag):
+            batch, *_ = batches  # all are read
+        second = batch["segment_lengths"][:, 1::2] if opened.pairs else batch["segment_ids"]
+        if settings.nsp and not tf.reduce_any(second > 0):
+            raise ValueError(f"--{flag} holds single sequences, without a second segment: give --nsp=false.")
+        if masking and opened.pairs and (problem := masking.problem(batch)):
+            raise ValueError(f"--{flag} {problem}: the records were made with another vocabulary (--vocab_file).")
+        for path, summary in model_vocabulary.summaries_of(index.files).items() if settings.nsp else ():
+            made = summary.get("flags", {}).get("next_sentence", "random")
+            if made != usual:
+                logging.warning(
+                    "%s learns from pairs of --next_sentence=%s, those of --%s are of --next_sentence=%s (%s).",
+                    *(task.config.title, usual, flag, made, path),
+                )
 
 
 # --- training and evaluation -----------------------------------------------------------------------------------------

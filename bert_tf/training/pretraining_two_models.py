@@ -63,8 +63,6 @@ class ElectraTask(PretrainingTask):
         if path := settings.generator_config_file:
             with naming_flag("--generator_config_file"):
                 generator_config = model_directory.read_config(path)
-            if generator_config.model_type != ElectraConfig.model_type:
-                raise ValueError(f"--generator_config_file={path} is that of {generator_config.title}, not ELECTRA.")
         elif settings.generator_size is not None:
             generator_config = self._generator_of_size(settings.generator_size)
         else:

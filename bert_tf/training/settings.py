@@ -5,18 +5,18 @@ Each field is a flag of the scripts (`declare.define_flags`); what it means is s
 
 import contextlib
 import dataclasses
+from collections.abc import Callable
 from typing import TypeVar
 
 from bert_tf.data.tables import FileSettings
 from bert_tf.models.directory import check_weights, read_head, vocabulary_in
-from bert_tf.models.recipe import OPTIMIZER, SEARCHED, OptimizerSettings, Recipe, Values, grid_points
+from bert_tf.models.recipe import OPTIMIZER, SEARCHED, OptimizerSettings, Values, grid_points
 from bert_tf.system.checks import check_file, check_other_folder, check_output_dir, check_tf_config
 from bert_tf.system.declare import (
     ORIGINAL,
     REQUIRED,
     Flags,
     check_values,
-    declared_in,
     given,
     like,
     setting,
@@ -312,20 +312,6 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
         """Whether checkpoints are kept after the run, with their optimizer state."""
         return self.keep_checkpoint_max is not None
 
-    def with_recipe(self, recipe: Recipe) -> "FineTuningSettings":
-        """These settings, with a family's recipe where they are None, and with a lora_rank lora_alpha: twice that.
-
-        Source: the scripts of Hu et al. for GLUE, where the rank is 8 and alpha 16 (microsoft/LoRA, examples/NLU).
-        """
-        found = {name: getattr(recipe, name) for name in declared_in(OptimizerSettings) if getattr(self, name) is None}
-        if self.lora_rank is not None and self.lora_alpha is None:
-            found["lora_alpha"] = 2.0 * self.lora_rank
-        return dataclasses.replace(self, **found)
-
-    def recipe(self, recipe: Recipe) -> Recipe:
-        """A family's recipe with these settings, which came from `with_recipe`."""
-        return dataclasses.replace(recipe, **{name: getattr(self, name) for name in declared_in(OptimizerSettings)})
-
     @property
     def padding(self) -> dict:
         """max_seq_length and static_padding, as `token_rows` takes them for batches."""
@@ -374,19 +360,17 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
         for name in () if there else given(self, chosen):
             raise ValueError(f"--{name} chooses by the results on a dev set{advice}.")
 
-    def check_files(self, **files: str | None) -> None:
+    def check_files(self, check: Callable[[str, str], object] | None = None, **files: str | None) -> None:
         """Refuses an action without its file. files: flag -> path, in the order of train, eval, predict."""
         for action, (name, file) in zip(("do_train", "do_eval", "do_predict"), files.items(), strict=True):
             if getattr(self, action) and not file:
                 raise ValueError(f"--{action} needs --{name}.")
+            if getattr(self, action) and check:
+                check(file, f"--{name}")
 
     def check_tables(self, files: FileSettings) -> None:
         """Refuses an action whose file is not given, not there, or empty."""
-        named = {name: getattr(files, name) for name in ("train_file", "dev_file", "test_file")}
-        self.check_files(**named)
-        for action, (name, file) in zip(("do_train", "do_eval", "do_predict"), named.items(), strict=True):
-            if getattr(self, action):
-                check_file(file, f"--{name}")
+        self.check_files(check_file, **{name: getattr(files, name) for name in ("train_file", "dev_file", "test_file")})
 
 
 def checked_settings(kind: type[TaskSettings], values: Flags) -> tuple[FineTuningSettings, TaskSettings]:

@@ -135,8 +135,6 @@ def open_teacher(
       tokenizer: the student's; None if it is not known. output_layer: a variable that a model of the task has.
       architecture: the class of such a model; None if the output layer shows it.
     """
-    from bert_tf.models.pretrained import read_tokenizer
-
     with naming_flag("--teacher"):
         weights, files = model_directory.read_model(path)
         config = model_directory.needed_config(files)
@@ -144,7 +142,7 @@ def open_teacher(
             raise ValueError(f"{path} has no output layer for this task ({output_layer}).")
         if architecture and files.head.architecture not in (None, architecture):
             raise ValueError(f"{path} is a {files.head.architecture}; this task has a {architecture}.")
-        theirs = tokenizer and read_tokenizer(path)
+        theirs = tokenizer and model_directory.tokenizer_of(files)
         for name in ("vocab", "cased", "begin_tokens", "between_tokens", "end_tokens", "second_segment", "pad_id"):
             if tokenizer and getattr(theirs, name) != getattr(tokenizer, name):
                 raise ValueError(f"{path} does not read the student's rows: its tokenizer has another {name}.")

@@ -8,7 +8,7 @@ from helpers.scenarios import fine_tuning_flags
 from helpers.script_cases import results_of, run_cases, selected_cases, weights_of
 from helpers.slow import slow
 
-from bert_tf import BertForSequenceClassification, Predictor, load_lora
+from bert_tf import Predictor
 from bert_tf.models import open_weights
 from bert_tf.tasks.table import TASKS
 from bert_tf.training import run_directory
@@ -24,7 +24,7 @@ REFUSED = {
     "adapters alone": ["lora.safetensors"],
 }  # fmt: skip
 
-SLOW = {"seeds", "adapters", "unfinished", "adapters alone", "adapters longer", "best"}
+SLOW = {"seeds", "adapters", "unfinished", "adapters alone", "adapters longer", "best"}  # tests of these are slow
 
 
 def without(values: dict, *names) -> dict:
@@ -193,19 +193,3 @@ def test_adapters_leave_ordinary_models(ran):
     # Before, the run was evaluated with its adapters.
     evaluations = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
     assert evaluations[0]["step"] == 4 and f"eval_loss {evaluations[0]['eval_loss']:.6g}" in logs["unfinished"]
-
-
-@pytest.mark.slow  # in small: models/test_lora.py
-def test_the_file_of_adapters_makes_the_same_model(ran):
-    out, *_ = ran
-    run = out / "adapters"
-    for path, model in (("best_model", "best_model"), ("lora.safetensors", "model.ckpt-8")):
-        base = BertForSequenceClassification.from_pretrained(str(out.parent / "encoder"), labels=["down", "up"])
-        load_lora(base, str(run / path))
-        base.save_pretrained(str(out / "saved"), overwrite=True)
-        found, expected = weights_of(out / "saved"), without(weights_of(run / model), "global_step")
-        assert found.keys() == expected.keys()
-        for name, value in found.items():
-            np.testing.assert_array_equal(value, expected[name], err_msg=name)
-    best = run / "best_model"
-    assert (best / "lora.safetensors").stat().st_size < (best / "bert_model.safetensors").stat().st_size / 2

@@ -93,16 +93,6 @@ def test_short_sequences_then_long_ones_are_one_run_with_one_schedule(data, tmp_
     assert not before[16:].any() and (after[16:32] != 0).any(axis=1).all()
 
 
-@pytest.mark.slow  # in small: the tests of the single settings
-def test_odd_settings_together(data, tmp_path):
-    odd = {
-        "dtype": "bfloat16", "optimizer": "lamb", "use_xla": True, "gradient_accumulation_steps": 2,
-        "num_train_steps": 3, "iterations_per_loop": 2, "eval_every_steps": 2, "do_eval": True, "max_eval_steps": 2,
-    }  # fmt: skip
-    outcomes, logs = run_cases("run_pretraining", {"odd": flags_of(data, tmp_path / "out", **odd)})
-    assert outcomes == {"odd": "done"}, logs
-
-
 # --- bad input: every case in one process, each with a fresh set of flags ---------------------------------------------
 
 

@@ -65,10 +65,9 @@ def cases_of(script, folder) -> tuple[dict, dict]:
     if script == "run_classifier":
         numbers = folder / "numbers.csv"
         numbers.write_text("text,verdict\n" + "".join(f"good w{k} w{k + 1},{k % 7}.5\n" for k in range(32)))
+        files = {"train_file": numbers, "dev_file": numbers, "regression": True}
         kind = {"labels": None, "num_labels": 1, "problem_type": "regression"}
-        regression = {**taught, "train_file": numbers, "dev_file": numbers, "regression": True,
-                      "teacher": save_teacher(folder / "regression", script, **kind)}  # fmt: skip
-        done["regression"] = regression
+        done["regression"] = taught | files | {"teacher": save_teacher(folder / "regression", script, **kind)}
     return done, refused
 
 

@@ -14,65 +14,52 @@ from bert_tf.training.settings import FineTuningSettings
 
 LAST = {"eval_f1": 0.0, "eval_loss": 3.0, "loss": 3.5, "global_step": 96}
 BEST = {"eval_f1": 50.0, "step": 24}
+TRAINED, USED = {"do_train": True, "do_predict": True}, {"use_best_model": True}
+RESULTS = "eval_f1 0, eval_loss 3."
+ADVICE = " To evaluate and predict with it, run the same command with --use_best_model."
+PYTHON = 'In Python:\n  from bert_tf import QuestionAnswerer\n  QuestionAnswerer("out'
 
 
-def said(tmp_path, caplog, results=LAST, best=BEST, seed=12345, **settings):
+# Of the last run, of the best model, the settings -> what is said before the line of Python, where there is one.
+@pytest.mark.parametrize(
+    ("results", "best", "settings", "said"),
+    [
+        (LAST, BEST, TRAINED, [
+            f"Results of step 96, the last one: {RESULTS}", "Predictions: of step 96, the last one.",
+            f"Best model: out/best_model (step 24, eval_f1 50.0000 beside 0.0000 of step 96).{ADVICE}"]),
+        (LAST | {"eval_f1": 50.0, "global_step": 24}, BEST, TRAINED | USED, [
+            "Results of step 24, the best one: eval_f1 50, eval_loss 3.", "Predictions: of step 24, the best one.",
+            "Best model: out/best_model (step 24, eval_f1 50.0000)."]),
+        (LAST, BEST | {"step": 96}, {"do_train": True}, [
+            f"Results of step 96, the last one: {RESULTS}",
+            "Best model: out/best_model (step 96, eval_f1 50.0000)."]),
+        (LAST, BEST, TRAINED | {"num_seeds": 2}, [
+            f"Results of step 96, the last one, with seed 7: {RESULTS}",
+            "Predictions: of step 96, the last one, with seed 7.",
+            f"Best model: out/best_model (step 24, eval_f1 50.0000 beside 0.0000 of step 96).{ADVICE}"]),
+        ({}, None, TRAINED, ["Predictions: of step 96, the last one.",
+                             "Model: out (the last step; without a dev set there is no best one)."]),
+        (LAST, BEST, {"do_eval": True}, [f"Results of step 96: {RESULTS}"]),
+        (LAST | {"global_step": 0}, BEST, {"do_eval": True}, [f"Results: {RESULTS}"]),
+        (LAST, BEST, {"do_predict": True}, []),
+    ],
+)  # fmt: skip
+def test_what_is_said(tmp_path, caplog, results, best, settings, said):
     texts = ["누가?", 'Er "sagt": {path}.' + 80 * "x"] if best else []
     answers = 'QuestionAnswerer("{path}")("Who?", "Ada.")'
     task = types.SimpleNamespace(
         name="squad", dev_sets=texts, main_metric="eval_f1", known_texts=lambda: texts, answers=answers
     )
-    (tmp_path / "best_model").mkdir(exist_ok=True)
+    (tmp_path / "best_model").mkdir()
     (tmp_path / "best_model" / "eval_results.json").write_text(json.dumps(best))
-    caplog.clear()
     with caplog.at_level("INFO"):
-        run = FineTuningSettings(output_dir=str(tmp_path), **settings)
-        outcome.tell(task, run, results, seed, 96)
-    return [message.replace(str(tmp_path), "out") for message in caplog.messages]
-
-
-def test_the_best_model_stands_beside_the_last_step(tmp_path, caplog):
-    *lines, python = said(tmp_path, caplog, do_train=True, do_predict=True)
-    assert lines == [
-        "Results of step 96, the last one: eval_f1 0, eval_loss 3.",
-        "Predictions: of step 96, the last one.",
-        "Best model: out/best_model (step 24, eval_f1 50.0000 beside 0.0000 of step 96). To evaluate and predict with "
-        "it, run the same command with --use_best_model.",
-    ]
-    assert python == (
-        "In Python:\n  from bert_tf import QuestionAnswerer\n"
-        f'  QuestionAnswerer("out/best_model")("누가?", "Er \\"sagt\\": {{path}}.{62 * "x"}...")'
-    )
-
-
-def test_where_both_are_one(tmp_path, caplog):
-    best = {**LAST, "eval_f1": 50.0, "global_step": 24}
-    lines = said(tmp_path, caplog, best, do_train=True, do_predict=True, use_best_model=True)
-    assert lines[:3] == [
-        "Results of step 24, the best one: eval_f1 50, eval_loss 3.",
-        "Predictions: of step 24, the best one.",
-        "Best model: out/best_model (step 24, eval_f1 50.0000).",
-    ]
-    lines = said(tmp_path, caplog, best={**BEST, "step": 96}, do_train=True)
-    assert lines[1] == "Best model: out/best_model (step 96, eval_f1 50.0000)."
-
-
-@pytest.mark.parametrize("search", [None, "learning_rate=1e-5,2e-5"])
-def test_several_runs(tmp_path, caplog, search):
-    lines = said(tmp_path, caplog, seed=7, do_train=True, do_predict=True, num_seeds=2, search=search)
-    assert lines[0].startswith("Results of step 96, the last one, with seed 7: eval_f1 0")
-    assert lines[1] == "Predictions: of step 96, the last one, with seed 7."
-    assert "beside 0.0000 of step 96" in lines[2]
-
-
-def test_without_a_dev_set_or_without_training(tmp_path, caplog):
-    lines = said(tmp_path, caplog, {}, None, do_train=True, do_predict=True)
-    assert lines[0] == "Predictions: of step 96, the last one."
-    assert lines[1] == "Model: out (the last step; without a dev set there is no best one)."
-    assert lines[2].endswith('QuestionAnswerer("out")("Who?", "Ada.")')
-    assert said(tmp_path, caplog, do_eval=True) == ["Results of step 96: eval_f1 0, eval_loss 3."]
-    assert said(tmp_path, caplog, {**LAST, "global_step": 0}, do_eval=True) == ["Results: eval_f1 0, eval_loss 3."]
-    assert said(tmp_path, caplog, do_predict=True) == []
+        outcome.tell(task, FineTuningSettings(output_dir=str(tmp_path), **settings), results, 7, 96)
+    lines = [message.replace(str(tmp_path), "out") for message in caplog.messages]
+    if "do_train" in settings:
+        python = lines.pop()
+        ending = f'/best_model")("누가?", "Er \\"sagt\\": {{path}}.{62 * "x"}...")' if best else '")("Who?", "Ada.")'
+        assert python == PYTHON + ending
+    assert lines == said
 
 
 def test_the_loss_over_batches_is_not_shown_beside_that_over_examples(tmp_path):
@@ -83,9 +70,6 @@ def test_the_loss_over_batches_is_not_shown_beside_that_over_examples(tmp_path):
     table = outcome.write_seeds(str(tmp_path), Tried({}, {1: LAST, 2: LAST}), "eval_f1")
     assert [line.split()[0] for line in table.splitlines()] == ["metric", "eval_f1", "eval_loss", "2"]
     assert "loss" in json.loads((tmp_path / "seeds.json").read_text())["summary"]
-    values = {"learning_rate": 1e-5}
-    header = outcome.table_text([Tried(values, {1: LAST})], "eval_f1").splitlines()[0]
-    assert header.split("|")[1:-1] == [" learning_rate ", " eval_f1 ", " eval_loss "]
 
 
 @pytest.mark.parametrize(
@@ -119,4 +103,4 @@ def test_an_answer_in_the_language_of_the_data():
     assert task.known_texts() == ["예측?", "예측 왔다."]
     assert outcome.samples(task)[0] == "대한민국의 수도는 어디입니까?"
     task.dev_sets = [types.SimpleNamespace(examples=dev)]
-    assert outcome.usage(task, "out", task.known_texts())[1].endswith('("out")("평가?", "평가 왔다.")')
+    assert task.known_texts() == ["평가?", "평가 왔다."]

@@ -9,13 +9,10 @@ from bert_tf.tasks.classification.label_checks import class_weights
 LABELS = ["긍정", "부정", "b=c"]
 
 
-def test_balanced_as_in_scikit_learn():
+def test_balanced_as_in_scikit_learn_where_a_class_that_never_occurs_is_said(caplog):
     ids = np.array([0] * 7 + [1] * 2 + [2])
     expected = compute_class_weight("balanced", classes=np.arange(3), y=ids)
     np.testing.assert_allclose(class_weights("balanced", LABELS, ids), expected)
-
-
-def test_a_class_that_never_occurs_is_said(caplog):
     with caplog.at_level("INFO", logger="absl"):
         found = class_weights("balanced", LABELS, np.array([0, 0, 0, 1]))
     assert found == pytest.approx([4 / (2 * 3), 2.0, 1.0])

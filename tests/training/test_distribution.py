@@ -14,7 +14,6 @@ import bert_tf
 from bert_tf.models import kernels
 from bert_tf.models.config import BertConfig
 from bert_tf.models.task_models import BertForNextSentencePrediction
-from bert_tf.system.declare import check_values
 from bert_tf.training import distribution
 from bert_tf.training.settings import DeviceSettings, FineTuningSettings
 
@@ -50,19 +49,6 @@ def test_the_chief_or_else_the_first_worker_writes_files(jobs):
     ]
     strategies = [types.SimpleNamespace(cluster_resolver=resolver) for resolver in resolvers]
     assert [distribution.is_chief(strategy) for strategy in strategies] == [True, False, False]
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"num_virtual_cpus": 257}, "--num_virtual_cpus=257 must be from 1 to 256"),
-        ({"distribution_strategy": "miror"}, "--distribution_strategy=miror must be one of one_device, mirrored, mul"),
-    ],
-)
-def test_settings_that_no_machine_has(settings, message):
-    with pytest.raises(ValueError, match=message):
-        check_values(devices := DeviceSettings(**settings))
-        devices.check_devices("float32")
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -14,7 +14,7 @@ from helpers.slow import slow
 from helpers.training_steps import trainer_of
 
 from bert_tf.models import encoder, initialize, kernels
-from bert_tf.models.electra import ElectraPretrainer, ReplacedTokenEvaluation, replace_tokens
+from bert_tf.models.electra import ElectraPretrainer, ReplacedTokenEvaluation, check_shared_sizes, replace_tokens
 from bert_tf.models.families import ElectraConfig
 from bert_tf.training.optimization import create_optimizer
 from bert_tf.weights import bundle
@@ -172,6 +172,14 @@ def test_the_temperature_and_where_tokens_go():
     ids, places, drawn = (tf.constant([row]) for row in ([5, 6, 7], [0, 1], [9, 9]))
     new, replaced = replace_tokens(ids, places, tf.ones((1, 2)), drawn)
     assert (new.numpy().tolist(), replaced.numpy().tolist()) == ([[5, 9, 7]], [[False, True, False]])
+
+
+def test_sizes_of_a_generator_that_do_not_fit():
+    config = ElectraConfig(9, 8, 1, 2, 16, embedding_size=8)
+    with pytest.raises(ValueError, match="generator has embedding_size 4, but the discriminator, whose .* shares, 8"):
+        check_shared_sizes(config, ElectraConfig(9, 8, 1, 2, 16, embedding_size=4))
+    with pytest.raises(ValueError, match="generator_size=0.01 of hidden_size 8 is 0"):
+        config.generator(0.01)
 
 
 def test_model_flops_are_those_of_the_products():

@@ -3,14 +3,15 @@
 import dataclasses
 import json
 
+from bert_tf.models.config import BertConfig
 from bert_tf.models.families import family_named
-from bert_tf.models.recipe import Recipe
 from bert_tf.training import run_directory
+from bert_tf.training.fine_tuning import with_recipe
 from bert_tf.training.settings import FineTuningSettings
 
 
 def finished_run(folder):
-    run = FineTuningSettings(output_dir=str(folder), do_train=True).with_recipe(Recipe())
+    run = with_recipe(FineTuningSettings(output_dir=str(folder), do_train=True), BertConfig(9))
     settings = {**dataclasses.asdict(run), run_directory.FINISHED: 3}
     run_directory.record_settings(str(folder), settings, resumed=False)
     return run

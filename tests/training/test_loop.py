@@ -5,20 +5,17 @@ import json
 import math
 import signal
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.slow import slow
 from helpers.training_steps import (
     build,
-    feed,
     fresh_trainer,
     make_batches,
     mirrored,
     one_device,
     run,
-    trainer_of,
 )
 
 from bert_tf.models import initialize, kernels
@@ -28,7 +25,6 @@ from bert_tf.models.objectives import PretrainingObjective
 from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training import checkpoints, loop
 from bert_tf.training import step as train_step
-from bert_tf.training.optimization import create_optimizer
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -37,30 +33,6 @@ def plain_forms():
     kernels.set_fused(False)
     yield
     kernels.set_fused(True)
-
-
-@pytest.mark.slow  # in small: test_equal_steps.py
-@pytest.mark.parametrize("parts", [1, 2])
-def test_each_replica_is_given_only_its_rows(parts):
-    """Its counts are added up over the replicas; a whole batch is refused."""
-    seen = []
-
-    class Objective(PretrainingObjective):
-        @staticmethod
-        def totals(features):
-            seen.append({name: value.shape[0] for name, value in features.items()})
-            return PretrainingObjective.totals(features)
-
-    batches, strategy = make_batches(batch_size=8, steps=1), mirrored(2)
-    model, optimizer = build(strategy)
-    options = {"batch_size": 8, "gradient_accumulation_steps": parts}
-    train = trainer_of(model, optimizer, Objective, strategy, **options).steps
-    dataset = tf.data.Dataset.from_tensor_slices(batches)
-    result = train(feed(strategy, dataset), tf.constant(1))
-    assert {size for rows in seen for size in rows.values()} == {4, 4 // parts}  # the share, and its micro-batches
-    assert float(result["masked_lm_weight"]) == batches["masked_lm_weights"].sum()
-    with pytest.raises(ValueError, match="has 8 rows, but a replica's share has 4"):
-        train(iter(dataset), tf.constant(1))
 
 
 # --- precision --------------------------------------------------------------------------------------------------------
@@ -240,25 +212,6 @@ def test_nothing_to_evaluate():
 
 
 # --- Keras fit --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow  # in small: models/test_objectives.py
-def test_keras_fit_learns_and_reports_the_four_metrics(tmp_path):
-    model, _ = build(tf.distribute.get_strategy(), dropout=0.1)
-    model.compile(optimizer=create_optimizer("adamw", 5e-3, 60, 2))
-    batches = make_batches(batch_size=8, steps=4)
-    dataset = tf.data.Dataset.from_tensor_slices(batches)
-    history = model.fit(dataset.repeat(), steps_per_epoch=12, epochs=5, verbose=0).history
-    assert history["loss"][-1] < 0.8 * history["loss"][0]
-    assert {"masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss"} <= set(history)
-    results = model.evaluate(dataset, verbose=0, return_dict=True)
-    own = train_step.make_evaluate_function(model, PretrainingObjective, tf.distribute.get_strategy())(dataset)
-    for key in ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss"):
-        np.testing.assert_allclose(results[key], own[key], rtol=1e-4)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    batch = {name: value[0] for name, value in batches.items()}
-    np.testing.assert_allclose(loaded(batch)["masked_lm_logits"], model(batch)["masked_lm_logits"], atol=1e-6)
 
 
 def test_keras_fit_on_replicas_draws_different_masks():

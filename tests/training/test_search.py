@@ -96,9 +96,6 @@ def test_the_table_can_be_read_on_a_console():
     assert {len(line) for line in lines[:4]} == {len(lines[0])}
     end = "The best by eval_f1, the mean of 2 seeds, is learning_rate=2e-05, train_batch_size=8."
     assert lines[4:] == ["", end]
-    alone = [Tried(one.values, {1: one.results[1]}) for one in TRIED]
-    assert "std" not in table_text(alone, "eval_f1") and " seeds" not in table_text(alone, "eval_f1")
-    assert table_text(alone, "eval_f1").endswith(
-        "One seed each: what differs little may be chance; --num_seeds=5 shows how much."
-    )
+    alone = table_text([Tried(one.values, {1: one.results[1]}) for one in TRIED], "eval_f1")
+    assert "std" not in alone and " seeds" not in alone and "One seed each: what differs little" in alone
     assert best_of([TRIED[0], TRIED[0]], "eval_f1") is TRIED[0]
