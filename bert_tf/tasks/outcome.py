@@ -178,10 +178,8 @@ def tell(task, run: FineTuningSettings, results: Mapping[str, float], seed: int,
     if task.dev_sets and (best := fine_tuning.read_best_results(path)):
         path, beside = posixpath.join(path, fine_tuning.BEST_MODEL), ")."
         if best["step"] != step and not run.use_best_model:
-            beside = (
-                f" beside {results[metric]:.4f} of step {step}). To evaluate and predict with it, run the same command"
-            )
-            beside += " with --use_best_model."
+            advice = "To evaluate and predict with it, run the same command with --use_best_model."
+            beside = f" beside {results[metric]:.4f} of step {step}). {advice}"
         logging.info("Best model: %s (step %d, %s %.4f%s", path, best["step"], metric, best[metric], beside)
     else:
         logging.info("Model: %s (the last step; without a dev set there is no best one).", path)

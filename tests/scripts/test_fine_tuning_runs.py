@@ -24,7 +24,7 @@ REFUSED = {
     "adapters alone": ["lora.safetensors"],
 }  # fmt: skip
 
-SLOW = {"seeds", "adapters", "unfinished", "adapters alone", "adapters longer", "best"}  # tests of these are slow
+SLOW = {"seeds", "adapters", "unfinished", "adapters alone", "adapters longer", "best"}
 
 
 def without(values: dict, *names) -> dict:

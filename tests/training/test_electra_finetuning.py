@@ -29,14 +29,13 @@ OUTPUT_LAYER = {"output_weights": "task_specific/mnli/dense/kernel", "output_bia
 
 
 @pytest.fixture
-def task(request):
-    return getattr(request, "param", "mnli")
+def folder(golden):
+    return golden / "electra" / "finetuning"
 
 
 @pytest.fixture
-def folder(golden, task, request):
-    root = golden if task == "mnli" else request.getfixturevalue("shared") / "golden"
-    return root / "electra" / "finetuning"
+def further(shared):
+    return shared / "golden" / "electra" / "finetuning"
 
 
 @pytest.fixture
@@ -51,14 +50,8 @@ def model(config, folder):
 
 
 @pytest.fixture
-def arrays(folder, task):
-    """arrays(name): those of the task."""
-    return lambda name: dict(np.load(folder / f"{task}_{name}.npz"))
-
-
-@pytest.fixture
-def batch(arrays):
-    inputs = arrays("inputs")
+def batch(folder):
+    inputs = dict(np.load(folder / "mnli_inputs.npz"))
     real = inputs["task_id"] == 0
     batch = {name: inputs[name][real] for name in ("input_ids", "input_mask", "segment_ids")}
     return {**batch, "label_ids": inputs["mnli_label_ids"][real]}
@@ -73,8 +66,8 @@ def there(name: str, value) -> tuple[str, np.ndarray]:
     return "/adam_".join([base, *moment]), value
 
 
-def test_outputs_and_gradients(model, batch, arrays):
-    expected, gradients_there = arrays("outputs"), arrays("grads_step0")
+def test_outputs_and_gradients(model, batch, folder):
+    expected, gradients_there = (dict(np.load(folder / f"mnli_{name}.npz")) for name in ("outputs", "grads_step0"))
     variables = initialize.model_variables(model)
     with tf.GradientTape() as tape:
         outputs = model(batch, training=True)
@@ -89,8 +82,8 @@ def test_outputs_and_gradients(model, batch, arrays):
 
 
 @pytest.mark.slow  # in small: test_outputs_and_gradients, and test_recipes.py for schedule, layers and sums
-def test_all_steps(folder, model, batch, task):
-    expected = json.loads((folder / f"{task}_steps.json").read_text())
+def test_all_steps(folder, model, batch):
+    expected = json.loads((folder / "mnli_steps.json").read_text())
     recipe = model.config.recipe
     assert (recipe.layerwise_lr_decay, recipe.sum_loss) == (expected["layerwise_lr_decay"], True)
     steps, total = expected["steps"], expected["num_train_steps"]
@@ -103,7 +96,7 @@ def test_all_steps(folder, model, batch, task):
         result = train(data, tf.constant(1))
         np.testing.assert_allclose(5 * result["loss"], step["loss"], atol=2e-5)
         np.testing.assert_allclose(result["gradient_norm"], step["global_norm"], rtol=1e-5)
-    reader = bundle.CheckpointReader(str(folder / f"{task}.ckpt-{len(steps)}"))
+    reader = bundle.CheckpointReader(str(folder / f"mnli.ckpt-{len(steps)}"))
     variables = initialize.training_variables(model, optimizer)
     assert int(variables.pop("global_step")) == len(steps)
     for variable, value in variables.items():
@@ -114,28 +107,25 @@ def test_all_steps(folder, model, batch, task):
 
 def read_oracles(folder, task) -> tuple[dict, dict, dict]:
     """Model inputs, the task's own inputs, and outputs; without the row of padding."""
-    inputs, outputs = (dict(np.load(folder / f"{task}_{name}.npz")) for name in ("inputs", "outputs"))
-    inputs, outputs = ({name: value[:-1] for name, value in arrays.items() if value.ndim} | {
-        name: value for name, value in arrays.items() if not value.ndim} for arrays in (inputs, outputs))  # fmt: skip
+    files = (dict(np.load(folder / f"{task}_{name}.npz")) for name in ("inputs", "outputs"))
+    inputs, outputs = ({name: value[:-1] if value.ndim else value for name, value in file.items()} for file in files)
     return {name: inputs[name] for name in ("input_ids", "input_mask", "segment_ids")}, inputs, outputs
 
 
-@pytest.mark.parametrize("task", ["sts"], indirect=True)
-def test_regression(folder, config):
+def test_regression(further, config):
     """The original divides the scores by 5 before it computes these targets; here they are those of the file."""
-    batch, inputs, expected = read_oracles(folder, "sts")
-    model = BertForSequenceClassification.from_pretrained(str(folder / "sts.ckpt"), config=config, num_labels=1)
+    batch, inputs, expected = read_oracles(further, "sts")
+    model = BertForSequenceClassification.from_pretrained(str(further / "sts.ckpt"), config=config, num_labels=1)
     predictions = model(batch)
     assert_close(predictions[:, 0], expected["predictions"])
     sums = model.objective.sums(predictions, {**batch, "label_ids": inputs["sts_targets"]})
     np.testing.assert_allclose(sums["loss_sum"], expected["total_loss"], atol=2e-5)
 
 
-@pytest.mark.parametrize("task", ["chunk"], indirect=True)
-def test_tags(folder, config):
+def test_tags(further, config):
     """The original gathers the words' first tokens; here the labels of all others are negative."""
-    batch, inputs, expected = read_oracles(folder, "chunk")
-    model = BertForTokenClassification.from_pretrained(str(folder / "chunk.ckpt"), config=config, num_labels=5)
+    batch, inputs, expected = read_oracles(further, "chunk")
+    model = BertForTokenClassification.from_pretrained(str(further / "chunk.ckpt"), config=config, num_labels=5)
     rows, words = np.nonzero(inputs["chunk_labels_mask"])
     positions = inputs["chunk_labeled_positions"][rows, words]
     labels = np.full(batch["input_ids"].shape, -1)
@@ -146,12 +136,11 @@ def test_tags(folder, config):
     np.testing.assert_allclose(sums["loss_sum"], expected["total_loss"], atol=2e-5)
 
 
-@pytest.mark.parametrize("task", ["squad"], indirect=True)
-def test_independent_head(folder, config):
+def test_independent_head(further, config):
     """The original without joint prediction and answerability scores starts and ends as BERT's head does."""
-    inputs, _, expected = read_oracles(folder, "squadv1_plain")
-    model = BertForQuestionAnswering.from_pretrained(str(folder / "squadv1_plain.ckpt"), config=config)
-    reader = bundle.CheckpointReader(str(folder / "squadv1_plain.ckpt"))
+    inputs, _, expected = read_oracles(further, "squadv1_plain")
+    model = BertForQuestionAnswering.from_pretrained(str(further / "squadv1_plain.ckpt"), config=config)
+    reader = bundle.CheckpointReader(str(further / "squadv1_plain.ckpt"))
     variables = initialize.model_variables(model)
     for last, axis in (("kernel", 1), ("bias", 0)):
         parts = [reader.get_tensor(f"task_specific/squadv1/{layer}/{last}") for layer in ("dense", "dense_1")]

@@ -5,7 +5,6 @@ import os
 import xml.etree.ElementTree
 
 import numpy as np
-import pytest
 from matplotlib import font_manager
 
 from bert_tf.training.plots import plot_confusion_matrix, plot_training_log, read_training_log
@@ -17,8 +16,8 @@ def texts_of(labels) -> list[str]:
     return [label.get_text() for label in labels]
 
 
-@pytest.mark.parametrize("names", [["긍정", "부정"], ["ポジティブ", "中立", "否定", "a", "$x$"]])
-def test_names_for_which_no_font_is_installed_are_text_for_a_browser(tmp_path, monkeypatch, recwarn, capfd, names):
+def test_names_for_which_no_font_is_installed_are_text_for_a_browser(tmp_path, monkeypatch, recwarn, capfd):
+    names = ["ポジティブ", "中立", "부정", "a", "$x$"]
     default = [entry for entry in font_manager.fontManager.ttflist if entry.name.startswith("DejaVu")]
     monkeypatch.setattr(font_manager.fontManager, "ttflist", default)
     labels = list(range(len(names)))

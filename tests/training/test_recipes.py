@@ -23,15 +23,8 @@ from bert_tf.training.settings import FineTuningSettings
 
 pytestmark = pytest.mark.numbers
 
-TINY = {
-    "vocab_size": 30,
-    "hidden_size": 8,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "max_position_embeddings": 16,
-    "type_vocab_size": 2,
-}
+TINY = {"vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2}
+TINY |= {"intermediate_size": 16, "max_position_embeddings": 16, "type_vocab_size": 2}
 
 
 def test_electras_schedule(golden):
@@ -69,9 +62,8 @@ def test_robertas_schedule(golden):
             continue
         schedule = WarmupLinearDecay(case["lr"], case["total_num_update"], case["warmup_updates"], "precedes")
         np.testing.assert_allclose(float(schedule(0)), case["rate_of_first_update"], rtol=1e-6)
-        from_zero = WarmupLinearDecay(
-            case["lr"], case["total_num_update"], case["warmup_updates"], "precedes_from_zero"
-        )
+        arguments = (case[name] for name in ("lr", "total_num_update", "warmup_updates"))
+        from_zero = WarmupLinearDecay(*arguments, "precedes_from_zero")
         assert float(from_zero(0)) == (0 if case["warmup_updates"] else float(schedule(0)))
         for update, rate in case["rate_set_after_update"]:
             np.testing.assert_allclose(float(schedule(update)), rate, rtol=2e-6, atol=1e-10)
@@ -124,9 +116,8 @@ def test_robertas_adam(golden, fused):
         optimizer.build(variables)
         for step, rate in enumerate(values["lr"]):
             for variable, name in zip(variables, "pq", strict=True):
-                optimizer.update_step(
-                    tf.constant(values[f"grads_{name}"][step]), variable, tf.constant(rate, "float32")
-                )
+                gradient = tf.constant(values[f"grads_{name}"][step])
+                optimizer.update_step(gradient, variable, tf.constant(rate, "float32"))
                 np.testing.assert_allclose(variable.numpy(), values[name][step], rtol=0, atol=1e-6)
             optimizer.iterations.assign_add(1)
     finally:
@@ -168,26 +159,17 @@ def one_step(frozen):
     data = tf.data.Dataset.from_tensors({name: value.astype("int32") for name, value in batch.items()})
     train(iter(data), tf.constant(1))
     moments = dict(zip(before, [m.numpy() for m in optimizer.first_moments], strict=True))
-    changed = {path for path, value in before.items() if not np.array_equal(value, model_value(model, path))}
+    changed = {v.path for v in model.trainable_variables if not np.array_equal(v.numpy(), before[v.path])}
     return moments, changed, set(before)
 
 
-def model_value(model, path):
-    return next(v.numpy() for v in model.trainable_variables if v.path == path)
-
-
-@pytest.fixture
-def plain_kernels():
-    """The fused forms take longest to compile; they are compared with the plain ones elsewhere."""
-    kernels.set_fused(False)
-    yield
-    kernels.set_fused(True)
-
-
-@pytest.mark.usefixtures("plain_kernels")
 @pytest.mark.parametrize("count", [2, *slow(0, 3)])
 def test_frozen_layers_stay(count):
-    moments, changed, names = one_step(count)
+    kernels.set_fused(False)  # the fused forms take longest to compile
+    try:
+        moments, changed, names = one_step(count)
+    finally:
+        kernels.set_fused(True)
     frozen = {name for name in names if "/embeddings/" in name}
     frozen |= {name for name in names for number in range(count) if f"/layer_{number}/" in name}
     # key biases have no gradient; half of the words don't occur
