@@ -99,7 +99,7 @@ def train(
     Checkpoints are saved in output_dir, also after SIGTERM and Ctrl-C, which then end the run.
 
     Args:
-      batches_from: first step, share -> dataset of the parts of each batch in the share, from that step on.
+      batches_from: first step, share -> dataset of the parts of the batches from that step on.
       evaluate: called with the step every `eval_every_steps` and at the end; its numbers, if any, are logged.
       should_stop: asked at the start and after each evaluation; True ends the training early, with a checkpoint.
       kept_at_end: the tensors of the last checkpoint, by name; None: all that a further step would read.
@@ -118,9 +118,8 @@ def train(
         checkpoints.Writer(output_dir, settings.checkpoints_while_training, is_chief(trainer.strategy)) as writer,
     ):
         iterator = iter(distribute(trainer.strategy, functools.partial(batches_from, step)))
-        pace = _Pace(
-            trainer, (num_train_steps, log.period, settings.save_checkpoints_steps, eval_every_steps), received
-        )
+        periods = num_train_steps, log.period, settings.save_checkpoints_steps, eval_every_steps
+        pace = _Pace(trainer, periods, received)
         while step < num_train_steps:
             with pace:
                 result = trainer.steps(iterator, pace.count(step))

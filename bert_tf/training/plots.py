@@ -89,16 +89,14 @@ def _fonts_for(names: Sequence[str]) -> tuple[list[str], list[str]]:
     from matplotlib import font_manager, ft2font
 
     wanted = {ord(char) for name in names for char in name}
-    fonts = ["DejaVu Sans"]
-    known = set(ft2font.FT2Font(font_manager.findfont(fonts[0])).get_charmap())
-    for entry in font_manager.fontManager.ttflist:
-        if wanted <= known:
-            break
-        if entry.name.startswith(_CJK_FONTS) and entry.name not in fonts:
-            fonts.append(entry.name)
-            known |= set(ft2font.FT2Font(entry.fname).get_charmap())
-    if wanted <= known:
-        return fonts, list(names)
+    files, others = {"DejaVu Sans": font_manager.findfont("DejaVu Sans")}, font_manager.fontManager.ttflist
+    files |= {entry.name: entry.fname for entry in others if entry.name.startswith(_CJK_FONTS)}
+    fonts: list[str] = []
+    for font, file in files.items():
+        wanted -= set(ft2font.FT2Font(file).get_charmap())
+        fonts.append(font)
+        if not wanted:
+            return fonts, list(names)
     logging.warning(
         "No installed font has all characters of the names: the plot shows their numbers (%s). Install a font such as "
         "Noto Sans CJK.",

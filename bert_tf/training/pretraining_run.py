@@ -143,16 +143,7 @@ def _build_and_restore(
             )
             optimizer.build(model.trainable_variables)
         trained = task.trained(model, settings.dtype_policy)
-    parts = strategy.num_replicas_in_sync, settings.gradient_accumulation_steps
-    logging.info(
-        "Model with %s parameters; batch %d = %d replicas x %d micro-batches x %d examples; %s%s.",
-        f"{model.count_params():,}",
-        settings.train_batch_size,
-        *parts,
-        settings.train_batch_size // math.prod(parts),
-        settings.dtype,
-        ", XLA" if distribution.compiles_steps(settings.use_xla, strategy) else "",
-    )
+    logging.info("Model with %s parameters; %s.", f"{model.count_params():,}", settings.dtype)
     # Without next-sentence prediction its head and the pooler are not read. Many an ELECTRA is published without its
     # generator; a warning says that it is random.
     unread = ("generator/", "generator_predictions/")
@@ -194,9 +185,8 @@ def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> Pretraini
     With a teacher they are those of DistilBERT.
     """
     kind = _kind_of_task(settings)
-    recipe, usual = kind.recipe(config), BertConfig.pretraining_recipe
-    warmup, is_usual = value_of(settings, "num_warmup_steps"), recipe == usual
-    if not is_usual:
+    recipe, warmup = kind.recipe(config), value_of(settings, "num_warmup_steps")
+    if is_own := recipe != BertConfig.pretraining_recipe:
         warmup = math.ceil(recipe.warmup_proportion * settings.num_train_steps)
     of_family = {
         "nsp": config.has_pooler and not settings.teacher,
@@ -204,7 +194,7 @@ def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> Pretraini
     }
     of_authors = {"num_warmup_steps": warmup, "learning_rate": recipe.learning_rate, "optimizer": recipe.optimizer}
     filled = {name: value for name, value in {**of_family, **of_authors}.items() if getattr(settings, name) is None}
-    own = [f"--{name}={filled[name]}" for name in of_authors if name in filled and not is_usual]
+    own = [f"--{name}={filled[name]}" for name in of_authors if name in filled and is_own]
     if settings.do_train and own:
         whose = DistilBertConfig.title if settings.teacher else config.title
         logging.info("As %s was pre-trained by its authors, unless you say otherwise: %s.", whose, " ".join(own))

@@ -40,16 +40,14 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
     )
     bert_config_file: str | None = setting(
         None,
-        "The model's configuration. Its name says the family: bert_config.json, albert_config.json, "
-        "distilbert_config.json, electra_config.json or roberta_config.json. If unset, the one beside "
-        "--init_checkpoint.",
+        "The model's configuration, whose name says the family: bert_config.json, albert_config.json and so on. If "
+        "unset, the one beside --init_checkpoint.",
         check=checks.check_file,
     )
     init_checkpoint: str | None = setting(
         None,
-        "Weights to start from: a checkpoint of the original, of this project or of tf-models-official (prefix or "
-        "directory), a Hugging Face directory, or a SavedModel of TensorFlow Hub. Ignored once output_dir has a "
-        "checkpoint.",
+        "Weights to start from: a checkpoint, a Hugging Face directory or name, or a SavedModel of TensorFlow Hub. "
+        "Ignored once output_dir has a checkpoint.",
         model_check=read_head,
     )
     do_train: bool = setting(False, "Train until --num_train_steps.")
@@ -83,15 +81,14 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
     max_eval_steps: int = setting(100, "Maximum batches per evaluation.", least=1)
     eval_input_file: str | None = setting(
         None,
-        "Held-out records to evaluate on: the first --max_eval_steps batches, each record once. If unset, evaluation "
-        "uses --input_file, repeated to exactly --max_eval_steps batches, as in the original.",
+        "Held-out records: the first --max_eval_steps batches, each record once. If unset, --input_file is repeated to "
+        "exactly --max_eval_steps batches, as in the original.",
         heading="Data and schedule",
     )
     vocab_file: str | None = setting(
         None,
-        "The vocabulary that the records were made with; it is copied to output_dir. Unmasked records "
-        "(create_pretraining_data.py --masking=dynamic) and --bert_size need it. If unset, the one beside "
-        "--init_checkpoint, else the one named in the summary beside the records.",
+        "The vocabulary that the records were made with; it is copied to output_dir. Unmasked records and --bert_size "
+        "need it. If unset, the one beside --init_checkpoint, else the one named in the summary beside the records.",
         check=checks.check_file,
         model_check=read_head,
         model_file=vocabulary_in,
@@ -104,36 +101,32 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
     stop_at_step: int | None = setting(
         None,
         "End at this step, with the learning rate of a run of --num_train_steps; a later command on the same "
-        "output_dir goes on, e.g. with records of 512 tokens after those of 128, as in the paper.",
+        "output_dir goes on, as with records of 512 tokens.",
         least=1,
     )
     shuffle_window: int = setting(
         20000,
-        "Records that are shuffled together; blocks of 1,024 records are shuffled over the whole data. Memory: this "
-        "many records.",
+        "Records that are shuffled together, in memory; blocks of 1,024 are shuffled over the whole data.",
         least=1,
     )
     verify_records: bool = setting(
         False,
-        "Read all records at the start and verify their checksums, even if create_pretraining_data.py left an index "
-        "beside each file; without this flag they are verified when they are used.",
+        "Verify the checksums of all records at the start, not when they are used.",
     )
     bert_size: str | None = setting(
         None,
         "A named size instead of --bert_config_file: tiny, mini, small, medium, base, large, any of the 24 miniatures "
-        "as L-4_H-512, or L-3_H-768, L-6_H-768_A-3, L-12_H-1024, L-24_H-1024; albert_base_v2, albert_large_v2, "
-        "albert_xlarge_v2, albert_xxlarge_v2, albert_base_v1, albert_large_v1, albert_xlarge_v1, albert_xxlarge_v1; "
-        "distilbert_base; electra_small, electra_base, electra_large; roberta_base, roberta_large. Its vocabulary is "
-        "--vocab_file, or else as large as that of the released models (BERT: 30,522 tokens).",
+        "as L-4_H-512, or L-3_H-768, L-6_H-768_A-3, L-12_H-1024, L-24_H-1024; albert_base_v2 (large, xlarge, xxlarge; "
+        "v1); distilbert_base; electra_small, electra_base, electra_large; roberta_base, roberta_large. Its vocabulary "
+        "is --vocab_file, or else as large as that of the released models (BERT: 30,522 tokens).",
         heading="What is learned",
         check=lambda size, _: config_of_size(size),
     )
     objective: str = setting(
         "mlm",
-        "mlm: predict masked tokens. ltr: predict each token from those before it; the model, marked "
-        '"attention": "causal" in its bert_config.json, keeps causal attention in fine-tuning (Table 5 of the paper). '
-        "electra: a small generator predicts masked tokens, and the model finds which tokens of its text are not the "
-        "original ones; for ELECTRA, with unmasked records.",
+        "mlm: predict masked tokens. ltr: predict each token from those before it; the model keeps causal attention in "
+        "fine-tuning (Table 5 of the paper). electra: a small generator predicts masked tokens, and the model finds "
+        "which tokens of its text are not the original ones; with unmasked records.",
         choices=("mlm", "ltr", "electra"),
     )
     nsp: bool | None = setting(
@@ -159,8 +152,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
     keep_rate: float = like(InstanceSettings, "keep_rate")
     mask_smoothing: float = setting(
         0.0,
-        "Mask rare tokens more often, with odds of count ** -mask_smoothing, choosing from the whole batch, not row by "
-        "row; DistilBERT's authors had 0.7.",
+        "Mask rare tokens more often, with odds of count ** -mask_smoothing, over the whole batch; DistilBERT: 0.7.",
         least=0,
         most=1,
     )

@@ -40,8 +40,8 @@ class ModelSettings:
 
     init_checkpoint: str | None = setting(
         None,
-        "Weights to start from: a checkpoint, a directory or name (klue/bert-base) of Hugging Face, a Model Garden "
-        "checkpoint, or a SavedModel of TensorFlow Hub. Ignored once output_dir has a checkpoint.",
+        "Weights to start from: a checkpoint, a Hugging Face directory or name (klue/bert-base), or a SavedModel of "
+        "TensorFlow Hub. Ignored once output_dir has a checkpoint.",
         heading=ORIGINAL,
         check=check_weights,
         model_check=read_head,
@@ -51,8 +51,8 @@ class ModelSettings:
     )
     vocab_file: str | None = setting(
         None,
-        "The model's vocabulary, as its family needs it: a vocab.txt, a tokenizer.json, a SentencePiece model, or a "
-        "vocab.json with its merges.txt beside it. If unset, the one beside --init_checkpoint.",
+        "The model's vocabulary: a vocab.txt, a tokenizer.json, a SentencePiece model, or a vocab.json beside its "
+        "merges.txt. If unset, the one beside --init_checkpoint.",
         check=check_file,
         model_check=read_head,
         model_file=vocabulary_in,
@@ -80,9 +80,8 @@ class DeviceSettings:
 
     distribution_strategy: str = setting(
         "one_device",
-        "Where to compute. one_device: the first GPU, or the CPU. mirrored: all GPUs of this host. "
-        "multi_worker_mirrored: several hosts, described in the environment variable TF_CONFIG. tpu: see --tpu_name. "
-        "Batch sizes always count all devices together.",
+        "one_device: the first GPU, or the CPU. mirrored: all GPUs of this host. multi_worker_mirrored: several hosts, "
+        "described in TF_CONFIG. tpu: see --tpu_name. Batch sizes count all devices together.",
         heading="Devices",
         choices=("one_device", "mirrored", "multi_worker_mirrored", "tpu"),
     )
@@ -118,9 +117,8 @@ class ComputationSettings:
 
     dtype: str = setting(
         "float32",
-        "Arithmetic of the matrix products; variables stay in float32. bfloat16 is about twice as fast on TPUs, on "
-        "recent GPUs and on CPUs with bfloat16 units, and follows float32's loss curve. float16 (older GPUs) scales "
-        "the loss so that small gradients survive.",
+        "Arithmetic of the matrix products; variables stay in float32. bfloat16 is about twice as fast on TPUs, recent "
+        "GPUs and CPUs with units for it. float16, for older GPUs, scales the loss so that small gradients survive.",
         heading="Computation",
         choices=tuple(DTYPE_POLICIES),
     )
@@ -145,8 +143,8 @@ class TrainingSettings(ComputationSettings):
     )
     recompute: bool = setting(
         False,
-        "Keep only the input of each layer for the backward pass, which computes the layer again: the same step in "
-        "much less memory, for a third more operations. For long sequences and large models.",
+        "Keep only the input of each layer, which the backward pass computes again: the same step in much less memory, "
+        "for a third more operations.",
     )
     gradient_accumulation_steps: int = setting(
         1,
@@ -156,8 +154,7 @@ class TrainingSettings(ComputationSettings):
     )
     deterministic: bool = setting(
         False,
-        "Use only deterministic kernels: the same command then gives the same bits on the same machine, interrupted "
-        "or not. Otherwise the order of additions may vary. Costs speed on GPUs.",
+        "The same command gives the same bits on the same machine, interrupted or not. Costs speed on GPUs.",
     )
     optimizer: str | None = like(OptimizerSettings, "optimizer", heading=OPTIMIZER)
     seed: int = setting(
@@ -253,9 +250,8 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
     )
     lora_rank: int | None = setting(
         None,
-        "LoRA: the encoder stays as it is, and beside each projection of its layers two matrices of this rank are "
-        "trained, and the head: far less memory for gradients and optimizer. 8 is usual, with a --learning_rate of "
-        "about 4e-4. The model that is saved has the size of any other. If unset, the encoder itself is trained.",
+        "LoRA: the encoder stays as it is; two matrices of this rank beside each of its projections are trained, and "
+        "the head: far less memory. 8 is usual, with a --learning_rate of about 4e-4. If unset, the encoder learns.",
         least=1,
     )
     lora_alpha: float | None = setting(
@@ -263,17 +259,15 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
     )
     num_seeds: int = setting(
         1,
-        "Train this many times with seeds --seed, --seed + 1, ..., report mean, min and max, and keep the best. On "
-        "small datasets, results vary by several points.",
+        "Train this many times with seeds --seed, --seed + 1, ..., report mean, min and max, and keep the best.",
         heading="What is chosen by the results on the dev set",
         least=1,
         most=1_000,
     )
     search: str | None = setting(
         None,
-        "Train with every combination of these settings, report all, and keep the best on the dev set: "
-        "'learning_rate=2e-5,3e-5,5e-5;train_batch_size=16,32' is the paper's grid. You can search over "
-        f"{', '.join(SEARCHED)}. With --num_seeds, combinations are compared by their means.",
+        "Train with every combination of these settings and keep the best on the dev set; the paper's grid: "
+        f"'learning_rate=2e-5,3e-5,5e-5;train_batch_size=16,32'. You can search over {', '.join(SEARCHED)}.",
     )
     early_stopping_patience: int = setting(
         0, "Stop after this many evaluations without improvement; 0: never.", least=0
@@ -292,8 +286,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
     write_tf_records: bool = setting(True, "Write train.tf_record and so on to output_dir, as the original does.")
     static_padding: bool = setting(
         False,
-        "Pad every batch to --max_seq_length, as the original does, instead of batching examples of similar length and "
-        "padding to the longest (rounded up). Always on for a TPU.",
+        "Pad every batch to --max_seq_length, as the original does, not to its longest example. Always on for a TPU.",
         heading="Computation",
     )
 

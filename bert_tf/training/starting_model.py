@@ -31,20 +31,14 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
       newest: checkpoint in --output_dir, if any. head: name of the output layer's weights, e.g. "output_weights",
         which evaluation and prediction need; None: they need none.
     """
-    start = weights = None
-    if values.init_checkpoint:
-        with naming_flag("--init_checkpoint"):
-            start = weights = open_weights.open_weights(values.init_checkpoint)
-    if newest:
-        with naming_flag("--output_dir"):
-            weights = open_weights.open_weights(newest)
-    if not (values.do_train or weights):
-        raise ValueError(
-            f"Nothing to evaluate or predict with: no checkpoint in --output_dir={values.output_dir}, and no "
-            "--init_checkpoint."
-        )
+    path, weights = values.init_checkpoint or newest, None
+    if path:
+        with naming_flag("--init_checkpoint" if values.init_checkpoint else "--output_dir"):
+            weights = open_weights.open_weights(path)
+    elif not values.do_train:
+        raise ValueError(f"Nothing to evaluate or predict with: no --init_checkpoint, and none in {values.output_dir}.")
     files = model_directory.describe(
-        weights if start is None else start,
+        weights,
         bert_config_file=values.bert_config_file,
         vocab_file=values.vocab_file,
         do_lower_case=values.do_lower_case,
@@ -57,20 +51,18 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
     files.max_seq_length = values.max_seq_length
     # A resumed run has its own check: `run_directory.check_output_dir`. With another configuration either side may lack
     # layers, as in the original.
-    if start and not newest and not values.bert_config_file:
+    if values.init_checkpoint and not newest and not values.bert_config_file:
         with naming_flag("--init_checkpoint"):
-            check_depth(start, files.config, files.config_file or files.config.file_name)
+            check_depth(weights, files.config, files.config_file or files.config.file_name)
     return files, tokenizer
 
 
 def make_tokenizer(files: ModelFiles, values: ModelSettings) -> Tokenizer:
     """The tokenizer of a model's files, which are checked against each other and the flags."""
     if values.max_seq_length > files.config.max_length:
-        first = files.config.max_position_embeddings - files.config.max_length
         raise ValueError(
-            f"--max_seq_length={values.max_seq_length} is more than max_position_embeddings="
-            f"{files.config.max_position_embeddings}{f' - {first}' if first else ''} of "
-            f"{files.config_file or values.init_checkpoint}."
+            f"--max_seq_length={values.max_seq_length} is more than the {files.config.max_length} tokens that "
+            f"{files.config_file or values.init_checkpoint} allows (max_position_embeddings)."
         )
     with naming_flag("--vocab_file") if values.vocab_file else contextlib.nullcontext():
         tokenizer = model_directory.tokenizer_of(files)
@@ -87,11 +79,10 @@ class StartingHead:
     """The output layer of the weights that a run begins with, or uses.
 
     Attributes:
-      source: flag and path of the weights. layer: its name there. head: what is known of it. outputs: its rows.
+      source: flag and path of the weights. head: what is known of it. outputs: its rows.
     """
 
     source: str
-    layer: str
     head: HeadConfig
     outputs: int
 
@@ -115,7 +106,7 @@ def find_head(run: FineTuningSettings, newest: str | None, layer: str | None) ->
         weights, head = open_weights.open_weights(path), model_directory.read_head(tokenizer_files.directory_of(path))
     if head == NO_HEAD and run.bert_config_file:
         head = model_directory.read_head(posixpath.dirname(run.bert_config_file), run.bert_config_file)
-    return StartingHead(f"{flag}: {path}", layer, head, weights.shapes[layer][0]) if layer in weights else None
+    return StartingHead(f"{flag}: {path}", head, weights.shapes[layer][0]) if layer in weights else None
 
 
 def adjustment_of(

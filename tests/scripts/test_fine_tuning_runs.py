@@ -19,7 +19,7 @@ REFUSED = {
     "in use": ["LockedError", "is in use by another run"],
     "other flags": ["finished run", "--learning_rate: 0.003 there, 0.001 now", "--train_batch_size: 8 there, 4 now",
                     "begin anew: rm -r "],
-    "no optimizer state": ["finished run", "--num_train_epochs: 3 there, 4 now"],
+    "no optimizer state": ["finished run", "--num_train_epochs: 3.0 there, 4.0 now"],
     "random": ["--lora_rank adapts a trained encoder: give --init_checkpoint"],
     "adapters alone": ["lora.safetensors"],
 }  # fmt: skip

@@ -114,7 +114,7 @@ REFUSED = {
             ("--init_checkpoint: *whole is for multi_label_classification, and this run for single_label_",
              model(2, CLASSIFIER | {"problem_type": "multi_label_classification"}), {}),
             ("Which classes are there? Give --train_file, or --labels=first,second,", model(2), {}),
-            ("Nothing to evaluate or predict with: no checkpoint in --output_dir=*out",
+            ("Nothing to evaluate or predict with: no --init_checkpoint, and none in *out",
              {"out/run.json": '{"task_name": "custom"}'}, {"init_checkpoint": None}),
             ("*c.ckpt lacks 2 of the model's variables",
              {**checkpoint("whole", "c.ckpt"), "v.txt": FINISHED["v.txt"]}, {"vocab_file": "v.txt", "labels": "a,b"}),
@@ -127,7 +127,7 @@ REFUSED = {
         *((message, TEXTS | files, TRAIN | given) for message, files, given in (
             ("--init_checkpoint: *whole*only there a, b, c; only here down, up*--new_head",
              model(3, {"labels": ["a", "b", "c"]}), {}),
-            ("--max_seq_length=129 is more than max_position_embeddings=128 of *whole/bert_config.json",
+            ("--max_seq_length=129 is more than the 128 tokens that *whole/bert_config.json allows",
              model(), {"max_seq_length": 129}),
             ("*whole/bert_model.safetensors*position_embeddings: [128, 4] in the checkpoint, [64, 4] in the model",
              model(max_position_embeddings=64), {}),
