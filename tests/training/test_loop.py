@@ -9,14 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.slow import slow
-from helpers.training_steps import (
-    build,
-    fresh_trainer,
-    make_batches,
-    mirrored,
-    one_device,
-    run,
-)
+from helpers.training_steps import build, fresh_trainer, make_batches, mirrored, one_device, run
 
 from bert_tf.models import initialize, kernels
 from bert_tf.models.config import BertConfig

@@ -1,8 +1,4 @@
-"""RoBERTa: eight updates of pre-training are those of transformers' model with fairseq's optimizer, however cut.
-
-The reference is computed here by PyTorch: transformers' RobertaForMaskedLM, the plain mean over the masked tokens of
-the whole update, and fairseq's Adam written out.
-"""
+"""RoBERTa and DistilBERT: the weights that pre-training begins with, and its loss."""
 
 import shutil
 
@@ -11,7 +7,6 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from helpers.outputs import assert_drawn_independently
-from helpers.paths import ROOT
 
 from bert_tf.models import initialize
 from bert_tf.models.config import BertConfig
@@ -20,21 +15,6 @@ from bert_tf.models.objectives import MaskedLanguageModelObjective, MeanMaskedLa
 from bert_tf.models.task_models import BertForMaskedLM
 
 pytestmark = pytest.mark.numbers
-
-STEPS, ROWS, LENGTH, MOST, RATE, WARMUP = 8, 4, 24, 6, 5e-3, 3
-ORACLE = ROOT.parent / "shared" / "golden" / "roberta"
-
-
-@pytest.fixture
-def directory(golden, tmp_path):
-    """The model of the oracle without dropout, in Hugging Face's form."""
-    source, target = golden / "descendants" / "roberta", tmp_path / "theirs"
-    target.mkdir()
-    tensors = safetensors.numpy.load_file(source / "encoder.safetensors")
-    tensors |= safetensors.numpy.load_file(source / "masked_lm" / "head.safetensors")
-    safetensors.numpy.save_file(tensors, str(target / "model.safetensors"), {"format": "pt"})
-    shutil.copy(source / "masked_lm" / "config.json", target)
-    return str(target)
 
 
 @pytest.mark.parametrize(
@@ -87,11 +67,16 @@ def test_loss_is_the_plain_mean():
         assert (found > float(MaskedLanguageModelObjective.loss(sums, totals))) == (kept.sum() > 0)
 
 
-def test_loss_is_the_oracles(directory):
-    if not ORACLE.exists():
-        pytest.skip("needs the oracles beside the project")
-    inputs, outputs = (np.load(ORACLE / name) for name in ("inputs.npz", "masked_lm_outputs.npz"))
-    model = BertForMaskedLM.from_pretrained(directory)
+def test_loss_is_the_oracles(golden, shared, tmp_path):
+    source = golden / "descendants" / "roberta"
+    tensors = safetensors.numpy.load_file(source / "encoder.safetensors")
+    tensors |= safetensors.numpy.load_file(source / "masked_lm" / "head.safetensors")
+    safetensors.numpy.save_file(tensors, str(tmp_path / "model.safetensors"), {"format": "pt"})
+    shutil.copy(source / "masked_lm" / "config.json", tmp_path)
+    inputs, outputs = (
+        np.load(shared / "golden" / "roberta" / name) for name in ("inputs.npz", "masked_lm_outputs.npz")
+    )
+    model = BertForMaskedLM.from_pretrained(str(tmp_path))
     logits = model({"input_ids": inputs["input_ids"], "input_mask": inputs["attention_mask"]})
     features = {"masked_lm_ids": np.where(inputs["labels"] < 0, -1, inputs["labels"])}
     objective = MeanMaskedLanguageModelObjective

@@ -23,10 +23,6 @@ def test_the_papers_grid():
     assert set(SEARCHED) <= set(FineTuningSettings.__dataclass_fields__)
 
 
-def settings(**values) -> FineTuningSettings:
-    return FineTuningSettings(**{"output_dir": "out", "do_train": True, **values})
-
-
 @pytest.mark.parametrize(
     ("search", "message"),
     [
@@ -39,7 +35,7 @@ def settings(**values) -> FineTuningSettings:
 )  # fmt: skip
 def test_wrong_grids_are_refused(search, message):
     with pytest.raises(ValueError) as caught:
-        settings(search=search).check_flags()
+        FineTuningSettings(output_dir="out", do_train=True, search=search).check_flags()
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
