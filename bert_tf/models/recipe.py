@@ -138,30 +138,20 @@ SEARCHED = {
 Values = Mapping[str, float | int]
 
 
-def parse_search(text: str) -> dict[str, tuple[float | int, ...]]:
-    """The values of each setting.
+def grid_points(text: str | None) -> list[dict[str, float | int]]:
+    """All combinations of the values, the last setting changing fastest; without --search one, which is empty.
 
     Raises:
       ValueError: not of the form NAME=VALUE,VALUE;NAME=VALUE, a setting that can't be searched, or one twice.
     """
-    grid: dict[str, tuple[float | int, ...]] = {}
-    for part in text.split(";"):
+    grid: dict[str, list[float | int]] = {}
+    for part in () if text is None else text.split(";"):
         name, _, values = (piece.strip() for piece in part.partition("="))
         if name not in SEARCHED:
             raise ValueError(f"{name!r} can't be searched; {', '.join(SEARCHED)} can.")
         if name in grid:
             raise ValueError(f"{name} appears twice; give all its values in one list.")
-        grid[name] = tuple(SEARCHED[name](value) for value in values.split(","))
-    return grid
-
-
-def grid_points(text: str | None) -> list[dict[str, float | int]]:
-    """All combinations of the values, the last setting changing fastest; without --search one, which is empty.
-
-    Raises:
-      ValueError: see `parse_search`.
-    """
-    grid = {} if text is None else parse_search(text)
+        grid[name] = [*map(SEARCHED[name], values.split(","))]
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 

@@ -50,11 +50,13 @@ class FineTuningTask(abc.ABC):
       adjust: of the weights, so that their output layer is that of the labels; see `adjustment_of`.
       train_rows: token rows to train on; None without --do_train.
       class_weights: of the classes in the loss; None: 1.
+      other_labels: further names of the labels, in the order of their ids, that a model may know them by.
       dev_sets, test_sets: the first one is the main set. test_records: first part of the names of their record files,
         None: none are written; dev_records likewise.
     """
 
     name: str
+    other_labels: tuple[str, ...] = ()
     dev_records: str | None = None
     test_records: str | None = None
 
@@ -116,11 +118,6 @@ class FineTuningTask(abc.ABC):
         """The run's teacher, if it has one."""
         like = (tokenizer, run.max_seq_length, self.output_layer, self.teacher_architecture)
         return open_teacher(run.teacher, *like) if run.teacher else None
-
-    @property
-    def other_labels(self) -> tuple[str, ...]:
-        """Further names of the labels, in the order of their ids, that a model may know them by."""
-        return ()
 
     @property
     def teacher_architecture(self) -> str | None:

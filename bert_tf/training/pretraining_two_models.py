@@ -22,6 +22,7 @@ from bert_tf.models.families import DistilBertConfig, ElectraConfig
 from bert_tf.models.recipe import Recipe
 from bert_tf.models.task_models import BertForMaskedLM
 from bert_tf.pretraining import mask_rules, model_vocabulary
+from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.training import checkpoints, run_directory
 from bert_tf.training.pretraining_settings import FIXED_MASK_FLAGS, PretrainingSettings, student_family
@@ -29,7 +30,6 @@ from bert_tf.training.pretraining_tasks import PretrainingTask
 from bert_tf.training.teacher import DISTILLATION_FLAGS, open_teacher
 from bert_tf.weights.tensor_files import Weights
 
-_USUAL_SIZE = 0.25  # of the generator
 _OUTPUT_LAYER = "cls/predictions/output_bias"  # of a masked LM
 
 
@@ -59,30 +59,21 @@ class ElectraTask(PretrainingTask):
 
     def prepare(self) -> None:
         """Reads or makes the generator's configuration."""
-        settings, config = self.settings, self.config
+        settings, untied = self.settings, self.settings.untied_generator_embeddings
+        start = checkpoints.latest_checkpoint(settings.output_dir) or settings.init_checkpoint
         if path := settings.generator_config_file:
             with naming_flag("--generator_config_file"):
                 generator_config = model_directory.read_config(path)
-        elif settings.generator_size is not None:
-            generator_config = self._generator_of_size(settings.generator_size)
+        elif settings.generator_size is None and start and "generator" in open_weights.open_weights(start).parts:
+            generator_config = model_directory.read_model(start, part="generator")[1].config
         else:
-            start = checkpoints.latest_checkpoint(settings.output_dir) or settings.init_checkpoint
-            there = bool(start) and "generator" in open_weights.open_weights(start).parts
-            generator_config = (
-                model_directory.read_model(start, part="generator")[1].config
-                if there
-                else self._generator_of_size(_USUAL_SIZE)
-            )
-        if not settings.untied_generator_embeddings:
-            check_shared_sizes(config, generator_config)
+            generator_config = self.config.generator(value_of(settings, "generator_size"))
+            if untied:
+                generator_config.embedding_size = generator_config.hidden_size
+        if not untied:
+            check_shared_sizes(self.config, generator_config)
         run_directory.check_output_dir(settings.output_dir, generator_config, part="generator")
         self.generator_config = generator_config
-
-    def _generator_of_size(self, size: float) -> ElectraConfig:
-        generator_config = self.config.generator(size)
-        if self.settings.untied_generator_embeddings:
-            generator_config.embedding_size = generator_config.hidden_size
-        return generator_config
 
     @property
     def objective(self) -> ReplacedTokenPretraining:

@@ -1,4 +1,4 @@
-"""Runs of run_classifier.py, as of all fine-tuning scripts: what they leave, started again, seeds, LoRA, refusals."""
+"""Runs of run_classifier.py, as of all fine-tuning scripts: what they leave, started again, LoRA, refusals."""
 
 import json
 
@@ -14,7 +14,7 @@ from bert_tf.tasks.table import TASKS
 from bert_tf.training import run_directory
 
 STEPS, RANK = 12, 4  # 32 examples, 8 per step, 3 epochs
-DONE = {"whole", "seeds", "again", "predicted", "adapters", "unfinished", "adapters longer", "best"}
+DONE = {"whole", "again", "predicted", "adapters", "unfinished", "adapters longer", "best"}
 REFUSED = {
     "in use": ["LockedError", "is in use by another run"],
     "other flags": ["finished run", "--learning_rate: 0.003 there, 0.001 now", "--train_batch_size: 8 there, 4 now",
@@ -24,7 +24,7 @@ REFUSED = {
     "adapters alone": ["lora.safetensors"],
 }  # fmt: skip
 
-SLOW = {"seeds", "adapters", "unfinished", "adapters alone", "adapters longer", "best"}
+SLOW = {"adapters", "unfinished", "adapters alone", "adapters longer", "best"}
 
 
 def without(values: dict, *names) -> dict:
@@ -41,8 +41,7 @@ def cases_of(folder) -> tuple[dict, dict]:
     lora = {**short, "lora_rank": RANK, "learning_rate": 1e-2}
     longer = {**lora, "num_train_epochs": 2, "output_dir": out / "adapters"}
     evaluate = without(lora, "do_train", "lora_rank", "init_checkpoint", "num_train_epochs")
-    first = {"whole": whole, "seeds": {**short, "num_seeds": 2}}
-    return first, {
+    return {"whole": whole}, {
         "again": {**whole, "log_every_steps": 7},
         "predicted": predict,
         "adapters": {**lora, "keep_checkpoint_max": 1},
@@ -74,16 +73,12 @@ def ran(request, tmp_path_factory):
             ended = run_cases("run_classifier", cases)
         for all_of_it, more in zip((outcomes, logs), ended, strict=True):
             all_of_it |= more
-        contents.append({name: contents_of(out / name) for name in ("whole", "seeds")})
+        files = [path for path in (out / "whole").rglob("*") if path.is_file()]
+        contents.append({str(path.relative_to(out / "whole")): path.read_bytes() for path in files})
         if "whole" in cases:  # as if a kill had come before the evaluation of the last step
-            lines = contents[0]["whole"]["evaluations.jsonl"].splitlines(keepends=True)
+            lines = contents[0]["evaluations.jsonl"].splitlines(keepends=True)
             (out / "whole" / "evaluations.jsonl").write_bytes(b"".join(lines[:-1]))
     return out, outcomes, logs, *contents
-
-
-def contents_of(folder) -> dict:
-    """Name of each file -> its bytes."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_all_cases_end_as_they_should(ran):
@@ -105,15 +100,15 @@ def test_refused(ran, case):
 
 def test_a_run_leaves_the_best_model_and_the_weights_of_the_last_step(ran):
     out, _, logs, before, _ = ran
-    evaluations = [json.loads(line) for line in before["whole"]["evaluations.jsonl"].splitlines()]
+    evaluations = [json.loads(line) for line in before["evaluations.jsonl"].splitlines()]
     assert [values["step"] for values in evaluations] == [4, 8, 12]
-    checkpoints = {name for name in before["whole"] if "ckpt" in name}
+    checkpoints = {name for name in before if "ckpt" in name}
     assert checkpoints == {f"model.ckpt-{STEPS}.index", f"model.ckpt-{STEPS}.data-00000-of-00001"}
     left = weights_of(out / "whole")
     assert not [name for name in left if "adam" in name] and int(left["global_step"]) == STEPS
     for name in ("loss.png", "confusion_matrix.png"):
-        assert before["whole"][name][:4] == b"\x89PNG"
-    assert json.loads(before["whole"]["run.json"])["finished_step"] == STEPS
+        assert before[name][:4] == b"\x89PNG"
+    assert json.loads(before["run.json"])["finished_step"] == STEPS
     # The end of the log gives the results, the model's place and how to use it in Python.
     end = logs["whole"]
     assert f"Best model: {out}/whole/best_model (step " in end
@@ -124,10 +119,10 @@ def test_a_run_leaves_the_best_model_and_the_weights_of_the_last_step(ran):
 
 def test_a_run_leaves_a_card_of_each_model(ran):
     out, _, _, before, _ = ran
-    settings = json.loads(before["whole"]["run.json"])
-    best = json.loads(before["whole"]["best_model/eval_results.json"])
+    settings = json.loads(before["run.json"])
+    best = json.loads(before["best_model/eval_results.json"])
     for name, step in (("README.md", STEPS), ("best_model/README.md", best["step"])):
-        card = before["whole"][name].decode()
+        card = before[name].decode()
         assert f"After step {step}:" in card and "learning_rate: 0.003\n" in card
         start = settings["init_weights"]
         assert f"weights at the start: encoder\nchecksum: {start['checksum']}\n" in card.replace("'", "")
@@ -144,28 +139,10 @@ def test_a_finished_run_stays_as_it_is(ran):
     # Results of an evaluation that it did not make are not shown.
     assert "Results" not in logs["predicted"] and f"Predictions of step {STEPS}:" in logs["predicted"]
     assert f"Results of step {STEPS}, the last one: " in logs["again"]
-    assert {name for name in after["whole"] if name not in before["whole"] and "predictions" in name}
-    changed = {name for name, value in before["whole"].items() if after["whole"].get(name) != value}
+    assert {name for name in after if name not in before and "predictions" in name}
+    changed = {name for name, value in before.items() if after.get(name) != value}
     assert not {name for name in changed if "ckpt" in name or name.startswith("best_model/")}
     assert not changed & {"evaluations.jsonl", "run.json", "train.tf_record", "eval_results.txt"}
-
-
-@pytest.mark.slow  # in small: tasks/test_script.py
-def test_seeds_are_runs_of_their_own(ran):
-    out, _, logs, before, _ = ran
-    summary = json.loads(before["seeds"]["seeds.json"])
-    assert list(summary["seeds"]) == ["3", "4"]
-    best = summary["best_seed"]
-    for name in ("eval_results.txt", "best_model/bert_model.safetensors"):
-        assert before["seeds"][name] == before["seeds"][f"seed-{best}/{name}"]
-    for seed, results in summary["seeds"].items():
-        lines = before["seeds"][f"seed-{seed}/eval_results.txt"].decode().splitlines()
-        assert {name: float(value) for name, value in (line.split(" = ") for line in lines)} == pytest.approx(results)
-    # Results can be equal, perfect ones above all; weights can't.
-    weights = "best_model/bert_model.safetensors"
-    assert before["seeds"][f"seed-3/{weights}"] != before["seeds"][f"seed-4/{weights}"]
-    assert f"Best model: {out}/seeds/best_model (step " in logs["seeds"]
-    assert f", the last one, with seed {best}: eval_" in logs["seeds"]
 
 
 # --- LoRA: a run of 4 steps whose optimizer state is kept, and of 8 in the same folder --------------------------------

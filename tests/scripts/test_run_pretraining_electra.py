@@ -12,10 +12,9 @@ from helpers.masking import CLS, SEP
 from helpers.paths import GOLDEN
 from helpers.pretraining_runs import values
 from helpers.record_files import example_of, write_records
-from helpers.script_cases import run_cases, weights_of
+from helpers.script_cases import run_cases
 
 from bert_tf import BertForMaskedLM, ElectraDiscriminator
-from bert_tf.conversion import convert
 from bert_tf.models import pretrained
 from bert_tf.models.config import BertConfig
 from bert_tf.models.families import ElectraConfig
@@ -126,7 +125,7 @@ def test_the_originals_run_goes_on(runs):
 
 
 @pytest.mark.slow  # in small: training/test_electra_pretraining.py
-def test_a_run_leaves_two_models(runs, tmp_path):
+def test_a_run_leaves_two_models(runs):
     """Each directory holds its part of the last checkpoint, with the configuration that the run had."""
     data = runs[0]
     checkpoint = bundle.CheckpointReader(str(data / "run" / "model.ckpt-10"))
@@ -147,11 +146,6 @@ def test_a_run_leaves_two_models(runs, tmp_path):
         )
         # The checkpoint itself has both.
         assert pretrained.read_model(str(data / "run"), part=part)[1].config == config
-        report = convert.convert(str(data / "run"), str(tmp_path / part), "huggingface", part=part)
-        assert not report.missing and pretrained.read_model(str(tmp_path / part))[1].config == config
-        converted, own = weights_of(tmp_path / part), weights_of(folder)
-        for name, value in converted.items():
-            np.testing.assert_array_equal(value, own[name], err_msg=name)
 
 
 @pytest.mark.slow

@@ -14,12 +14,6 @@ from bert_tf.weights import bundle
 from bert_tf.weights.tensor_files import Weights
 
 
-def tiny_model():
-    model = BertForPreTraining(BertConfig.from_dict(TINY_CONFIG))
-    model.build()
-    return model
-
-
 def test_written_files_are_the_originals_format(golden, tmp_path):
     """Reading the original's checkpoint of step 6 and writing it gives the same names, types and bits."""
     folder = golden / "optimizer"
@@ -40,7 +34,8 @@ def test_written_files_are_the_originals_format(golden, tmp_path):
 
 
 def test_a_wrong_shape_assigns_nothing(tmp_path):
-    model = tiny_model()
+    model = BertForPreTraining(BertConfig.from_dict(TINY_CONFIG))
+    model.build()
     before = {name: v.numpy() for name, v in initialize.model_variables(model).items()}
     tensors = {name: np.ones_like(value) for name, value in before.items()}
     tensors["cls/predictions/output_bias"] = np.ones(7, "float32")

@@ -8,6 +8,7 @@ import pytest
 from bert_tf import BertForPreTraining, fill_mask, read_tokenizer
 from bert_tf.conversion import convert
 from bert_tf.models.config import BertConfig
+from bert_tf.models.families import ElectraConfig
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.training import run_directory
@@ -109,3 +110,19 @@ def test_what_a_resumed_run_must_have_had_from_its_start(tmp_path, monkeypatch, 
         return run_directory.check_fixed(str(tmp_path), now)
     with pytest.raises(ValueError, match=message):
         run_directory.check_fixed(str(tmp_path), now)
+
+
+def test_a_changed_setting_is_told(tmp_path, caplog):
+    settings = {"clip_norm": 1.0, "seed": 1, run_directory.FINISHED: 3}
+    run_directory.record_settings(str(tmp_path), settings, resumed=False)
+    run_directory.warn_of_changes(str(tmp_path), settings)
+    assert not caplog.records
+    run_directory.warn_of_changes(str(tmp_path), settings | {"clip_norm": 0.5})
+    assert "clip_norm 1.0 -> 0.5" in caplog.text
+
+
+def test_a_configuration_that_another_family_left_goes(tmp_path):
+    for kind in (ElectraConfig, BertConfig):
+        run_directory.claim_output_dir(str(tmp_path), kind(vocab_size=10, hidden_size=8, num_attention_heads=2))
+    assert [path.name for path in tmp_path.iterdir()] == ["bert_config.json"]
+    assert json.loads((tmp_path / "bert_config.json").read_text())["hidden_size"] == 8

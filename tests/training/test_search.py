@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bert_tf.models.recipe import SEARCHED, folder_of, grid_points, parse_search
+from bert_tf.models.recipe import SEARCHED, folder_of, grid_points
 from bert_tf.tasks import outcome
 from bert_tf.tasks.outcome import Tried, best_of, table_text, write_search
 from bert_tf.training import run_directory
@@ -12,11 +12,9 @@ from bert_tf.training.settings import FineTuningSettings
 
 
 def test_the_papers_grid():
-    text = "learning_rate=2e-5, 3e-5,5e-5; train_batch_size=16,32"
-    grid = parse_search(text)
-    assert grid == {"learning_rate": (2e-5, 3e-5, 5e-5), "train_batch_size": (16, 32)}
-    combinations = grid_points(text)
-    assert len(combinations) == 6 and combinations[1] == {"learning_rate": 2e-5, "train_batch_size": 32}
+    combinations = grid_points("learning_rate=2e-5, 3e-5,5e-5; train_batch_size=16,32")
+    pairs = [(rate, size) for rate in (2e-5, 3e-5, 5e-5) for size in (16, 32)]
+    assert combinations == [{"learning_rate": rate, "train_batch_size": size} for rate, size in pairs]
     assert folder_of(combinations[1]) == "search-learning_rate=2e-05-train_batch_size=32"
     assert folder_of({"learning_rate": 1.2345678e-5}) == "search-learning_rate=1.2345678e-05"
     assert grid_points(None) == [{}]
