@@ -68,19 +68,15 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
     with distribution.set_up_run(*runs) as strategy:
         task.is_chief, task.num_replicas = distribution.is_chief(strategy), strategy.num_replicas_in_sync
         teacher = _load(task, run, files, tokenizer, newest)
-        steps = [
-            number_of_steps(task.num_training_examples(), one.train_batch_size, one.num_train_epochs)
-            if run.do_train
-            else 0
-            for one in runs
-        ]
-        if run.do_train and min(steps) < _FEW_STEPS:
-            logging.warning("Only %d training steps: the model will hardly learn; train longer.", min(steps))
+        steps = [0] * len(runs)
+        if run.do_train:
+            count = task.num_training_examples()
+            steps = [number_of_steps(count, one.train_batch_size, one.num_train_epochs) for one in runs]
+            if min(steps) < _FEW_STEPS:
+                logging.warning("Only %d training steps: the model will hardly learn; train longer.", min(steps))
         # All folders are checked before the first of several runs is trained.
-        plan = [
-            _runs_of_seeds(task, values, one, strategy, count, teacher)
-            for values, one, count in zip(combinations, runs, steps, strict=True)
-        ]
+        described = zip(combinations, runs, steps, strict=True)
+        plan = [_runs_of_seeds(task, values, one, strategy, number, teacher) for values, one, number in described]
         for number, (values, of_seeds) in enumerate(zip(combinations, plan, strict=True), start=1):
             if run.search:
                 logging.info("Combination %d of %d: %s.", number, len(runs), recipe.combination_text(values))

@@ -14,9 +14,6 @@ from bert_tf.system.storage import is_name
 from bert_tf.training.settings import DeviceSettings, TrainingSettings
 from bert_tf.training.teacher import LanguageTeacherSettings
 
-# See `mask_rules`.
-MASK_RULES = ("bert", "roberta")
-
 MASKS, ELECTRA = "Masks of unmasked records", "With --objective=electra"  # headings of --help
 
 
@@ -161,7 +158,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         "How many tokens of a row are predicted, and which may be. bert: their number rounded, at least one, never "
         "[CLS] and [SEP]. roberta: rounded up or down at random, any token, as in fairseq. If unset, roberta for a "
         "RoBERTa, bert for all others. --objective=electra has a rule of its own.",
-        choices=MASK_RULES,
+        choices=("bert", "roberta"),
     )
     generator_size: float | None = setting(
         0.25,
