@@ -112,15 +112,6 @@ def test_a_checkpoint_that_a_kill_left_unlisted_is_removed_in_its_turn(named, tm
         assert (tmp_path / "model.ckpt-3.index").exists() == remains and (tmp_path / "model.ckpt-6.index").exists()
 
 
-def test_a_checkpoint_without_its_values_is_not_the_newest(tmp_path, caplog):
-    for step in (8, 9, 10):
-        checkpoints.save(str(tmp_path), step, {"a": np.ones(2, "float32")})
-    for step in (9, 10):
-        (tmp_path / f"model.ckpt-{step}.data-00000-of-00001").unlink()
-    assert checkpoints.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-8")
-    assert "model.ckpt-8 is the newest one left" in caplog.text
-
-
 def test_shards_are_found_and_removed_together(tmp_path, monkeypatch):
     """As a conversion writes them (`bundle.write_bundle`)."""
     monkeypatch.setattr(bundle, "_SHARDED_FROM_BYTES", 1)
