@@ -40,12 +40,6 @@ def test_entities(gold, predicted, scores, by_type):
     assert metrics.klue(gold, predicted, ["O"])["entity_macro_f1"] == pytest.approx(by_type)
 
 
-def test_bioes_scores_as_iob2():
-    gold, predicted = sentences_of("B-A E-A O S-B | O S-A S-A | O"), sentences_of("S-A O O S-A | O S-A S-A | S-B")
-    results = metrics.evaluate(gold, predicted)
-    assert (results["precision"], results["recall"]) == (2 / 5, 2 / 4)
-
-
 @pytest.mark.parametrize(
     ("gold", "predicted", "expected"),
     [
