@@ -78,16 +78,11 @@ def _fill_batch(model, tokenizer: Tokenizer, features: dict[str, np.ndarray], to
     logits = outputs if isinstance(model, BertForMaskedLM) else outputs["masked_lm_logits"]  # [B, P, V]
     # The embedding table may be larger than the vocabulary (some models round its size up): skip the extra rows.
     logits = np.asarray(keras.ops.convert_to_numpy(logits), np.float64)[..., : tokenizer.vocab_size]
-    return [
-        [_best(scores, tokenizer, top_k) for scores in logits[row, : len(places)]] for row, places in enumerate(masks)
-    ]
-
-
-def _best(scores: np.ndarray, tokenizer: Tokenizer, top_k: int) -> list[tuple[str, float]]:
-    """The top_k (token, probability) of one mask's logits [V]."""
-    probabilities = softmax(scores)
-    order = np.argsort(-scores, kind="stable")[:top_k].tolist()
-    return [
-        (tokenizer.spell(token), float(probabilities[index]))
-        for token, index in zip(tokenizer.convert_ids_to_tokens(order), order, strict=True)
-    ]
+    guesses = []
+    for row, places in enumerate(masks):
+        guesses.append([])
+        for scores in logits[row, : len(places)]:
+            best = np.argsort(-scores, kind="stable")[:top_k].tolist()
+            tokens = map(tokenizer.spell, tokenizer.convert_ids_to_tokens(best))
+            guesses[-1].append([*zip(tokens, softmax(scores)[best].tolist(), strict=True)])
+    return guesses

@@ -44,10 +44,6 @@ class Answerer:
         export_saved_model.py wrote (the directory of versions, or one of them).
       batch_size: rows or texts computed together.
       trust: see `loaded_export.Export`.
-
-    Raises:
-      FileNotFoundError, ValueError: no model there, or none for this task; an export is not trusted.
-      TypeError: path or trust is no path or boolean.
     """
 
     tasks: tuple[str, ...]
@@ -219,8 +215,6 @@ class Predictor(Answerer):
         if takes_pairs or any(pairs):
             columns["text_pair"] = pairs
             signature = "serving_default" if takes_pairs else "serve_pairs"
-            if signature not in self.export.signatures:
-                raise ValueError("the export is of a model that reads windows of single texts, not pairs")
         lengths = [len(text) + len(pair) for text, pair in zip(texts, pairs, strict=True)]
         outputs = self.exported(signature, lengths, columns)
         if self.task.is_regression and not self._gives_probability:

@@ -8,7 +8,6 @@ Shape legend: n texts, q queries, H hidden size.
 
 import io
 import json
-import math
 import posixpath
 from collections.abc import Sequence
 
@@ -131,20 +130,7 @@ class TextIndex:
             header, *texts = [parse_json(line, texts_file, number) for number, line in lines] or [None]
             if not isinstance(header, dict) or not all(isinstance(text, str) for text in texts):
                 raise ValueError(f"{texts_file} has no JSON object in its first line, then strings")
-            with naming_flag(vectors_file):
-                vectors = _array_of(read_bytes(vectors_file))
+            vectors = np.load(io.BytesIO(read_bytes(vectors_file)), allow_pickle=False)
             index = cls(texts, vectors, header.get("prompt_name"), header.get("similarity", "cosine"))
         index.check_model(embedder, directory)
         return index
-
-
-def _array_of(content: bytes) -> np.ndarray:
-    """The array of an .npy file, whose header may ask for no more memory than the file has bytes."""
-    file = io.BytesIO(content)
-    if np.lib.format.read_magic(file) != (1, 0):
-        raise ValueError("it is of a version that no index has")
-    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    if not dtype.hasobject and math.prod(shape) * dtype.itemsize != len(content) - file.tell():
-        raise ValueError(f"its header says {dtype} {list(shape)}, which is not what follows")
-    file.seek(0)
-    return np.lib.format.read_array(file, allow_pickle=False)
