@@ -10,7 +10,7 @@ from helpers.paths import ROOT
 from helpers.slow import exhaustive, slow
 
 from demo import folder as demo_folder
-from demo import report, stages
+from demo import report
 from demo.families import FAMILIES
 
 PNG_HEADER = b"\x89PNG\r\n\x1a\n"
@@ -95,15 +95,6 @@ def test_demo_with_text_of_another_script(tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count("--strip_accents=False") == 3
     assert "가" in (tmp_path / "output" / "vocab.txt").read_text().splitlines()
-
-
-def test_no_text_and_too_little_text(tmp_path):
-    result = run(tmp_path / "output", f"--text={tmp_path}/*.txt")
-    assert result.returncode == 1 and f"--text: no file matches '{tmp_path}/*.txt'" in result.stderr
-    assert "Traceback" not in result.stderr and not (tmp_path / "output").exists()
-    (tmp_path / "a.txt").write_text("A few words only.\n" * 100)
-    with pytest.raises(demo_folder.DemoError, match=r"too little text in 1 files: 1,8.* At least 50,000"):
-        stages.make_corpus([str(tmp_path / "a.txt")], stages.Plan(), str(tmp_path / "t"), str(tmp_path / "h"))
 
 
 def test_claim_output_dir(tmp_path, capsys):

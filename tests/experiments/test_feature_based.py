@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from absl import flags
 from helpers.descendants import save_model
+from helpers.slow import slow
 
 from bert_tf import BertModel
 from experiments import feature_based
@@ -17,7 +18,7 @@ TEXTS = "text,label\n" + "".join(
 
 
 @pytest.mark.parametrize(
-    ("features", "reader", "of_texts"), [("sum_last_four", "bilstm", False), ("none", "cnn", True)]
+    ("features", "reader", "of_texts"), [*slow(("sum_last_four", "bilstm", False)), ("none", "cnn", True)]
 )
 def test_a_reader_learns_and_bert_does_not(tmp_path, monkeypatch, capsys, features, reader, of_texts):
     path = save_model(tmp_path / "bert", "bert", BertModel)

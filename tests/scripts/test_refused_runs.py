@@ -98,6 +98,13 @@ BEFORE = {
         ("--vocab_size=110 is too small: * need at least 156. Raise it",
          {"text.txt": "abcdefghijklmnopqrstuvwxyz\n" * 5000}, LEARN | {"vocab_size": 110}),
     ],
+    "export_saved_model": [
+        (message, model(), {"model_dir": "whole", "export_dir": "out"} | given) for message, given in (
+            ("--dtype is for --format=saved_model, not for onnx", {"format": "onnx", "dtype": "bfloat16"}),
+            ("--text_pairs needs an export that takes texts", {"ids_only": True, "text_pairs": True}),
+            ("--export_dir=*whole/serving is in the folder of --model_dir, *whole", {"export_dir": "whole/serving"}),
+        )
+    ],
     "serve_client": [
         ("--input_file=*nowhere", {}, {"model": "m", "input_file": "nowhere"}),
         ("*a.jsonl, line 2: expected an object with the same keys as line 1",

@@ -67,9 +67,6 @@ def test_what_predictor_takes_for_texts(directory):
     for texts in (pd.Series(["a", "b"]), np.array(["a", "b"]), (text for text in "ab")):
         assert predictor.predict(texts) == wanted
     assert len(predictor.predict(("a", "b", "a"))) == 3
-    for texts, message in (
-        ("a", r"a list of strings or pairs of strings, not a single string; for one write predictor\(text\)"),
-        (("a", "b"), r"one pair: write predictor\(\*pair\), or predictor\.predict\(\[pair\]\)"),
-    ):
+    for texts, message in (("a", "not a single string"), (("a", "b"), r"one pair: write predictor\(\*pair\)")):
         with pytest.raises(TypeError, match=message):
             predictor.predict(texts)

@@ -17,7 +17,6 @@ from helpers.local_server import serving
 from helpers.paths import ROOT
 
 from bert_tf.models import task_models
-from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.serving import client, export
 
 TEXTS = ["One text.", "Ein anderer, längerer Text", ""]
@@ -141,21 +140,6 @@ def test_the_script(server, model, tmp_path):
     commands = [[*usual, *flags] for flags in refused.values()]
     for message, line in zip(refused, refusals("serve_client", commands), strict=True):
         assert message in line
-
-
-def test_rows_of_requests_that_a_server_batches(signatures, model):
-    """TensorFlow Serving joins requests of equal width only: those of one --max_seq_length, padded here with a mask."""
-    tokenizer = read_tokenizer(model)
-    rows = [tokenizer([text], max_length=32, padding="max_length") for text in TEXTS]
-    together = {name: tf.concat([row[name] for row in rows], 0) for name in rows[0]}
-    found = signatures["serve_ids"](**together)["probabilities"]
-    np.testing.assert_allclose(
-        found, signatures["serving_default"](text=tf.constant(TEXTS))["probabilities"], atol=1e-6
-    )
-    # Its own padding repeats the first element of each tensor, so that the mask counts what is not there.
-    padded = {name: tf.where(together["input_mask"] > 0, value, value[:, :1]) for name, value in together.items()}
-    assert np.abs(signatures["serve_ids"](**padded)["probabilities"] - found).max() > 1e-4
-    assert "pad_variable_length_inputs: true" not in (ROOT / "docs" / "serving.md").read_text()
 
 
 def test_odd_answers_end_in_one_line(server):

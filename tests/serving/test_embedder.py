@@ -1,7 +1,9 @@
 """Embedder: vectors of texts, by a model's directory, a directory of sentence-transformers, and an export."""
 
+import itertools
 import json
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -32,9 +34,7 @@ def write_settings(folder, settings: SentenceSettings, hidden_size=32) -> None:
 
 def described(folder, model_dir, **settings) -> str:
     """A copy of the model as a directory of sentence-transformers."""
-    folder.mkdir()
-    for path in pathlib.Path(model_dir).iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(model_dir, folder)
     write_settings(folder, SentenceSettings(str(folder), **settings))
     return str(folder)
 
@@ -144,22 +144,6 @@ def test_an_export_makes_the_same_vectors(model_dir, tmp_path, clean_process):
         Embedder(path, pooling="cls")
 
 
-@pytest.mark.parametrize("pooling", slow(*POOLINGS))
-def test_equal_to_sentence_transformers(shared, tmp_path, monkeypatch, pooling):
-    """Vectors of real sentences by real weights."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    sentence_transformers = pytest.importorskip("sentence_transformers")
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for path in (shared / "weights" / "minilm-l6-h384").iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    lines = (shared / "data" / "glue" / "STS-B" / "dev.tsv").read_text(encoding="utf-8").splitlines()[1:31]
-    texts = [text for line in lines for text in line.split("\t")[7:9]] + [" ".join(["long"] * 300), "", "\u0007 É"]
-    write_settings(folder, SentenceSettings(str(folder), pooling, pooling != "max", 256), 384)
-    expected = sentence_transformers.SentenceTransformer(str(folder), device="cpu").encode(texts)
-    np.testing.assert_allclose(Embedder(str(folder)).encode(texts), expected, atol=1e-5)
-
-
 PROMPTS = {"query": "query: ", "passage": "A passage of text: ", "none": ""}
 
 
@@ -180,28 +164,24 @@ def test_prompts_by_hand(model_dir, tmp_path):
         embedder.encode(TEXTS, prompt_name="other")
 
 
-@pytest.mark.parametrize(("pooling", "include"), slow(("mean", False), ("mean", True), ("cls", False)))
-def test_prompts_are_those_of_sentence_transformers(tmp_path, model_dir, monkeypatch, pooling, include):
-    """By default, by name, in lines of a file, and in exports."""
+@pytest.mark.parametrize(("pooling", "include"), slow(*itertools.product(POOLINGS, (False, True))))
+def test_equal_to_sentence_transformers(shared, tmp_path, monkeypatch, pooling, include):
+    """Vectors of real sentences by real weights, with prompts by default and by name, and in exports."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     sentence_transformers = pytest.importorskip("sentence_transformers")
-    folder = tmp_path / "model"
-    BertModel.from_pretrained(model_dir).save_pretrained(str(folder), format="huggingface")
+    folder = str(shutil.copytree(shared / "weights" / "minilm-l6-h384", tmp_path / "model"))
+    lines = (shared / "data" / "glue" / "STS-B" / "dev.tsv").read_text(encoding="utf-8").splitlines()[1:31]
+    texts = [text for line in lines for text in line.split("\t")[7:9]] + [" ".join(["long"] * 300), "", " \u0007 É\n"]
     prompts = {"prompts": PROMPTS, "default_prompt_name": "query", "include_prompt": include}
-    settings = SentenceSettings(str(folder), pooling, True, 64, described=True, **prompts)
-    write_settings(folder, settings)
-    assert read_settings(str(folder)) == settings
-    theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
-    texts = ["A man eats food.", " Spaces around \n", "김철수는 서울에 산다."]
-    embedder = Embedder(str(folder))
-    expected = theirs.encode(texts)
-    np.testing.assert_allclose(embedder.encode(texts), expected, atol=1e-5)
-    for name in ("passage", "none"):
-        found, named = embedder.encode(texts, prompt_name=name), theirs.encode(texts, prompt_name=name)
-        np.testing.assert_allclose(found, named, atol=1e-5)
-        assert np.abs(named - expected).max() > 1e-4
-    served = export.create_served_model(str(folder), "encoder")
-    np.testing.assert_allclose(served.vectors(np.array(texts))["vector"], expected, atol=1e-5)
+    settings = SentenceSettings(folder, pooling, pooling != "max", 256, described=True, **prompts)
+    write_settings(folder, settings, 384)
+    assert read_settings(folder) == settings
+    theirs, embedder = sentence_transformers.SentenceTransformer(folder, device="cpu"), Embedder(folder)
+    for name in (None, "passage", "none"):
+        expected = theirs.encode(texts, prompt_name=name)
+        np.testing.assert_allclose(embedder.encode(texts, prompt_name=name), expected, atol=1e-5)
+    served = export.create_served_model(folder, "encoder")
+    np.testing.assert_allclose(served.vectors(np.array(texts))["vector"], theirs.encode(texts), atol=1e-5)
 
 
 def test_what_is_lost_of_texts_is_told_once(model_dir, caplog):

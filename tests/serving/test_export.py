@@ -13,7 +13,6 @@ from absl import logging
 from helpers import warm
 from helpers.exports import VOCAB, load_no_graphs, save
 from helpers.paths import ROOT
-from helpers.script_cases import run_cases
 from helpers.slow import slow
 
 from bert_tf.models import directory as model_directory
@@ -101,22 +100,15 @@ def test_texts_of_mixed_length_give_what_each_gives_alone(classifier, signatures
 
 
 def test_ids_and_examples_give_the_same(signatures):
-    tokenizer = FullTokenizer(VOCAB)
-    rows = [[101, *tokenizer.encode(text)[:62], 102] for text in TEXTS]
-    width = max(map(len, rows))
-    ids = np.array([row + [0] * (width - len(row)) for row in rows], np.int32)
-    mask = np.array([[1] * len(row) + [0] * (width - len(row)) for row in rows], np.int32)
+    features = FullTokenizer(VOCAB)(TEXTS, max_length=64)
     expected = signatures["serving_default"](text=tf.constant(TEXTS))["probabilities"].numpy()
-    by_ids = signatures["serve_ids"](input_ids=ids, input_mask=mask, segment_ids=np.zeros_like(ids))
+    by_ids = signatures["serve_ids"](**{name: tf.constant(value) for name, value in features.items()})
     np.testing.assert_allclose(by_ids["probabilities"], expected, atol=1e-6)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"input_ids has the value\] \[-"):
-        signatures["serve_ids"](input_ids=-ids, input_mask=mask, segment_ids=np.zeros_like(ids))
-    lists = {b"input_ids": ids, b"input_mask": mask, b"segment_ids": np.zeros_like(ids)}
-    short = [example([int64_feature(b"input_ids", pack(row))]) for row in rows]
-    full = [
-        example([int64_feature(name, pack(values[row].tolist())) for name, values in lists.items()])
-        for row in range(len(rows))
-    ]
+        signatures["serve_ids"](**features | {"input_ids": tf.constant(-features["input_ids"])})
+    rows = [{name: value[row].tolist() for name, value in features.items()} for row in range(len(TEXTS))]
+    short = [example([int64_feature(b"input_ids", pack(row["input_ids"][: sum(row["input_mask"])]))]) for row in rows]
+    full = [example([int64_feature(name.encode(), pack(of)) for name, of in row.items()]) for row in rows]
     for serialized in (short, full, [short[0], *full[1:]]):
         found = signatures["serve_examples"](examples=tf.constant(serialized))["probabilities"]
         np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -131,8 +123,7 @@ def test_odd_requests_are_answered_and_spoil_nothing(signatures):
     assert np.isfinite(outputs["probabilities"]).all()
     np.testing.assert_allclose(outputs["probabilities"][2], outputs["probabilities"][3], atol=1e-6)
     nothing = default(text=tf.zeros([0], tf.string))
-    assert nothing["probabilities"].shape == (0, 3)
-    assert nothing["label"].shape == (0,)
+    assert nothing["probabilities"].shape == (0, 3) and nothing["label"].shape == (0,)
 
 
 @pytest.mark.slow
@@ -169,14 +160,10 @@ def test_predictor_takes_an_export(predictor, loaded, exported, monkeypatch):
 
 @pytest.mark.slow  # in small: test_added_tokens.py
 def test_an_export_of_ids_alone_loads_without_tensorflow_text(classifier, signatures, tmp_path):
-    """It has ops of TensorFlow alone."""
     path = export.export_saved_model(classifier, str(tmp_path), ids_only=True)
-    assert set(json.loads(pathlib.Path(path, "export.json").read_text())["ops"]) <= set(dir(tf.raw_ops))
     ids = dict.fromkeys(graph_models.IDS, tf.ones([2, 3], tf.int32))
     found = tf.saved_model.load(path).signatures["serving_default"](**ids)["probabilities"]
     np.testing.assert_allclose(found, signatures["serve_ids"](**ids)["probabilities"], atol=1e-5)
-    with pytest.raises(ValueError, match="takes token ids alone"):
-        Predictor(path)
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -185,15 +172,12 @@ def test_an_export_of_ids_alone_loads_without_tensorflow_text(classifier, signat
 def test_what_lies_in_a_version(exported):
     check_where_weights_are(exported, False)
     path = pathlib.Path(exported)
-    assert path.name == "42"
-    assert sorted(entry.name for entry in path.parent.iterdir()) == ["42"]
+    assert path.name == "42" and os.listdir(path.parent) == ["42"]
     assert (path / "assets" / "vocab.txt").read_text() == pathlib.Path(VOCAB).read_text()
     assert (path / "assets" / "labels.txt").read_text() == "bad\nfair\n좋다\n"
     description = json.loads((path / "export.json").read_text())
-    assert description["task"] == "classification"
-    assert description["max_seq_length"] == 64
-    assert description["lowest_serving_version"] == "2.7"
-    assert "FastWordpieceTokenizeWithOffsets" in description["ops"]
+    expected = {"task": "classification", "max_seq_length": 64, "lowest_serving_version": "2.7"}
+    assert description | expected == description and "FastWordpieceTokenizeWithOffsets" in description["ops"]
     assert description["signatures"]["serving_default"]["inputs"] == {"text": ["string", [None]]}
     assert description["signatures"]["serving_default"]["outputs"]["probabilities"] == ["float32", [None, 3]]
     records = tf.data.TFRecordDataset(str(path / "assets.extra" / "tf_serving_warmup_requests"))
@@ -289,18 +273,3 @@ def test_the_script(classifier, predictor, tmp_path):
     assert f'In Python: from bert_tf import Predictor; Predictor("{tmp_path}/out/1")(' in result.stderr
     assert f"--model_base_path={tmp_path}/out" in result.stderr
     check_where_weights_are(tmp_path / "out" / "1", True)
-
-
-def test_the_script_publishes_nothing_if_flags_are_wrong(classifier, tmp_path):
-    inside = f"is in the folder of --model_dir, {classifier}: choose another one."
-    refused = {
-        "--dtype is for --format=saved_model, not for onnx": {"format": "onnx", "dtype": "bfloat16"},
-        "--text_pairs needs an export that takes texts: leave out --ids_only.": {"ids_only": True, "text_pairs": True},
-        f"--top_k is for masked_lm; --model_dir={classifier} is for classification.": {"top_k": 3},
-        f"--export_dir={classifier}/serving {inside}": {"export_dir": f"{classifier}/serving"},
-    }
-    given = {"model_dir": classifier, "export_dir": tmp_path / "out"}
-    outcomes, _ = run_cases("export_saved_model", {message: {**given, **own} for message, own in refused.items()})
-    for message, outcome in outcomes.items():
-        assert outcome.partition(": ")[2].startswith(message), outcome
-    assert not (tmp_path / "out").exists()

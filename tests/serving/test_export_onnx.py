@@ -10,7 +10,6 @@ import tensorflow as tf
 from helpers import warm
 from helpers.descendants import save_model
 from helpers.paths import ROOT
-from helpers.slow import slow
 
 from bert_tf.models import directory as model_directory
 from bert_tf.models import task_models
@@ -117,14 +116,7 @@ def test_predictor_opens_it(classifier, exported):
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
-        ("score", lambda value: value + 0.1, "score in ONNX Runtime"),
-        *slow(("probabilities", lambda value: value[:, :2], "probabilities in ONNX Runtime")),
-    ],
-)
-def test_outputs_that_differ_leave_nothing(classifier, exported, tmp_path, monkeypatch, name, change, message):
+def test_outputs_that_differ_leave_nothing(classifier, exported, tmp_path, monkeypatch):
     """Each export of a model has the same bytes, though the converter's names have counters, and its order is that of
     sets of names."""
     contents = []
@@ -132,14 +124,14 @@ def test_outputs_that_differ_leave_nothing(classifier, exported, tmp_path, monke
     class Changed(loaded_export.OnnxModel):
         def run(self, features):
             outputs = super().run(features)
-            return outputs | {name: change(outputs[name])}
+            return outputs | {"score": outputs["score"] + 0.1}
 
     def opened(directory):
         contents.append(pathlib.Path(directory, "model.onnx").read_bytes())
         return Changed(directory)
 
     monkeypatch.setattr(onnx_export, "OnnxModel", opened)
-    with pytest.raises(AssertionError, match=message):
+    with pytest.raises(AssertionError, match="score in ONNX Runtime"):
         onnx_export.export_onnx(classifier, str(tmp_path))
     assert os.listdir(tmp_path) == []
     assert contents == [pathlib.Path(exported[1], "model.onnx").read_bytes()]

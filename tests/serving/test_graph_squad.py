@@ -139,51 +139,42 @@ def test_equal_to_the_last_tie(tokenizer, null, values):
         assert any(r["answer"] and r["answer"] not in [e["text"] for e in r["nbest"]] for r in wanted)
 
 
-@pytest.mark.parametrize(
-    ("size", "wanted"),
-    [
-        (2, [["a", "", "-"], ["", "-", "-"]]),  # the span without characters is "no answer" already
-        (3, [["a", "", "b", "-"], ["", "-", "-", "-"]]),
-        (4, [["a", "", "b", "", "-"], ["", "-", "-", "-", "-"]]),  # "no answer" itself counts, too
-        (1, [["a", ""], ["", "-"]]),
-    ],
-)
-def test_spans_without_characters(size, wanted):
+def test_spans_without_characters():
     """Of the first question: a, a again, a span without characters, b, and "no answer"; of the second "no answer"."""
     scores, texts = tf.constant([9.0, 8.0, 7.0, 6.0, 5.0, 1.0], tf.float64), tf.constant(["a", "a", "", "b", "", ""])
     starts = tf.where(tf.equal(texts, ""), -1, tf.range(6))
     answers = graph_squad._Answers(scores, starts, starts + 1, texts)
     is_extra = tf.constant([False] * 4 + [True] * 2)
-    found = graph_squad._nbest(tf.constant([0] * 5 + [1]), answers, is_extra, tf.constant(2), size, True)
-    listed = tf.where(tf.math.is_finite(found.scores), found.texts, "-").numpy().tolist()
-    assert [[text.decode() for text in row] for row in listed] == wanted
+    for size, *wanted in (
+        (2, b"a  -", b" - -"),  # the span without characters is "no answer" already
+        (3, b"a  b -", b" - - -"),
+        (4, b"a  b  -", b" - - - -"),  # "no answer" itself counts, too
+        (1, b"a ", b" -"),
+    ):
+        found = graph_squad._nbest(tf.constant([0] * 5 + [1]), answers, is_extra, tf.constant(2), size, True)
+        listed = tf.where(tf.math.is_finite(found.scores), found.texts, "-").numpy().tolist()
+        assert [b" ".join(row) for row in listed] == wanted
 
 
 # ---- with a model --------------------------------------------------------------------------------------------------
 
 
-def save_model(folder, pieces, values) -> str:
-    """A model with weights large enough for its scores to differ."""
-    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces), encoding="utf-8")
+@pytest.fixture(scope="module")
+def answerer(tokenizer, tmp_path_factory):
+    """Of a model with weights large enough for its scores to differ."""
+    folder = tmp_path_factory.mktemp("model")
     keras.utils.set_random_seed(0)
-    config = {**TINY_CONFIG, "vocab_size": len(pieces), "max_position_embeddings": 64, "initializer_range": 0.3}
+    config = {**TINY_CONFIG, "vocab_size": len(PIECES), "max_position_embeddings": 64, "initializer_range": 0.3}
     model = BertForQuestionAnswering(BertConfig.from_dict(config))
     model.build()
-    generator = np.random.default_rng(0)
     head = next(variable for variable in model.trainable_variables if variable.path.endswith("output_weights"))
-    head.assign(generator.normal(size=head.shape))
+    head.assign(np.random.default_rng(0).normal(size=head.shape))
+    tokenizer.save_pretrained(str(folder))
     model.save_pretrained(str(folder / "model"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True)
-    (folder / "model" / "question_answering.json").write_text(json.dumps(values))
-    return str(folder / "model")
-
-
-MODEL_SETTINGS = {"max_seq_length": 48, "max_query_length": 12, "doc_stride": 13, "n_best_size": 10}
-MODEL_SETTINGS |= {"max_answer_length": 12, "version_2_with_negative": True, "null_score_diff_threshold": 0.5}
-
-
-@pytest.fixture(scope="module")
-def answerer(tmp_path_factory):
-    return QuestionAnswerer(save_model(tmp_path_factory.mktemp("model"), PIECES, MODEL_SETTINGS), batch_size=7)
+    settings = {"max_seq_length": 48, "max_query_length": 12, "doc_stride": 13, "n_best_size": 10}
+    settings |= {"max_answer_length": 12, "version_2_with_negative": True, "null_score_diff_threshold": 0.5}
+    (folder / "model" / "question_answering.json").write_text(json.dumps(settings))
+    return QuestionAnswerer(str(folder / "model"), batch_size=7)
 
 
 @pytest.fixture(scope="module")
@@ -194,20 +185,10 @@ def answer(answerer):
 
 
 def check_equal(outputs, wanted) -> None:
-    """The same entries with the same scores; two that are closer than 1e-5 may have been swapped."""
+    """The same scores, and the same answer, unless two are closer than rounding. Lists are compared above."""
     for one, other in zip(outputs, wanted, strict=True):
         scores = [entry["score"] for entry in other["nbest"]]
         assert [entry["score"] for entry in one["nbest"]] == pytest.approx(scores, abs=1e-4)
-        for place, (entry, wanted_entry) in enumerate(zip(one["nbest"], other["nbest"], strict=True)):
-            found = tuple(entry[name] for name in ("text", "start", "end"))
-            near = [
-                tuple(candidate[name] for name in ("text", "start", "end"))
-                for candidate in other["nbest"]
-                if abs(candidate["score"] - wanted_entry["score"]) < 1e-5
-            ]
-            # The last may have been swapped with one that is not listed; "no answer" is extra.
-            last = place >= len(scores) - 2 and scores[place] - scores[-1] < 1e-5
-            assert found in near or last
         assert one["score"] == pytest.approx(other["score"], abs=1e-4)
         if len(scores) < 2 or scores[0] - scores[1] > 1e-5:
             assert all(one[name] == other[name] for name in ("answer", "start", "end"))
@@ -216,14 +197,8 @@ def check_equal(outputs, wanted) -> None:
 def test_equal_to_the_answerer(answerer, answer):
     pairs = random_pairs(30, seed=5)
     wanted = answerer.predict(pairs)
-    outputs = as_dicts(answer(*zip(*pairs, strict=True)))
-    check_equal(outputs, wanted)
+    check_equal(as_dicts(answer(*zip(*pairs, strict=True))), wanted)
     assert {bool(result["answer"]) for result in wanted} == {True, False}
-    # A row's result does not depend on other rows.
-    for place in (0, 17):
-        (alone,) = as_dicts(answer(*([text] for text in pairs[place])))
-        check_equal([alone], [outputs[place]])
-        assert alone["null_score"] == pytest.approx(outputs[place]["null_score"], abs=1e-4)
 
 
 def test_bad_input(answerer, answer):

@@ -1,7 +1,6 @@
-"""QuestionAnswerer on a tiny model: spans index into the context, whatever the length and the script."""
+"""QuestionAnswerer on a tiny model: spans index into the context, whatever the length."""
 
 import json
-import unicodedata
 
 import keras
 import numpy as np
@@ -14,10 +13,7 @@ from bert_tf.models.task_models import BertForQuestionAnswering
 from bert_tf.serving import predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer
 
-JAMO = sorted(set(unicodedata.normalize("NFD", "세종대왕한글")))
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "which", "?", "gold", "京", "都", "は"]
-PIECES += [*JAMO, *(f"##{char}" for char in JAMO)]
-PIECES += [f"w{number}" for number in range(100 - len(PIECES))]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "which", "?", "gold", *(f"w{number}" for number in range(92))]
 
 
 def save(folder, settings=None):
@@ -125,20 +121,6 @@ def test_a_model_that_may_find_no_answer(version_2):
     assert QuestionAnswerer(version_2, null_score_diff_threshold=1e6)("which ?", missing)["start"] is not None
     assert QuestionAnswerer(version_2, null_score_diff_threshold=-1e6)("which ?", there)["answer"] == ""
     assert QuestionAnswerer(version_2, version_2_with_negative=False)("which ?", missing)["answer"] != ""
-
-
-def test_other_scripts(plain):
-    """Decomposed syllables, characters without spaces between them: spans still refer to the context."""
-    answerer = QuestionAnswerer(plain, n_best_size=50, max_answer_length=4)
-    context = "세종대왕 gold은 한글"
-    result = answerer("?", context)
-    check_spans(result, context)
-    assert {"세", "종", "한글", "글"} & {entry["text"] for entry in result["nbest"]}
-    context = "京都は\u3000GOLD\u3000東京は"
-    result = answerer("?", context)
-    assert (result["answer"], result["start"], result["end"]) == ("GOLD", 4, 8)
-    check_spans(result, context)
-    assert "京都" in [entry["text"] for entry in result["nbest"]]
 
 
 def test_settings(plain):

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import re
 import shutil
 
 import numpy as np
@@ -65,7 +64,6 @@ def described(embedder, folder, **settings) -> Embedder:
     ("prompts", "default", "of_query", "of_text"),
     [
         ({"query": "query: ", "document": "A passage: "}, "query", "query: ", "A passage: "),
-        ({"query": "query: ", "passage": "A passage: "}, None, "query: ", ""),
         ({"passage": "A passage: "}, "passage", "", ""),
     ],
 )
@@ -146,19 +144,14 @@ def saved(vectors, **options) -> bytes:
     return content.getvalue()
 
 
-def huge(old: bytes) -> bytes:
-    """With a header of 14 TiB."""
-    return re.sub(rb"\(5, 32\), \} {11}", b"(3848290697216, 1), }", old)
-
-
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("vectors.npy", lambda old: saved(np.array([open]), allow_pickle=True), "vectors.npy: Object arrays cannot be"),
+        ("vectors.npy", lambda old: saved(np.array([open]), allow_pickle=True), "Object arrays cannot be"),
         ("vectors.npy", lambda old: saved(np.full((5, 32), np.nan, np.float32)), r"finite vectors \[5, H\]"),
-        ("vectors.npy", lambda old: huge(old), r"vectors.npy: its header says float32 \[3848290697216, 1\]"),
         ("texts.jsonl", lambda old: old + b'"one more"\n', r"finite vectors \[6, H\], not vectors \[5, 32\]"),
         ("texts.jsonl", lambda old: old.replace(b'"Hello"', b"3"), "texts.jsonl has no JSON object"),
+        ("texts.jsonl", lambda old: old.partition(b"\n")[2], "texts.jsonl has no JSON object"),
     ],
 )
 def test_damaged_files_are_refused(embedder, tmp_path, name, change, message):
