@@ -11,11 +11,7 @@ from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 
 
 class ChoiceTask(FineTuningTask):
-    """One of N continuations is right.
-
-    Args:
-      settings: `ChoiceSettings`.
-    """
+    """One of N continuations is right. settings: `ChoiceSettings`."""
 
     name = "multiple_choice"
 

@@ -36,11 +36,7 @@ def labels_of(sentences: Sequence[Sentence], scheme: str) -> list[str]:
 def predict_logits(
     predict: Callable, rows: WordRows, *, batch_size: int, max_seq_length: int, static_padding: bool
 ) -> np.ndarray:
-    """Logits [W, C] of all words of all sentences in their order.
-
-    Args:
-      predict: from `step.make_predict_function`.
-    """
+    """Logits [W, C] of all words of all sentences in their order. predict: from `step.make_predict_function`."""
     rows = dataclasses.replace(rows, labels={})
     batches = token_rows.evaluation_batches(
         rows, batch_size=batch_size, max_seq_length=max_seq_length, static_padding=static_padding

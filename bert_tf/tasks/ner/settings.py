@@ -80,11 +80,7 @@ class NerSettings:
         return Layout(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Layout)})
 
     def check(self, run: FineTuningSettings) -> None:
-        """Refuses contradictions and missing files.
-
-        Raises:
-          ValueError, FileNotFoundError: names the flag.
-        """
+        """Refuses contradictions and missing files."""
         named = {name: getattr(self, name) for name in ("train_file", "dev_file", "test_file")}
         run.check_files(**named)
         run.check_dev_set(run.do_eval, ": give --do_eval")

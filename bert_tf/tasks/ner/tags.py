@@ -118,11 +118,7 @@ def types_of(tags: Iterable[str]) -> set[str]:
 
 
 def entities_of(tags: Sequence[str], scheme: str) -> list[Entity]:
-    """The entities that tags mean.
-
-    Raises:
-      BrokenTags: a tag is not part of the scheme, or not the one that it has for what conlleval reads.
-    """
+    """The entities that tags mean; BrokenTags where the scheme has others for what conlleval reads."""
     entities, letters = lenient_entities(tags), SCHEMES[scheme]
     for place, (tag, valid) in enumerate(zip(tags, tags_of(entities, len(tags), scheme), strict=True)):
         letter, _, type_ = tag.partition("-")

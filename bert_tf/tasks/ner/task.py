@@ -21,11 +21,7 @@ from bert_tf.training.starting_model import StartingHead, find_head
 
 
 class NerTask(FineTuningTask):
-    """A tag for each word: named entities, or any other tags.
-
-    Args:
-      settings: `NerSettings`.
-    """
+    """A tag for each word: named entities, or any other tags. settings: `NerSettings`."""
 
     name = "ner"
     other_labels = ()

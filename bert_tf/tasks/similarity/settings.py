@@ -102,11 +102,7 @@ class SimilaritySettings(TableSettings, FileSettings):
         return _parse_range(self.score_range)
 
     def loss_of(self, texts: int, has_scores: bool) -> str:
-        """The loss for training data: texts of an example, and whether they have scores.
-
-        Raises:
-          ValueError: it does not fit the data or the other settings; names the flag.
-        """
+        """The loss for training data: texts of an example, and whether they have scores."""
         loss = self.loss or ("cosine" if has_scores else "ranking")
         for name in ("ranking_scale", "negatives_batch_size", "triplet_margin"):
             kind = "triplet" if name == "triplet_margin" else "ranking"
@@ -130,9 +126,6 @@ class SimilaritySettings(TableSettings, FileSettings):
         Args:
           texts: of an example. num_replicas: over which a batch is divided. begun: the number in the run that is
             resumed.
-
-        Raises:
-          ValueError: the batch can't be divided by it, or leaves no negatives.
         """
         if loss != "ranking":
             return None
@@ -148,11 +141,7 @@ class SimilaritySettings(TableSettings, FileSettings):
         return size
 
     def check(self, run: FineTuningSettings) -> None:
-        """Refuses contradictions and missing files.
-
-        Raises:
-          ValueError, FileNotFoundError: names the flag.
-        """
+        """Refuses contradictions and missing files."""
         run.check_dev_set(run.do_eval, ": give --do_eval")
         self.check_predictions(run.do_predict)
         if bool(self.text_a) != bool(self.text_b):

@@ -22,11 +22,7 @@ from bert_tf.training import run_directory
 
 
 class SquadTask(FineTuningTask):
-    """The answer to a question is a part of a text, or there is none.
-
-    Args:
-      settings: `SquadSettings`.
-    """
+    """The answer to a question is a part of a text, or there is none. settings: `SquadSettings`."""
 
     name = "squad"
     test_records = "eval"

@@ -297,11 +297,7 @@ def _query_ids(question: str, tokenizer: Tokenizer, with_offsets: bool) -> Seque
 def warn_of_cut_questions(
     examples: Sequence[SquadExample], tokenizer: Tokenizer, settings: WindowSettings, warn: Callable = logging.warning
 ) -> None:
-    """Warns of questions that are longer than max_query_length.
-
-    Args:
-      warn: logs a message and its arguments.
-    """
+    """Warns of questions that are longer than max_query_length. warn: logs a message and its arguments."""
     most, with_offsets = settings.max_query_length, settings.answer_from == "offsets"
     # No tokenizer makes more tokens than a text has bytes.
     long = [example.question_text for example in examples if len(example.question_text.encode(errors="replace")) > most]
