@@ -77,9 +77,7 @@ class DomainSettings:
         "--pretraining_flag=--do_whole_word_mask --pretraining_flag=--seed=7.",
     )
     train_file: str | None = setting(
-        None,
-        "A task to show what it brought: examples to fine-tune on, CSV, TSV or JSON.",
-        heading="A task",
+        None, "A task to show what it brought: examples to fine-tune on, CSV, TSV or JSON.", heading="A task"
     )
     dev_file: str | None = setting(None, "The task's examples to evaluate on.")
     text_a: str | None = setting(None, "The task's column of the text, by name or number from 0.")

@@ -55,8 +55,7 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
     )
     batch_size: int = setting(32, "Lines computed together, over all devices.", least=1)
     use_one_hot_embeddings: bool = setting(
-        False,
-        "The original's way to look up embeddings on a TPU. Accepted without effect: the values are the same.",
+        False, "The original's way to look up embeddings on a TPU. Accepted without effect: the values are the same."
     )
     output_format: str = setting(
         "json",

@@ -38,10 +38,7 @@ def klue(gold: Tags, predicted: Tags, labels: Sequence[str]) -> dict[str, float]
     by_entity = [_scores(counts)[2] for counts in _counts(gold, predicted, strict_entities).values()]
     flat = ([tag for tags in sentences for tag in tags] for sentences in (gold, predicted))
     by_tag = f1_score(*flat, labels=list(labels), average="macro", zero_division=1)
-    return {
-        "entity_macro_f1": float(np.mean(by_entity)) if by_entity else 0.0,
-        "character_macro_f1": float(by_tag),
-    }
+    return {"entity_macro_f1": float(np.mean(by_entity)) if by_entity else 0.0, "character_macro_f1": float(by_tag)}
 
 
 def report(gold: Tags, predicted: Tags, *, plain: bool = False) -> str:

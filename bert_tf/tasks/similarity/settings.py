@@ -40,9 +40,7 @@ class SimilaritySettings(TableSettings, FileSettings):
     negative: str | None = setting(None, "Column of a text that does not belong to the first, if any.")
     score: str | None = setting(None, "Column of the number that says how alike the texts are, if any.")
     score_range: Sequence[str | float] = setting(
-        ("0", "1"),
-        "The scores of texts with nothing in common, and of equal ones; for STS-B 0,5.",
-        check=_parse_range,
+        ("0", "1"), "The scores of texts with nothing in common, and of equal ones; for STS-B 0,5.", check=_parse_range
     )
     loss: str | None = setting(
         None,
