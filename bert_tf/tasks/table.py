@@ -11,7 +11,6 @@ import posixpath
 from bert_tf.models import directory as model_directory
 from bert_tf.models import open_weights
 from bert_tf.models.directory import ModelFiles
-from bert_tf.system.checks import whole_number
 from bert_tf.system.text_files import exists
 from bert_tf.text import tokenizer_files
 
@@ -155,7 +154,6 @@ def choose_max_seq_length(files: ModelFiles, given: int | None) -> int:
     """The sequence length: the one given, else that of training if known, else the model's maximum."""
     limit = model_directory.needed_config(files).max_length
     chosen = min(files.max_seq_length or limit, limit) if given is None else given
-    whole_number(chosen, "max_seq_length")
     if not 3 <= chosen <= limit:
         raise ValueError(f"max_seq_length={chosen}: the model takes 3 to {limit} (max_position_embeddings)")
     return chosen

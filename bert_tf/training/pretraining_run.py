@@ -203,10 +203,8 @@ def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> Pretraini
 
 def _recorded(task: PretrainingTask, data: Mapping[str, OpenedRecords]) -> dict:
     """The content of run.json: all settings that matter to this run, and the data and vocabulary it used."""
-    recorded = dataclasses.asdict(task.settings)
-    if "input_file" in data:
-        recorded["input_file_fingerprint"] = data["input_file"].index.fingerprint
-    recorded |= task.recorded
+    fingerprint = data["input_file"].index.fingerprint
+    recorded = {**dataclasses.asdict(task.settings), "input_file_fingerprint": fingerprint, **task.recorded}
     if task.vocabulary:
         recorded["vocab_file"] = task.vocabulary.vocab_file
     if task.masking:

@@ -128,12 +128,8 @@ class PretrainingTask:
                 f"in {config_name}: give --objective=ltr, or another configuration."
             )
         if config.detects_replaced_tokens and settings.do_train:
-            logging.warning(
-                "--objective=%s trains this %s as a masked LM, as its generators are; --objective=electra trains a "
-                "discriminator, and a generator beside it.",
-                settings.objective,
-                config.title,
-            )
+            message = "--objective=%s trains this %s as a masked LM; --objective=electra trains a discriminator."
+            logging.warning(message, settings.objective, config.title)
 
     @staticmethod
     def recipe(config: BertConfig) -> Recipe:

@@ -71,8 +71,6 @@ CASES = {
     "run": {"init_checkpoint": START, "init_with_optimizer": True, "stop_at_step": 10, "save_checkpoints_steps": 10},
     "of the usual size": {"generator_config_file": None, "output_dir": "usual", "stop_at_step": 1,
                           "lr_decay_power": 2.0},
-    "the size said": {"generator_config_file": None, "generator_size": 0.25, "output_dir": "usual", "stop_at_step": 2,
-                      "lr_decay_power": 2.0},
     "a BERT": {"input_file": "electra.tfrecord", "bert_config_file": "bert_config.json", "output_dir": "bert",
                "generator_config_file": None, "objective": "mlm", "nsp": False, "num_train_steps": 1},
     "in its place": {"output_dir": "place", "num_train_steps": 9},
