@@ -37,9 +37,7 @@ class AdamWeightDecayOptimizer(AdamWeightDecay):
         )
 
 
-def create_optimizer(
-    init_lr: float, num_train_steps: int, num_warmup_steps: int | None, *graph, **graph_arguments
-) -> AdamWeightDecay:
+def create_optimizer(init_lr: float, num_train_steps: int, num_warmup_steps: int | None) -> AdamWeightDecay:
     """The optimizer that the original's train op used: decay 0.01, clipping to norm 1, warm-up, then linear decay to 0.
 
         optimizer = create_optimizer(init_lr=2e-5, num_train_steps=343, num_warmup_steps=34)
@@ -47,13 +45,5 @@ def create_optimizer(
     Args:
       init_lr: the peak of the learning rate. num_train_steps: updates until it is 0.
       num_warmup_steps: updates of linear warm-up; 0 or None for none.
-
-    Raises:
-      TypeError: `loss` or `use_tpu` is given, too: without a graph there is no train op to return.
     """
-    if graph or graph_arguments:
-        raise TypeError(
-            "create_optimizer takes init_lr, num_train_steps and num_warmup_steps and returns a Keras optimizer: leave "
-            "out loss (model.compile or a GradientTape has it) and use_tpu (tf.distribute.TPUStrategy)."
-        )
     return optimization.create_optimizer("adamw", init_lr, num_train_steps, num_warmup_steps or 0)

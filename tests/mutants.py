@@ -72,12 +72,12 @@ MUTANTS = {
         ("not (return_all_layers or return_attention)", "not return_all_layers")],
     ("models/encoder.py", "training/test_recipes.py::test_layers_that_are_all_frozen_have_no_gradient"): [
         ("if self.frozen_layers == len(order):", "if False:")],
-    ("models/encoder.py", "models/bert/test_encoder.py"): [('activation="tanh"', "activation=self.config.activation")],
-    ("models/encoder.py", "models/test_descendants.py models/test_huggingface_variants.py"): [
+    ("models/encoder.py", "models/test_descendants.py models/bert/test_huggingface.py"): [
         ("ops.not_equal(input_ids, config.pad_token_id)", "ops.not_equal(input_ids, -1)")],
-    ("models/encoder.py", "models/bert/test_encoder.py models/test_attention.py"): [
+    ("models/encoder.py", "models/bert/test_encoder.py"): [
         ("return ops.equal(numbers[:, :, None], numbers[:, None, :])", "return numbers[:, None, :] > 0"),
-        ("ops.ones_like(inputs[\"input_ids\"]) if mask is None", "ops.ones_like(inputs[\"input_ids\"]) if True")],
+        ("ops.ones_like(inputs[\"input_ids\"]) if mask is None", "ops.ones_like(inputs[\"input_ids\"]) if True"),
+        ('activation="tanh"', "activation=self.config.activation")],
     ("models/encoder.py", "models/test_lora.py"): [
         ("self.freeze_layers(0)  #", "pass  #"),
         ("is_factor or id(variable) in trained", "is_factor")],
@@ -167,14 +167,14 @@ MUTANTS = {
     ("models/layers.py", "serving/test_embedder.py"): [
         ("(ops.shape(mask)[1]) >= skipped", "(ops.shape(mask)[1]) > skipped")],
     ("models/card.py", "models/test_card.py::test_licences_beside_the_weights"): [
-        ('"license": license_keys if file else {}', '"license": license_keys or {"license": "mit"}'),
-        ('**(beginning.get("license") or {}),', ""),
+        ("if known else {}", 'if known else {"license": "mit"}'),
+        ('**(start.get("license") or {}),', ""),
         ("if isinstance(front.get(key), str)", "if front.get(key)")],
     ("models/lora.py", "models/test_lora.py"): [
         ("/ a.shape[1]", "/ a.shape[0]"),
         ("return self.alpha / self.rank", "return self.alpha")],
-    ("models/distillation.py", "models/test_distillation.py"): [("teacher.trainable = False", "pass")],
-    ("models/distillation.py", "models/test_language_distillation.py"): [
+    ("models/distillation.py", "models/test_distillation.py"): [
+        ("teacher.trainable = False", "pass"),
         ('hidden = () if self.student.config.type_vocab_size else ("segment_ids",)', "hidden = ()"),
         ("hidden = () if self.student.config.type_vocab_size else", "hidden =")],
     ("models/dropout.py", "models/test_dropout.py models/test_similarity.py"): [

@@ -161,9 +161,6 @@ def test_create_optimizer(golden):
         for step, rate in table["step_and_lr"]:
             optimizer.iterations.assign(step)
             assert float(optimizer.learning_rate) == pytest.approx(rate, rel=1e-6)
-    for arguments, named in (((1.5, 2e-5, 20, 10, False), {}), ((2e-5, 20, 10), {"loss": 1.5})):
-        with pytest.raises(TypeError, match="leave out loss .* and use_tpu"):
-            optimization.create_optimizer(*arguments, **named)
 
 
 # --- run_classifier.py -----------------------------------------------------------------------------------------------

@@ -23,18 +23,16 @@ from bert_tf.text.tokenizer_files import Casing, directory_of
 from bert_tf.weights.tensor_files import Weights, is_model_variable
 
 if TYPE_CHECKING:
-    from huggingface_hub import ModelCard
-
     from bert_tf.models.sentence_settings import SentenceSettings
 
 CARD = "README.md"
 PLACE = "path/to/this/folder"  # stands for the folder of the card in its commands
-_NO_FRONT = "---\n{}\n---\n"
 _MARK = "<!-- bert_tf wrote this file, and replaces it. Remove this line to keep what you change. -->"
+_FRONT = re.compile(r"\s*---\n(.*?)\n---\n", re.DOTALL)
 _THEIR_USE = re.compile(r"\n#{2} How \S+ opens it\n```python\n.*?```\n", re.DOTALL)
 _MOST_BYTES = 1 << 20  # that are read of a README or a licence
-_MOST_LABELS = 50
 _LICENSE_KEYS = ("license", "license_name", "license_link")
+_LICENSE_FILES = ("LICENSE", "LICENSE.txt", "LICENSE.md")
 # What is at the beginning of a licence, in lower case -> the hub's name.
 _LICENSES = {
     "apache license version 2.0": "apache-2.0",
@@ -99,24 +97,24 @@ def beginning_of(path: str | None, weights: Weights | None = None, with_checksum
     if path is None:
         return {"path": None}
     directory = directory_of(weights.path)
-    card = _read_if_there(posixpath.join(directory, CARD))
-    front = parsed(card, posixpath.join(directory, CARD)).data if card else {}
-    license_keys = {key: front[key] for key in _LICENSE_KEYS if isinstance(front.get(key), str)}
-    file = CARD if "license" in license_keys else None
-    for place in () if file else ("LICENSE", "LICENSE.txt", "LICENSE.md"):
-        if file is None and (text := _read_if_there(posixpath.join(directory, place))) is not None:
-            words, file = " ".join(text[:3000].lower().split()), place
-            known = next((name for phrase, name in _LICENSES.items() if phrase in words), None)
-            license_keys = {"license": known} if known else {}
+    card = _read_if_there(directory, CARD) or ""
+    front = _front_of(card, directory)
+    license = {key: front[key] for key in _LICENSE_KEYS if isinstance(front.get(key), str)}
+    file = CARD if "license" in license else None
+    if file is None:
+        texts = {name: _read_if_there(directory, name) for name in _LICENSE_FILES}
+        file = next((name for name in _LICENSE_FILES if texts[name] is not None), None)
+        words = " ".join((texts.get(file) or "")[:3000].lower().split())
+        known = [name for phrase, name in _LICENSES.items() if phrase in words]
+        license = {"license": known[0]} if known else {}
+    hub_name = storage.name_of(directory)
     # The card of a model that has no name there says which it began from.
-    base = front.get("base_model") if _MARK in (card or "") else None
-    if (named := storage.name_of(directory)) != directory:
-        base = named.partition("@")[0]
+    base = hub_name.partition("@")[0] if hub_name != directory else front.get("base_model") if _MARK in card else None
     return {
         "path": storage.name_of(path),
         "step": int(weights["global_step"]) if "global_step" in weights else None,
         "checksum": weights.checksum if with_checksum else None,
-        "license": license_keys if file else {},
+        "license": license,
         "license_file": file,
         "base_model": base if isinstance(base, str) else None,
     }
@@ -124,7 +122,7 @@ def beginning_of(path: str | None, weights: Weights | None = None, with_checksum
 
 def read_ours(directory: str) -> str | None:
     """A directory's card; None if it has none, or one that is a user's."""
-    text = _read_if_there(posixpath.join(directory, CARD))
+    text = _read_if_there(directory, CARD)
     return text if text and _MARK in text else None
 
 
@@ -133,25 +131,21 @@ def is_others(directory: str) -> bool:
     return exists(posixpath.join(directory, CARD)) and read_ours(directory) is None
 
 
-def parsed(text: str, path: str) -> "ModelCard":
-    """A card as the hub reads it; if its YAML is damaged, without what that says, and with a warning.
-
-    Args:
-      path: of the card, for the warning.
-    """
-    from huggingface_hub import ModelCard  # it takes a quarter of a second
-
-    if not text.lstrip().startswith("---\n"):
-        text = _NO_FRONT + text  # the hub's reader would warn
+def _front_of(text: str, directory: str) -> dict:
+    """What the YAML of a card says; of a damaged one nothing, with a warning."""
+    match = _FRONT.match(text)
     try:
-        return ModelCard(text, ignore_metadata_errors=True)
+        values = yaml.safe_load(match[1]) if match else {}
     except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
-        logging.warning("%s: its YAML is damaged and not used (%s).", path, " ".join(str(error).split()))
-        return ModelCard(_NO_FRONT + text.split("\n---\n", 1)[-1])
+        problem = " ".join(str(error).split())
+        logging.warning("%s: its YAML is damaged and not used (%s).", posixpath.join(directory, CARD), problem)
+        return {}
+    return values if isinstance(values, dict) else {}
 
 
-def _read_if_there(path: str) -> str | None:
+def _read_if_there(directory: str, name: str) -> str | None:
     """The beginning of a text file; None if there is no such file. Bytes that are not UTF-8 become U+FFFD."""
+    path = posixpath.join(directory, name)
     if not exists(path) or is_folder(path):
         return None
     with open_binary(path) as file:
@@ -174,14 +168,10 @@ def card_text(
       shapes: of its variables. format: of its weights; one of `open_weights.FORMATS`.
       casing, sentences: see `directory.ModelFiles`.
     """
-    from huggingface_hub import ModelCardData
-
-    if not (architecture := head.architecture):
+    if not (architecture := "ElectraDiscriminator" if REPLACED_TOKEN_HEAD in shapes else head.architecture):
         from bert_tf.models.huggingface import architecture_of
 
         architecture = architecture_of(shapes, head)
-    if REPLACED_TOKEN_HEAD in shapes:
-        architecture = "ElectraDiscriminator"
     tag, task = _TASKS.get(architecture, (None, architecture))
     if sentences is not None:
         tag, task = "sentence-similarity", "vectors of texts"
@@ -189,22 +179,19 @@ def card_text(
         task = "a number for a text"
     elif head.problem_type == "multi_label_classification":
         task += ", any number of labels for each"
-    beginning = facts.beginning or {}
+    start = facts.beginning or {}
     front = {
-        **(beginning.get("license") or {}),
-        "base_model": beginning.get("base_model"),
+        **(start.get("license") or {}),
+        "base_model": start.get("base_model"),
         "library_name": _library(format, sentences),
         "pipeline_tag": tag,
         "tags": ["bert_tf", config.title.lower()] + ["sentence-transformers"] * (sentences is not None),
     }
-    labels = dict(enumerate((head.labels or ())[:_MOST_LABELS]))
-    if more := len(head.labels or ()) - len(labels):
-        labels["and more"] = more
     step = facts.results.get("step", facts.results.get("global_step"))
     results = _block({name: float(f"{value:.6g}") for name, value in shown_results(facts.results).items()})
     sections = {
         "Sizes": _block(_sizes(config, head, shapes, casing, facts.settings.get("max_seq_length"))),
-        "Labels": _block(labels),
+        "Labels": _block(dict(enumerate(head.labels or ()))),
         "What it is made of": _block(_origin(facts)),
         "Training": "\n\n".join(filter(None, [*facts.notes, _block(_public(facts.settings))])),
         "Results on the dev set": (f"After step {step:g}:\n" if results and step is not None else "") + results,
@@ -212,8 +199,7 @@ def card_text(
     }
     body = "".join(_section(title, text) for title, text in sections.items() if text)
     body += _their_use(format, front["library_name"], tag)
-    head_line = f"---\n{ModelCardData(**front).to_yaml(original_order=list(front))}\n---\n"
-    return f"{head_line}{_MARK}\n# {config.title}: {task}\n{body}"
+    return f"---\n{_yaml(front)}---\n{_MARK}\n# {config.title}: {task}\n{body}"
 
 
 def converted(text: str, format: str, sentences: "SentenceSettings | None", lines: Collection[str]) -> str:
@@ -222,12 +208,11 @@ def converted(text: str, format: str, sentences: "SentenceSettings | None", line
     Args:
       text: the card. lines: what was changed on the way.
     """
-    card = parsed(text, CARD)
-    card.data.library_name = _library(format, sentences)
-    card.text = _THEIR_USE.sub("", card.text) + _their_use(format, card.data.library_name, card.data.pipeline_tag)
-    if lines:
-        card.text += _section("Changed by convert_checkpoint.py", "\n".join(f"- {line}" for line in lines))
-    return str(card)
+    library = _library(format, sentences)
+    text = re.sub("^library_name: .*$", f"library_name: {library}", _THEIR_USE.sub("", text), count=1, flags=re.M)
+    text += _their_use(format, library, _front_of(text, "").get("pipeline_tag"))
+    changes = "\n".join(f"- {line}" for line in lines)
+    return text + _section("Changed by convert_checkpoint.py", changes) * bool(lines)
 
 
 def _their_use(format: str, library: str, tag: str | None) -> str:
@@ -250,8 +235,13 @@ def _section(title: str, text: str) -> str:
 def _block(values: Mapping) -> str:
     """YAML of what is known, a line for each value, whatever text is in it; "" if there is nothing."""
     lines = {name: " ".join(value.split()) if isinstance(value, str) else value for name, value in values.items()}
-    known = {name: value for name, value in lines.items() if value is not None}
-    return f"```yaml\n{yaml.safe_dump(known, sort_keys=False, allow_unicode=True, width=1_000_000)}```" if known else ""
+    text = _yaml(lines)
+    return f"```yaml\n{text}```" if text else ""
+
+
+def _yaml(values: Mapping) -> str:
+    known = {name: value for name, value in values.items() if value is not None}
+    return yaml.safe_dump(known, sort_keys=False, allow_unicode=True, width=1_000_000) if known else ""
 
 
 def _library(format: str, sentences: "SentenceSettings | None") -> str:
@@ -263,14 +253,14 @@ def _library(format: str, sentences: "SentenceSettings | None") -> str:
 
 def _sizes(config: BertConfig, head: HeadConfig, shapes: Mapping, casing: Casing, trained: object) -> dict[str, object]:
     """Rows about sizes. trained: the longest input in training, if known."""
-    shorter = isinstance(trained, int) and trained < config.max_length
+    limit = f"; in training {trained}" if isinstance(trained, int) and trained < config.max_length else ""
     return {
         "layers": len(config.block_order),
         "width": config.hidden_size,
         "attention heads": config.num_attention_heads,
         "width of the feed-forward layers": config.intermediate_size,
         "width of the embeddings": config.embedding_size if config.embedding_size != config.hidden_size else None,
-        "longest input": f"{config.max_length} tokens" + (f"; in training {trained}" if shorter else ""),
+        "longest input": f"{config.max_length} tokens{limit}",
         "attention": "each token sees those before it" if config.is_causal else None,
         "vocabulary": f"{config.vocab_size:,} tokens",
         "case": {True: "uncased", False: "cased"}.get(casing.do_lower_case),

@@ -18,9 +18,9 @@ from absl import logging
 
 from bert_tf.models.head_config import KEYS_IN_CONFIG
 from bert_tf.models.recipe import Recipe
-from bert_tf.system.checks import TITLES, whole_number
+from bert_tf.system.checks import TITLES
 from bert_tf.system.storage import write_text_file
-from bert_tf.system.text_files import exists, is_folder, read_json
+from bert_tf.system.text_files import read_json
 
 # Values of hidden_act, in upper or lower case. "gelu" is the tanh form, as in the original; "gelu_erf" the exact one.
 ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
@@ -40,7 +40,6 @@ _SIZES = {
     "max_position_embeddings": 1 << 20,
     "type_vocab_size": 1 << 16,
 }
-_MOST_PARAMETERS = 10**11  # also if layers share them; a model of this size takes 400 GB
 
 
 def arguments_of_size(layers: int, hidden: int, heads: int | None = None, **others) -> dict[str, int | float]:
@@ -222,12 +221,10 @@ class BertConfig:
           vocab_size: None: that of the released models.
 
         Raises:
-          ValueError: no such size; lists the known ones.
+          KeyError: no such size.
         """
-        hidden = re.search(r"_H-(\d+)", str(size))  # usually a head for 64 units of width
+        hidden = re.search(r"_H-(\d+)", size)  # usually a head for 64 units of width
         name = size.removesuffix(f"_A-{int(hidden[1]) // 64}") if hidden else size
-        if name not in cls.sizes:
-            raise ValueError(f"{size!r} is not one of the sizes of {cls.title}: {', '.join(cls.sizes)}.")
         return cls(vocab_size or cls.released_vocab_size, **cls.sizes[name])
 
     @classmethod
@@ -244,46 +241,29 @@ class BertConfig:
           source: the config's name in errors, usually its path.
 
         Raises:
-          TypeError: values are no dict.
           ValueError: an unknown key, no vocab_size, or an invalid value; names source and key.
         """
-        if not isinstance(values, Mapping):
-            raise TypeError(f"{source}.from_dict takes a dict, not {values!r:.80}; a file has from_json_file(path)")
         values = copy.deepcopy(dict(values))
         if cls is not BertConfig and values.pop("model_type", cls.model_type) != cls.model_type:
             raise ValueError(f"{source}: the model_type of a {cls.__name__} is {cls.model_type!r}")
         known = cls.keys()
         extra = {key: values.pop(key) for key in list(values) if key not in known}
-        of_head = {key: extra.pop(key) for key in KEYS_IN_CONFIG if key in extra}
+        extra = {key: value for key, value in extra.items() if key not in KEYS_IN_CONFIG}
         unknown = sorted(str(key) for key in extra if key not in cls.idle_keys)
         if unknown and not allow_unknown:
             raise ValueError(
-                f"{source}: unknown key {', '.join(unknown)}. Known: {', '.join(known)}. If it is not a "
-                f"misspelling and does not affect the model, remove the key or load it with "
-                f"allow_unknown=True.{cls._hint(unknown, of_head)}"
+                f"{source}: unknown key {', '.join(unknown)} (allow_unknown=True keeps it). Known: {', '.join(known)}."
             )
         if unknown:
             logging.warning("%s: unknown keys kept but not used: %s", source, ", ".join(unknown))
-        for key in extra:
-            if not isinstance(key, str) or hasattr(cls, key):
-                raise ValueError(f"{source}: {key!r} can't be a key of a config: it is a method of BertConfig")
         if values.get("vocab_size") is None:
             raise ValueError(f"{source}: vocab_size is missing; it is the number of lines of the vocabulary file")
         try:
             config = cls(**values)
-        except ValueError as error:
+        except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"{source}: {error}") from None
         config.__dict__.update(extra)
         return config
-
-    @classmethod
-    def _hint(cls, unknown: list[str], of_head: Mapping) -> str:
-        """Whose configuration one with unknown keys may be."""
-        if "model_type" in unknown or "architectures" in of_head:
-            return ' It looks like a Hugging Face config: note that their "gelu" is "gelu_erf" here.'
-        others = [c for c in cls.classes.values() if c is not cls and {*unknown} <= {*c.keys()}]
-        titles = " and ".join(f"{other.title} ({other.file_name})" for other in others)
-        return f" {titles} has {', '.join(unknown)}: the name of the file says the family." if others else ""
 
     @classmethod
     def from_json_file(cls, json_file: str, allow_unknown: bool = False) -> "BertConfig":
@@ -297,15 +277,11 @@ class BertConfig:
           FileNotFoundError: there is no such file.
           ValueError: not a JSON object in UTF-8, a key that appears twice, or as for `from_dict`; names file and key.
         """
-        if is_folder(json_file) or not exists(json_file):
-            raise FileNotFoundError(f"{json_file} is no file: name the {cls.file_name} of a model.")
 
         def unique(pairs):
-            values = dict(pairs)
-            if len(values) != len(pairs):
-                keys = [key for key, _ in pairs]
-                raise ValueError(f"{json_file}: {next(k for k in keys if keys.count(k) > 1)} appears twice")
-            return values
+            if len(dict(pairs)) < len(pairs):
+                raise ValueError(f"{json_file}: a key appears twice")
+            return dict(pairs)
 
         return cls.from_dict(read_json(json_file, object_pairs_hook=unique), allow_unknown, source=json_file)
 
@@ -328,14 +304,6 @@ class BertConfig:
         """Writes `to_json_string()` to a file, complete or not at all."""
         write_text_file(json_file, self.to_json_string())
 
-    def doubt(self, config_file: str, weights_path: str) -> str | None:
-        """What speaks against this configuration for weights whose shapes fit, as one line for the log; None: nothing.
-
-        Args:
-          config_file: where it was read. weights_path: the weights.
-        """
-        return None
-
     def validate(self) -> None:
         """Checks every value. The constructor calls this; call it again after setting attributes.
 
@@ -346,39 +314,28 @@ class BertConfig:
             value = getattr(self, key)
             if isinstance(value, numbers.Number) and hasattr(value, "item"):  # NumPy's, which is not for JSON
                 setattr(self, key, value.item())
-        for key in (key for key in _SIZES if key in self.keys()):
-            value = getattr(self, key)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{key} must be a positive integer, not {value!r:.80}")
-            if value > _SIZES[key]:
-                raise ValueError(f"{key} must be at most {_SIZES[key]:,}, not {value!r:.80}")
+        for key, most in _SIZES.items():
+            value = getattr(self, key, 1)
+            if key in self.keys() and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most):
+                raise ValueError(f"{key} must be an integer from 1 to {most:,}, not {value!r:.80}")
         if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"hidden_size must be a multiple of num_attention_heads: {self.hidden_size} is not one of "
-                f"{self.num_attention_heads}"
-            )
-        hidden, width = self.hidden_size, self.embedding_size
-        layer = hidden * (4 * hidden + 2 * self.intermediate_size)
-        tables = width * (self.vocab_size + self.max_position_embeddings + self.type_vocab_size + hidden)
-        if (parameters := self.num_hidden_layers * self.inner_group_num * layer + tables) > _MOST_PARAMETERS:
-            raise ValueError(f"these sizes make {parameters:,} parameters; there may be {_MOST_PARAMETERS:,}")
+            heads = f"num_attention_heads={self.num_attention_heads}"
+            raise ValueError(f"hidden_size={self.hidden_size} must be a multiple of {heads}")
         for key, fits, wanted in (
             ("hidden_dropout_prob", lambda value: 0 <= value < 1, "a probability, 0 <= p < 1"),
             ("attention_probs_dropout_prob", lambda value: 0 <= value < 1, "a probability, 0 <= p < 1"),
             ("initializer_range", lambda value: 0 <= value < math.inf, "a number of at least 0"),
             ("layer_norm_eps", lambda value: 0 < value < math.inf, "a positive number"),
+            (
+                "hidden_act",
+                lambda value: (value or "linear").lower() in ACTIVATIONS,
+                f"one of {', '.join(ACTIVATIONS)}",
+            ),
+            ("masked_lm_act", lambda value: value in (None, *ACTIVATIONS), f"one of {', '.join(ACTIVATIONS)}"),
+            ("attention", lambda value: value in ATTENTIONS, f"one of {', '.join(ATTENTIONS)}"),
         ):
-            value = getattr(self, key)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not fits(value):
+            if not fits(value := getattr(self, key)):
                 raise ValueError(f"{key} must be {wanted}, not {value!r}")
-        activation = self.activation if isinstance(self.hidden_act, str | None) else self.hidden_act
-        for key, value, choices in (
-            ("hidden_act", activation, ACTIVATIONS),
-            ("masked_lm_act", activation if self.masked_lm_act is None else self.masked_lm_act, ACTIVATIONS),
-            ("attention", self.attention, ATTENTIONS),
-        ):
-            if value not in choices:
-                raise ValueError(f"{key} must be one of {', '.join(choices)}, not {getattr(self, key)!r}")
 
     def __eq__(self, other) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__  # with keys that the class does not have
@@ -390,9 +347,8 @@ BertConfig.classes[BertConfig.model_type] = BertConfig
 def check_vocab_size(config: BertConfig, lines: int, vocab_file: str, config_file: str, is_new: bool = False) -> None:
     """Refuses a vocabulary that does not match the model's embedding table.
 
-    A vocabulary with more lines than vocab_size has ids outside the table (with these, the original failed on CPU and
-    trained on NaN on GPU). One with fewer lines usually belongs to another model. It is accepted with a warning if the
-    table is just rounded up, as often done for speed: vocab_size is a multiple of 8 and fewer than 128 rows are unused.
+    One with fewer lines usually belongs to another model. It is accepted with a warning if the table is just rounded
+    up, as often done for speed: vocab_size is a multiple of 8 and fewer than 128 rows are unused.
 
     Args:
       lines: one more than the largest id. is_new: there are no weights of this size yet.
@@ -407,22 +363,10 @@ def check_vocab_size(config: BertConfig, lines: int, vocab_file: str, config_fil
     if lines < vocab_size < lines + 128 and vocab_size % 8 == 0:
         logging.warning("%s: assuming a padded embedding table, whose last rows are unused", sizes)
         return
-    problem, use = "does the vocabulary belong to another model?", "Use the vocabulary that the model was trained with"
-    if lines > vocab_size:
-        problem = f"ids from {vocab_size} on would be outside the embedding table."
-    if is_new and config_file.startswith("--bert_size"):
-        advice = f"Give --vocab_file={vocab_file}, too: the model then has its size."
-    elif is_new:
-        rounded = -(-lines // 8) * 8
-        also = f", or to {rounded}, a multiple of 8, whose last rows are unused" if rounded > lines else ""
-        advice = f"Set vocab_size to {lines} in {config_file}{also}; or give the vocabulary that it is meant for."
-    elif lines > vocab_size:
-        added = "give those that were added since their rows (docs/vocabulary.md)"
-        advice = f"{use} (vocab_file=...), and {added}."
-    else:
-        rows = f"; if this is it, add {vocab_size - lines} lines to it for the unused rows: [row{lines}] and so on"
-        advice = f"{use} (vocab_file=...){rows if is_text else ''}."
-    raise ValueError(f"{sizes}: {problem} {advice}")
+    advice = "use the vocabulary that the model was trained with (docs/vocabulary.md)."
+    if is_new:
+        advice = f"set vocab_size to {lines}, or give the vocabulary that it is meant for (--vocab_file)."
+    raise ValueError(f"{sizes}: {advice}")
 
 
 def check_frozen_layers(config: BertConfig, count: int | None) -> None:
@@ -433,12 +377,8 @@ def check_frozen_layers(config: BertConfig, count: int | None) -> None:
     """
     if count is None:
         return
-    whole_number(count, "freeze_layers", 0)
     order = config.block_order
     if not 0 <= count <= len(order):
         raise ValueError(f"freeze_layers={count}: the model has {len(order)} layers.")
     if set(order[:count]) & set(order[count:]):
-        raise ValueError(
-            f"freeze_layers={count}: layers of this {config.title} share their weights; freeze 0 of them (the "
-            f"embeddings alone) or all {len(order)}."
-        )
+        raise ValueError(f"freeze_layers={count}: the layers share their weights: freeze none or all {len(order)}.")

@@ -19,7 +19,6 @@ from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.families import BERT, FAMILIES, ElectraConfig, family_of, family_of_variables, is_encoder_variable
 from bert_tf.models.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, HeadConfig
 from bert_tf.models.open_weights import find_weights, open_weights
-from bert_tf.system.checks import check_file
 from bert_tf.system.messages import is_first, naming_flag, without_logging
 from bert_tf.system.storage import is_remote, names_in, paths_beginning_with
 from bert_tf.system.text_files import exists, read_bytes, read_json, read_json_if_there
@@ -92,9 +91,7 @@ def needed_config(files: ModelFiles) -> BertConfig:
     """
     if files.config is None:
         raise ValueError(
-            f"{files.directory} has no bert_config.json (or config.json), and the number of attention heads can't be "
-            "inferred from the weights: put the model's configuration beside them, or name it (--bert_config_file, "
-            "config=)."
+            f"{files.directory or 'The model'} has no bert_config.json or config.json: name one (--bert_config_file)."
         )
     return files.config
 
@@ -107,10 +104,7 @@ def find_config(directory: str) -> str | None:
     """
     own = {name: kind for name, kind in _CONFIG_CLASSES.items() if first_existing(directory, (name,))}
     if len(own) > 1:
-        titles = " or ".join(kind.title for kind in own.values())
-        raise ValueError(
-            f"{directory} has {' and '.join(own)}: it could be a {titles}. Remove the one that is not the model's."
-        )
+        raise ValueError(f"{directory} has {' and '.join(own)}: remove the one that is not the model's.")
     return first_existing(directory, (*own, HUGGINGFACE_CONFIG))
 
 
@@ -263,32 +257,20 @@ def check_weights(path: str | None, flag: str) -> None:
     raise FileNotFoundError(f"{flag}={path}: there is no such directory, weight file or checkpoint.{hint(path)}")
 
 
-def check_model(path: str | None, flag: str, config_file: str | None = None, vocab_file: str | None = None) -> None:
+def check_model(path: str | None, flag: str) -> None:
     """Reads what describes a model before TensorFlow is imported: the configuration and the head. Of local files.
 
     Args:
-      path: of the weights, which flag names; None: there are none. config_file, vocab_file: what --bert_config_file and
-        --vocab_file name.
+      path: of the weights, which flag names; None: there are none.
 
     Raises:
-      FileNotFoundError: a file or the weights are not there. ValueError: a file is damaged, or they don't belong
-        together. Names the flag.
+      FileNotFoundError: the weights are not there. ValueError: a file is damaged. Names the flag.
     """
-    check_file(config_file, "--bert_config_file")
-    check_file(vocab_file, "--vocab_file")
     check_weights(path, flag)
-    if is_remote(path or "") or any(name and not os.path.isfile(name) for name in (config_file, vocab_file)):
-        return  # a pipe can be read only once
-    files = ModelFiles("")
-    with without_logging():
-        if config_file:
-            with naming_flag("--bert_config_file"):
-                files.config, files.config_file = read_config(config_file), config_file
-        if path:
-            with naming_flag(flag):
-                find_weights(path)
-                files = read_model_files(path, None, config_file)
-        check_other_vocabulary(vocab_file, files)
+    if path and not is_remote(path):
+        with naming_flag(flag), without_logging():
+            find_weights(path)
+            read_model_files(path)
 
 
 # --- together with the weights ----------------------------------------------------------------------------------------
@@ -325,25 +307,16 @@ def with_files(weights: Weights, config_file: str | None = None) -> tuple[Weight
         return weights, files
     if beside is None:
         files.config.hidden_act = hints.get("hidden_act", files.config.hidden_act)
+        assumed = f'{heads} attention heads, hidden_act "{files.config.hidden_act}", and dropout 0.1'
         _warn_once(
-            f"{files.directory} has no {files.config.file_name}: sizes are inferred from the weights, with {heads} "
-            f'attention heads; hidden_act is assumed to be "{files.config.hidden_act}", dropout to be 0.1.'
+            f"{files.directory} has no {files.config.file_name}: sizes are those of the weights, with {assumed}."
         )
     name = files.config_file or "The configuration inferred from the weights"
     family = family_of_variables(weights.shapes)
     if family.scope != files.config.model_type and any(map(is_encoder_variable, weights.shapes)):
-        raise ValueError(
-            f"{name} is that of a {files.config.title}, but {weights.path} has the variables of a "
-            f"{family.config_class.title}: they belong to two models."
-        )
+        raise ValueError(f"{name} is of a {files.config.title}, but {weights.path} of a {family.config_class.title}.")
     variable_names.check_shapes(weights, files.config, name)
-    _warn_of_doubt(weights, files)
     return weights, files
-
-
-def _warn_of_doubt(weights: Weights, files: ModelFiles) -> None:
-    if files.config_file and (doubt := files.config.doubt(files.config_file, weights.path)):
-        _warn_once(doubt)
 
 
 @functools.cache
@@ -370,39 +343,34 @@ def describe(
     Raises:
       ValueError: something is missing or does not match, or a flag contradicts the model's directory.
     """
-    absent, files = "Give", ModelFiles("")
+    files = ModelFiles("")
     if weights is not None:
         files = read_model_files(weights.path, weights.hints, bert_config_file)
         if files.config is None:
             files = with_files(weights)[1]
-        absent = f"--init_checkpoint: {files.directory} has no %s: give"
     elif bert_config_file:
         config = read_config(bert_config_file)
         head = read_head(posixpath.dirname(bert_config_file), bert_config_file)
         files = ModelFiles("", config, bert_config_file, head=head)
-    if files.config is None:
-        absent = absent.replace("%s", "configuration")
-        raise ValueError(f"{absent} --bert_config_file, or --init_checkpoint with a configuration beside it.")
+    needed_config(files)
     family = family_of(files.config)
     if weights is not None:
         # Weights trained with causal attention are to be used with it, which their shapes don't show.
         beside = bert_config_file and read_model_files(weights.path, weights.hints).config
         if beside and beside.attention != files.config.attention:
             raise ValueError(
-                f"--bert_config_file={bert_config_file} says attention={files.config.attention}, but the model at "
-                f"{weights.path} has {beside.attention} in the configuration beside it: leave --bert_config_file out."
+                f"--bert_config_file={bert_config_file} says attention={files.config.attention}, but the configuration "
+                f"beside {weights.path} {beside.attention}."
             )
-        _warn_of_doubt(weights, files)
         if family.parts.get("generator") in weights and "discriminator" not in weights.parts:
             _warn_once(
-                f"{weights.path} is the generator of an {files.config.title}: its authors fine-tuned the "
-                "discriminator, which is better at other tasks than guessing words."
+                f"{weights.path} is the generator of an {files.config.title}: its authors fine-tuned the discriminator."
             )
     check_other_vocabulary(vocab_file, files)
     files.vocab_file = vocab_file or files.vocab_file
     if not files.vocab_file:
-        absent, name = absent.replace("%s", "tokenizer"), family.tokenizer_class.vocab_name
-        raise ValueError(f"{absent} --vocab_file, or --init_checkpoint with a {name} or tokenizer.json beside it.")
+        name = family.tokenizer_class.vocab_name
+        raise ValueError(f"{files.directory or 'The model'} has no {name} or tokenizer.json: give --vocab_file.")
     beside_vocabulary = read_casing(directory_of(files.vocab_file))
     files.casing = resolve_casing(do_lower_case, strip_accents, files.casing, beside_vocabulary)
     return files

@@ -37,9 +37,6 @@ _EPSILON = 1e-6  # added to numbers of tokens and predictions, so that a batch w
 _DISALLOWED = 1000.0
 _THRESHOLDS = 200
 
-# What the tables that two encoders share must agree in.
-_SHARED_SIZES = ("vocab_size", "embedding_size", "max_position_embeddings", "type_vocab_size")
-
 
 class ReplacedTokenObjective(ClassificationObjective):
     """Sigmoid cross-entropy of "was this token replaced", mean over all tokens but padding; [CLS] and [SEP] count.
@@ -247,21 +244,6 @@ def replace_tokens(original_ids, positions, weights, sampled_ids):
     return new, ops.not_equal(new, original_ids)
 
 
-def check_shared_sizes(config, generator_config) -> None:
-    """Refuses a generator that can't share its discriminator's embeddings.
-
-    Raises:
-      ValueError: a size of the tables differs; names the key and both values.
-    """
-    for key in _SHARED_SIZES:
-        sizes = getattr(generator_config, key), getattr(config, key)
-        if sizes[0] != sizes[1]:
-            raise ValueError(
-                f"The generator has {key} {sizes[0]}, but the discriminator, whose embeddings it shares, {sizes[1]}. "
-                "With --untied_generator_embeddings it has its own."
-            )
-
-
 @keras.saving.register_keras_serializable(_PACKAGE)
 class ElectraPretrainer(TaskModel):
     """Generator and discriminator, to be trained together.
@@ -279,8 +261,6 @@ class ElectraPretrainer(TaskModel):
       generator_weight, discriminator_weight: of the losses, see `ReplacedTokenPretraining`; by default the original's.
       seed: see `BertModel`. dtype: Keras dtype policy.
 
-    Raises:
-      ValueError: see `check_shared_sizes`.
     """
 
     further_inputs = ("original_ids", "masked_lm_positions", "sampling_seeds", "sampling_uniform")
@@ -302,16 +282,12 @@ class ElectraPretrainer(TaskModel):
         # The generator's output layer gives the gradient of shared tables all their rows.
         objective = ReplacedTokenPretraining(generator_weight, discriminator_weight)
         super().__init__(objective, config, seed, not untied_generator_embeddings, name=name, **kwargs)
-        self.generator_config = as_config(generator_config, type(self).__name__)
+        self.generator_config = as_config(generator_config)
         self.untied_generator_embeddings = untied_generator_embeddings
         self.disallow_correct = disallow_correct
         self.temperature = temperature
         self.generator_weight, self.discriminator_weight = generator_weight, discriminator_weight
-        shared = None
-        if not untied_generator_embeddings:
-            check_shared_sizes(self.config, self.generator_config)
-            shared = self.bert.embeddings
-        dtype = self.dtype_policy
+        shared, dtype = None if untied_generator_embeddings else self.bert.embeddings, self.dtype_policy
         self.generator = BertEncoder(
             self.generator_config,
             dense_embedding_gradient=True,

@@ -23,7 +23,6 @@ from bert_tf.models.layers import (
     gather_positions,
 )
 from bert_tf.models.variable_names import ADAPTER_A, ADAPTER_ALPHA, ADAPTER_B
-from bert_tf.system import checks
 
 _PACKAGE = "bert_tf"
 
@@ -60,7 +59,11 @@ class Embeddings(ConfiguredLayer):
         config, tables = self.config, kernels.embedding_lookup
         length = ops.shape(input_ids)[1]
         if position_ids is None:
-            self._check_length(length)
+            limit = f"at most {config.max_length}, as max_position_embeddings in {config.file_name} says"
+            if not isinstance(length, int):
+                require("The length of input_ids", length, ops.less_equal(length, config.max_length), limit)
+            elif length > config.max_length:
+                raise ValueError(f"The length of input_ids is {length}, but must be {limit}.")
         x = tables(self.word_embeddings, input_ids, self.dense_gradient and training)  # [B, S, E]
         if config.type_vocab_size and config.looks_up_types:
             x = x + tables(self.token_type_embeddings, segment_ids)
@@ -77,25 +80,6 @@ class Embeddings(ConfiguredLayer):
         else:
             x = x + tables(self.position_embeddings, position_ids + first, dense_gradient=training)
         return dropout(self.layer_norm(x), config.hidden_dropout_prob, self.name, training)
-
-    def _check_length(self, length) -> None:
-        """Refuses rows [B, length] that are longer than the table of positions; length: an integer or a tensor."""
-        most, file_name = self.config.max_length, self.config.file_name
-        if not isinstance(length, int):
-            limit = f"at most {most}, as max_position_embeddings in {file_name} says"
-            require("The length of input_ids", length, ops.less_equal(length, most), limit)
-        elif length > most:
-            raise ValueError(
-                f"A sequence of {length} tokens is longer than the {most} of max_position_embeddings="
-                f"{self.config.max_position_embeddings} of {file_name}: lower max_seq_length (or max_length)."
-            )
-
-
-def _if_few(positions: list, length: int | None):
-    """int32 [B, P], all the positions; None if these are not clearly fewer than length, as far as that is known."""
-    positions = ops.concatenate([ops.cast(part, "int32") for part in positions], axis=1)
-    sizes = positions.shape[1], length
-    return positions if None in sizes or reads_few(*sizes) else None
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -126,7 +110,7 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
         embeddings: Embeddings | None = None,
         **kwargs,
     ):
-        config = as_config(config, type(self).__name__)
+        config = as_config(config)
         super().__init__(name=name or config.model_type, **kwargs)
         self.config = config
         self.dense_embedding_gradient = dense_embedding_gradient
@@ -168,15 +152,9 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
           train_pooler: also trains the pooler, for a head that reads it. In other families this layer is in the head,
             and in many a released model nobody has trained it, so that hardly anything would pass through it.
 
-        Raises:
-          ValueError: see `lora.check_lora_rank`; or the encoder is built.
         """
         from bert_tf.models import lora  # few programs need it
 
-        lora.check_lora_rank(self.config, rank)
-        checks.number(alpha, "alpha")
-        if self.built:
-            raise ValueError("LoRA is added to an encoder before it is built.")
         self.lora = lora.Lora(rank, alpha, train_pooler)
         for block in self.blocks:
             for projection in block.projections:
@@ -231,13 +209,10 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
           dtype of the computation. Each query's add up to 1 (but for dropout).
 
         Raises:
-          ValueError: a name that is none of these, or both names of one input; input_ids is not of rank 2, or longer
-            than max_position_embeddings; an id or a position is out of range (see `inputs`); a causal model is given
-            sequence_ids or an input_mask of rank 3, but no pooled_positions.
+          ValueError: a name that is none of these, or both names of one input; input_ids longer than
+            max_position_embeddings; an id or a position is out of range (see `inputs`).
         """
         input_ids = ops.convert_to_tensor(inputs["input_ids"])
-        if len(input_ids.shape) != 2:
-            raise ValueError(f"input_ids must be [batch, sequence]; got shape {tuple(input_ids.shape)}.")
         given = {**inputs, "input_ids": input_ids, "masked_lm_positions": read_positions}  # only their heads read some
         inputs, wrong = require_inputs(self.config, given)
         input_ids, read_positions = inputs["input_ids"], inputs["masked_lm_positions"]
@@ -246,9 +221,16 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
         bias = attention_bias(input_mask, self.config.is_causal) + wrong[:, None, None, :]
         pooled_positions = self._pooled_positions(inputs.get("pooled_positions"), input_mask)
         may_leave_out = read_positions is not None and not (return_all_layers or return_attention)
-        few = _if_few([pooled_positions, read_positions], input_ids.shape[1]) if may_leave_out else None
+        few = None
+        if may_leave_out:
+            few = ops.concatenate([ops.cast(part, "int32") for part in (pooled_positions, read_positions)], axis=1)
+            sizes = few.shape[1], input_ids.shape[1]
+            few = few if None in sizes or reads_few(*sizes) else None
+        positions = inputs.get("position_ids")
+        if positions is not None and not is_packed(inputs):
+            positions = ops.cast(positions, "int32") - self.config.first_position
         with place(self.name):
-            x = self.embeddings(input_ids, segment_ids, position_ids=self._positions(inputs), training=training)
+            x = self.embeddings(input_ids, segment_ids, position_ids=positions, training=training)
             embedding_output = self.project(x) if self.project else x
             layers, attention = self._run_blocks(embedding_output, bias, few, training, return_attention)
         if few is None:
@@ -267,13 +249,6 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
             outputs["attention_probabilities"] = attention
         return outputs
 
-    def _positions(self, inputs: dict):
-        """[B, S], counted from 0; or None."""
-        positions = inputs.get("position_ids")
-        if positions is None or is_packed(inputs):
-            return positions
-        return ops.cast(positions, "int32") - self.config.first_position
-
     @staticmethod
     def _mask(inputs: dict):
         """[B, S], or [B, S, S], queries by keys: what may be attended to."""
@@ -290,11 +265,6 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
         batch, length = ops.shape(input_mask)[:2]
         if not self.config.is_causal:
             return ops.zeros((batch, 1), "int32")
-        if len(input_mask.shape) != 2:
-            raise ValueError(
-                "Where the sequences of a row end can't be seen from sequence_ids or a mask of rank 3: a model with "
-                "causal attention needs pooled_positions."
-            )
         # The last token that is not padding.
         return ops.max(ops.cast(input_mask, "int32") * ops.arange(length, dtype="int32"), axis=1, keepdims=True)
 

@@ -6,8 +6,6 @@ huggingface_layouts.py. Neither TensorFlow nor Keras is imported here.
 
 import contextlib
 import dataclasses
-import posixpath
-import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import ClassVar
@@ -99,16 +97,6 @@ class RobertaConfig(BertConfig):
         """See `BertConfig`; the row of padding is that of its id."""
         return self.pad_token_id + 1
 
-    def validate(self) -> None:
-        super().validate()
-        if not isinstance(self.pad_token_id, int) or not 0 <= self.pad_token_id < self.vocab_size:
-            raise ValueError(f"pad_token_id must be the id of a token, 0 to vocab_size - 1, not {self.pad_token_id!r}")
-        if self.max_length < 1:
-            raise ValueError(
-                f"max_position_embeddings={self.max_position_embeddings} leaves no position: the first is "
-                f"pad_token_id + 1 = {self.first_position}"
-            )
-
 
 _ELECTRA_FINE_TUNING = Recipe(learning_rate=1e-4, warmup="multiplies", layerwise_lr_decay=0.8, sum_loss=True)
 _ELECTRA_PRETRAINING = Recipe(learning_rate=5e-4, warmup_proportion=0.01, warmup="multiplies")
@@ -177,19 +165,8 @@ class ElectraConfig(BertConfig):
         """
         width = round(self.hidden_size * size)
         heads = max(1, width // 64)
-        if width < 1 or width % heads:
-            raise ValueError(
-                f"--generator_size={size:g} of hidden_size {self.hidden_size} is {width}, which {heads} attention "
-                "heads can't share: choose another, or give --generator_config_file."
-            )
         sizes = {"hidden_size": width, "num_attention_heads": heads, "intermediate_size": 4 * width}
-        return type(self).from_dict({**self.to_dict(), **sizes}, allow_unknown=True)
-
-
-# A file in the directory of a released ALBERT, as Google and Hugging Face call it.
-_ALBERT_RELEASE = re.compile(
-    r"(?:^|[/-])albert[_-](?:base|large|xlarge|xxlarge)[_-]v([12])(?:/snapshots/[^/]+)?/[^/]+$"
-)
+        return type(self).from_dict({**self.to_dict(), **sizes}, allow_unknown=True, source=f"generator_size={size:g}")
 
 
 @dataclasses.dataclass(eq=False)
@@ -256,31 +233,6 @@ class AlbertConfig(BertConfig):
         """The number of the transformer block of each layer: blocks of a group follow each other."""
         layers, groups, inner = self.num_hidden_layers, self.num_hidden_groups, self.inner_group_num
         return [int(layer / layers * groups) * inner + block for layer in range(layers) for block in range(inner)]
-
-    def doubt(self, config_file: str, weights_path: str) -> str | None:
-        """Whether this seems to be of another version of the released models: these have the same variables, but those
-        of version 2 were trained without dropout. Only the names of directories and dropout tell versions apart.
-        """
-        named, found = ((match := _ALBERT_RELEASE.search(path)) and match[1] for path in (config_file, weights_path))
-        has_dropout = self.hidden_dropout_prob > 0 or self.attention_probs_dropout_prob > 0
-        if found and named and named != found:
-            reason = f"is in a directory of version {named}"
-        elif found == "2" and has_dropout:
-            reason = "has dropout, which models of version 2 don't have"
-        else:
-            return None
-        return (
-            f"{config_file} {reason}, but by the name of its directory {weights_path} is version {found} of ALBERT: "
-            f"unless this is meant, take the {posixpath.basename(config_file)} of the release with the weights."
-        )
-
-    def validate(self) -> None:
-        super().validate()
-        if self.num_hidden_groups > self.num_hidden_layers:
-            raise ValueError(
-                f"num_hidden_groups={self.num_hidden_groups} is more than num_hidden_layers={self.num_hidden_layers}: "
-                "some groups would never be used"
-            )
 
 
 # --- families --------------------------------------------------------------------------------------------------------
@@ -362,20 +314,9 @@ def config_of_dict(values: Mapping) -> BertConfig:
     return family.config_class.from_dict(values, allow_unknown=True)
 
 
-def as_config(config: BertConfig | Mapping, user: str) -> BertConfig:
-    """A model's argument of this name, which may be the dict of a saved model.
-
-    Raises:
-      TypeError: it is something else, such as a path; says what user, a class, is to be given.
-    """
-    if isinstance(config, Mapping):
-        return config_of_dict(config)
-    if not isinstance(config, BertConfig):
-        raise TypeError(
-            f"config must be a BertConfig, not {config!r:.80}: write {user}.from_pretrained(folder) for the model in a "
-            "folder, or BertConfig.from_json_file(path) for a new one"
-        )
-    return config
+def as_config(config: BertConfig | Mapping) -> BertConfig:
+    """A model's argument of this name, which may be the dict of a saved model."""
+    return config_of_dict(config) if isinstance(config, Mapping) else config
 
 
 def config_of_size(size: str, vocab_size: int | None = None) -> BertConfig:
@@ -390,15 +331,13 @@ def config_of_size(size: str, vocab_size: int | None = None) -> BertConfig:
     Raises:
       ValueError: no such size; lists the known ones.
     """
-    classes = sorted(
-        (family.config_class for family in FAMILIES), key=lambda kind: (kind is not BertConfig, kind.title)
-    )
-    for kind in classes:
-        with contextlib.suppress(ValueError):
+    kinds = [family.config_class for family in FAMILIES]
+    for kind in kinds:
+        with contextlib.suppress(KeyError):
             return kind.from_size(size, vocab_size)
-    files = ", ".join(f"{kind.file_name} ({kind.title})" for kind in classes)
+    files = ", ".join(f"{kind.file_name} ({kind.title})" for kind in kinds)
     raise ValueError(
-        f"--bert_size={size} is not one of {', '.join(name for kind in classes for name in kind.sizes)}. For any other "
+        f"--bert_size={size} is not one of {', '.join(name for kind in kinds for name in kind.sizes)}. For any other "
         f"size, write a --bert_config_file, whose name says the family: {files}."
     )
 

@@ -6,7 +6,6 @@ this project kept them in bert_config.json, under Hugging Face's names.
 """
 
 import dataclasses
-import inspect
 import json
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -14,9 +13,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf.system.checks import list_of_names, whole_number
+from bert_tf.system.checks import list_of_names
 from bert_tf.system.messages import some
-from bert_tf.system.text_files import read_json
+from bert_tf.system.text_files import read_json, understood
 from bert_tf.text.characters import plain_name
 from bert_tf.weights.tensor_files import Weights, base_name
 
@@ -55,7 +54,7 @@ class HeadConfig:
       untrained: variables whose values are random: the model was saved before it was trained.
 
     Raises:
-      ValueError: a value has the wrong type; names the attribute.
+      ValueError: no such window_pooling, or a number out of range.
     """
 
     architecture: str | None = None
@@ -70,27 +69,16 @@ class HeadConfig:
     untrained: tuple[str, ...] = ()
 
     def __post_init__(self):
-        if not isinstance(self.untrained, list | tuple) or not all(isinstance(name, str) for name in self.untrained):
-            raise ValueError(f"untrained must be a list of names, not {self.untrained!r:.80}")
         object.__setattr__(self, "untrained", tuple(self.untrained))
-        kinds = {str | None: "a string", bool | None: "true or false", int | None: "a whole number"}
-        for field in dataclasses.fields(self):
-            name, value = field.name, getattr(self, field.name)
-            if field.type not in kinds:
-                continue
-            if not isinstance(value, field.type) or (isinstance(value, bool) and field.type == int | None):
-                raise ValueError(f"{name} must be {kinds[field.type]}, not {value!r:.80}")
-            if field.type == int | None and value is not None and not 1 <= value <= _LARGEST:
+        for name in ("window_stride", "max_windows"):
+            if (value := getattr(self, name)) is not None and not 1 <= value <= _LARGEST:
                 raise ValueError(f"{name}={value!r:.80} must be from 1 to {_LARGEST:,}")
         if self.window_pooling not in (None, *WINDOW_POOLINGS):
             raise ValueError(f"window_pooling={self.window_pooling!r:.80} is not one of {', '.join(WINDOW_POOLINGS)}")
-        if (self.window_stride or self.max_windows) and not self.window_pooling:
-            raise ValueError("window_stride and max_windows are for models with window_pooling.")
-        if (names := self.labels) is not None:
-            if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
-                raise ValueError(f"labels must be a list of names, not {names!r:.80}")
-            plain = tuple(map(plain_name, names))
-            object.__setattr__(self, "labels", plain if len(set(plain)) == len(set(names)) else tuple(names))
+        if self.labels is not None:
+            plain = tuple(map(plain_name, self.labels))
+            alike = len(set(plain)) < len(set(self.labels))
+            object.__setattr__(self, "labels", tuple(self.labels) if alike else plain)
 
     @classmethod
     def read(cls, path: str) -> "HeadConfig":
@@ -107,10 +95,8 @@ class HeadConfig:
             if advice := next(filter(None, map(removed.HEADS.get, unknown)), None):
                 raise ValueError(f"{path}: {advice}.")
             raise ValueError(f"{path}: unknown key {', '.join(unknown)}. Known: {', '.join(known)}.")
-        try:
+        with understood(path):
             return cls(**values)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
 
     @classmethod
     def from_config(cls, values: Mapping, source: str = "config") -> "HeadConfig":
@@ -122,31 +108,22 @@ class HeadConfig:
         Raises:
           ValueError: a value can't be understood; names source and key.
         """
-        names, numbered = values.get("architectures") or [], values.get("id2label") or {}
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"{source}: architectures must be a list of names, not {names!r:.80}")
-        try:
+        with understood(source):
+            names, numbered = values.get("architectures") or [], values.get("id2label") or {}
             by_number = {int(number): str(label) for number, label in numbered.items()}
-        except (AttributeError, TypeError, ValueError):
-            raise ValueError(f"{source}: id2label must give a name for each number, not {numbered!r:.80}") from None
-        if by_number and not 0 <= min(by_number) <= max(by_number) < _MOST_LABELS:
-            raise ValueError(
-                f"{source}: id2label must have numbers from 0 to {_MOST_LABELS - 1:,}, not {numbered!r:.80}"
-            )
-        # A label without a name gets its number as name.
-        labels = [by_number.get(number, str(number)) for number in range(max(by_number, default=-1) + 1)] or None
-        problem_type = values.get("problem_type")
-        # Only text classifiers have a problem type.
-        architecture = names[0] if names else "BertForSequenceClassification" if problem_type else None
-        try:
+            if by_number and not 0 <= min(by_number) <= max(by_number) < _MOST_LABELS:
+                raise ValueError(f"{source}: id2label must have numbers from 0 to {_MOST_LABELS - 1:,}")
+            # A label without a name gets its number as name.
+            labels = [by_number.get(number, str(number)) for number in range(max(by_number, default=-1) + 1)] or None
+            problem_type = values.get("problem_type")
+            # Only text classifiers have a problem type.
+            architecture = names[0] if names else "BertForSequenceClassification" if problem_type else None
             if values.get("lstm_on_top"):
                 from bert_tf.system import removed
 
-                raise ValueError(removed.HEADS["lstm_on_top"])
+                raise ValueError(f"{source}: {removed.HEADS['lstm_on_top']}")
             kept = {name: values[name] for name in ("pairs", "untrained") if values.get(name) is not None}
             return cls(architecture, labels, problem_type, activation=_activation_in(values), **kept)
-        except ValueError as error:
-            raise ValueError(f"{source}: {error}") from None
 
     def to_dict(self) -> dict:
         """The attributes that are not at their defaults; empty if there are none."""
@@ -156,12 +133,6 @@ class HeadConfig:
     def to_json(self) -> str:
         """The content of a head_config.json."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
-
-    @property
-    def lacks_labels(self) -> bool:
-        """Whether the model has classes whose labels are not known."""
-        is_classifier = self.problem_type not in (None, "regression") or self.architecture == CLASSIFIERS[1]
-        return is_classifier and self.labels is None
 
     @property
     def variant(self) -> str | None:
@@ -178,15 +149,6 @@ class HeadConfig:
         if self.activation not in (None, "identity", "sigmoid"):
             raise ValueError(f"its output is meant through {self.activation!r:.80}; known are sigmoid and identity")
         return self.activation == "sigmoid"
-
-    def check_num_labels(self, num_labels: int) -> None:
-        """Refuses a number of outputs that differs from the number of label names.
-
-        Raises:
-          ValueError: names both.
-        """
-        if self.labels and len(self.labels) != num_labels:
-            raise ValueError(f"num_labels={num_labels}, but labels has {len(self.labels)} names.")
 
 
 def _activation_in(config: Mapping) -> str | None:
@@ -324,32 +286,26 @@ def fitted(
     Raises:
       ValueError: see `pretrained.from_pretrained`.
     """
-    kind, labels, has_layer = model_class.__name__, arguments.get("labels"), OUTPUT_LAYER in weights
-    if arguments.get("num_labels") is not None:
-        whole_number(arguments["num_labels"], "num_labels")
-    names = list(labels or ())
+    kind, labels, names = model_class.__name__, arguments.get("labels"), list(arguments.get("labels") or ())
+    known = head.labels
     if labels is not None:
-        given, head = head.labels, dataclasses.replace(head, labels=None)
+        head = dataclasses.replace(head, labels=None)
     if new_head:
-        has_classes = "labels" in inspect.signature(model_class.__init__).parameters
-        if has_classes and not (names or arguments.get("num_labels")):
-            raise ValueError("new_head=True: say which outputs the new layer has, by labels= or num_labels=.")
-        if not has_classes and kind not in CLASSIFIERS:
+        if {base.__name__ for base in model_class.__mro__}.isdisjoint(CLASSIFIERS):
             raise ValueError(f"new_head=True: {kind} has no output layer of classes.")
         head = dataclasses.replace(head, labels=None, problem_type=None, pairs=None, activation=None)
         return without(weights, "new_head=True"), head
-    if not has_layer:
+    if OUTPUT_LAYER not in weights:
         return weights, head
     others = "new_head=True begins a new output layer."
     if kind in CLASSIFIERS and head.architecture in CLASSIFIERS and head.architecture != kind:
         raise ValueError(f"{path} is a {head.architecture}, whose output layer is for another task. {others}")
     count, outputs = arguments.get("num_labels"), weights.shapes[OUTPUT_LAYER][0]
-    if count not in (None, outputs) and not (labels and names_in(given)):
+    if count not in (None, outputs) and not (labels and names_in(known)):
         raise ValueError(f"{path} has {outputs} outputs, not {count}. {others}")
     if labels is None:
         return weights, head
-    known = given if given and len(given) == outputs else None
-    order = order_of(known, names, path, others)
+    order = order_of(known if known and len(known) == outputs else None, names, path, others)
     return (reordered(weights, order) if order else weights), head
 
 

@@ -8,7 +8,6 @@ Shape legend: B batch, S sequence length, H hidden size, E embedding size, P pre
 C classes.
 """
 
-import numbers
 import warnings
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType, SimpleNamespace
@@ -24,7 +23,7 @@ from bert_tf.models.inputs import ENCODER_INPUTS, features_with_labels, select
 from bert_tf.models.keras_internals import MetricsList
 from bert_tf.models.layers import ConfiguredLayer, NamedInputs, Projection, Rebuilt, add_random_weight, gather_positions
 from bert_tf.models.objectives import ClassificationObjective, MultiLabelObjective, RegressionObjective
-from bert_tf.system.checks import whole_number
+from bert_tf.system.checks import number, whole_number
 from bert_tf.weights.tensor_files import Weights
 
 
@@ -163,7 +162,7 @@ class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
 
     def __init__(self, objective, config, seed: int | None, dense_embedding_gradient: bool = False, **kwargs):
         super().__init__(**kwargs)
-        self.config = as_config(config, type(self).__name__)
+        self.config = as_config(config)
         self.seed = seed
         self.objective = objective
         self.bert = BertEncoder(
@@ -245,12 +244,7 @@ class TaskModel(NamedInputs, Pretrained, Rebuilt, keras.Model):
         if self._compile_loss is None:
             features = features_with_labels(self.objective, x, y, sample_weight)
             self.objective_metric.update_state(self.objective.sums(y_pred, features))
-        labels = self._labels(x, y)
-        by_name = isinstance(labels, Mapping) and isinstance(y_pred, Mapping) and labels.keys() != y_pred.keys()
-        if self._compile_metrics is not None and (labels is None or by_name):
-            outputs = ", ".join(y_pred) if isinstance(y_pred, Mapping) else "the model"
-            raise ValueError(f"metrics of compile need labels as y, a list of one array for each output: {outputs}.")
-        return super().compute_metrics(x, labels, y_pred, sample_weight)
+        return super().compute_metrics(x, self._labels(x, y), y_pred, sample_weight)
 
     def _labels(self, x, y):
         """y for the losses and metrics given to `compile`: if it is not given, the label among the features."""
@@ -364,21 +358,6 @@ PROBLEM_TYPES = {
 }
 
 
-def classification_objective(problem_type: str, num_labels: int) -> type[ClassificationObjective]:
-    """The objective of a text classifier.
-
-    Raises:
-      ValueError: no such problem type, or num_labels does not suit it.
-    """
-    if problem_type not in PROBLEM_TYPES:
-        raise ValueError(f"problem_type must be one of {', '.join(PROBLEM_TYPES)}, not {problem_type!r}")
-    if (problem_type == "regression" and num_labels != 1) or (
-        problem_type == "single_label_classification" and num_labels == 1
-    ):
-        raise ValueError(f"num_labels={num_labels} does not fit problem_type={problem_type!r}")
-    return PROBLEM_TYPES[problem_type]
-
-
 def with_class_weights(objective: type, weights: Sequence[float] | None) -> type:
     """An objective whose loss is the sum of the weighted losses divided by the sum of their weights.
 
@@ -416,12 +395,10 @@ class ClassifierModel(TaskModel):
     ):
         super().__init__(objective, config, seed, **kwargs)
         dropout_rate = getattr(self.config, self.usual_dropout) if dropout_rate is None else dropout_rate
-        if not isinstance(num_labels, numbers.Integral) or num_labels < 1:
-            raise ValueError(f"num_labels must be a positive integer, not {num_labels!r}")
         num_labels = int(num_labels)  # not NumPy's, which is not for JSON
-        if isinstance(dropout_rate, str) or not 0 <= dropout_rate < 1:
-            raise ValueError(f"dropout_rate must be a probability, 0 <= p < 1, not {dropout_rate!r}")
-        head.check_num_labels(num_labels)
+        number(dropout_rate, "dropout_rate", 0.0, 1.0)
+        if head.labels and len(head.labels) != num_labels:
+            raise ValueError(f"num_labels={num_labels}, but labels has {len(head.labels)} names.")
         self.num_labels = num_labels
         self.head_config = head
         self.dropout_rate = dropout_rate

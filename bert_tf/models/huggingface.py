@@ -5,7 +5,6 @@ original's tanh form.
 """
 
 import dataclasses
-import difflib
 import posixpath
 import re
 from collections.abc import Callable, Mapping
@@ -76,14 +75,7 @@ def read_config(values: Mapping, source: str) -> BertConfig:
         refused["embedding_size"] = (None, values.get("hidden_size"))
     for key, allowed in refused.items():
         if values.get(key) not in allowed:
-            raise ValueError(
-                f"{source}: {key}={values[key]!r} is a variant of {layout.title} that this project doesn't have."
-            )
-    theirs = [layout.keys.get(key, key) for key in layout.defaults]
-    known = {*theirs, *layout.refused, *layout.written, *layout.carried, *_CLASSIFIER_DROPOUT}
-    for key in values.keys() - known:
-        for near in difflib.get_close_matches(key, [name for name in theirs if name not in values], 1, 0.85):
-            logging.warning("%s: %s is no key of a %s; did you mean %s?", source, key, layout.title, near)
+            raise ValueError(f"{source}: {key}={values[key]!r} is a variant of {layout.title} that is not known here.")
     ours = {key: values.get(layout.keys.get(key, key), default) for key, default in layout.defaults.items()}
     if (activation := ours["hidden_act"]) not in [*_ACTIVATIONS_IN]:
         key = layout.keys.get("hidden_act", "hidden_act")
@@ -200,10 +192,7 @@ def open_weights(file: str) -> Weights:
         raise ValueError(f"{file}: none of {', '.join(LAYOUTS)}; it holds {some(sorted(plain.values()))}.")
     scope = scopes[found[0]] if scopes[found[0]] in LAYOUTS else None
     if scope and stated and scope != stated:
-        raise ValueError(
-            f"{file} has the variables of {scope!r}, but the config.json beside it says model_type {stated!r}: they "
-            "belong to two models."
-        )
+        raise ValueError(f"{file} is of a {scope!r}, but its config.json says model_type {stated!r}.")
     layout = LAYOUTS[scope or stated or BertConfig.model_type].fitted(plain)
     weights = _translate(file, layout, read_head(config, file, layout).architecture, found[0], shapes, plain, read)
     weights.hints["half_precision"] = half
@@ -248,10 +237,7 @@ def _translate(
     def read_tied(name: str) -> np.ndarray:
         """Refuses the bias of an output matrix of its own; models that don't read it never need to know."""
         if second and name == origins.get("cls/predictions/output_bias"):
-            raise ValueError(
-                f"{file}: {second} is trained apart from the word table. In {layout.title} they are one variable; the "
-                "original's format can't hold a model that was trained with two. Encoders and classifiers read none."
-            )
+            raise ValueError(f"{file}: {second} is trained apart from the word table, which is one with it here.")
         return read(name)
 
     entries = Weights(file, "huggingface", dict(shapes), {name: name for name in shapes}, read_tied)
@@ -263,9 +249,7 @@ def _identity_layer(file: str, origins: dict[str, str], layer: str, read: Callab
     names = [origins.pop(f"{layer}/{last}") for last in ("kernel", "bias")]
     kernel, bias = map(read, names)
     if bias.any() or not np.array_equal(kernel, np.eye(len(kernel), dtype=kernel.dtype)):
-        raise ValueError(
-            f"{file}: {names[0]} is a layer between embeddings and encoder of one width, which the original has not."
-        )
+        raise ValueError(f"{file}: {names[0]} is a layer between embeddings and encoder of one width.")
     return dict.fromkeys(names, "the identity: embeddings and encoder have one width")
 
 
@@ -360,21 +344,18 @@ def names_there(weights: Weights, config: BertConfig, head: HeadConfig) -> dict[
     )
     if architecture in layout.heads and HIDDEN_LAYER[0] not in names and not is_split:
         raise ValueError(
-            f"format=huggingface: {weights.path} has the classifier of the original {layout.title}, one layer, where "
-            f"Hugging Face's has two, the first with {config.hidden_size} units. Use bert_tf."
+            f"format=huggingface: {weights.path} has a classifier of one layer, transformers' {layout.title} of two."
         )
     following, masked = "cls/seq_relationship/output_weights" in names, "cls/predictions/output_bias" in names
     if following and not (config.has_pooler if masked else layout.class_prefix == _CLASSES):
         raise ValueError(
-            f"format=huggingface: {weights.path} says whether one text follows another, and transformers has no "
-            f"{layout.title} that does {'both' if masked else 'only that'}. Use bert_tf."
+            f"format=huggingface: transformers has no {layout.title} with the heads of {weights.path}: use bert_tf."
         )
     act = layout.masked_lm_act
     if act not in (None, config.masked_lm_act or config.activation) and "cls/predictions/output_bias" in names:
         raise ValueError(
-            f'format=huggingface: {weights.path} has hidden_act "{config.activation}", where the masked-LM head of '
-            f'Hugging Face\'s {layout.title} always has "{act}". Give hidden_act={act}, which changes outputs, or '
-            "use bert_tf."
+            f'format=huggingface: the masked-LM head of a {layout.title} has hidden_act "{act}" there: use bert_tf, or '
+            f"give hidden_act={act}, which changes outputs."
         )
     bare = all(name.startswith(f"{layout.scope}/") for name in names)
     return {name: layout.name_of(name, architecture).removeprefix(scope * bare) for name in names}

@@ -120,20 +120,14 @@ def initialize(
     found = [name for name in variables if name in shapes]
     missing = [name for name in variables if name not in shapes]
     if not found:
-        raise ValueError(
-            f"{path} has none of the model's variables, so training would start from random weights. "
-            f"It has {some(sorted(shapes))}; the model has {some(list(variables))}."
-        )
+        lists = f"It has {some(sorted(shapes))}; the model has {some(list(variables))}."
+        raise ValueError(f"{path} has none of the model's variables. {lists}")
+    sizes = {name: (list(shapes[name]), list(variables[name].shape)) for name in found}
     wrong = [
-        f"{name}: {list(shapes[name])} in the checkpoint, {list(variables[name].shape)} in the model"
-        for name in found
-        if list(shapes[name]) != list(variables[name].shape)
+        f"{name}: {one} in the checkpoint, {other} in the model" for name, (one, other) in sizes.items() if one != other
     ]
     if wrong:
-        raise ValueError(
-            f"{path} does not match the model (its configuration or number of labels): {len(wrong)} of {len(found)} "
-            f"variables have another shape. {some(wrong, '; ')}."
-        )
+        raise ValueError(f"{path} does not match the model, {len(wrong)} of {len(found)} shapes: {some(wrong, '; ')}.")
     if must_have_all and missing:
         raise ValueError(f"{path} lacks {len(missing)} of the run's {len(variables)} variables: {some(missing)}.")
     for name in found:
@@ -151,9 +145,7 @@ def finite_value(weights: Weights, name: str) -> np.ndarray:
     """
     value = weights.read(name)
     if not np.isfinite(value).all():
-        raise ValueError(
-            f"{weights.path}: {name} has NaN or infinite values: the file is damaged, or its training failed."
-        )
+        raise ValueError(f"{weights.path}: {name} has NaN or infinite values.")
     return value
 
 
@@ -225,10 +217,8 @@ def load_weights(model: keras.Model, checkpoint: str) -> Initialization:
       checkpoint: a prefix such as `uncased_L-12_H-768_A-12/bert_model.ckpt`, a weight file, or a directory.
 
     Raises:
-      TypeError: they are no model, or no path. FileNotFoundError, ValueError: see `initialize`.
+      FileNotFoundError, ValueError: see `initialize`.
     """
-    if not isinstance(model, keras.layers.Layer):
-        raise TypeError(f"the first argument is a model, not {model!r:.80}: write load_weights(model, path)")
     return initialize_model(model, weights_for(model, path_of(checkpoint, read_head)), depth=4)
 
 
@@ -253,15 +243,11 @@ def check_complete(result: Initialization, model: keras.Model, unread: tuple[str
       ValueError: names the checkpoint and the variables.
     """
     if missing := [name for name in _random_variables(result, model) if not name.startswith(unread)]:
+        verb = "holds, but untrained," if _UNTRAINED in map(result.unused.get, missing) else "lacks"
         raise ValueError(
-            f"{result.checkpoint} {_lacks(result, missing)} {len(missing)} of the model's variables, so that its "
-            f"answers would be random: {some(missing)}. Train it first."
+            f"{result.checkpoint} {verb} {len(missing)} of the model's variables, so that its answers would be random: "
+            f"{some(missing)}. Train it first."
         )
-
-
-def _lacks(result: Initialization, names: list[str]) -> str:
-    """What a checkpoint does with variables that it lacks, as a verb."""
-    return "holds, but untrained," if any(result.unused.get(name) == _UNTRAINED for name in names) else "lacks"
 
 
 def _warn_of_random_weights(result: Initialization, model: keras.Model, depth: int) -> None:
@@ -271,7 +257,7 @@ def _warn_of_random_weights(result: Initialization, model: keras.Model, depth: i
     unused = [name for name, reason in result.unused.items() if not reason and is_model_variable(name)]
     unused = _without_pooler(filter(is_encoder_variable, unused))
     if missing:
-        verb = "are not" if _lacks(result, missing) == "lacks" else "are untrained"
+        verb = "are untrained" if _UNTRAINED in map(result.unused.get, missing) else "are not"
         message = f"{len(missing)} variables of {type(model).__name__} {verb} in {result.checkpoint} and are random: "
         warnings.warn(f"{message}{some(missing)}. Train the model before you use it.", PartialLoadWarning, depth)
     if unused:
@@ -296,10 +282,8 @@ def check_trained(model: keras.Model, unread: tuple[str, ...] = ()) -> None:
       ValueError: says which.
     """
     if found := _without_pooler(untrained_variables(model), unread):
-        raise ValueError(
-            f"{len(found)} variables of {type(model).__name__} are still random, as the weights it was loaded from "
-            f"lack them: {some(found)}. Train the model first, or load weights that have them."
-        )
+        kind = type(model).__name__
+        raise ValueError(f"{len(found)} variables of {kind} are still random, as its weights lack them: {some(found)}.")
 
 
 def _checksum(variables: Mapping[str, keras.Variable], name: str) -> str:

@@ -51,26 +51,17 @@ def named_inputs(inputs, known: Sequence[str], model_name: str = "the model", ot
       known: the names that the model reads. model_name: for errors. others: see `other_names`.
 
     Raises:
-      ValueError: an unknown name, no input_ids, or one input under both of its names; lists the known names.
+      ValueError: an unknown name, or one input under both of its names; lists the known names.
     """
     if not isinstance(inputs, Mapping):
         return {"input_ids": inputs}
     inputs = {name: value for name, value in inputs.items() if value is not None}
-    for other, name in others.items():
-        if other in inputs:
-            if name in inputs:
-                raise ValueError(
-                    f"{model_name} got {name} and {other}, which are two names of the same input: give one."
-                )
-            inputs[name] = inputs.pop(other)
-    others = [f"{other} ({name})" for other, name in others.items() if name in known]
-    unknown = sorted(str(name) for name in inputs if name not in known)
-    if unknown:
-        raise ValueError(
-            f"{model_name} does not know the input {', '.join(unknown)}. Known: {', '.join((*known, *others))}."
-        )
-    if "input_ids" not in inputs:
-        raise ValueError(f"{model_name} needs input_ids; given: {', '.join(inputs) or 'nothing'}.")
+    if twice := [other for other, name in others.items() if other in inputs and name in inputs]:
+        raise ValueError(f"{model_name} got {others[twice[0]]} and {twice[0]}, two names of one input: give one.")
+    inputs = {others.get(name, name): value for name, value in inputs.items()}
+    if unknown := sorted(str(name) for name in inputs if name not in known):
+        names = ", ".join([*known, *(f"{other} ({name})" for other, name in others.items() if name in known)])
+        raise ValueError(f"{model_name} does not know the input {', '.join(unknown)}. Known: {names}.")
     return inputs
 
 
@@ -84,16 +75,9 @@ def select(inputs: Mapping, names: Sequence[str]) -> dict:
     return {name: inputs[name] for name in names if name in inputs}
 
 
-def flat_rows(inputs: Mapping, axis: str) -> tuple[dict, int]:
-    """The ROW_INPUTS [B, N, S] of examples of several rows as [B * N, S], and N.
-
-    Raises:
-      ValueError: input_ids has another rank; names `axis`, what the rows of an example are.
-    """
+def flat_rows(inputs: Mapping) -> tuple[dict, int]:
+    """The ROW_INPUTS [B, N, S] of examples of several rows as [B * N, S], and N."""
     inputs = {name: ops.convert_to_tensor(value) for name, value in select(inputs, ROW_INPUTS).items()}
-    shape = inputs["input_ids"].shape
-    if len(shape) != 3:
-        raise ValueError(f"input_ids must be [batch, {axis}, sequence]; got shape {tuple(shape)}.")
     _, count, length = ops.shape(inputs["input_ids"])
     return {name: ops.reshape(value, (-1, length)) for name, value in inputs.items()}, count
 
@@ -102,13 +86,11 @@ def features_with_labels(objective, x, y=None, sample_weight=None) -> dict:
     """The features that an objective reads, from the arguments of Keras `fit`.
 
     Args:
-      objective: an `objectives.Objective`.
+      objective: see objectives.py.
       x: the inputs; a dict may include the labels.
       y: labels: a dict by feature name; or one array for each of `objective.label_names`, in that order.
       sample_weight: [B] or None; multiplied into `example_weights`.
 
-    Raises:
-      ValueError: a label is missing; names the feature.
     """
     names = objective.label_names
     features = (
@@ -117,21 +99,10 @@ def features_with_labels(objective, x, y=None, sample_weight=None) -> dict:
     if isinstance(y, dict):
         features |= y
     elif y is not None:
-        values = list(y) if isinstance(y, list | tuple) else [y]
-        if len(values) != len(names):
-            raise ValueError(f"y must be {len(names)} arrays ({', '.join(names)}) or a dict, not {len(values)} arrays.")
-        features |= zip(names, values, strict=True)
-    missing = [name for name in names if name not in features]
-    if missing:
-        raise ValueError(
-            f"No labels: {', '.join(missing)} is neither among the features nor given as y. "
-            f"The features are {', '.join(sorted(map(str, features))) or 'none'}."
-        )
+        features |= zip(names, y if isinstance(y, list | tuple) else [y], strict=True)
     if sample_weight is not None:
         every = sample_weight if isinstance(sample_weight, list | tuple) else [sample_weight]  # Keras: one for each y
-        weights, shape = sum(ops.cast(each, "float32") for each in every) / len(every), known_shape(features[names[0]])
-        if shape is not None and len(weights.shape) > max(len(shape), 1):
-            raise ValueError(f"sample_weight must be of the shape of {names[0]}, {shape}, not {tuple(weights.shape)}.")
+        weights = sum(ops.cast(each, "float32") for each in every) / len(every)
         if "example_weights" in features:
             weights = weights * ops.cast(features["example_weights"], "float32")
         features["example_weights"] = weights
@@ -142,26 +113,6 @@ def known_shape(value) -> tuple[int | None, ...] | None:
     """The shape of an array, as far as it is known; None: not even its rank is, or it is no array."""
     shape = getattr(value, "shape", None)
     return None if shape is None or getattr(shape, "rank", 0) is None else tuple(shape)
-
-
-def shapes_agree(one: Sequence[int | None], other: Sequence[int | None]) -> bool:
-    """Whether two shapes, of which None is not known, may be the same."""
-    return len(one) == len(other) and all(None in pair or len({*pair}) == 1 for pair in zip(one, other, strict=True))
-
-
-def require_shape(name: str, labels, *shape: int | None) -> None:
-    """Refuses labels that are not [batch, *shape], as far as shapes are known; [batch, 1] is a number for each row.
-
-    Raises:
-      ValueError: names the label and both shapes.
-    """
-    found, wanted = known_shape(labels), (None, *shape)
-    if found is None or (not shape and found[1:] == (1,)):
-        return
-    if not shapes_agree(found, wanted):
-        sizes = ", ".join(["batch", *("?" if size is None else str(size) for size in shape)])
-        advice = "; of one-hot labels give labels.argmax(-1)" if len(found) == 2 and not shape else ""
-        raise ValueError(f"{name} must be [{sizes}], not {found}{advice}.")
 
 
 # --- arrays ----------------------------------------------------------------------------------------------------------
@@ -178,13 +129,15 @@ def as_array(value):
 def check_shapes(inputs: Mapping) -> None:
     """Refuses inputs of tokens that would be broadcast to another meaning, and masks that are none."""
     rows, mask = known_shape(inputs["input_ids"]), inputs.get("input_mask")
-    if isinstance(mask, np.ndarray) and mask.size and not 0 <= mask.min() <= mask.max() <= 1:
-        odd = mask.max() if mask.min() >= 0 else mask.min()
-        raise ValueError(f"input_mask must be 1 for tokens and 0 for padding, not {odd}.")
+    if isinstance(mask, np.ndarray) and not np.isin(mask, (0, 1)).all():
+        raise ValueError("input_mask must be 1 for tokens and 0 for padding.")
     for name in _OF_TOKENS if rows else ():
         shape = known_shape(inputs.get(name))
         wanted = (*rows, rows[-1]) if shape and name == "input_mask" and len(shape) > len(rows) else rows
-        if shape is not None and shape != (1, *wanted[1:]) and not shapes_agree(shape, wanted):
+        if shape is None or shape == (1, *wanted[1:]):
+            continue
+        pairs = zip(shape, wanted, strict=False)
+        if len(shape) != len(wanted) or any(None not in pair and pair[0] != pair[1] for pair in pairs):
             raise ValueError(f"{name} must have the shape of input_ids, {rows}, not {shape}.")
 
 
@@ -192,11 +145,7 @@ def check_shapes(inputs: Mapping) -> None:
 
 
 def keras_arguments(method: str, self, kwargs: Mapping = MappingProxyType({}), **arguments) -> dict:
-    """The arguments of a model's `fit`, `evaluate` or `predict` by name, with arrays for lists of numbers.
-
-    Raises:
-      ValueError: a dataset's class numbers mean other labels than the model's; or class_weight does not suit the model.
-    """
+    """The arguments of a model's `fit`, `evaluate` or `predict` by name, with arrays for lists of numbers."""
     objective = getattr(self, "objective", None)
     several = len(getattr(objective, "label_names", ())) > 1
     for name in {"x", "y", "sample_weight"} & arguments.keys():
@@ -213,10 +162,7 @@ def keras_arguments(method: str, self, kwargs: Mapping = MappingProxyType({}), *
             arguments["callbacks"] = [*keras.tree.flatten(arguments.get("callbacks") or []), _EndsAtNan()]
     if arguments.get("class_weight"):
         if objective and self._compile_loss is None and not objective.one_class:
-            raise ValueError(
-                f"class_weight is for one class an example: of a row with several labels, as {type(self).__name__} "
-                "has, Keras would take the largest for its class. Give weights as sample_weight."
-            )
+            raise ValueError("class_weight is for one class an example: give weights as sample_weight.")
         # Keras has no weight for a class above those that are named.
         arguments["class_weight"] = (
             dict.fromkeys(range(getattr(self, "num_labels", 0)), 1.0) | arguments["class_weight"]
@@ -229,10 +175,9 @@ class _EndsAtNan(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         if np.isnan((logs or {}).get("loss", 0.0)):
-            labels = " or ".join(getattr(getattr(self.model, "objective", None), "label_names", ()) or ["a label"])
             raise FloatingPointError(
-                f"The loss of epoch {epoch + 1} is NaN: {labels} or input_ids are out of range, which a step that XLA "
-                "compiles, as on a GPU, can't tell in place (jit_compile=False of `compile` can); or learning diverged."
+                f"The loss of epoch {epoch + 1} is NaN: labels or input_ids are out of range, which a compiled step "
+                "can't tell in place (jit_compile=False of `compile` can); or learning diverged."
             )
 
 
@@ -250,18 +195,16 @@ def _check_label_names(model, data) -> None:
     count = getattr(model, "num_labels", None)
     of_model = getattr(getattr(model, "head_config", None), "labels", None)
     for names, is_mapped in _label_names(data):
-        problem = None
-        if of_model and [*map(plain_name, names)] != [*map(plain_name, of_model)]:
+        if of_model and [*map(plain_name, names)] == [*map(plain_name, of_model)]:
+            continue
+        if of_model or count not in (None, len(names)):
             problem = (
-                f"as_dataset has label_names={names!r:.200}, but the model's, in the order of its outputs, are "
-                f"{list(of_model)!r:.200}: give as_dataset label_names=model.labels."
+                f"as_dataset has label_names={names!r:.200}, the model num_labels={count} with the names "
+                f"{of_model!r:.200}: give as_dataset label_names=model.labels."
             )
-        elif count not in (None, len(names)):
-            problem = f"as_dataset has {len(names)} label_names, but the model has num_labels={count}."
-        if problem and not is_mapped:
-            raise ValueError(problem)
-        if problem:
-            warn_once("label_names", "%s Its labels are right only if what is mapped over it changes them.", problem)
+            if not is_mapped:
+                raise ValueError(problem)
+            warn_once("label_names", "%s They are right only if what is mapped over it changes them.", problem)
 
 
 def _label_names(data, is_mapped: bool = False) -> Iterator[tuple[list[str], bool]]:
@@ -305,7 +248,7 @@ class Outputs(Encoding, metaclass=_AnyDict):
             return (self["embedding_output"], *self["encoder_layers"])
         if _KNOWN_AS.get(name) in self:
             return self[_KNOWN_AS[name]]
-        raise KeyError(f"{name!r} is none of the outputs {', '.join(self)}")
+        raise KeyError(name)
 
     @classmethod
     def tree_unflatten(cls, names: Sequence[str], values: Sequence) -> "Outputs":
@@ -364,7 +307,7 @@ def require(name: str, values, allowed, expected: str, size=None, advice: str = 
     """
     if weights is not None:
         allowed = ops.logical_or(allowed, ops.equal(weights, 0.0))
-    if keras.backend.backend() == "tensorflow" and _traces():
+    if keras.backend.backend() == "tensorflow" and not sys.modules["tensorflow"].executing_eagerly():
         values = _asserted(name, values, allowed, expected, size, advice)
     elif _is_computed(allowed):
         known = ops.convert_to_numpy(allowed)
@@ -425,12 +368,6 @@ def require_inputs(config, inputs: Mapping, ids: str = "input_ids"):
             allowed = ops.all(allowed, axis=1, keepdims=True)
         fine = ops.logical_and(fine, allowed)
     return inputs, poison(fine)
-
-
-def _traces() -> bool:
-    import tensorflow as tf
-
-    return not tf.executing_eagerly()
 
 
 def _asserted(name: str, values, allowed, expected: str, size, advice: str):

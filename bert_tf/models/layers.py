@@ -117,7 +117,7 @@ class ConfiguredLayer(Rebuilt, keras.layers.Layer):
 
     def __init__(self, config: BertConfig | dict, **kwargs):
         super().__init__(**kwargs)
-        self.config = as_config(config, type(self).__name__)
+        self.config = as_config(config)
 
     def projection(self, units: int, name: str = "dense") -> "Projection":
         """A projection with the initial values and the dtype of this layer."""

@@ -13,12 +13,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from bert_tf.models.config import BertConfig
 from bert_tf.models.variable_names import ADAPTER_A as A
 from bert_tf.models.variable_names import ADAPTER_ALPHA as ALPHA
 from bert_tf.models.variable_names import ADAPTER_B as B
 from bert_tf.models.variable_names import is_adapter
-from bert_tf.system.checks import whole_number
 from bert_tf.weights.tensor_files import Weights, base_name
 
 
@@ -39,18 +37,6 @@ class Lora:
     def scale(self) -> float:
         """The factor of A B."""
         return self.alpha / self.rank
-
-
-def check_lora_rank(config: BertConfig, rank: int | None) -> None:
-    """Refuses a rank that no adapter can have; None is no LoRA.
-
-    Raises:
-      ValueError: names the flag and the largest rank.
-    """
-    if rank is not None:
-        whole_number(rank, "lora_rank", 0)
-    if rank is not None and not 1 <= rank <= config.hidden_size:
-        raise ValueError(f"lora_rank={rank}: from 1 to the hidden_size of this {config.title}, {config.hidden_size}.")
 
 
 def clear_adapters(model) -> None:
@@ -78,8 +64,6 @@ def merged(weights: Weights) -> Weights:
 
     Moments of the adapters are left out, those of other variables stay.
 
-    Raises:
-      ValueError: there are adapters without their kernels or their alpha, or of shapes that don't fit.
     """
     adapted = adapted_kernels(weights.shapes)
     if not adapted:
@@ -87,15 +71,8 @@ def merged(weights: Weights) -> Weights:
     alpha = next((name for name in weights.shapes if name.endswith("/" + ALPHA)), None)
     if alpha is None or not weights.shapes.keys() >= set(adapted):
         raise ValueError(
-            f"{weights.path} has adapters of LoRA without the encoder that they belong to: give the model that was "
-            "saved with them, or in Python the encoder's weights and load_lora."
+            f"{weights.path} has adapters of LoRA without their encoder: give its weights, and load_lora this file."
         )
-    for kernel in adapted:
-        names = [kernel, *(kernel.removesuffix("kernel") + factor for factor in (A, B))]
-        sizes = [size for name in names for size in weights.shapes.get(name, ())]
-        if len(sizes) != 6 or sizes != [sizes[0], sizes[1], sizes[0], sizes[3], sizes[3], sizes[1]] or not sizes[3]:
-            found = ", ".join(f"{name} {list(weights.shapes.get(name, ['missing']))}" for name in names)
-            raise ValueError(f"{weights.path} has an adapter of LoRA that does not fit its kernel: {found}.")
 
     def read(name: str) -> np.ndarray:
         value = weights.read(name)

@@ -7,7 +7,6 @@ strings: `rank`, `alpha`, `base`, the checksum of the encoder's variables (`base
 import dataclasses
 import json
 import posixpath
-from collections.abc import Mapping
 
 import keras
 import numpy as np
@@ -82,10 +81,7 @@ def load_lora(model: keras.Model, path: str) -> None:
     path = path_of(path)
     path = posixpath.join(path, FILE) if tf.io.gfile.isdir(path) else path
     shapes, metadata, read = open_safetensors(path)
-    kernels = lora.adapted_kernels(shapes)
-    alpha = _alpha(metadata)
-    if not kernels or alpha is None or "base" not in metadata:
-        raise ValueError(f"{path} has no adapters of LoRA, or does not say their alpha and base.")
+    kernels, alpha = lora.adapted_kernels(shapes), float(metadata["alpha"])
     variables = initialize.model_variables(model)
     heads = [{name for name in names if not is_encoder_variable(name)} for names in (shapes, variables)]
     changed = [*kernels, *(name for name in shapes if not lora.is_adapter(name))]  # the last: the head, its pooler
@@ -100,10 +96,11 @@ def load_lora(model: keras.Model, path: str) -> None:
     own = {name: keras.ops.convert_to_numpy(variables[name].value) for name in kernels}
     own[f"{kernels[0].split('/')[0]}/{lora.ALPHA}"] = np.float32(alpha)
     file = Weights(path, "bert_tf", shapes, {name: name for name in shapes}, read)
-    trained, labels, wanted = lora.merged(with_tensors(file, own)), _labels(path, metadata), model.head_config.labels
+    trained, wanted = lora.merged(with_tensors(file, own)), model.head_config.labels
+    # Earlier versions did not write labels into the file.
+    labels = parse_json(metadata["labels"], path) if "labels" in metadata else None
+    labels = HeadConfig(labels=labels).labels or read_head(posixpath.dirname(path)).labels
     outputs = trained.shapes.get(head_config.OUTPUT_LAYER, (None,))[0]
-    if outputs and labels and outputs != len(labels):
-        raise ValueError(f"{path} has {outputs} outputs, but names of {len(labels)} labels.")
     if outputs and wanted and outputs == len(wanted):
         order = head_config.order_of(labels, wanted, path, "Load the encoder with these labels.")
         trained = head_config.reordered(trained, order) if order else trained
@@ -112,27 +109,3 @@ def load_lora(model: keras.Model, path: str) -> None:
     initialize.initialize({name: variables[name] for name in changed}, trained, must_have_all=True)
     if labels and not wanted:
         model.head_config = dataclasses.replace(model.head_config, labels=labels)
-
-
-def _labels(path: str, metadata: Mapping[str, str]) -> tuple[str, ...] | None:
-    """The labels of the outputs that a file adds; earlier versions did not write them into it.
-
-    Raises:
-      ValueError: they are not a list of names; names the file.
-    """
-    if "labels" not in metadata:
-        return read_head(posixpath.dirname(path)).labels
-    names = parse_json(metadata["labels"], path)
-    try:
-        return HeadConfig(labels=names).labels
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-
-
-def _alpha(metadata: Mapping[str, str]) -> float | None:
-    """The alpha in the metadata; None if it is none that scales anything."""
-    try:
-        alpha = float(metadata["alpha"])
-    except (KeyError, ValueError):
-        return None
-    return alpha if alpha and abs(alpha) <= float(np.finfo(np.float32).max) else None

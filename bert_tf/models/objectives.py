@@ -1,7 +1,14 @@
 """Training objectives: the loss and metrics of each kind of head, computed from sums.
 
-`Objective` is what a training step needs. The sums of replicas, micro-batches and evaluation batches are added up
-before anything is divided, so that it does not matter how a batch was split.
+An objective is what stands beside a model in a training step: a class of this module, or an object of the same form.
+`label_names` and `optional_names` are the features that it reads, `sum_names` the keys of its sums. The sums of
+replicas, micro-batches and evaluation batches are added up before anything is divided, so that it does not matter how
+a batch was split:
+
+* `sums(outputs, features)` adds up over a batch or a part of one: float32 scalars under `sum_names`.
+* `totals(features)`: the loss's divisors, from the features of a whole batch; some of `sums`.
+* `loss(sums, totals)`: a mean over the batch; with a batch's totals, the losses of its parts add up to its loss.
+* `metrics(sums)`: means, from sums over any number of batches.
 
 Two features say which rows of a batch count, both [B] and optional:
 
@@ -15,37 +22,9 @@ Labels out of range are errors (`inputs.require`), unless their weight is 0.
 Shape legend: B batch, S sequence length, C classes, N choices, P predictions per sequence, V vocabulary.
 """
 
-from typing import Protocol
-
 from keras import ops
 
-from bert_tf.models.inputs import below, require, require_shape
-
-
-class Objective(Protocol):
-    """What stands beside a model in a training step: a class of this module, or an object of the same form.
-
-    Attributes:
-      label_names, optional_names: the features that it reads.
-      sum_names: the keys of `sums`.
-    """
-
-    label_names: tuple[str, ...]
-    optional_names: tuple[str, ...]
-    sum_names: tuple[str, ...]
-
-    def totals(self, features: dict) -> dict:
-        """The loss's divisors, from the features of a whole batch: some of `sums`."""
-
-    def sums(self, outputs, features: dict) -> dict:
-        """Adds up over a batch or a part of one: float32 scalars under `sum_names`."""
-
-    def loss(self, sums: dict, totals: dict):
-        """A mean over the batch; with a batch's totals, the losses of its parts add up to its loss."""
-
-    def metrics(self, sums: dict) -> dict:
-        """Means, from sums over any number of batches."""
-
+from bert_tf.models.inputs import below, known_shape, require
 
 # Features that weight the rows of a batch; see above.
 _ROW_WEIGHTS = ("example_weights", "is_real_example")
@@ -193,7 +172,6 @@ class SumObjective:
 
     @classmethod
     def metrics(cls, sums: dict) -> dict:
-        """See `Objective`."""
         return {name: divide(sums[part], sums[whole]) for name, part, whole in cls.ratios}
 
 
@@ -230,7 +208,6 @@ class ClassificationObjective(SumObjective):
     @classmethod
     def of_classes(cls, logits, features: dict, name: str, kind=_CLASS) -> tuple:
         """The same for logits [B, C] and the labels of this name."""
-        require_shape(name, features[name])
         labels = ops.reshape(features[name], (-1,))
         losses, right = _known_classes(name, logits, labels, cls.weights(features), kind)
         return losses, {"accuracy": right}
@@ -265,7 +242,6 @@ class ClassificationObjective(SumObjective):
 
     @classmethod
     def loss(cls, sums: dict, totals: dict):
-        """See `Objective`."""
         return divide(sums["loss_sum"], totals["weight"])
 
 
@@ -293,7 +269,6 @@ class RegressionObjective(ClassificationObjective):
 
     @classmethod
     def values(cls, outputs, features: dict) -> tuple:
-        require_shape(cls.label_names[0], features[cls.label_names[0]])
         targets = ops.reshape(ops.cast(features[cls.label_names[0]], "float32"), (-1,))
         errors = ops.reshape(ops.cast(outputs, "float32"), (-1,)) - targets
         return errors * errors, {"mean_absolute_error": ops.abs(errors)}
@@ -317,7 +292,9 @@ class MultiLabelObjective(ClassificationObjective):
     def values(cls, outputs, features: dict) -> tuple:
         logits = ops.cast(outputs, "float32")
         labels = ops.cast(features[cls.label_names[0]], "float32")
-        require_shape(cls.label_names[0], labels, logits.shape[-1])
+        shape, classes = known_shape(labels), logits.shape[-1]
+        if shape and (len(shape) != 2 or shape[1] not in (None, classes)):
+            raise ValueError(f"{cls.label_names[0]} must be [batch, {classes}], not {shape}.")
         labels = require_zero_or_one(cls.label_names[0], labels, cls.weights(features)[:, None])
         right = _equal(logits > 0, labels > 0.5)
         measures = {"accuracy": ops.mean(right, axis=-1), "exact_match": ops.min(right, axis=-1)}
@@ -374,7 +351,6 @@ class TokenClassificationObjective(ClassificationObjective):
     def values(cls, outputs, features: dict) -> tuple:
         name = cls.label_names[0]
         labels = ops.cast(features[name], "int32")
-        require_shape(name, labels, outputs.shape[1])
         losses, right = _known_classes(name, outputs, labels, cls.weights(features), cls.label_kind)
         return losses, {"accuracy": right}
 
@@ -487,7 +463,6 @@ class PretrainingObjective(SumObjective):
 
     @staticmethod
     def loss(sums: dict, totals: dict):
-        """See `Objective`."""
         masked_lm = sums["masked_lm_loss"] / (totals["masked_lm_weight"] + _MASKED_LM_EPSILON)
         return masked_lm + sums["next_sentence_loss"] / totals["examples"]
 

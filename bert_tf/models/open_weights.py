@@ -22,20 +22,6 @@ from bert_tf.weights.tensor_files import Weights, open_safetensors
 
 # How the names of files other than TensorFlow's checkpoints end.
 _ENDINGS = (".safetensors", ".index.json", ".bin", ".pt", ".pth")
-# How names of files and folders end that hold weights for other programs -> what they are, and what to do.
-_WITH_TRANSFORMERS_4 = (
-    "convert it with transformers 4 and PyTorch: CLASS.from_pretrained(FOLDER, {}=True).save_pretrained"
-)
-_RUNTIMES = "is made for running the model: give the directory that it was made from, with model.safetensors"
-_ADAPTER = "is an adapter of PEFT: merge it into its model (merge_and_unload), and save that"
-_FOREIGN = {
-    "lora.safetensors": "has only what LoRA has trained: give the encoder's weights, and in Python load_lora this file",
-    "tf_model.h5": f"is of the TensorFlow classes of transformers: {_WITH_TRANSFORMERS_4.format('from_tf')}",
-    "flax_model.msgpack": f"is of the Flax classes of transformers: {_WITH_TRANSFORMERS_4.format('from_flax')}",
-    "adapter_model.safetensors": _ADAPTER, "adapter_model.bin": _ADAPTER,
-    ".gguf": _RUNTIMES, "onnx": _RUNTIMES, ".tflite": _RUNTIMES, "openvino": _RUNTIMES, "openvino_model.xml": _RUNTIMES,
-    "rust_model.ot": _RUNTIMES,
-}  # fmt: skip
 # The encoder's scope in TF1 Hub modules.
 _HUB_SCOPE = "module/"
 
@@ -132,44 +118,20 @@ def has_weights(folder: str) -> bool:
     """Whether a folder has weights of a known format, readable or not."""
     try:
         find_weights(folder)
-    except FileNotFoundError:
-        return False
-    except ValueError:  # damaged ones
-        return True
+    except (FileNotFoundError, ValueError) as error:
+        return isinstance(error, ValueError)  # damaged ones
     return True
 
 
 def _nothing_at(path: str) -> str:
     """Says that there are no weights of a known format at a path, and what was looked for."""
-    if exists(posixpath.join(path, "run.json")):
-        return f"{path} is the folder of a run that has no checkpoint yet: let it go on with its own command."
-    names = names_in(path) if is_folder(path) else [path] if exists(path) else []
-    for ending, kind in _FOREIGN.items():
-        if found := [name for name in names if name.endswith(ending)]:
-            return f"{path} has no weights that can be read here. {found[0]} {kind}."
-    if others := [name for name in names if name.endswith(".safetensors")]:
-        return f"{path} has no weights of a usual name: give the file itself, {posixpath.join(path, others[0])}."
     if is_folder(path):
         looked_for = ", ".join(name for kind in FORMATS.values() for name in kind.looked_for)
-        return f"{path} has no weights: none of {looked_for}. It contains {some(names) or 'nothing'}."
-    if path.endswith(".zip") and exists(path):
-        return f"{path} is a zip file: unpack it and give the directory."
-    if path.endswith(".keras"):
-        return f"{path}: a .keras file is for keras.models.load_model: give the directory that save_pretrained wrote."
-    if exists(path):
-        return (
-            f"{path} is not a known kind of weight file: a TensorFlow checkpoint has "
-            f"{posixpath.basename(path)}.index and .data files, others end in .safetensors or .bin."
-        )
+        return f"{path} has no weights: none of {looked_for}. It contains {some(names_in(path)) or 'nothing'}."
     from bert_tf.system.released_models import hint
 
-    if advice := hint(path):
-        return f"{path} does not exist.{advice}"
-    return (
-        f"{path}: no weights found: it is no directory, no weight file, and no checkpoint "
-        f"({path.removesuffix('.index')}.index does not exist). For a checkpoint give the directory or the prefix "
-        "without .index or .data, e.g. uncased_L-12_H-768_A-12/bert_model.ckpt."
-    )
+    formats = "no directory, .safetensors or .bin file, and no prefix of a checkpoint (PREFIX.index)"
+    return f"{path}: no weights found: it is {formats}.{hint(path)}"
 
 
 def is_light(path: str) -> bool:

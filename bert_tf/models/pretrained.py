@@ -18,9 +18,8 @@ from bert_tf.models.directory import ModelFiles, needed_config, read_model, with
 from bert_tf.models.families import family_of, family_of_variables
 from bert_tf.models.head_config import NO_HEAD, HeadConfig
 from bert_tf.models.variable_names import HIDDEN_LAYER
-from bert_tf.system.checks import folder_of, list_of_names, path_of, true_or_false
+from bert_tf.system.checks import folder_of, list_of_names, path_of
 from bert_tf.text import tokenizer_files
-from bert_tf.text.characters import read_added_tokens
 from bert_tf.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -100,28 +99,25 @@ def from_pretrained(
     from bert_tf.models import initialize
 
     path = path_of(path, model_directory.read_head)
-    true_or_false(new_head=new_head)
     weights = open_weights.open_weights(path)
     if model_class.part in family_of_variables(weights.shapes).parts:
         weights = open_weights.choose_part(weights, model_class.part)
     weights, files = with_files(weights)
-    config = config or _checked_config(files)
+    config = config or needed_config(files)
     taken = inspect.signature(model_class.__init__).parameters
     labels = _labels(id2label, label2id) if labels is None else labels
     if labels is not None:
         labels = list_of_names(labels, "labels")
-        if "labels" not in taken:
-            raise ValueError(f"labels={labels}: {model_class.__name__} has no classes.")
         arguments = {"num_labels": len(labels), **arguments, "labels": labels}
     weights, head = head_config.fitted(weights, files.head, path, model_class, new_head, arguments)
     outputs = weights.shapes.get(head_config.OUTPUT_LAYER, (None,))[0]
     if HIDDEN_LAYER[0] in weights.shapes and not (config.classifier_act or head.hidden_act):
         head = dataclasses.replace(head, hidden_act="gelu_erf")
-    files.sentences = _sentences_in(files.directory) if "pooling" in taken else None
+    if "pooling" in taken:
+        from bert_tf.models.sentence_settings import read_settings  # few models have them
+
+        files.sentences = read_settings(files.directory)
     stored = _stored_arguments(head, path, arguments.get("num_labels") or outputs, files.sentences)
-    needs_number = "num_labels" in taken and taken["num_labels"].default is inspect.Parameter.empty
-    if needs_number and not {"num_labels", "labels"} & {*stored, *arguments}:
-        raise ValueError(f"{path} has no labels: give {model_class.__name__} labels=[...], or num_labels.")
     model = model_class(config, **{**{name: stored[name] for name in stored.keys() & taken.keys()}, **arguments})
     initialize.initialize_model(model, weights, depth=4, complete=trained, untrained=head.untrained)
     beginning = card.beginning_of(path, weights, with_checksum=False)
@@ -133,22 +129,6 @@ def _labels(id2label: Mapping | None, label2id: Mapping | None) -> list[str] | N
     if id2label:
         return [id2label[number] for number in sorted(id2label, key=int)]
     return sorted(label2id, key=label2id.get) if label2id else None
-
-
-def _checked_config(files: ModelFiles) -> BertConfig:
-    """The configuration; refuses a vocab.txt of another size than the word table, as `read_tokenizer` does."""
-    if (files.vocab_file or "").endswith(".txt"):
-        vocab = tokenizer_files.load_vocab(files.vocab_file)
-        added = (token.id for token in read_added_tokens(files.vocab_file, vocab))
-        size = 1 + max([*vocab.values(), *added], default=0)
-        check_vocab_size(needed_config(files), size, files.vocab_file, files.config_file or files.config.file_name)
-    return needed_config(files)
-
-
-def _sentences_in(directory: str) -> "SentenceSettings":
-    from bert_tf.models.sentence_settings import read_settings  # few models have them
-
-    return read_settings(directory)
 
 
 def _stored_arguments(head: HeadConfig, path: str, outputs: int | None, sentences: "SentenceSettings | None") -> dict:
@@ -191,9 +171,6 @@ def save_pretrained(
     from bert_tf.models import initialize, saving
 
     directory = folder_of(directory)
-    true_or_false(do_lower_case=do_lower_case, strip_accents=strip_accents, overwrite=overwrite)
-    if isinstance(vocab_file, Tokenizer):
-        raise TypeError("vocab_file is a path: write tokenizer.save_pretrained(directory) after the model's own.")
     if not model.built:
         model.build()
     files = getattr(model, _FILES_ATTRIBUTE, None) or ModelFiles(directory)

@@ -232,7 +232,12 @@ def check_writable(
         from bert_tf.models.huggingface import names_there
 
         names_there(weights, files.config, files.head)
-    directory, name = _place_of(target, kind, weights if with_optimizer else None)
+    directory, name = target, kind.file_name
+    if kind.takes_prefix and re.search(r"\.ckpt(-[^/]*)?$", target) and not is_folder(target):
+        directory, name = posixpath.dirname(target) or ".", posixpath.basename(target)
+    elif kind.takes_prefix and with_optimizer:
+        # A run of the original resumes from the newest model.ckpt-<step> that the state file names.
+        name = f"model.ckpt-{int(weights['global_step'])}"
     return directory, name, _check_target(directory, name, weights.path, overwrite)
 
 
@@ -250,20 +255,7 @@ def check_vocabulary(files: ModelFiles, vocabulary: list[str] | None = None) -> 
         return
     lines = tokenizer_files.vocabulary_lines(files.vocab_file) if vocabulary is None else vocabulary
     if len(lines) > files.config.vocab_size:
-        raise ValueError(
-            f"{files.vocab_file} has {len(lines)} lines, but vocab_size is {files.config.vocab_size}: it belongs to "
-            "another model."
-        )
-
-
-def _place_of(target: str, kind: Format, resumed: Weights | None) -> tuple[str, str]:
-    """Directory and name of the weights. resumed: weights with an optimizer, from which a run goes on."""
-    if kind.takes_prefix and re.search(r"\.ckpt(-[^/]*)?$", target) and not is_folder(target):
-        return posixpath.dirname(target) or ".", posixpath.basename(target)
-    if kind.takes_prefix and resumed:
-        # A run of the original resumes from the newest model.ckpt-<step> that the state file names.
-        return target, f"model.ckpt-{int(resumed['global_step'])}"
-    return target, kind.file_name
+        raise ValueError(f"{file} has {len(lines)} lines, but vocab_size is {files.config.vocab_size}.")
 
 
 def _check_format(format: str, config: BertConfig, variant: str | None) -> None:
@@ -273,10 +265,7 @@ def _check_format(format: str, config: BertConfig, variant: str | None) -> None:
         raise ValueError(f"format={format}: {config.title} has no such format; it has {', '.join(formats)}.")
     variant = "has causal attention (attention=causal)" if config.is_causal else variant
     if variant and not FORMATS[format].holds_variants:
-        raise ValueError(
-            f"format={format}: this model {variant}, which the {format} format can't record, so that others would "
-            "read it as an ordinary BERT. Use bert_tf."
-        )
+        raise ValueError(f"format={format}: this model {variant}, which only the format bert_tf can record.")
     if format == "tf1" and config.layer_norm_eps != _THEIR_LAYER_NORM_EPS:
         message = "format=%s: layer_norm_eps is %g; programs for this format compute with %g, and their outputs differ."
         logging.warning(message, format, config.layer_norm_eps, _THEIR_LAYER_NORM_EPS)
@@ -299,25 +288,13 @@ _MODEL_FILE = re.compile(
 
 
 def _check_target(directory: str, name: str, source: str, overwrite: bool) -> list[str]:
-    """Refuses a target that would mix or destroy models; returns the files of an old model to remove.
-
-    Raises:
-      ValueError: no directory is named, or it is that of the source. FileExistsError: it has a model and `overwrite` is
-        False, or it has the checkpoints of a training run.
-    """
-    if not directory:
-        raise ValueError("The target names no directory.")
+    """Refuses a target that would mix or destroy models; returns the files of an old model to remove."""
     if not exists(directory):
         return []
-    if not is_folder(directory):
-        raise FileExistsError(f"{directory} is a file; a directory is needed.")
     old = sorted(file for file in _files_in(directory) if _MODEL_FILE.fullmatch(file))
     old += [card.CARD] * (card.read_ours(directory) is not None)
     if old and not overwrite:
-        raise FileExistsError(
-            f"{directory} already has files of a model ({some(old)}): give another target, or replace them all with "
-            "overwrite=True."
-        )
+        raise FileExistsError(f"{directory} already has files of a model ({some(old)}); overwrite=True replaces them.")
     from_file = exists(source) or exists(source + bundle.INDEX_SUFFIX)
     if old and from_file and posixpath.normpath(tokenizer_files.directory_of(source)) == posixpath.normpath(directory):
         raise ValueError(f"{directory} would replace the source {source}: give another target.")

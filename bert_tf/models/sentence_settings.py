@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Mapping
 
 from bert_tf.models.config import BertConfig
-from bert_tf.system.text_files import exists, read_json, read_json_if_there
+from bert_tf.system.text_files import exists, read_json, read_json_if_there, understood
 
 POOLINGS = ("mean", "cls", "max")
 
@@ -102,61 +102,44 @@ def read_settings(directory: str) -> SentenceSettings:
     path, folders = posixpath.join(directory, _MODULES), {}
     if not exists(path):
         return SentenceSettings(directory)
-    for step in read_json(path, list):
-        kind, folder = (step.get(key) if isinstance(step, dict) else None for key in ("type", "path"))
-        sound = isinstance(kind, str) and isinstance(folder, str) and folder.isprintable()
-        sound = sound and not folder.startswith("/") and ".." not in folder.split("/")
-        _need(sound, path, f"each step needs a type, and a path below this folder, not {step!r:.200}")
-        name = kind.rpartition(".")[2]
-        if name not in _STEPS[len(folders) :][:1]:
-            known = f"{', '.join(_STEPS[:2])} and {_NORMALIZATION}, in this order"
-            message = f"{name} is no step that vectors are made by here, or not at this place; known are {known}"
-            raise ValueError(f"{path}: {message}")
-        folders[name] = posixpath.join(directory, folder) if folder else directory
-    for name in _STEPS[:2]:
-        if name not in folders:
-            raise ValueError(f"{path} has no {name}")
-
-    def read(folder: str, name: str) -> tuple[str, dict]:
-        file = posixpath.join(folder, name)
-        return file, read_json_if_there(file) or {}
-
-    path, values = read(folders[_ENCODER], _ENCODER_SETTINGS)
-    length, lower = values.get("max_seq_length"), values.get("do_lower_case", False)
-    sound = isinstance(lower, bool) and (length is None or (type(length) is int and length >= 1))
-    _need(sound, path, "max_seq_length must be a number of tokens, do_lower_case true or false")
-
-    path, values = read(folders[_POOLING], _POOLING_SETTINGS)
-    kinds = values.get("pooling_mode")
-    if kinds is None:
-        kinds = [_KEYS.get(key, key) for key, value in values.items() if key.startswith("pooling_mode_") and value]
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    sound = isinstance(kinds, list) and len(kinds) == 1 and kinds[0] in POOLINGS
-    _need(sound, path, f"the pooling is {kinds!r:.200}; known is one of {', '.join(POOLINGS)}")
-    include = values.get("include_prompt", True)
-    _need(isinstance(include, bool), path, "include_prompt must be true or false")
-
-    path, values = read(directory, _PROMPTS)
-    prompts, default = values.get("prompts") or {}, values.get("default_prompt_name")
-    sound = isinstance(prompts, dict) and all(isinstance(text, str | None) for text in prompts.values())
-    _need(sound, path, "prompts must be texts by name")
-    _need(
-        default is None or (isinstance(default, str) and default in prompts),
-        path,
-        f"default_prompt_name is {default!r:.80}, which is none of its prompts",
-    )
-    similarity = values.get("similarity_fn_name") or "cosine"
-    _need(isinstance(similarity, str), path, f"similarity_fn_name is {similarity!r:.80}")
-    prompts = {name: text or "" for name, text in prompts.items()}
-    prompting = (prompts, default, include)
-    return SentenceSettings(
-        folders[_ENCODER], kinds[0], _NORMALIZATION in folders, length, lower, True, *prompting, similarity
-    )
-
-
-def _need(condition: bool, path: str, message: str) -> None:
-    if not condition:
-        raise ValueError(f"{path}: {message}")
+    with understood(path):
+        for step in read_json(path, list):
+            name, folder = step["type"].rpartition(".")[2], step["path"]
+            if name not in _STEPS[len(folders) :][:1] or folder.startswith("/") or ".." in folder.split("/"):
+                raise ValueError(
+                    f"{path}: {step!r:.200} is not the next of {', '.join(_STEPS)} in a folder below this one"
+                )
+            folders[name] = posixpath.join(directory, folder) if folder else directory
+        encoder, pooling, prompting = (
+            read_json_if_there(posixpath.join(folder, file)) or {}
+            for folder, file in (
+                (folders[_ENCODER], _ENCODER_SETTINGS),
+                (folders[_POOLING], _POOLING_SETTINGS),
+                (directory, _PROMPTS),
+            )
+        )
+        kinds = pooling.get("pooling_mode")
+        if kinds is None:
+            kinds = [_KEYS.get(key, key) for key, value in pooling.items() if key.startswith("pooling_mode_") and value]
+        kinds = [kinds] if isinstance(kinds, str) else kinds
+        if len(kinds) != 1:
+            raise ValueError(f"{path}: the pooling is {kinds!r:.200}; known is one of {', '.join(POOLINGS)}")
+        prompts = {name: text or "" for name, text in (prompting.get("prompts") or {}).items()}
+        default = prompting.get("default_prompt_name")
+        if default is not None and default not in prompts:
+            raise ValueError(f"{path}: default_prompt_name is {default!r:.80}, which is none of its prompts")
+        return SentenceSettings(
+            folders[_ENCODER],
+            kinds[0],
+            _NORMALIZATION in folders,
+            encoder.get("max_seq_length"),
+            encoder.get("do_lower_case", False),
+            True,
+            prompts,
+            default,
+            pooling.get("include_prompt", True),
+            prompting.get("similarity_fn_name") or "cosine",
+        )
 
 
 def settings_files(settings: SentenceSettings, hidden_size: int) -> dict[str, str]:

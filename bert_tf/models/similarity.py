@@ -5,7 +5,6 @@ Source: Reimers and Gurevych 2019, "Sentence-BERT", section 3; negatives of the 
 Shape legend: B batch, N texts of an example, S sequence length, H hidden size, C candidates.
 """
 
-import math
 from types import MappingProxyType
 
 import keras
@@ -13,7 +12,7 @@ from keras import ops
 
 from bert_tf.models.dropout import several_rows
 from bert_tf.models.heads import Pretrained, TaskModel
-from bert_tf.models.inputs import ROW_INPUTS, flat_rows, require, require_shape
+from bert_tf.models.inputs import ROW_INPUTS, flat_rows, require
 from bert_tf.models.layers import normalized, sentence_vectors
 from bert_tf.models.objectives import ClassificationObjective, cross_entropy, means
 from bert_tf.models.sentence_settings import check_pooling
@@ -64,7 +63,6 @@ class RankingObjective(ClassificationObjective):
 
     @classmethod
     def values(cls, outputs, features: dict) -> tuple:
-        require_shape("text_ids", features["text_ids"], outputs.shape[1])
         outputs, ids = ops.cast(outputs, "float32"), ops.cast(features["text_ids"], "int32")
         others = outputs.shape[1] - 1
 
@@ -121,14 +119,10 @@ def similarity_objective(loss: str, scale: float = RANKING_SCALE, margin: float 
       loss: one of LOSSES. scale, margin: of "ranking" and "triplet".
 
     Raises:
-      ValueError: there is no such loss, or scale or margin is not positive.
+      KeyError: there is no such loss. ValueError: scale or margin is negative.
     """
-    if loss not in LOSSES:
-        raise ValueError(f"loss={loss!r} is not one of {', '.join(LOSSES)}")
-    checks.number(scale, "scale", -math.inf)
-    checks.number(margin, "margin", -math.inf)
-    if not scale > 0 or not margin > 0:
-        raise ValueError(f"scale={scale:g} and margin={margin:g} must be positive.")
+    checks.number(scale, "scale")
+    checks.number(margin, "margin")
     return type(LOSSES[loss].__name__, (LOSSES[loss],), {"scale": scale, "margin": margin})
 
 
@@ -186,11 +180,8 @@ class BertForSimilarity(TaskModel):
 
         Returns:
           float32 vectors [B, N, H], not normalized.
-
-        Raises:
-          ValueError: input_ids is not of rank 3.
         """
-        rows, texts = flat_rows(inputs, "texts")
+        rows, texts = flat_rows(inputs)
         rows.setdefault("input_mask", ops.ones_like(rows["input_ids"]))
         with several_rows(texts):
             vectors = sentence_vectors(self.bert, rows, self.pooling, training=training)

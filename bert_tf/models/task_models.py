@@ -19,12 +19,12 @@ from bert_tf.models.dropout import dropout, in_scope, several_rows
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.head_config import HeadConfig, head_in, labels_of
 from bert_tf.models.heads import (
+    PROBLEM_TYPES,
     ClassifierModel,
     LinearHead,
     MaskedLanguageModelHead,
     Pretrained,
     TaskModel,
-    classification_objective,
 )
 from bert_tf.models.inputs import ENCODER_INPUTS, ROW_INPUTS, flat_rows, select
 from bert_tf.models.layers import WindowPooling
@@ -167,7 +167,9 @@ class BertForSequenceClassification(ClassifierModel):
         windows = {"window_pooling": window_pooling, "window_stride": window_stride, "max_windows": max_windows}
         head = HeadConfig(kind, labels, problem_type, hidden_act=hidden_act, **windows)
         problem_type = problem_type or "single_label_classification"
-        objective = classification_objective(problem_type, num_labels)
+        if (num_labels == 1) != (problem_type == "regression") and problem_type != "multi_label_classification":
+            raise ValueError(f"num_labels={num_labels} does not fit problem_type={problem_type!r}")
+        objective = PROBLEM_TYPES[problem_type]
         super().__init__(objective, config, num_labels, head, seed, dropout_rate=dropout_rate, name=name, **kwargs)
         self.problem_type = problem_type
         self.windows = None
@@ -203,7 +205,7 @@ class BertForSequenceClassification(ClassifierModel):
             return super().encode_pooled(inputs, **arguments)
         if len(ops.convert_to_tensor(inputs["input_ids"]).shape) == 2:  # one window each
             inputs = {name: ops.expand_dims(value, 1) for name, value in select(inputs, ROW_INPUTS).items()}
-        rows, count = flat_rows(inputs, "windows")
+        rows, count = flat_rows(inputs)
         with several_rows(count):
             x = super().encode_pooled(rows, **arguments)
         mask = ops.any(rows.get("input_mask", ops.ones_like(rows["input_ids"])), axis=-1)
@@ -218,9 +220,6 @@ class BertForSequenceClassification(ClassifierModel):
 
         Returns:
           float32 logits [B, C].
-
-        Raises:
-          ValueError: input_ids has another rank.
         """
         return self.classify(inputs, training)
 
@@ -299,11 +298,8 @@ class BertForMultipleChoice(ClassifierModel):
 
         Returns:
           float32 logits [B, N].
-
-        Raises:
-          ValueError: input_ids is not of rank 3.
         """
-        rows, choices = flat_rows(inputs, "choices")
+        rows, choices = flat_rows(inputs)
         with several_rows(choices):
             return ops.reshape(self.classify(rows, training), (-1, choices))
 
@@ -371,11 +367,7 @@ class BertForPreTraining(TaskModel):
           dict with `masked_lm_logits` [B, P, V] and `next_sentence_logits` [B, 2] (class 1: random next), float32.
           With `pooled_positions` [B, M] among the inputs, `next_sentence_logits` is [B, M, 2].
 
-        Raises:
-          ValueError: no masked_lm_positions are given.
         """
-        if "masked_lm_positions" not in inputs:
-            raise ValueError("BertForPreTraining needs masked_lm_positions [B, P]: the tokens to predict.")
         positions = inputs["masked_lm_positions"]
         encoded = self.encode(inputs, training=training, read_positions=positions)
         table = self.bert.get_embedding_table()

@@ -46,11 +46,6 @@ def word_table(scope: str) -> str:
     return f"{scope}/embeddings/word_embeddings"
 
 
-def position_table(scope: str) -> str:
-    """The table that grows with the length."""
-    return f"{scope}/embeddings/position_embeddings"
-
-
 def pooler(scope: str) -> str:
     """The scope of the pooler's dense layer."""
     return f"{scope}/pooler/dense"
@@ -71,19 +66,9 @@ def config_of_shapes(
       path: of the weights.
       like: of the same family; gives the values that shapes don't show. None: its class's defaults.
 
-    Raises:
-      ValueError: one of the variables that show them is not there or no table or vector, or the sizes don't fit; names
-        the path.
     """
     config_class = next(BertConfig.classes[scope] for scope in BertConfig.classes if word_table(scope) in shapes)
     scope = config_class.model_type
-    tables = ("word_embeddings", "token_type_embeddings", "position_embeddings")
-    vectors = ("intermediate/dense/bias", "output/dense/bias")
-    ranks = {f"{scope}/embeddings/{name}": 2 for name in tables}
-    for name, rank in (ranks | {f"{scope}/encoder/layer_0/{name}": 1 for name in vectors}).items():
-        if len(shapes.get(name, ())) != rank:
-            found = f"has shape {list(shapes[name])}" if name in shapes else "is not there"
-            raise ValueError(f"{path} has no whole encoder: {name} {found}.")
     vocab_size, embedding_size = shapes[word_table(scope)]
     hidden_size, keys = embedding_size, config_class.keys()
     if "embedding_size" in keys:
@@ -95,7 +80,7 @@ def config_of_shapes(
         "num_hidden_layers": num_blocks_of(shapes),
         "num_attention_heads": num_attention_heads,
         "intermediate_size": shapes[f"{scope}/encoder/layer_0/intermediate/dense/bias"][0],
-        "max_position_embeddings": shapes[position_table(scope)][0],
+        "max_position_embeddings": shapes[f"{scope}/embeddings/position_embeddings"][0],
         "type_vocab_size": shapes[f"{scope}/embeddings/token_type_embeddings"][0],
     }
     sizes = {key: size for key, size in sizes.items() if key in keys}
@@ -351,8 +336,6 @@ def _part(weights: Weights, names: Mapping[str, str | None], other: str) -> Weig
 def _reason(name: str, other: str) -> str:
     if name.startswith(_TASK):
         return "an output layer of a kind that this project doesn't have"
-    if name.startswith(("generator_ltr/", "generator_rtl/", "cloze_")):
-        return "of Electric's two towers, which this project doesn't have"
     return f"of the {other}" if name != "global_step" else "a counter"
 
 

@@ -16,7 +16,6 @@ from bert_tf.models.electra import (
     ElectraPretrainer,
     ReplacedTokenEvaluation,
     ReplacedTokenPretraining,
-    check_shared_sizes,
 )
 from bert_tf.models.families import DistilBertConfig, ElectraConfig
 from bert_tf.models.recipe import Recipe
@@ -70,8 +69,6 @@ class ElectraTask(PretrainingTask):
             generator_config = self.config.generator(value_of(settings, "generator_size"))
             if untied:
                 generator_config.embedding_size = generator_config.hidden_size
-        if not untied:
-            check_shared_sizes(self.config, generator_config)
         run_directory.check_output_dir(settings.output_dir, generator_config, part="generator")
         self.generator_config = generator_config
 
@@ -152,7 +149,8 @@ class DistillationTask(PretrainingTask):
         found, settings = self.vocabulary, self.settings
         tokenizer = found and model_vocabulary.tokenizer_of_model(found.vocab_file, self.config, found.casing)
         self.teacher = open_teacher(settings.teacher, tokenizer, settings.max_seq_length, _OUTPUT_LAYER)
-        students.check_compared(self.config, self.teacher.files.config, settings.alpha_cos)
+        if self.teacher.files.config.is_causal:
+            raise ValueError("--teacher has causal attention: it does not score masked tokens.")
 
     @staticmethod
     def recipe(config: BertConfig) -> Recipe:

@@ -132,8 +132,9 @@ def adjustment_of(
         was, now = getattr(found.head, name), getattr(head, name)
         if None not in (was, now) and was != now:
             raise ValueError(f"{found.source} is {kind} {was}, and this run {kind} {now}. {advice}")
-    if head.lacks_labels:
-        return None
+    has_classes = head.problem_type not in (None, "regression") or head.architecture == "BertForTokenClassification"
+    if has_classes and head.labels is None:
+        return None  # they are not known yet
     wanted = head.labels or ()
     if (found.labels is None or not wanted) and found.outputs != (count := len(wanted) or 1):
         raise ValueError(f"{found.source} has {found.outputs} outputs, and this run {count}. {advice}")

@@ -6,6 +6,7 @@ import pathlib
 import keras
 
 from bert_tf.models.families import family_named
+from helpers.albert_tokenizer import save_albert_tokenizer
 from helpers.outputs import enlarge
 from helpers.paths import GOLDEN
 
@@ -32,6 +33,10 @@ def save_model(
 ) -> str:
     """Saves a model of a family with random weights, large enough for its outputs to differ; returns its directory."""
     vocab_file, vocab_size = _VOCABULARIES[name]
+    if name == "albert" and format == "huggingface":
+        # As on the hub: without a tokenizer.json, transformers needs a protobuf that is newer than TensorFlow's.
+        save_albert_tokenizer(vocab_file, folder.parent / "tokenizer")
+        vocab_file = folder.parent / "tokenizer" / "tokenizer.json"
     config_class = family_named(name).config_class
     further = {"embedding_size": 24} if "embedding_size" in inspect.signature(config_class).parameters else {}
     config = config_class(

@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from bert_tf.models.config import BertConfig
 from bert_tf.models.variable_names import expected_shapes
-from bert_tf.weights.tensor_files import Weights
 
 # Imported after the test process has set its logical devices.
 tf_keras = pytest.importorskip("tf_keras", reason="needs tf-models-official and tf_keras")
@@ -51,8 +50,8 @@ def next_sentence_head(size=CONFIG.hidden_size):
     return layers.ClassificationHead(inner_dim=size, num_classes=2, activation="tanh", name="next_sentence")
 
 
-def make_pretrainer(kind, config=CONFIG, with_head=True):
-    heads = [next_sentence_head(config.hidden_size)] if with_head else None
+def make_pretrainer(kind, config=CONFIG):
+    heads = [next_sentence_head(config.hidden_size)]
     pretrainer = models.BertPretrainerV2(make_encoder(kind, config), mlm_activation=gelu, classification_heads=heads)
     inputs = pretrainer.inputs
     pretrainer(inputs if isinstance(inputs, dict) else {tensor.name: tensor for tensor in inputs})
@@ -106,12 +105,11 @@ def output_values(scope, dense):
     return {f"{scope}output_weights": dense.kernel.numpy().T, f"{scope}output_bias": dense.bias.numpy()}
 
 
-def pretrainer_values(pretrainer, pooler=None):
-    """All values; the pooler is the next-sentence head's, unless another is given."""
-    heads = pretrainer.classification_heads
-    values = encoder_values(pretrainer.encoder_network, pooler or (heads[0].dense if heads else None))
-    values |= masked_lm_values(pretrainer.masked_lm)
-    return values | (output_values("cls/seq_relationship/", heads[0].out_proj) if heads else {})
+def pretrainer_values(pretrainer):
+    """All values; the pooler is the next-sentence head's."""
+    [head] = pretrainer.classification_heads
+    values = encoder_values(pretrainer.encoder_network, head.dense) | masked_lm_values(pretrainer.masked_lm)
+    return values | output_values("cls/seq_relationship/", head.out_proj)
 
 
 def write(folder, name, **objects):
@@ -143,15 +141,6 @@ def export(folder, pretrainer, kind, with_mlm):
     return str(target / "variables" / "variables")
 
 
-def random_weights(config=CONFIG, leave_out=(), extra=(), seed=0):
-    """Weights of a pre-training model under the original's names, held in memory."""
-    shapes = expected_shapes(config) | dict(extra)
-    shapes = {name: shape for name, shape in shapes.items() if not name.startswith(tuple(leave_out))}
-    generator = np.random.default_rng(seed)
-    values = {name: generator.normal(0, 1, shape).astype(np.float32) for name, shape in shapes.items()}
-    return Weights("memory", "tf1", shapes, dict.fromkeys(shapes, ""), values.__getitem__)
-
-
 def write_variables(prefix, values):
     """Writes a checkpoint with variables of these full names: one flat list, as in a SavedModel."""
     tree = tf.train.Checkpoint()
@@ -161,7 +150,12 @@ def write_variables(prefix, values):
 
 def older_names(config=CONFIG, split_heads=True):
     """Full name -> array in the spelling of the 2019 releases, and the original's name -> array."""
-    weights = random_weights(config, leave_out=("cls/seq_relationship/",))
+    generator, shapes = np.random.default_rng(0), expected_shapes(config).items()
+    weights = {
+        name: generator.normal(0, 1, shape).astype(np.float32)
+        for name, shape in shapes
+        if not name.startswith("cls/seq_relationship/")
+    }
     renamed = [
         ("bert/embeddings/word_embeddings", "bert_model/word_embeddings/embeddings"),
         ("bert/embeddings/token_type_embeddings", "bert_model/embedding_postprocessor/type_embeddings"),
@@ -186,7 +180,7 @@ def older_names(config=CONFIG, split_heads=True):
         for original, older in renamed:
             name = name.replace(original, older)
         values[name] = value
-    return values, dict(weights)
+    return values, weights
 
 
 def assert_same_bits(found, expected):

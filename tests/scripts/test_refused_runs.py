@@ -181,7 +181,7 @@ REFUSED = {
             ("The records are unmasked, *: give --vocab_file", {}, {"bert_size": "tiny", "init_checkpoint": None}),
             ("--input_file: masked records, but ELECTRA masks its texts", {"a.tfrecord": MASKED},
              {"bert_size": "electra_small", "init_checkpoint": None, "objective": "electra"}),
-            ("*v.txt has 7 lines but *has vocab_size 6: ids from 6 on would be outside",
+            ("*v.txt has 7 lines but *has vocab_size 6: use the vocabulary",
              {"v.txt": "\n".join([*TOKENS, "b"])}, {"vocab_file": "v.txt"}),
             ("--student_layers=0,5: the teacher has the layers 0 to 1; name each once", {},
              {"init_checkpoint": None, "teacher": "whole", "student_layers": "0,5"}),

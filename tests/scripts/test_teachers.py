@@ -97,7 +97,7 @@ def test_the_student_starts_from_layers_of_the_teacher(ran):
     for name, value in student.items():
         name = name.replace("layer_1", "layer_x").replace("layer_0", "layer_2").replace("layer_x", "layer_0")
         np.testing.assert_allclose(value, teacher[name], rtol=0, atol=1e-20, err_msg=name)  # the rate moves zeros
-    said = " variables begin anew (a student does not take them from the teacher): "
+    said = " variables begin anew (not what a student takes over): "
     assert said in logs["layers"] and "keep their random" not in logs["layers"]
     assert "Resuming at step 4" in logs["layers again"]
 

@@ -112,9 +112,9 @@ def test_files_of_sentence_transformers(tmp_path):
 
 def test_files_that_are_refused(tmp_path):
     for name, content, message in (
-        ("modules.json", '[{"type": "a.Pooling", "path": ""}]', "Pooling is no step that vectors are made by here"),
-        ("modules.json", '[{"type": "Transformer", "path": "../x"}]', "a path below this folder, not {'type'"),
-        ("1_Pooling/config.json", '{"pooling_mode": ["cls", "max"]}', r"config.json: the pooling is \['cls', 'max'\]"),
+        ("modules.json", '[{"type": "a.Pooling", "path": ""}]', "is not the next of Transformer, Pooling, Normalize"),
+        ("modules.json", '[{"type": "Transformer", "path": "../x"}]', "in a folder below this one"),
+        ("1_Pooling/config.json", '{"pooling_mode": ["cls", "max"]}', r"the pooling is \['cls', 'max'\]"),
         ("config_sentence_transformers.json", '{"default_prompt_name": "c"}', "'c', which is none of its prompts"),
     ):
         write_settings(tmp_path, SentenceSettings(str(tmp_path)))

@@ -130,9 +130,9 @@ def test_a_dataset_of_other_labels_is_not_a_models(english, caplog):
         return as_dataset(TEXTS, [names[0]] * 5, tokenizer=english, label_names=names)
 
     for call in (model.fit, model.evaluate, lambda held_out: model.fit(data("bad", "good"), validation_data=held_out)):
-        with pytest.raises(ValueError, match=r"the model's, .* are \['bad', 'good'\]: give as_dataset label_names="):
+        with pytest.raises(ValueError, match=r"\('bad', 'good'\): give as_dataset label_names="):
             call(data("good", "bad"))
-    with pytest.raises(ValueError, match="as_dataset has 2 label_names, but the model has num_labels=3"):
+    with pytest.raises(ValueError, match="as_dataset has label_names=.*, the model num_labels=3"):
         unnamed.fit(data("bad", "good"))
     wrong, right = data("good", "bad"), data("bad", "good")
     for part in (wrong.take(2), wrong.shuffle(9, seed=1).cache(), right.concatenate(wrong)):
@@ -141,7 +141,7 @@ def test_a_dataset_of_other_labels_is_not_a_models(english, caplog):
     # What is mapped may be the labels.
     assert len(model.evaluate(right.map(lambda x, y: (x, y)), verbose=0)) == 3 and "mapped" not in caplog.text
     assert len(model.evaluate(wrong.take(2).map(lambda x, y: (x, 1 - y)), verbose=0)) == 3
-    assert re.search("label_names=.* Its labels are right only if what is mapped over it changes them", caplog.text)
+    assert re.search("label_names=.* They are right only if what is mapped over it changes them", caplog.text)
     assert len(model.evaluate(data("bad ", "good"), verbose=0)) == len(unnamed.evaluate(data(*"abc"), verbose=0)) == 3
 
 
@@ -191,7 +191,6 @@ def test_a_csv_in_ten_lines(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("model_class", "arguments", "message"), [
     (task_models.BertForSequenceClassification, {"labels": ["a", "a"]}, "must be different names"),
     (task_models.BertForSequenceClassification, {"labels": ["a", "b"], "num_labels": 3}, "num_labels=3, but labels"),
-    (BertModel, {"labels": ["a", "b"]}, "BertModel has no classes"),
 ])  # fmt: skip
 def test_labels_that_are_refused(tmp_path, model_class, arguments, message):
     encoder = save(tmp_path / "encoder", BertModel)
