@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import descendants
-from helpers.albert_tokenizer import save_albert_tokenizer
 from helpers.pages import blocks
-from helpers.paths import GOLDEN
 from helpers.slow import slow
 
 import bert_tf
@@ -45,16 +43,11 @@ def run_eagerly():
 
 
 @pytest.fixture
-def both(request, tmp_path, monkeypatch):
+def both(request, tmp_path):
     """A model of a family and class, saved for transformers; what transformers reads there."""
     family, kind, arguments = request.param
-    if family == "albert":  # see models/test_given_back.py
-        save_albert_tokenizer(GOLDEN / "tokenization" / "albert" / "tiny.model", tmp_path / "tokenizer")
-        monkeypatch.setitem(descendants._VOCABULARIES, "albert", (tmp_path / "tokenizer" / "tokenizer.json", 560))
-    name = f"BertFor{kind}" if kind else "BertModel"
-    folder = descendants.save_model(
-        tmp_path / "model", family, getattr(bert_tf, name), format="huggingface", **arguments
-    )
+    model_class = getattr(bert_tf, f"BertFor{kind}" if kind else "BertModel")
+    folder = descendants.save_model(tmp_path / "model", family, model_class, format="huggingface", **arguments)
     config = pathlib.Path(folder, "config.json")
     values = json.loads(config.read_text())
     config.write_text(json.dumps({key: 0.0 if "dropout" in key else value for key, value in values.items()}))

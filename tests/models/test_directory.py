@@ -1,31 +1,35 @@
 """What a directory holds: weights of each format, configuration, vocabulary and casing."""
 
 import json
+import pathlib
 import shutil
-import subprocess
-import sys
 
 import pytest
 import tokenizers
-from helpers.model_garden_models import older_names, write_variables
-from helpers.paths import ROOT
+from helpers.odd_texts import odd_texts
+from helpers.paths import GOLDEN
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf.models import directory as model_directory
 from bert_tf.models import pretrained, saving
 from bert_tf.models.config import BertConfig
+from bert_tf.models.directory import read_model_files, tokenizer_of
+from bert_tf.models.families import family_named
 from bert_tf.models.open_weights import FORMATS, find_weights, open_weights
 from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.pretraining.record_settings import settings_of_records
 from bert_tf.text import tokenizer_files
+from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, SentencePieceTokenizer
 from bert_tf.text.tokenizer_files import Casing
-from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """format -> a directory in it."""
+    from helpers.model_garden_models import older_names, write_variables  # which needs tf-models-official
+
     model, folders = BertForPreTraining(BertConfig.from_dict(TINY_CONFIG)), {}
     for name, kind in FORMATS.items():
         folders[name] = str(tmp_path_factory.mktemp("formats") / name)
@@ -43,11 +47,6 @@ def test_each_format_finds_its_own_weights_only(folders, name, tmp_path):
     if file.endswith(".safetensors"):  # which say whose they are, whatever they are called
         renamed = shutil.copy(file, tmp_path / "other.safetensors")
         assert find_weights(str(renamed)) == (format, str(renamed))
-
-
-def test_the_names_are_known_before_tensorflow():
-    code = "import sys, bert_tf.models.open_weights, bert_tf.text.wordpiece; sys.exit('tensorflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
 def test_a_vocabulary_instead_of_the_one_beside_the_weights(tmp_path, caplog):
@@ -76,48 +75,37 @@ def test_casing_is_read_from_tokenizer_config_then_tokenizer_then_the_name(tmp_p
     folder.mkdir()
     assert tokenizer_files.read_casing(str(folder)).do_lower_case is False  # other names: test_released_models.py
     assert tokenizer_files.read_casing(str(tmp_path)).do_lower_case is None
-    write_json(
-        folder / "tokenizer.json",
-        {"normalizer": {"type": "BertNormalizer", "lowercase": True, "strip_accents": False}},
-    )
-    casing = tokenizer_files.read_casing(str(folder))
-    assert (casing.do_lower_case, casing.strip_accents) == (True, False)
-    assert casing.source.endswith("tokenizer.json")
-    write_json(folder / "tokenizer_config.json", {"do_lower_case": False, "strip_accents": None})
-    casing = tokenizer_files.read_casing(str(folder))
-    assert (casing.do_lower_case, casing.strip_accents) == (False, None)
-    assert casing.source.endswith("tokenizer_config.json")
+    normalizer = {"type": "BertNormalizer", "lowercase": True, "strip_accents": False}
+    for name, values, expected in (
+        ("tokenizer.json", {"normalizer": normalizer}, (True, False)),
+        ("tokenizer_config.json", {"do_lower_case": False, "strip_accents": None}, (False, None)),
+    ):
+        path = write_json(folder / name, values)
+        assert tokenizer_files.read_casing(str(folder)) == Casing(*expected, str(path))
 
 
 def test_a_flag_may_repeat_the_directory_but_not_contradict_it():
     known = Casing(False, None, "model/tokenizer_config.json")
     assert tokenizer_files.resolve_casing(None, None, Casing(), known).do_lower_case is False
     assert tokenizer_files.resolve_casing(False, False, known).do_lower_case is False
-    with pytest.raises(ValueError, match=r"^do_lower_case=True contradicts model/tokenizer_config\.json"):
-        tokenizer_files.resolve_casing(True, None, known)
-    with pytest.raises(ValueError, match=r"^strip_accents=True contradicts model/tokenizer_config\.json"):
-        tokenizer_files.resolve_casing(None, True, known)
-    korean = Casing(True, False, "korean/tokenizer_config.json")
-    assert tokenizer_files.resolve_casing(None, None, korean).strip_accents is False
+    for name, given in (("do_lower_case", (True, None)), ("strip_accents", (None, True))):
+        with pytest.raises(ValueError, match=rf"^{name}=True contradicts model/tokenizer_config\.json"):
+            tokenizer_files.resolve_casing(*given, known)
+    assert tokenizer_files.resolve_casing(None, None, Casing(True, False, "korean")).strip_accents is False
     # Nothing is known: the vocabulary says it, or the flag.
     assert tokenizer_files.resolve_casing(None, None, Casing()).do_lower_case is None
     assert tokenizer_files.resolve_casing(False, True, Casing()) == Casing(False, True, "the flag")
 
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-
-
-@pytest.mark.parametrize(
-    ("pieces", "cased"), [(["The", "the", "bo", "##s"], True), (["the", "안", "##é", "bo"], False)]
-)
+@pytest.mark.parametrize(("pieces", "cased"), [("The the bo ##s", True), ("the 안 ##é bo", False)])
 def test_every_reader_takes_the_casing_of_the_pieces_where_no_file_says_it(
     tmp_path, caplog, monkeypatch, pieces, cased
 ):
     """As BioBERT and ClinicalBERT are published: config.json, vocab.txt and weights."""
     monkeypatch.setattr("bert_tf.system.messages._told", set())
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    config = BertConfig(vocab_size=len(SPECIAL) + len(pieces), **sizes)
-    (tmp_path / "vocab.txt").write_text("\n".join(SPECIAL + pieces))
+    config = BertConfig(vocab_size=9, **sizes)
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces.split()]))
     write_json(tmp_path / "config.json", {"model_type": "bert", **config.to_dict()})
     directory, vocab_file = str(tmp_path), str(tmp_path / "vocab.txt")
     files = model_directory.read_model_files(directory)
@@ -157,20 +145,95 @@ def test_lower_casing_before_the_normalizer(tmp_path, lowercase, strips, kept):
 
 
 def test_vocabulary_of_a_tokenizer_json(tmp_path):
-    tokens = {"[PAD]": 0, "[UNK]": 1, "b": 3, "a": 2}
-    model = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "vocab": tokens}
-    values = {
-        "model": {**model, "max_input_chars_per_word": 100},
-        "added_tokens": [{"id": 4, "content": "new"}],
-    }
-    path = write_json(tmp_path / "tokenizer.json", values)
-    assert tokenizer_files.vocabulary_lines(str(path)) == ["[PAD]", "[UNK]", "a", "b"], "the new one is an added token"
-    del tokens["a"]
-    values["added_tokens"][0]["id"] = 2
-    assert tokenizer_files.vocabulary_lines(str(write_json(path, values))) == ["[PAD]", "[UNK]", "new", "b"]
-    values["added_tokens"][0]["id"] = 7
+    model = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##"}
+
+    def lines(vocab, new_id, **changes):
+        values = {"model": {**model, "max_input_chars_per_word": 100, "vocab": vocab, **changes}}
+        values["added_tokens"] = [{"id": new_id, "content": "new"}]
+        return tokenizer_files.vocabulary_lines(str(write_json(tmp_path / "tokenizer.json", values)))
+
+    less = {"[PAD]": 0, "[UNK]": 1, "b": 3}
+    assert lines({**less, "a": 2}, 4) == ["[PAD]", "[UNK]", "a", "b"], "the new one is an added token"
+    assert lines(less, 2) == ["[PAD]", "[UNK]", "new", "b"]
     with pytest.raises(ValueError, match="the ids of its 3 tokens are not 0 to 2"):
-        tokenizer_files.vocabulary_lines(str(write_json(path, values)))
-    values["model"]["type"] = "BPE"
+        lines(less, 7)
     with pytest.raises(ValueError, match=r"tokenizer\.json is not a tokenizer\.json with a WordPiece vocabulary"):
-        tokenizer_files.vocabulary_lines(str(write_json(path, values)))
+        lines(less, 2, type="BPE")
+
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+ROBERTA, ALBERT = GOLDEN / "tokenization" / "roberta", GOLDEN / "tokenization" / "albert" / "tiny.model"
+BPE_FILES = {name: ROBERTA / name for name in ("vocab.json", "merges.txt", "tokenizer.json")}
+VOCAB = GOLDEN / "vocab.txt"
+
+# form -> family, vocab_size, name -> source of each file
+FORMS = {
+    "word pieces": ("distilbert", 30522, {"vocab.txt": VOCAB}),
+    "electra": ("electra", 30522, {"vocab.txt": VOCAB}),
+    "vocab.json and merges.txt": ("roberta", 601, {name: BPE_FILES[name] for name in ("vocab.json", "merges.txt")}),
+    "byte BPE in tokenizer.json": ("roberta", 601, {"tokenizer.json": BPE_FILES["tokenizer.json"]}),
+    "byte BPE, all files": ("roberta", 601, BPE_FILES),
+    "spiece.model": ("albert", 560, {"spiece.model": ALBERT}),
+    "30k-clean.model": ("albert", 560, {"30k-clean.model": ALBERT}),
+    "any SentencePiece model": ("albert", 560, {"tiny.model": ALBERT}),
+    "Chinese ALBERT": ("albert", 30522, {"vocab.txt": VOCAB}),
+    "Hugging Face's ALBERT": ("albert", 560, {"spiece.model": ALBERT, "tokenizer.json": None}),
+}
+CLASSES = {"electra": ElectraTokenizer, "Chinese ALBERT": FullTokenizer,
+           "Hugging Face's ALBERT": HuggingFaceSentencePiece, "spiece.model": SentencePieceTokenizer}  # fmt: skip
+
+
+def tokenizer_json() -> str:
+    """ALBERT's tokenizer in the form of Hugging Face."""
+    original = SentencePieceTokenizer(str(ALBERT))
+    pieces = [(piece, original.score(index)) for piece, index in original.vocab.items()]
+    library = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, unk_id=original.unk_id))
+    library.normalizer = tokenizers.normalizers.Lowercase()
+    library.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    return library.to_str()
+
+
+def directory_of(folder: pathlib.Path, form: str) -> str:
+    """A directory with a configuration and the files of a form."""
+    family, vocab_size, files = FORMS[form]
+    folder.mkdir()
+    config_class = family_named(family).config_class
+    (folder / config_class.file_name).write_text(config_class(vocab_size=vocab_size, **SIZES).to_json_string())
+    for name, source in files.items():
+        shutil.copy(source, folder / name) if source else (folder / name).write_text(tokenizer_json())
+    return str(folder)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_read_and_written(tmp_path, form):
+    source = directory_of(tmp_path / "source", form)
+    tokenizer = pretrained.read_tokenizer(source)
+    assert isinstance(tokenizer, CLASSES.get(form, object))
+    nothing = dict.fromkeys(("vocab_file", "do_lower_case", "strip_accents"))
+    config_file = read_model_files(source).config_file
+    by_flag = model_directory.describe(
+        None, **nothing | {"bert_config_file": config_file, "vocab_file": read_model_files(source).vocab_file}
+    )
+    described = read_model_files(source)
+    described.casing = by_flag.casing
+    texts = list(odd_texts(200, seed=2))
+    expected = tokenizer.encode_batch(texts)
+    for number, files in enumerate((by_flag, described)):
+        assert tokenizer_of(files).encode_batch(texts) == expected
+        target = tmp_path / str(number)
+        target.mkdir()
+        saving.write_description(str(target), files)
+        shutil.copy(config_file, target)
+        again = pretrained.read_tokenizer(str(target))
+        assert type(again) is type(tokenizer) and again.encode_batch(texts) == expected
+        assert again.files() == tokenizer.files() and again.settings() == tokenizer.settings()
+        written = json.loads((target / "tokenizer_config.json").read_text())
+        family = family_named("bert" if form == "Chinese ALBERT" else FORMS[form][0])
+        assert written["tokenizer_class"] == family.tokenizer_name
+
+
+def test_the_tokenizer_of_an_electra_without_configuration(tmp_path, golden):
+    for path in (golden / "electra" / "uneven").glob("model.ckpt*"):
+        shutil.copy(path, tmp_path)
+    shutil.copy(golden / "electra" / "vocab.txt", tmp_path)
+    assert type(pretrained.read_tokenizer(str(tmp_path))) is ElectraTokenizer

@@ -25,6 +25,7 @@ from bert_tf.weights import bundle
 pytestmark = pytest.mark.numbers
 
 PARTS = ["discriminator", "generator"]
+NO_FLAGS = dict.fromkeys(("bert_config_file", "vocab_file", "do_lower_case", "strip_accents"))
 OPTIONS = ["untied_generator_embeddings", "tied_generator", "mlm_only", "uniform_generator"]
 
 
@@ -96,13 +97,11 @@ def test_sizes_without_a_configuration(released, caplog):
     for part, width, inner in (("discriminator", 32, 128), ("generator", 16, 64)):
         config = pretrained.read_model(str(released), part=part)[1].config
         assert config == ElectraConfig(260, width, 2, 1, inner, embedding_size=24, max_position_embeddings=40)
-    assert "sizes are inferred from the weights, with 1 attention heads" in caplog.text
-    flags = dict.fromkeys(("bert_config_file", "vocab_file", "do_lower_case", "strip_accents"))
-    assert model_directory.describe(open_weights.open_weights(str(released)), **flags).config.hidden_size == 32
+    assert "sizes are those of the weights, with 1 attention heads" in caplog.text
+    assert model_directory.describe(open_weights.open_weights(str(released)), **NO_FLAGS).config.hidden_size == 32
     # A configuration beside the checkpoint is the discriminator's.
-    ElectraConfig(260, 32, 2, 2, 128, embedding_size=24, hidden_dropout_prob=0.0, max_position_embeddings=40).save(
-        str(released / "electra_config.json")
-    )
+    beside = ElectraConfig(260, 32, 2, 2, 128, embedding_size=24, hidden_dropout_prob=0.0, max_position_embeddings=40)
+    beside.save(str(released / "electra_config.json"))
     config = pretrained.read_model(str(released), part="generator")[1].config
     assert (config.hidden_size, config.num_attention_heads, config.hidden_dropout_prob) == (16, 1, 0.0)
     assert pretrained.read_model(str(released))[1].config.num_attention_heads == 2
@@ -119,8 +118,7 @@ def test_tf1_and_hugging_face_both_ways(released, tmp_path, caplog, part):
         assert "bert/" not in report.text() and not report.missing
         if format == "huggingface":
             assert len(equal_to_transformers(source)) == 2
-    flags = {"bert_config_file": None, "vocab_file": None, "do_lower_case": None, "strip_accents": None}
-    model_directory.describe(open_weights.open_weights(str(tmp_path / "first")), **flags)
+    model_directory.describe(open_weights.open_weights(str(tmp_path / "first")), **NO_FLAGS)
     assert ("first/model.safetensors is the generator of an ELECTRA" in caplog.text) == (part == "generator")
     for file in ("model.safetensors", "config.json", "vocab.txt"):
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes(), file
@@ -147,31 +145,26 @@ def test_masks_are_filled_by_the_generator(released, recwarn):
 
 def test_an_output_layer_of_the_original(released):
     """A classifier's is read; layers of several tasks, or of a question's answer, are left over."""
-    path = str(released / "model.ckpt")
-    reader = bundle.CheckpointReader(path)
-    tensors = {
-        name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if name.startswith("electra/")
-    }
+    reader = bundle.CheckpointReader(str(released / "model.ckpt"))
+    names = [name for name in reader.get_variable_to_shape_map() if name.startswith("electra/")]
     layer = {"kernel": np.arange(96, dtype=np.float32).reshape(32, 3), "bias": np.ones(3, np.float32)}
-    mnli = {f"task_specific/mnli/dense/{name}": value for name, value in layer.items()}
-    for further, is_read in (({}, True), ({"task_specific/rte/dense/bias": layer["bias"]}, False)):
-        target = str(released.parent / f"with_{len(further)}" / "model.ckpt")
-        bundle.write_bundle(target, {**tensors, **mnli, **further})
-        weights = open_weights.open_weights(target)
-        assert ("output_weights" in weights) == is_read and len(weights.unused) == (0 if is_read else 3)
-        if is_read:
-            model = task_models.BertForSequenceClassification.from_pretrained(target)
-            np.testing.assert_array_equal(model.head.output_weights, layer["kernel"].T)
-            assert model.hidden is None and model.num_labels == 3
-
-
-# --- what is refused -------------------------------------------------------------------------------------------------
+    tensors = {name: reader.get_tensor(name) for name in names}
+    tensors |= {f"task_specific/mnli/dense/{name}": value for name, value in layer.items()}
+    one, two = (str(released.parent / name / "model.ckpt") for name in ("one", "two"))
+    bundle.write_bundle(one, tensors)
+    bundle.write_bundle(two, {**tensors, "task_specific/rte/dense/bias": layer["bias"]})
+    weights = open_weights.open_weights(two)
+    assert "output_weights" not in weights and len(weights.unused) == 3
+    assert not open_weights.open_weights(one).unused
+    model = task_models.BertForSequenceClassification.from_pretrained(one)
+    np.testing.assert_array_equal(model.head.output_weights, layer["kernel"].T)
+    assert model.hidden is None and model.num_labels == 3
 
 
 def test_a_classifier_of_one_layer_needs_two_hidden_units_for_each_label(released, tmp_path):
     """Two layers of transformers' then have its outputs: see test_given_back.py."""
     model = task_models.BertForSequenceClassification.from_pretrained(str(released), num_labels=17)
     model.save_pretrained(str(tmp_path / "ours"))
-    with pytest.raises(ValueError, match="one layer, where Hugging Face's has two, the first with 32 units"):
+    with pytest.raises(ValueError, match="has a classifier of one layer"):
         convert.convert(str(tmp_path / "ours"), str(tmp_path / "theirs"), "huggingface", do_lower_case=True)
     assert not (tmp_path / "theirs").exists()

@@ -1,7 +1,9 @@
-"""head_config.json beside a model's configuration, and directories from before it existed."""
+"""head_config.json beside a model's configuration, directories from before it existed, and output layers by names."""
 
 import json
+import unicodedata
 
+import keras
 import numpy as np
 import pytest
 from helpers.old_directories import make_old, numbered
@@ -9,10 +11,10 @@ from helpers.tiny import TINY_CONFIG
 
 from bert_tf.conversion import convert
 from bert_tf.models import directory as model_directory
-from bert_tf.models import pretrained
+from bert_tf.models import initialize, lora_file, pretrained, task_models
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import read_model_files
-from bert_tf.models.head_config import NO_HEAD, HeadConfig
+from bert_tf.models.head_config import HEAD_CONFIG, NO_HEAD, HeadConfig, order_of, spelled_as
 from bert_tf.models.task_models import BertForMultipleChoice, BertForSequenceClassification, BertForTokenClassification
 
 CONFIG = BertConfig.from_dict({**TINY_CONFIG, "num_hidden_layers": 1})
@@ -43,17 +45,14 @@ def test_the_file_says_only_what_there_is_to_say(tmp_path, head, values):
         ('{"architecture": "AlbertForQuestionAnswering", "starts": 5}', "json: the joint head for questions is gone"),
         ('{"label": ["a"]}', "head_config.json: unknown key label. Known: architecture, labels, problem_type, hidden_"),
         ('{"lstm_on_top": true}', "head_config.json: a BiLSTM on top is gone: train BERT's own output layer"),
-        ('{"features": "last", "size_on_top": 6}', "head_config.json: a model of frozen features on top is gone"),
         ('{"max_windows": 1000000000, "window_pooling": "max"}', "max_windows=1000000000 must be from 1 to 65,536"),
+        ('{"labels": 5}', "head_config.json: a value in it"),
     ],
 )
 def test_damaged_files_are_named(tmp_path, text, problem):
-    BertForSequenceClassification(CONFIG, labels=["a", "b"]).save_pretrained(str(tmp_path / "model"))
-    (tmp_path / "model" / "head_config.json").write_text(text)
-    for read in (BertForSequenceClassification.from_pretrained, pretrained.read_model):
-        with pytest.raises(ValueError) as error:
-            read(str(tmp_path / "model"))
-        assert problem in str(error.value) and "\n" not in str(error.value)
+    (tmp_path / "head_config.json").write_text(text)
+    with pytest.raises(ValueError, match=problem):
+        read_model_files(str(tmp_path))
 
 
 def test_what_a_configuration_says():
@@ -103,47 +102,33 @@ def outputs_of(model):
 
 def same_head(one: HeadConfig, other: HeadConfig) -> bool:
     """Compares heads; single_label_classification is the default problem type."""
-    kinds = {head.problem_type or "single_label_classification" for head in (one, other)}
-    return len(kinds) == 1 and {**one.to_dict(), "problem_type": 0} == {**other.to_dict(), "problem_type": 0}
+    return one.to_dict() | {"problem_type": one.problem_type or "single_label_classification"} == (
+        other.to_dict() | {"problem_type": other.problem_type or "single_label_classification"}
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_directories_of_now_and_before(name, tmp_path):
+def test_directories_and_keras_configurations_of_now_and_before(name, tmp_path):
     model, folder = MODELS[name](), tmp_path / "model"
-    model.build()
+    expected = outputs_of(model)
     pretrained.save_pretrained(model, str(folder))
-    assert json.loads((folder / "bert_config.json").read_text()) == model.config.to_dict()
     assert (folder / "bert_config.json").read_text() == model.config.to_json_string()
-    assert not model.config.to_dict().keys() - TINY_CONFIG.keys()
     assert read_model_files(str(folder)).head == HeadConfig.read(str(folder / "head_config.json")) == model.head_config
     make_old(folder, **OLD_KEYS[name])
-    files = read_model_files(str(folder))
-    assert files.config == model.config
-    expected = model.head_config
-    assert same_head(files.head, expected)
-    again = pretrained.from_pretrained(type(model), str(folder))
-    assert same_head(again.head_config, expected) and again.config == model.config
-    np.testing.assert_array_equal(outputs_of(again), outputs_of(model))
-    pretrained.save_pretrained(again, str(folder), overwrite=True)
-    assert same_head(HeadConfig.read(str(folder / "head_config.json")), expected)
-    assert json.loads((folder / "bert_config.json").read_text()) == model.config.to_dict()
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_keras_configurations_of_before(name):
-    model = MODELS[name]()
-    expected = outputs_of(model)
     # Earlier, the configuration had everything, and there were fewer arguments.
-    old = model.get_config()
-    old["config"] |= OLD_KEYS[name]
-    old = {key: value for key, value in old.items() if key not in ("labels",)}
+    old = {key: value for key, value in model.get_config().items() if key != "labels"}
+    old["config"] = old["config"] | OLD_KEYS[name]
     if name != "several":
         old.pop("problem_type", None)
-    again = type(model).from_config(json.loads(json.dumps(old)))
-    assert same_head(again.head_config, model.head_config) and again.config == model.config
-    again.build()
-    again.set_weights(model.get_weights())
-    np.testing.assert_array_equal(outputs_of(again), expected)
+    of_keras = type(model).from_config(json.loads(json.dumps(old)))
+    of_keras.build()
+    of_keras.set_weights(model.get_weights())
+    for again in (pretrained.from_pretrained(type(model), str(folder)), of_keras):
+        assert same_head(again.head_config, model.head_config) and again.config == model.config
+        np.testing.assert_array_equal(outputs_of(again), expected)
+        again.save_pretrained(str(folder), overwrite=True)
+        assert same_head(HeadConfig.read(str(folder / "head_config.json")), model.head_config)
+        assert json.loads((folder / "bert_config.json").read_text()) == model.config.to_dict()
 
 
 def test_names_of_another_number_of_outputs_are_left_out(tmp_path, caplog):
@@ -159,8 +144,7 @@ def test_names_of_another_number_of_outputs_are_left_out(tmp_path, caplog):
 
 def test_to_hugging_face_and_back(tmp_path):
     model = BertForSequenceClassification(CONFIG, problem_type="multi_label_classification", labels=["a", "b"])
-    model.save_pretrained(str(tmp_path / "ours"))
-    convert.convert(str(tmp_path / "ours"), str(tmp_path / "theirs"), "huggingface")
+    model.save_pretrained(str(tmp_path / "theirs"), format="huggingface")
     theirs = json.loads((tmp_path / "theirs" / "config.json").read_text())
     expected = {**numbered("a", "b"), "problem_type": "multi_label_classification"}
     expected["architectures"] = ["BertForSequenceClassification"]
@@ -171,10 +155,137 @@ def test_to_hugging_face_and_back(tmp_path):
         assert HeadConfig.read(str(tmp_path / format / "head_config.json")) == model.head_config
         assert json.loads((tmp_path / format / "bert_config.json").read_text()) == CONFIG.to_dict()
         again = BertForSequenceClassification.from_pretrained(str(tmp_path / format))
-        assert again.head_config == model.head_config
         np.testing.assert_array_equal(outputs_of(again), outputs_of(model))
 
 
 def test_labels_are_named_as_they_look():
     assert HeadConfig(labels=("neg ", "\ufeffpos\u00a0", "\u1102\u1161")).labels == ("neg", "pos", "나")
     assert HeadConfig(labels=("neg", "neg ")).labels == ("neg", "neg ")  # of an earlier version, which told them apart
+
+
+# --- labels matched by name, and output layers reordered or left out --------------------------------------------------
+
+ROW = {"input_ids": np.array([[2, 7, 9, 3]]), "input_mask": np.ones((1, 4), np.int32)}
+
+
+def probabilities(model, labels) -> np.ndarray:
+    """By the names of the labels, or by position."""
+    logits = np.asarray(model(ROW, training=False)).reshape(-1, model.num_labels).mean(0)
+    return logits if labels is None else np.array([logits[model.labels.index(label)] for label in labels])
+
+
+@pytest.fixture(params=[BertForSequenceClassification, BertForTokenClassification])
+def saved(request, tmp_path):
+    keras.utils.set_random_seed(1)
+    model = request.param(CONFIG, num_labels=3, labels=["a", "b", "c"])
+    model.build()
+    model.head.trainable_variables[0].assign(np.random.default_rng(0).normal(size=(3, 32)))
+    for format in ("bert_tf", "huggingface"):
+        model.save_pretrained(str(tmp_path / format), format=format)
+    return request.param, tmp_path, model
+
+
+@pytest.mark.parametrize(("known", "wanted", "others", "order"), [
+    (("a", "b"), ("a", "b"), (), None),
+    (("a", "b", "c"), ("c", "a", "b"), (), [2, 0, 1]),
+    (("ENTAILMENT", "neutral "), ("neutral", "entailment"), (), [1, 0]),
+    (("Not\u00a0  entailment", "Entailment"), ("entailment", "not entailment"), (), [1, 0]),
+    ((unicodedata.normalize("NFD", "긍정"), "부정"), ("부정", "긍정"), (), [1, 0]),
+    (("A", "a"), ("a", "A"), (), [1, 0]),
+    (("POSITIVE", "NEGATIVE"), ("0", "1"), ("negative", "positive"), [1, 0]),
+    (("1", "0"), ("0", "1"), ("negative", "positive"), [1, 0]),
+    (("LABEL_1", "LABEL_0"), ("LABEL_0", "LABEL_1"), (), None),
+    (("LABEL_0", "LABEL_1"), ("b", "a"), (), None),
+    (("b", "a"), ("LABEL_0", "LABEL_1"), (), None),
+    (None, ("b", "a"), (), None),
+])  # fmt: skip
+def test_the_order(known, wanted, others, order):
+    assert order_of(known, wanted, "model", "", others) == order
+
+
+def test_spellings():
+    assert spelled_as(["B-per", "x"], ["B-PER", "B-LOC"]) == ("B-PER", "x")
+    assert spelled_as(["per"], ["PER", "Per"]) == ("per",)  # it could be either
+    assert spelled_as(["per", "Per"], ["PER"]) == ("per", "Per")
+
+
+def test_from_pretrained_puts_outputs_into_the_order_of_the_labels(saved):
+    kind, folder, model = saved
+    expected = probabilities(model, "abc")
+    for format in ("bert_tf", "huggingface"):
+        for labels in (["a", "b", "c"], ["c", "a", "b"], ["B", "c", "A"]):
+            loaded = kind.from_pretrained(str(folder / format), labels=labels)
+            assert loaded.labels == labels
+            found = probabilities(loaded, ["aA"["A" in labels], "bB"["B" in labels], "c"])
+            np.testing.assert_allclose(found, expected, atol=1e-6)
+    loaded.save_pretrained(str(folder / "again"))
+    assert json.loads((folder / "again" / HEAD_CONFIG).read_text())["labels"] == ["B", "c", "A"]
+    again = kind.from_pretrained(str(folder / "again"))
+    np.testing.assert_allclose(probabilities(again, ["A", "B", "c"]), expected, atol=1e-6)
+
+
+def test_a_model_without_names_gets_them_by_position(saved, caplog):
+    kind, folder, model = saved
+    config = folder / "huggingface" / "config.json"
+    values = json.loads(config.read_text())
+    values |= {"id2label": {str(n): f"LABEL_{n}" for n in range(3)}}
+    config.write_text(json.dumps(values))
+    loaded = kind.from_pretrained(str(folder / "huggingface"), labels=["x", "y", "z"])
+    np.testing.assert_allclose(probabilities(loaded, "xyz"), probabilities(model, "abc"), atol=1e-6)
+    assert "does not name its labels" in caplog.text
+
+
+def test_other_labels_need_a_new_head(saved):
+    kind, folder, _ = saved
+    path = str(folder / "bert_tf")
+    for labels, difference in ((["a", "b", "d"], "only there c; only here d"), (["a", "b"], "c is missing here")):
+        with pytest.raises(ValueError, match=f"bert_tf has other labels: {difference}. new_head=True begins a new"):
+            kind.from_pretrained(path, labels=labels)
+    with pytest.raises(ValueError, match=r"bert_tf has 3 outputs, not 5\. new_head=True begins a new output layer"):
+        kind.from_pretrained(path, num_labels=5)
+    for arguments in ({"labels": ["d", "e"]}, {"num_labels": 3}):
+        with pytest.warns(UserWarning, match="2 variables of Bert.* and are random: output_weights, output_bias"):
+            new = kind.from_pretrained(path, new_head=True, **arguments)
+        assert new.labels == arguments.get("labels")
+        weights = new.head.trainable_variables[0].numpy()
+        assert len(weights) == arguments.get("num_labels", 2) and np.abs(weights).max() < 0.1  # not the trained ones
+
+
+def test_layers_of_other_tasks(saved):
+    kind, folder, _ = saved
+    other = {BertForSequenceClassification: BertForTokenClassification,
+             BertForTokenClassification: BertForSequenceClassification}[kind]  # fmt: skip
+    path = str(folder / "huggingface")
+    with pytest.raises(ValueError, match=rf"huggingface is a {kind.__name__}, whose output layer is for another"):
+        other.from_pretrained(path, num_labels=3)
+    assert task_models.BertModel.from_pretrained(path).built  # whose head is of no interest
+    with pytest.warns(UserWarning, match="output_weights"):
+        assert task_models.BertForMultipleChoice.from_pretrained(path, new_head=True).num_labels == 1
+
+
+def test_what_lora_has_trained_goes_to_the_labels_of_its_names(tmp_path):
+    keras.utils.set_random_seed(2)
+    encoder, generator = task_models.BertModel(CONFIG), np.random.default_rng(4)
+    encoder.save_pretrained(str(tmp_path / "encoder"))
+    trained = BertForSequenceClassification(CONFIG, labels=["a", "b", "c"])
+    trained.bert.add_lora(2, 4.0, lora_file.reads_pooler(trained))
+    with pytest.warns(initialize.PartialLoadWarning):
+        initialize.load_weights(trained, str(tmp_path / "encoder"))
+    for variable in trained.trainable_variables:
+        variable.assign(generator.normal(size=variable.shape))
+    file = str(tmp_path / lora_file.FILE)
+    lora_file.write_lora(file, trained)
+    expected = probabilities(trained, "abc")
+
+    def loaded(**arguments):
+        with pytest.warns(initialize.PartialLoadWarning, match="output_weights"):
+            model = BertForSequenceClassification.from_pretrained(str(tmp_path / "encoder"), **arguments)
+        lora_file.load_lora(model, file)
+        return model
+
+    for arguments in ({"labels": ["a", "b", "c"]}, {"labels": ["c", "a", "b"]}, {"num_labels": 3}):
+        model = loaded(**arguments)
+        assert model.labels == arguments.get("labels", ["a", "b", "c"])
+        np.testing.assert_allclose(probabilities(model, "abc"), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match=r"lora\.safetensors has other labels: only there b; only here x"):
+        loaded(labels=["a", "x", "c"])

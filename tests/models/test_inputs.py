@@ -2,13 +2,16 @@
 
 import collections
 import functools
+import weakref
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from helpers.every_model import CONFIG, MODELS, inputs
 from helpers.outputs import enlarge
 
-from bert_tf.models.task_models import BertModel
+from bert_tf.models.task_models import BertForQuestionAnswering, BertForSequenceClassification, BertModel
 
 HUGGING_FACE = {"input_mask": "attention_mask", "segment_ids": "token_type_ids"}
 KINDS = {
@@ -62,25 +65,13 @@ def test_other_names_give_the_same(name):
 @pytest.mark.parametrize("name", ["encoder", "classifier"])
 def test_unknown_and_double_names(name):
     model, batch = made(name)
-    kind = type(model).__name__
-    with pytest.raises(ValueError, match=f"{kind} does not know the input atention_mask. Known: input_ids, "):
-        model({**batch, "atention_mask": batch["input_mask"]})
-    with pytest.raises(ValueError, match=f"{kind} got segment_ids and token_type_ids, which are two names of the same"):
-        model({**batch, "token_type_ids": batch["segment_ids"]})
-    with pytest.raises(ValueError, match=f"{kind} needs input_ids; given: input_mask"):
-        model(attention_mask=batch["input_mask"])
-    with pytest.raises(ValueError, match=f"{kind} needs input_ids; given: nothing"):
-        model()
-    with pytest.raises(ValueError, match="does not know the input label\\."):
-        model.predict({**batch, "label": np.zeros(4)}, verbose=0)
-
-
-def test_labels_are_known_to_the_model_that_learns_from_them():
-    labels = {"label_ids": np.zeros(4, int), "example_weights": np.ones(4, "float32"), "is_real_example": np.ones(4)}
-    MODELS["classifier"][0]()({**inputs(), **labels})
-    for name in ("questions", "encoder"):
-        with pytest.raises(ValueError, match="does not know the input label_ids"):
-            KINDS[name][0]()(inputs(label_ids=labels["label_ids"]))
+    for more, message in (
+        ({"atention_mask": 0}, "does not know the input atention_mask. Known: input_ids, "),
+        ({"token_type_ids": 0}, "got segment_ids and token_type_ids, two names of one input"),
+        ({"start_positions": 0}, "does not know the input start_positions"),
+    ):
+        with pytest.raises(ValueError, match=f"{type(model).__name__} {message}"):
+            model(batch | more)
 
 
 @pytest.mark.parametrize("name", ["masked", "next", "pretraining"])
@@ -107,15 +98,61 @@ def test_pretraining_models_take_whole_records(name):
 IDS, ONES = np.array([[5, 6, 7], [5, 6, 0]]), np.ones((2, 3), int)
 
 
-@pytest.mark.parametrize(("given", "message"), [
-    ({"input_ids": IDS, "input_mask": ONES[0]}, r"^input_mask must have the shape .*, \(2, 3\), not \(3,\)"),
-    ({"input_ids": IDS, "segment_ids": 0 * ONES[0]}, r"^segment_ids must have the shape of input_ids"),
-    ({"input_ids": IDS, "position_ids": ONES[:, :1]}, r"^position_ids must have the shape of input_ids"),
+@pytest.mark.parametrize(("name", "given"), [
+    ("input_mask", ONES[0]), ("segment_ids", 0 * ONES[0]), ("position_ids", ONES[:, :1])
 ])  # fmt: skip
-def test_arrays_that_are_no_rows(given, message):
-    for name in ("encoder", "classifier"):
-        with pytest.raises((TypeError, ValueError), match=message) as caught:
-            made(name)[0](given)
-        assert "\n" not in str(caught.value)
+def test_arrays_that_are_no_rows(name, given):
+    with pytest.raises(ValueError, match=rf"^{name} must have the shape of input_ids, \(2, 3\), not \("):
+        made("classifier")[0]({"input_ids": IDS, name: given})
     causal = np.tril(np.ones((2, 3, 3)))
     assert made("encoder")[0]({"input_ids": IDS, "input_mask": causal})["pooled_output"].shape[0] == 2
+
+
+def test_outputs_answer_to_the_names_of_transformers():
+    ids = inputs()["input_ids"]
+    outputs = BertModel(CONFIG)(ids, return_all_layers=True, return_attention=True)
+    assert outputs.last_hidden_state is outputs["sequence_output"] and outputs["pooler_output"] is outputs.pooled_output
+    assert len(outputs.hidden_states) == len(outputs.encoder_layers) + 1
+    assert outputs.attentions is outputs.attention_probabilities
+    model = BertForSequenceClassification(CONFIG, num_labels=3)
+    with tf.GradientTape() as tape:
+        logits = model(ids)
+        loss = tf.reduce_sum(logits.logits**2)
+    np.testing.assert_array_equal(logits.logits, logits)
+    assert tape.gradient(loss, model.head.output_weights) is not None
+    kept = weakref.ref(logits)
+    del logits
+    assert kept() is None, "its memory waits for Python's search for garbage"
+
+
+def test_outputs_are_a_dict_for_keras(tmp_path):
+    """Losses and metrics by name, of a model and of a functional one around it, which is saved as before."""
+    inner, ids = BertForQuestionAnswering(CONFIG), inputs()["input_ids"]
+    places = {name: np.arange(len(ids)) for name in ("start_logits", "end_logits")}
+    given = keras.Input(ids.shape[1:], dtype="int32", name="input_ids")
+    functional = keras.Model([given], inner(given, attention_mask=keras.ops.ones_like(given)))
+    one = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    by_name = dict.fromkeys(places, one)
+    for model, loss in ((inner, by_name), (inner, one), (functional, one)):
+        is_eager = model is not inner or loss is one  # one in a graph, which takes long
+        model.compile("sgd", loss=loss, metrics={"end_logits": ["accuracy"]}, run_eagerly=is_eager)
+        found = model.evaluate({"input_ids": ids}, places, verbose=0, return_dict=True)
+        expected = {f"{name}_loss": one(places[name], inner(ids)[name]) for name in places}
+        assert {name: pytest.approx(float(value), 1e-5) for name, value in expected.items()}.items() <= found.items()
+        assert "end_logits_accuracy" in found
+    assert list(inner.predict(ids, verbose=0)) == list(inner(ids)) == ["start_logits", "end_logits"]
+    functional.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again(ids)["end_logits"], functional(ids)["end_logits"])
+
+
+def test_labels_in_the_inputs():
+    model, batch = BertForSequenceClassification(CONFIG, num_labels=3), dict(inputs())
+    batch["labels"] = np.arange(len(batch["input_ids"])) % 3
+    model.compile("sgd")
+    model.run_eagerly = True
+    expected = model.evaluate(inputs(), batch["labels"], verbose=0)
+    assert model.evaluate(batch, verbose=0) == expected
+    assert float(model.compute_loss(batch, y_pred=model(batch))) == pytest.approx(expected[0], 1e-6)
+    model.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
+    assert model.evaluate(batch, verbose=0) == pytest.approx(expected[0], 1e-6)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.dropped import in_training
-from helpers.outputs import assert_close
+from helpers.outputs import assert_close, enlarge
 from helpers.slow import slow
 
 from bert_tf.models import encoder, kernels, task_models
@@ -43,11 +43,15 @@ RATE = 0.1
 
 
 def config_of(family, **more):
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    rates = {"hidden_dropout_prob": RATE, "attention_probs_dropout_prob": 2 * RATE}
     width = {"embedding_size": 24} if family in ("electra", "albert") else {}
-    config_class = family_named(family).config_class
-    return config_class(vocab_size=100, max_position_embeddings=20, **sizes, **width, **rates, **more)
+    return family_named(family).config_class(
+        vocab_size=100, max_position_embeddings=20, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=64, hidden_dropout_prob=RATE, attention_probs_dropout_prob=2 * RATE, **width, **more,
+    )  # fmt: skip
+
+
+def pretraining(**more):
+    return task_models.BertForPreTraining(config_of("bert", **more))
 
 
 def electra():
@@ -56,64 +60,45 @@ def electra():
 
 
 def taught():
-    student, teacher = (task_models.BertForMaskedLM(config_of("bert"), seed=seed) for seed in (1, 2))
-    teacher.build()
-    set_weights(teacher, 2)
+    student, teacher = (enlarge(task_models.BertForMaskedLM(config_of("bert"), seed=seed), seed) for seed in (1, 2))
     return TaughtLanguageModel(student, teacher, LanguageDistillation(alpha_cos=0.0, restrict_ce_to_mask=True))
 
 
 CASES = {
-    "pretraining": (lambda: task_models.BertForPreTraining(config_of("bert")), PAIRS),
-    "packed": (lambda: task_models.BertForPreTraining(config_of("bert")), PACKED),
-    "causal": (lambda: task_models.BertForPreTraining(config_of("bert", attention="causal")), PAIRS),
-    "causal, packed": (lambda: task_models.BertForPreTraining(config_of("bert", attention="causal")), PACKED),
+    "pretraining": (pretraining, PAIRS),
+    "packed": (pretraining, PACKED),
+    "causal": (lambda: pretraining(attention="causal"), PAIRS),
+    "causal, packed": (lambda: pretraining(attention="causal"), PACKED),
     "electra": (electra, {**PREDICTIONS, "original_ids": IDS, "sampling_seeds": np.ones((BATCH, 2), "int32")}),
     "taught": (taught, PREDICTIONS),
     "next sentence": (lambda: task_models.BertForNextSentencePrediction(config_of("bert")), PAIRS),
     "classifier": (lambda: task_models.BertForSequenceClassification(config_of("distilbert"), 2), LABELLED),
-    "choice": (
-        lambda: task_models.BertForMultipleChoice(config_of("roberta")),
-        {**CHOICES, "label_ids": np.array([0, 1, 1], "int32")},
-    ),
+    "choice": (lambda: task_models.BertForMultipleChoice(config_of("roberta")), LABELLED | CHOICES),
 }
-
-
 FAST = ("packed",)
 ALL = [*FAST, *slow(*(case for case in CASES if case not in FAST))]
 
 
-def set_weights(model, seed=0):
-    """Weights so large that outputs differ, and biases that are not 0."""
-    draws = np.random.default_rng(seed)
-    for variable in model.trainable_variables:
-        base = 1.0 if variable.path.endswith("gamma") else 0.0
-        variable.assign(base + draws.normal(0.0, 0.15, variable.shape))
-
-
 def created(case):
     model, features = CASES[case][0](), CASES[case][1]
-    whole = model.student if isinstance(model, TaughtLanguageModel) else model
-    if not whole.built:
-        whole.build()
-    set_weights(whole)
+    enlarge(model.student if isinstance(model, TaughtLanguageModel) else model)
     return model, {name: tf.constant(value) for name, value in features.items()}
 
 
 def losses_and_gradients(model, features):
     """Loss and gradients of a training step, and the sums of an evaluation."""
-    if isinstance(model, TaughtLanguageModel):  # whose divergence has a gradient in graphs only
-        return tf.function(_computed, autograph=False)(model, features)
-    return _computed(model, features)
 
+    def computed():
+        with tf.GradientTape() as tape:
+            sums = model.objective.sums(in_training(model, features, SEED), features)
+            loss = model.objective.loss(sums, sums)
+        variables = [variable.value for variable in model.trainable_variables]
+        gradients = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        evaluated = model.objective.sums(model(features), features)
+        return loss, evaluated, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
-def _computed(model, features):
-    with tf.GradientTape() as tape:
-        sums = model.objective.sums(in_training(model, features, SEED), features)
-        loss = model.objective.loss(sums, sums)
-    variables = [variable.value for variable in model.trainable_variables]
-    gradients = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    evaluated = model.objective.sums(model(features), features)
-    return loss, evaluated, [tf.convert_to_tensor(gradient) for gradient in gradients]
+    is_taught = isinstance(model, TaughtLanguageModel)  # whose divergence has a gradient in graphs only
+    return tf.function(computed, autograph=False)() if is_taught else computed()
 
 
 @pytest.fixture(params=["fused", "plain"])
@@ -143,9 +128,7 @@ def test_losses_and_gradients_are_those_of_the_whole_computation(monkeypatch, fo
 
 
 def test_what_asks_for_all_layers_computes_them():
-    model = task_models.BertModel(config_of("bert"))
-    model.build()
-    set_weights(model)
+    model = enlarge(task_models.BertModel(config_of("bert")))
     expected = model(ROWS, return_all_layers=True, return_attention=True)
     few = model(ROWS, read_positions=POSITIONS)
     everything = model(ROWS, read_positions=POSITIONS, return_all_layers=True, return_attention=True)
@@ -179,7 +162,7 @@ WHOLE_SEQUENCES = {
     "questions": (lambda: task_models.BertForQuestionAnswering(config_of("bert")), SPANS),
     "windows": (
         lambda: task_models.BertForSequenceClassification(config_of("bert"), 2, window_pooling="mean"),
-        {**CHOICES, "label_ids": np.array([0, 1, 1], "int32")},
+        LABELLED | CHOICES,
     ),
     "similarity": (
         lambda: BertForSimilarity(config_of("bert"), "cosine"),

@@ -51,26 +51,21 @@ def official(tmp_path_factory):
         "in a SavedModel with masked LM": (export(folder, pretrainers[two], two, True), with_masked_lm, 1),
     }
 
-    pretrainer = pretrainers[one]
-    values = pretrainer_values(pretrainer)
-    count = len(pretrainer.trainable_variables)
+    pretrainer, count = pretrainers[one], len(pretrainers[one].trainable_variables)
     optimizer = optimization.AdamWeightDecay(0.1)
     optimizer.apply_gradients([(tf.ones_like(value), value) for value in pretrainer.trainable_variables])
     values = pretrainer_values(pretrainer)  # the step has changed them
     prefix = write(folder, "trainer", model=pretrainer, optimizer=optimizer, global_step=optimizer.iterations)
-    # Two moments each, four settings, two counters, the encoder's own pooler.
+    # Two moments each, four settings, two counters, the encoder's own pooler; of a newer optimizer one setting.
     files["trainer"] = prefix, values, 2 * count + 4 + 2 + 2
     newer = tf_keras.optimizers.Adam()
     newer.build(pretrainers[two].trainable_variables)
     prefix = write(folder, "newer_trainer", model=pretrainers[two], optimizer=newer)
-    # The same with one setting.
     files["trainer, newer optimizer"] = prefix, pretrainer_values(pretrainers[two]), 2 * count + 1 + 2 + 2
 
     encoder = pretrainers[one].encoder_network
-    alone = encoder_values(encoder)
-    older = randomise(
-        models.BertPretrainer(make_encoder(networks.BertEncoder, dict_outputs=False), 2, 4, activation=gelu), 7
-    )
+    older = models.BertPretrainer(make_encoder(networks.BertEncoder, dict_outputs=False), 2, 4, activation=gelu)
+    older = randomise(older, 7)
     expected = encoder_values(older.encoder) | masked_lm_values(older.masked_lm)
     expected |= output_values("cls/seq_relationship/", older.classification.layers[1])
     files["BertPretrainer"] = write(folder, "older", model=older), expected, 1

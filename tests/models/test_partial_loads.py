@@ -7,6 +7,7 @@ import warnings
 
 import keras
 import pytest
+from helpers.slow import slow
 from helpers.small_data import PIECES
 from helpers.tiny import ONE_LAYER, TINY_CONFIG
 
@@ -27,20 +28,16 @@ POOLER = ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
 
 def save(folder, kind=task_models.BertModel, without=(), config=ONE_LAYER, **arguments) -> str:
     """A random model's directory, whose weights lack some of the variables."""
-    folder.mkdir(exist_ok=True)
-    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
+    (folder.parent / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
     keras.utils.set_random_seed(0)
     model = kind(BertConfig.from_dict(config), **arguments)
-    model.save_pretrained(
-        str(folder), vocab_file=str(folder / "vocab.txt"), do_lower_case=True, overwrite=True
-    )  # fmt: skip
+    model.save_pretrained(str(folder), vocab_file=str(folder.parent / "vocab.txt"), do_lower_case=True)
     if without:
+        variables = initialize.model_variables(model)
+        assert set(without) <= set(variables)
+        kept = {name: variable for name, variable in variables.items() if name not in without}
         file = str(folder / "bert_model.safetensors")
-        weights = initialize.model_weights(model)
-        assert set(without) <= set(weights)
-        kept = {name: variable for name, variable in initialize.model_variables(model).items() if name not in without}
-        metadata = open_safetensors(file)[1]
-        write_safetensors(file, initialize.variables_as_weights("", kept), metadata)
+        write_safetensors(file, initialize.variables_as_weights("", kept), open_safetensors(file)[1])
     return str(folder)
 
 
@@ -65,11 +62,10 @@ def said(action) -> list[str]:
     (task_models.BertForMaskedLM, {}, "cls/predictions/output_bias, cls/predictions/transform/dense/kernel, cls/pred"),
 ])  # fmt: skip
 def test_a_new_head_is_warned_of(tmp_path, encoder, kind, arguments, new):
-    path = encoder
-    [message] = said(lambda: kind.from_pretrained(path, **arguments))
-    assert f"variables of {kind.__name__} are not in {path}/bert_model.safetensors and are random: {new}" in message
+    [message] = said(lambda: kind.from_pretrained(encoder, **arguments))
+    assert f"variables of {kind.__name__} are not in {encoder}/bert_model.safetensors and are random: {new}" in message
     assert "bert/pooler" not in message and message.endswith("Train the model before you use it.")
-    [of_load] = said(lambda: bert_tf.load_weights(kind(BertConfig.from_dict(ONE_LAYER), **arguments), path))
+    [of_load] = said(lambda: bert_tf.load_weights(kind(BertConfig.from_dict(ONE_LAYER), **arguments), encoder))
     assert of_load == message
     saved = save(tmp_path / "whole", kind, **arguments)
     assert not said(lambda: kind.from_pretrained(saved))
@@ -89,27 +85,22 @@ def test_a_pooler_counts_where_it_is_read(tmp_path):
 
 
 def test_a_part_of_the_encoder_that_is_not_used_is_warned_of(tmp_path):
-    path = save(tmp_path / "two", config=TINY_CONFIG)
-    one_layer = BertConfig.from_dict(ONE_LAYER)
-    [message] = said(lambda: task_models.BertModel.from_pretrained(path, config=one_layer))
-    assert message.startswith(f"16 variables of the encoder in {path}/bert_model.safetensors are not used by the model")
+    one, two = (save(tmp_path / name, config=config) for name, config in (("one", ONE_LAYER), ("two", TINY_CONFIG)))
+    [message] = said(lambda: task_models.BertModel.from_pretrained(two, config=BertConfig.from_dict(ONE_LAYER)))
+    assert message.startswith(f"16 variables of the encoder in {two}/bert_model.safetensors are not used by the model")
     assert "bert/encoder/layer_1/attention" in message
-    [message] = said(lambda: task_models.BertModel.from_pretrained(
-        save(tmp_path / "one"), config=BertConfig.from_dict(TINY_CONFIG)
-    ))  # fmt: skip
+    [message] = said(lambda: task_models.BertModel.from_pretrained(one, config=BertConfig.from_dict(TINY_CONFIG)))
     assert message.startswith("16 variables of BertModel are not in") and "bert/encoder/layer_1/" in message
 
 
-def test_fill_mask_wants_a_trained_head(tmp_path):
-    path = save(tmp_path / "encoder")
-    tokenizer = FullTokenizer.from_pretrained(path)
+def test_fill_mask_wants_a_trained_head(tmp_path, encoder):
+    tokenizer = FullTokenizer.from_pretrained(encoder)
     for kind in (task_models.BertForMaskedLM, task_models.BertForPreTraining):
         with pytest.warns(PartialLoadWarning, match="cls/predictions/transform/dense/kernel"):
-            model = kind.from_pretrained(path)
+            model = kind.from_pretrained(encoder)
         message = r"variables of BertFor\w+ are still random, .*: cls/predictions/output_bias, cls/predictions/trans"
-        with pytest.raises(ValueError, match=message) as refused:
+        with pytest.raises(ValueError, match=message):
             bert_tf.fill_mask(model, tokenizer, ["good [MASK]"])
-        assert "\n" not in str(refused.value)
         with pytest.raises(ValueError, match="are still random"):
             model.export(str(tmp_path / "exported"))
     for variable in model.trainable_variables:  # as training does
@@ -130,25 +121,21 @@ def test_fill_mask_wants_a_trained_head(tmp_path):
 ])  # fmt: skip
 def test_who_answers_refuses_random_weights(tmp_path, answerer, kind, missing, arguments):
     path = save(tmp_path / "model", kind, without=missing, **arguments)
-
-    message = rf"model\.safetensors lacks {len(missing)} of the model's variables, so that its answers would be random"
+    message = rf"lacks {len(missing)} of the model's variables, so that its answers would be random: {missing[0]}"
     for action in (answerer, lambda path: create_served_model(path, task_in(path))):
-        with pytest.raises(ValueError, match=message) as refused:
+        with pytest.raises(ValueError, match=message):
             assert not said(lambda action=action: action(path))
-        assert "\n" not in str(refused.value) and missing[0] in str(refused.value)
     assert not said(lambda: answerer(save(tmp_path / "whole", kind, **arguments)))
 
 
-@pytest.mark.parametrize("format", ["bert_tf", "huggingface"])
-def test_a_head_that_was_saved_untrained_stays_untrained(tmp_path, format):
+@pytest.mark.parametrize("format", ["bert_tf", *slow("huggingface")])
+def test_a_head_that_was_saved_untrained_stays_untrained(tmp_path, encoder, format):
     with pytest.warns(PartialLoadWarning):
-        model = task_models.BertForSequenceClassification.from_pretrained(save(tmp_path / "encoder"), labels=["a", "b"])
+        model = task_models.BertForSequenceClassification.from_pretrained(encoder, labels=["a", "b"])
     path = str(tmp_path / "saved")
     model.save_pretrained(path, format=format)
-    message = "holds, but untrained, 2 of the model's variables, so that its answers would be random: output_weights"
-    for action in (bert_tf.Predictor, lambda path: create_served_model(path, task_in(path))):
-        with pytest.raises(ValueError, match=message):
-            action(path)
+    with pytest.raises(ValueError, match="holds, but untrained, 2 of the model's variables, .*: output_weights"):
+        bert_tf.Predictor(path)
     with pytest.warns(PartialLoadWarning, match="2 variables of BertForSequenceClassification are untrained in .*"):
         model = task_models.BertForSequenceClassification.from_pretrained(path)
     for variable in model.head.weights:
@@ -157,35 +144,9 @@ def test_a_head_that_was_saved_untrained_stays_untrained(tmp_path, format):
     assert not said(lambda: bert_tf.Predictor(path))
 
 
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda path: bert_tf.fill_mask(None, "good [MASK]"), "the tokenizer must be that of the model, .* not 'good"),
-    (lambda path: bert_tf.Predictor("https://a.b/c"), "https://a.b/c: a model on the hub is hf://OWNER/NAME"),
-    (lambda path: bert_tf.read_tokenizer(path).encode_batch("ab c"), r"not a str; for one write encode"),
-    (lambda path: task_models.BertModel.from_pretrained(path, new_head="no"), "new_head must be True or False"),
-    (lambda path: task_models.BertModel.from_pretrained(path).save_pretrained(f"{path}/vocab.txt"), "Not a directory"),
-    (lambda path: bert_tf.read_tokenizer(path).save_pretrained(f"{path}/vocab.txt"), "Not a directory"),
-])  # fmt: skip
-def test_what_to_write_instead(encoder, call, message):
-    with pytest.raises((OSError, TypeError, ValueError), match=message) as error:
-        call(encoder)
-    assert "\n" not in str(error.value)
-
-
-def test_a_key_that_a_configuration_has_wrong(tmp_path, caplog):
-    path = save(tmp_path / "model", config=TINY_CONFIG)
-    model = task_models.BertModel.from_pretrained(path)
-    model.save_pretrained(str(tmp_path / "theirs"), format="huggingface")
-    file = tmp_path / "theirs" / "config.json"
-    values = json.loads(file.read_text())
-    dropout = values.pop("hidden_dropout_prob")
-    file.write_text(json.dumps({**values, "hiden_dropout_prob": dropout}))
-    assert task_models.BertModel.from_pretrained(str(tmp_path / "theirs")).config.hidden_dropout_prob == 0.1
-    assert "hiden_dropout_prob is no key of a BERT; did you mean hidden_dropout_prob?" in caplog.text
-
-
-def test_a_run_takes_no_layers_that_are_not_there_and_no_head_that_was_saved_untrained(tmp_path, caplog):
+def test_a_run_takes_no_layers_that_are_not_there_and_no_head_that_was_saved_untrained(tmp_path, encoder, caplog):
     with pytest.warns(PartialLoadWarning):
-        model = task_models.BertForSequenceClassification.from_pretrained(save(tmp_path / "encoder"), labels=["a", "b"])
+        model = task_models.BertForSequenceClassification.from_pretrained(encoder, labels=["a", "b"])
     model.save_pretrained(str(tmp_path / "saved"))
     run = FineTuningSettings(output_dir="out", do_eval=True, init_checkpoint=str(tmp_path / "saved"), max_seq_length=16)
     with pytest.raises(ValueError, match=r"--init_checkpoint: the output layer \(output_weights\) was saved untrained"):
@@ -202,14 +163,13 @@ def test_a_run_takes_no_layers_that_are_not_there_and_no_head_that_was_saved_unt
     assert f"num_hidden_layers is 1, but the weights of {deep}/bert_model.safetensors have 3 layers" in caplog.text
 
 
-def test_a_run_that_only_evaluates_refuses_random_weights(tmp_path, caplog):
+def test_a_run_that_only_evaluates_refuses_random_weights(tmp_path, encoder, caplog):
     """Of `loop.restore`, which all training scripts call: with an optimizer they train what is new, and log it."""
     caplog.set_level(logging.INFO, logger="absl")
-    path = save(tmp_path / "encoder")
     model = task_models.BertForPreTraining(BertConfig.from_dict(ONE_LAYER))
     model.build()
     with pytest.raises(ValueError, match=r"lacks 7 of the model's variables.*cls/predictions"):
-        loop.restore(model, None, str(tmp_path / "out"), path)
+        loop.restore(model, None, str(tmp_path / "out"), encoder)
     masked = save(tmp_path / "masked", task_models.BertForMaskedLM)
     with pytest.raises(ValueError, match=r"lacks 2 of the model's variables.*cls/seq_relationship"):
         loop.restore(model, None, str(tmp_path / "out"), masked)
@@ -217,6 +177,6 @@ def test_a_run_that_only_evaluates_refuses_random_weights(tmp_path, caplog):
     optimizer = bert_tf.AdamWeightDecay(1e-3)
     optimizer.build(model.trainable_variables)
     caplog.clear()
-    assert not said(lambda: loop.restore(model, optimizer, str(tmp_path / "out"), path))
+    assert not said(lambda: loop.restore(model, optimizer, str(tmp_path / "out"), encoder))
     [line] = [one for one in caplog.records if "keep their random initial values" in one.getMessage()]
     assert line.levelno == logging.INFO

@@ -1,88 +1,27 @@
-"""Models with fine-tuning heads: the original's numbers (tests/golden/model), Keras, training."""
+"""Heads in Keras: fit, kernels and precision of every family, random weights; numbers are in bert/test_encoder.py."""
 
 import contextlib
-import json
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.dropped import in_training
 from helpers.every_model import CONFIG, MODELS
 from helpers.losses import as_floats
 from helpers.outputs import enlarge
 from helpers.slow import slow
+from helpers.tiny import TINY_CONFIG
 
-from bert_tf.models import initialize, objectives
+from bert_tf.models import initialize, kernels, layers, objectives
 from bert_tf.models.config import BertConfig
-from bert_tf.models.inputs import features_with_labels, select
-from bert_tf.models.task_models import BertForQuestionAnswering, BertForSequenceClassification
+from bert_tf.models.dropout import dropout_scope
+from bert_tf.models.families import FAMILIES, family_named
+from bert_tf.models.inputs import features_with_labels
+from bert_tf.models.task_models import BertForSequenceClassification, BertModel
 from bert_tf.training.optimization import AdamWeightDecay
-from bert_tf.training.step import make_evaluate_function
 
 pytestmark = pytest.mark.numbers
-
-CONFIGS = ("config1", "config2")
-# Tolerances of the golden README; the last row has an all-zero mask, where float32 is coarse.
-LAYERS, LOG_PROBABILITIES, ZERO_MASK_ROW, SCALAR = 2e-5, 5e-5, 2e-3, 5e-4
-
-
-def load(golden, name, checkpoint, model_class, **arguments):
-    folder = golden / "model" / name
-    model = model_class(BertConfig.from_json_file(str(folder / "bert_config.json")), **arguments)
-    result = initialize.load_weights(model, str(folder / checkpoint))
-    assert not result.missing
-    inputs = select(np.load(folder / "inputs.npz"), model.known_inputs)  # the file has the inputs of all models
-    return model, inputs, dict(np.load(folder / "outputs.npz"))
-
-
-def assert_close(actual, expected, tolerance=LAYERS, last_rows=1):
-    actual = np.asarray(actual)
-    assert actual.shape == expected.shape
-    np.testing.assert_allclose(actual[:-last_rows], expected[:-last_rows], rtol=0, atol=tolerance)
-    np.testing.assert_allclose(actual[-last_rows:], expected[-last_rows:], rtol=0, atol=ZERO_MASK_ROW)
-
-
-# --- the original's numbers ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_classifier_equals_the_original(golden, name):
-    model, inputs, outputs = load(golden, name, "classifier.ckpt", BertForSequenceClassification, num_labels=3)
-    logits = model(inputs)
-    assert_close(logits, outputs["classifier_logits"])
-    assert_close(keras.ops.softmax(logits), outputs["classifier_probabilities"])
-    losses, _ = model.objective.values(logits, inputs)
-    assert_close(losses, outputs["classifier_example_loss"])
-    sums = model.objective.sums(logits, inputs)
-    np.testing.assert_allclose(model.objective.loss(sums, sums), outputs["classifier_loss"], atol=SCALAR)
-    # A padding example counts in the original's loss, but in neither of its metrics.
-    assert not inputs["is_real_example"].all()
-    expected = json.loads((golden / "model" / name / "eval_metrics.json").read_text())["classifier"]
-    evaluate = make_evaluate_function(model, model.objective, tf.distribute.OneDeviceStrategy("/cpu:0"))
-    actual = evaluate([{key: tf.constant(value) for key, value in inputs.items()}])
-    np.testing.assert_allclose(actual["accuracy"], expected["eval_accuracy"], atol=1e-6)
-    np.testing.assert_allclose(actual["example_loss"], expected["eval_loss"], atol=2e-5)
-    np.testing.assert_allclose(actual["loss"], expected["loss"], atol=SCALAR)
-    assert abs(actual["loss"] - actual["example_loss"]) > 0.005
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_question_answering_equals_the_original(golden, name):
-    model, inputs, outputs = load(golden, name, "squad.ckpt", BertForQuestionAnswering)
-    result = model(inputs)
-    assert_close(result["start_logits"], outputs["squad_start_logits"])
-    assert_close(result["end_logits"], outputs["squad_end_logits"])
-    if name == "config1":
-        sums = model.objective.sums(result, inputs)
-        loss = model.objective.loss(sums, sums)
-    else:  # has positions outside of the rows, which cost the original nothing; here they are errors
-        with pytest.raises(ValueError, match=r"start_positions\[1\] is 43, but must be a place in the row"):
-            model.objective.sums(result, inputs)
-        losses = [
-            objectives.cross_entropy(result[f"{end}_logits"], inputs[f"{end}_positions"]) for end in ("start", "end")
-        ]
-        loss = np.mean(losses)
-    np.testing.assert_allclose(loss, outputs["squad_loss"], atol=SCALAR)
 
 
 # --- Keras -----------------------------------------------------------------------------------------------------------
@@ -132,22 +71,13 @@ def test_fit_traces_a_step_once_per_replica(replicas, monkeypatch):
     assert len(traced) == replicas and keras.ops.convert_to_numpy(model.optimizer.iterations) == 2
 
 
-# --- bad input -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_bad_arguments():
+    for arguments, message in (
         ({"num_labels": 3, "labels": ["a", "b"]}, "num_labels=3, but labels has 2 names"),
-        ({"labels": "a, b"}, "labels must be a list of names, not a str"),
-        ({"labels": [0, 1]}, r"labels=\[0, 1\] must be different names"),
-        ({"labels": {"a", "b"}}, "labels must be a list of names, not a set"),
         ({"num_labels": 3, "problem_type": "regression"}, "num_labels=3 does not fit problem_type='regression'"),
-    ],
-)
-def test_bad_arguments(arguments, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        BertForSequenceClassification(CONFIG, **arguments)
+    ):
+        with pytest.raises(ValueError, match=message):
+            BertForSequenceClassification(CONFIG, **arguments)
 
 
 def test_the_kind_of_problem():
@@ -155,3 +85,138 @@ def test_the_kind_of_problem():
     assert several.objective is objectives.MultiLabelObjective
     assert BertForSequenceClassification(CONFIG, 4).objective is objectives.ClassificationObjective
     assert BertForSequenceClassification(CONFIG, 1).objective is objectives.RegressionObjective
+
+
+# --- of every family: kernels and precision; on JAX: test_backends.py -------------------------------------------------
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+OWN = {"electra": {"embedding_size": 24}, "albert": {"embedding_size": 24, "num_hidden_groups": 2}}
+NAMES = [family.model_type for family in FAMILIES]
+RANDOM = np.random.default_rng(0)
+BATCH = {
+    "input_ids": RANDOM.integers(5, 100, (8, 12)),
+    "input_mask": (np.arange(12) < RANDOM.integers(4, 13, (8, 1))) * 1,
+}
+LABELS = BATCH["input_ids"][:, 0] % 2
+SEED = np.array([5, 7], np.int32)
+
+
+def classifier(family: str, **arguments):
+    keras.utils.set_random_seed(1)
+    config = family_named(family).config_class(100, max_position_embeddings=20, **SIZES, **OWN.get(family, {}))
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.1
+    model, generator = BertForSequenceClassification(config, 2, seed=3, **arguments), np.random.default_rng(1)
+    model.build()
+    for variable in model.trainable_variables:  # initial values are so small that all outputs would be alike
+        if len(variable.shape) > 1:
+            variable.assign(generator.normal(0.0, 0.15, variable.shape))
+    return model
+
+
+@pytest.fixture(params=["albert", *slow(*(name for name in NAMES if name != "albert"))])
+def family(request):
+    return request.param
+
+
+def gradients(model):
+    with tf.GradientTape() as tape:
+        sums = model.objective.sums(in_training(model, BATCH, SEED), {"label_ids": LABELS})
+        loss = model.objective.loss(sums, sums)
+    values = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+    return float(loss), [None if value is None else tf.convert_to_tensor(value).numpy() for value in values]
+
+
+@pytest.mark.parametrize(("family", "hidden_act"), [
+    ("bert", "gelu"), ("bert", "relu"), ("roberta", "gelu_erf"), *slow(*((family, "gelu") for family in NAMES[1:]))
+])  # fmt: skip
+def test_fused_and_plain_kernels_give_the_same_numbers(family, hidden_act):
+    model = classifier(family)
+    model.config.hidden_act = hidden_act
+    assert kernels.fused_enabled()
+    loss, fused = gradients(model)
+    try:
+        kernels.set_fused(False)
+        plain_loss, plain = gradients(model)
+    finally:
+        kernels.set_fused(True)
+    np.testing.assert_allclose(loss, plain_loss, atol=1e-5)
+    for variable, one, other in zip(model.trainable_variables, fused, plain, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5 * max(1.0, np.abs(other).max()), err_msg=variable.path)
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", *slow("mixed_float16")])
+def test_mixed_precision(family, dtype):
+    plain, model = classifier(family), classifier(family, dtype=dtype)
+    assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
+    for training in (False, True):
+        with dropout_scope(SEED):
+            outputs = [np.asarray(each(BATCH, training=training)) for each in (model, plain)]
+        np.testing.assert_allclose(*outputs, atol=0.1)
+    assert model.bert(BATCH)["sequence_output"].dtype.name == dtype.removeprefix("mixed_")
+
+
+# --- random weights that are drawn late, or not at all, have the numbers of those drawn at once -----------------------
+
+
+def new_model(kind=BertForSequenceClassification, **config):
+    keras.utils.set_random_seed(3)
+    model = kind(BertConfig.from_dict({**TINY_CONFIG, **config}))
+    model.build()
+    return model
+
+
+def bits(model) -> dict[str, bytes]:
+    return {name: variable.numpy().tobytes() for name, variable in initialize.model_variables(model).items()}
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The shapes of the random weights that were drawn."""
+    shapes = []
+    for kind in (keras.initializers.TruncatedNormal, keras.initializers.GlorotUniform):
+        call = kind.__call__
+        monkeypatch.setattr(
+            kind,
+            "__call__",
+            lambda self, shape, dtype=None, call=call: shapes.append(tuple(shape)) or call(self, shape, dtype),
+        )
+    return shapes
+
+
+def test_the_same_numbers_when_drawn_late():
+    expected = bits(new_model())
+    with layers.drawn_late():
+        model = new_model()
+        assert not model.bert.embeddings.word_embeddings.numpy().any()
+        new_model()  # another model in the same context
+    assert bits(model) == expected
+
+
+def test_weights_of_a_checkpoint_are_not_drawn(drawn, tmp_path):
+    keras.utils.set_random_seed(8)
+    encoder = BertModel(BertConfig.from_dict(TINY_CONFIG))
+    encoder.build()
+    weights = initialize.model_weights(encoder)
+    at_once = new_model()
+    initialize.initialize(initialize.model_variables(at_once), weights)
+    drawn.clear()
+    with layers.drawn_late():
+        late = new_model()
+        initialize.initialize(initialize.model_variables(late), weights)
+    assert bits(late) == bits(at_once)
+    assert drawn == [(2, TINY_CONFIG["hidden_size"])]  # output_weights alone
+    encoder.save_pretrained(str(tmp_path))
+    drawn.clear()
+    model = BertForSequenceClassification.from_pretrained(str(tmp_path), num_labels=5)
+    assert drawn == [(5, TINY_CONFIG["hidden_size"])] and model.head.output_weights.numpy().all()
+
+
+def test_normal_weights_are_not_drawn_twice(drawn):
+    config = {"initializer_range": 0.5}
+    at_once = new_model(**config)
+    initialize.draw_normal_weights(at_once)
+    drawn.clear()
+    with layers.drawn_late():
+        late = new_model(**config)
+        initialize.draw_normal_weights(late)
+    assert bits(late) == bits(at_once) and not drawn

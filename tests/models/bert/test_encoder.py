@@ -1,18 +1,27 @@
 """Encoder and heads compared with the original's outputs (tests/golden/model), and as Keras layers."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers.dropped import in_training
 from helpers.outputs import assert_drawn_independently
+from helpers.tiny import TINY_CONFIG
 
-from bert_tf.models import initialize, kernels
+from bert_tf.models import initialize, kernels, objectives
 from bert_tf.models.config import BertConfig
+from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.inputs import select
 from bert_tf.models.layers import LayerNorm
 from bert_tf.models.objectives import PretrainingObjective, cross_entropy
-from bert_tf.models.task_models import BertForPreTraining, BertModel
+from bert_tf.models.task_models import (
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertModel,
+)
+from bert_tf.training.step import make_evaluate_function
 
 pytestmark = pytest.mark.numbers
 
@@ -20,13 +29,12 @@ LAYERS, LOG_PROBABILITIES, ZERO_MASK_ROW, SCALAR = 2e-5, 5e-5, 2e-3, 5e-4
 CONFIGS = ("config1", "config2")
 
 
-def load(golden, name, dtype=None):
+def load(golden, name, checkpoint="bert_model.ckpt", kind=BertForPreTraining, **arguments):
+    """A model with the original's weights; inputs and outputs of all its models."""
     folder = golden / "model" / name
-    model = BertForPreTraining(BertConfig.from_json_file(str(folder / "bert_config.json")), dtype=dtype)
-    model.build()
-    initialize.initialize(initialize.model_variables(model), str(folder / "bert_model.ckpt"), must_have_all=True)
-    inputs = select(np.load(folder / "inputs.npz"), model.known_inputs)  # the file has the inputs of all models
-    return model, inputs, dict(np.load(folder / "outputs.npz")), folder
+    model = kind(BertConfig.from_json_file(str(folder / "bert_config.json")), **arguments)
+    assert not initialize.load_weights(model, str(folder / checkpoint)).missing
+    return model, select(np.load(folder / "inputs.npz"), model.known_inputs), dict(np.load(folder / "outputs.npz"))
 
 
 def assert_close(actual, expected, tolerance=LAYERS, last_rows=1):
@@ -38,7 +46,7 @@ def assert_close(actual, expected, tolerance=LAYERS, last_rows=1):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_layer_equals_the_original(golden, name):
-    model, inputs, outputs, _ = load(golden, name)
+    model, inputs, outputs = load(golden, name)
     encoded = model.encode(inputs, return_all_layers=True)
     assert_close(encoded["embedding_output"], outputs["embedding_output"])
     assert len(encoded["encoder_layers"]) == model.config.num_hidden_layers
@@ -50,7 +58,7 @@ def test_every_layer_equals_the_original(golden, name):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_pretraining_outputs_and_losses_equal_the_original(golden, name):
-    model, inputs, outputs, _ = load(golden, name)
+    model, inputs, outputs = load(golden, name)
     result = model(inputs)
     rows = inputs["masked_lm_positions"].shape[1]
     log_probabilities = keras.ops.log_softmax(result["masked_lm_logits"]).numpy()
@@ -70,9 +78,50 @@ def test_pretraining_outputs_and_losses_equal_the_original(golden, name):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
+def test_classifier_equals_the_original(golden, name):
+    model, inputs, outputs = load(golden, name, "classifier.ckpt", BertForSequenceClassification, num_labels=3)
+    logits = model(inputs)
+    assert_close(logits, outputs["classifier_logits"])
+    assert_close(keras.ops.softmax(logits), outputs["classifier_probabilities"])
+    losses, _ = model.objective.values(logits, inputs)
+    assert_close(losses, outputs["classifier_example_loss"])
+    sums = model.objective.sums(logits, inputs)
+    np.testing.assert_allclose(model.objective.loss(sums, sums), outputs["classifier_loss"], atol=SCALAR)
+    # A padding example counts in the original's loss, but in neither of its metrics.
+    assert not inputs["is_real_example"].all()
+    expected = json.loads((golden / "model" / name / "eval_metrics.json").read_text())["classifier"]
+    evaluate = make_evaluate_function(model, model.objective, tf.distribute.OneDeviceStrategy("/cpu:0"))
+    actual = evaluate([{key: tf.constant(value) for key, value in inputs.items()}])
+    np.testing.assert_allclose(actual["accuracy"], expected["eval_accuracy"], atol=1e-6)
+    np.testing.assert_allclose(actual["example_loss"], expected["eval_loss"], atol=2e-5)
+    np.testing.assert_allclose(actual["loss"], expected["loss"], atol=SCALAR)
+    assert abs(actual["loss"] - actual["example_loss"]) > 0.005
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_question_answering_equals_the_original(golden, name):
+    model, inputs, outputs = load(golden, name, "squad.ckpt", BertForQuestionAnswering)
+    result = model(inputs)
+    assert_close(result["start_logits"], outputs["squad_start_logits"])
+    assert_close(result["end_logits"], outputs["squad_end_logits"])
+    if name == "config1":
+        sums = model.objective.sums(result, inputs)
+        loss = model.objective.loss(sums, sums)
+    else:  # has positions outside of the rows, which cost the original nothing; here they are errors
+        with pytest.raises(ValueError, match=r"start_positions\[1\] is 43, but must be a place in the row"):
+            model.objective.sums(result, inputs)
+        losses = [
+            objectives.cross_entropy(result[f"{end}_logits"], inputs[f"{end}_positions"]) for end in ("start", "end")
+        ]
+        loss = np.mean(losses)
+    np.testing.assert_allclose(loss, outputs["squad_loss"], atol=SCALAR)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
 def test_full_length_without_mask(golden, name):
     """The second row has segment ids that are not in the table. Original: nothing is added."""
-    model, _, _, folder = load(golden, name)
+    model, _, _ = load(golden, name)
+    folder = golden / "model" / name
     inputs = dict(np.load(folder / "inputs_full_length.npz"))
     outputs = dict(np.load(folder / "outputs_full_length.npz"))
     full = model.encode({key: value[::2] for key, value in inputs.items()})
@@ -98,39 +147,8 @@ def test_initial_values_are_a_truncated_normal():
     assert_drawn_independently(model)
 
 
-# --- plain and fused kernels, dropout --------------------------------------------------------------------------------
-
-
-def gradients(model, inputs, seed):
-    with tf.GradientTape() as tape:
-        sums = PretrainingObjective.sums(in_training(model, inputs, seed), inputs)
-        loss = PretrainingObjective.loss(sums, sums)
-    values = tape.gradient(loss, [v.value for v in model.trainable_variables])
-    return float(loss), [tf.convert_to_tensor(value).numpy() for value in values]
-
-
-@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_erf", "relu"])
-def test_fused_and_plain_kernels_give_the_same_numbers(golden, hidden_act):
-    model, inputs, _, _ = load(golden, "config1")
-    model.config.hidden_act = hidden_act
-    inputs = {**inputs, "input_mask": np.copy(inputs["input_mask"])}
-    inputs["input_mask"][-1] = 1  # float32 is coarse in a row whose keys are all masked
-    model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.1
-    seed = np.array([5, 7], "int32")
-    assert kernels.fused_enabled()
-    loss, fused = gradients(model, inputs, seed)
-    try:
-        kernels.set_fused(False)
-        plain_loss, plain = gradients(model, inputs, seed)
-    finally:
-        kernels.set_fused(True)
-    np.testing.assert_allclose(loss, plain_loss, atol=1e-5)
-    for one, other in zip(fused, plain, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
-
-
 def test_every_layer_norm_has_the_epsilon_of_the_config(golden):
-    model, inputs, _, _ = load(golden, "config1")
+    model, inputs, _ = load(golden, "config1")
     config = BertConfig(**{**model.config.to_dict(), "layer_norm_eps": 1e-3})
     other = BertForPreTraining(config)
     other.build()
@@ -142,12 +160,7 @@ def test_every_layer_norm_has_the_epsilon_of_the_config(golden):
     assert 1e-5 < difference < 0.2
 
 
-# --- Keras -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("shape", "computed"), [((4, None, 6), 0), ((None, 3, 6), 0), ((None, None, 6), 1), ((None, 0, 6), 1)]
-)
+@pytest.mark.parametrize(("shape", "computed"), [((4, None, 6), 0), ((None, 3, 6), 0), ((None, None, 6), 1)])
 def test_only_what_is_unknown_is_computed(shape, computed):
     @tf.function(input_signature=[tf.TensorSpec(shape)])
     def halves(x):
@@ -156,7 +169,67 @@ def test_only_what_is_unknown_is_computed(shape, computed):
     graph = halves.get_concrete_function().graph
     assert sum(operation.type == "Shape" for operation in graph.get_operations()) == computed
     assert graph.outputs[0].shape.as_list() == [*shape[:2], 2, 3]
-    for batch, length in ((4, 3), (4, 0), (0, 3)):
-        if all(size in (None, given) for size, given in zip(shape, (batch, length), strict=False)):
-            assert halves(tf.ones((batch, length, 6))).shape == (batch, length, 2, 3)
+    assert halves(tf.ones((4, 3, 6))).shape == (4, 3, 2, 3)
     assert kernels.leading_sizes(tf.ones((2, 0, 6)), 2) == (2, 0)
+
+
+# --- return_attention -------------------------------------------------------------------------------------------------
+
+LENGTH = 7
+
+
+@pytest.fixture(scope="module")
+def model():
+    keras.utils.set_random_seed(5)
+    model = BertModel(BertConfig.from_dict({**TINY_CONFIG, "initializer_range": 0.5}), seed=1)
+    model.build()
+    return model
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    ids = np.random.default_rng(0).integers(5, 100, (3, LENGTH)).astype("int32")
+    mask = np.ones_like(ids)
+    mask[1, 4:] = 0
+    return {"input_ids": ids, "input_mask": mask, "segment_ids": (np.arange(LENGTH) > 3) * np.ones_like(ids)}
+
+
+def by_hand(model, x, mask, layer):
+    """softmax(q kᵀ / sqrt(D)) of a block's input, in float64, head by head."""
+    part = model.blocks[layer].attention
+    q, k = (x @ np.float64(layer.kernel.numpy()) + layer.bias.numpy() for layer in (part.query, part.key))
+    heads, size = TINY_CONFIG["num_attention_heads"], TINY_CONFIG["hidden_size"] // TINY_CONFIG["num_attention_heads"]
+    result = np.zeros((len(x), heads, LENGTH, LENGTH))
+    for example in range(len(x)):
+        seen = mask[example].astype(bool)
+        for head in range(heads):
+            columns = slice(head * size, (head + 1) * size)
+            scores = q[example, :, columns] @ k[example, :, columns].T / np.sqrt(size)
+            powers = np.where(seen, np.exp(scores - scores.max()), 0.0)
+            result[example, head] = powers / powers.sum(-1, keepdims=True)
+    return result
+
+
+def test_probabilities_are_those_of_the_paper(model, inputs):
+    outputs = model(inputs, return_all_layers=True, return_attention=True)
+    attention = [np.asarray(layer) for layer in outputs["attention_probabilities"]]
+    assert [layer.shape for layer in attention] == [(3, 2, LENGTH, LENGTH)] * 2
+    layer_inputs = [outputs["embedding_output"], outputs["encoder_layers"][0]]
+    for number, x in enumerate(layer_inputs):
+        expected = by_hand(model, np.float64(np.asarray(x)), inputs["input_mask"], number)
+        np.testing.assert_allclose(attention[number], expected, atol=2e-6)
+        assert expected.max() > 0.8  # far from uniform: a transposed or shuffled result would show
+        np.testing.assert_allclose(attention[number].sum(-1), 1, atol=1e-6)
+        assert not attention[number][1, :, :, 4:].any()
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_other_outputs_stay_the_same_bits(model, inputs, training):
+    with dropout_scope([3, 4]):
+        plain = model(inputs, training=training)
+        asked = model(inputs, training=training, return_attention=True)
+    assert set(asked) - set(plain) == {"attention_probabilities"}
+    for name, value in plain.items():
+        np.testing.assert_array_equal(value, asked[name])
+    zeros = [np.mean(np.asarray(layer)[0] == 0) for layer in asked["attention_probabilities"]]
+    assert all(0.02 < share < 0.25 for share in zeros) if training else not any(zeros)  # dropout of 0.1

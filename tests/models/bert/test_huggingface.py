@@ -1,4 +1,4 @@
-"""Hugging Face's names, configurations and files, with their own model as the oracle if it is installed."""
+"""Hugging Face's names, configurations and files, also those that no released model has, with theirs as the oracle."""
 
 import json
 import re
@@ -6,14 +6,17 @@ import re
 import numpy as np
 import pytest
 import safetensors.numpy
+from helpers.every_model import CONFIG, ELECTRA, inputs
+from helpers.outputs import enlarge
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf.models import huggingface, initialize, open_weights, pretrained, task_models
+from bert_tf.models import huggingface, initialize, open_weights, task_models
 from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import config_files, read_config, read_model_files
+from bert_tf.models.directory import config_files, read_model_files
+from bert_tf.models.families import RobertaConfig
 from bert_tf.models.head_config import HeadConfig
 from bert_tf.models.huggingface_layouts import LAYOUTS
-from bert_tf.models.task_models import BertModel
+from bert_tf.models.task_models import BertForMaskedLM, BertForSequenceClassification, BertModel
 from bert_tf.models.variable_names import expected_shapes
 from bert_tf.text.wordpiece import FullTokenizer
 
@@ -90,15 +93,10 @@ def test_old_files_with_gamma_a_tied_decoder_and_position_ids(tmp_path):
     ],
 )
 def test_an_untied_decoder_is_refused_where_it_is_read(tmp_path, name, original):
-    def untie(tensors):
-        tensors[name] = tensors[original] + 1
-
-    write_directory(tmp_path / "model", change=untie)
+    write_directory(tmp_path / "model", change=lambda tensors: tensors.update({name: tensors[original] + 1}))
     weights = open_weights.open_weights(str(tmp_path / "model"))
     assert weights.unused[name] == f"trained apart from {original}"
     with pytest.raises(ValueError, match=rf"model\.safetensors: {re.escape(name)} is trained apart"):
-        weights["cls/predictions/output_bias"]
-    with pytest.raises(ValueError, match="is trained apart"):
         task_models.BertForMaskedLM.from_pretrained(str(tmp_path / "model"))
     encoder = BertModel.from_pretrained(str(tmp_path / "model"))
     np.testing.assert_array_equal(encoder.get_embedding_table(), weights["bert/embeddings/word_embeddings"])
@@ -119,16 +117,6 @@ def test_shards(tmp_path):
     assert list(whole) == list(shards)
     for name in whole:
         np.testing.assert_array_equal(whole[name], shards[name])
-    outside = str(tmp_path / "whole" / "model.safetensors")
-    for odd in ("../whole/model.safetensors", outside, "..", "", ["a"], None):
-        (folder / "model.safetensors.index.json").write_text(
-            json.dumps({"weight_map": {**index["weight_map"], "a": odd}})
-        )
-        with pytest.raises(
-            ValueError, match=r"index\.json: weight_map names .*, which is no file of tensors in its folder"
-        ):
-            open_weights.open_weights(str(folder))
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     (folder / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match=r"model-00002-of-00002\.safetensors does not exist"):
         open_weights.open_weights(str(folder))
@@ -179,86 +167,20 @@ def test_config_both_ways(tmp_path):
         ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
         ({"hidden_act": "silu"}, "hidden_act='silu'"),
         ({"is_decoder": True}, "is_decoder=True"),
-        ({"num_attention_heads": 5}, "num_attention_heads"),
     ],
 )
-def test_configs_that_are_no_bert(tmp_path, change, message):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**HUGGINGFACE_CONFIG, **change}))
-    with pytest.raises(ValueError, match=message) as error:
-        read_config(str(path))
-    assert str(error.value).startswith(str(path))
+def test_configs_that_are_no_bert(change, message):
+    with pytest.raises(ValueError, match=f"^config.json: .*{message}"):
+        huggingface.read_config({**HUGGINGFACE_CONFIG, **change}, "config.json")
 
 
 # --- their own library as the oracle ---------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def transformers():
-    pytest.importorskip("torch", reason="torch is not installed (requirements-dev.txt)")
-    library = pytest.importorskip("transformers", reason="transformers is not installed (requirements-dev.txt)")
-    library.logging.set_verbosity_error()
-    return library
-
-
-INPUTS = {
-    "input_ids": np.random.default_rng(1).integers(1, 100, (3, 2, 11)),
-    "input_mask": (np.arange(11) < np.array([11, 7, 4])[:, None])[:, None].repeat(2, 1).astype(np.int64),
-    "segment_ids": (np.arange(11) > 5)[None, None].repeat(3, 0).repeat(2, 1).astype(np.int64),
-}
-
-
-@pytest.mark.parametrize("architecture", ["BertModel", *(f"BertFor{head}" for head in (
-    "PreTraining", "MaskedLM", "NextSentencePrediction", "SequenceClassification", "QuestionAnswering",
-    "TokenClassification", "MultipleChoice",
-))])  # fmt: skip
-def test_outputs_equal_transformers_and_round_trip(transformers, tmp_path, architecture):
-    """Their model -> our model: the same outputs. -> their format: the same bytes, read by them."""
-    import torch
-
-    torch.manual_seed(0)
-    sizes = {key: TINY_CONFIG[key] for key in TINY_CONFIG if "dropout" not in key}
-    labels = 2 if architecture == "BertForQuestionAnswering" else 3
-    config = transformers.BertConfig(**{**sizes, "num_labels": labels, "layer_norm_eps": 1e-7})
-    their_class = getattr(transformers, architecture)
-    theirs = their_class(config).eval()
-    with torch.no_grad():
-        for parameter in theirs.parameters():
-            parameter.normal_(0, 0.2)
-    theirs.save_pretrained(tmp_path / "theirs")
-
-    ours = pretrained.from_pretrained(getattr(task_models, architecture), str(tmp_path / "theirs"))
-    choices = architecture == "BertForMultipleChoice"
-    inputs = {name: value if choices else value[:, 0] for name, value in INPUTS.items()}
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    arguments = {name: torch.tensor(value) for name, value in zip(names, inputs.values(), strict=True)}
-    with torch.no_grad():
-        expected = theirs(**arguments)
-    if architecture == "BertForPreTraining":
-        inputs["masked_lm_positions"] = np.arange(11)[None].repeat(3, 0)
-    actual = ours(inputs)
-    for name, reference in expected.items():
-        np.testing.assert_allclose(getattr(actual, name), reference.numpy(), atol=2e-5, rtol=2e-5, err_msg=name)
-
-    pretrained.save_pretrained(ours, str(tmp_path / "back"), format="huggingface")
-    before = safetensors.numpy.load_file(tmp_path / "theirs" / "model.safetensors")
-    after = safetensors.numpy.load_file(tmp_path / "back" / "model.safetensors")
-    assert set(after) == set(before)
-    for name in before:
-        assert after[name].tobytes() == before[name].tobytes(), name
-    again = their_class.from_pretrained(tmp_path / "back").eval()
-    with torch.no_grad():
-        outputs = again(**arguments)
-    for name, reference in expected.items():
-        np.testing.assert_allclose(outputs[name].numpy(), reference.numpy(), atol=1e-6)
-    assert type(again.config) is transformers.BertConfig and again.config.hidden_act == "gelu"
-    assert again.config.layer_norm_eps == 1e-7
-
-
-def test_real_weights_on_real_sentences(transformers, shared, tmp_path):
+def test_real_weights_on_real_sentences(shared):
     """Six pre-trained layers, 64 sentences of different lengths: sequence and pooled output within 2e-5."""
-    import torch
-
+    torch = pytest.importorskip("torch", reason="torch is not installed (requirements-dev.txt)")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed (requirements-dev.txt)")
     folder = shared / "weights" / "minilm-l6-h384"
     lines = (shared / "data" / "glue" / "CoLA" / "dev.tsv").read_text(encoding="utf-8").splitlines()[:64]
     sentences = [line.split("\t")[-1] for line in lines]
@@ -279,3 +201,86 @@ def test_real_weights_on_real_sentences(transformers, shared, tmp_path):
     # and 7e-5 from theirs.
     assert difference.max() < 5e-4, difference.max()
     assert np.abs(np.asarray(ours["pooled_output"]) - expected[1].numpy()).max() < 2e-5
+
+
+SIZES = {
+    "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
+    "initializer_range": 0.5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind, own", [
+    ("Roberta", {"max_position_embeddings": 14, "type_vocab_size": 1, "pad_token_id": 0}),
+    ("Roberta", {"max_position_embeddings": 14, "type_vocab_size": 1, "pad_token_id": 5, "hidden_act": "relu"}),
+    ("Electra", {"max_position_embeddings": 14, "embedding_size": 8, "hidden_act": "gelu_new"}),
+])  # fmt: skip
+def test_masked_lm_equals_theirs(tmp_path, kind, own):
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    torch.manual_seed(0)
+    theirs = getattr(transformers, f"{kind}ForMaskedLM")(getattr(transformers, f"{kind}Config")(**SIZES, **own)).eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    model = BertForMaskedLM.from_pretrained(str(tmp_path / "theirs"))
+    pad = own.get("pad_token_id", 0)
+    ids = np.random.default_rng(0).integers(6, 40, (3, 7))
+    ids[1, 4:] = pad
+    mask = np.ones_like(ids)
+    mask[1, 4:] = 0
+    with torch.no_grad():
+        expected = theirs(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask)).logits.numpy()
+    found = np.asarray(model({"input_ids": ids, "input_mask": mask}))
+    np.testing.assert_allclose(found[mask > 0], expected[mask > 0], atol=2e-4)
+    # Saved in our own format, and back in theirs.
+    model.save_pretrained(str(tmp_path / "ours"))
+    again = BertForMaskedLM.from_pretrained(str(tmp_path / "ours"))
+    again.save_pretrained(str(tmp_path / "back"), format="huggingface")
+    back = getattr(transformers, f"{kind}ForMaskedLM").from_pretrained(tmp_path / "back").eval()
+    with torch.no_grad():
+        found = back(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask)).logits.numpy()
+    np.testing.assert_allclose(found, expected, atol=2e-4)
+
+
+def test_positions_of_roberta_begin_behind_the_padding():
+    config = RobertaConfig(**SIZES, max_position_embeddings=14, pad_token_id=5)
+    assert (config.first_position, config.max_length) == (6, 8)
+    with pytest.raises(ValueError, match="length of input_ids is 7, but must be at most 6"):
+        BertModel(RobertaConfig(**SIZES, max_position_embeddings=12, pad_token_id=5))(np.ones((1, 7), int))
+
+
+@pytest.mark.parametrize(("config", "first"), [(CONFIG, 0), (RobertaConfig(**SIZES, max_position_embeddings=14), 2)])
+def test_positions_are_rows_of_the_table_as_in_transformers(config, first):
+    model, ids = enlarge(BertModel(config)), np.full((1, 6), 9)
+    expected = model(ids)["sequence_output"]
+    for start in (first, first + 1):
+        positions = np.arange(start, start + 6)[None]
+        outputs = model({"input_ids": ids, "position_ids": positions})["sequence_output"]
+        assert np.allclose(outputs, expected, atol=1e-5) == (start == first)
+    last = config.max_position_embeddings - 1
+    model({"input_ids": ids, "position_ids": 0 * positions + last})
+    with pytest.raises(ValueError, match="position_ids"):
+        model({"input_ids": ids, "position_ids": 0 * positions + last + 1})
+
+
+def test_a_classifier_of_one_layer_is_written_as_two(tmp_path):
+    model = enlarge(BertForSequenceClassification(ELECTRA, 3))
+    model.head.output_bias.assign([0.5, -1.0, 2.0])
+    model.save_pretrained(str(tmp_path), format="huggingface")
+    again = BertForSequenceClassification.from_pretrained(str(tmp_path))
+    assert again.hidden and not model.hidden
+    np.testing.assert_allclose(again(inputs()), model(inputs()), atol=1e-5)
+
+
+def test_an_epsilon_that_a_format_does_not_hold_is_told(tmp_path, caplog):
+    for epsilon in (1e-12, 1e-5):
+        assert "layer_norm_eps" not in caplog.text
+        model = BertModel(BertConfig.from_dict({**CONFIG.to_dict(), "layer_norm_eps": epsilon}))
+        model.save_pretrained(str(tmp_path / str(epsilon)), format="tf1")
+    assert "format=tf1: layer_norm_eps is 1e-05" in caplog.text
+
+
+def test_dropout_of_electras_summary_is_told(caplog):
+    values = {**SIZES, "model_type": "electra", "embedding_size": 8, "summary_last_dropout": 0.3}
+    with caplog.at_level("WARNING", logger="absl"):
+        huggingface.read_config(values, "config.json")
+    assert "config.json: summary_last_dropout=0.3 is not taken over" in caplog.text
+    with pytest.raises(ValueError, match="summary_type='mean' is a variant of ELECTRA"):
+        huggingface.read_config({**values, "summary_type": "mean"}, "config.json")
