@@ -82,6 +82,13 @@ class Embeddings(ConfiguredLayer):
         return dropout(self.layer_norm(x), config.hidden_dropout_prob, self.name, training)
 
 
+def _if_few(positions: list, length: int | None):
+    """int32 [B, P], all the positions; None if these are not clearly fewer than length, as far as that is known."""
+    positions = ops.concatenate([ops.cast(part, "int32") for part in positions], axis=1)
+    sizes = positions.shape[1], length
+    return positions if None in sizes or reads_few(*sizes) else None
+
+
 @keras.saving.register_keras_serializable(_PACKAGE)
 class BertEncoder(NamedInputs, Rebuilt, keras.Model):
     """The encoder of BERT or of a descendant as a part of other models; on its own, use `BertModel`.
@@ -221,11 +228,7 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
         bias = attention_bias(input_mask, self.config.is_causal) + wrong[:, None, None, :]
         pooled_positions = self._pooled_positions(inputs.get("pooled_positions"), input_mask)
         may_leave_out = read_positions is not None and not (return_all_layers or return_attention)
-        few = None
-        if may_leave_out:
-            few = ops.concatenate([ops.cast(part, "int32") for part in (pooled_positions, read_positions)], axis=1)
-            sizes = few.shape[1], input_ids.shape[1]
-            few = few if None in sizes or reads_few(*sizes) else None
+        few = _if_few([pooled_positions, read_positions], input_ids.shape[1]) if may_leave_out else None
         positions = inputs.get("position_ids")
         if positions is not None and not is_packed(inputs):
             positions = ops.cast(positions, "int32") - self.config.first_position
