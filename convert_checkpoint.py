@@ -20,7 +20,7 @@ import sys
 from absl import flags, logging
 
 from bert_tf.conversion import convert
-from bert_tf.models.directory import check_model, check_weights, read_head, read_model_files, vocabulary_in
+from bert_tf.models.directory import check_weights, read_head, read_model_files, vocabulary_in
 from bert_tf.models.open_weights import FORMATS, find_weights, is_light
 from bert_tf.system import checks, script, storage
 from bert_tf.system.declare import REQUIRED, define_flags, setting, settings_of
@@ -90,7 +90,7 @@ define_flags(ConversionSettings)
 def main(_):
     logging.set_verbosity(logging.INFO)
     settings = settings_of(ConversionSettings, FLAGS)
-    (check_weights if settings.bert_config_file else check_model)(settings.from_, "--from")
+    check_weights(settings.from_, "--from")
     if settings.report_file and not checks.is_remote(settings.from_):
         beside = read_model_files(settings.from_, None, settings.bert_config_file)
         given = (settings.bert_config_file, settings.vocab_file)

@@ -78,7 +78,7 @@ BEFORE = {
          CONVERT | {"report_file": "whole/vocab.txt"}),
         ("--with_optimizer: *whole/bert_model.safetensors has no optimizer state (no global_step)", model(),
          CONVERT | {"with_optimizer": True}),
-        ("format=huggingface: *whole/bert_model.safetensors has the classifier of the original ELECTRA, one layer",
+        ("format=huggingface: *whole/bert_model.safetensors has a classifier of one layer",
          model(3, family="electra"), CONVERT | {"format": "huggingface"}),
         ("--from: *whole/bert_model.safetensors is a BERT, which has no generator", model(),
          CONVERT | {"part": "generator"}),

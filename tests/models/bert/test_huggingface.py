@@ -118,7 +118,7 @@ def test_shards(tmp_path):
     for name in whole:
         np.testing.assert_array_equal(whole[name], shards[name])
     (folder / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match=r"model-00002-of-00002\.safetensors does not exist"):
+    with pytest.raises(FileNotFoundError, match="model-00002-of-00002"):
         open_weights.open_weights(str(folder))
 
 
