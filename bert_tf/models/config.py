@@ -367,18 +367,3 @@ def check_vocab_size(config: BertConfig, lines: int, vocab_file: str, config_fil
     if is_new:
         advice = f"set vocab_size to {lines}, or give the vocabulary that it is meant for (--vocab_file)."
     raise ValueError(f"{sizes}: {advice}")
-
-
-def check_frozen_layers(config: BertConfig, count: int | None) -> None:
-    """Refuses an impossible number of layers for `BertEncoder.freeze_layers`.
-
-    Raises:
-      ValueError: there are fewer layers, or a layer that is trained shares its block with one that isn't.
-    """
-    if count is None:
-        return
-    order = config.block_order
-    if not 0 <= count <= len(order):
-        raise ValueError(f"freeze_layers={count}: the model has {len(order)} layers.")
-    if set(order[:count]) & set(order[count:]):
-        raise ValueError(f"freeze_layers={count}: the layers share their weights: freeze none or all {len(order)}.")

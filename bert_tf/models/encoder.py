@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from bert_tf.models import kernels
-from bert_tf.models.config import BertConfig, check_frozen_layers
+from bert_tf.models.config import BertConfig
 from bert_tf.models.dropout import dropout, in_scope, place, places
 from bert_tf.models.families import as_config
 from bert_tf.models.inputs import is_packed, require, require_inputs
@@ -145,9 +145,13 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
         """Keeps the embeddings and the first `count` layers as they are in training; None: nothing is kept.
 
         Raises:
-          ValueError: see `check_frozen_layers`.
+          ValueError: there are fewer layers, or a layer that is trained shares its block with one that isn't.
         """
-        check_frozen_layers(self.config, count)
+        order, frozen = self.config.block_order, count or 0
+        if not 0 <= frozen <= len(order) or {*order[:frozen]} & {*order[frozen:]}:
+            raise ValueError(
+                f"freeze_layers={count}: 0 to {len(order)} layers; all or none if they share their weights."
+            )
         self.frozen_layers = count
 
     def add_lora(self, rank: int, alpha: float, train_pooler: bool = False) -> None:
