@@ -151,7 +151,7 @@ REFUSED = {
              model() | model(2, TAGGER, "t"), {"teacher": "t"}),
             ("--teacher: *t has other labels: only there a, b; only here down, up",
              model() | model(2, CLASSIFIER | {"labels": ["a", "b"]}, "t"), {"teacher": "t"}),
-            ("Give --bert_config_file, or --init_checkpoint", model(2, CLASSIFIER, "t"),
+            ("The model has no bert_config.json or config.json", model(2, CLASSIFIER, "t"),
              {"teacher": "t", "init_checkpoint": None}),
         )),
         *((message, FINISHED | {"out/run.json": json.dumps(RUN | there)}, FURTHER | given)
