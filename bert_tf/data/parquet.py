@@ -9,11 +9,10 @@ from absl import logging
 from bert_tf.system.checks import check_extra
 from bert_tf.system.messages import is_first, some
 from bert_tf.system.storage import is_remote
-from bert_tf.system.text_files import foreign_kind, local_file, open_binary, parse_json, read_bytes, understood
+from bert_tf.system.text_files import local_file, parse_json, read_bytes, understood
 
 _AT_ONCE = 1000  # rows
 _MOST = 1_000_000  # rows, of a file with fewer bytes than rows: it would fill the memory
-_MAGIC = b"PAR1"
 _OF_JSON = re.compile("u?int|float|double|halffloat|bool|large_string|string|null")
 
 
@@ -43,10 +42,6 @@ def rows(path: str) -> Iterator[dict]:
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator:
     """The file for pyarrow, whose errors become a ValueError that names it."""
-    with open_binary(path) as file:
-        beginning = file.read(1000)
-    if not beginning.startswith(_MAGIC):
-        raise ValueError(f"{path} is {foreign_kind(beginning) or 'no Parquet file, although it is called so'}.")
     check_extra("parquet", path)
     import pyarrow
     from pyarrow import parquet
@@ -58,8 +53,7 @@ def _opened(path: str) -> Iterator:
                 raise ValueError(f"{path} has {count:,} rows in {source.size():,} bytes: no texts are that much alike.")
             yield file
     except (pyarrow.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{path} is damaged or not complete: it can't be read as Parquet ({reason:.200}).") from None
+        raise ValueError(f"{path} can't be read as Parquet: {' '.join(str(error).split()):.200}") from None
 
 
 def _leaves(kind) -> list:

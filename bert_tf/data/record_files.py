@@ -3,21 +3,17 @@
 A record's frame is its length (8 bytes), the length's checksum (4), the payload, and the payload's checksum (4).
 """
 
-import codecs
-import os
-import struct
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from bert_tf.system import example_bytes
-from bert_tf.system.checks import whole_number
 from bert_tf.system.example_bytes import is_frame_head, masked_crc32c
-from bert_tf.system.storage import is_remote
-from bert_tf.system.text_files import exists, foreign_kind, open_binary
+from bert_tf.system.text_files import open_binary
 
 RECORDS_PER_BLOCK = 1024
 FRAME_BYTES = 16  # around each payload
 OTHER_ROW = "is not a text of one or two segments, then padding, by its input_mask and segment_ids"
+FEWER = "a file has fewer records than when it was indexed"
 _CHUNK_BYTES = 64 * 1024
 
 # The features of the records that a run reads: with masks, unmasked ones, and those of ELECTRA's original.
@@ -25,7 +21,6 @@ ELECTRA = ("input_ids", "input_mask", "segment_ids")
 MASKED = (*ELECTRA, "masked_lm_positions", "masked_lm_ids", "masked_lm_weights", "next_sentence_labels")
 UNMASKED = ("input_ids", "segment_lengths", "next_sentence_labels")
 _ELECTRA_KIND = "ELECTRA's unmasked rows"
-_LENGTH_FLAGS = dict.fromkeys(MASKED[:3], "max_seq_length") | dict.fromkeys(MASKED[3:6], "max_predictions_per_seq")
 
 
 class RecordError(ValueError):
@@ -56,16 +51,6 @@ Features = Mapping[str, Feature]
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def check_replaced(path: str, flag: str) -> None:
-    """Refuses to replace a file that holds anything but records, such as a text."""
-    if not (exists(path) if is_remote(path) else os.path.isfile(path)):  # nothing, or a pipe
-        return
-    with open_binary(path) as file:
-        head = file.read(12)
-    if head and not is_frame_head(head):
-        raise ValueError(f"{flag}: {path} is there, and not a file of records: choose another name, or remove it.")
-
-
 def read_records(
     name: str, size: int, begin: int = 0, most: int = RECORDS_PER_BLOCK
 ) -> Iterator[tuple[int, int, list[bytes]]]:
@@ -90,55 +75,19 @@ def read_records(
                     end = length + FRAME_BYTES
                 payload, checksum = content[place + 12 : end - 4], content[end - 4 : end]
                 if len(payload) != length or masked_crc32c(payload) != int.from_bytes(checksum, "little"):
-                    raise RecordError(_damage(name, begin, size, number + len(payloads)))
+                    place = f"{name}: record {number + len(payloads)} at byte {begin}"
+                    raise RecordError(f"{place} is damaged or cut off, or this is no file of records (TFRecord)")
                 payloads.append(payload)
                 begin, place = begin + length + FRAME_BYTES, end
             yield first, begin, payloads
             number += len(payloads)
 
 
-def _is_text(beginning: bytes) -> bool:
-    """Whether bytes are UTF-8 without control characters, such as the zeros of a record's length."""
-    try:
-        return min(codecs.getincrementaldecoder("utf-8")().decode(beginning), default="\0") >= "\t"
-    except UnicodeDecodeError:
-        return False
-
-
-def _damage(name: str, begin: int, size: int, number: int) -> str:
-    with open_binary(name) as stream:
-        stream.seek(begin)
-        beginning = stream.read(64)
-    header = beginning[:12]
-    if begin == 0 and (kind := foreign_kind(beginning)):
-        return f"{name} is not a TFRecord file: it is {kind}"
-    if begin == 0 and header[:1] == b"{":
-        advice = "name only the record files, for example by *.tfrecord*"
-        return f"{name} is not a TFRecord file: it looks like JSON ({advice})"
-    if begin == 0 and len(header) == 12 and _is_text(beginning):
-        maker = "create_pretraining_data.py makes records"
-        return f"{name} is not a TFRecord file: it looks like text, of which {maker}"
-    damage = f"truncated: the file ends inside it, at byte {size}"
-    if len(header) == 12 and not is_frame_head(header):
-        kind = "corrupt" if begin else "not of a TFRecord file, or corrupt"
-        damage = f"{kind}: its length field does not match its checksum"
-    elif len(header) == 12 and begin + FRAME_BYTES + struct.unpack("<Q", header[:8])[0] <= size:
-        damage = "corrupt: its bytes do not match their checksum"
-    return f"{name}: record {number} at byte {begin} is {damage}"
-
-
 # --- what a record has to hold ----------------------------------------------------------------------------------------
 
 
 def pretraining_features(max_seq_length: int, max_predictions_per_seq: int | None) -> dict[str, Feature]:
-    """The seven features that create_pretraining_data.py writes (run_pretraining.py of the original reads the same).
-
-    Raises:
-      TypeError, ValueError: a length is no whole number, or less than 1.
-    """
-    whole_number(max_seq_length, "max_seq_length")
-    if max_predictions_per_seq is not None:
-        whole_number(max_predictions_per_seq, "max_predictions_per_seq")
+    """The seven features that create_pretraining_data.py writes (run_pretraining.py of the original reads the same)."""
     lengths = [max_seq_length] * 3 + [max_predictions_per_seq] * 3 + [1]
     kinds = ["float32" if name == "masked_lm_weights" else "int64" for name in MASKED]
     return {name: Feature(length, kind) for name, length, kind in zip(MASKED, lengths, kinds, strict=True)}
@@ -249,14 +198,11 @@ def _feature_problem(name: str, feature: Feature, found_kind: str | None, number
     kind = {"int64": "int64_list", "float32": "float_list"}[feature.dtype]
     if found_kind not in (kind, None):
         return f"has feature {name!r} as {found_kind}, expected {kind}"
-    found, expected, at_most, found_flag = len(numbers), feature.length, "", len(numbers)
-    if feature.is_padded:
-        at_most = "at most "
-        found_flag = "the value they were written with (see pretraining_data.*.json beside them)"
+    found, expected = len(numbers), feature.length
     if expected is not None and (found > expected or (found < expected and not feature.is_padded)):
-        flag = _LENGTH_FLAGS.get(name)
-        advice = f"; give --{flag}={found_flag} or write the records again with --{flag}={expected}" if flag else ""
-        return f"has {found} values in feature {name!r}, expected {at_most}{expected}{advice}"
+        flag = "max_predictions_per_seq" if name.startswith("masked_lm") else "max_seq_length"
+        advice = f"give --{flag} as the records were made with (pretraining_data.*.json beside them has it)"
+        return f"has {found} values in feature {name!r}, expected {'at most ' * feature.is_padded}{expected}: {advice}"
     last = None if feature.limit is None else feature.limit - (feature.dtype == "int64")
     wrong = [] if last is None else [number for number in numbers if not 0 <= number <= last]
     if wrong:

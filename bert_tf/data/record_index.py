@@ -11,7 +11,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -22,7 +22,7 @@ from bert_tf.data.record_files import RECORDS_PER_BLOCK
 from bert_tf.data.token_rows import permutation
 from bert_tf.system.cores import in_threads
 from bert_tf.system.example_bytes import is_frame_head
-from bert_tf.system.messages import progress_bar
+from bert_tf.system.messages import progress_bar, some
 from bert_tf.system.storage import arrays_as_bytes, load_arrays
 
 _READ_BUFFER_BYTES = 256 * 1024
@@ -36,14 +36,13 @@ class RecordIndex:
 
     Attributes:
       files: names, in reading order.
-      file_sizes, file_times: bytes and modification time (ns) of each file when it was indexed.
+      file_sizes: bytes of each file when it was indexed.
       file_number, byte_offset, num_records: [blocks] int64; the block's file, where its first frame begins, and its
         number of records.
     """
 
     files: tuple[str, ...]
     file_sizes: tuple[int, ...]
-    file_times: tuple[int, ...]
     file_number: np.ndarray
     byte_offset: np.ndarray
     num_records: np.ndarray
@@ -114,26 +113,18 @@ def _written_blocks(record_file: str, size: int) -> np.ndarray | None:
     stored = load_arrays(index_path(record_file))
     if stored is None:
         return None
-    problem = "is damaged"
-    if not {"version", "blocks"} <= stored.keys() or stored["version"].tolist() != _WRITTEN_VERSION:
-        problem = "is of another version"
-    elif stored["blocks"].shape[:-1] == (2,):
+    is_known = {"version", "blocks"} <= stored.keys() and stored["version"].tolist() == _WRITTEN_VERSION
+    if is_known and stored["blocks"].shape[:-1] == (2,):
         sizes, counts = stored["blocks"].astype(np.int64)
-        if sizes.sum() != size:
-            problem = f"is of a file of {sizes.sum()} bytes, which now has {size}"
-        elif (sizes > record_files.FRAME_BYTES).all() and (counts >= 1).all() and (counts <= RECORDS_PER_BLOCK).all():
+        is_possible = (sizes > record_files.FRAME_BYTES) & (counts >= 1) & (counts <= RECORDS_PER_BLOCK)
+        if sizes.sum() == size and is_possible.all():
             offsets = np.cumsum(sizes) - sizes
-            if not size or is_frame_head(_head_at(record_file, int(offsets[-1]))):
-                return np.stack([offsets, counts], axis=1)
-            problem = "is of another file of this size"
-    logging.warning("%s %s: reading all of %s", index_path(record_file), problem, record_file)
+            with tf.io.gfile.GFile(record_file, "rb") as file:
+                file.seek(int(offsets[-1]) if size else 0)
+                if not size or is_frame_head(file.read(12)):
+                    return np.stack([offsets, counts], axis=1)
+    logging.warning("%s does not fit %s, all of which is read", index_path(record_file), record_file)
     return None
-
-
-def _head_at(name: str, offset: int) -> bytes:
-    with tf.io.gfile.GFile(name, "rb") as file:
-        file.seek(offset)
-        return file.read(12)
 
 
 # --- finding the records ----------------------------------------------------------------------------------------------
@@ -153,32 +144,22 @@ def index_records(
       verify: read all records of all files now, and verify all checksums.
 
     Raises:
-      RecordError: a record is corrupt or truncated, there is no record at all, a first record lacks some of `features`,
-        or a file is a directory.
+      RecordError: a record is damaged, there is no record at all, or a first record lacks some of `features`.
     """
     files = [os.fspath(name) for name in ([files] if isinstance(files, str | os.PathLike) else files)]
     stats = in_threads(tf.io.gfile.stat, files)
-    for name, stat in zip(files, stats, strict=True):
-        if stat.is_directory:
-            raise record_files.RecordError(f"{name} is a directory, not a TFRecord file")
-    sizes, times = [int(stat.length) for stat in stats], [int(stat.mtime_nsec) for stat in stats]
+    sizes = [int(stat.length) for stat in stats]
     found = _scan_files(files, sizes, verify)
     blocks = np.concatenate([np.insert(own, 0, number, axis=1) for number, own in enumerate(found)])
-    index = RecordIndex(tuple(files), tuple(sizes), tuple(times), *blocks.T)
-    _check_found(index)
+    index = RecordIndex(tuple(files), tuple(sizes), *blocks.T)
+    if not index.total_records:
+        raise record_files.RecordError(f"no records in {some(files)}")
+    if empty := sorted(set(range(len(files))) - set(index.file_number.tolist())):
+        logging.warning("%d of %d files have no records, the first of them %s", len(empty), len(files), files[empty[0]])
+    logging.info("%d records in %d files, %.1f MB", index.total_records, len(files), sum(sizes) / 1e6)
     if features is not None:
         record_files.check_first_records(index.first_payloads(), features)
     return index
-
-
-def _check_found(index: RecordIndex) -> None:
-    files = index.files
-    if not index.total_records:
-        shown = ", ".join(files[:5]) + (f" and {len(files) - 5} more" if len(files) > 5 else "")
-        raise record_files.RecordError(f"no records in {shown}")
-    if empty := sorted(set(range(len(files))) - set(index.file_number.tolist())):
-        logging.warning("%d of %d files have no records, the first of them %s", len(empty), len(files), files[empty[0]])
-    logging.info("%d records in %d files, %.1f MB", index.total_records, len(files), sum(index.file_sizes) / 1e6)
 
 
 def _scan_files(files: Sequence[str], sizes: Sequence[int], verify: bool) -> list[np.ndarray]:
@@ -192,20 +173,15 @@ def _scan_files(files: Sequence[str], sizes: Sequence[int], verify: bool) -> lis
     total = sum(sizes[number] for number in missing)
     with progress_bar(total=total, desc="indexing records", unit="B", unit_scale=True, delay=2) as progress:
 
-        def scan(number: int) -> np.ndarray:
-            return _scan_file(files[number], sizes[number], progress.update)
+        def scan(number: int) -> None:
+            blocks = []
+            for begin, end, payloads in record_files.read_records(files[number], sizes[number], most=RECORDS_PER_BLOCK):
+                blocks.append((begin, len(payloads)))
+                progress.update(end - begin)
+            found[number] = np.array(blocks, np.int64).reshape(-1, 2)
 
-        for number, blocks in zip(missing, in_threads(scan, missing, threads=_SCANNING_THREADS), strict=True):
-            found[number] = blocks
+        in_threads(scan, missing, threads=_SCANNING_THREADS)
     return found
-
-
-def _scan_file(name: str, size: int, progress: Callable[[int], object]) -> np.ndarray:
-    blocks = []
-    for begin, end, payloads in record_files.read_records(name, size, most=RECORDS_PER_BLOCK):
-        blocks.append((begin, len(payloads)))
-        progress(end - begin)
-    return np.array(blocks, np.int64).reshape(-1, 2)
 
 
 # --- reading from a place on ------------------------------------------------------------------------------------------
@@ -227,9 +203,7 @@ def window_reader(index: RecordIndex):
         total = tf.reduce_sum(count)
         records = tf.data.Dataset.from_tensor_slices((names, offset, count)).flat_map(block)
         records = records.batch(total).get_single_element()
-        complete = tf.debugging.Assert(
-            tf.equal(tf.size(records, tf.int64), total), ["a file has fewer records than when it was indexed", names]
-        )
+        complete = tf.debugging.Assert(tf.equal(tf.size(records, tf.int64), total), [record_files.FEWER, names])
         with tf.control_dependencies([complete]):
             return tf.identity(records)
 

@@ -45,22 +45,13 @@ Preparation = Callable[[dict[str, tf.Tensor], tf.Tensor, tf.Tensor], dict[str, t
 # --- What is wrong with a batch ---------------------------------------------------------------------------------------
 
 
-def explain_record_error(error: Exception, index: RecordIndex, features: record_files.Features) -> str | None:
+def _explained(error: tf.errors.OpError, index: RecordIndex, features: record_files.Features) -> str | None:
     """Which record made a batch unreadable, and its problem; None if `error` is not about records.
 
     The files were intact when they were indexed, so either a file has changed since, or a record other than its file's
     first does not match the flags. Finding it takes a pass over the files.
     """
-    if not isinstance(error, tf.errors.OpError):
-        return None
-    for name, size, time in zip(index.files, index.file_sizes, index.file_times, strict=True):
-        try:
-            stat = tf.io.gfile.stat(name)
-        except tf.errors.OpError:
-            return f"{name} no longer exists; it existed when it was indexed"
-        if (stat.length, stat.mtime_nsec) != (size, time):
-            return f"{name} has changed since it was indexed ({size} bytes then, {stat.length} now)"
-    of_records = ("ParseExample", _TOO_LONG, record_files.OTHER_ROW, _OUT_OF_RANGE, _OTHER_TOTAL)
+    of_records = ("ParseExample", _TOO_LONG, record_files.OTHER_ROW, record_files.FEWER, _OUT_OF_RANGE, _OTHER_TOTAL)
     if not isinstance(error, tf.errors.DataLossError) and not any(mark in str(error) for mark in of_records):
         return None
     logging.info("a batch could not be read; looking for the record in %d files", len(index.files))
@@ -90,7 +81,7 @@ def explained_errors(index: RecordIndex, features: record_files.Features, flag: 
     try:
         yield
     except tf.errors.OpError as error:
-        explanation = explain_record_error(error, index, features)
+        explanation = _explained(error, index, features)
         if explanation is None:
             raise
         raise record_files.RecordError(f"--{flag}: {explanation}" if flag else explanation) from error
@@ -131,13 +122,7 @@ def training_batches(
 
     Returns:
       dataset of {name: [B / share.parts, ...]}: of the first batch each part of the share, then of the second, ...
-
-    Raises:
-      ValueError: a number is out of range, or a batch can't be divided into equal parts.
     """
-    if batch_size < 1 or start_step < 0 or shuffle_window < 1:
-        raise ValueError(f"{batch_size=} and {shuffle_window=} must be at least 1, {start_step=} at least 0")
-
     read_share = WHOLE if prepares_whole_batches else share
     part_size, parts = read_share.part_size(batch_size), read_share.count
     rows = tf.TensorSpec([None], tf.int64)
@@ -204,10 +189,6 @@ def evaluation_batches(
     Returns:
       dataset of {name: [B, ...]} with one more entry, "example_weights" float32 [B]: 1 for a record, 0 for padding.
     """
-    if batch_size < 1:
-        raise ValueError(f"{batch_size=} must be at least 1")
-    if repeat and max_steps is None:
-        raise ValueError("repeat=True needs max_steps, else the evaluation never ends")
     read = window_reader(index)
     dataset = tf.data.Dataset.from_tensor_slices(index.blocks())
     if repeat:

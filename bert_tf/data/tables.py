@@ -15,7 +15,6 @@ from bert_tf.system.messages import did_you_mean, is_first
 from bert_tf.system.text_files import (
     UTF_8,
     encoding_setting,
-    exists,
     parse_json,
     parts_of,
     read_text_lines,
@@ -26,7 +25,6 @@ Column = int | str
 Example = TypeVar("Example")
 
 CSV_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
-_NOT_READ = ("xlsx", "xls", "arrow", "npz", "gz", "zip")
 _JSON_LINES = ("jsonl", "json", "ndjson")
 _BETWEEN = re.compile(r"[\s,]*")  # of the values of a JSON array
 _LONGEST_CELL = (1 << 31) - 1  # characters; by default Python's reader takes 131,072
@@ -34,10 +32,8 @@ _LONGEST_CELL = (1 << 31) - 1  # characters; by default Python's reader takes 13
 
 def parse_csv_delimiter(value: str | None, flag: str = "--csv_delimiter") -> str | None:
     """The character that a --csv_delimiter means: itself, or tab for "tab" and "\\t"; None for None."""
-    if value is None:
-        return None
     delimiter = "\t" if value in ("tab", "\\t") else value
-    if len(delimiter) != 1 or delimiter in '"\r\n':
+    if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
         raise ValueError(f"{flag}={value!r} must be one character, such as ';' or '|', or the word tab.")
     return delimiter
 
@@ -129,10 +125,8 @@ def _as_they_look(
             continue
         first, width = (first, width) if first else (line, len(cells))
         if len(cells) > width:  # read on, it would give a text its first half and a class the second
-            raise ValueError(
-                f"{path}, line {line}: {len(cells)} columns, but line {first} has {width}. A field that contains the "
-                f"delimiter must be in double quotes{'' if kind_of(path) == 'csv' else ', in a .csv file'}."
-            )
+            advice = "A field that contains the delimiter must be in double quotes, in a .csv file."
+            raise ValueError(f"{path}, line {line}: {len(cells)} columns, but line {first} has {width}. {advice}")
         if skips and len(cells) < width:
             left_out.setdefault(f"have fewer than {width} columns", []).append(line)
         elif has_header and header is None:
@@ -210,8 +204,6 @@ def all_examples(path: str, examples: Iterator[Example]) -> list[Example]:
     Args:
       examples: made from the rows of the file, one from each.
     """
-    if not exists(path):
-        raise FileNotFoundError(f"{path} does not exist.")
     found = list(examples)
     if not found:
         raise ValueError(f"{path} has no example.")
@@ -225,23 +217,12 @@ def field_of(row: list | dict, column: Column | None, path: str, line: int, flag
     if isinstance(row, dict):
         if column not in row:
             has = [name for name in row if not name.startswith("-")]  # column numbers can also count from the end
-            advice = other_delimiter(path, [row["0"]] if has == ["0"] else has) or did_you_mean(str(column), has)
+            advice = did_you_mean(str(column), has)
             raise ValueError(f"{path}, line {line}: no {column!r}{flag}; found {quoted(has)}{advice}")
         return row[column]
     if not -len(row) <= column < len(row):
-        advice = other_delimiter(path, row)
-        raise ValueError(f"{path}, line {line}: {len(row)} columns, but column {column} (from 0) is needed{advice}")
+        raise ValueError(f"{path}, line {line}: {len(row)} columns, but column {column} (from 0) is needed")
     return row[column]
-
-
-def other_delimiter(path: str, cells: Sequence) -> str:
-    """The end of a message about a missing column, if a row's only cell seems to be several with another delimiter."""
-    found = [name for mark, name in CSV_DELIMITERS.items() if len(cells) == 1 and mark in str(cells[0])]
-    if not found or has_names(path):
-        return ""
-    if kind_of(path) == "csv":
-        return f"; the line has the {found[0]}: give --csv_delimiter"
-    return f"; the line has no tab, but the {found[0]}: name the file .csv, as others are separated by tabs"
 
 
 def text_of(value, path: str, line: int, column: Column) -> str:
@@ -260,9 +241,6 @@ def raw_rows(
 ) -> Iterator[tuple[int, list[str] | dict]]:
     """Line number (from 1; of Parquet that of the row) and fields of each row; see `tables.read_rows`."""
     kind = kind_of(path)
-    if kind in _NOT_READ:
-        advice = "Save it as CSV" if kind.startswith("xls") else "Use .tsv, .csv, .jsonl, .json or .parquet"
-        raise ValueError(f"{path}: .{kind} is not supported. {advice}; files with other names are read as TSV.")
     if csv_delimiter and kind != "csv":
         raise ValueError(f"{path}: --csv_delimiter is for .csv files, not for .{kind}.")
     if kind == "parquet":
@@ -301,8 +279,7 @@ def find_csv_delimiter(path: str, columns: Collection[str] | None, encoding: str
         if found != [","] and is_first("delimiter", path, found[0]):
             logging.info("%s: the delimiter is the %s, according to the header.", path, CSV_DELIMITERS[found[0]])
         return found[0]
-    tried = "; ".join(f"{CSV_DELIMITERS[delimiter]}: {quoted(fields)}" for delimiter, fields in first.items())
-    raise ValueError(f"{path}, line 1: the delimiter is ambiguous: give --csv_delimiter. Tried: {tried}.")
+    raise ValueError(f"{path}, line 1: the delimiter is ambiguous: give --csv_delimiter.")
 
 
 def _first_row(path: str, delimiter: str, encoding: str | None) -> list[str]:
@@ -332,18 +309,8 @@ def _lines(path: str, encoding: str | None) -> Iterator[str]:
 def _csv_rows(path: str, delimiter: str, encoding: str | None) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(_LONGEST_CELL)
     # Files that were joined have byte order marks inside, which must not hide a quotation mark.
-    opened = was_opened = None  # the line of the quotation mark that is not closed so far, and before the last line
-
-    def lines() -> Iterator[str]:
-        nonlocal opened, was_opened
-        for number, line in enumerate(_lines(path, encoding), start=1):
-            was_opened = opened
-            if marks := line.replace('""', "").count('"'):
-                opened = number if (marks % 2 == 1) != bool(opened) else None
-            yield line.lstrip("\ufeff") + "\n"
-        was_opened = opened
-
-    reader = csv.reader(lines(), delimiter=delimiter, strict=True)
+    lines = (line.lstrip("\ufeff") + "\n" for line in _lines(path, encoding))
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     first = 1
     try:
         for row in reader:
@@ -351,12 +318,8 @@ def _csv_rows(path: str, delimiter: str, encoding: str | None) -> Iterator[tuple
                 yield first, row
             first = reader.line_num + 1
     except csv.Error as error:
-        if was_opened is None:
-            raise ValueError(f"{path}, line {first}: not CSV: {error}; write a quotation mark inside twice.") from None
-        raise ValueError(
-            f"{path}, line {was_opened}: not CSV: the quotation mark that opens here is not closed; one that "
-            "belongs to the text is written twice."
-        ) from None
+        advice = "a quotation mark that belongs to the text is written twice"
+        raise ValueError(f"{path}, line {first}: not CSV: {error}; {advice}.") from None
 
 
 def _json_rows(lines: Iterator[str], path: str) -> Iterator[tuple[int, dict]]:

@@ -63,23 +63,11 @@ def test_rows_without_bound_are_refused(path, monkeypatch):
 
 def test_damaged_files_and_those_of_other_kinds(path):
     good = parquet_of([{"text": f"text {number}", "label": "a"} for number in range(100)])
-    cases = {
-        good[:-9]: "train.parquet is damaged or not complete: it can't be read as Parquet",
-        good[:4] + b"z" * 60 + good[64:]: "train.parquet is damaged or not complete",
-        b"": "train.parquet is no Parquet file, although it is called so",
-        b"text,label\na,b\n": "train.parquet is no Parquet file, although it is called so",
-        b"version https://git-lfs.github.com/spec/v1\n": "train.parquet is a pointer of Git LFS",
-    }
-    for content, message in cases.items():
+    for content in (good[:-9], good[:4] + b"z" * 60 + good[64:], b"", b"text,label\na,b\n"):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=r"train\.parquet can't be read as Parquet: ") as caught:
             list(read_rows(str(path)))
-    text = path.with_name("train.csv")
-    text.write_bytes(good)
-    with pytest.raises(ValueError, match=r"train\.csv is a Parquet file; call it \.parquet where a table is meant"):
-        list(read_rows(str(text)))
-    with pytest.raises(ValueError, match=r"a\.xlsx: \.xlsx is not supported\. Save it as CSV"):
-        list(read_rows("a.xlsx"))
+        assert "\n" not in str(caught.value)
 
 
 def test_a_file_on_a_remote_file_system(path):
@@ -104,36 +92,23 @@ def test_sentences_of_words_and_tags(path):
     lines = path.with_name("train.jsonl")
     lines.write_text(json.dumps({"tokens": ["a", "b"], "ner_tags": ["B-X", "O"]}) + "\n")
     assert read_conll(str(lines), Layout()).sentences[0].tags == ["B-X", "O"]
-    for row, layout, message in (
-        (rows[0], Layout(tag_column=1), "line 1: 3 words in 'tokens', 2 tags in 'pos'"),
-        (rows[0], Layout(tag_column=5), "line 1: no column --tag_column=5; those of lists are 'tokens', 'pos', 'ner_t"),
-        ({"tokens": ["a", " ", "b"]}, Layout(), "line 1: word 1 is blank, which only rows with tags may have"),
-        ({"tokens": ["a", None], "ner_tags": ["O", "O"]}, Layout(), "line 2: the word is empty"),
-    ):
-        path.write_bytes(parquet_of([row]))
-        with pytest.raises(ValueError, match=message):
-            read_conll(str(path), layout)
-
-
-def question(number, context="Seoul is a city.", text=("Seoul",), start=(0,), **more):
-    answers = {"text": list(text), "answer_start": list(start)}
-    return {"id": f"q{number}", "title": "t", "context": context, "question": "Which?", "answers": answers} | more
 
 
 def test_questions(path):
-    rows = [question(1), question(2, text=("city",), start=(11,)), question(3, "Busan, too.", ("Busan",), (0,))]
-    path.write_bytes(parquet_of(rows))
-    read = read_squad_examples([str(path)], is_training=True)
-    assert [(one.qas_id, one.orig_answer_text, one.answer_start) for one in read.examples] == [
-        ("q1", "Seoul", 0), ("q2", "city", 11), ("q3", "Busan", 0),
+    """As `datasets` has them: a row each, answers as two lists."""
+    answers = [(["Seoul"], [0]), (["city"], [11]), ([], [])]
+    rows = [
+        {"id": f"q{number}", "title": "t", "context": "Seoul is a city.", "question": "Which?",
+         "answers": {"text": text, "answer_start": start}}
+        for number, (text, start) in enumerate(answers)
     ]  # fmt: skip
-    assert [len(entry["qas"]) for entry in read.articles[0]["paragraphs"]] == [2, 1]
+    path.write_bytes(parquet_of(rows))
+    read = read_squad_examples([str(path)], True, True)
+    assert [one.orig_answer_text for one in read.examples] == ["Seoul", "city", ""]
+    assert [one.is_impossible for one in read.examples] == [False, False, True]
+    assert [len(entry["qas"]) for entry in read.articles[0]["paragraphs"]] == [3]
     lines = path.with_name("train.jsonl")
     lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert read_squad_examples([str(lines)], is_training=True) == read
-    path.write_bytes(parquet_of([*rows, question(4, text=(), start=())]))
-    assert [one.is_impossible for one in read_squad_examples([str(path)], True, True).examples] == [False] * 3 + [True]
+    assert read_squad_examples([str(lines)], True, True) == read
     with pytest.raises(ValueError, match="train.parquet has 1 questions without answer"):
         read_squad_examples([str(path)], is_training=True)
-    path.write_bytes(parquet_of([question(1, text=(), start=())]))
-    assert read_squad_examples([str(path)], is_training=False).unanswered.startswith("1 questions have no answers")

@@ -115,7 +115,7 @@ def cases_of(data, folder) -> dict:
         "a value out of range": ({"input_file": folder / "odd.tfrecord", "train_batch_size": 40},
                                  "--input_file: *odd.tfrecord: record 39 (at byte*has 2 in feature 'input_mask', exp"),
         "a flipped bit": ({"input_file": folder / "damaged.tfrecord"},
-                          "--input_file: *damaged.tfrecord: record *is corrupt: *"),
+                          "--input_file: *damaged.tfrecord: record *is damaged or cut off*"),
     }  # fmt: skip
 
 

@@ -19,7 +19,6 @@ from bert_tf.data.tables import (
     all_examples,
     copied_columns,
     field_of,
-    other_delimiter,
     quoted,
     read_rows,
     text_of,
@@ -155,8 +154,7 @@ def _find_columns(task: Task, split: Split, row: list | dict, path: str, line: i
         if named or not isinstance(column, str):
             return column
         if column not in header:
-            advice = other_delimiter(path, header)
-            raise ValueError(f"{path}, line 1: no column {column!r}; the header has {quoted(header)}{advice}")
+            raise ValueError(f"{path}, line 1: no column {column!r}; the header has {quoted(header)}")
         return header.index(column)
 
     return [*map(resolved, (split.text_a, split.text_b, split.label, split.guid))], header
