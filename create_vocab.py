@@ -28,26 +28,19 @@ class Kind:
     Attributes:
       vocab_size: that of the released English models. ending: of the file's name, by which models' directories have it.
       flags: those that it uses beside --vocab_size.
-      record_flags: of create_pretraining_data.py, for the family that has this kind.
     """
 
     vocab_size: int
     ending: str
     flags: tuple[str, ...]
-    record_flags: tuple[str, ...] = ()
 
 
 KINDS = {
     "wordpiece": Kind(
         30522, "", ("do_lower_case", "strip_accents", "num_unused", "min_frequency", "max_characters", "max_words")
     ),
-    "byte_bpe": Kind(50265, "/vocab.json", ("min_frequency", "max_words"), ("--rows=full_sentences",)),
-    "sentencepiece": Kind(
-        30000,
-        ".model",
-        ("do_lower_case", "character_coverage", "max_sentences"),
-        ("--next_sentence=order", "--ngram=3", "--do_whole_word_mask"),
-    ),
+    "byte_bpe": Kind(50265, "/vocab.json", ("min_frequency", "max_words")),
+    "sentencepiece": Kind(30000, ".model", ("do_lower_case", "character_coverage", "max_sentences")),
 }
 
 
@@ -143,13 +136,7 @@ def check_kind(settings: VocabularySettings, given: Collection[str]) -> None:
         if name in given and name not in KINDS[kind].flags:
             raise ValueError(f"--{name} means nothing for --kind={kind}.")
     if kind == "wordpiece" and output_file.endswith((".json", ".model")):
-        raise ValueError(
-            f"--output_file={output_file} must not end in .json or .model for --kind=wordpiece: it would be read as "
-            "another kind. The usual name is vocab.txt."
-        )
-    size, taken = settings.vocab_size or KINDS[kind].vocab_size, settings.num_unused + 5
-    if kind == "wordpiece" and size <= taken:
-        raise ValueError(f"--vocab_size={size} is too small: --num_unused and the 5 special tokens take {taken}.")
+        raise ValueError(f"--output_file={output_file} must not end in .json or .model for --kind=wordpiece.")
     if not f"/{output_file}".endswith(KINDS[kind].ending):
         raise ValueError(f"--output_file={output_file} must end in {KINDS[kind].ending} for --kind={kind}.")
 
@@ -160,10 +147,7 @@ def check_no_model(output_file: str) -> None:
         from bert_tf.models.open_weights import has_weights
 
         if has_weights(os.path.dirname(output_file) or "."):
-            raise ValueError(
-                f"--output_file={output_file} is the vocabulary of a model, whose weights are beside it: they fit no "
-                "other one. Choose another folder."
-            )
+            raise ValueError(f"--output_file={output_file} is the vocabulary of a model, whose weights are beside it.")
 
 
 def learn(kind: str, files: Sequence[str], output_file: str, settings: Mapping) -> dict[str, bytes]:
@@ -207,14 +191,12 @@ def main(_):
     contents = learn(settings.kind, files, settings.output_file, arguments)
     with run_lock.file_held(settings.output_file, *contents):
         storage.write_files(contents)
-    casing = {name: arguments.get(name) for name in ("do_lower_case", "strip_accents")}
     next_flags = {"input_file": settings.input_file, "vocab_file": settings.output_file}
-    next_flags |= {name: value for name, value in casing.items() if value is not None}
-    next_flags |= dict.fromkeys(given(settings, ["encoding"]), settings.encoding)
+    same = ("do_lower_case", "strip_accents", *given(settings, ["encoding"]))
+    next_flags |= {name: arguments[name] for name in same if arguments.get(name) is not None}
+    command = shlex.join(f"--{name}={value}" for name, value in next_flags.items())
     logging.info(
-        "Wrote %s. Next:\n  python create_pretraining_data.py %s --output_file=...",
-        " and ".join(contents),
-        " ".join([*(shlex.quote(f"--{name}={value}") for name, value in next_flags.items()), *kind.record_flags]),
+        f"Wrote {' and '.join(contents)}. Next:\n  python create_pretraining_data.py {command} --output_file=..."
     )
 
 

@@ -5,7 +5,6 @@ a vocabulary chooses by these functions.
 """
 
 import posixpath
-import re
 
 import numpy as np
 from absl import logging
@@ -19,7 +18,6 @@ from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, KoBertTokenize
 from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
 from bert_tf.text.tokenizer_files import (
     JSON_VOCAB,
-    MERGES,
     VOCAB,
     WORD_START,
     Casing,
@@ -56,10 +54,6 @@ def find_vocabulary(directory: str, default: type[Tokenizer]) -> str | None:
     for name in (*names, *default.vocab_files, TOKENIZER, VOCAB, JSON_VOCAB):
         if path := find_model(directory) if name == "*.model" else first_existing(directory, (name,)):
             return path
-    if default is ByteBpeTokenizer and first_existing(directory, (MERGES,)):
-        raise ValueError(
-            f"{directory} has a {MERGES} but no {JSON_VOCAB}: put the {JSON_VOCAB} of the same model beside it."
-        )
     return None
 
 
@@ -73,17 +67,14 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
       default: the tokenizer of the model's family.
     """
     directory, name = posixpath.split(vocab_file)
-    if name == MERGES:
-        needed = posixpath.join(directory, JSON_VOCAB)
-        raise ValueError(f"vocab_file={vocab_file} has only the merges of byte-level BPE: give {needed}, beside it.")
     named = _named(directory, default)
     if named is JapaneseTokenizer:
         return named
     kind = FullTokenizer
-    if name.endswith((".model", ".txt")) and (named is KoBertTokenizer or _has_sentence_pieces(vocab_file)):
-        return KoBertTokenizer
     if name.endswith(".model"):
-        kind = SentencePieceTokenizer
+        kind = KoBertTokenizer if named is KoBertTokenizer else SentencePieceTokenizer
+    elif name.endswith(".txt") and (named is KoBertTokenizer or _has_sentence_pieces(vocab_file)):
+        kind = KoBertTokenizer
     elif name.endswith(".json"):
         model = read_json(vocab_file).get("model")
         kinds = {"BPE": ByteBpeTokenizer, "Unigram": HuggingFaceSentencePiece}
@@ -125,8 +116,6 @@ Tokenizer.of_directory = staticmethod(_of_directory)
 
 def _has_sentence_pieces(vocab_file: str) -> bool:
     """Whether a vocab.txt is one of SentencePiece, whose pieces begin words by ▁ and continue none by ##."""
-    if vocab_file.endswith(".model"):
-        return False
     tokens = read_tokens(vocab_file)
     begin = sum(token.startswith(WORD_START) and len(token) > 1 for token in tokens)
     if not begin or any(token.startswith(CONTINUATION) for token in tokens):
@@ -140,8 +129,7 @@ def _named(directory: str, default: type[Tokenizer]) -> type[Tokenizer] | None:
     name, path = named_class(directory)
     is_xlnet = name == "XLNetTokenizer" and not issubclass(default, FullTokenizer)
     if name and name not in _NAMES_OF_ANY and (name not in _BY_NAME or is_xlnet):
-        known = ", ".join(name for name in _BY_NAME if name != "BertTokenizerLegacy")
-        raise ValueError(f"{path}: tokenizer_class is {name}, which is not supported: {known} are.")
+        raise ValueError(f"{path}: tokenizer_class is {name}, which is not supported: {', '.join(_BY_NAME)} are.")
     return _BY_NAME.get(name)
 
 
@@ -181,23 +169,6 @@ def watch_unknown(tokenizer: Tokenizer, ids: np.ndarray) -> None:
     share, unknown = found["unknown"] / max(found["tokens"], 1), found["unknown"]
     if share > _MANY and (unknown >= _FEWEST or unknown == found["tokens"]):
         found["is_warned"] = True
-        logging.warning(
-            f"{100 * share:.0f} % of the tokens of the texts are {tokenizer.unk_token}: "
-            f"{tokenizer.vocab_file or 'the vocabulary'} does not fit them{_reason(tokenizer)}. The multilingual "
-            "models know 104 languages, for example multi_cased_L-12_H-768_A-12."
-        )
-
-
-def _reason(tokenizer: Tokenizer) -> str:
-    """What may be wrong with how texts are read, and the setting that changes it."""
-    words = [token for token in tokenizer.vocab if not re.fullmatch(r"\[.*\]|<.*>", token)]
-    has_capitals = any(re.search("[A-Z]", token) for token in words)
-    is_latin = sum(re.search("[a-z]", token) is not None for token in words) > len(words) / 2
-    if has_capitals and not tokenizer.cased:
-        return " as they are read (lower-cased, but its pieces have capital letters; do_lower_case=False keeps them)"
-    if tokenizer.cased and tokenizer.takes_strip_accents and is_latin and not has_capitals:
-        return " as they are read (capital letters stay, but its pieces have none; do_lower_case=True lowers them)"
-    if tokenizer.takes_strip_accents and tokenizer.basic_tokenizer.strip_accents:
-        way = "accents are stripped, Korean syllables taken apart"
-        return f" as they are read ({way}; strip_accents=False keeps them)"
-    return ""
+        advice = f"do {tokenizer.vocab_file or 'the vocabulary'}, do_lower_case and strip_accents fit them?"
+        known = "The multilingual models know 104 languages, for example multi_cased_L-12_H-768_A-12."
+        logging.warning(f"{100 * share:.0f} % of the tokens of the texts are {tokenizer.unk_token}: {advice} {known}")

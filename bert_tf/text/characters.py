@@ -40,8 +40,7 @@ def convert_to_unicode(text: str | bytes) -> str:
         return text
     if isinstance(text, bytes):
         return text.decode("utf-8", "ignore")
-    line = "; for several write tokenizer.encode_batch(texts)" if isinstance(text, list | tuple) else ""
-    raise ValueError(f"text must be str or bytes, not {type(text).__name__}{line}")
+    raise ValueError(f"text must be str or bytes, not {type(text).__name__}; encode_batch takes several texts")
 
 
 def text_of(text: str | bytes) -> str:
@@ -344,15 +343,6 @@ def _cut(part: Part, forms: Forms) -> list[Part]:
 # ---- what files say of them ------------------------------------------------------------------------------------------
 
 
-def decoder_of(tokens: Iterable[AddedToken]) -> dict[str, dict]:
-    """Tokens as the added_tokens_decoder of a tokenizer_config.json."""
-    decoder = {}
-    for token in tokens:
-        values = dataclasses.asdict(token)
-        decoder[str(values.pop("id"))] = values
-    return decoder
-
-
 def read_added_tokens(vocab_file: str, vocab: Mapping[str, int]) -> list[AddedToken]:
     """The added tokens that the files beside a vocabulary name, those with a role among them, as `transformers` reads
     them: tokenizer_config.json, or if that has no added_tokens_decoder special_tokens_map.json, added_tokens.json and
@@ -374,11 +364,7 @@ def read_added_tokens(vocab_file: str, vocab: Mapping[str, int]) -> list[AddedTo
     for token, path in sorted(found.values(), key=lambda pair: pair[0].id):
         expected = vocab.get(token.content, after)
         if token.id != expected:
-            known = "the id there is" if token.content in vocab else "the vocabulary's next is"
-            raise ValueError(
-                f"{path}: {token.content!r} has id {token.id}, but {known} {expected} ({vocab_file}). Take all files "
-                "from the same model."
-            )
+            raise ValueError(f"{path}: {token.content!r} has id {token.id}, but {vocab_file} gives it {expected}.")
         after += token.content not in vocab
         tokens[token.content] = token
     for values, path in unnumbered:
@@ -421,14 +407,11 @@ def _named_tokens(vocab_file: str, vocab: Mapping[str, int]) -> tuple[list, list
 
 def _token_of(index: str | int, values: Mapping) -> AddedToken:
     content, special = values["content"], bool(values.get("special", False))
-    if not isinstance(content, str) or not content:
-        raise TypeError(f"token {index} has no content")
-    if not str(index).isdecimal():
-        raise TypeError(f"{index!r} is not the id of a token")
+    if not isinstance(content, str) or not content or not str(index).isdecimal():
+        raise TypeError(f"{index!r}: {content!r} is no token")
     flags = {name: bool(values.get(name, False)) for name in ("single_word", "lstrip", "rstrip")}
-    return AddedToken(
-        int(index), content, **flags, normalized=bool(values.get("normalized", not special)), special=special
-    )
+    flags |= {"special": special, "normalized": bool(values.get("normalized", not special))}
+    return AddedToken(int(index), content, **flags)
 
 
 def _specials_of(values: Mapping, vocab: Mapping[str, int]) -> list[Mapping]:

@@ -33,8 +33,6 @@ _BREAK = 1  # no token continues across it: whitespace or, if also kept, a separ
 _KEPT = 2  # it is (part of) a token
 _KNOWN = 4  # it occurs in the vocabulary
 
-_LONGEST_PIECE = 256  # bytes; a limit of the FastWordpiece op
-
 
 class _Pieces(NamedTuple):
     """Pieces of texts.
@@ -86,12 +84,7 @@ class GraphWordPiece(tf.Module):
     def _build_pieces(self, vocab: Mapping[str, int]) -> set[str]:
         """Builds the model of the FastWordpiece op and the ids of its tokens; returns the vocabulary's characters."""
         unknown = self._unk_token
-        if unknown not in vocab:
-            raise ValueError(f"the vocabulary lacks {unknown}, the token for words that it has no pieces for")
         pieces = {token: index for token, index in vocab.items() if token not in ("", "##")}  # these never match
-        for token in pieces:
-            if len(token.removeprefix("##").encode("utf-8", "surrogatepass")) > _LONGEST_PIECE:
-                raise ValueError(f"the token {token[:50]!r}... has more than {_LONGEST_PIECE} bytes")
         alphabet = set("".join(pieces))
         # Represents all characters that occur in no token: a word with any of them is unknown.
         self._stranger = next(code for code in range(1, CODE_POINTS) if chr(code) not in alphabet)
@@ -218,9 +211,10 @@ class GraphWordPiece(tf.Module):
         token_splits = tf.concat([token_starts, [tf.size(characters, tf.int64)]], 0)  # [W+1]
         if not self._split_unknown:  # split_unknown has no length limit
             too_long = token_splits[1:] - token_splits[:-1] > self._longest_word
+            strangers = tf.fill([tf.math.count_nonzero(too_long)], self._stranger)  # occur in no token
             characters = tf.cond(
                 tf.reduce_any(too_long),
-                lambda: self._make_unknown(characters, token_starts[too_long]),
+                lambda: tf.tensor_scatter_nd_update(characters, token_starts[too_long][:, None], strangers),
                 lambda: characters,
             )
         tokens = tf.strings.unicode_encode(
@@ -236,10 +230,6 @@ class GraphWordPiece(tf.Module):
         lasts = tf.searchsorted(tf.cumsum(_byte_counts(characters)), piece_ends, out_type=tf.int64)
         places = tf.gather(rows.origins, kept)
         return _Pieces(ids, id_splits, *_places_of_pieces(lasts, places), places)
-
-    def _make_unknown(self, characters: tf.Tensor, starts: tf.Tensor) -> tf.Tensor:
-        """Puts a character that occurs in no token at `starts`."""
-        return tf.tensor_scatter_nd_update(characters, starts[:, None], tf.fill(tf.shape(starts), self._stranger))
 
 
 def _places_of_pieces(lasts: tf.Tensor, places: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -23,6 +23,6 @@ def graph_of(tokenizer: Tokenizer, split_unknown: bool = False) -> GraphWordPiec
         if not isinstance(tokenizer, FullTokenizer):
             raise ValueError(f"the pieces of a {tokenizer.huggingface_class} can't be found inside a graph")
         return GraphWordPiece(tokenizer, split_unknown)
-    except ValueError as error:
+    except (KeyError, RuntimeError, ValueError) as error:  # without [UNK], or with a piece of more than 256 bytes
         source, reason = tokenizer.vocab_file or tokenizer.huggingface_class, str(error).rstrip(".")
         raise NoGraphError(f"{source}: {reason}. Exports of this model take ids.") from error

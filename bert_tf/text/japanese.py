@@ -178,10 +178,6 @@ def _mecab_settings(
         raise ValueError(f"mecab_dic is {mecab_dic!r}: only {', '.join(_DICTIONARIES)} are supported.")
     if mecab_option:
         raise ValueError(f"mecab_option is {mecab_option!r}: options of MeCab are not supported.")
-    for module in ("fugashi", mecab_dic):
-        if importlib.util.find_spec(module) is None:
-            needed = "'bert-tf[japanese]'" if module in ("fugashi", "unidic_lite") else module.replace("_", "-")
-            raise ValueError(f"it finds words by MeCab, which needs {module}: pip install {needed}")
     return mecab_dic, "NFKC" if normalize_text else None
 
 

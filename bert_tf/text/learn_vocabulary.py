@@ -57,10 +57,7 @@ _SEED, _THREADS = 12345, 16
 
 def _warn_of_fewer(tokens: int, vocab_size: int, advice: str) -> None:
     if tokens < vocab_size:
-        logging.warning(
-            f"The text gives only {tokens} of the {vocab_size} tokens requested: set vocab_size in the model's "
-            f"configuration to {tokens}. {advice}"
-        )
+        logging.warning(f"The text gives only {tokens} of {vocab_size} tokens: the model's vocab_size. {advice}")
 
 
 def _trained(model, trainer, counts: Iterable[tuple[str, int]]) -> dict:
@@ -117,38 +114,31 @@ def learn_vocabulary(
     tokenizer = BasicTokenizer(do_lower_case, strip_accents)
     reserved = ["[PAD]", *(f"[unused{i}]" for i in range(num_unused)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
-    room = functools.partial(_check_room, reserved=len(reserved), vocab_size=vocab_size)
-    # What has been read may prove that there is none long before all has been.
-    check = None if max_characters else lambda words: room(words.characters(), at_least="at least ")
+    room = vocab_size - len(reserved)
+    # What has been read may prove that there is no room for the characters long before all has been.
+    check = None if max_characters else lambda words: _check_room(words.characters(), room)
     words = count_words(files, tokenizer.tokenize, max_words, show_progress, encoding, check)
     characters = words.characters()
     if tokenizer.strip_accents:
         _warn_about_stripping(characters)
     kept = _keep_frequent(characters, max_characters)
-    room(kept)
+    if (single := _check_room(kept, room)) > room / 2:
+        logging.warning(f"Single characters take {single} of {vocab_size} places: --max_characters drops rare ones.")
     start = time.monotonic()
-    learned = learn_pieces(words.counts, kept, vocab_size - len(reserved), min_frequency, show_progress)
+    learned = learn_pieces(words.counts, kept, room, min_frequency, show_progress)
     vocabulary = [*reserved, *learned]
     logging.info("Learned %d pieces in %.1f s", len(learned), time.monotonic() - start)
     _warn_of_fewer(len(vocabulary), vocab_size, "More text or a lower --min_frequency gives more.")
     return vocabulary
 
 
-def _check_room(characters: Iterable[str], reserved: int, vocab_size: int, at_least: str = "") -> None:
-    """Refuses a size without room for the characters; warns if they take most of it."""
-    alone, continuing = _single_pieces(set(characters))
-    single = len(alone) + len(continuing)
-    if reserved + single > vocab_size:
-        raise ValueError(
-            f"--vocab_size={vocab_size} is too small: {reserved} special and unused tokens and {len(alone)} characters "
-            f"({len(continuing)} of them also with ##) need {at_least}{reserved + single}. Raise it, or keep only the "
-            "most frequent characters with --max_characters."
-        )
-    if single > (vocab_size - reserved) / 2 and not at_least:
-        logging.warning(
-            f"Single characters take {single} of {vocab_size} places. --max_characters drops rare ones to make room "
-            "for longer pieces."
-        )
+def _check_room(characters: Iterable[str], room: int) -> int:
+    """The number of pieces of one character; refuses more than there is room for."""
+    single = sum(map(len, _single_pieces(set(characters))))
+    if single > room:
+        missing = f"--vocab_size is too small by {single - room}: single characters take {single} tokens, some with ##"
+        raise ValueError(f"{missing}. Raise it, or keep only the frequent ones with --max_characters.")
+    return single
 
 
 def learn_pieces(
@@ -191,10 +181,7 @@ def _keep_frequent(characters: Mapping[str, int], max_characters: int | None) ->
         return set(characters)
     ordered = sorted(characters, key=lambda char: (-characters[char], char))
     share = sum(characters[char] for char in ordered[max_characters:]) / sum(characters.values())
-    logging.info(
-        f"--max_characters={max_characters} leaves out {len(ordered) - max_characters} characters, {share:.4%} of the "
-        "text: words with them become [UNK]."
-    )
+    logging.info(f"--max_characters={max_characters}: words with {share:.4%} of the characters become [UNK].")
     return set(ordered[:max_characters])
 
 
@@ -202,10 +189,8 @@ def _warn_about_stripping(characters: Mapping[str, int]) -> None:
     for name, (first, last) in _HURT_BY_STRIPPING.items():
         seen = sum(count for char, count in characters.items() if first <= ord(char) <= last)
         if seen:
-            logging.warning(
-                f"Stripping accents changes {name}: {seen} characters of this text. If this language matters to you, "
-                "use --strip_accents=false, here and wherever the vocabulary is used, or --do_lower_case=false."
-            )
+            advice = "--strip_accents=false keeps them, here and wherever the vocabulary is used"
+            logging.warning(f"Stripping accents changes {name}: {seen} characters of this text; {advice}.")
 
 
 # ---- byte-level BPE --------------------------------------------------------------------------------------------------
@@ -238,10 +223,7 @@ def learn_byte_bpe(
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     needed = len(_FIRST_TOKENS) + len(alphabet) + 1
     if vocab_size < needed:
-        raise ValueError(
-            f"--vocab_size={vocab_size} is too small: {needed - len(alphabet)} special tokens and the {len(alphabet)} "
-            f"bytes need {needed}."
-        )
+        raise ValueError(f"--vocab_size={vocab_size} is too small: special tokens and bytes need {needed}.")
     words = count_words(files, _words_of, max_words, show_progress, encoding)
     start = time.monotonic()
     trainer = trainers.BpeTrainer(
@@ -327,7 +309,7 @@ def learn_sentence_piece(
             raise sentences.error from None
         if not sentences.count:
             raise ValueError(f"The input files contain no words: {', '.join(files)}") from None
-        raise _explained(error, vocab_size) from None
+        raise ValueError(f"--vocab_size={vocab_size}: {error}") from None
     size = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).get_piece_size()
     logging.info("Learned %d pieces from %d sentences in %.1f s", size, sentences.count, time.monotonic() - start)
     _warn_of_fewer(size, vocab_size, "More text gives more.")
@@ -381,17 +363,7 @@ def _warn_about_marks(characters: Mapping[str, int]) -> None:
     }
     if lost:
         examples = " ".join(sorted(lost, key=lambda char: (-lost[char], char))[:5])
-        logging.warning(
-            f"ALBERT's preparation of text drops combining marks: {sum(lost.values())} characters of this text lose "
-            f"them ({examples}). If that changes words, --kind=byte_bpe keeps them."
+        what = (
+            f"{sum(lost.values())} characters of this text lose combining marks ({examples}), as in ALBERT's original"
         )
-
-
-def _explained(error: RuntimeError, vocab_size: int) -> Exception:
-    """What the trainer's error means, in terms of flags."""
-    if match := re.search(r"required_chars\. \d+ vs (\d+)", str(error)):
-        return ValueError(
-            f"--vocab_size={vocab_size} is too small: special tokens and single characters need {match[1]}. Raise it, "
-            "or leave out rare characters with a lower --character_coverage."
-        )
-    return error
+        logging.warning(f"{what}: --kind=byte_bpe keeps them.")

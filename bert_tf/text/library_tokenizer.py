@@ -38,7 +38,6 @@ from bert_tf.text.tokenizer_files import (
     read_tokenizer_config,
 )
 
-_MOST_IDS = 1 << 31
 WORD_START = "\u0120"  # how a space is written
 _VERSION = "#version"
 _POST_PROCESSORS = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")  # that make rows
@@ -67,7 +66,7 @@ class LibraryTokenizer(Tokenizer):
         self.vocab = dict(sorted(library.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1]))
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
         self.set_added_tokens(added)
-        self.check_special_tokens()
+        self.pad_id = self.special_id(self.pad_token)
 
     def _prepare(self) -> None:
         self._library.encode_special_tokens = True  # in a text they are text; the library's JSON has no place for it
@@ -179,9 +178,9 @@ def read_tokenizer_json(path: str, kind: str) -> dict:
     model = values.get("model")
     if not isinstance(model, dict) or "vocab" not in model:
         raise ValueError(f"{path} is not a tokenizer.json: it has no model with a vocabulary.")
-    found = model["type"] = kind_of_model(model)
-    if found != kind:
-        raise ValueError(f"{path} is a tokenizer of another kind: its model is {found}, here {kind} is needed.")
+    model["type"] = kind_of_model(model)
+    if model["type"] != kind:
+        raise ValueError(f"{path}: its model is {model['type']}, here {kind} is needed.")
     return values
 
 
@@ -282,17 +281,15 @@ class ByteBpeTokenizer(LibraryTokenizer):
             files = {posixpath.basename(path): read_bytes(path) for path in (vocab_file, *others) if is_there(path)}
         else:
             merges_file = merges_file or posixpath.join(directory, MERGES)
-            merges = _read_merges(merges_file, values, vocab_file)
+            lines = enumerate(read_text_lines(merges_file))
+            merges = [line.split(" ") for number, line in lines if line and (number or not line.startswith(_VERSION))]
             added = self._added_tokens(vocab_file, values)
             values = {"version": "1.0", "model": {"type": "BPE", "vocab": values, "merges": merges}}
             files = {JSON_VOCAB: read_bytes(vocab_file), MERGES: read_bytes(merges_file)}
         self.add_prefix_space = bool(self.add_prefix_space)
         library = library_of(values, vocab_file, added, self)
         if missing := [char for char in pre_tokenizers.ByteLevel.alphabet() if library.token_to_id(char) is None]:
-            raise ValueError(
-                f"{vocab_file} lacks {len(missing)} of the 256 characters that stand for bytes: it is no vocabulary of "
-                "byte-level BPE, as RoBERTa needs."
-            )
+            raise ValueError(f"{vocab_file} lacks {len(missing)} of the 256 bytes: it is no byte-level BPE.")
         library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.add_prefix_space)
         super().__init__(library, vocab_file, files, added)
         library.decoder = decoders.ByteLevel()
@@ -306,11 +303,6 @@ class ByteBpeTokenizer(LibraryTokenizer):
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "ByteBpeTokenizer":
         """The tokenizer of a tokenizer.json, or of a vocab.json with merges.txt beside it; it keeps case anyway."""
-        if not vocab_file.endswith(".json"):
-            raise ValueError(
-                f"{vocab_file} is no vocabulary of byte-level BPE: give the {JSON_VOCAB}, with {MERGES} beside it, or "
-                f"the {TOKENIZER}."
-            )
         with understood(vocab_file):
             return cls(vocab_file)
 
@@ -343,10 +335,6 @@ class ByteBpeTokenizer(LibraryTokenizer):
                 if is_first and self.inv_vocab[index].startswith(WORD_START) and text[start - 1] != " ":
                     offsets[number] = start - 1, end if self.inv_vocab[index].strip(WORD_START) else start - 1
         return ids, offsets
-
-    def merge(self, word: str) -> list[int]:
-        """The ids of the pieces that the merges make of a word, whose bytes are written as pieces write them."""
-        return [piece.id for piece in self._library.model.tokenize(word)]
 
     def settings(self) -> dict:
         return {**super().settings(), "add_prefix_space": self.add_prefix_space}
@@ -386,24 +374,3 @@ class ByteBpeTokenizer(LibraryTokenizer):
         for part in parts:
             ids += [*self.encode(part.rstrip(WHITESPACE) if self.mask_takes_spaces else part), self.mask_id]
         return [*ids, *self.encode(last)]
-
-
-def _read_merges(merges_file: str, vocab: Mapping, vocab_file: str) -> list[tuple[str, ...]]:
-    if not all(type(index) is int and 0 <= index < _MOST_IDS for index in vocab.values()):
-        raise ValueError(
-            f"{vocab_file} is no vocabulary of byte-level BPE: that is one object of pieces and their ids."
-        )
-    if not is_there(merges_file):
-        raise ValueError(f"{vocab_file} needs its merges: put the {MERGES} of the same model beside it.")
-    merges = []
-    for number, line in enumerate(read_text_lines(merges_file), start=1):
-        if not line or (number == 1 and line.startswith(_VERSION)):
-            continue
-        pair = tuple(line.split(" "))
-        if len(pair) != 2 or not all(piece in vocab for piece in (*pair, "".join(pair))):
-            raise ValueError(
-                f"{merges_file}, line {number}: {line[:80]!r} is no pair of pieces of {vocab_file}; take both files "
-                "from the same model."
-            )
-        merges.append(pair)
-    return merges

@@ -12,7 +12,6 @@ them see the same (`HuggingFaceSentencePiece`).
 """
 
 import base64
-import contextlib
 import posixpath
 import re
 import string
@@ -52,7 +51,28 @@ _SPECIAL_CHARACTERS = frozenset(string.punctuation) - frozenset("'<=>")
 _INSIDE_A_WORD = frozenset(string.ascii_letters) | _SPECIAL_CHARACTERS
 
 
-class SentencePieceTokenizer(Tokenizer):
+class _AlbertRows(Tokenizer):
+    """What both tokenizers of ALBERT share, whoever finds the pieces."""
+
+    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "<unk>", "[MASK]", "<pad>"
+    begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
+    huggingface_class = "AlbertTokenizer"
+    vocab_name, vocab_kind = f"{MODEL} (or {RELEASED_MODEL})", "SentencePiece"
+    vocab_files = (TOKENIZER, "*.model", VOCAB, f"assets/{VOCAB}")
+
+    def _decode(self, ids):
+        special = {*special_tokens_of(self), *(token.content for token in self.added_tokens.tokens)}
+        tokens = self.convert_ids_to_tokens(ids)
+        text = "".join(f" {token} " if token in special else token for token in tokens)
+        return " ".join(text.replace(WORD_START, " ").split())
+
+    @staticmethod
+    def is_continuation(token: str) -> bool:
+        """Whether a piece continues a word: not if `is_start_piece`, and special tokens don't."""
+        return not is_start_piece(token) and token not in ("[CLS]", "[SEP]", "[MASK]")
+
+
+class SentencePieceTokenizer(_AlbertRows):
     """ALBERT's tokenizer, by the rules of the original.
 
         tokenizer = SentencePieceTokenizer("30k-clean.model")
@@ -66,12 +86,6 @@ class SentencePieceTokenizer(Tokenizer):
       pieces: token -> id of the model's own pieces, to which `vocab` adds the added tokens.
     """
 
-    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "<unk>", "[MASK]", "<pad>"
-    begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
-    huggingface_class = "AlbertTokenizer"
-    vocab_name, vocab_kind = f"{MODEL} (or {RELEASED_MODEL})", "SentencePiece"
-    vocab_files = (TOKENIZER, "*.model", VOCAB, f"assets/{VOCAB}")
-
     def __init__(self, model_file: str, do_lower_case: bool = True):
         self.do_lower_case = do_lower_case
         self.model, self.vocab_file = read_bytes(model_file), model_file
@@ -79,14 +93,12 @@ class SentencePieceTokenizer(Tokenizer):
         try:
             self._processor.LoadFromSerializedProto(self.model)
         except RuntimeError:
-            raise ValueError(
-                f"{model_file} is no SentencePiece model, or is damaged: take the .model file of the model itself."
-            ) from None
+            raise ValueError(f"{model_file} is no SentencePiece model, or is damaged.") from None
         self.name_special_tokens(posixpath.dirname(model_file))
         names = list(map(self._processor.id_to_piece, range(self._processor.get_piece_size())))
         self._ids = self._read_vocabulary(names)
         self.set_added_tokens(read_added_tokens(model_file, self.vocab), self.preprocess, self._origins)
-        self.check_special_tokens()
+        self.pad_id = self.special_id(self.pad_token)
         self._special = frozenset(special_tokens_of(self))
         # The ids of pieces that end in a digit and a comma -> what they are split into, and its ids.
         self._split_pieces = {
@@ -106,10 +118,7 @@ class SentencePieceTokenizer(Tokenizer):
     def from_file(cls, vocab_file: str, casing: Casing) -> "SentencePieceTokenizer":
         directory = posixpath.dirname(vocab_file)
         if read_tokenizer_config(directory).get("keep_accents"):
-            raise ValueError(
-                f"{posixpath.join(directory, TOKENIZER_CONFIG)}: keep_accents needs the {TOKENIZER} of the model, "
-                "since the original's rules drop accents."
-            )
+            raise ValueError(f"{directory}/{TOKENIZER_CONFIG}: keep_accents needs the {TOKENIZER} of the model.")
         return cls(vocab_file, casing.do_lower_case is not False)  # as all released models, if nothing says it
 
     # --- text to pieces ----------------------------------------------------------------------------------------------
@@ -117,9 +126,6 @@ class SentencePieceTokenizer(Tokenizer):
     def preprocess(self, text: str | bytes) -> str:
         """`preprocess_text` in the model's casing."""
         return preprocess_text(text, self.do_lower_case)
-
-    def score(self, index: int) -> float:
-        return self._processor.get_score(index)
 
     def normalize_prepared(self, prepared: str) -> str:
         """What the model's own rules make of a preprocessed text; its pieces are parts of this."""
@@ -222,19 +228,6 @@ class SentencePieceTokenizer(Tokenizer):
     def _origins(self, text: str) -> list[int]:
         return self._preprocess_with_origins(text)[1]
 
-    # --- pieces to text ----------------------------------------------------------------------------------------------
-
-    def _decode(self, ids):
-        special = {*special_tokens_of(self), *(token.content for token in self.added_tokens.tokens)}
-        tokens = self.convert_ids_to_tokens(ids)
-        text = "".join(f" {token} " if token in special else token for token in tokens)
-        return " ".join(text.replace(WORD_START, " ").split())
-
-    @staticmethod
-    def is_continuation(token: str) -> bool:
-        """Whether a piece continues a word: not if `is_start_piece`, and special tokens don't."""
-        return not is_start_piece(token) and token not in ("[CLS]", "[SEP]", "[MASK]")
-
     def files(self) -> dict[str, bytes]:
         return {MODEL: self.model}
 
@@ -267,10 +260,7 @@ class KoBertTokenizer(SentencePieceTokenizer):
         if not vocab_file.endswith(".model"):
             self._vocab_file, model_file = vocab_file, find_model(posixpath.dirname(vocab_file))
             if model_file is None:
-                raise ValueError(
-                    f"{vocab_file} has pieces of SentencePiece ({WORD_START}), but there is no .model beside it: put "
-                    "that of the same model there."
-                )
+                raise ValueError(f"{vocab_file} has pieces of SentencePiece ({WORD_START}), but no .model beside it.")
         super().__init__(model_file, do_lower_case)
         self.vocab_file = vocab_file
 
@@ -280,10 +270,7 @@ class KoBertTokenizer(SentencePieceTokenizer):
         config = read_tokenizer_config(directory)
         for name, value in _ONLY.items():
             if config.get(name, value) not in (value, None):
-                raise ValueError(
-                    f"{posixpath.join(directory, TOKENIZER_CONFIG)}: {name} is {config[name]}; only {value} is "
-                    "supported."
-                )
+                raise ValueError(f"{directory}/{TOKENIZER_CONFIG}: {name} is {config[name]}; it must be {value}.")
         return cls(vocab_file, bool(casing.do_lower_case))
 
     def _read_vocabulary(self, names: list[str]) -> list[int]:
@@ -351,19 +338,11 @@ def _ends_in_digit_comma(piece: str) -> bool:
 # --- in Hugging Face's form ------------------------------------------------------------------------------------------
 
 
-class HuggingFaceSentencePiece(LibraryTokenizer):
+class HuggingFaceSentencePiece(_AlbertRows, LibraryTokenizer):
     """ALBERT's tokenizer by the rules of a Hugging Face tokenizer.json, with the ids that `transformers` gives.
 
     Its `files` have a spiece.model: the one beside it, or else one made of it.
     """
-
-    cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "<unk>", "[MASK]", "<pad>"
-    begin_tokens, between_tokens, end_tokens, second_segment = ("[CLS]",), ("[SEP]",), ("[SEP]",), 1
-    is_continuation = staticmethod(SentencePieceTokenizer.is_continuation)
-    _decode = SentencePieceTokenizer._decode
-    huggingface_class = SentencePieceTokenizer.huggingface_class
-    vocab_name, vocab_kind = SentencePieceTokenizer.vocab_name, SentencePieceTokenizer.vocab_kind
-    vocab_files = SentencePieceTokenizer.vocab_files
 
     def __init__(self, vocab_file: str):
         directory = posixpath.dirname(vocab_file)
@@ -375,8 +354,8 @@ class HuggingFaceSentencePiece(LibraryTokenizer):
         library = library_of(values, vocab_file, added, self)
         super().__init__(library, vocab_file, {TOKENIZER: read_bytes(vocab_file)}, added)
         beside = is_there(model_file := posixpath.join(directory, MODEL))
-        with contextlib.suppress(ValueError):  # it has rules that no SentencePiece model has
-            self._files[MODEL] = read_bytes(model_file) if beside else model_of_tokenizer_json(values, self.pad_id)
+        if model := read_bytes(model_file) if beside else model_of_tokenizer_json(values, self.pad_id):
+            self._files[MODEL] = model
 
     def settings(self) -> dict:
         return {**super().settings(), **INPUTS, "do_lower_case": not self.cased}
@@ -398,8 +377,8 @@ _UNIGRAM, _NONE = 1, -1
 _REPLACED = ({"String": "``"}, {"String": "''"}, {"Regex": " {2,}"})
 
 
-def model_of_tokenizer_json(values: Mapping, pad_id: int) -> bytes:
-    """The model that a tokenizer.json of an ALBERT was made of.
+def model_of_tokenizer_json(values: Mapping, pad_id: int) -> bytes | None:
+    """The model that a tokenizer.json of an ALBERT was made of; None if it has rules that no SentencePiece model has.
 
     A tokenizer.json doesn't say of which kind a piece is: those with the logarithm 0 of a probability, but for special
     tokens, are symbols that SentencePiece takes as they are.
@@ -415,15 +394,10 @@ def model_of_tokenizer_json(values: Mapping, pad_id: int) -> bytes:
     kinds = [rule.get("type") for rule in rules if rule.get("pattern") not in _REPLACED]
     finds_words = [part.get("type") for part in words] in (["WhitespaceSplit", "Metaspace"], ["Metaspace"])
     normalizes = kinds in (["NFKD", "StripAccents", "Precompiled"], ["NFKD", "StripAccents"])
-    for reason, found in {
-        "has no unknown token": model.get("unk_id") is None,
-        "has byte_fallback": model.get("byte_fallback"),
-        "has added tokens": not all(added.values()) or max(added, default=0) >= len(model["vocab"]),
-        "finds words in another way": not finds_words or not begins.items() <= {**begins, **words[-1]}.items(),
-        "normalizes text in another way": not normalizes,
-    }.items():
-        if found:
-            raise ValueError(f"it {reason}")
+    finds_words = finds_words and begins.items() <= {**begins, **words[-1]}.items()
+    has_added = not all(added.values()) or max(added, default=0) >= len(model["vocab"])
+    if model.get("unk_id") is None or model.get("byte_fallback") or has_added or not (finds_words and normalizes):
+        return None
     special = {index for index, is_special in added.items() if is_special} | {pad_id}
     pieces = []
     for index, (piece, score) in enumerate(model["vocab"]):

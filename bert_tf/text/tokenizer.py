@@ -9,6 +9,7 @@ Shape legend: B batch, S sequence length, V vocabulary.
 """
 
 import abc
+import dataclasses
 import functools
 import json
 import posixpath
@@ -29,7 +30,6 @@ from bert_tf.text.characters import (
     AddedToken,
     AddedTokens,
     Part,
-    decoder_of,
     is_mark,
     text_of,
 )
@@ -127,8 +127,11 @@ class Tokenizer(abc.ABC):
 
     def settings(self) -> dict:
         """What tokenizer_config.json says beside these files, in the terms of Hugging Face."""
-        roles = {f"{role}_token": getattr(self, f"{role}_token") for role in ROLES}
-        return {**roles, **({DECODER: decoder_of(self.described_tokens)} if self.added_tokens else {})}
+        settings = {f"{role}_token": getattr(self, f"{role}_token") for role in ROLES}
+        if self.added_tokens:
+            described = map(dataclasses.asdict, self.described_tokens)
+            settings[DECODER] = {str(values.pop("id")): values for values in described}
+        return settings
 
     def set_added_tokens(self, found: Sequence[AddedToken], *normalization) -> None:
         """Adds the tokens to the vocabulary that the files beside it name.
@@ -157,16 +160,6 @@ class Tokenizer(abc.ABC):
                 setattr(self, name, token)
         for name in ("begin_tokens", "between_tokens", "end_tokens"):
             setattr(self, name, tuple(renamed.get(token, token) for token in getattr(self, name)))
-
-    def check_special_tokens(self) -> None:
-        """Sets the padding id to that of the padding token."""
-        needed = special_tokens_of(self)
-        if missing := [token for token in needed if token not in self.vocab]:
-            raise ValueError(
-                f"{self.vocab_file} lacks {', '.join(missing)}: rows of {self.vocab_kind} need {' '.join(needed)}. "
-                "Take the file of the model itself."
-            )
-        self.pad_id = self.vocab[self.pad_token]
 
     # --- text to pieces ----------------------------------------------------------------------------------------------
 
@@ -272,9 +265,7 @@ class Tokenizer(abc.ABC):
         directory, contents = folder_of(directory), self.files()
         there = set(tf.io.gfile.listdir(directory)) if tf.io.gfile.isdir(directory) else set()
         if others := sorted(there & _VOCABULARIES - contents.keys()):
-            raise FileExistsError(
-                f"{directory} has {', '.join(others)} of another tokenizer: remove it, or give another directory."
-            )
+            raise FileExistsError(f"{directory} has {', '.join(others)} of another tokenizer: remove it.")
         path = posixpath.join(directory, TOKENIZER_CONFIG)
         old = (read_json_if_there(path) or {}).items()
         kept = {name: value for name, value in old if name == "model_max_length"}
@@ -295,7 +286,7 @@ class Tokenizer(abc.ABC):
     def special_id(self, token: str) -> int:
         """The id of a special token."""
         if token not in self.vocab:
-            raise ValueError(f"the vocabulary lacks {token}, which rows of this tokenizer need")
+            raise ValueError(f"{self.vocab_file or 'the vocabulary'} lacks {token}, which rows of its model need")
         return self.vocab[token]
 
     cls_id, sep_id, unk_id, mask_id = map(_id_of, ("cls", "sep", "unk", "mask"))

@@ -71,9 +71,7 @@ def find_model(directory: str) -> str | None:
         return file
     names = [name for name in names_in(directory) if name.endswith(".model")]
     if len(names) > 1:
-        raise ValueError(
-            f"{directory} has several SentencePiece models: {', '.join(names)}. Call the right one {MODEL}."
-        )
+        raise ValueError(f"{directory} has several SentencePiece models, {', '.join(names)}: call one {MODEL}.")
     return posixpath.join(directory, names[0]) if names else None
 
 
@@ -110,7 +108,8 @@ def read_casing(directory: str) -> Casing:
     if of_json and lowers_first:  # which nothing in tokenizer_config.json changes
         return of_json
     values = read_tokenizer_config(directory)
-    _check_booleans(values, ("do_lower_case", "strip_accents"), path)
+    for name in ("do_lower_case", "strip_accents"):
+        _check_kind(values, name, path)
     if values.get("do_lower_case") is not None:
         return Casing(values["do_lower_case"], values.get("strip_accents"), path)
     name, source = named_class(directory)
@@ -129,15 +128,15 @@ def _casing_of(normalizers: Sequence[Mapping], path: str) -> tuple[Casing | None
     *before, last = normalizers or [{}]
     if last.get("type") != "BertNormalizer" or not all(part == _LOWERCASE for part in before):
         return None, False
-    _check_booleans(last, ("lowercase", "strip_accents"), path)
+    for name in ("lowercase", "strip_accents"):
+        _check_kind(last, name, path)
     lowers, strips = bool(last.get("lowercase")), last.get("strip_accents")
     return Casing(lowers or bool(before), lowers if before and strips is None else strips, path), bool(before)
 
 
-def _check_booleans(values: Mapping, names: Iterable[str], path: str) -> None:
-    for name in names:
-        if not isinstance(values.get(name), bool | None):
-            raise ValueError(f"{path}: {name} is {values[name]!r}, but must be true or false, without quotes.")
+def _check_kind(values: Mapping, name: str, path: str, kind: type = bool) -> None:
+    if not isinstance(values.get(name), kind | None):
+        raise ValueError(f"{path}: {name} is {values[name]!r}, but must be of type {kind.__name__}.")
 
 
 def resolve_casing(do_lower_case: bool | None, strip_accents: bool | None, *known: Casing) -> Casing:
@@ -159,10 +158,7 @@ def resolve_casing(do_lower_case: bool | None, strip_accents: bool | None, *know
         ("strip_accents", strip_accents, strips),
     ):
         if given not in (None, own):
-            raise ValueError(
-                f"{flag}={given} contradicts {found.source}, by which the model was trained with {flag}={own}. Leave "
-                "it out, or correct that file if it is wrong."
-            )
+            raise ValueError(f"{flag}={given} contradicts {found.source}, which has {flag}={own}. Leave it out.")
     strip_accents = found.strip_accents if strip_accents is None else strip_accents
     logging.info("Casing from %s: do_lower_case=%s.", found.source, found.do_lower_case)
     return Casing(found.do_lower_case, strip_accents, found.source)
@@ -186,12 +182,7 @@ def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: str |
     needed = _RELEASED_MODELS.get(match.group(1)) if match else None
     if needed is None or needed == bool(do_lower_case):
         return
-    name, actual = match.group(1), "lower-cased" if do_lower_case else "cased"
-    raise ValueError(
-        f"--do_lower_case={do_lower_case} makes {actual} text, but --init_checkpoint={init_checkpoint} belongs to "
-        f"{name}, which was trained the other way. Use --do_lower_case={needed} (or rename the directory if this is on "
-        "purpose)."
-    )
+    raise ValueError(f"--init_checkpoint={init_checkpoint} was trained with --do_lower_case={needed}: give it so.")
 
 
 # ---- vocabulary files ------------------------------------------------------------------------------------------------
@@ -230,13 +221,10 @@ def convert_by_vocab(vocab: Mapping, items: Iterable, unknown=None) -> list:
     Args:
       unknown: for an item that it lacks; None: there is none.
     """
-    if isinstance(items, str | bytes) or not isinstance(items, Iterable):
-        raise TypeError(f"tokens or ids must be a list, not {items!r:.80}: write [{items!r:.80}]; a text has encode")
+    if isinstance(items, str | bytes):
+        raise TypeError(f"tokens or ids must be a list, not {items!r:.80}; a text has encode")
     items = items.numpy() if hasattr(items, "numpy") else items  # a tensor's numbers can't be looked up
-    try:
-        return [vocab[item] if unknown is None else vocab.get(item, unknown) for item in items]
-    except KeyError as error:
-        raise KeyError(f"{error.args[0]!r:.80} is none of the {len(vocab)} entries of the vocabulary") from None
+    return [vocab[item] if unknown is None else vocab.get(item, unknown) for item in items]
 
 
 def load_vocab(vocab_file: str) -> dict[str, int]:
@@ -276,10 +264,7 @@ def check_vocab(vocab: Mapping[str, int], vocab_file: str, required: Sequence[st
       vocab_file: its path, read again to name lines.
       required: tokens that it must have.
     """
-    if not vocab:
-        raise ValueError(f"{vocab_file} is empty: a vocabulary has one token per line")
-    missing = [token for token in required if token not in vocab]
-    if missing:
+    if missing := [token for token in required if token not in vocab]:
         raise ValueError(f"{vocab_file} lacks {', '.join(missing)}, which a vocabulary of word pieces must have")
     if len(vocab) != max(vocab.values()) + 1 or "" in vocab:
         _check_lines(vocab_file)
@@ -290,15 +275,12 @@ def _check_lines(vocab_file: str) -> None:
     for number, line in enumerate(vocabulary_lines(vocab_file), start=1):
         token = line.strip()
         if not line:
-            empty.append(f"line {number}")
+            empty.append(str(number))
         elif token and token in first_lines:
             repeated.append(f"line {number} repeats {token!r} of line {first_lines[token]}")
         first_lines.setdefault(token, number)
     if empty:
-        raise ValueError(
-            f"{vocab_file}: {some(empty)} {'is' if len(empty) == 1 else 'are'} empty, which shifts the ids of the "
-            "tokens below: each line must have a token."
-        )
+        raise ValueError(f"{vocab_file}: empty lines, which shift the ids of the tokens below: {some(empty)}")
     if repeated:
         logging.warning("%s: %s; such a token has the id of its last line.", vocab_file, some(repeated, "; "))
 
@@ -342,10 +324,8 @@ def word_rules(vocab_file: str) -> dict:
     names = ("tokenize_chinese_chars", "do_basic_tokenize", "never_split", "max_input_chars_per_word")
     rules |= {name: config[name] for name in names if config.get(name) is not None}
     kinds = {"never_split": list, "max_input_chars_per_word": int}
-    for name, value in rules.items():
-        if not isinstance(value, kinds.get(name, bool)):
-            file = posixpath.join(directory, TOKENIZER_CONFIG) if name in config else path
-            raise ValueError(f"{file}: {name} is {value!r}, but must be of type {kinds.get(name, bool).__name__}.")
+    for name in rules:
+        _check_kind(rules, name, f"{directory}/{TOKENIZER_CONFIG}" if name in config else path, kinds.get(name, bool))
     return rules
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bert_tf.system.checks import list_of, list_of_strings, true_or_false, whole_number
+from bert_tf.system.checks import list_of, list_of_strings
 
 # What an argument may be -> what it means; None: nothing is done.
 _PADDINGS = {"longest": "longest", "max_length": "max_length", True: "longest", False: None, "do_not_pad": None}
@@ -70,7 +70,6 @@ def as_transformers(
         "offset_mapping": return_offsets_mapping,
         "word_ids": return_word_ids,
     }
-    true_or_false(**asked, is_split_into_words=is_split_into_words, add_special_tokens=add_special_tokens)
     padding, strategy = _one_of(_PADDINGS, "padding", padding), _one_of(_TRUNCATIONS, "truncation", truncation)
     tensors, is_words = _one_of(_TENSORS, "return_tensors", return_tensors), is_split_into_words
     if pairs is not None and text_pair is not None:
@@ -79,8 +78,6 @@ def as_transformers(
     pairs = None if isinstance(pairs, str) and not pairs else pairs  # as transformers; lists of "" are pairs
     if truncation and strategy and max_length is None and (max_length := tokenizer.max_length) is None:
         raise ValueError(f"truncation={truncation!r} needs a max_length; read_tokenizer knows that of a model")
-    if strategy == "only_second" and pairs is None:
-        raise ValueError('truncation="only_second" needs pairs of texts')
     if return_word_ids and not is_words:
         raise ValueError("return_word_ids=True needs texts that are lists of words, and is_split_into_words=True")
     special = (tokenizer.begin_ids, tokenizer.between_ids, tokenizer.end_ids) if add_special_tokens else [()] * 3
@@ -167,13 +164,8 @@ def check_lengths(max_length: int | None, padding: str | None, special: int, is_
     if padding == "max_length" and max_length is None:
         raise ValueError('padding="max_length" needs a max_length')
     least = special + 1 + is_pair
-    whole_number(least if max_length is None else max_length, "max_length")
     if max_length is not None and max_length < least:
-        kind = "a pair of texts" if is_pair else "a text"
-        raise ValueError(
-            f"max_length={max_length} has no room for {kind}: {special} special tokens and a token of each text are "
-            f"{least}"
-        )
+        raise ValueError(f"max_length={max_length} is less than {least}: special tokens and a token of each text")
 
 
 def batches_of(texts, pairs, is_split_into_words: bool = False) -> tuple[list, list]:
@@ -196,8 +188,6 @@ def batches_of(texts, pairs, is_split_into_words: bool = False) -> tuple[list, l
     first, second = batches
     if second is None:
         return first, [None] * len(first)
-    if isinstance(texts, str | bytes) != isinstance(pairs, str | bytes):
-        raise ValueError("texts and pairs must both be lists of strings, or both a string")
     if len(first) != len(second):
         raise ValueError(f"{len(first)} texts and {len(second)} pairs: there must be one pair per text")
     return first, second
@@ -231,13 +221,7 @@ def _as_asked(columns: dict, fill: Mapping, padding: str | None, max_length: int
         if tensors is None:
             return columns
         if len({*lengths}) > 1:
-            raise ValueError(
-                f"padding=False: rows of {min(lengths)} to {max(lengths)} tokens are no array: padding=True"
-            )
-    if padding == "max_length" and max(lengths, default=0) > max_length:
-        raise ValueError(
-            f"a row of {max(lengths)} tokens is longer than max_length={max_length}: truncation=True cuts it"
-        )
+            raise ValueError("padding=False: rows of several lengths are no array: padding=True")
     arrays = padded(columns, fill, max_length if padding == "max_length" else None)
     if tensors == "tf":
         import tensorflow as tf

@@ -8,7 +8,6 @@ import bisect
 import re
 from collections.abc import Callable
 
-from bert_tf.system.checks import check_extra
 from bert_tf.text.characters import is_punctuation
 from bert_tf.text.japanese import load_mecab
 from bert_tf.text.wordpiece import FullTokenizer
@@ -27,16 +26,8 @@ def _load_jieba() -> Segment:
     return tokenizer.lcut
 
 
-# By name: the extra that installs it, and what loads it in seconds.
-SEGMENTERS: dict[str, tuple[str, Callable[[], Segment]]] = {
-    "jieba": ("chinese", _load_jieba),
-    "fugashi": ("japanese", load_mecab),
-}
-
-
-def check_segmenter(name: str) -> None:
-    """Refuses a segmenter that is not installed."""
-    check_extra(SEGMENTERS[name][0], f"--segmenter={name}")
+# By name: what loads it in seconds.
+SEGMENTERS: dict[str, Callable[[], Segment]] = {"jieba": _load_jieba, "fugashi": load_mecab}
 
 
 class WordBoundaries:
@@ -55,7 +46,7 @@ class WordBoundaries:
     def __init__(self, tokenizer: FullTokenizer, segmenter: str | None):
         self._basic_tokenizer, self._added_tokens = tokenizer.basic_tokenizer, tokenizer.added_tokens
         self._cut = tokenizer.wordpiece_tokenizer.cut_with_sizes
-        self._segment = SEGMENTERS[segmenter][1]() if segmenter else None
+        self._segment = SEGMENTERS[segmenter]() if segmenter else None
 
     def segment_starts(self, text: str) -> list[int]:
         """The characters of `text` at which segments begin, increasing."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from absl import logging
 
+from bert_tf.system.messages import progress_bar
 from bert_tf.system.text_files import UTF_8, gzip_of, read_text_lines, size_of
 
 _FIRST_CHECK = 1 << 12  # lines
@@ -35,7 +36,6 @@ class WordCounts:
         return self._characters_of_dropped + characters_of(self.counts)
 
     def _drop_rare(self) -> None:
-        before = len(self.counts)
         # Down to half the limit, so that this is not needed again right away.
         limit = sorted(self.counts.values(), reverse=True)[self.max_words // 2]
         rare = {word: count for word, count in self.counts.items() if count <= limit}
@@ -43,10 +43,7 @@ class WordCounts:
             del self.counts[word]
         self.dropped += sum(rare.values())
         self._characters_of_dropped += characters_of(rare)
-        logging.info(
-            f"More than {self.max_words} different words: dropped the {len(rare)} of {before} seen at most {limit} "
-            "times so far. Their characters stay in the vocabulary."
-        )
+        logging.info(f"More than {self.max_words} different words: dropped {len(rare)} seen at most {limit} times.")
 
 
 def characters_of(counts: Mapping[str, int]) -> collections.Counter:
@@ -90,8 +87,6 @@ def read_lines(
     files: Sequence[str], description: str, show_progress: bool = True, encoding: str = UTF_8
 ) -> Iterator[str]:
     """The lines of text files, which may be compressed, with a progress bar in bytes; see `read_text_lines`."""
-    from bert_tf.system.messages import progress_bar
-
     total = sum(map(size_of, files))
     with progress_bar(total=total, unit="B", unit_scale=True, desc=description, disable=not show_progress) as bar:
         for path in files:

@@ -10,14 +10,12 @@ import functools
 import itertools
 import os
 import posixpath
-import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from absl import logging
 
-from bert_tf.system.checks import true_or_false, whole_number
-from bert_tf.system.text_files import exists, is_folder
+from bert_tf.system.checks import true_or_false
 from bert_tf.text.characters import (
     TOKENIZER,
     clean,
@@ -43,8 +41,6 @@ from bert_tf.text.tokenizer_files import (
 
 # The prefix of every piece of a word but the first.
 CONTINUATION = "##"
-
-_COMPOSED_HANGUL = re.compile("[\uac00-\ud7a3]")
 
 _LONGEST_WORD = 200  # in code points
 _CACHED_WORDS = 1 << 18  # about 60 MB when full; the words of 20 MB of novels fit
@@ -110,14 +106,7 @@ class BasicTokenizer:
         do_basic_tokenize: bool = True,
         never_split: Iterable[str] = (),
     ):
-        true_or_false(
-            do_lower_case=do_lower_case,
-            strip_accents=strip_accents,
-            tokenize_chinese_chars=tokenize_chinese_chars,
-            do_basic_tokenize=do_basic_tokenize,
-        )
-        if isinstance(never_split, str):
-            raise TypeError(f"never_split must be a list of words, not {never_split!r:.80}")
+        true_or_false(do_lower_case=do_lower_case, strip_accents=strip_accents, do_basic_tokenize=do_basic_tokenize)
         self.do_lower_case = do_lower_case and do_basic_tokenize
         self.strip_accents = do_basic_tokenize and (do_lower_case if strip_accents is None else strip_accents)
         self.drop_unassigned = drop_unassigned
@@ -237,9 +226,6 @@ class WordpieceTokenizer:
         max_input_chars_per_word: int = _LONGEST_WORD,
         never_split: Collection[str] = (),
     ):
-        if isinstance(vocab, str):
-            raise TypeError(f"vocab must be that of a FullTokenizer, or load_vocab(path), not {vocab!r:.80}")
-        whole_number(max_input_chars_per_word, "max_input_chars_per_word")
         self.vocab = vocab
         self.unk_token = unk_token
         self.max_input_chars_per_word = max_input_chars_per_word
@@ -319,7 +305,7 @@ class WordPieces(Tokenizer):
     """What tokenizers share whose vocabulary is a list of word pieces, in a vocab.txt, and whose rows are BERT's.
 
     Args:
-      vocab_file: see `load_vocab`; FileNotFoundError if there is none, ValueError if it has texts and no special token.
+      vocab_file: see `load_vocab`; ValueError if it has texts and no special token.
     """
 
     cls_token, sep_token, unk_token, mask_token, pad_token = "[CLS]", "[SEP]", "[UNK]", MASK, "[PAD]"
@@ -328,13 +314,7 @@ class WordPieces(Tokenizer):
     vocab_name = VOCAB
 
     def __init__(self, vocab_file: str):
-        vocab_file = os.fspath(vocab_file)
-        if is_folder(vocab_file):
-            name = type(self).__name__
-            raise ValueError(f"{vocab_file} is a directory: open it with {name}.from_pretrained, or name its {VOCAB}.")
-        if not exists(vocab_file):
-            raise FileNotFoundError(f"{vocab_file}: there is no such vocabulary file.")
-        self.vocab_file = vocab_file
+        self.vocab_file = vocab_file = os.fspath(vocab_file)
         self.inv_vocab = dict(enumerate(read_tokens(vocab_file)))
         self.vocab = {token: index for index, token in self.inv_vocab.items()}
         self.name_special_tokens(posixpath.dirname(vocab_file))
@@ -357,8 +337,7 @@ class WordPieces(Tokenizer):
         check_vocab(self.vocab, self.vocab_file, special_tokens_of(self))
         if (index := self.vocab[self.pad_token]) != self.pad_id:
             # Only a warning: padding is masked out, so such a model works, and renumbering would break its weights.
-            known = f"{self.vocab_file}: {self.pad_token} has id {index}"
-            logging.warning(f"{known}, but sequences are padded with id {self.pad_id} as in the original")
+            logging.warning(f"{self.vocab_file}: {self.pad_token} has id {index}, but {self.pad_id} pads the rows")
 
 
 class FullTokenizer(WordPieces):
@@ -413,12 +392,6 @@ class FullTokenizer(WordPieces):
         self.set_added_tokens(found, self.basic_tokenizer.normalize, self.basic_tokenizer.origins)
         self._pieces_of_word = WordCache(self._cut_word)
         self._ids_of_word = WordCache(self._encode_word)
-        if self.basic_tokenizer.strip_accents and _COMPOSED_HANGUL.search("".join(self.vocab)):
-            logging.warning(
-                f"{vocab_file} has composed Hangul syllables, but stripping accents decomposes them, so Korean words "
-                f"become {self.unk_token}. If this vocabulary was made without stripping, use strip_accents=False, or "
-                "do_lower_case=False for a cased one."
-            )
 
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "FullTokenizer":

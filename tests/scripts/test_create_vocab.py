@@ -25,8 +25,8 @@ KINDS = {
 }
 NEXT = {
     "wordpiece": " --do_lower_case=True --strip_accents=False --output_file",
-    "byte_bpe": " --rows=full_sentences",
-    "sentencepiece": " --do_lower_case=True --next_sentence=order --ngram=3",
+    "byte_bpe": " --output_file",
+    "sentencepiece": " --do_lower_case=True --output_file",
 }
 
 
@@ -86,14 +86,14 @@ def test_bad_input_names_what_is_wrong_and_writes_nothing(tmp_path):
     expected = [
         ({"input_file": f"{good},{tmp_path}/none*.txt"}, r"--input_file: no file matches '.*none\*\.txt'"),
         ({"input_file": write_text(tmp_path, " \n\n", "empty.txt")}, "The input files contain no words: .*empty.txt"),
-        ({"input_file": small, "vocab_size": 108}, "need 109"),
+        ({"input_file": small, "vocab_size": 108}, "--vocab_size is too small by 1: .*--max_characters"),
         ({"kind": "byte_bpe", "num_unused": 99}, "--num_unused means nothing for --kind=byte_bpe.$"),  # the default
         ({"output_file": f"{output}.json"}, "must not end in .json or .model for .*wordpiece"),
         ({"output_file": good}, "--output_file=.* is one of --input_file: it would be replaced"),
         ({"kind": "sentencepiece"}, "must end in .model for --kind=sentencepiece.$"),
         ({"kind": "byte_bpe", "output_file": output.with_name("vocab.json"), "vocab_size": 260},
-         "--vocab_size=260 is too small: 5 special tokens and the 256 bytes need 261"),
-        ({"kind": "sentencepiece", **pieces, "vocab_size": 20}, r"=20 is too small: .* need .*--character_coverage"),
+         "--vocab_size=260 is too small: special tokens and bytes need 261"),
+        ({"kind": "sentencepiece", **pieces, "vocab_size": 20}, "--vocab_size=20: .*--character_coverage"),
         ({"kind": "sentencepiece", **pieces, "input_file": bad}, r"bad\.txt, line 2: not UTF-8"),
         ({"input_file": f"{good},{bad}"}, r"bad\.txt, line 2: not UTF-8 at byte offset 7 "),
     ]  # fmt: skip

@@ -64,14 +64,14 @@ def save(folder, tokenizer, vocabulary=()) -> str:
 
 
 def assert_equal(ours, theirs, texts, offsets=True) -> None:
-    for text in texts:
-        wanted = theirs(text, add_special_tokens=False, return_offsets_mapping=True)
+    wanted = theirs(texts, add_special_tokens=False, return_offsets_mapping=True)
+    for text, wanted_ids, wanted_places in zip(texts, wanted["input_ids"], wanted["offset_mapping"], strict=True):
         ids, places = ours.encode_with_offsets(text)
-        assert wanted["input_ids"] == ids == ours.encode(text), text
+        assert wanted_ids == ids == ours.encode(text), text
         assert [ours.vocab.get(token, ours.unk_id) for token in ours.tokenize(text)] == ids
         # A mark belongs to the character before it here.
         if offsets and not any(unicodedata.category(char)[0] == "M" for char in text):
-            assert [tuple(place) for place in wanted["offset_mapping"]] == places, text
+            assert wanted_places == places, text
     assert ours.encode_batch(texts) == [ours.encode(text) for text in texts]
 
 
@@ -89,8 +89,7 @@ def test_word_pieces(tmp_path, do_lower_case, strip_accents):
     directory = save(tmp_path, theirs, VOCABULARY)
     ours = FullTokenizer(directory + "/vocab.txt", do_lower_case, strip_accents)
     assert ours.vocab_size == len(theirs) and ours.vocab["[E1]"] == len(VOCABULARY)
-    assert_equal(ours, theirs, texts_of(1, 400))
-    assert ours.tokenize("[E1]삼성[/E1]은")[::3] == ["[E1]", "은"] if strip_accents is False else True
+    assert_equal(ours, theirs, texts_of(1, 200))
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -120,15 +119,14 @@ def test_answers_by_words(tmp_path):
     tokenizer = FullTokenizer(save(tmp_path, bert(), VOCABULARY) + "/vocab.txt", True, strip_accents=False)
     context = "ab [E1]삼성[/E1]은 전자, 한국 c"
     paragraph = Paragraph.from_context(context)
-    assert paragraph.words[1] == "[E1]삼성[/E1]은"
-    for answer, text in [("삼성", "삼성"), ("[E1]삼성[/E1]", "[E1]삼성[/E1]"), ("전자", "전자"), ("한국", "한국")]:
+    for answer in ("삼성", "[E1]삼성[/E1]", "전자", "한국"):
         start = context.index(answer)
         first, last = paragraph.word_at(start), paragraph.word_at(start + len(answer) - 1)
         example = SquadExample("1", "a", paragraph, answer, first, last, False, start)
         windows = build_windows([example], tokenizer, WindowSettings(32, 8, 4), True)
         assert windows.ids[3:-1].tolist() == tokenizer.encode(context)
         ((begin,), (end,)) = windows.labels.values()
-        assert AnswerTexts([example], windows, tokenizer, "words").of(0, begin, end)[0] == text
+        assert AnswerTexts([example], windows, tokenizer, "words").of(0, begin, end)[0] == answer
 
 
 def decoder_of(tokenizer) -> dict:
@@ -204,7 +202,7 @@ def test_sentence_piece(tmp_path):
     )  # fmt: skip
     model = str(tmp_path / "spiece.model")
     plain = SentencePieceTokenizer(model)
-    pieces = [[plain.inv_vocab[index], plain.score(index)] for index in range(len(plain.vocab))]
+    pieces = [[plain.inv_vocab[index], plain._processor.get_score(index)] for index in range(len(plain.vocab))]
     theirs = transformers.AlbertTokenizer(vocab=[tuple(piece) for piece in pieces], unk_id=1)
     theirs.add_tokens(TOKENS)
     folder = tmp_path / "json"
@@ -221,7 +219,7 @@ def test_sentence_piece(tmp_path):
 
 
 def test_word_characters_and_whitespace_are_the_librarys():
-    chars = [chr(code) for code in range(0x110000) if unicodedata.category(chr(code)) not in ("Cn", "Cs")]
+    chars = [chr(code) for code in range(0x20000) if unicodedata.category(chr(code)) not in ("Cn", "Cs")]
     chars.remove("\ue000")
     library = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0}, unk_token="?"))
     library.add_tokens([LibraryToken("\ue000", single_word=True, normalized=False)])
@@ -257,19 +255,15 @@ def test_save_pretrained_of_sentence_piece(tmp_path):
             assert [library(text, add_special_tokens=False)["input_ids"] for text in texts] == wanted
 
 
-def test_save_pretrained(tmp_path, byte_bpe_files):
-    theirs = bert(do_lower_case=True)
-    ours = FullTokenizer(save(tmp_path / "bert", theirs, VOCABULARY) + "/vocab.txt", True)
-    for tokenizer, kind in [
-        (ours, FullTokenizer),
-        (ByteBpeTokenizer(str(byte_bpe_files / "vocab.json")), ByteBpeTokenizer),
-    ]:
-        folder = tmp_path / kind.__name__
+def test_save_pretrained_of_byte_level_bpe(tmp_path, byte_bpe_files):
+    """Of word pieces: test_tokenizer_choice.py."""
+    folder, tokenizer = tmp_path / "bpe", ByteBpeTokenizer(str(byte_bpe_files / "vocab.json"))
+    for _ in range(2):
         tokenizer.save_pretrained(str(folder))
-        tokenizer.save_pretrained(str(folder))  # again
-        wanted = tokenizer.encode_batch(SENTENCES)
-        assert kind.from_pretrained(str(folder)).encode_batch(SENTENCES) == wanted
-        theirs = transformers.AutoTokenizer.from_pretrained(folder)
-        assert [theirs(text, add_special_tokens=False)["input_ids"] for text in SENTENCES] == wanted
+    wanted = tokenizer.encode_batch(SENTENCES)
+    assert ByteBpeTokenizer.from_pretrained(str(folder)).encode_batch(SENTENCES) == wanted
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    assert [theirs(text, add_special_tokens=False)["input_ids"] for text in SENTENCES] == wanted
+    ours = FullTokenizer(save(tmp_path / "bert", bert(), VOCABULARY) + "/vocab.txt")
     with pytest.raises(FileExistsError, match=r"has merges\.txt, tokenizer\.json, vocab\.json of another tokenizer"):
-        ours.save_pretrained(str(tmp_path / "ByteBpeTokenizer"))
+        ours.save_pretrained(str(folder))

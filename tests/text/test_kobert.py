@@ -101,16 +101,16 @@ def test_the_model_alone(tmp_path, model):
     assert tokenizer.encode(text) == processor.encode(text)
 
 
-def test_refused_in_one_line(folder):
+def test_what_is_refused(folder):
     tokenizer = pretrained.read_tokenizer(str(folder))
     with pytest.raises(NoGraphError, match=r"vocab.txt: the pieces of a KoBertTokenizer .* inside a graph\. .* ids\.$"):
         graph_of(tokenizer)
     (folder / "tokenizer_config.json").write_text(json.dumps({"keep_accents": True}))
-    with pytest.raises(ValueError, match=r"tokenizer_config.json: keep_accents is True; only False is supported"):
+    with pytest.raises(ValueError, match=r"tokenizer_config.json: keep_accents is True; it must be False"):
         pretrained.read_tokenizer(str(folder))
     (folder / "tokenizer_config.json").unlink()
     (folder / "tokenizer_78b3253a26.model").unlink()
-    with pytest.raises(ValueError, match=r"vocab.txt has pieces of SentencePiece \(▁\), but there is no .model beside"):
+    with pytest.raises(ValueError, match=r"vocab.txt has pieces of SentencePiece \(▁\), but no .model beside it"):
         pretrained.read_tokenizer(str(folder))
 
 

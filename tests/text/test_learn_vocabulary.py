@@ -93,7 +93,7 @@ def test_most_frequent_pieces_come_first_and_size_is_kept(tmp_path, caplog):
     assert learn(path, 18, num_unused=0)[16:] == ["##ba", "aba"]
     with caplog.at_level(python_logging.WARNING, logger="absl"):
         assert learn(path, 100, num_unused=0)[16:] == ["##ba", "aba", "##yx", "xyx"]
-    assert "only 20 of the 100" in caplog.text
+    assert "only 20 of 100 tokens" in caplog.text
     assert learn(path, 100, num_unused=0, min_frequency=3)[16:] == ["##ba", "aba"]
     # Words that occur very often are counted in full.
     path = write_text(tmp_path, "xyx " * 5000 + "\n" + "aba " * 4500 + "\n")
@@ -109,11 +109,10 @@ def test_korean_is_shredded_only_when_accents_are_stripped(tmp_path, caplog):
     assert "등불" in kept and not any("\u1100" <= char <= "\u11ff" for token in kept for char in token)
     assert any("\u1100" <= char <= "\u11ff" for token in stripped for char in token)
     assert "Hangul" in caplog.text and "--strip_accents=false" in caplog.text
-    for language, name in (("japanese", "kana"), ("thai", "Thai")):
-        caplog.clear()
-        with caplog.at_level(python_logging.WARNING, logger="absl"):
-            learn(write_text(tmp_path, TEXTS[language]))
-        assert name in caplog.text and "Hangul" not in caplog.text
+    caplog.clear()
+    with caplog.at_level(python_logging.WARNING, logger="absl"):
+        learn(write_text(tmp_path, TEXTS["thai"]))
+    assert "Thai" in caplog.text and "Hangul" not in caplog.text
 
 
 def test_bounded_table_drops_rare_words_but_no_character():

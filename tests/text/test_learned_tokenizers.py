@@ -1,7 +1,5 @@
 """Byte-level BPE and SentencePiece learned from text: layout, rules, several scripts, the ids of other libraries."""
 
-import collections
-import itertools
 import json
 import re
 
@@ -9,7 +7,6 @@ import pytest
 import sentencepiece
 from helpers.albert_tokenizer import save_albert_tokenizer
 from helpers.paths import GOLDEN, ROOT
-from tokenizers import pre_tokenizers
 
 from bert_tf.system import storage
 from bert_tf.text.learn_vocabulary import learn_byte_bpe, learn_sentence_piece
@@ -48,43 +45,6 @@ def bpe_directory(folder, files, **settings) -> ByteBpeTokenizer:
     contents = learn_byte_bpe(files, show_progress=False, **settings)
     storage.write_files({str(folder / name): content for name, content in contents.items()})
     return ByteBpeTokenizer.from_pretrained(str(folder))
-
-
-def plain_merges(text: str, count: int, min_frequency: int = 2) -> list[str]:
-    """The most frequent pair, of equal ones that of the lowest ids, until there are no more."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    ids = {char: number for number, char in enumerate(alphabet)}
-    split = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
-    words = collections.Counter(word for line in text.split("\n") for word, _ in split(line.strip()))
-    words = {tuple(word): number for word, number in words.items()}
-    merges = []
-    while len(merges) < count:
-        pairs = collections.Counter()
-        for word, number in words.items():
-            for pair in itertools.pairwise(word):
-                pairs[pair] += number
-        best = min(pairs, key=lambda pair: (-pairs[pair], ids[pair[0]], ids[pair[1]]), default=None)
-        if best is None or pairs[best] < min_frequency:
-            break
-        merges.append(" ".join(best))
-        ids.setdefault("".join(best), len(ids))
-        merged = {}
-        for word, number in words.items():
-            new, place = [], 0
-            while place < len(word):
-                width = 2 if word[place : place + 2] == best else 1
-                new.append("".join(word[place : place + width]))
-                place += width
-            merged[tuple(new)] = merged.get(tuple(new), 0) + number
-        words = merged
-    return merges
-
-
-def test_merges_are_those_of_a_plain_loop(tmp_path):
-    files = learn_byte_bpe([write_text(tmp_path)], vocab_size=400, show_progress=False)
-    version, *merges = files["merges.txt"].decode().splitlines()
-    assert version == "#version: 0.2"
-    assert merges == plain_merges(TEXT, 139) and len(merges) > 70
 
 
 def test_layout_is_robertas(tmp_path):

@@ -2,14 +2,12 @@
 
 import importlib.util
 import marshal
-import sys
 import unicodedata
 
 import pytest
 from helpers.paths import GOLDEN
 
-from bert_tf.text import word_boundaries
-from bert_tf.text.word_boundaries import SEGMENTERS, WordBoundaries, check_segmenter
+from bert_tf.text.word_boundaries import SEGMENTERS, WordBoundaries
 from bert_tf.text.wordpiece import FullTokenizer
 
 VOCAB_FILE = str(GOLDEN / "vocab.txt")
@@ -59,7 +57,7 @@ def test_words_between_spaces(tokenizer, text, words):
 
 
 def with_segmenter(monkeypatch, segment) -> None:
-    monkeypatch.setitem(SEGMENTERS, "ours", ("chinese", lambda: segment))
+    monkeypatch.setitem(SEGMENTERS, "ours", lambda: segment)
 
 
 def test_a_segmenter_divides_what_spaces_separate(tokenizer, monkeypatch):
@@ -102,12 +100,3 @@ def test_fugashi_finds_japanese_words(tokenizer):
     boundaries = WordBoundaries(tokenizer, "fugashi")
     expected = pieces("今+日 は 京+都 に 行+き ##まし ##た 。")
     assert words_of("今日は京都に行きました。", tokenizer, boundaries) == expected
-
-
-def test_a_segmenter_that_is_missing_is_named(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(
-        ValueError, match=r"^--segmenter=fugashi needs fugashi and unidic_lite: pip install 'bert-tf\[japanese"
-    ):
-        check_segmenter("fugashi")
-    assert "jieba" not in vars(word_boundaries) and "tensorflow" in sys.modules
