@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard
-from bert_tf.system.checks import check_extra
 from bert_tf.system.messages import progress_bar
 
 # Beam finds this runner only by its whole name. By default up to 128 shards would be one piece of work, for one worker.
@@ -32,13 +31,14 @@ def make_shards(job: ShardJob, shards: Sequence[int], runner: str, options: Sequ
       runner: "DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "DaskRunner", ...
       options: further options of Beam: ["--project=...", "--region=..."].
     """
-    check_extra("dask" if runner == "DaskRunner" else "beam", f"--beam_runner={runner}")
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
     logging.info("%d shards by Apache Beam %s, %s", len(shards), beam.__version__, runner)
     if runner == "DaskRunner":
-        runner, options = _DASK, _with_dask(options)
+        runner = _DASK
+        if not any(option.startswith(_DASK_PARTITIONS) for option in options):
+            options = [*options, f"{_DASK_PARTITIONS[0]}=1"]  # each shard is a piece of work of its own
     pipeline_options = PipelineOptions([f"--runner={runner}", "--job_name=bert-pretraining-data", *options])
     with beam.Pipeline(options=pipeline_options) as pipeline:
         _ = (
@@ -51,14 +51,5 @@ def make_shards(job: ShardJob, shards: Sequence[int], runner: str, options: Sequ
     summaries = {shard: finished_summary(job, shard) for shard in shards}
     for shard, summary in summaries.items():
         if summary is None:
-            raise RuntimeError(
-                f"The pipeline ended, but shard {shard} is not in {job.outputs(shard)[0]}: is --output_file on a file "
-                "system that all workers and this machine share?"
-            )
+            raise RuntimeError(f"{job.outputs(shard)[0]} is not there: do all workers share this file system?")
     return summaries
-
-
-def _with_dask(options: Sequence[str]) -> list[str]:
-    """The options of a pipeline on Dask, in which each shard is a piece of work of its own."""
-    given = any(option.startswith(_DASK_PARTITIONS) for option in options)
-    return [*options] if given else [*options, f"{_DASK_PARTITIONS[0]}=1"]

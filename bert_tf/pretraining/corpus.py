@@ -28,7 +28,6 @@ from bert_tf.pretraining.corpus_formats import (
     jsonl_texts,
     numbered_lines,
     sentence_splitter,
-    shortened,
 )
 from bert_tf.system.storage import is_remote
 from bert_tf.system.text_files import Progress, TextFile, gzip_of, size_of, warn_of_tables, whole_lines
@@ -49,10 +48,6 @@ class _Source:
     begin: int
     end: int
 
-    @property
-    def size(self) -> int:
-        return self.end - self.begin
-
 
 class Corpus:
     """The documents of a list of files, in order.
@@ -60,9 +55,7 @@ class Corpus:
     It is small and can be pickled, so that workers need not inspect the files again.
 
     Attributes:
-      sizes: bytes of each file on the disk.
-      total_bytes: their sum.
-      empty_files: files of 0 bytes, which are skipped with a warning.
+      total_bytes: of all files on the disk. Those of 0 bytes are skipped with a warning.
     """
 
     def __init__(self, files: Sequence[str], settings: TextSettings | None = None):
@@ -75,17 +68,15 @@ class Corpus:
         # Inspecting a file on cloud storage takes a while, nearly all of it waiting.
         with concurrent.futures.ThreadPoolExecutor(16) as pool:
             looks = list(pool.map(lambda path: _look(path, settings), files))
-        self.sizes = [size for _, _, size in looks]
-        self.total_bytes = sum(self.sizes)
-        begins = itertools.accumulate(self.sizes, initial=0)
+        ends = [*itertools.accumulate(size for _, _, size in looks)]
+        self.total_bytes = ends[-1] if ends else 0
         self._sources = [
-            _Source(file, is_jsonl, begin, begin + size)
-            for (file, is_jsonl, size), begin in zip(looks, begins, strict=False)
+            _Source(file, is_jsonl, end - size, end)
+            for (file, is_jsonl, size), end in zip(looks, ends, strict=True)
             if size
         ]
-        self.empty_files = [file.path for file, _, size in looks if not size]
-        if self.empty_files:
-            logging.warning("%d of %d files are empty: %s", len(self.empty_files), len(files), self.empty_files[0])
+        if empty := [file.path for file, _, size in looks if not size]:
+            logging.warning("%d of %d files are empty: %s", len(empty), len(files), empty[0])
 
     @property
     def marks_documents(self) -> bool:
@@ -174,10 +165,7 @@ def _look(path: str, settings: TextSettings) -> tuple[TextFile, bool, int]:
         if isinstance(record, dict) and settings.text_key in record:
             return file, True, size
         if record:
-            logging.warning(
-                f"{path} looks like JSONL, but without the key {settings.text_key!r} (it has "
-                f"{shortened(', '.join(record))}), so it is read as plain text; see --text_key"
-            )
+            logging.warning(f"{path} is JSON without {settings.text_key!r} (--text_key): it is read as plain text")
     return file, False, size
 
 
@@ -239,14 +227,15 @@ def _after_newline(block: bytes, number: int) -> int:
 
 def _record_start(source: _Source, place: int) -> int:
     """Where, in the file, the first record does that begins at or after byte `place` of the file."""
-    if place <= 0 or place >= source.size:
-        return max(0, min(place, source.size))
+    size = source.end - source.begin
+    if place <= 0 or place >= size:
+        return max(0, min(place, size))
     offset = place - 1
-    for chunk in source.file.chunks(offset, source.size):
+    for chunk in source.file.chunks(offset, size):
         if (found := chunk.find(b"\n")) >= 0:
             return offset + found + 1
         offset += len(chunk)
-    return source.size
+    return size
 
 
 # ---- texts -----------------------------------------------------------------------------------------------------------

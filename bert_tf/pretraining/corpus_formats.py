@@ -52,11 +52,6 @@ class TextSettings:
 
     def __post_init__(self):
         check_values(self)
-        for name in ("text_key", "language"):
-            if not getattr(self, name):
-                raise ValueError(f"--{name} is empty")
-        if not self.blanks_separate_docs and self.input_format == "jsonl":
-            raise ValueError("--blanks_separate_docs=false is for plain text: JSON lines are a document each")
 
 
 class Reading:
@@ -131,68 +126,32 @@ def numbered_lines(file: TextFile, blocks: Iterable[tuple[int, bytes]], reading:
                 yield line, offset, index
 
 
-def _problem(file: TextFile, line: _PlacedLine, what: str) -> ValueError:
-    text, offset, index = line
-    return ValueError(f"{file.path}, line {file.line_number(offset) + index}: {what}: {shortened(text)}")
-
-
-def shortened(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
-
-
 def jsonl_texts(file: TextFile, lines: Iterable[_PlacedLine], reading: Reading) -> Iterator[str]:
     key = reading.settings.text_key
-    for line in lines:
+    for line, offset, index in lines:
         try:
-            record = json.loads(line[0])
-        except RecursionError:
-            raise _problem(file, line, "JSON nested too deeply") from None
-        except ValueError as error:
-            raise _problem(file, line, f"not JSON ({error})") from None
-        if not isinstance(record, dict):
-            raise _problem(file, line, f"not a JSON object but a {type(record).__name__}; JSON lines have one a line")
-        if key not in record:
-            raise _problem(file, line, f"no key {key!r} (--text_key) but {shortened(', '.join(record)) or 'none'}")
-        text = record[key]
-        if not isinstance(text, str):
-            raise _problem(file, line, f"{key!r} (--text_key) is not a string but {shortened(json.dumps(text))}")
-        if "\\u" in line[0]:
-            text = _without_surrogates(file, line, text, reading)
-        if document := reading.lines_of(text.replace("\r", "")):
+            text = json.loads(line)[key].replace("\r", "")
+            # JSON can contain half a character (a lone surrogate), which UTF-8 can't encode.
+            text, halves = re.subn("[\ud800-\udfff]", "\ufffd", text) if "\\u" in line else (text, 0)
+            if halves and reading.settings.errors == "strict":
+                raise ValueError("half a character, see --errors")
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            place = f"{file.path}, line {file.line_number(offset) + index}"
+            raise ValueError(f"{place}: no text in {key!r} (--text_key) of {line:.{_SHOWN}}: {error!r:.200}") from None
+        if halves:
+            reading.warn_of_bad_text(file)
+            reading.count("replaced_characters", halves)
+            reading.count("lines_with_bad_utf8")
+        if document := reading.lines_of(text):
             yield document + "\n"
         else:
             reading.count("documents_without_text")
 
 
-def _without_surrogates(file: TextFile, line: _PlacedLine, text: str, reading: Reading) -> str:
-    """JSON can contain half a character (a lone surrogate), which UTF-8 can't encode."""
-    halves = re.findall("[\ud800-\udfff]", text)
-    if halves and reading.settings.errors == "strict":
-        raise _problem(file, line, f"not Unicode: half a character, \\u{ord(halves[0]):04x} (see --errors)")
-    if halves:
-        reading.warn_of_bad_text(file)
-        reading.count("replaced_characters", len(halves))
-        reading.count("lines_with_bad_utf8")
-    return re.sub("[\ud800-\udfff]", "\ufffd", text)
-
-
-_SCRIPTS = {"ko": "[\uac00-\ud7a3]", "ja": "[\u3041-\u30ff]", "zh": "[\u4e00-\u9fff]", "ru": "[\u0410-\u044f]"}
-
-
-def likely_language(text: str) -> str:
-    """The language of a text, for --language, as far as its script tells: ko, ja, zh, ru, or else en."""
-    counts = {language: len(re.findall(script, text)) for language, script in _SCRIPTS.items()}
-    counts["zh"] = 0 if 10 * counts["ja"] > counts["zh"] else counts["zh"]  # Japanese has Chinese characters, too
-    best = max(counts, key=counts.get)
-    return best if 5 * counts[best] > len(text) else "en"
-
-
 def sentence_splitter(language: str) -> Splitter:
     """A function that gives the sentences of a paragraph, stripped."""
-    try:
-        import sentencex
-    except ImportError:
-        raise ValueError("--split_sentences: the library for it is missing; `pip install sentencex`") from None
+    import sentencex
+
     language = language.lower()
     # The library accepts any name and falls back to general rules.
     if not re.fullmatch(r"[a-z]{2,3}(-[a-z]+)*", language):

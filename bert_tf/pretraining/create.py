@@ -28,18 +28,18 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data import record_files
 from bert_tf.data.record_index import beside
 from bert_tf.pretraining import shard as pretraining_shard
 from bert_tf.pretraining.corpus import Corpus
-from bert_tf.pretraining.corpus_formats import TextSettings, likely_language
+from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.model_vocabulary import tokenizer_of, vocabulary_sha256
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings, settings_of_records
 from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard, read_summary, summary_path
 from bert_tf.system import run_lock, storage, workers
-from bert_tf.system.checks import check_output_dir, check_output_files
+from bert_tf.system.checks import check_output_files
 from bert_tf.system.cores import available_cores
-from bert_tf.system.messages import progress_bar
+from bert_tf.system.example_bytes import is_frame_head
+from bert_tf.system.messages import progress_bar, some
 from bert_tf.system.storage import is_remote, paths_beginning_with
 from bert_tf.system.text_files import list_files
 from bert_tf.text.tokenizer import Tokenizer
@@ -92,10 +92,13 @@ def create_pretraining_data(
     _check_files(job)
     with _alone(job) as job:
         summaries, is_new = _make_missing(job, flags, beam_options, show_progress)
-        merged = _merged_summary(job, flags, summaries) | vocabulary
-        _write_summary(job, merged)
+        merged, path = _merged_summary(job, flags, summaries) | vocabulary, summary_path(job.output_files[0])
+        if read_summary(path) != merged:
+            storage.write_text_file(path, json.dumps(merged, indent=2, ensure_ascii=False) + "\n")
+        for shard in range(job.num_shards) if job.num_shards > 1 else ():
+            _remove_if_there(summary_path(job.outputs(shard)[0]))
     if is_new:
-        _log_summary(merged, summary_path(job.output_files[0]))
+        _log_summary(merged, path)
     return merged
 
 
@@ -144,18 +147,21 @@ def _check_files(job: ShardJob) -> None:
     written = [path for shard in range(job.num_shards) for path in job.files(shard)]
     check_output_files(written, [*job.input_files, job.records.vocab_file], flag)
     for path in (path for shard in range(job.num_shards) for path in job.outputs(shard)):
-        record_files.check_replaced(path, "--output_file")
+        if os.path.isfile(path) or (is_remote(path) and tf.io.gfile.exists(path)):  # no pipe
+            with tf.io.gfile.GFile(path, "rb") as file:
+                head = file.read(12)
+            if head and not is_frame_head(head):
+                raise ValueError(f"--output_file: {path} is there, and not a file of records: choose another name.")
     if scratch := job.records.scratch_dir:
         if is_remote(scratch):
             raise ValueError(f"--scratch_dir={scratch} must be a local directory.")
-        check_output_dir(scratch, "--scratch_dir")
         os.makedirs(scratch, exist_ok=True)
     found = {name for path in job.output_files for name in paths_beginning_with(f"{path}-")}
     own = {path for shard in range(job.num_shards) for path in job.outputs(shard)}
     if stale := sorted(name for name in found - own if re.search(r"-\d{5,}-of-\d{5,}$", name)):
         raise ValueError(
-            f"--num_shards={job.num_shards}: an earlier run left {len(stale)} files of another number of shards, which "
-            f"would be taken for these: delete {stale[0]}" + (" and the others" if len(stale) > 1 else "")
+            f"--num_shards={job.num_shards}: delete the {len(stale)} files of another number of shards, which would be "
+            f"taken for these: {some(stale)}"
         )
 
 
@@ -205,7 +211,9 @@ def _make_missing(
         logging.info("%d of %d shards are done already", len(summaries), job.num_shards)
     _warn_of_replaced(job, missing, earlier.get("flags", {}), flags)
     num_workers = records.num_workers or available_cores()
-    _log_size(job, num_workers if missing else 1)
+    corpus = Corpus(job.input_files, job.text)
+    corpus.warn_of_tables()
+    logging.info("%.1f MB of text in %s", corpus.total_bytes / 1e6, some(job.input_files))
     if not missing:
         logging.info("Everything is done already; nothing is written. Delete %s to make it again.", final_summary)
     elif records.beam_runner:
@@ -213,23 +221,26 @@ def _make_missing(
 
         summaries |= beam_pipeline.make_shards(job, missing, records.beam_runner, beam_options)
     elif job.num_shards == 1:
+        if corpus.total_bytes > _LARGE_TEXT and num_workers > 1:
+            logging.info("One shard is drawn on one core: --num_shards=%d would use all of them.", 4 * num_workers)
         bar = functools.partial(progress_bar, disable=not show_progress)
         summaries[0] = make_shard(job, 0, num_workers, bar=bar, log=True)
     else:
-        summaries |= _make_shards(job, missing, num_workers, show_progress)
-    for count, problem in (("documents", job.no_text), ("rows", job.no_rows)):
-        if not any(summary[count] for summary in summaries.values()):
-            for shard in range(job.num_shards):
-                for path in job.files(shard):
-                    _remove_if_there(path)
-            raise ValueError(problem)
+        summaries |= _make_shards(job, corpus, missing, num_workers, show_progress)
+    if not any(summary["rows"] for summary in summaries.values()):
+        for shard in range(job.num_shards):
+            for path in job.files(shard):
+                _remove_if_there(path)
+        raise ValueError(job.no_rows)
     for shard, summary in sorted(summaries.items()):
         warn_of_text(summary, f"shard {shard}" if job.num_shards > 1 else records.input_file, job)
     return [summaries[shard] for shard in range(job.num_shards)], bool(missing)
 
 
-def _make_shards(job: ShardJob, missing: Sequence[int], num_workers: int, show_progress: bool) -> dict[int, dict]:
-    corpus, summaries = Corpus(job.input_files, job.text), {}
+def _make_shards(
+    job: ShardJob, corpus: Corpus, missing: Sequence[int], num_workers: int, show_progress: bool
+) -> dict[int, dict]:
+    summaries = {}
     weights = [end - begin for begin, end in (corpus.shard_range(shard, job.num_shards) for shard in missing)]
     num_workers = min(num_workers, len(missing))
     logging.info("%d shards by %d process%s", len(missing), num_workers, "es" if num_workers > 1 else "")
@@ -269,23 +280,10 @@ def _merged_summary(job: ShardJob, flags: dict, shards: list[dict]) -> dict:
     return summary
 
 
-def _write_summary(job: ShardJob, merged: dict) -> None:
-    """Writes the summary of all shards, unless it is there, and removes those of each shard."""
-    path = summary_path(job.output_files[0])
-    if read_summary(path) != merged:
-        storage.write_text_file(path, json.dumps(merged, indent=2, ensure_ascii=False) + "\n")
-    for shard in range(job.num_shards) if job.num_shards > 1 else ():
-        _remove_if_there(summary_path(job.outputs(shard)[0]))
-
-
 def _log_summary(summary: dict, path: str) -> None:
-    for name, count in summary["output_files"].items():
-        logging.info("%s: %d instances", name, count)
-    masks = (
-        f"{summary['masked_positions'] / summary['instance_tokens']:.1%} of the tokens masked"
-        if summary["masked_positions"]
-        else "unmasked"
-    )
+    masks = "unmasked"
+    if summary["masked_positions"]:
+        masks = f"{summary['masked_positions'] / summary['instance_tokens']:.1%} of the tokens masked"
     if "padding_share_unpacked" in summary:
         masks += f", packed into {summary['rows']} rows, {summary['padding_share_unpacked']:.1%} padding before"
     settings = summary["flags"]
@@ -298,20 +296,6 @@ def _log_summary(summary: dict, path: str) -> None:
     counts = f"{summary['instances']} instances of {summary['documents']} documents"
     size = f"{sum(summary['output_bytes'].values()) / 1e6:.1f} MB"
     logging.info(f"{counts} ({summary['padding_share']:.1%} padding, {masks}, {kind}), {size}; see {path}")
-
-
-def _log_size(job: ShardJob, num_workers: int) -> None:
-    corpus = Corpus(job.input_files, job.text)
-    corpus.warn_of_tables()
-    total_bytes = corpus.total_bytes
-    logging.info(
-        "%.1f MB of text in %d files, the first is %s", total_bytes / 1e6, len(job.input_files), job.input_files[0]
-    )
-    if job.num_shards == 1 and total_bytes > _LARGE_TEXT and num_workers > 1:
-        logging.info(
-            "All of it is one shard, whose instances are drawn on one core, as in the original; "
-            f"--num_shards={4 * num_workers} would use {num_workers} cores for that, too."
-        )
 
 
 # ---- what looks wrong ------------------------------------------------------------------------------------------------
@@ -336,47 +320,39 @@ def warn_of_text(summary: dict, name: str, job: ShardJob) -> None:
       name: of the shard, for messages.
     """
     settings, count = job.instances, summary
+    if not count["instances"]:
+        return
     length, in_order = settings.max_seq_length, settings.next_sentence == "order"
-
-    def splitting_advice() -> str:
-        if job.text.split_sentences:
-            return ""
-        language = likely_language(next(Corpus(job.input_files, job.text).blocks(), ""))
-        return f" If lines are paragraphs, --split_sentences --language={language} makes sentences of them."
-
-    def warn(message: str) -> None:
-        logging.warning("%s: %s", name, message)
-
-    if settings.rows in ("pairs", "electra") and count["tokens"] > length * count["sentences"]:
-        warn(
-            f"a line has {count['tokens'] // count['sentences']} tokens on average, and what goes beyond "
-            f"--max_seq_length={length} is cut off.{splitting_advice()}"
-        )
-    if settings.ngram > 1 and not settings.do_whole_word_mask:
-        warn("without --do_whole_word_mask, --ngram masks runs of pieces, not of words.")
-    if in_order and count["not_in_order"] > _MANY_NOT_IN_ORDER * count["instances"]:
-        warn(
-            f"{count['not_in_order'] / count['instances']:.0%} of the pairs are not in order, since most rows have "
-            "room for only one sentence, or documents have only one; the second then comes from elsewhere, as in the "
-            f"original. A larger --max_seq_length has room for several.{splitting_advice()}"
-        )
-    if settings.nsp and not in_order and count["documents"] == 1:
-        warn(
-            "there is only one document, so the random next sentences come from the same document as the first ones, "
-            "and their labels contradict each other. Documents of plain text are separated by a blank line; fewer "
-            f"shards hold more documents each.{splitting_advice()}"
-        )
-    elif settings.nsp and not in_order and count["random_next"] > _MANY_RANDOM * count["instances"]:
-        lines, tokens = count["sentences"] / count["documents"], count["tokens"] / count["sentences"]
-        longer = " A larger --max_seq_length has room for two." if lines >= 2 and 2 * tokens > length else ""
-        warn(
-            f"{count['random_next'] / count['instances']:.0%} of the pairs have a random next sentence, so that their "
-            "labels are nearly constant. A pair in order needs two lines of one document that fit into "
-            f"--max_seq_length={length}; here a document has {lines:.1f} lines of {tokens:.0f} tokens on average."
-            f"{longer}{splitting_advice()} Without such labels: --nsp=false."
-        )
-    if count["unknown_tokens"] > count["tokens"] / 10:
-        warn(
+    lines, tokens = count["sentences"] / count["documents"], count["tokens"] / count["sentences"]
+    is_random = settings.nsp and not in_order
+    share = count["not_in_order" if in_order else "random_next"] / count["instances"]
+    of_pairs = f"a pair takes two lines of one document; here one has {lines:.1f} lines of {tokens:.0f} tokens"
+    split = "" if job.text.split_sentences else "; --split_sentences makes sentences of paragraphs"
+    for is_wrong, message in (
+        (
+            settings.rows in ("pairs", "electra") and tokens > length,
+            f"a line has {tokens:.0f} tokens on average, and what exceeds --max_seq_length={length} is cut off{split}",
+        ),
+        (
+            settings.ngram > 1 and not settings.do_whole_word_mask,
+            "without --do_whole_word_mask, --ngram masks runs of pieces, not of words",
+        ),
+        (in_order and share > _MANY_NOT_IN_ORDER, f"{share:.0%} of the pairs are not in order: {of_pairs}{split}"),
+        (
+            is_random and count["documents"] == 1,
+            "there is only one document, so that random next sentences are of the same, and labels contradict each "
+            f"other; a blank line separates documents, and fewer shards hold more{split}",
+        ),
+        (
+            is_random and count["documents"] > 1 and share > _MANY_RANDOM,
+            f"{share:.0%} of the pairs have a random next sentence, so that labels are nearly constant: {of_pairs}"
+            f"{split}; --nsp=false makes records without such labels",
+        ),
+        (
+            count["unknown_tokens"] > count["tokens"] / 10,
             f"{count['unknown_tokens'] / count['tokens']:.0%} of the tokens are unknown: do --vocab_file, "
-            "--do_lower_case and --strip_accents fit this text?"
-        )
+            "--do_lower_case and --strip_accents fit this text?",
+        ),
+    ):
+        if is_wrong:
+            logging.warning("%s: %s", name, message)

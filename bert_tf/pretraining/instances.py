@@ -44,11 +44,6 @@ class TrainingInstance:
     masked_lm_positions: list[int]
     masked_lm_ids: list[int]
 
-    @property
-    def segment_ids(self) -> list[int]:
-        """0 for [CLS] A [SEP], 1 for B [SEP]; as long as token_ids."""
-        return [0] * self.second_start + [1] * (len(self.token_ids) - self.second_start)
-
 
 class Instances(Sequence[TrainingInstance]):
     """The instances of a text, in their final, shuffled order; read from disk when asked for.
@@ -204,23 +199,11 @@ def _write_planned(plan: Plan, width: int, directory: str, progress: Callable[[i
     ]
 
 
-def log_instances(
-    instances: Sequence[TrainingInstance], inv_vocab: Mapping[int, str], next_sentence: str = "random"
-) -> None:
-    """Logs instances to read: mistakes in the data are best seen by eye.
-
-    Args:
-      next_sentence: see `InstanceSettings`.
-    """
-    other = ", not in order" if next_sentence == "order" else ", second part random"
+def log_instances(instances: Sequence[TrainingInstance], inv_vocab: Mapping[int, str]) -> None:
+    """Logs instances to read: mistakes in the data are best seen by eye."""
     for number, instance in enumerate(instances):
-        follows = ", second part follows" if instance.second_start < len(instance.token_ids) else ""
+        tokens = " ".join(inv_vocab[index] for index in instance.token_ids)
         masked = zip(instance.masked_lm_positions, instance.masked_lm_ids, strict=True)
-        lines = {
-            "tokens": (inv_vocab[index] for index in instance.token_ids),
-            "masked": (f"{position}={inv_vocab[index]}" for position, index in masked),
-            "input_ids": map(str, instance.token_ids),
-            "segment_ids": map(str, instance.segment_ids),
-        }
-        shown = "".join(f"\n  {name}: {' '.join(values)}" for name, values in lines.items())
-        logging.info(f"Instance {number}{other if instance.is_random_next else follows}{shown}")
+        masked = " ".join(f"{position}={inv_vocab[index]}" for position, index in masked)
+        label = f"label {int(instance.is_random_next)}, B from {instance.second_start} on"
+        logging.info(f"Instance {number}, {label}\n  tokens: {tokens}\n  masked: {masked}")

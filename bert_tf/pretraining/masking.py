@@ -46,13 +46,6 @@ class Masking:
     mask_rule: str = "bert"
 
     def __post_init__(self):
-        tokenizer = self.tokenizer
-        special = (tokenizer.cls_token, tokenizer.sep_token, tokenizer.mask_token)
-        if missing := [token for token in special if token not in tokenizer.vocab]:
-            raise ValueError(
-                f"--vocab_file={tokenizer.vocab_file} has no {', '.join(missing)}: it is not a vocabulary of this "
-                "model's kind."
-            )
         if self.mask_smoothing and self.do_whole_word_mask:
             raise ValueError("--mask_smoothing chooses single pieces: give it or --do_whole_word_mask.")
 

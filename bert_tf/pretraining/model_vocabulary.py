@@ -14,7 +14,7 @@ from absl import logging
 from bert_tf.models import open_weights
 from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.directory import ModelFiles, other_ids, read_model_files
-from bert_tf.models.families import ALBERT, FAMILIES, family_of
+from bert_tf.models.families import ALBERT, family_of
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings
 from bert_tf.system.storage import names_in
 from bert_tf.system.text_files import exists, file_sha256, read_json
@@ -44,6 +44,11 @@ class _Source:
     vocab_sha256: str
     casing: Casing
 
+    @property
+    def is_other(self) -> str:
+        """Of another vocabulary, for messages."""
+        return f"is not the vocabulary that the records were made with, {self.vocab_file} ({self.summary})"
+
 
 def find_vocabulary(
     vocab_file: str | None,
@@ -63,15 +68,13 @@ def find_vocabulary(
     Returns:
       None if nothing says which vocabulary it is, which is logged.
     """
-    found = _find(vocab_file, init_checkpoint, record_files, family_of(config).tokenizer_class, from_teacher)
+    made_with, tokenizer_class = _source_of(record_files), family_of(config).tokenizer_class
+    found = _find(vocab_file, init_checkpoint, made_with, tokenizer_class, from_teacher)
     if found is None:
         return None
     largest = max(tokenizer_of_model(found.vocab_file, config, found.casing).inv_vocab)
     if largest >= config.vocab_size:
-        raise ValueError(
-            f"--vocab_file={found.vocab_file} has token id {largest}, but the model's vocab_size is "
-            f"{config.vocab_size}: it is the vocabulary of another model."
-        )
+        raise ValueError(f"--vocab_file={found.vocab_file} has token id {largest}, but vocab_size={config.vocab_size}.")
     return dataclasses.replace(found, config=config)
 
 
@@ -104,34 +107,20 @@ def tokenizer_of_model(vocab_file: str, config: BertConfig, casing: Casing = Cas
     if family is ALBERT:
         taken = (SentencePieceTokenizer, HuggingFaceSentencePiece, FullTokenizer)  # word pieces: the Chinese models
     if not issubclass(kind, taken):
-        needed = family.tokenizer_class
-        others = [other for other in FAMILIES if other.tokenizer_class.vocab_kind == kind.vocab_kind]
-        raise ValueError(
-            f"--vocab_file={vocab_file} is a vocabulary of {kind.vocab_kind}, as "
-            f"{' or '.join(other.config_class.title for other in others)} has, but this model is {config.title}, which "
-            f"needs {needed.vocab_kind}: give a {needed.vocab_name}, or a configuration of that family "
-            f"({' or '.join(other.config_class.file_name for other in others)})."
-        )
+        needed = f"this model is {config.title}, which needs {family.tokenizer_class.vocab_kind}"
+        raise ValueError(f"--vocab_file={vocab_file} is a vocabulary of {kind.vocab_kind}, but {needed}.")
     return kind.from_file(vocab_file, casing)
 
 
 def _find(
-    vocab_file: str | None,
-    init_checkpoint: str | None,
-    record_files: Mapping[str, Sequence[str]],
-    tokenizer_class: type[Tokenizer],
-    from_teacher: bool,
+    vocab_file, init_checkpoint, made_with: _Source | None, tokenizer_class, from_teacher: bool
 ) -> ModelFiles | None:
-    made_with = _source_of(record_files)
     if vocab_file:
         beside = read_model_files(init_checkpoint) if init_checkpoint and not from_teacher else ModelFiles("")
         if problem := other_ids(vocab_file, beside):  # as where the encoder is to learn another language
             logging.warning("--vocab_file: %s. Its tokens begin with the embeddings of others.", problem)
         if made_with and vocabulary_sha256(vocab_file) != made_with.vocab_sha256:
-            raise ValueError(
-                f"--vocab_file={vocab_file} is not the vocabulary that the records were made with, "
-                f"{made_with.vocab_file} ({made_with.summary})."
-            )
+            raise ValueError(f"--vocab_file={vocab_file} {made_with.is_other}.")
         casing = made_with.casing if made_with else read_casing(directory_of(vocab_file))
         return ModelFiles("", vocab_file=vocab_file, casing=casing)
     if init_checkpoint:
@@ -143,27 +132,17 @@ def _find(
             same = not made_with or vocabulary_sha256(files.vocab_file) == made_with.vocab_sha256
             if not same and not _same_tokens(files.vocab_file, made_with, tokenizer_class):
                 if from_teacher:
-                    raise ValueError(
-                        f"--teacher: {files.vocab_file} is not the vocabulary that the records were made with, "
-                        f"{made_with.vocab_file} ({made_with.summary}); if their tokens are the same, give the latter "
-                        "as --vocab_file."
-                    )
-                logging.warning(
-                    f"{files.vocab_file}, beside --init_checkpoint, is not the file that the records were made with, "
-                    f"{made_with.vocab_file} ({made_with.summary}). If their tokens differ, the model learns nonsense."
-                )
+                    raise ValueError(f"--teacher: {files.vocab_file} {made_with.is_other}; give this as --vocab_file.")
+                logging.warning(f"--init_checkpoint: {files.vocab_file} {made_with.is_other}. Do their tokens differ?")
             return files
+    known = "nothing names that"
     if made_with:
         beside = posixpath.join(posixpath.dirname(made_with.summary), posixpath.basename(made_with.vocab_file))
         for path in (made_with.vocab_file, beside):
             if exists(path) and vocabulary_sha256(path) == made_with.vocab_sha256:
                 return ModelFiles("", vocab_file=path, casing=made_with.casing)
-    if made_with:
-        known = f"that of the records, {made_with.vocab_file} ({made_with.summary}), is no longer there"
-    else:
-        known = "nothing beside the records says which one they were made with"
-    name = tokenizer_class.vocab_name
-    logging.warning(f"The model will have no {name} beside it, as {known}: give --vocab_file to have it there.")
+        known = f"{made_with.vocab_file} ({made_with.summary}) is no longer there"
+    logging.warning(f"The model will have no vocabulary of the records beside it, as {known}: give --vocab_file.")
     return None
 
 
@@ -177,10 +156,7 @@ def _source_of(record_files: Mapping[str, Sequence[str]]) -> _Source | None:
             sources.append(_Source(path, flags["vocab_file"], summary["vocab_sha256"], casing))
     for source in sources[1:]:
         if source.vocab_sha256 != sources[0].vocab_sha256:
-            raise ValueError(
-                f"{' and '.join(record_files)}: the records were made with different vocabularies, "
-                f"{sources[0].vocab_file} ({sources[0].summary}) and {source.vocab_file} ({source.summary})."
-            )
+            raise ValueError(f"{' and '.join(record_files)}: {source.vocab_file} {sources[0].is_other}.")
     return sources[0] if sources else None
 
 
@@ -245,20 +221,11 @@ def tokenizer_of(
     tokenizer.check_casing(vocab_file, do_lower_case, strip_accents)
     words = records.word_boundaries or records.segmenter
     if words and not (isinstance(tokenizer, FullTokenizer) and not tokenizer.basic_tokenizer.never_split):
-        raise ValueError(
-            "--word_boundaries, --segmenter: they find the words of word pieces (vocab.txt); the pieces of this "
-            "--vocab_file say themselves where a word begins."
-        )
+        raise ValueError("--word_boundaries, --segmenter: they find the words of word pieces (vocab.txt).")
     if settings.rows == "electra" and not isinstance(tokenizer, FullTokenizer):
-        raise ValueError(
-            "--rows=electra makes ELECTRA's rows, of word pieces (vocab.txt), but this --vocab_file is "
-            f"{tokenizer.vocab_kind}."
-        )
+        raise ValueError("--rows=electra makes ELECTRA's rows, of word pieces (vocab.txt).")
     if settings.nsp and len(tokenizer.between_tokens) > 1:
-        raise ValueError(
-            f"--nsp: models of {tokenizer.vocab_kind} have one segment, and no next sentence to predict: give "
-            "--nsp=false."
-        )
+        raise ValueError(f"--nsp: models of {tokenizer.vocab_kind} have one segment: give --nsp=false.")
     return tokenizer
 
 

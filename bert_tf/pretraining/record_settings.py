@@ -8,7 +8,7 @@ from absl import logging
 from bert_tf.models.directory import read_head, vocabulary_in
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, declared_in, given, setting, with_models
 from bert_tf.system.messages import is_first
-from bert_tf.text.word_boundaries import SEGMENTERS, check_segmenter
+from bert_tf.text.word_boundaries import SEGMENTERS
 
 MIN_SEQ_LENGTH = 5  # [CLS] A [SEP] B [SEP] with one token each
 
@@ -114,10 +114,7 @@ class RecordSettings:
     @property
     def output_files(self) -> tuple[str, ...]:
         """The names in output_file."""
-        files = tuple(filter(None, map(str.strip, self.output_file.split(","))))
-        if not files:
-            raise ValueError(f"--output_file names no file: {self.output_file!r}")
-        return files
+        return tuple(filter(None, map(str.strip, self.output_file.split(","))))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,22 +220,12 @@ class InstanceSettings:
         check_mask_rates(self.mask_rate, self.random_rate, self.keep_rate)
         if self.rows == "pairs" and self.next_sentence == "order" and not self.nsp:
             raise ValueError("--next_sentence=order: there is no next sentence with --nsp=false")
-        if not self.favor_shorter_ngram and not self.ngram:
-            raise ValueError("--favor_shorter_ngram says how long --ngram=3 masks are: give --ngram, too")
         if self.rows == "pairs":
             return
-        for name, reason, unused in (
-            ("nsp", "has pairs", False),
-            ("next_sentence", "has pairs", defaults["next_sentence"].default),
-            ("short_seq_prob", "draws the lengths of pairs", defaults["short_seq_prob"].default),
-        ):
+        of_pairs = {name: defaults[name].default for name in ("next_sentence", "short_seq_prob")}
+        for name, unused in {"nsp": False, "dupe_factor": 1, **of_pairs}.items():
             if (value := getattr(self, name)) != unused:
-                raise ValueError(f"--{name}={value}: only --rows=pairs {reason}, not --rows={self.rows}")
-        if self.dupe_factor != 1:
-            raise ValueError(
-                f"--dupe_factor={self.dupe_factor}: --rows={self.rows} goes over the text once; its records are "
-                "unmasked, and training draws new masks in each epoch"
-            )
+                raise ValueError(f"--{name}={value} is for --rows=pairs, not for --rows={self.rows}")
 
 
 def settings_of_records(**values) -> tuple[RecordSettings, InstanceSettings]:
@@ -256,60 +243,32 @@ def settings_of_records(**values) -> tuple[RecordSettings, InstanceSettings]:
     _check(records, settings)
     most, length = values.get("max_predictions_per_seq", 0), settings.max_seq_length
     if most > length and is_first("max_predictions_per_seq", most, length):
-        logging.warning(
-            "--max_predictions_per_seq=%d is more than a record has tokens (--max_seq_length=%d).",
-            most, length,
-        )  # fmt: skip
+        logging.warning("--max_predictions_per_seq=%d is more than --max_seq_length=%d.", most, length)
     return records, settings
 
 
 def _check(records: RecordSettings, settings: InstanceSettings) -> None:
     """Refuses what can't be in records of this kind, or has no effect on them."""
     rows, is_dynamic, is_electra = settings.rows, records.masking == "dynamic", settings.rows == "electra"
-    segmenter, words = records.segmenter, records.segmenter or records.word_boundaries
-    unmasked = "--masking=dynamic" if rows == "pairs" else f"--rows={rows}"
-    named = f"--segmenter={segmenter}" if segmenter else f"--word_boundaries={words}"
+    words = records.segmenter or records.word_boundaries
     rates = given(settings, ("masked_lm_prob", "mask_rate", "random_rate", "keep_rate"))
-    predictions = settings.max_predictions_per_seq
     for is_wrong, problem in (
+        (records.pack_sequences and not is_dynamic, "--pack_sequences needs --masking=dynamic"),
+        (settings.max_predictions_per_seq < 1, "--max_predictions_per_seq must be at least 1"),
+        (rows != "pairs" and not is_dynamic, f"--masking=static: the records of --rows={rows} are unmasked"),
+        (is_electra and records.pack_sequences, "--pack_sequences: --rows=electra has no place for several rows"),
+        (is_electra and settings.do_whole_word_mask, "--do_whole_word_mask: --rows=electra knows no words"),
+        (is_electra and words, "--word_boundaries, --segmenter: --rows=electra knows no words"),
+        (is_dynamic and settings.ngram, "--ngram draws masks, which unmasked records don't have"),
+        (is_dynamic and rates, f"--{', --'.join(rates)}: unmasked records; give it to run_pretraining.py"),
+        (records.segmenter and records.word_boundaries, "--word_boundaries, --segmenter: give one"),
         (
-            records.pack_sequences and not is_dynamic,
-            "--pack_sequences needs --masking=dynamic: records with masks hold one pair each",
-        ),
-        (predictions < 1, f"--max_predictions_per_seq={predictions} must be at least 1"),
-        (
-            rows != "pairs" and not is_dynamic,
-            f"--masking={records.masking}: the records of --rows={rows} are unmasked; leave it out",
-        ),
-        (
-            is_electra and records.pack_sequences,
-            "--pack_sequences: the records of --rows=electra have no place for several rows",
-        ),
-        (is_dynamic and settings.ngram, f"--ngram draws masks, which the records of {unmasked} don't have"),
-        (
-            is_electra and settings.do_whole_word_mask,
-            "--do_whole_word_mask: ELECTRA's masks know no words; leave it out with --rows=electra",
-        ),
-        (
-            is_dynamic and rates,
-            "--masked_lm_prob, --mask_rate, --random_rate, --keep_rate: the records of --masking=dynamic have no masks "
-            "yet; give these to run_pretraining.py.",
-        ),
-        (
-            segmenter and records.word_boundaries,
-            f"--word_boundaries={records.word_boundaries} and --segmenter={segmenter} both find words: give one",
-        ),
-        (
-            is_electra and words,
-            "--word_boundaries, --segmenter: the records of --rows=electra have no place for words",
+            words and not is_dynamic and not settings.do_whole_word_mask,
+            "--word_boundaries, --segmenter say which pieces are masked together: give --do_whole_word_mask, too",
         ),
     ):
         if is_wrong:
             raise ValueError(problem)
-    if segmenter:
-        check_segmenter(segmenter)
-    if words and not is_dynamic and not settings.do_whole_word_mask:
-        raise ValueError(f"{named} says which pieces are masked together: give --do_whole_word_mask, too")
 
 
 def check_mask_rates(mask_rate: float, random_rate: float, keep_rate: float) -> None:

@@ -4,16 +4,14 @@
 it, when, and how often: create_pretraining_data.py runs it in this process, in a pool of processes, or on Apache Beam.
 """
 
-import contextlib
 import dataclasses
-import errno
 import functools
 import hashlib
 import json
 import os
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -29,7 +27,7 @@ from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings
 from bert_tf.pretraining.row_kinds import WITH_SEPARATORS, pack
 from bert_tf.pretraining.token_store import TokenStore, merge_stores, tokenize
 from bert_tf.system import workers
-from bert_tf.system.messages import progress_bar
+from bert_tf.system.messages import progress_bar, some
 from bert_tf.system.numba_compile import interpreted
 from bert_tf.system.storage import written_together
 from bert_tf.system.text_files import read_json
@@ -103,17 +101,10 @@ class ShardJob:
         return {**arguments, "mark_words": masks_words and isinstance(tokenizer, SentencePieceTokenizer)}
 
     @property
-    def no_text(self) -> str:
-        """The message that there is no text to make instances of."""
-        return f"no text to make instances of in {', '.join(self.input_files[:5])}: every line is blank"
-
-    @property
     def no_rows(self) -> str:
         """The message that every line is left out."""
-        return (
-            f"no rows to make of {', '.join(self.input_files[:5])}: with --rows=lines a line holds several sentences, "
-            "but here each has less than 10 tokens, or half of them unknown"
-        )
+        reason = "too short or half unknown (--rows=lines)" if self.instances.rows == "lines" else "blank"
+        return f"no text to make records of in {some(self.input_files)}: every line is {reason}"
 
 
 def shard_name(path: str, shard: int, num_shards: int) -> str:
@@ -147,19 +138,16 @@ def make_shard(
     with (
         written_together(job.files(shard)) as temporary,
         tempfile.TemporaryDirectory(prefix=f"bert_tf_{shard}_", dir=job.records.scratch_dir) as scratch,
-        _explained_full_disk(scratch),
         interpreted(corpus.total_bytes * job.instances.dupe_factor <= BYTES_INTERPRETED),
     ):
         store, read_counts = _tokenize(job, corpus, shard, tokenizer, scratch, num_workers, bar)
         text_counts = _count_text(store, tokenizer.unk_id, job.instances.rows in WITH_SEPARATORS)
-        if not text_counts["documents"] and job.num_shards == 1:
-            raise ValueError(job.no_text)
         rng = random.Random(job.seed(shard))
         # ALBERT's original leaves NumPy's generator unseeded.
         numpy_rng = np.random.RandomState(job.seed(shard) % 2**32)
         instances = create_instances(store, job.instances, tokenizer, rng, scratch, bar, numpy_rng)
         if log:
-            log_instances(instances[:_INSTANCES_LOGGED], tokenizer.inv_vocab, job.instances.next_sentence)
+            log_instances(instances[:_INSTANCES_LOGGED], tokenizer.inv_vocab)
         if not len(instances) and job.num_shards == 1:
             raise ValueError(job.no_rows)
         written = temporary[: len(outputs)]
@@ -309,17 +297,3 @@ def _count_instances(instances: Instances, rows: int) -> dict:
         "not_in_order" if in_order else "random_next": int(totals[LABEL]),
         **({"rows_left_out": instances.left_out} if instances.left_out else {}),
     }
-
-
-@contextlib.contextmanager
-def _explained_full_disk(scratch: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
-            raise
-        raise OSError(
-            error.errno,
-            f"{os.strerror(error.errno)} in the scratch directory; --scratch_dir can name one with more room",
-            scratch,
-        ) from error

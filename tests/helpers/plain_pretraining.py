@@ -18,7 +18,6 @@ from bert_tf.pretraining.instances import InstanceSettings, TrainingInstance
 from bert_tf.system.example_bytes import example, float_feature, int64_feature, pack
 from bert_tf.system.text_files import read_text_lines
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.wordpiece import FullTokenizer
 
 Token = int | str
 Sentence = list[Token]
@@ -55,14 +54,6 @@ def read_documents(input_files: Sequence[str], tokenize: Callable[[str], Sentenc
     return [document for document in documents if document]
 
 
-def create_training_instances(
-    input_files: Sequence[str], tokenizer: FullTokenizer, settings: InstanceSettings, rng: random.Random
-) -> list[TrainingInstance]:
-    """Instances of text files (original: create_training_instances)."""
-    documents = read_documents(input_files, tokenizer.encode)
-    return create_instances_from_documents(documents, settings, VocabularyIds.of(tokenizer), rng)
-
-
 def create_instances_from_documents(
     documents: list[Document], settings: InstanceSettings, vocabulary: VocabularyIds, rng: random.Random
 ) -> list[TrainingInstance]:
@@ -83,12 +74,7 @@ def create_instances_from_document(
     vocabulary: VocabularyIds,
     rng: random.Random,
 ) -> list[TrainingInstance]:
-    """One pass over one document (original: create_instances_from_document).
-
-    Sentences are gathered until they fill the target length. The first few of them are A; B is the rest or, half of
-    the time and whenever there is no rest, sentences from a random place of the text. In that case the rest begins the
-    next instance. Without nsp all of them are A.
-    """
+    """One pass over one document (original: create_instances_from_document)."""
     document = all_documents[document_index]
     max_num_tokens = settings.max_seq_length - 2 - settings.nsp  # [CLS], [SEP], of pairs [SEP]
     target_length = max_num_tokens
@@ -136,8 +122,6 @@ def create_instances_from_document(
 def _random_next(
     all_documents: Sequence[Document], document_index: int, target_length: int, rng: random.Random
 ) -> list[Token]:
-    """Sentences from a random place of another document (if ten draws find one): at least one, until they are long
-    enough or their document ends."""
     for _ in range(10):
         random_index = rng.randint(0, len(all_documents) - 1)
         if random_index != document_index:
@@ -152,10 +136,6 @@ def _random_next(
 
 
 def truncate_seq_pair(tokens_a: list[Token], tokens_b: list[Token], max_num_tokens: int, rng: random.Random) -> None:
-    """Shortens the longer of the two (B on a tie) one token at a time, in place, until both together fit.
-
-    A coin decides each time whether to drop the first or the last token (original: truncate_seq_pair).
-    """
     while len(tokens_a) + len(tokens_b) > max_num_tokens:
         longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
         if rng.random() < 0.5:
@@ -167,15 +147,7 @@ def truncate_seq_pair(tokens_a: list[Token], tokens_b: list[Token], max_num_toke
 def create_masked_lm_predictions(
     tokens: Sequence[Token], settings: InstanceSettings, vocabulary: VocabularyIds, rng: random.Random
 ) -> tuple[list[Token], list[int], list[Token]]:
-    """Chooses positions to predict and masks their tokens (original: create_masked_lm_predictions).
-
-    Of the chosen positions 80% become [MASK], 10% stay and 10% become a random token. Their number is masked_lm_prob of
-    all tokens, including [CLS] and [SEP], rounded half to even, at least 1 and at most P. With do_whole_word_mask a
-    word that would exceed it is skipped, so there may be fewer, even none.
-
-    Returns:
-      (masked tokens, increasing positions, the original tokens there).
-    """
+    """(masked tokens, increasing positions, the original tokens there) (original: create_masked_lm_predictions)."""
     if not settings.max_predictions_per_seq:
         return list(tokens), [], []
     others = settings.random_rate + settings.keep_rate
@@ -230,7 +202,6 @@ class ExampleEncoder:
         length, num_predictions = len(instance.token_ids), len(instance.masked_lm_ids)
         padding = self.max_seq_length - length
         padding_predictions = self.max_predictions_per_seq - num_predictions
-        # Zeros and ones are single bytes, so lists of only these are easy.
         zeros, zero_predictions = bytes(padding), bytes(padding_predictions)
         segments = bytes(instance.second_start) + b"\x01" * (length - instance.second_start) + zeros
         weights = [1.0] * num_predictions + [0.0] * padding_predictions

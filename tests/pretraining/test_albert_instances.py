@@ -4,18 +4,16 @@ import gzip
 import json
 import random
 
-import numba
 import numpy as np
 import pytest
-from helpers.instances import store_of
 from helpers.paths import GOLDEN
 from helpers.pretraining_records_read import read_records
 
-from bert_tf.pretraining import instance_kernels
+from bert_tf.pretraining.corpus import Corpus
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.instances import InstanceSettings, create_instances, ngram_shares
 from bert_tf.pretraining.model_vocabulary import read_tokenizer
-from bert_tf.system.numba_compile import interpreted
+from bert_tf.pretraining.token_store import tokenize
 
 FOLDER = GOLDEN / "pretraining" / "albert"
 MODEL = GOLDEN / "tokenization" / "albert" / "tiny.model"
@@ -36,18 +34,14 @@ def check_setting(folder, vocabularies, number, scratch) -> None:
     numpy_rng = np.random.RandomState(described["numpy_seed"])
     tokenizer = read_tokenizer(str(vocabularies[described["tokenizer"]]), flags.pop("do_lower_case"))
     flags["next_sentence"] = "random" if flags.pop("random_next_sentence") else "order"
-    store = store_of(
-        [str(folder / name) for name in ("corpus_0.txt", "corpus_1.txt")],
-        tokenizer,
-        scratch,
-        mark_words=described["tokenizer"] == "tiny.model",
-    )
+    text = Corpus([str(folder / name) for name in ("corpus_0.txt", "corpus_1.txt")]).blocks()
+    store = tokenize(text, tokenizer, str(scratch), mark_words=described["tokenizer"] == "tiny.model")
     instances = create_instances(store, InstanceSettings(**flags), tokenizer, rng, str(scratch), numpy_rng=numpy_rng)
     assert len(instances) == described["instances"] == len(records)
     for instance, record in zip(instances, records, strict=True):
         length, predicted = sum(record["input_mask"]), int(sum(record["masked_lm_weights"]))
         assert instance.token_ids == record["input_ids"][:length]
-        assert instance.segment_ids == record["segment_ids"][:length]
+        assert record["segment_ids"][:length] == [0] * instance.second_start + [1] * (length - instance.second_start)
         assert instance.masked_lm_positions == record["masked_lm_positions"][:predicted]
         assert instance.masked_lm_ids == record["masked_lm_ids"][:predicted]
         assert [int(instance.is_random_next)] == record["next_sentence_labels"]
@@ -88,29 +82,8 @@ def test_records_are_the_originals(tmp_path):
     assert summary["flags"]["ngram"] == 3 and summary["flags"]["next_sentence"] == "order"
 
 
-def test_the_seed_decides(tmp_path):
-    flags = {"num_shards": 2, "random_seed": 2**40}
-    first, again = (make(tmp_path, name, **flags) for name in ("out", "again"))
-    assert first["instances"] == again["instances"] > 100
-    names = [f"-0000{shard}-of-00002" for shard in (0, 1)]
-    assert all((tmp_path / f"out{n}").read_bytes() == (tmp_path / f"again{n}").read_bytes() for n in names)
-
-
 def test_shares_of_ngrams():
     assert np.allclose(ngram_shares(InstanceSettings(ngram=3)), [6 / 11, 9 / 11, 1])
     assert np.allclose(ngram_shares(InstanceSettings(ngram=3, favor_shorter_ngram=False)), [2 / 11, 5 / 11, 1])
     assert ngram_shares(InstanceSettings(ngram=1)).tolist() == [1]
     assert ngram_shares(InstanceSettings()).size == 0
-
-
-@numba.njit
-def _draw(count):
-    return np.array([instance_kernels.uniform_of_numpy() for _ in range(count)])
-
-
-@pytest.mark.parametrize("compiled", [True, False])
-def test_numpys_draws_are_the_same_in_compiled_code(compiled):
-    rng, plain = np.random.RandomState(7), np.random.RandomState(7)
-    with interpreted(not compiled), instance_kernels.drawing_from(random.Random(0), rng):
-        assert (_draw if compiled else _draw.py_func)(700).tolist() == plain.random_sample(700).tolist()
-    assert rng.random_sample() == plain.random_sample()

@@ -9,15 +9,11 @@ from bert_tf.pretraining.documents import split_held_out, split_sentences, text_
     ("text", "sentences"),
     [
         ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
-        (
-            "Use it, e.g. Adam. It is axis=0. Then J. R. Smith came.",
-            ["Use it, e.g. Adam.", "It is axis=0.", "Then J. R. Smith came."],
-        ),
+        ("Use it, e.g. Adam. Then J. R. Smith came.", ["Use it, e.g. Adam.", "Then J. R. Smith came."]),
         ("It took 3.5 m. and 2 s. He left.", ["It took 3.5 m. and 2 s.", "He left."]),
         ('He said "No." She left.', ['He said "No."', "She left."]),
         ("これは本です。あれは「犬です。」そう", ["これは本です。", "あれは「犬です。」", "そう"]),
         ("이것은 책입니다. 저것은 개입니다.", ["이것은 책입니다.", "저것은 개입니다."]),
-        ("यह किताब है। वह कुत्ता है।", ["यह किताब है।", "वह कुत्ता है।"]),
         ("   ", []),
     ],
 )
@@ -72,9 +68,6 @@ def test_split_held_out():
     assert heldout == [["19"], ["39"]]
     assert len(training) == 39
     assert split_held_out(documents[:3]) == (documents[:2], documents[2:3])
+    assert to_text([["a", "b"], ["c"]]) == "a\nb\n\nc\n\n"
     with pytest.raises(ValueError, match="1 documents can't be split"):
         split_held_out(documents[:1])
-
-
-def test_text_form():
-    assert to_text([["a", "b"], ["c"]]) == "a\nb\n\nc\n\n"

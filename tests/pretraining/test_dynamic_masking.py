@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.masking import CLS, MASK, SEP, VOCAB, mask, masking, packed_rows, random_pairs, rows_of, tokenizer_of
-from helpers.record_files import example_of, write_records
 
-from bert_tf.data import record_files, record_index, records
 from bert_tf.pretraining import mask_rules
 from bert_tf.pretraining.masking import Masking, random_bits
 
@@ -138,22 +136,6 @@ def test_masks_are_fixed_for_all_time():
         assert features["input_ids"][0, positions].tolist() == [MASK] * 8 + [95] + [MASK] * 7
 
 
-# --- from files -------------------------------------------------------------------------------------------------------
-
-
-def write(path, packed, most) -> str:
-    def payload(pairs):
-        lengths = [len(part) for pair in pairs for part in pair]
-        return example_of({
-            "input_ids": [token for pair in pairs for part in pair for token in part],
-            "segment_lengths": lengths + [0] * (2 * most - len(lengths)),
-            "next_sentence_labels": [place % 2 for place in range(most)],
-        })  # fmt: skip
-
-    write_records(path, map(payload, packed))
-    return str(path)
-
-
 @pytest.mark.parametrize(("seed", "step"), [(-1, 2**40), (2**63 + 5, 7)])
 @pytest.mark.parametrize("columns", [(8,), (3, 3)])
 def test_random_bits_of_some_rows_are_those_of_all_rows(seed, step, columns):
@@ -180,37 +162,7 @@ def test_masks_of_some_rows_are_those_of_the_whole_batch(rule):
         assert np.any(other["masked_lm_positions"] != whole["masked_lm_positions"])
 
 
-def test_evaluation_masks_are_fixed_and_filling_counts_nothing(tmp_path):
-    index = record_index.index_records([write(tmp_path / "a", packed_rows(11), 4)], None)
-    features, _ = record_files.features_of(index.first_payloads(), 64, 20)
-    settings = masking()
-
-    def batches():
-        seed = mask_rules.EVALUATION_SEED
-        return list(
-            records.evaluation_batches(
-                index,
-                features,
-                batch_size=4,
-                repeat=False,
-                max_steps=None,
-                prepare=lambda rows, step, first: mask_rules.bert(rows, seed, step, settings, first),
-            ).as_numpy_iterator()
-        )
-
-    first, again = batches(), batches()
-    assert len(first) == 3
-    for one, other in zip(first, again, strict=True):
-        for name, value in one.items():
-            np.testing.assert_array_equal(other[name], value)
-    assert first[2]["example_weights"].tolist() == [1, 1, 1, 0]
-    assert first[2]["masked_lm_weights"].sum(1)[3] == first[2]["next_sentence_weights"].sum(1)[3] == 0
-    assert first[2]["masked_lm_weights"].sum(1)[:3].min() > 0
-
-
 def test_vocabulary_that_does_not_fit():
-    with pytest.raises(ValueError, match=r"--vocab_file=v.txt has no \[MASK\]"):
-        Masking(tokenizer_of({"[CLS]": 0, "[SEP]": 1}), max_predictions_per_seq=3)
     # Records hold ids, so that a vocabulary which differs in one of them only must not pass.
     rows = rows_of(packed_rows(10), 64, 4)
     assert masking().problem(rows) is None
@@ -222,6 +174,3 @@ def test_vocabulary_that_does_not_fit():
     small = {token: number for token, number in VOCAB.items() if number < 90}
     settings = Masking(tokenizer_of(small), max_predictions_per_seq=3)
     assert settings.problem(rows) == "has token id 99, the vocabulary none above 89"
-
-
-# --- the script -------------------------------------------------------------------------------------------------------

@@ -69,13 +69,10 @@ def test_draws():
     assert abs(place[real].mean() - 0.5) < 4 * np.sqrt(1 / 12 / real.sum())
     assert len(np.unique(found["sampling_seeds"], axis=0)) == 600
     assert "sequence_ids" in found and "next_sentence_labels" not in found
+    assert [mask_rules.electra_predictions(0.15, length) for length in (128, 512)] == [19, 79]
 
 
 def test_rows_of_padding_have_no_predictions():
     rows = {name: tf.zeros_like(value) for name, value in rows_of(packed_rows(3), 64, 4).items()}
     found = draw(rows)
     assert not found["masked_lm_weights"].any() and not found["masked_lm_positions"].any()
-
-
-def test_number_of_predictions():
-    assert [mask_rules.electra_predictions(0.15, length) for length in (128, 512)] == [19, 79]

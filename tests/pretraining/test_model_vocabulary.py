@@ -41,7 +41,7 @@ def test_the_records_say_which_it_is(tmp_path):
     assert (tmp_path / "model" / "vocab.txt").read_text().splitlines() == PIECES
     tokenizer = FullTokenizer.from_pretrained(str(tmp_path / "model"))
     assert tokenizer.cased and tokenizer.tokenize("The house") == ["[UNK]", "house"]
-    with pytest.raises(ValueError, match=r"train_vocab\.txt has token id 11, but the model's vocab_size is 11"):
+    with pytest.raises(ValueError, match=r"train_vocab\.txt has token id 11, but vocab_size=11"):
         find_vocabulary(None, None, {"--input_file": [records]}, vocab_size=11)
 
 
@@ -56,30 +56,24 @@ def test_moved_together_and_lost(tmp_path, caplog):
     assert "train_vocab.txt (" in caplog.text and "is no longer there: give --vocab_file" in caplog.text
     (tmp_path / "moved" / "pretraining_data.train.json").unlink()
     assert find_vocabulary(None, None, {"--input_file": [moved]}) is None
-    assert "nothing beside the records says which one" in caplog.text
+    assert "as nothing names that: give --vocab_file" in caplog.text
 
 
-def test_a_given_vocabulary_must_be_that_of_the_records(tmp_path, caplog):
-    records = make(tmp_path / "data")
-    other = tmp_path / "other.txt"
+def test_vocabularies_that_are_not_that_of_the_records(tmp_path):
+    train, other = make(tmp_path / "train"), tmp_path / "other.txt"
     other.write_text("\n".join(PIECES) + "\n")
-    found = find_vocabulary(str(other), None, {"--input_file": [records]})  # the same content
+    found = find_vocabulary(str(other), None, {"--input_file": [train]})  # the same content
     assert found.vocab_file == str(other) and found.casing.do_lower_case
     other.write_text("\n".join([*PIECES, "more"]) + "\n")
-    with pytest.raises(
-        ValueError, match=r"--vocab_file=.*other\.txt is not the vocabulary .*train_vocab\.txt \(.*json"
-    ):
-        find_vocabulary(str(other), None, {"--input_file": [records]})
-
-
-def test_records_of_two_vocabularies(tmp_path):
-    train = make(tmp_path / "train")
+    with pytest.raises(ValueError, match=r"--vocab_file=.*other\.txt is not the vocabulary .*train_vocab\.txt \("):
+        find_vocabulary(str(other), None, {"--input_file": [train]})
     heldout = make(tmp_path / "heldout", "heldout", [*PIECES, "more"])
-    with pytest.raises(
-        ValueError, match=r"--input_file and --eval_input_file: .* different vocabularies, .*train_vocab"
-    ):
+    with pytest.raises(ValueError, match=r"^--input_file and --eval_input_file: .*heldout_vocab\.txt is not the"):
         find_vocabulary(None, None, {"--input_file": [train], "--eval_input_file": [heldout]})
-    assert find_vocabulary(None, None, {"--input_file": [train, train]}) is not None
+    # Records of others in the folder are not asked.
+    make(tmp_path / "train", "other", [*PIECES, "more"])
+    (tmp_path / "train" / "pretraining_data.odd.json").write_text(json.dumps({"output_files": {"x": 1}}))
+    assert find_vocabulary(None, None, {"--input_file": [train, train]}).vocab_file.endswith("train_vocab.txt")
 
 
 def test_weights_to_start_from_bring_theirs(tmp_path, caplog):
@@ -95,19 +89,11 @@ def test_weights_to_start_from_bring_theirs(tmp_path, caplog):
     records = make(tmp_path / "data")
     found = find_vocabulary(None, str(tmp_path / "model"), {"--input_file": [records]})
     assert found.vocab_file == str(tmp_path / "model" / "vocab.txt") and found.casing.do_lower_case
-    assert "beside --init_checkpoint" not in caplog.text
+    assert "--init_checkpoint: " not in caplog.text
     other = make(tmp_path / "other", pieces=[*PIECES, "more"])
     find_vocabulary(None, str(tmp_path / "model"), {"--input_file": [other]})
-    assert "model/vocab.txt, beside --init_checkpoint, is not the file that the records were made with" in caplog.text
+    assert "model/vocab.txt is not the vocabulary that the records were made with" in caplog.text
     with pytest.raises(ValueError, match="--teacher: .*model/vocab.txt is not the vocabulary that the records were"):
         model_vocabulary.find_vocabulary(
             None, str(tmp_path / "model"), {"--input_file": [other]}, config, from_teacher=True
         )
-
-
-def test_summaries_of_other_records_are_not_asked(tmp_path):
-    records = make(tmp_path / "data")
-    make(tmp_path / "data", "other", [*PIECES, "more"])
-    assert find_vocabulary(None, None, {"--input_file": [records]}).vocab_file.endswith("train_vocab.txt")
-    (tmp_path / "data" / "pretraining_data.other.json").write_text(json.dumps({"output_files": {"x": 1}}))
-    assert find_vocabulary(None, None, {"--input_file": [records]}).vocab_file.endswith("train_vocab.txt")

@@ -104,38 +104,6 @@ def build(dtype=None):
     return enlarge(model)
 
 
-@pytest.mark.parametrize("kind", ["inference", "training, plain kernels"])
-def test_outputs_of_a_pair_are_those_of_the_unpacked_pair(kind):
-    model, batch = build(), packed_batch()
-    rows, places = unpacked(batch)
-    assert len(places) == 10
-    training = kind != "inference"
-    try:
-        kernels.set_fused("plain" not in kind)
-        together, alone = (model(inputs, training=training) for inputs in (batch, rows))
-        encoded, encoded_alone = (model.encode(inputs, training=training) for inputs in (batch, rows))
-    finally:
-        kernels.set_fused(True)
-    assert together["next_sentence_logits"].shape == (4, PAIRS, 2)
-    assert encoded["pooled_output"].shape == (4, PAIRS, 32)
-    predictions = 0
-    for k, (row, place, begin, size, masked) in enumerate(places):
-        for name, one, other in (
-            (
-                "sequence",
-                encoded["sequence_output"][row, begin : begin + size],
-                encoded_alone["sequence_output"][k, :size],
-            ),
-            ("pooled", encoded["pooled_output"][row, place], encoded_alone["pooled_output"][k]),
-            ("next", together["next_sentence_logits"][row, place], alone["next_sentence_logits"][k]),
-            ("masked", together["masked_lm_logits"].numpy()[row, masked], alone["masked_lm_logits"][k, : len(masked)]),
-        ):
-            np.testing.assert_allclose(one, other, rtol=0, atol=1e-5, err_msg=f"{name} of pair {k}")
-            assert np.abs(np.asarray(other)).max(initial=1.0) > 0.1
-        predictions += len(masked)
-    assert predictions == batch["masked_lm_weights"].sum() > 15
-
-
 def loss_and_gradients(model, inputs):
     with tf.GradientTape() as tape:
         sums = PretrainingObjective.sums(in_training(model, inputs), inputs)

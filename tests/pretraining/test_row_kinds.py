@@ -52,25 +52,6 @@ def test_rows_of_electra_are_the_originals(number, tmp_path, monkeypatch):
     assert summary["instance_tokens"] == sum(sum(record["input_mask"]) for record in records)
 
 
-def test_shards_of_electra_hold_all_documents(tmp_path):
-    """Each shard is a stream of its own; no row reaches over the end of a document or a file."""
-    text = "".join(f"{word} {word}\n{word}\n{end}" for word in ("one", "two", "three") for end in ("\n", "\n"))
-    (tmp_path / "a.txt").write_text(text.strip())
-    (tmp_path / "b.txt").write_text(text)
-    for flags in ({"num_shards": 3}, {"num_shards": 2, "text": TextSettings(blanks_separate_docs=False)}):
-        summary = make(tmp_path, tmp_path / "?.txt", GOLDEN / "vocab.txt", "electra", **flags)
-        files = tmp_path.glob(f"out-*-of-0000{flags['num_shards']}")
-        rows = [record["input_ids"] for path in files for record in read_records(path, ELECTRA)]
-        words = [{index for index in row if index > 999} for row in rows]
-        if "text" in flags:
-            assert summary["documents"] == 2 and len(rows) == 2 and all(len(found) == 3 for found in words)
-        else:
-            assert summary["documents"] == 12 == len(rows) and all(len(found) == 1 for found in words)
-        for path in tmp_path.glob("out-*"):
-            path.unlink()
-        (tmp_path / "pretraining_data.out.json").unlink()
-
-
 # ---- whole sentences -------------------------------------------------------------------------------------------------
 
 
@@ -171,9 +152,6 @@ def test_lines_of_a_text(tmp_path):
     assert packed["rows"] == 2 and packed["instances"] == 3
     (tmp_path / "text.txt").write_text("short\n")
     for shards in (1, 2):
-        with pytest.raises(ValueError, match="no rows to make of .*text.txt: with --rows=lines a line holds several"):
+        with pytest.raises(ValueError, match="no text to make records of in .*text.txt: every line is too short"):
             make(tmp_path, tmp_path / "text.txt", GOLDEN / "vocab.txt", "lines", "none", num_shards=shards)
     assert not list(tmp_path.glob("none*"))
-
-
-# ---- flags -----------------------------------------------------------------------------------------------------------

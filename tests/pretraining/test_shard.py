@@ -1,20 +1,18 @@
-"""Many shards, many processes, deaths and full disks; unmasked, packed and compressed records."""
+"""Many shards, many processes, what is left of a run that was killed; packed rows."""
 
 import itertools
 import json
 import os
 import pathlib
 import random
-import signal
-import sys
 
 import numpy as np
 import pytest
 from helpers import events, warm
-from helpers.events import wait_until
 from helpers.pretraining_records_read import LETTERS, contents, read_records
+from helpers.slow import slow
 
-from bert_tf.pretraining import beam_pipeline, create, row_kinds
+from bert_tf.pretraining import create, row_kinds
 from bert_tf.pretraining.create import create_pretraining_data
 
 WORDS = "abc de bb cad ddd dead bead eee a b c d e . ,".split()  # noqa: SIM905
@@ -81,8 +79,6 @@ def test_each_shard_has_a_seed_of_its_own(corpus, tmp_path):
         files[seed] = [read_records(tmp_path / f"seed{seed}/out.tfrecord-{k:05d}-of-00003") for k in range(3)]
     lists = files[1] + files[2]
     assert all(one != other for one, other in itertools.combinations(lists, 2))
-    again = make(corpus, tmp_path / "again", num_shards=3, num_workers=2, random_seed=1)
-    assert [read_records(path) for path in again["output_files"]] == files[1]
 
 
 def test_a_shard_without_a_document_is_an_empty_file(corpus, tmp_path, caplog):
@@ -118,14 +114,12 @@ def test_shards_of_another_number_are_in_the_way(corpus, tmp_path):
     """run_pretraining.py would read both for out.tfrecord-*."""
     make(corpus, tmp_path / "out", num_shards=2, num_workers=1)
     before = contents(tmp_path / "out")
-    with pytest.raises(
-        ValueError, match="--num_shards=3: an earlier run left 2 files of another number.*-00000-of-00002"
-    ):
+    with pytest.raises(ValueError, match="--num_shards=3: delete the 2 files of another number.*-00000-of-00002"):
         make(corpus, tmp_path / "out", num_shards=3, num_workers=1)
     assert contents(tmp_path / "out") == before
 
 
-def test_replaced_work_and_long_lines_are_warned_of(corpus, tmp_path, caplog):
+def test_replaced_work_is_warned_of(corpus, tmp_path, caplog):
     make(corpus, tmp_path / "out")
     with caplog.at_level("WARNING", logger="absl"):
         make(corpus, tmp_path / "out")
@@ -133,19 +127,6 @@ def test_replaced_work_and_long_lines_are_warned_of(corpus, tmp_path, caplog):
         make(corpus, tmp_path / "out", dupe_factor=1, random_seed=7)
         assert "1 finished files of an earlier run with other flags or another text are replaced" in caplog.text
         assert "(--random_seed was 12345, --dupe_factor was 2)" in caplog.text
-        for number in range(3):
-            (tmp_path / "text" / f"{number}.txt").write_text(("a b c d e . " * 30 + "\n\n") * 20)
-        make(corpus, tmp_path / "paragraphs")
-    assert "a line has 180 tokens on average, and what goes beyond --max_seq_length=32 is cut off" in caplog.text
-
-
-def run_script(corpus, folder, *flags, change="", **options):
-    """Starts the script in a process that first executes `change`."""
-    arguments = [
-        f"--input_file={corpus[0]}", f"--output_file={folder}/out.tfrecord", f"--vocab_file={corpus[1]}",
-        "--max_seq_length=32", "--max_predictions_per_seq=5", "--dupe_factor=2", *flags,
-    ]  # fmt: skip
-    return events.run_that(change, "create_pretraining_data", arguments, stderr=warm.PIPE, text=True, **options)
 
 
 def test_errors_of_workers_are_the_users(corpus, tmp_path):
@@ -155,90 +136,32 @@ def test_errors_of_workers_are_the_users(corpus, tmp_path):
     assert not [name for name in contents(tmp_path / "out") if name.endswith(".tmp")]
 
 
-# ---- memory ----------------------------------------------------------------------------------------------------------
-
 # ---- Apache Beam -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("runner", "options"),
     [
-        [],
-        pytest.param(["--direct_running_mode=multi_processing", "--direct_num_workers=2"], marks=pytest.mark.slow),
+        ("DirectRunner", []),
+        *slow(("DirectRunner", ["--direct_running_mode=multi_processing", "--direct_num_workers=2"])),
+        *slow(("DaskRunner", [])),
     ],
 )
-def test_beam_makes_the_same_shards(corpus, tmp_path, options):
-    pytest.importorskip("apache_beam", reason="needs the extra: pip install .bert-tf.beam")
+def test_beam_makes_the_same_shards(corpus, tmp_path, runner, options):
+    pytest.importorskip("apache_beam", reason="needs the extra: pip install bert-tf[beam]")
     local = make(corpus, tmp_path / "local", num_shards=4, num_workers=1)
-    flags = ["--num_shards=4", "--beam_runner=DirectRunner", *(f"--beam_option={option}" for option in options)]
-    process = run_script(corpus, tmp_path / "beam", *flags)
+    flags = ["--num_shards=4", f"--beam_runner={runner}", *(f"--beam_option={option}" for option in options)]
+    arguments = [
+        f"--input_file={corpus[0]}", f"--output_file={tmp_path}/beam/out.tfrecord", f"--vocab_file={corpus[1]}",
+        "--max_seq_length=32", "--max_predictions_per_seq=5", "--dupe_factor=2", *flags,
+    ]  # fmt: skip
+    process = events.run_that("", "create_pretraining_data", arguments, stderr=warm.PIPE, text=True)
     _, log = process.communicate()
     assert process.returncode == 0, log[-3000:]
     mine, theirs = contents(tmp_path / "beam"), contents(tmp_path / "local")
     assert set(mine) == set(theirs)
     assert all(mine[name] == theirs[name] for name in theirs if name.startswith("out"))
     assert json.loads(mine["pretraining_data.out.json"])["instances"] == local["instances"]
-
-
-@pytest.fixture
-def dask_cluster(tmp_path):
-    """A scheduler on loopback and two workers: the scheduler's file, and the workers."""
-    pytest.importorskip("distributed", reason="needs the extra: pip install bert-tf[dask]")
-    folder, processes = tmp_path / "dask", []
-    folder.mkdir()
-    file = folder / "scheduler.json"
-
-    def start(name, *flags):
-        path = folder / f"{name}.py"
-        path.write_text(f"from distributed.cli.dask_{name} import main\nmain()\n")
-        command = [sys.executable, str(path), "--host=127.0.0.1", f"--scheduler-file={file}", "--no-dashboard", *flags]
-        processes.append(warm.Popen(command, stderr=warm.DEVNULL, cwd=str(folder)))
-
-    start("scheduler", "--port=0")
-    wait_until(file.exists, processes[0])
-    for _ in range(2):
-        start("worker", "--nthreads=1", "--no-nanny")
-    try:
-        yield file, processes[1:]
-    finally:
-        for process in processes:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-
-
-@pytest.mark.slow  # small forms: test_dask_has_a_piece_of_work_for_each_shard, test_beam_makes_the_same_shards
-def test_a_dask_cluster_that_loses_a_worker_makes_the_same_shards(corpus, tmp_path, dask_cluster):
-    file, (first, _) = dask_cluster
-    for number in range(3):
-        write_corpus(tmp_path / "text" / f"{number}.txt", documents=3000, seed=number)
-    make(corpus, tmp_path / "local", num_shards=12, num_workers=1)
-    folder = tmp_path / "cluster"
-    flags = ["--num_shards=12", "--beam_runner=DaskRunner", f"--beam_option=--dask_scheduler_file={file}"]
-    process = run_script(corpus, folder, *flags)
-    wait_until(lambda: len(list(folder.glob("out.tfrecord-*"))) >= 3, process, log=process.stderr.read)
-    first.send_signal(signal.SIGKILL)
-    done = len(list(folder.glob("out.tfrecord-*")))
-    _, log = process.communicate()
-    assert process.returncode == 0, log[-3000:]
-    assert done < 12, "too late to test anything"
-    mine, theirs = contents(folder), contents(tmp_path / "local")
-    assert all(mine[name] == theirs[name] for name in theirs if name.startswith("out"))
-    assert {name for name in mine if not name.endswith(".tmp")} == set(theirs)
-    (tmp_path / "text" / "1.txt").write_bytes(b"abc\n\nab \xff c\n")
-    process = run_script(corpus, tmp_path / "refused", *flags)
-    _, log = process.communicate()
-    line = log.strip().split("\n")[-1]
-    assert process.returncode == 1 and "1.txt, line 3: not UTF-8 at byte offset" in line, log[-3000:]
-    assert line.startswith("create_pretraining_data.py: error: ") and "Traceback" not in log
-
-
-def test_dask_has_a_piece_of_work_for_each_shard(monkeypatch):
-    pytest.importorskip("distributed", reason="needs the extra: pip install bert-tf[dask]")
-    assert beam_pipeline._with_dask(["--a=b"]) == ["--a=b", "--dask_partition_size=1"]
-    assert beam_pipeline._with_dask(["--dask_npartitions=2"]) == ["--dask_npartitions=2"]
-    monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(ValueError, match="--beam_runner=DaskRunner needs distributed: pip install .bert-tf.dask"):
-        beam_pipeline.make_shards(None, [], "DaskRunner")
 
 
 # ---- unmasked, packed, compressed ------------------------------------------------------------------------------------
@@ -260,6 +183,3 @@ def test_packing_is_tight_and_complete():
     assert row_ends.tolist() == [2, 4]
     shuffled = [row_kinds.pack(np.arange(1, 100), 100, 8, random.Random(seed))[0].tolist() for seed in (1, 2, 1)]
     assert shuffled[0] == shuffled[2] != shuffled[1]
-
-
-# ---- other text ------------------------------------------------------------------------------------------------------

@@ -86,32 +86,25 @@ def test_a_row_has_at_most_its_predictions(oracle, weights):
 
 def test_rare_tokens_are_chosen_more_often(weights):
     """The first of two draws has the odds of the weights; what becomes of a token has the rates."""
-    import tensorflow as tf
-
     generator = np.random.default_rng(0)
     tokens = np.array([5, 8, 9, 19])  # weights 1, 0.06, 0.025, 0.003
-    trials = 20000
-    uniform = tf.constant(generator.uniform(size=(trials, 4)), tf.float32)
-    one = tf.constant(np.tile(weights[tokens], (trials, 1)))
-    key = np.asarray(-np.log(uniform) / one)
-    first = np.bincount(key.argmin(1), minlength=4) / trials
-    np.testing.assert_allclose(first, weights[tokens] / weights[tokens].sum(), atol=0.01)
-    chosen = np.concatenate(
-        [np.asarray(mask_rules.draw_weighted(one[i : i + 1], 1, uniform[i : i + 1], masking())) for i in range(100)]
-    )
-    np.testing.assert_array_equal(chosen.argmax(1), key[:100].argmin(1))
-    ids = generator.integers(5, 300, (32, 64)).astype(np.int32)
-    data = {"input_ids": ids, "segment_lengths": np.tile(np.array([[64, 0]], np.int32), (32, 1)),
-            "next_sentence_labels": np.zeros((32, 1), np.int32)}  # fmt: skip
+    share = generator.uniform(size=(20000, 4)).astype(np.float32)
+    one = np.tile(weights[tokens], (len(share), 1))
+    first = (-np.log(share) / one).argmin(1)
+    np.testing.assert_allclose(np.bincount(first) / len(share), weights[tokens] / weights[tokens].sum(), atol=0.01)
+    for row in range(100):
+        chosen = mask_rules.draw_weighted(one[row : row + 1], 1, share[row : row + 1], masking())
+        assert np.argmax(chosen) == first[row]
+    batch = {"token_ids": generator.integers(5, 300, (32, 64)), "attention_mask": np.ones((32, 64), int)}
     kinds = []
     for step in range(15):
         rates = {"mask_rate": 0.6, "random_rate": 0.3, "keep_rate": 0.1}
-        features = mask_rules.smoothed(data, 3, step, masking(64, **rates), np.ones(300, np.float32))
-        assert np.sum(features["masked_lm_weights"]) == math.ceil(0.15 * 32 * 64)
-        here = np.asarray(features["masked_lm_weights"]) > 0
-        new = np.take_along_axis(np.asarray(features["input_ids"]), np.asarray(features["masked_lm_positions"]), 1)[
-            here
-        ]
-        old = np.asarray(features["masked_lm_ids"])[here]
-        kinds += [(new == 4).mean(), ((new == old) & (new != 4)).mean()]
-    np.testing.assert_allclose(np.mean(np.reshape(kinds, (-1, 2)), axis=0), [0.6, 0.1], atol=0.015)
+        features = mask_rules.smoothed(rows(batch), 3, step, masking(64, **rates), np.ones(300, np.float32))
+        ids, places, old, real = (
+            np.asarray(features[name])
+            for name in ("input_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+        )
+        assert real.sum() == math.ceil(0.15 * 32 * 64)
+        new, old = np.take_along_axis(ids, places, 1)[real > 0], old[real > 0]
+        kinds.append([(new == 4).mean(), ((new == old) & (new != 4)).mean()])
+    np.testing.assert_allclose(np.mean(kinds, axis=0), [0.6, 0.1], atol=0.015)

@@ -62,22 +62,13 @@ def test_rows_are_those_of_the_tokenizer(family, folder):
 
 
 def test_records_of_a_vocabulary_with_blank_and_repeated_tokens(folder):
-    """As Google's Chinese one, of which a line is U+2028; also what is written beside the model is the file itself."""
+    """As Google's Chinese one, of which a line is U+2028. (What is written beside a model: test_wordpiece.py.)"""
     lines = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "\u2028", *"abehst", "\u3000", "house", "##s", *"aU"]
     (folder / "vocab.txt").write_bytes("\r\n".join(lines).encode())
     (folder / "text.txt").write_text("The house\u2028a\u3000b.\nIts A\n")
-    summary = make(folder, folder / "vocab.txt", do_lower_case=True)
-    assert summary["vocab_size"] == 17
+    assert make(folder, folder / "vocab.txt", do_lower_case=True)["vocab_size"] == 17
     (record,) = read_records(folder / "out", UNMASKED)
     assert record["input_ids"] == [2, 1, 13, 15, 7, 1, 1, 15, 3]
-    config = family_named("bert").config_class(17)
-    found = model_vocabulary.find_vocabulary(None, None, {"--input_file": [str(folder / "out")]}, config)
-    (folder / "model").mkdir()
-    saving.write_description(str(folder / "model"), found)
-    assert (folder / "model" / "vocab.txt").read_bytes() == (folder / "vocab.txt").read_bytes()
-    (folder / "vocab.txt").write_text("\n".join([*lines[:8], "", *lines[8:]]))
-    with pytest.raises(ValueError, match=r"vocab.txt: line 9 is empty, which shifts the ids"):
-        make(folder, folder / "vocab.txt", do_lower_case=True)
 
 
 @pytest.mark.parametrize("family", ["roberta", "albert"])
@@ -97,15 +88,11 @@ def test_a_run_finds_the_vocabulary_with_all_its_files(family, folder):
     saving.write_description(str(folder / "model"), found)
     tokenizer = family_named(family).tokenizer_class.from_pretrained(str(folder / "model"))
     assert tokenizer.encode("It's  Café 2019,") == read_tokenizer(str(vocab_file), None).encode("It's  Café 2019,")
-    with pytest.raises(ValueError, match=f"has token id {summary['vocab_size'] - 1}, but the model's vocab_size is 9"):
+    with pytest.raises(ValueError, match=f"has token id {summary['vocab_size'] - 1}, but vocab_size=9"):
         model_vocabulary.find_vocabulary(None, None, records, family_named(family).config_class(9))
-    with pytest.raises(ValueError, match="this model is BERT, which needs word pieces: give a vocab.txt, or") as told:
+    with pytest.raises(ValueError, match="is a vocabulary of .*, but this model is BERT, which needs word pieces"):
         model_vocabulary.find_vocabulary(None, None, records, family_named("bert").config_class(10_000))
-    kind, title = ("byte-level BPE", "RoBERTa") if family == "roberta" else ("SentencePiece", "ALBERT")
-    assert f"{kind}, as {title} has, but" in str(told.value) and f"({family}_config.json)" in str(told.value)
     if family == "roberta":
-        with pytest.raises(ValueError, match=r"has only the merges of byte-level BPE: give .*vocabulary/vocab\.json,"):
-            read_tokenizer(str(folder / "vocabulary" / "merges.txt"), None)
         # Other merges are another vocabulary.
         merges = folder / "vocabulary" / "merges.txt"
         merges.write_text("\n".join(merges.read_text().splitlines()[:-1]) + "\n")
