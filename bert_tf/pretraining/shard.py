@@ -4,6 +4,7 @@
 it, when, and how often: create_pretraining_data.py runs it in this process, in a pool of processes, or on Apache Beam.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -11,7 +12,7 @@ import json
 import os
 import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -138,6 +139,7 @@ def make_shard(
     with (
         written_together(job.files(shard)) as temporary,
         tempfile.TemporaryDirectory(prefix=f"bert_tf_{shard}_", dir=job.records.scratch_dir) as scratch,
+        _naming(scratch),
         interpreted(corpus.total_bytes * job.instances.dupe_factor <= BYTES_INTERPRETED),
     ):
         store, read_counts = _tokenize(job, corpus, shard, tokenizer, scratch, num_workers, bar)
@@ -297,3 +299,13 @@ def _count_instances(instances: Instances, rows: int) -> dict:
         "not_in_order" if in_order else "random_next": int(totals[LABEL]),
         **({"rows_left_out": instances.left_out} if instances.left_out else {}),
     }
+
+
+@contextlib.contextmanager
+def _naming(scratch: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # of a full disk, which names no file
+        if error.filename:
+            raise
+        raise OSError(error.errno, f"{error.strerror}, as --scratch_dir has no more room", scratch) from error
