@@ -10,7 +10,7 @@ Give create_pretraining_data.py the same --do_lower_case and --strip_accents, so
 import dataclasses
 import os
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 
 from absl import flags, logging
 
@@ -141,38 +141,18 @@ def check_kind(settings: VocabularySettings, given: Collection[str]) -> None:
         raise ValueError(f"--output_file={output_file} must end in {KINDS[kind].ending} for --kind={kind}.")
 
 
-def check_no_model(output_file: str) -> None:
-    """Refuses to replace the vocabulary of a model, whose weights are beside it."""
-    if not checks.is_remote(output_file) and os.path.exists(output_file):
-        from bert_tf.models.open_weights import has_weights
-
-        if has_weights(os.path.dirname(output_file) or "."):
-            raise ValueError(f"--output_file={output_file} is the vocabulary of a model, whose weights are beside it.")
-
-
-def learn(kind: str, files: Sequence[str], output_file: str, settings: Mapping) -> dict[str, bytes]:
-    """The content of each file to write, by its path.
-
-    Args:
-      settings: the kind's flags.
-    """
-    from bert_tf.text import learn_vocabulary
-
-    if kind == "byte_bpe":
-        contents = learn_vocabulary.learn_byte_bpe(files, **settings)
-        return {os.path.join(os.path.dirname(output_file), name): content for name, content in contents.items()}
-    if kind == "sentencepiece":
-        return {output_file: learn_vocabulary.learn_sentence_piece(files, **settings)}
-    tokens = learn_vocabulary.learn_vocabulary(files, **settings)
-    return {output_file: "".join(token + "\n" for token in tokens).encode()}
-
-
 def main(_):
     logging.set_verbosity(logging.INFO)
     settings = settings_of(VocabularySettings, FLAGS)
     kind = KINDS[settings.kind]
     check_kind(settings, flags_given(FLAGS))
-    check_no_model(settings.output_file)
+    if not checks.is_remote(settings.output_file) and os.path.exists(settings.output_file):
+        from bert_tf.models.open_weights import has_weights
+
+        if has_weights(os.path.dirname(settings.output_file) or "."):
+            raise ValueError(
+                f"--output_file={settings.output_file} is a model's vocabulary: its weights are beside it."
+            )
     checks.check_not_empty(checks.check_input_files(settings.input_file, "--input_file"), "--input_file")
     directory = os.path.dirname(settings.output_file)
     if checks.is_remote(settings.input_file) or checks.is_remote(directory):
@@ -184,11 +164,20 @@ def main(_):
     if os.path.realpath(settings.output_file) in map(os.path.realpath, files):
         raise ValueError(f"--output_file={settings.output_file} is one of --input_file: it would be replaced.")
     text_files.warn_of_tables(files)
+    from bert_tf.text import learn_vocabulary
+
     logging.info("Reading %d files, the first is %s", len(files), files[0])
 
     arguments = {name: getattr(settings, name) for name in (*kind.flags, "encoding")}
     arguments["vocab_size"] = settings.vocab_size or kind.vocab_size
-    contents = learn(settings.kind, files, settings.output_file, arguments)
+    if settings.kind == "byte_bpe":
+        contents = learn_vocabulary.learn_byte_bpe(files, **arguments)
+        contents = {os.path.join(directory, name): content for name, content in contents.items()}
+    elif settings.kind == "sentencepiece":
+        contents = {settings.output_file: learn_vocabulary.learn_sentence_piece(files, **arguments)}
+    else:
+        tokens = learn_vocabulary.learn_vocabulary(files, **arguments)
+        contents = {settings.output_file: "".join(token + "\n" for token in tokens).encode()}
     with run_lock.file_held(settings.output_file, *contents):
         storage.write_files(contents)
     next_flags = {"input_file": settings.input_file, "vocab_file": settings.output_file}

@@ -5,18 +5,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 
-from absl import logging
-
 from bert_tf.system.declare import check_values, setting
+from bert_tf.system.messages import warn_once
 from bert_tf.system.text_files import Progress, TextFile, encoding_setting
 
 _LONGEST_PARAGRAPH = 100_000  # characters; the sentence splitter's time is quadratic in what it gets
 
-_SHOWN = 100  # characters of faulty text shown in messages
 
 Counts = MutableMapping[str, int]
-
-Splitter = Callable[[str], list[str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +56,6 @@ class Reading:
     def __init__(self, settings: TextSettings, counts: Counts, progress: Progress | None):
         self.settings, self.counts, self.progress = settings, counts, progress
         self.splitter = sentence_splitter(settings.language) if settings.split_sentences else None
-        self._warned: set[str] = set()
 
     def count(self, name: str, number: int = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + number
@@ -84,10 +79,8 @@ class Reading:
         return text
 
     def warn_of_bad_text(self, file: TextFile) -> None:
-        if file.path not in self._warned:
-            self._warned.add(file.path)
-            encoding = file.encoding if file.is_converted else "UTF-8"
-            logging.warning("%s is not all %s; the rest becomes U+FFFD", file.path, encoding)
+        encoding = file.encoding if file.is_converted else "UTF-8"
+        warn_once(("bad text", file.path), "%s is not all %s; the rest becomes U+FFFD", file.path, encoding)
 
     def paragraphs(self, pieces: Iterable[str]) -> Iterator[str]:
         """Plain text, its lines cut into sentences if that is asked for."""
@@ -137,7 +130,7 @@ def jsonl_texts(file: TextFile, lines: Iterable[_PlacedLine], reading: Reading) 
                 raise ValueError("half a character, see --errors")
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             place = f"{file.path}, line {file.line_number(offset) + index}"
-            raise ValueError(f"{place}: no text in {key!r} (--text_key) of {line:.{_SHOWN}}: {error!r:.200}") from None
+            raise ValueError(f"{place}: no text in {key!r} (--text_key) of {line:.100}: {error!r:.200}") from None
         if halves:
             reading.warn_of_bad_text(file)
             reading.count("replaced_characters", halves)
@@ -148,7 +141,7 @@ def jsonl_texts(file: TextFile, lines: Iterable[_PlacedLine], reading: Reading) 
             reading.count("documents_without_text")
 
 
-def sentence_splitter(language: str) -> Splitter:
+def sentence_splitter(language: str) -> Callable[[str], list[str]]:
     """A function that gives the sentences of a paragraph, stripped."""
     import sentencex
 

@@ -3,11 +3,8 @@
 import dataclasses
 import math
 
-from absl import logging
-
 from bert_tf.models.directory import read_head, vocabulary_in
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, declared_in, given, setting, with_models
-from bert_tf.system.messages import is_first
 from bert_tf.text.word_boundaries import SEGMENTERS
 
 MIN_SEQ_LENGTH = 5  # [CLS] A [SEP] B [SEP] with one token each
@@ -241,9 +238,6 @@ def settings_of_records(**values) -> tuple[RecordSettings, InstanceSettings]:
         values.setdefault("dupe_factor", 1)
     settings = InstanceSettings(**values)
     _check(records, settings)
-    most, length = values.get("max_predictions_per_seq", 0), settings.max_seq_length
-    if most > length and is_first("max_predictions_per_seq", most, length):
-        logging.warning("--max_predictions_per_seq=%d is more than --max_seq_length=%d.", most, length)
     return records, settings
 
 

@@ -113,7 +113,7 @@ class JapaneseTokenizer(WordPieces):
     def _words_with_spans(self, text: str) -> list[tuple[str, list[Span]]]:
         """The words of `text`, with the characters of `text` that each of their characters comes from."""
         if not self._settings["do_word_tokenize"]:
-            return [(text, _own_spans(text))]
+            return [_normalize(None, text)]
         if self._dictionary is None:
             kept = self._basic.clean(text)
             composed, spans = _normalize("NFC", "".join(char for char, _ in kept))
@@ -181,14 +181,10 @@ def _mecab_settings(
     return mecab_dic, "NFKC" if normalize_text else None
 
 
-def _own_spans(text: str) -> list[Span]:
-    return [(place, place + 1) for place in range(len(text))]
-
-
 def _normalize(form: str | None, text: str) -> tuple[str, list[Span]]:
     """A text in a normal form of Unicode, and the characters of `text` that each of its characters comes from."""
     if form is None or unicodedata.is_normalized(form, text):
-        return text, _own_spans(text)
+        return text, [(place, place + 1) for place in range(len(text))]
     parts, begin = [], 0
     for place in range(1, len(text) + 1):
         if place == len(text) or _is_apart(form, text[begin:place], text[place]):

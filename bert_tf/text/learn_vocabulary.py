@@ -180,8 +180,6 @@ def _keep_frequent(characters: Mapping[str, int], max_characters: int | None) ->
     if not max_characters or len(characters) <= max_characters:
         return set(characters)
     ordered = sorted(characters, key=lambda char: (-characters[char], char))
-    share = sum(characters[char] for char in ordered[max_characters:]) / sum(characters.values())
-    logging.info(f"--max_characters={max_characters}: words with {share:.4%} of the characters become [UNK].")
     return set(ordered[:max_characters])
 
 

@@ -216,11 +216,10 @@ def padded(columns: Mapping[str, Sequence[Sequence]], fill: Mapping, width: int 
 
 def _as_asked(columns: dict, fill: Mapping, padding: str | None, max_length: int | None, tensors: str | None) -> dict:
     """Lists of rows as they are, or arrays or tensors of padded ones."""
-    lengths = [len(row) for row in columns["input_ids"]]
     if padding is None:
         if tensors is None:
             return columns
-        if len({*lengths}) > 1:
+        if len({len(row) for row in columns["input_ids"]}) > 1:
             raise ValueError("padding=False: rows of several lengths are no array: padding=True")
     arrays = padded(columns, fill, max_length if padding == "max_length" else None)
     if tensors == "tf":

@@ -29,25 +29,16 @@ def read(tmp_path, *contents, max_bytes=10**9):
     return text_documents(files, max_bytes)
 
 
-def test_broken_lines_are_joined(tmp_path):
-    text = (
+def test_broken_lines_are_joined_and_others_stay_apart(tmp_path):
+    broken = (
         "It was the best of times, it was the\nworst of times, it was the age of wit,\n"
         "it was. And then came the winter of\ndespair.\n\nA new one begins here and it goes on\nto the end.\n"
     )
-    assert read(tmp_path, text) == [
-        [
-            "It was the best of times, it was the worst of times, it was the age of wit, it was.",
-            "And then came the winter of despair.",
-            "A new one begins here and it goes on to the end.",
-        ]
-    ]
-
-
-def test_lines_that_are_sentences_or_paragraphs_stay_apart(tmp_path):
-    text = "A title without a full stop\nThe first paragraph. It has two sentences.\nroses are red\n"
-    assert read(tmp_path, text) == [
-        ["A title without a full stop", "The first paragraph.", "It has two sentences.", "roses are red"]
-    ]
+    first = "It was the best of times, it was the worst of times, it was the age of wit, it was."
+    joined = [first, "And then came the winter of despair.", "A new one begins here and it goes on to the end."]
+    lines = "A title without a full stop\nThe first paragraph. It has two sentences.\nroses are red\n"
+    apart = ["A title without a full stop", "The first paragraph.", "It has two sentences.", "roses are red"]
+    assert read(tmp_path, broken) == [joined] and read(tmp_path, lines) == [apart]
 
 
 def test_documents_end_at_files_and_blank_lines_once_long_enough(tmp_path):

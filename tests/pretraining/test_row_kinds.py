@@ -14,7 +14,6 @@ from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.instance_kernels import A_BEGIN, A_LENGTH
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer
-from bert_tf.text.wordpiece import FullTokenizer
 
 FOLDER = GOLDEN / "pretraining"
 UNMASKED = ["input_ids", "segment_lengths", "next_sentence_labels"]
@@ -105,22 +104,6 @@ def test_sentences_end_with_their_tokens(rows, tmp_path):
         "instance_tokens": sum(map(len, expected)),
     }
     assert summary["flags"]["nsp"] is False and summary["flags"]["masking"] == "dynamic"
-
-
-def test_the_text_is_there_once(tmp_path, monkeypatch):
-    """Whatever blocks of text and processes; sentences that are too long are cut, not lost."""
-    text, vocab_file = FOLDER / "corpus_0.txt", str(GOLDEN / "vocab.txt")
-    make(tmp_path, text, vocab_file, "full_sentences", max_seq_length=16)
-    monkeypatch.setattr("bert_tf.pretraining.shard._BYTES_A_TASK", 9000)
-    monkeypatch.setattr("bert_tf.pretraining.instances._INSTANCES_PER_CALL", 7)
-    make(tmp_path, text, vocab_file, "full_sentences", "other", max_seq_length=16, num_workers=2)
-    assert (tmp_path / "other").read_bytes() == (tmp_path / "out").read_bytes()
-    tokenizer = FullTokenizer(vocab_file)
-    rows = [record["input_ids"] for record in read_records(tmp_path / "out", UNMASKED)]
-    assert all(len(row) <= 16 and row[0] == tokenizer.cls_id and row[-1] == tokenizer.sep_id for row in rows)
-    special = {tokenizer.cls_id, tokenizer.sep_id}
-    found = sorted(index for row in rows for index in row if index not in special)
-    assert found == sorted(index for line in text.read_text().split("\n") for index in tokenizer.encode(line.strip()))
 
 
 # ---- lines -----------------------------------------------------------------------------------------------------------

@@ -1,14 +1,12 @@
 """Many shards, many processes, what is left of a run that was killed; packed rows."""
 
 import itertools
-import json
 import os
 import pathlib
 import random
 
 import numpy as np
 import pytest
-from helpers import events, warm
 from helpers.pretraining_records_read import LETTERS, contents, read_records
 from helpers.slow import slow
 
@@ -129,13 +127,6 @@ def test_replaced_work_is_warned_of(corpus, tmp_path, caplog):
         assert "(--random_seed was 12345, --dupe_factor was 2)" in caplog.text
 
 
-def test_errors_of_workers_are_the_users(corpus, tmp_path):
-    (tmp_path / "text" / "1.txt").write_bytes(b"abc\n\nde\n\nab \xff c\n")
-    with pytest.raises(ValueError, match="1.txt, line 5: not UTF-8 at byte offset 12"):
-        make(corpus, tmp_path / "out", num_shards=3, num_workers=2)
-    assert not [name for name in contents(tmp_path / "out") if name.endswith(".tmp")]
-
-
 # ---- Apache Beam -----------------------------------------------------------------------------------------------------
 
 
@@ -150,18 +141,11 @@ def test_errors_of_workers_are_the_users(corpus, tmp_path):
 def test_beam_makes_the_same_shards(corpus, tmp_path, runner, options):
     pytest.importorskip("apache_beam", reason="needs the extra: pip install bert-tf[beam]")
     local = make(corpus, tmp_path / "local", num_shards=4, num_workers=1)
-    flags = ["--num_shards=4", f"--beam_runner={runner}", *(f"--beam_option={option}" for option in options)]
-    arguments = [
-        f"--input_file={corpus[0]}", f"--output_file={tmp_path}/beam/out.tfrecord", f"--vocab_file={corpus[1]}",
-        "--max_seq_length=32", "--max_predictions_per_seq=5", "--dupe_factor=2", *flags,
-    ]  # fmt: skip
-    process = events.run_that("", "create_pretraining_data", arguments, stderr=warm.PIPE, text=True)
-    _, log = process.communicate()
-    assert process.returncode == 0, log[-3000:]
+    flags = {"num_shards": 4, "beam_runner": runner, "beam_options": options}
+    assert make(corpus, tmp_path / "beam", **flags)["instances"] == local["instances"]
     mine, theirs = contents(tmp_path / "beam"), contents(tmp_path / "local")
     assert set(mine) == set(theirs)
     assert all(mine[name] == theirs[name] for name in theirs if name.startswith("out"))
-    assert json.loads(mine["pretraining_data.out.json"])["instances"] == local["instances"]
 
 
 # ---- unmasked, packed, compressed ------------------------------------------------------------------------------------

@@ -157,17 +157,6 @@ def test_invalid_bytes_are_left_out_as_by_python(english, english_graph):
 
 
 @pytest.mark.usefixtures("untraced")
-def test_split_unknown(tmp_path):
-    tokens = ["[PAD]", "[UNK]", "ab", "##c", "\u6771", "\u4eac", "##\u3059", "\u306f", "##xyz"]
-    tokenizer = tokenizer_of(tmp_path / "vocab.txt", tokens, "uncased")
-    split, whole = graph_of(tokenizer, True), graph_of(tokenizer)
-    ids, starts, _ = split.tokenize(tf.constant(["ab \u6771\u4eac\u3067\u3059 abxc", "abxxyz"]))
-    assert ids.to_list() == [[2, 4, 5, 1, 6, 2, 1, 3], [2, 1, 8]]
-    assert starts.to_list() == [[0, 3, 4, 5, 6, 8, 10, 11], [0, 2, 3]]
-    assert whole.encode(tf.constant(["abxxyz"])).to_list() == [[1]]
-
-
-@pytest.mark.usefixtures("untraced")
 def test_vocabularies_that_do_not_fit(tmp_path):
     long = "\u00e9" * 128
     for tokens, message in (

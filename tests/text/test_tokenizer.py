@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 from helpers.paths import GOLDEN
-from helpers.word_tokenizer import WordTokenizer
 
 from bert_tf.text.tokenizer import lengths_that_fit
 from bert_tf.text.wordpiece import FullTokenizer
@@ -44,7 +43,6 @@ def test_decode(wordpiece):
     ids = wordpiece.encode("John Johanson's  house")
     assert "##son" in wordpiece.convert_ids_to_tokens(ids)
     assert wordpiece.decode(ids) == "john johanson ' s house"
-    assert WordTokenizer().decode([4, 7]) == "ad"
 
 
 # --- arrays ----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import pytest
 from helpers.op_by_op import op_by_op
 from helpers.paths import GOLDEN
 
-from bert_tf.system import text_files
 from bert_tf.text import characters, tokenizer_files
 from bert_tf.text import wordpiece as text_wordpiece
 from bert_tf.text.graphs import graph_of
@@ -146,27 +145,6 @@ def test_tokens_that_look_blank_or_appear_twice(tmp_path, caplog):
         assert tokenizer.encode(texts[0]) == [14, 12, 14, 13, 14]
         with op_by_op():
             assert graph_of(tokenizer).encode(texts).to_list() == tokenizer.encode_batch(texts)
-
-
-# ---- text files ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("chunk", [1, 7])
-def test_read_text_lines(tmp_path, monkeypatch, chunk):
-    monkeypatch.setattr(text_files, "_READ_BYTES", chunk)
-    path = tmp_path / "text.txt"
-    data = "one\r\n\n\u535a\u2028x\rtwo \n\n\nlast".encode()
-    path.write_bytes(data)
-    read = []
-    lines = list(text_files.read_text_lines(str(path), read.append))
-    assert lines == ["one", "", "\u535a\u2028xtwo ", "", "", "last"]
-    assert sum(read) == len(data)
-    path.write_bytes(data + b"\n")
-    assert list(text_files.read_text_lines(str(path)))[-1] == "last"
-    path.write_bytes(b"")
-    assert list(text_files.read_text_lines(str(path))) == []
-    path.write_bytes(b"\xc3\r\xa9\n")  # the carriage return is dropped before decoding, as in the original
-    assert list(text_files.read_text_lines(str(path))) == ["\u00e9"]
 
 
 def test_vocabularies_are_read_as_the_original_does(tmp_path):
