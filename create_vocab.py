@@ -150,9 +150,7 @@ def main(_):
         from bert_tf.models.open_weights import has_weights
 
         if has_weights(os.path.dirname(settings.output_file) or "."):
-            raise ValueError(
-                f"--output_file={settings.output_file} is a model's vocabulary: its weights are beside it."
-            )
+            raise ValueError(f"--output_file={settings.output_file} is a model's vocabulary: its weights are there.")
     checks.check_not_empty(checks.check_input_files(settings.input_file, "--input_file"), "--input_file")
     directory = os.path.dirname(settings.output_file)
     if checks.is_remote(settings.input_file) or checks.is_remote(directory):

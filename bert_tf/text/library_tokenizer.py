@@ -273,7 +273,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
         self.name_special_tokens(directory)
         self.add_prefix_space = config.get("add_prefix_space")
         values = read_json(vocab_file)
-        if isinstance(values.get("model"), dict):
+        if vocab_file.endswith(TOKENIZER) or isinstance(values.get("model"), dict):
             values = read_tokenizer_json(vocab_file, "BPE")
             added = read_added_tokens(vocab_file, values["model"]["vocab"])
             self._check(values, vocab_file)

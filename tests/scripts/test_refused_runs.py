@@ -90,12 +90,12 @@ BEFORE = {
     "create_pretraining_data": [
         ("--input_file: *text.txt is empty", {"text.txt": ""}, CREATE),
         ("--vocab_file=*nowhere", TEXT, CREATE | {"vocab_file": "nowhere"}),
-        ("--word_boundaries=spaces says which pieces are masked", TEXT, CREATE | {"word_boundaries": "spaces"}),
+        ("*--segmenter say which pieces are masked", TEXT, CREATE | {"word_boundaries": "spaces"}),
     ],
     "create_vocab": [
-        ("--output_file=*whole/vocab.txt is the vocabulary of a model", {**TEXT, **model()},
+        ("--output_file=*whole/vocab.txt is a model's vocabulary", {**TEXT, **model()},
          LEARN | {"output_file": "whole/vocab.txt"}),
-        ("--vocab_size=110 is too small: * need at least 156. Raise it",
+        ("--vocab_size is too small by 46: ",
          {"text.txt": "abcdefghijklmnopqrstuvwxyz\n" * 5000}, LEARN | {"vocab_size": 110}),
     ],
     "export_saved_model": [
@@ -174,7 +174,7 @@ REFUSED = {
     ],
     "run_pretraining": [
         *((message, ROWS | files, PRETRAIN | given) for message, files, given in (
-            ("--input_file: *the first record (byte 0) has 1 values in feature 'input_ids', expected 128; give --max_s",
+            ("--input_file: *the first record (byte 0) has 1 values in feature 'input_ids', expected 128: give --max_s",
              {}, BEGIN | {"max_seq_length": 128}),
             ("--do_whole_word_mask is for unmasked records; these were already masked",
              {"a.tfrecord": MASKED}, {"max_predictions_per_seq": 1, "do_whole_word_mask": True}),
