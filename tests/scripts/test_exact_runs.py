@@ -56,7 +56,7 @@ def test_two_replicas_take_the_steps_of_two_parts_of_a_batch(name, tmp_path):
     cases = {case: {**flags, **own, "output_dir": tmp_path / case} for case, own in cases.items()}
     outcomes, logs = run_cases(script, cases)
     assert outcomes == dict.fromkeys(cases, "done"), logs
-    assert "2 replicas" in logs["replicas"]
+    assert "replicas: 2" in logs["replicas"]
     assert_same_steps(tmp_path / "parts", tmp_path / "replicas", 1e-3 if name in FINE_TUNING else 5e-5)
 
 

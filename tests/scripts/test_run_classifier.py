@@ -92,7 +92,7 @@ def cases_of(folder) -> tuple[dict, dict]:
         "no training set": ({**rte, "task_name": "ax", "data_dir": folder}, "--do_train*ax has no train set"),
         "eval batch": (
             {**train, "eval_batch_size": 3, "distribution_strategy": "mirrored"},
-            "--eval_batch_size=3*2 replicas",
+            "--eval_batch_size=3*divided by 2",
         ),
         "columns of one's own": ({**rte, "regression": True}, "--regression is for --task_name=custom*RTE has its own"),
     }

@@ -167,7 +167,7 @@ def test_predictions_keep_the_file(ran, folder):
     results = {name: float(value) for name, value in (line.split(" = ") for line in lines)}
     assert right / total == pytest.approx(results["test_recall"]) and results["test_f1"] >= 0.9
     assert any(CONTROL in record["words"] for record in records)
-    assert "2 replicas" in logs["other batches"]
+    assert "replicas: 2" in logs["other batches"]
     others = lines_of(out / "other batches" / "predictions.jsonl")
     assert [record["tags"] for record in others] == [record["tags"] for record in records]
     assert not (out / "no tag column" / "test_results.txt").exists()

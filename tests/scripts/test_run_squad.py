@@ -204,7 +204,7 @@ def test_predictions_hang_neither_on_devices_nor_on_padding(ran, folder):
         FullTokenizer(str(folder / "vocab.txt")), WINDOWS, False,
     )  # fmt: skip
     assert len(windows) % 6 and len(windows) % 8, len(windows)
-    assert f"23 questions, {len(windows)} windows" in logs["other batches"] and "2 replicas" in logs["other batches"]
+    assert f"23 questions, {len(windows)} windows" in logs["other batches"] and "replicas: 2" in logs["other batches"]
     folders = out / "other batches", out / "predicted"
     assert len({(path / "predictions.json").read_text() for path in folders}) == 1
     odds, nbest = ([json_of(path / f"{name}.json") for path in folders] for name in ("null_odds", "nbest_predictions"))

@@ -123,5 +123,5 @@ def test_any_number_of_choices_in_any_batches(ran):
     assert set(results) == {"test_accuracy", "test_loss", "loss", "global_step"}
     assert results["test_accuracy"] == pytest.approx(accuracy) and accuracy >= 0.8
     found, other = (np.loadtxt(out / name / "test_results.tsv") for name in ("two", "two otherwise"))
-    assert found.shape == (24, 2) and "2 replicas" in logs["two otherwise"]
+    assert found.shape == (24, 2) and "replicas: 2" in logs["two otherwise"]
     np.testing.assert_allclose(found, other, atol=1e-5)
