@@ -112,18 +112,7 @@ def test_the_best_model_is_opened_and_converted(ran, folder):
     np.testing.assert_allclose([float(value) for value in table], cosines, atol=1e-5)
     report = convert(best, str(folder / "theirs"), "huggingface")
     assert "1_Pooling/config.json" in report.written.files and "Vectors of texts: mean." in report.notes
-    convert(best, str(folder / "theirs"), "huggingface", overwrite=True)
     assert read_settings(str(folder / "theirs")).described
-
-
-@pytest.mark.slow  # in small: the settings above, serving/test_embedder.py
-def test_sentence_transformers_makes_the_same_vectors(ran, folder):
-    best = str(ran[0] / "ranked" / "best_model")
-    convert(best, str(folder / "for others"), "huggingface")
-    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
-    theirs = library.SentenceTransformer(str(folder / "for others"), device="cpu")
-    texts = [text for texts in texts_of(9, 2) for text in texts]
-    np.testing.assert_allclose(theirs.encode(texts), Embedder(best).encode(texts), atol=1e-5)
 
 
 def test_a_finished_model_is_trained_on_files_with_scores(ran):

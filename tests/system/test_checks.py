@@ -58,13 +58,6 @@ def test_a_folder_that_can_not_be_written(tmp_path, monkeypatch):
         checks.check_output_dir(str(tmp_path / "new"), "--x")
 
 
-def run_program(path, *arguments: str, run=subprocess.run):
-    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
-    environment["PYTHONPATH"] = str(ROOT)
-    command = [sys.executable, str(path), *arguments]
-    return run(command, env=environment, capture_output=True, text=True)
-
-
 @pytest.mark.parametrize(("statement", "code", "line"), [
     ("raise training.loop.NonFiniteLossError('step 3 is NaN')", 1, "work.py: error: step 3 is NaN"),
     ("np.zeros(10**17)", 1, "work.py: error: out of memory: this machine has too little (Unable to allo"),
@@ -81,7 +74,8 @@ def test_one_line_for_what_is_no_fault_of_the_program(tmp_path, statement, code,
         "import bert_tf.training.distribution, bert_tf.training.loop, bert_tf.training.settings\n"
         f"from bert_tf.system import script\n\ndef main(_):\n    {statement}\n\nscript.run(main)\n"
     )
-    result = run_program(tmp_path / "work.py", run=lambda *args, **options: warm.run(*args, cwd=tmp_path, **options))
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    result = warm.run([sys.executable, "work.py"], env=environment, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == code
     assert result.stderr.splitlines()[-1].startswith(line), result.stderr
     assert ("Traceback" in result.stderr) == (statement == "1 / 0")
@@ -103,7 +97,7 @@ def test_a_reader_that_has_left(tmp_path, output):
     assert (result.returncode, result.stderr) == (128 + signal.SIGPIPE, "")
 
 
-def test_every_script_starts_tensorflow_quietly(tmp_path):
+def test_every_script_starts_tensorflow_quietly():
     """Except serve_client.py, which needs no TensorFlow, and the script that calls another's main."""
     others = ("serve_client.py", "run_classifier_with_tfhub.py")
     scripts = [path for path in ROOT.glob("*.py") if path.name not in others]
@@ -112,21 +106,6 @@ def test_every_script_starts_tensorflow_quietly(tmp_path):
         main = path.read_text().partition("\ndef main(")[2]
         before = main.partition("    script.start_tensorflow(")[0]
         assert before != main and " import " not in before, path.name
-
-    golden = ROOT / "tests" / "golden"
-    arguments = {
-        "input_file": golden / "extract_features" / "input.txt",
-        "output_file": tmp_path / "output.jsonl",
-        "layers": "-1",
-        "max_seq_length": 24,
-        "init_checkpoint": golden / "model" / "config1" / "bert_model.ckpt",
-        "bert_config_file": golden / "model" / "config1" / "bert_config.json",
-        "vocab_file": golden / "extract_features" / "vocab.txt",
-    }
-    result = run_program(ROOT / "extract_features.py", *(f"--{name}={value}" for name, value in arguments.items()))
-    assert result.returncode == 0, result.stderr
-    assert (tmp_path / "output.jsonl").exists()
-    assert "cuInit" not in result.stderr and "I0000" not in result.stderr
 
 
 def test_what_was_removed_is_not_there():

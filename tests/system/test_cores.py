@@ -1,48 +1,12 @@
 """How the cores are shared: threads of an operation, batches at once, calls in threads."""
 
-import os
-import subprocess
-import sys
 import threading
 
 import pytest
-from helpers.paths import ROOT
 from helpers.warm import HANG_SECONDS
 
 from bert_tf.system import cores
 from bert_tf.system.cores import mapped_in_order
-
-SCRIPT = """
-import sys
-from absl import app, flags
-from bert_tf.system import cores, script
-from bert_tf.system.declare import define_flags
-from bert_tf.training.settings import DeviceSettings
-
-define_flags(DeviceSettings)
-cores.available_cores = lambda: int(sys.argv[1])
-
-def main(_):
-    script.start_tensorflow(*eval(sys.argv[2]))
-    import tensorflow as tf
-    print(tf.config.threading.get_intra_op_parallelism_threads(), cores.batches_at_once(), cores.batches_at_once(2))
-
-app.run(main)
-"""
-
-
-@pytest.mark.slow  # in small: the next one
-@pytest.mark.parametrize(("available", "started", "given", "expected"), [
-    (2, "None, False", "", "1 3 1"), (64, "None, False", "", "8 9 1"), (6, "None, False", "3", "0 3 1"),
-    (6, "None, True", "", "0 2 1"),
-])  # fmt: skip
-def test_a_script_that_only_predicts_has_a_core_for_each_batch(available, started, given, expected):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    environment["TF_NUM_INTRAOP_THREADS"] = given or "0"
-    command = [sys.executable, "-c", SCRIPT, str(available), started]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.split() == expected.split()
 
 
 @pytest.mark.parametrize(

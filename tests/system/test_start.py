@@ -13,6 +13,8 @@ from helpers.small_data import PIECES, texts_of, write_classification
 from helpers.tiny import write_encoder
 from test_structure import loaded_by
 
+from bert_tf.system.cores import available_cores
+
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
 # Large packages that TensorFlow, Keras or the scripts can use, and that training needs at its end, or not at all.
 LATER = {"cv2", "jax", "matplotlib", "pandas", "scipy", "sklearn", "tensorflow_text",
@@ -20,7 +22,7 @@ LATER = {"cv2", "jax", "matplotlib", "pandas", "scipy", "sklearn", "tensorflow_t
 
 SCRIPT = """
 import gc, os, resource, sys
-from absl import app, flags
+from absl import flags
 from bert_tf.system import script
 from bert_tf.system.declare import define_flags
 from bert_tf.training.settings import DeviceSettings
@@ -28,13 +30,14 @@ from bert_tf.training.settings import DeviceSettings
 define_flags(DeviceSettings)
 
 def main(_):
-    script.start_tensorflow()
+    script.start_tensorflow(trains=False)
     import tensorflow as tf
     pages = []
     for _ in range(5):
         x = tf.zeros([1 << 24]) + 1.0  # twice 64 MiB, 32,768 pages
         pages.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
     print("pages", pages[-1] - pages[-2])
+    print("threads", tf.config.threading.get_intra_op_parallelism_threads())
     print("onednn", os.environ["TF_ENABLE_ONEDNN_OPTS"])
     print("imported", *sorted({name.partition(".")[0] for name in sys.modules}))
     print("frozen", gc.isenabled() and gc.get_freeze_count() > 100000)
@@ -43,7 +46,7 @@ def main(_):
     from tensorflow.python.tpu.client import client
     print("finds_tpus", client._GOOGLE_API_CLIENT_INSTALLED)
 
-app.run(main)
+script.run(main)
 """
 
 
@@ -54,12 +57,16 @@ NO_POOL = {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPU_ALLOCATOR_USE_BFC": "0"}
 @pytest.mark.parametrize("variables", [{"TF_ENABLE_ONEDNN_OPTS": "0"}, *slow({}, NO_POOL)])
 def test_tensorflow_without_what_scripts_do_not_use(flag, variables):
     command = [sys.executable, "-c", SCRIPT, *([flag] if flag else [])]
-    result = subprocess.run(command, env={**ENVIRONMENT, **variables}, capture_output=True, text=True)
+    environment = {name: value for name, value in ENVIRONMENT.items() if name != "TF_CPP_MIN_LOG_LEVEL"} | variables
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
+    assert "cuInit" not in result.stderr and "I0000" not in result.stderr
     found = {name: values for name, *values in map(str.split, result.stdout.splitlines())}
     assert {"tensorflow", "keras"} < set(found["imported"])
     assert LATER.intersection(found["imported"]) == ({"googleapiclient"} if flag else set())
     assert found["frozen"] == ["True"]
+    # What only predicts has cores for eight batches at once.
+    assert found["threads"] == ["0" if flag else str(max(1, available_cores() // 8))]
     assert found["onednn"] == [variables.get("TF_ENABLE_ONEDNN_OPTS", "1")]
     # The system clears none for a tensor, unless it is asked to.
     assert (int(found["pages"][0]) < 1000) == ("TF_CPU_ALLOCATOR_USE_BFC" not in variables)
