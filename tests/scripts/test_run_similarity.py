@@ -62,7 +62,7 @@ def cases_of(folder) -> tuple[dict, dict]:
         "init_checkpoint": folder / "out" / "ranked" / "best_model",
     }
     done = {
-        "ranked": {**triplets, "num_train_epochs": 8, "eval_every_steps": 24, "do_predict": True},
+        "ranked": {**triplets, "num_train_epochs": 8, "eval_every_steps": 48, "do_predict": True},
         "scored": {**scored, **once, "do_predict": True, "keep_checkpoint_max": 1, "normalize": True},
         "mined": {**pairs, **once, "mine_hard_negatives": 2, "negatives_margin": 0.01},
     }
