@@ -289,16 +289,15 @@ def test_private_foundations_have_a_module_each():
 
 # --- the weight of the house -----------------------------------------------------------------------------------------
 
-# What there is at most, so that weight does not come back: lower a number when the house gets lighter. The aims are
-# 42,000 and 27,000 lines, 34,000 of tests, 28,000 words, 40 of the skips, 80 flags.
+# What there is at most, so that weight does not come back: lower a number when the house gets lighter.
 AT_MOST = {
-    "lines of bert_tf/ and the scripts": 44_228,
-    "of these code": 29_220,
-    "lines of tests/": 38_613,
+    "lines of bert_tf/ and the scripts": 42_000,
+    "of these code": 27_000,
+    "lines of tests/": 34_000,
     "words of docs/*.md": 28_000,
     "paragraphs of more than 90 words in the pages": 0,
-    "fmt: skip outside tables of data, in bert_tf/ and the scripts": 40,
-    "fmt: skip outside tables of data, elsewhere": 201,
+    "fmt: skip outside tables of data, in bert_tf/ and the scripts": 36,
+    "fmt: skip outside tables of data, elsewhere": 165,
     "flags of run_classifier": 80,
     "modules that a fine-tuning run loads, within functions too": 87,
     "modules that Predictor loads, within functions too": 86,
