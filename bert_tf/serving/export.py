@@ -36,7 +36,7 @@ from bert_tf.system.storage import (
     private_folder,
     remove_left_behind,
     temporary_folder,
-    write_file,
+    write_files,
     write_text_file,
 )
 from bert_tf.tasks import table
@@ -162,25 +162,21 @@ def create_served_model(
         sentences = read_settings(directory_of(model_dir))
         length = sentences.length_for(model.config) if max_seq_length is None else max_seq_length
         return graph_models.ServedEncoder(model, tokenizer, table.choose_max_seq_length(files, length), sentences)
+    if task == "regression":
+        options["problem_type"] = "regression"
+    model = getattr(task_models, TASKS[task].architecture).from_pretrained(model_dir, **options)
     if task == "squad":
-        model = task_models.BertForQuestionAnswering.from_pretrained(model_dir, **options)
         given = {"max_seq_length": max_seq_length} if max_seq_length else {}
         return ServedQuestionAnswering(model, tokenizer, settings_of(model_dir, model.config, **given))
     length = table.choose_max_seq_length(files, max_seq_length)
     if task == "ner":
         labels = standard_tags(files.head.labels)
         settings = tagging.TaggingSettings.of_model(directory_of(model_dir), labels)
-        model = task_models.BertForTokenClassification.from_pretrained(model_dir, **options)
         return ServedTagger(model, tokenizer, length, labels, settings.learned_scheme, settings.split)
     if task == "multiple_choice":
-        model = task_models.BertForMultipleChoice.from_pretrained(model_dir, **options)
         return graph_models.ServedMultipleChoice(model, tokenizer, length)
     if task == "masked_lm":
-        model = task_models.BertForMaskedLM.from_pretrained(model_dir, **options)
         return graph_models.ServedMaskedLM(model, tokenizer, length, top_k)
-    if task == "regression":
-        options["problem_type"] = "regression"
-    model = task_models.BertForSequenceClassification.from_pretrained(model_dir, **options)
     given = (model, tokenizer, length, task_of(model).labels or (), model.problem_type, text_pairs, files.head)
     if not model.head_config.window_pooling:
         return graph_models.ServedClassifier(*given)
@@ -277,13 +273,12 @@ def _write_version(
     """Writes the SavedModel with its assets: the `vocabulary` files, and labels.txt if there are labels."""
     tf.io.gfile.makedirs(directory)
     contents = {**vocabulary, **labels_file(served.labels)}
-    paths = [posixpath.join(directory, name) for name in contents]
-    for path, content in zip(paths, contents.values(), strict=True):
-        write_file(path, content)
-    assets = [tf.saved_model.Asset(path) for path in paths]
+    contents = {posixpath.join(directory, name): content for name, content in contents.items()}
+    write_files(contents)
+    assets = [tf.saved_model.Asset(path) for path in contents]
     with quiet():
         tf.saved_model.save(served.tracked(assets), directory, signatures=functions)  # copies them into assets/
-    for path in paths:
+    for path in contents:
         tf.io.gfile.remove(path)
     if warm_up:  # requests in the form that TensorFlow Serving reads when it loads a version (SavedModel Warmup)
         folder = posixpath.join(directory, "assets.extra")
@@ -309,16 +304,13 @@ def warm_up_request(inputs: Mapping[str, Sequence]) -> bytes:
 def describe(functions: Mapping[str, tf.types.experimental.ConcreteFunction]) -> dict:
     """Names, dtypes and shapes of the inputs and outputs of each signature."""
 
-    def shape(spec) -> list:
-        return [None if size is None else int(size) for size in spec.shape]
-
     described = {}
     for name, function in functions.items():
         inputs = function.structured_input_signature
         specs = {spec.name: spec for spec in [*inputs[0], *inputs[1].values()]}
         outputs = function.structured_outputs
         described[name] = {
-            "inputs": {key: [spec.dtype.name, shape(spec)] for key, spec in specs.items()},
-            "outputs": {key: [spec.dtype.name, shape(spec)] for key, spec in outputs.items()},
+            "inputs": {key: [spec.dtype.name, spec.shape.as_list()] for key, spec in specs.items()},
+            "outputs": {key: [spec.dtype.name, spec.shape.as_list()] for key, spec in outputs.items()},
         }
     return described
