@@ -64,6 +64,15 @@ KINDS = {
 }  # fmt: skip
 
 
+def check_near(found, expected) -> None:
+    """The same outputs of a graph."""
+    for name, value in expected.items():
+        if value.dtype.is_floating:
+            np.testing.assert_allclose(found[name], value, atol=1e-5)
+        else:
+            np.testing.assert_array_equal(found[name], value)
+
+
 def check_same(found, expected) -> None:
     """The same answers, with probabilities that differ by rounding. Near ties may change places in n-best lists."""
     if isinstance(expected, dict):
@@ -104,11 +113,7 @@ def test_answers_are_the_models(tmp_path, clean_process, family, kind):
         check_same(opened.predict(asked), expected)
         mine = opened.export("serving_default", **columns)
         assert opened.export.description["lowest_serving_version"] == "2.7"
-        for name, value in clean_process(saved_model, **columns).items():
-            if value.dtype.is_floating:
-                np.testing.assert_allclose(value, mine[name], atol=1e-6)
-            else:
-                np.testing.assert_array_equal(value, mine[name])
+        check_near(mine, clean_process(saved_model, **columns))
     files = read_tokenizer(path).files()
     assets = tmp_path / "out" / "1" / "assets"
     assert {name: (assets / name).read_bytes() for name in files} == files
@@ -119,20 +124,13 @@ def test_answers_are_the_models(tmp_path, clean_process, family, kind):
 
 def check_ids(path, saved_model, task) -> None:
     """An export without texts computes what the served model does."""
-    signatures, served = (
-        tf.saved_model.load(saved_model).signatures,
-        export.create_served_model(path, task, ids_only=True),
-    )
+    signatures = tf.saved_model.load(saved_model).signatures
+    served = export.create_served_model(path, task, ids_only=True)
     features = {name: tf.constant(value) for name, value in read_tokenizer(path)(TEXTS, max_length=48).items()}
     if task == "multiple_choice":
         features = {name: value[:, None] for name, value in features.items()}
     assert signatures.keys() == {"serving_default", "serve_ids", "serve_examples"}
-    found = signatures["serving_default"](**features)
-    for name, value in served.outputs(features).items():
-        if value.dtype.is_floating:
-            np.testing.assert_allclose(found[name], value, atol=1e-5)
-        else:
-            np.testing.assert_array_equal(found[name], value)
+    check_near(signatures["serving_default"](**features), served.outputs(features))
 
 
 @pytest.mark.parametrize("family", slow("bert", "roberta", "albert"))

@@ -4,7 +4,6 @@ import os
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 from helpers.paths import GOLDEN
 
@@ -20,29 +19,23 @@ def weights_of(shapes: dict) -> Weights:
     return Weights("here", "tf1", shapes, dict.fromkeys(shapes, ""), values.get)
 
 
-@pytest.mark.parametrize(
-    ("least_bytes", "shapes", "files"),
-    [
-        (1, SHAPES, 3),
-        (1 << 28, SHAPES, 1),
-        (1, {f"layer_{number}": (8, 8) for number in range(20)}, 1),  # no tensor is large
-    ],
-    ids=["large tensors", "a small model", "many tensors"],
-)
-def test_shards(least_bytes, shapes, files, tmp_path, monkeypatch):
-    monkeypatch.setattr(bundle, "_SHARDED_FROM_BYTES", least_bytes)
-    weights = weights_of(shapes)
-    prefix = str(tmp_path / "model.ckpt")
-    bundle.write_bundle(prefix, weights)
-    data = [f"model.ckpt.data-{number:05d}-of-{files:05d}" for number in range(files)]
-    assert sorted(os.listdir(tmp_path)) == [*data, "model.ckpt.index"]
-    reader = tf.train.load_checkpoint(prefix)
-    assert bundle.CheckpointReader(prefix).get_variable_to_shape_map() == reader.get_variable_to_shape_map()
-    assert reader.get_variable_to_shape_map() == {name: list(shape) for name, shape in shapes.items()}
-    for name in shapes:
-        np.testing.assert_array_equal(reader.get_tensor(name), weights[name])
-    sizes = [os.path.getsize(tmp_path / name) for name in data]
-    assert files == 1 or max(sizes) == 4 * 64 * 16
+def test_shards(tmp_path, monkeypatch):
+    many = {f"layer_{number}": (8, 8) for number in range(20)}  # no tensor is large
+    for number, (least_bytes, shapes, files) in enumerate([(1, SHAPES, 3), (1 << 28, SHAPES, 1), (1, many, 1)]):
+        monkeypatch.setattr(bundle, "_SHARDED_FROM_BYTES", least_bytes)
+        weights, folder = weights_of(shapes), tmp_path / str(number)
+        folder.mkdir()
+        prefix = str(folder / "model.ckpt")
+        bundle.write_bundle(prefix, weights)
+        data = [f"model.ckpt.data-{number:05d}-of-{files:05d}" for number in range(files)]
+        assert sorted(os.listdir(folder)) == [*data, "model.ckpt.index"]
+        reader = tf.train.load_checkpoint(prefix)
+        assert bundle.CheckpointReader(prefix).get_variable_to_shape_map() == reader.get_variable_to_shape_map()
+        assert reader.get_variable_to_shape_map() == {name: list(shape) for name, shape in shapes.items()}
+        for name in shapes:
+            np.testing.assert_array_equal(reader.get_tensor(name), weights[name])
+        sizes = [os.path.getsize(folder / name) for name in data]
+        assert files == 1 or max(sizes) == 4 * 64 * 16
 
 
 def test_checkpoints_are_read_as_by_tensorflow(tmp_path):
