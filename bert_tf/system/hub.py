@@ -7,9 +7,11 @@ HF_ENDPOINT hold here. A name is replaced by the folder in that cache once, wher
 """
 
 import contextlib
+import difflib
 import fnmatch
 import functools
 import hashlib
+import itertools
 import json
 import os
 import posixpath
@@ -20,7 +22,7 @@ from absl import logging
 from tqdm import tqdm
 
 from bert_tf.system.messages import naming_flag, some, visible, without_logging
-from bert_tf.system.storage import COMMIT, HUB, NAME, PAGE, PAGES, PREFIX, full_name, is_name
+from bert_tf.system.storage import COMMIT, HUB, NAME, PAGE, PAGES, PREFIX, WEB, full_name, is_name, names_in
 
 # The files of a model that are fetched: what describes it, and the first kind of weights that is there.
 _CONFIGURATION = re.compile(r"([^/]+/)?[\w.-]*config\.json")
@@ -34,6 +36,9 @@ _WEIGHTS = (
     r"pytorch_model\.bin", r"pytorch_model(\.bin\.index\.json|-\d+-of-\d+\.bin)",
     r"[^/]+\.ckpt(-\d+)?\.(index|data-\d+-of-\d+)",
 )  # fmt: skip
+_MOST_DESCRIPTIONS = 200  # files; a model has about ten
+_MOST_PAGES = 100  # of a list of files, 1,000 on each
+_MOST_COMPRESSED = 1 << 18  # bytes of an answer, which could be a thousand times as long
 _ETAG = re.compile(r"(W/)?[\w.:+\"=-]*")
 
 
@@ -57,11 +62,17 @@ def local(
     found = NAME.fullmatch(full_name(path.removeprefix(PREFIX).removeprefix(PAGE)))
     if not found:
         raise ValueError(f"{start}: a model on the hub is hf://OWNER/NAME[@REVISION]; download others.")
+    owner, _, rest = path.partition("/")
+    for near in difflib.get_close_matches(owner, names_in("."), 1) if rest and not path.startswith(WEB) else ():
+        if os.path.exists(f"{near}/{rest}"):
+            raise FileNotFoundError(f"{start}: did you mean {near}/{rest}? On the hub: hf://{path}")
     revision = found[2] or (output_dir and _recorded(found[1], output_dir))
     with _asking(start, "directory, weight file or checkpoint, and no such model"):
         asked = _asked("model", found[1], revision, cache_dir)
         listed = _listed(asked)
         described = [file for file in listed if _DESCRIPTION.fullmatch(file)]
+        if len(described) > _MOST_DESCRIPTIONS:
+            raise ValueError(f"{start} has {len(described):,} configurations and vocabularies: it is not one model.")
         if check:
             folder = _fetched(asked, listed, filter(_CONFIGURATION.fullmatch, described), is_silent=True)
             with naming_flag(start), without_logging():
@@ -117,6 +128,7 @@ def _listed(asked: dict) -> dict[str, tuple[int, str]]:
             return {path: (size, sums.get(path, "")) for path, size in sizes.items()}
         except errors.CachedRepoTreeNotFoundError:  # it comes with any file
             folder = snapshot_download(**asked, allow_patterns=[".gitattributes", "config.json"], tqdm_class=_Silent)
+            _verify(asked, {})
     # Without a network: what another program has fetched.
     walk = ((posixpath.relpath(at, folder), names) for at, _, names in os.walk(folder))
     return {posixpath.normpath(posixpath.join(at, file)): (0, "") for at, names in walk for file in names}
@@ -143,9 +155,15 @@ def _fetched(asked: dict, listed: Mapping[str, tuple[int, str]], files: Iterable
 
 
 def _verify(asked: dict, files: Mapping[str, tuple[int, str]]) -> None:
-    """Removes files that are not as the hub announced them."""
+    """Removes files that are not as the hub announced them, and links that lead out of the folder of the model."""
+    root, folder = os.path.realpath(_folder(asked)), _folder(asked, "snapshots", asked["revision"].resolved)
+    roots = (f"{root}/", os.path.join(os.path.dirname(root), "blobs", ""))  # also of what models share
+    for path in (os.path.join(at, name) for at, *names in os.walk(folder) for name in itertools.chain(*names)):
+        if not os.path.realpath(path).startswith(roots):
+            os.remove(path)
+            raise OSError(f"{path} was a link out of the cache")
     for name, (_, announced) in files.items():
-        path = _folder(asked, "snapshots", asked["revision"].resolved, name)
+        path = os.path.join(folder, name)
         if announced and os.path.exists(path) and (arrived := _checksum(path, announced)) != announced:
             os.remove(os.path.realpath(path))
             os.remove(path)
@@ -182,24 +200,53 @@ def _recorded(name: str, output_dir: str) -> str | None:
     return None
 
 
-def _check_answer(answer) -> None:
-    """Refuses an ETag that is a path, by which huggingface_hub would name a file of the cache."""
-    for name in ("ETag", "X-Linked-Etag"):
-        if not _ETAG.fullmatch(answer.headers.get(name, "")):
-            raise OSError(f"the {name} of {answer.url.path} is {answer.headers[name]!r:.80}")
+@contextlib.contextmanager
+def _guarded() -> Iterator[None]:
+    """Refuses what huggingface_hub takes: an ETag that is a path and would name a file of the cache, files of another
+    commit, lists without an end, and answers that fill the memory when they are decompressed."""
+    from huggingface_hub import get_session
+
+    pages = itertools.count(1)
+
+    def ask(request) -> None:
+        if request.url.path.startswith("/api/"):
+            request.headers["Accept-Encoding"] = "identity"
+
+    def refuse(answer) -> None:
+        headers, path = answer.headers, answer.url.path
+        if "next" in answer.links and next(pages) > _MOST_PAGES:
+            raise OSError("its list of files has no end")
+        size = int(headers.get("Content-Length") or _MOST_COMPRESSED + 1)
+        if path.startswith("/api/") and headers.get("Content-Encoding") and size > _MOST_COMPRESSED:
+            raise OSError("its answer is compressed, and too large")
+        commit = re.search(f"/resolve/({COMMIT.pattern})/", path)
+        if commit and headers.get("X-Repo-Commit", commit[1]) != commit[1]:
+            raise OSError(f"{path} came from another commit, {headers['X-Repo-Commit']!r:.80}")
+        for name in ("ETag", "X-Linked-Etag"):
+            if not _ETAG.fullmatch(headers.get(name, "")):
+                raise OSError(f"the {name} of {path} is {headers[name]!r:.80}")
+
+    hooks = get_session().event_hooks
+    hooks["request"].append(ask)
+    hooks["response"].append(refuse)
+    try:
+        yield
+    finally:
+        hooks["request"].remove(ask)
+        hooks["response"].remove(refuse)
 
 
 @contextlib.contextmanager
 def _asking(start: str, meant: str) -> Iterator[None]:
     """In this context the hub is asked. Errors begin with `start`, a name and its flag; `meant` is what it may name."""
-    from huggingface_hub import constants, get_session
+    from huggingface_hub import constants
 
-    hooks = get_session().event_hooks["response"]
-    hooks.append(_check_answer)
     try:
-        with without_logging("httpx2"):  # which logs each request
+        with without_logging("httpx2"), _guarded():  # which logs each request
             yield
     except Exception as error:  # of the library, its own libraries, the network or the disk
+        if type(error) is ValueError:  # of this project; what the hub sent may be in it
+            raise ValueError(visible(str(error))) from error.__cause__
         if type(error).__module__ == "builtins" and not isinstance(error, OSError | RuntimeError):
             raise
         if getattr(getattr(error, "response", None), "status_code", None) in (401, 403, 404):
@@ -212,8 +259,6 @@ def _asking(start: str, meant: str) -> Iterator[None]:
             f"{start} is not, with all its files, in the cache ({constants.HF_HUB_CACHE}), and can't be fetched from "
             f"{constants.ENDPOINT}: {reason}."
         ) from None
-    finally:
-        hooks.remove(_check_answer)
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,6 +1,7 @@
 """Names of models on the hub, against one on the loopback interface: files, cache, errors."""
 
 import functools
+import gzip
 import json
 import os
 import pathlib
@@ -118,6 +119,10 @@ def test_what_is_a_name(tmp_path, monkeypatch):
     )  # fmt: skip
     for path in paths:
         assert not storage.is_name(path) and hub.local(path) == path and storage.name_of(path) == path, path
+    # A slip in the name of a folder is not asked of the hub.
+    (tmp_path / "models" / "bert").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"^--x=modles/bert: did you mean models/bert\?"):
+        hub.local("modles/bert", "--x")
 
 
 def test_names_without_owner_are_those_of_their_owners_today(server, tmp_path, monkeypatch):
@@ -151,11 +156,36 @@ def commit(sha: str):
     return tamper
 
 
+def endless(path, content, headers):
+    link = {"Link": f'<{constants.ENDPOINT}{path}>; rel="next"'}
+    return content, headers | (link if "/tree/" in path else {})
+
+
+def compressed(path, content, headers):
+    if "/tree/" not in path:
+        return content, headers
+    content = gzip.compress(b"[" + b" " * 300_000_000 + b"]", 1)
+    return content, headers | {"Content-Encoding": "gzip", "Content-Length": str(len(content))}
+
+
+def many(path, content, headers):
+    if not path.endswith(COMMIT):
+        return content, headers
+    entry = {"type": "file", "size": 2, "oid": "0" * 40}
+    return json.dumps(
+        [*json.loads(content), *(entry | {"path": f"{k}/config.json"} for k in range(20_000))]
+    ).encode(), headers
+
+
 @pytest.mark.parametrize(("tamper", "message"), [
     (changed_bytes("model.safetensors"), "model.safetensors arrived with the checksum [0-9a-f]{64}, the hub announces"),
     (changed_bytes("/vocab.txt"), "vocab.txt arrived with the checksum [0-9a-f]{40}, the hub announces [0-9a-f]{40}"),
     (header("ETag", '"../../../out"', "/resolve/"), r"the ETag of /owner/tiny-bert.1/resolve/.* is '\"../../../out\"'"),
     (header("X-Linked-Etag", '"/tmp/out"', "/resolve/"), "the X-Linked-Etag of "),
+    (header("X-Repo-Commit", NEWER, "/resolve/"), f"came from another commit, {NEWER!r}"),
+    (endless, "its list of files has no end"),
+    (compressed, "its answer is compressed, and too large"),
+    (many, f"^{NAME} has 20,00[0-9] configurations and vocabularies: it is not one model"),
     (commit("../../../out"), "the commit is '../../../out', which is none"),
     (commit("\x1b[2J"), r"the commit is '\\x1b\[2J'"),
     (header("Location", "file:///etc/passwd", "/resolve/"), r"UnsupportedProtocol|can't be fetched from http.*: \w+"),
@@ -173,6 +203,15 @@ def test_answers_of_a_mirror_that_must_not_be_taken(server, tmp_path, monkeypatc
     server.put(NAME, tmp_path / "repository", NEWER)
     server.forget()
     assert (pathlib.Path(hub.local(NAME)) / "model.safetensors").read_bytes() == b"{}model.safetensors"
+
+
+def test_a_link_out_of_the_cache_is_removed(server, tmp_path):
+    folder = pathlib.Path(hub.local(NAME, with_weights=False))
+    (folder / "notes").symlink_to(tmp_path)
+    with pytest.raises(OSError, match="notes was a link out of the cache"):
+        hub.local(NAME)
+    assert not os.path.lexists(folder / "notes") and tmp_path.is_dir()
+    assert hub.local(NAME) == str(folder)
 
 
 WITHOUT_WEIGHTS, OTHER_FAMILIES = "owner/flax", ("xlm-roberta", "deberta-v2", "damaged")
