@@ -48,7 +48,7 @@ def ask(
     try:
         status, body = _within(timeout, lambda: _post(url, request, timeout, max_bytes))
         answer = json.loads(body) if status == _OK else body.decode("utf-8", "replace")
-    except (OSError, ValueError, http.client.HTTPException) as error:
+    except (OSError, RecursionError, ValueError, http.client.HTTPException) as error:
         raise ServingError(f"{url}: {visible(str(error)) or type(error).__name__}") from error
     if not isinstance(answer, dict) or "outputs" not in answer:
         raise ServingError(f"{url}: no outputs, but status {status}: {visible(str(answer)[:500])}")

@@ -60,6 +60,7 @@ class TextIndex:
             raise ValueError(
                 f"an index needs at least one text and finite vectors {shape}, not vectors {list(vectors.shape)}"
             )
+        "".join(texts or ()).encode()  # raises for what `save` can't write
         if similarity not in SIMILARITIES:
             raise ValueError(f"similarity={similarity!r:.80} is not one of {', '.join(SIMILARITIES)}")
         self.texts, self.prompt_name, self.similarity = texts, prompt_name, similarity

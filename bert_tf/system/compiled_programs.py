@@ -46,7 +46,7 @@ def kept() -> Iterator[None]:
         remove_left_behind()  # a killed process leaves up to a few hundred million bytes
         own = private_folder()
         known = _copy_sound(folder, own.name)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # there is no home directory, say
         logging.info("Compiled programs are not kept for the next start: %s", error)
         yield
         return

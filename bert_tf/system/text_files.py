@@ -91,6 +91,8 @@ def parse_json(text: str, path: str, line: int | None = None, **options):
         return json.loads(text, **options)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}, line {line or error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
+    except (RecursionError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
+        raise ValueError(f"{path}, line {line or 1}: not JSON: {error}") from None
 
 
 def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:

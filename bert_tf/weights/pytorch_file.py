@@ -39,6 +39,7 @@ _USED_AGAIN = {
 }  # what these make, by its number
 _LARGEST_PICKLE = 1 << 19  # bytes, two seconds; those of 2,500 tensors
 _MOST_DIMENSIONS = 32
+_MOST_TUPLES = 30_000  # four a tensor; hashing deeper ones overflows the stack
 
 
 class _Storage(NamedTuple):
@@ -157,10 +158,12 @@ def _tensor(storage, offset, shape, strides, requires_grad, hooks, negated_or_co
 
 def _described(content: bytes) -> dict[str, _Tensor]:
     # A tuple that is used again could stand for a tree of tuples that takes forever to be hashed.
-    known, made_by, numbers = _OPERATIONS.split(), "", set()
+    known, made_by, numbers, tuples = _OPERATIONS.split(), "", set(), 0
     for operation, value, _ in pickletools.genops(content):
         if (name := operation.name) not in known:
             raise ValueError(f"it has the operation {name}, which no dict of tensors needs")
+        if (tuples := tuples + name.startswith("TUPLE")) > _MOST_TUPLES:
+            raise ValueError("it has more tuples than a dict of tensors needs")
         if name in ("BINGET", "LONG_BINGET") and value not in numbers:
             raise ValueError("it uses something again that no dict of tensors does")
         if name not in ("BINPUT", "LONG_BINPUT"):

@@ -42,6 +42,7 @@ def signatures(model):
 # client says.
 ODD_ANSWERS = {
     "no JSON": (200, b"outputs", "Expecting value"),
+    "nested": (200, b"[" * 100_000, "maximum recursion depth"),
     "no object": (200, b"5", "no outputs, but status 200: 5"),
     "no bytes": (200, b"\xff\xfe\xfd", "decode"),
     "large": (200, b'{"outputs": ["' + b"x" * (2 << 20) + b'"]}', "the answer has more than 1,048,576 bytes"),

@@ -136,6 +136,8 @@ def test_an_index_is_saved_beside_its_texts(embedder, tmp_path):
     other = Embedder(save(tmp_path / "model", BertModel, {"num_hidden_layers": 2}))
     with pytest.raises(ValueError, match="index was made by another model than .*model, or with another pooling"):
         TextIndex.load(str(tmp_path / "index"), other)
+    with pytest.raises(UnicodeEncodeError):  # not when it is saved
+        TextIndex(["a\ud800"], np.ones((1, 32)))
 
 
 def saved(vectors, **options) -> bytes:

@@ -35,6 +35,7 @@ def test_missing_shards_are_warned_of(caplog):
     [
         (b'{"a": 1,\n "b": }', r"x\.json, line 2, column 7: not JSON: Expecting value"),
         (b"", r"x\.json, line 1, column 1: not JSON"),
+        (b"[" * 100_000, r"x\.json, line 1: not JSON: maximum recursion depth"),
         (b'{"a": "caf\xe9"}', r"x\.json, line 1: not UTF-8 at byte offset 10"),
     ],
 )

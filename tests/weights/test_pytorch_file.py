@@ -201,6 +201,7 @@ PICKLES = {
     "a list of tensors": (b"\x80\x02]" + tensor() + b"a.", "it is no dict of tensors"),
     "a parameter of four": (dict_of(PARAMETER + b"(" + number((1, 2, 3, 4)) + b"\x88" + ORDERED + b"tR"), "iterable"),
     "a number that fills the memory": (b"\x80\x02}r\xf0\xff\xff\xff.", "takes too much memory"),
+    "a key whose hash would end the process": (dict_of(b"N", b")" + b"\x85" * 400_000), "more tuples than a dict"),
     "a tree": (tree(b""), "uses something again"),
     "a tree behind a number of a text": (tree(text("a") + b"q\0}h\0Nsb"), "uses something again"),
     "a tree behind an operation without effect": (tree(b"(e"), "uses something again"),
