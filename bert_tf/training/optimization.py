@@ -243,7 +243,7 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
             tensors = [each[0] if len(each) == 1 else ops.concatenate(each) for each in (*kinds, gradients)]
             of_layer = self.layer_rates[indices[0]]
             new = self._update(indices[0], tensors, (rate if of_layer == 1 else rate * of_layer, *factors))
-            ends = list(itertools.accumulate(gradient.shape[0] for gradient in gradients[:-1]))
+            ends = list(itertools.accumulate(variable.shape[0] for variable in kinds[0][:-1]))
             for variables, value in zip(kinds, new, strict=True):
                 for variable, part in zip(variables, ops.split(value, ends) if ends else [value], strict=True):
                     self.assign(variable, part)
