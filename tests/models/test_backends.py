@@ -92,16 +92,40 @@ print(json.dumps([keras.config.backend(), "tensorflow" in sys.modules, losses]))
 """
 
 
+# Ids and labels out of range.
+RANGES_PROGRAM = """
+import sys
+import numpy as np
+from helpers.every_model import MODELS, VOCAB, inputs
+
+model, features = MODELS["classifier"][0](), inputs()
+if sys.argv[1] == "jax":  # whose compiled programs give NaN
+    model.compile(optimizer="sgd")
+    assert np.isnan(model.evaluate(features, np.array([1, 2, 3, 5]), verbose=0)[0])
+    assert np.isfinite(model.evaluate(features, np.array([1, 2, 3, 4]), verbose=0)[0])
+features['input_ids'][0, 0] = VOCAB
+if sys.argv[1] == "jax":
+    assert np.isnan(model.predict(features, verbose=0)[0]).all()
+try:
+    model(features)
+except ValueError as error:
+    print(error)
+"""
+
+
+def last_line_of(program: str, backend: str, *arguments) -> str:
+    """Of what a program prints on this backend."""
+    pytest.importorskip(backend, reason=f"{backend} is not installed (requirements-dev.txt)")
+    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout.splitlines()[-1]
+
+
 def losses_of(program: str, backend: str, *arguments) -> tuple[bool, list[float]]:
     """Whether TensorFlow was imported, and the losses of all steps."""
-    pytest.importorskip(backend, reason=f"{backend} is not installed (requirements-dev.txt)")
-    result = subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        env={**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "2"},
-        capture_output=True, text=True, cwd=ROOT,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr[-3000:]
-    name, loaded, losses = json.loads(result.stdout.splitlines()[-1])
+    name, loaded, losses = json.loads(last_line_of(program, backend, *arguments))
     assert name == backend
     return loaded, losses
 
@@ -129,3 +153,11 @@ def test_every_family_makes_the_same_steps_on_jax():
     # Steps enlarge rounding: the last losses differ most.
     expected = losses_of(FAMILIES_PROGRAM, "tensorflow")[1]
     np.testing.assert_allclose(losses_of(FAMILIES_PROGRAM, "jax")[1], expected, atol=3e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_what_is_out_of_range(backend):
+    """Whatever is not compiled raises an error."""
+    message = "input_ids[0][0] is 40, but must be less than vocab_size"
+    assert message in last_line_of(RANGES_PROGRAM, backend, backend)
