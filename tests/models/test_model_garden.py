@@ -145,7 +145,7 @@ def test_a_pre_norm_saved_model_is_refused(official, tmp_path):
         model_garden.open_weights(str(target / "variables" / "variables"))
 
 
-# --- pretrainers, other spellings, other models ------------------------------------------------------------------------
+# --- pretrainers, other spellings, other models -----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=[networks.BertEncoder, networks.BertEncoderV2], ids=lambda kind: kind.__name__)
