@@ -1,4 +1,4 @@
-"""ELECTRA: Google's checkpoints of discriminator and generator, and what is refused.
+"""ELECTRA: Google's checkpoints of discriminator and generator.
 
 Oracle: tests/golden/electra, computed by the original: both models in one checkpoint, with E 24, H 32 and 16, random
 weights. Outputs of Hugging Face's classes are in test_descendants.py.
@@ -159,12 +159,3 @@ def test_an_output_layer_of_the_original(released):
     model = task_models.BertForSequenceClassification.from_pretrained(one)
     np.testing.assert_array_equal(model.head.output_weights, layer["kernel"].T)
     assert model.hidden is None and model.num_labels == 3
-
-
-def test_a_classifier_of_one_layer_needs_two_hidden_units_for_each_label(released, tmp_path):
-    """Two layers of transformers' then have its outputs: see test_given_back.py."""
-    model = task_models.BertForSequenceClassification.from_pretrained(str(released), num_labels=17)
-    model.save_pretrained(str(tmp_path / "ours"))
-    with pytest.raises(ValueError, match="has a classifier of one layer"):
-        convert.convert(str(tmp_path / "ours"), str(tmp_path / "theirs"), "huggingface", do_lower_case=True)
-    assert not (tmp_path / "theirs").exists()
