@@ -87,7 +87,8 @@ for family in FAMILIES:
     model.build()
     model.set_weights([generator.normal(0.5, 0.15, value.shape) for value in model.get_weights()])
     model.compile(optimizer=create_optimizer("adamw", 0.001, 20, 2))
-    losses += [float(model.train_on_batch(ids, ids[:, 0] % 2, return_dict=True)["loss"]) for _ in range(4)]
+    batch, labels = {"input_ids": ids}, ids[:, 0] % 2
+    losses += [float(model.train_on_batch(batch, labels, return_dict=True)["loss"]) for _ in range(4)]
 print(json.dumps([keras.config.backend(), "tensorflow" in sys.modules, losses]))
 """
 
@@ -109,7 +110,7 @@ if sys.argv[1] == "jax":
 try:
     model(features)
 except ValueError as error:
-    print(error)
+    print(repr(error))
 """
 
 
