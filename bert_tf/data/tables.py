@@ -27,6 +27,11 @@ Example = TypeVar("Example")
 CSV_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
 _JSON_LINES = ("jsonl", "json", "ndjson")
 _BETWEEN = re.compile(r"[\s,]*")  # of the values of a JSON array
+# What columns of texts are usually called; in the first row of a file without header they are hardly examples.
+NAMES_OF_TEXTS = {
+    "anchor", "content", "context", "document", "query", "question", "review", "sent1", "sentence", "sentence1", "text",
+    "text_a", "title",
+}  # fmt: skip
 _LONGEST_CELL = (1 << 31) - 1  # characters; by default Python's reader takes 131,072
 
 
@@ -124,6 +129,8 @@ def _as_they_look(
             left_out.setdefault("have no text in any column", []).append(line)
             continue
         first, width = (first, width) if first else (line, len(cells))
+        if line == first and not has_header and NAMES_OF_TEXTS.intersection(map(str.casefold, cells)):
+            logging.warning("%s, line %d is read as a row; if it is a header, name columns, not numbers.", path, line)
         if len(cells) > width:  # read on, it would give a text its first half and a class the second
             advice = "A field that contains the delimiter must be in double quotes, in a .csv file."
             raise ValueError(f"{path}, line {line}: {len(cells)} columns, but line {first} has {width}. {advice}")

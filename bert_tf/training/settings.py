@@ -320,6 +320,9 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
           task_settings: those of the run's task.
         """
         self.check_flags()
+        for name in () if self.do_train else {"class_weights", "mine_hard_negatives"} & {*vars(task_settings)}:
+            if getattr(task_settings, name):
+                raise ValueError(f"--{name} is for training: give --do_train, or leave it out.")
         if self.init_checkpoint and (self.do_train or not is_remote(self.output_dir)):
             check_other_folder(self.output_dir, directory_of(self.init_checkpoint))
         task_settings.check(self)

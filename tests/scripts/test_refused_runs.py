@@ -53,6 +53,8 @@ BEFORE = {
             ("--do_train needs --train_file", {"train_file": None}),
             ("--use_best_model chooses by the results on a dev set: give --dev_file", {"use_best_model": True}),
             ("--search: --learning_rate is also given", {"learning_rate": 1e-3, "search": "learning_rate=1e-5,2e-5"}),
+            ("--class_weights is for training", {"class_weights": "balanced", "do_train": None, "do_predict": True}),
+            ("--language is for GLUE's tasks, not for --task_name=custom", {"language": "de"}),
             ("--lora_alpha needs --lora_rank", {"lora_alpha": 4}),
             ("--new_head and --init_with_optimizer: the first", {"new_head": True, "init_with_optimizer": True}),
             ("--init_checkpoint=*nowhere: there is no such", {"init_checkpoint": "nowhere"}),

@@ -408,6 +408,9 @@ def write_analysis(
         from bert_tf.training import plots
 
         predicted = predictions_of(task, logits)
+        if len(predicted) > 1 and np.ptp(predicted) == 0 < np.ptp(label_ids):
+            told = "All %d predictions are %r: the model tells no classes apart."
+            logging.warning(told, len(predicted), task.labels[predicted[0]])
         path = posixpath.join(output_dir, f"confusion_matrix{name}.png")
         title = f"{title}: accuracy {np.mean(predicted == label_ids):.3f}"
         plots.plot_confusion_matrix(label_ids, predicted, list(task.labels), path, title=title)

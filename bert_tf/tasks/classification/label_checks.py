@@ -7,14 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
+from bert_tf.data.tables import NAMES_OF_TEXTS
 from bert_tf.system.declare import setting
 from bert_tf.system.messages import some
 
-# What columns are usually called; in the first row of a file without header they are hardly examples.
-_NAMES_OF_TEXTS = {
-    "anchor", "content", "context", "document", "query", "question", "review", "sent1", "sentence", "sentence1", "text",
-    "text_a", "title",
-}  # fmt: skip
 _NAMES_OF_LABELS = {"category", "class", "gold_label", "label", "labels", "score", "sentiment", "target"}
 
 _FEWEST_ROWS = 5  # of fewer rows, each may well have a class of its own
@@ -32,6 +28,10 @@ def check_found_labels(path: str, examples: Sequence, by_number: bool) -> None:
     counts = collections.Counter(labels)
     if by_number and isinstance(examples[0].label, str):
         _check_first_row(path, examples[0], counts)
+    known = {}  # hash of texts -> labels of the first row that has them
+    sets = [(hash((one.text_a, one.text_b)), {one.label} if one.label in counts else {*one.label}) for one in examples]
+    if different := sum(known.setdefault(texts, found) != found for texts, found in sets):
+        logging.warning("%s: rows with the text of an earlier row and another label: %d.", path, different)
     numbers = all(map(is_number, counts))
     if len(counts) == len(labels) >= _FEWEST_ROWS and len(labels) == len(examples):
         raise ValueError(
@@ -48,12 +48,15 @@ def _check_first_row(path: str, first, counts: collections.Counter) -> None:
     others = [label for label in counts if label != first.label]
     if counts[first.label] > 1 or not others:
         return
+    message = (
+        f"{path}: the label of the first row, {first.label!r}, is not found in any other row; if the row is a header, "
+        f"name the columns by it: --text_a={first.text_a} --label={first.label}"
+    )
     differs = all(map(is_number, others)) and not is_number(first.label)
-    if differs or first.label.casefold() in _NAMES_OF_LABELS or first.text_a.casefold() in _NAMES_OF_TEXTS:
-        raise ValueError(
-            f"{path}: the label of the first row, {first.label!r}, is not found in any other row; if the row is a "
-            f"header, name the columns by it: --text_a={first.text_a} --label={first.label}"
-        )
+    if differs or first.label.casefold() in _NAMES_OF_LABELS or first.text_a.casefold() in NAMES_OF_TEXTS:
+        raise ValueError(message)
+    if all(counts[label] > 1 for label in others):
+        logging.warning("%s", message)
 
 
 def warn_of_known_texts(train: Sequence, dev: Sequence) -> None:

@@ -120,6 +120,9 @@ class ClassificationSettings(TableSettings, FileSettings):
     def _check_own_files(self, run: FineTuningSettings) -> None:
         if not self.text_a:
             raise ValueError("--task_name=custom needs --text_a, the column of the text, by name or number.")
+        for name in ("data_dir", "language"):
+            if getattr(self, name):
+                raise ValueError(f"--{name} is for GLUE's tasks, not for --task_name=custom.")
         if (run.do_train or run.do_eval) and not self.label:
             raise ValueError("--task_name=custom needs --label, the column of the label, to train or evaluate.")
         run.check_files(train_file=self.train_file, dev_file=self.dev_file, test_file=self.test_file)

@@ -200,9 +200,14 @@ class _Reader:
     def _check_columns(self, number: int) -> None:
         if self._columns == 1 and self.layout.tag_column == -1:
             self.has_tags = False  # words and nothing else
+        elif not self.has_tags and self._columns > 1 and is_first("columns", self.path):
+            told = "%s: of the %d columns of a line only the word is read; sentences are to have one word a line."
+            logging.warning(told, self.path, self._columns)
         for name in ("word_column", "tag_column") if self.has_tags else ("word_column",):
             if not -self._columns <= (place := getattr(self.layout, name)) < self._columns:
                 raise ValueError(f"{self.path}, line {number}: no column --{name}={place}, there are {self._columns}.")
+        if self.has_tags and not (self.layout.word_column - self.layout.tag_column) % self._columns:
+            raise ValueError(f"{self.path}, line {number}: --word_column and --tag_column are the same column.")
 
     def end_sentence(self) -> None:
         if self._words:

@@ -94,6 +94,8 @@ def read_articles(path: str, encoding: str = UTF_8) -> list[dict]:
     try:
         articles = root["data"]
         for question in _questions(articles):
+            if not isinstance(question.get("is_impossible", False), bool):
+                raise TypeError('"is_impossible" is neither true nor false')
             question["id"] = str(question["id"] if "id" in question else question["guid"])  # the latter in KLUE-MRC
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is no SQuAD file, {_FORM} ({error})") from None
@@ -147,7 +149,7 @@ def read_squad_examples(
         "offsets": if it is at its `answer_start`.
       encoding: see `text_files.TextFile`.
     """
-    examples, skipped, articles, seen, unanswered, total = [], [], [], {}, [], 0
+    examples, skipped, articles, seen, unanswered, blank, total = [], [], [], {}, [], 0, 0
     for path in paths:
         here = read_articles(path, encoding)
         _check_version(path, here, version_2_with_negative)
@@ -157,6 +159,7 @@ def read_squad_examples(
             for question in entry["qas"]:
                 qas_id, asked = question["id"], (question["question"], entry["context"])
                 total += 1
+                blank += not (asked[0].strip() and paragraph.words)
                 if not ((version_2_with_negative and "is_impossible" in question) or question.get("answers")):
                     unanswered.append(qas_id)
                 if not is_training:
@@ -170,6 +173,8 @@ def read_squad_examples(
                 else:
                     answer = question["answers"][0]["text"]
                     skipped.append({"file": path, "id": qas_id, "answer": answer, "found": found[:200]})
+    if blank:
+        logging.warning("Of %d questions %d have no text, or an empty context.", total, blank)
     if is_training:
         _tell_of_answers(articles, skipped, total)
     if answer_from == "words":

@@ -291,21 +291,22 @@ def test_glue_is_read_to_the_letter(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("header", "labels", "is_refused"),
+    ("header", "labels", "is_refused", "is_told"),
     [
-        ("text,label", ["good", "bad"], True),
-        ("Review,Sentiment", ["good", "bad"], True),
-        ("내용,평가", ["0", "1"], True),  # the others are numbers
-        ("so la la,average", ["good", "bad"], False),
-        ("a film,good", ["good", "bad"], False),
+        ("text,label", ["good", "bad"], True, True),
+        ("Review,Sentiment", ["good", "bad"], True, True),
+        ("내용,평가", ["0", "1"], True, False),  # the others are numbers
+        ("내용,평가", ["good", "bad"], False, True),
+        ("a film,good", ["good", "bad"], False, False),
     ],
 )
-def test_a_header_that_is_read_as_an_example_is_named(tmp_path, header, labels, is_refused):
+def test_a_header_that_is_read_as_an_example_is_named(tmp_path, caplog, header, labels, is_refused, is_told):
     content = header + "\n" + "".join(f"text {number},{labels[number % 2]}\n" for number in range(8))
     text, label = header.split(",")
     expected = pytest.raises(ValueError, match=f"'{label}', .* header, name .*: --text_a={text} --label={label}")
     with expected if is_refused else contextlib.nullcontext():
         own_task(tmp_path, content, **BY_NUMBER)
+    assert ("header" in caplog.text) == is_told
 
 
 def test_labels_that_differ_in_case(tmp_path, caplog):
@@ -338,6 +339,7 @@ def table_of(labels) -> str:
         (range(100, 130), "each of the 30 rows has a label of its own, as '100': .*--regression"),
         ([f"user-{number}" for number in range(6)], "each of the 6 rows has a label of its own, as 'user-0'"),
         ([0.25, 0.5, 0.5, 1.25], "3 numbers as classes, such as '0.25': if they are scores, give --regression"),
+        ([*"abba", "b\ntext 0,b"], "rows with the text of an earlier row and another label: 1"),
         ([*range(60)] * 2, "60 numbers as classes, such as '0': if they are scores, give --regression"),
     ],
 )

@@ -105,7 +105,7 @@ def test_losses_are_those_of_training(kind):
     np.testing.assert_allclose(classification_encode.example_losses(task, logits, labels), losses, rtol=1e-5)
 
 
-def test_report_and_confusion_matrix(tmp_path):
+def test_report_and_confusion_matrix(tmp_path, caplog):
     task = glue.find_task("mnli")
     labels, logits = np.array([0, 1, 1, 0]), logits_for([0, 1, 0, 0], 3)  # a class that never occurs
     classification_encode.write_analysis(str(tmp_path), "_dev", task, logits, labels)
@@ -115,6 +115,9 @@ def test_report_and_confusion_matrix(tmp_path):
     assert rows["entailment"] == ["1.0000", "0.5000", "0.6667", "2"]
     assert rows["neutral"] == ["0.0000", "0.0000", "0.0000", "0"]
     assert (tmp_path / "confusion_matrix_dev.png").read_bytes()[:4] == b"\x89PNG"
+    assert "All" not in caplog.text
+    classification_encode.write_analysis(str(tmp_path), "_dev", task, logits_for([1] * 4, 3), labels)
+    assert "All 4 predictions are 'entailment': the model tells no classes apart" in caplog.text
     classification_encode.write_analysis(str(tmp_path), "_several", SEVERAL, logits, logits)
     assert "micro avg" in (tmp_path / "classification_report_several.txt").read_text()
     classification_encode.write_analysis(str(tmp_path), "_numbers", glue.find_task("sts-b"), logits[:, :1], labels)

@@ -211,7 +211,7 @@ def test_klue(shared):
     assert types == {"PS", "LC", "OG", "DT", "TI", "QT"}
 
 
-def test_separators_columns_and_comments(write):
+def test_separators_columns_and_comments(write, caplog):
     tabs = write("# id 1\nO\tNew York\t x\nB-A\t\u00a0\tx\r\n\t\n#tag\tb\tx\n", "tabs")
     with pytest.raises(ValueError, match=r"tabs, line 2: 4 columns, but line 1 has 3: .* separated by spaces"):
         read_conll(tabs, Layout(tag_column=0, word_column=1, tag_scheme="plain"))
@@ -225,6 +225,7 @@ def test_separators_columns_and_comments(write):
     assert [sentence.tags for sentence in words.sentences] == [None, None]
     no_tags = read_conll(write("one NN\n"), Layout(), has_tags=False)
     assert no_tags.sentences[0].words == ["one"] and no_tags.sentences[0].tags is None
+    assert "of the 2 columns of a line only the word is read" in caplog.text
 
 
 PLAIN = Layout(tag_scheme="plain")
@@ -238,6 +239,7 @@ PLAIN = Layout(tag_scheme="plain")
         ("a\t\n", Layout(), "line 1: the tag is empty"),
         ("\tO\n", Layout(), "line 1: the word is empty"),
         ("a O\n", Layout(word_column=2), "line 1: no column --word_column=2, there are 2"),
+        ("a O\n", Layout(word_column=-1), "line 1: --word_column and --tag_column are the same column"),
         ("\n \n\t\n-DOCSTART- O\n", Layout(), "has no words"),
         ("word tag\na NN\nb VB\n", PLAIN, "line 1: 'word', 'tag' is a header"),
         ("a NN\n", Layout(repair_tags=True), "line 1: the tag 'NN' is not part of the scheme"),

@@ -118,12 +118,26 @@ def test_numbers_as_ids_and_a_byte_order_mark(file):
     assert data.articles[0]["paragraphs"][0]["qas"][0]["id"] == "7"  # as the metrics expect it
 
 
+def test_questions_without_text_are_told(file, caplog):
+    read_squad_examples([write(file, question(text=" \n"), question("q2"))], False)
+    assert "Of 2 questions 1 have no text, or an empty context" in caplog.text
+
+
 def test_many_answers_that_are_not_found_are_counted(file, caplog):
     read_squad_examples([write(file, *(question(f"bad{number}", answers=[("x", 0)]) for number in range(13)))], True)
     assert "\n  and 3 more" in caplog.text
 
 
-@pytest.mark.parametrize("content", [{"dta": []}, {"data": [{"paragraphs": [{"context": "x"}]}]}, [], {"data": [1]}])
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"dta": []},
+        {"data": [{"paragraphs": [{"context": "x"}]}]},
+        [],
+        {"data": [1]},
+        {"data": [{"paragraphs": [{"context": "x", "qas": [{"is_impossible": "no"}]}]}]},
+    ],
+)
 def test_what_is_no_squad_file(file, content):
     file.write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"squad\.json is no SQuAD file, {\"data\""):
