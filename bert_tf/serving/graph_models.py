@@ -83,10 +83,6 @@ class ServedModel:
         """The model's outputs."""
         return self._model({name: features[name] for name in self.model_inputs()}, training=False)
 
-    def outputs_with_logits(self, features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """`outputs`; where these are made of the model's logits, with `logits` float32 beside them."""
-        return self.outputs(features)
-
     def freeze(self) -> None:
         """Turns the variables into constants of one function, which all signatures call.
 
@@ -177,10 +173,6 @@ class ServedLogits(ServedModel):
 
     def outputs(self, features):
         return self.answers(self.run(features), features)
-
-    def outputs_with_logits(self, features):
-        logits = tf.cast(self.run(features), tf.float32)
-        return {"logits": logits, **self.answers(logits, features)}
 
 
 class ServedClassifier(ServedLogits):

@@ -117,7 +117,7 @@ def check_self_contained(content: bytes, path: str) -> None:
     """Refuses an ONNX file with tensors elsewhere: of graphs, their branches and loops, functions and training."""
     import onnx
 
-    for part in _parts_of(onnx.ModelProto.FromString(content)):
+    for part in parts_of(onnx.ModelProto.FromString(content)):
         if isinstance(part, onnx.TensorProto) and (part.external_data or part.data_location):
             name = visible(part.name) or "one without a name"
             raise ValueError(
@@ -125,9 +125,10 @@ def check_self_contained(content: bytes, path: str) -> None:
             )
 
 
-def _parts_of(part: Message) -> Iterator[Message]:
+def parts_of(part: Message) -> Iterator[Message]:
+    """A message and all that are in it."""
     yield part
     for field, value in part.ListFields():
         if field.message_type:
             for inner in [value] if isinstance(value, Message) else value:
-                yield from _parts_of(inner)
+                yield from parts_of(inner)

@@ -20,7 +20,7 @@ from bert_tf.models import directory as model_directory
 from bert_tf.models import saving
 from bert_tf.models.sentence_settings import read_settings
 from bert_tf.serving import export, graph_models
-from bert_tf.serving.loaded_export import OnnxModel
+from bert_tf.serving.loaded_export import OnnxModel, parts_of
 from bert_tf.system import storage
 from bert_tf.system.checks import path_of
 from bert_tf.system.messages import without_notes
@@ -103,7 +103,12 @@ def _function(served: graph_models.ServedModel) -> tf.types.experimental.Concret
     names = [spec.name for spec in specs]
 
     def call(*values):
-        outputs = served.outputs_with_logits(dict(zip(names, values, strict=True)))
+        features = dict(zip(names, values, strict=True))
+        if isinstance(served, graph_models.ServedLogits):
+            logits = tf.cast(served.run(features), tf.float32)
+            outputs = {"logits": logits, **served.answers(logits, features)}
+        else:
+            outputs = served.outputs(features)
         return {name: value for name, value in outputs.items() if name not in names}
 
     return tf.function(call, specs, autograph=False).get_concrete_function()
@@ -180,11 +185,7 @@ def _checked(content: bytes) -> set[str]:
 
     model = onnx.load_from_string(content)
     onnx.checker.check_model(model, full_check=True)
-    nodes, graphs_left = [], [model.graph]
-    while graphs_left:  # also those of loops and branches
-        found = graphs_left.pop().node
-        nodes += found
-        graphs_left += [inner for node in found for part in node.attribute for inner in (part.g, *part.graphs)]
+    nodes = [part for part in parts_of(model) if isinstance(part, onnx.NodeProto)]  # those of loops and branches, too
     if foreign := {f"{node.domain}.{node.op_type}" for node in nodes if node.domain not in ("", "ai.onnx")}:
         raise RuntimeError(f"the graph has operators that are not ONNX's: {', '.join(sorted(foreign))}")
     return {node.op_type for node in nodes}

@@ -82,7 +82,7 @@ def test_what_is_refused(tokenizer):
     fill_mask(model, tokenizer, ["[MASK]" + " a" * 9])  # as long as it can be
     for texts, other, message in (
         (["a [MASK]", "a b c"], model, r"no \[MASK\] in 'a b c'"),
-        (["[MASK]" + " a" * 10], model, r"13 tokens is longer than the 12 of max_position_embeddings"),
+        (["[MASK]" + " a" * 10], model, "is 13, but must be at most 12, as max_position"),
         ("a [MASK]", model, r"not a single string; for one write fill_mask\(model, tokenizer, \[text\]\)"),
         (["a [MASK]"], make_model(vocab_size=7), f"has {len(TOKENS)} tokens, but the model has only 7"),
         (["a [MASK]"], BertForSequenceClassification(model.config, num_labels=2), "needs a masked-LM head: BertForSeq"),
