@@ -243,6 +243,8 @@ def _check_records(task: PretrainingTask, data: Mapping[str, OpenedRecords]) -> 
     files = {f"--{flag}": opened.index.files for flag, opened in data.items()}
     is_new = not (settings.init_checkpoint or settings.teacher)
     knows_size = model_vocabulary.check_size(settings.vocab_file, files, task.config, task.config_name, is_new)
+    if masking and masking.all_ids.max() >= task.config.vocab_size:  # records name another file; a GPU notices nothing
+        raise ValueError(f"--vocab_file={settings.vocab_file} has more tokens than {task.config_name}.")
     count = 1 if knows_size else _BATCHES_WITHOUT_VOCABULARY
     usual = "order" if task.config.model_type == AlbertConfig.model_type else "random"
     for flag, opened in data.items():

@@ -185,6 +185,10 @@ REFUSED = {
              {"bert_size": "electra_small", "init_checkpoint": None, "objective": "electra"}),
             ("*v.txt has 7 lines but *has vocab_size 6: use the vocabulary",
              {"v.txt": "\n".join([*TOKENS, "b"])}, {"vocab_file": "v.txt"}),
+            ("--vocab_file=*v.txt has more tokens than *",
+             {"v.txt": "\n".join([*TOKENS, "b"]), "pretraining_data.a.json": json.dumps(
+                 {"output_files": ["a.tfrecord"], "flags": {"vocab_file": "v"}, "vocab_size": 6})},
+             {"vocab_file": "v.txt"}),
             ("--student_layers=0,5: the teacher has the layers 0 to 1; name each once", {},
              {"init_checkpoint": None, "teacher": "whole", "student_layers": "0,5"}),
         )),
