@@ -164,7 +164,7 @@ def config_values(config: BertConfig, weights: Weights, head: HeadConfig) -> dic
 # --- weights ---------------------------------------------------------------------------------------------------------
 
 
-def open_weights(file: str) -> Weights:
+def open_file(file: str) -> Weights:
     """Opens a weight file (safetensors or PyTorch's, in one piece or in shards).
 
     The family is that of the config.json beside it or else of the encoder's names. Encoder names may carry the family's

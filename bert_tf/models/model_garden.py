@@ -93,7 +93,7 @@ _ATTENTION = re.compile(r"/attention/self/(query|key|value)/kernel$")
 _TRANSPOSED = {"cls/seq_relationship/output_weights", "output_weights", "cls/squad/output_weights"}
 
 
-def open_weights(path: str) -> Weights:
+def open_checkpoint(path: str) -> Weights:
     """Opens an object-based checkpoint of tf-models-official; reads names, shapes and at most two poolers.
 
     A head of BertPretrainerV2 or BertClassifier may have a pooler of its own, and then the encoder's was not trained.
@@ -172,7 +172,7 @@ def _read_variables(reader, path: str) -> list[_Variable]:
 
 
 def _open(reader, path: str, variables: list[_Variable], is_part: bool = False) -> Weights:
-    """`open_weights` of one encoder and its heads. is_part: of an ElectraPretrainer."""
+    """`open_checkpoint` of one encoder and its heads. is_part: of an ElectraPretrainer."""
     scope = _scope(variables, is_part)
     keys, reasons = _find_variables(variables, path, scope), {}
     if scope == "electra":

@@ -160,11 +160,11 @@ def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> W
     elif format is HUGGINGFACE:
         from bert_tf.models import huggingface
 
-        weights = huggingface.open_weights(file)
+        weights = huggingface.open_file(file)
     elif format is MODEL_GARDEN:
         from bert_tf.models import model_garden  # few programs need it
 
-        weights = model_garden.open_weights(file)
+        weights = model_garden.open_checkpoint(file)
     else:
         from bert_tf.weights import bundle
 

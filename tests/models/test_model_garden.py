@@ -103,7 +103,7 @@ KINDS = (
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_and_names(official, kind):
     prefix, expected, num_unused = official[kind]
-    weights = model_garden.open_weights(prefix)
+    weights = model_garden.open_checkpoint(prefix)
     assert weights.format == "model_garden" and weights.path == prefix
     assert_same_bits(weights, expected)
     assert weights.shapes == {name: value.shape for name, value in expected.items()}
@@ -123,7 +123,7 @@ def test_values_and_names(official, kind):
 def test_the_trained_pooler_counts(official):
     """If a head has its own pooler, the encoder's is reported, unless both are equal."""
     prefix, _, _ = official["in a pretrainer"]
-    weights = model_garden.open_weights(prefix)
+    weights = model_garden.open_checkpoint(prefix)
     suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
     assert weights.origins["bert/pooler/dense/kernel"] == f"model/classification_heads/0/dense/kernel{suffix}"
     reason = weights.unused[f"model/encoder_network/_pooler_layer/kernel{suffix}"]
@@ -137,12 +137,12 @@ def test_a_pre_norm_saved_model_is_refused(official, tmp_path):
     source = pathlib.Path(official["in a SavedModel"][0]).parents[1]
     target = tmp_path / "hub"
     shutil.copytree(source, target)
-    model_garden.open_weights(str(target / "variables" / "variables"))
+    model_garden.open_checkpoint(str(target / "variables" / "variables"))
     settings = (source / "keras_metadata.pb").read_bytes()
     assert b'"norm_first": false' in settings
     (target / "keras_metadata.pb").write_bytes(settings.replace(b'"norm_first": false', b'"norm_first": true'))
     with pytest.raises(ValueError, match="hub/variables/variables: a pre-norm encoder"):
-        model_garden.open_weights(str(target / "variables" / "variables"))
+        model_garden.open_checkpoint(str(target / "variables" / "variables"))
 
 
 # --- pretrainers, other spellings, other models -----------------------------------------------------------------------
@@ -155,7 +155,7 @@ def pretrainer(request):
 
 def test_outputs_equal_theirs(pretrainer, tmp_path):
     """Padding and segments count, the trained pooler is the next-sentence head's."""
-    weights = model_garden.open_weights(write(tmp_path, "x", model=pretrainer))
+    weights = model_garden.open_checkpoint(write(tmp_path, "x", model=pretrainer))
     assert_same_bits(weights, pretrainer_values(pretrainer))
     inputs = example_inputs(CONFIG)
     places = inputs["masked_lm_positions"]
@@ -178,18 +178,18 @@ def test_outputs_equal_theirs(pretrainer, tmp_path):
 def test_names_of_older_releases(tmp_path, split_heads):
     values, expected = older_names(split_heads=split_heads)
     assert "bert_model/encoder/layer_1/self_attention_output/kernel" in values
-    weights = model_garden.open_weights(write_variables(tmp_path / "older", values))
+    weights = model_garden.open_checkpoint(write_variables(tmp_path / "older", values))
     assert_same_bits(weights, expected)
     assert weights.hints == ({"num_attention_heads": 3} if split_heads else {})
     # A position table from the time in between.
     values["position_embeddings/embeddings"] = values.pop("bert_model/embedding_postprocessor/position_embeddings")
-    assert_same_bits(model_garden.open_weights(write_variables(tmp_path / "between", values)), expected)
+    assert_same_bits(model_garden.open_checkpoint(write_variables(tmp_path / "between", values)), expected)
 
 
 def test_half_precision_is_widened(tmp_path):
     values, expected = older_names()
     narrow = {name: tf.cast(value, tf.bfloat16) for name, value in values.items()}
-    weights = model_garden.open_weights(write_variables(tmp_path / "x", narrow))
+    weights = model_garden.open_checkpoint(write_variables(tmp_path / "x", narrow))
     assert_same_bits(weights, {n: tf.cast(tf.cast(v, tf.bfloat16), tf.float32).numpy() for n, v in expected.items()})
 
 
@@ -201,7 +201,7 @@ def test_heads_that_do_not_fit_are_listed(tmp_path):
     )
     pretrainer(pretrainer.inputs)
     prefix = write(tmp_path, "p", model=randomise(pretrainer))
-    weights = model_garden.open_weights(prefix)
+    weights = model_garden.open_checkpoint(prefix)
     expected = encoder_values(pretrainer.encoder_network) | masked_lm_values(pretrainer.masked_lm)
     assert_same_bits(weights, expected)
     reasons = {key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE"): reason for key, reason in weights.unused.items()}
@@ -217,11 +217,11 @@ def test_encoders_of_another_kind_and_two_are_refused(tmp_path):
     first = "bert_model/encoder/layer_1/"
     more = values | {first + "self_attention_layer_norm_kv/gamma": np.ones(12, np.float32)}
     with pytest.raises(ValueError, match="another kind than BERT's.*layer_1/self_attention_layer_norm_kv/gamma"):
-        model_garden.open_weights(write_variables(tmp_path / "more", more))
+        model_garden.open_checkpoint(write_variables(tmp_path / "more", more))
     pair = [make_encoder(networks.BertEncoderV2) for _ in range(2)]
     prefix = write(tmp_path, "x", one=pair[0], two=pair[1])
     with pytest.raises(ValueError, match=r"x-1 has two candidates for bert/.*: one/.* and two/"):
-        model_garden.open_weights(prefix)
+        model_garden.open_checkpoint(prefix)
 
 
 # --- ELECTRA: both models of an ElectraPretrainer, and an encoder alone -----------------------------------------------
