@@ -73,9 +73,9 @@ MUTANTS = {
     ("models/encoder.py", "training/test_recipes.py::test_layers_that_are_all_frozen_have_no_gradient"): [
         ("if self.frozen_layers == len(order):", "if False:")],
     ("models/encoder.py", "models/test_descendants.py models/bert/test_huggingface.py"): [
-        ("ops.not_equal(input_ids, config.pad_token_id)", "ops.not_equal(input_ids, -1)")],
+        ("ops.not_equal(input_ids, config.pad_token_id)", "ops.not_equal(input_ids, -1)"),
+        ("return ops.equal(numbers[:, :, None], numbers[:, None, :])", "return numbers[:, None, :] > 0")],
     ("models/encoder.py", "models/bert/test_encoder.py"): [
-        ("return ops.equal(numbers[:, :, None], numbers[:, None, :])", "return numbers[:, None, :] > 0"),
         ("ops.ones_like(inputs[\"input_ids\"]) if mask is None", "ops.ones_like(inputs[\"input_ids\"]) if True"),
         ('activation="tanh"', "activation=self.config.activation")],
     ("models/encoder.py", "models/test_lora.py"): [
