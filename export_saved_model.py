@@ -14,7 +14,7 @@ import os
 
 from absl import flags, logging
 
-from bert_tf.models.directory import check_model, read_head
+from bert_tf.models.directory import check_weights, read_head
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, setting, settings_of
 from bert_tf.tasks import table
@@ -32,7 +32,7 @@ class ExportSettings:
         "The model: a directory with weights, configuration and vocabulary, from run_*.py (output_dir, or better its "
         "best_model) or of any other format that convert_checkpoint.py reads.",
         heading="Export",
-        check=check_model,
+        check=check_weights,
         model_check=read_head,
     )
     export_dir: str = setting(

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from absl import flags, logging
 
-from bert_tf.models.directory import check_model, read_head
+from bert_tf.models.directory import check_weights, read_head
 from bert_tf.system import checks, script
 from bert_tf.system.declare import REQUIRED, define_flags, setting, settings_of
 from bert_tf.system.text_files import encoding_setting
@@ -46,7 +46,7 @@ class ClientSettings:
     tokenizer: str | None = setting(
         None,
         "Model directory whose tokenizer makes token ids of `text` and `text_pair`, for exports that take ids alone.",
-        check=check_model,
+        check=check_weights,
         model_check=read_head,
     )
     max_seq_length: int | None = setting(

@@ -18,8 +18,8 @@ from bert_tf.models.card import NO_FACTS, CardFacts
 from bert_tf.models.config import BertConfig, check_vocab_size
 from bert_tf.models.families import BERT, FAMILIES, ElectraConfig, family_of, family_of_variables, is_encoder_variable
 from bert_tf.models.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, HeadConfig
-from bert_tf.models.open_weights import find_weights, open_weights
-from bert_tf.system.messages import is_first, naming_flag, without_logging
+from bert_tf.models.open_weights import open_weights
+from bert_tf.system.messages import is_first, naming_flag
 from bert_tf.system.storage import is_remote, names_in, paths_beginning_with
 from bert_tf.system.text_files import exists, read_bytes, read_json, read_json_if_there
 from bert_tf.text import find_vocabulary, tokenizer_of_file
@@ -255,22 +255,6 @@ def check_weights(path: str | None, flag: str) -> None:
     from bert_tf.system.released_models import hint
 
     raise FileNotFoundError(f"{flag}={path}: there is no such directory, weight file or checkpoint.{hint(path)}")
-
-
-def check_model(path: str | None, flag: str) -> None:
-    """Reads what describes a model before TensorFlow is imported: the configuration and the head. Of local files.
-
-    Args:
-      path: of the weights, which flag names; None: there are none.
-
-    Raises:
-      FileNotFoundError: the weights are not there. ValueError: a file is damaged. Names the flag.
-    """
-    check_weights(path, flag)
-    if path and not is_remote(path):
-        with naming_flag(flag), without_logging():
-            find_weights(path)
-            read_model_files(path)
 
 
 # --- together with the weights ----------------------------------------------------------------------------------------

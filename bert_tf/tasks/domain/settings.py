@@ -6,7 +6,7 @@ import os
 
 from absl import logging
 
-from bert_tf.models.directory import check_model, read_head
+from bert_tf.models.directory import check_weights, read_head
 from bert_tf.models.recipe import OptimizerSettings
 from bert_tf.pretraining.record_settings import MIN_SEQ_LENGTH
 from bert_tf.system import checks
@@ -36,7 +36,7 @@ class DomainSettings:
         "Weights of any family and format, with configuration and vocabulary beside them: a released model, or your "
         "own.",
         heading="Weights and texts",
-        check=check_model,
+        check=check_weights,
         model_check=read_head,
     )
     input_file: str = setting(REQUIRED, "The domain's texts: a comma-separated list of files or globs.")
