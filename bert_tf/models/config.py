@@ -352,9 +352,6 @@ def check_vocab_size(config: BertConfig, lines: int, vocab_file: str, config_fil
 
     Args:
       lines: one more than the largest id. is_new: there are no weights of this size yet.
-
-    Raises:
-      ValueError: names both files and both sizes, and says what to do.
     """
     vocab_size, is_text = config.vocab_size, vocab_file.endswith(".txt")
     if lines == vocab_size:

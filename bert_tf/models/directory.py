@@ -67,9 +67,6 @@ def read_model_files(path: str, hints: dict | None = None, config_file: str | No
     Args:
       hints: `Weights.hints`, used for the casing if no file has it.
       config_file: a configuration to read instead. The head is read from there, or else from beside the weights.
-
-    Raises:
-      ValueError: an existing file can't be parsed; names it.
     """
     directory = directory_of(path)
     head = read_head(posixpath.dirname(config_file), config_file) if config_file else NO_HEAD
@@ -84,11 +81,7 @@ def read_model_files(path: str, hints: dict | None = None, config_file: str | No
 
 
 def needed_config(files: ModelFiles) -> BertConfig:
-    """The configuration of a model's directory.
-
-    Raises:
-      ValueError: it has none; names the directory.
-    """
+    """The configuration of a model's directory."""
     if files.config is None:
         raise ValueError(
             f"{files.directory or 'The model'} has no bert_config.json or config.json: name one (--bert_config_file)."
@@ -97,11 +90,7 @@ def needed_config(files: ModelFiles) -> BertConfig:
 
 
 def find_config(directory: str) -> str | None:
-    """The configuration file of a model's directory; None if there is none.
-
-    Raises:
-      ValueError: it has those of several families.
-    """
+    """The configuration file of a model's directory; None if there is none."""
     own = {name: kind for name, kind in _CONFIG_CLASSES.items() if first_existing(directory, (name,))}
     if len(own) > 1:
         raise ValueError(f"{directory} has {' and '.join(own)}: remove the one that is not the model's.")
@@ -109,11 +98,7 @@ def find_config(directory: str) -> str | None:
 
 
 def vocabulary_in(folder: str) -> str:
-    """The vocabulary of a model's directory.
-
-    Raises:
-      ValueError: it has none that is known here.
-    """
+    """The vocabulary of a model's directory."""
     if not (found := read_model_files(folder).vocab_file):
         raise ValueError("the model has no vocabulary that is known here")
     return found
@@ -131,9 +116,6 @@ def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
 
     Args:
       config_file: used instead of the configuration in the directory.
-
-    Raises:
-      ValueError: an existing file can't be understood; names it.
     """
     if path := first_existing(directory, (HEAD_CONFIG,)):
         return HeadConfig.read(path)
@@ -149,22 +131,14 @@ def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
 
 
 def read_max_length(directory: str) -> int | None:
-    """The longest row of the training that a directory's tokenizer_config.json tells; None if it has none.
-
-    Raises:
-      ValueError: the file is no JSON object; names it.
-    """
+    """The longest row of the training that a directory's tokenizer_config.json tells; None if it has none."""
     length = (read_json_if_there(posixpath.join(directory, TOKENIZER_CONFIG)) or {}).get("model_max_length")
     # Hugging Face writes 10^30 for "no limit".
     return length if isinstance(length, int) and 0 < length < 1_000_000 else None
 
 
 def read_config(path: str) -> BertConfig:
-    """Reads a bert_config.json, or a config.json of Hugging Face.
-
-    Raises:
-      ValueError: see `BertConfig.from_json_file` and `huggingface.read_config`.
-    """
+    """Reads a bert_config.json, or a config.json of Hugging Face."""
     values = read_json(path)
     if _is_huggingface(path, values):
         from bert_tf.models import huggingface
@@ -183,10 +157,6 @@ def tokenizer_of(files: ModelFiles) -> Tokenizer:
     """The tokenizer that a model's files describe, among which there is a vocabulary; BERT's without a configuration.
 
     If no file says whether it is cased, `files` gets what the vocabulary says.
-
-    Raises:
-      ValueError: a file is damaged or of another kind of tokenizer, or the vocabulary does not fit the configuration;
-        names the files.
     """
     default = (family_of(files.config) if files.config else BERT).tokenizer_class
     tokenizer = tokenizer_of_file(files.vocab_file, files.casing, default)
@@ -234,22 +204,14 @@ def other_ids(vocab_file: str | None, files: ModelFiles) -> str:
 
 
 def check_other_vocabulary(vocab_file: str | None, files: ModelFiles) -> None:
-    """Refuses a vocabulary with other ids than the one beside the weights; see `other_ids`.
-
-    Raises:
-      ValueError: names both files, and a token.
-    """
+    """Refuses a vocabulary with other ids than the one beside the weights; see `other_ids`."""
     with naming_flag("--vocab_file"):
         if problem := other_ids(vocab_file, files):
             raise ValueError(f"{problem}. Leave --vocab_file out, or remove the other file if that is the wrong one.")
 
 
 def check_weights(path: str | None, flag: str) -> None:
-    """Refuses a local path of weights at which nothing exists, without TensorFlow.
-
-    Raises:
-      FileNotFoundError: nothing is there; names the flag, and says how to get a released model of this name.
-    """
+    """Refuses a local path of weights at which nothing exists, without TensorFlow."""
     if not path or is_remote(path) or os.path.exists(path) or paths_beginning_with(path + "."):
         return
     from bert_tf.system.released_models import hint
@@ -268,10 +230,6 @@ def read_model(path: str, config_file: str | None = None, part: str | None = Non
 
     For a SavedModel, Model Garden checkpoint or Google's ELECTRA without a configuration, sizes are inferred from the
     weights, and a log line says what can't be inferred.
-
-    Raises:
-      FileNotFoundError, ValueError: see `open_weights.open_weights` and `read_model_files`, or the
-        configuration does not match the weights.
     """
     return with_files(open_weights(path, part), config_file)
 
@@ -323,9 +281,6 @@ def describe(
 
     Args:
       weights: of --init_checkpoint, or those that a run goes on from; None: it begins with random ones.
-
-    Raises:
-      ValueError: something is missing or does not match, or a flag contradicts the model's directory.
     """
     files = ModelFiles("")
     if weights is not None:

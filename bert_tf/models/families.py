@@ -295,21 +295,13 @@ FAMILIES = (
 
 
 def family_named(model_type: str, source: str = "config") -> Family:
-    """The family with a `model_type` of config.json.
-
-    Raises:
-      ValueError: there is none, see `check_model_type`.
-    """
+    """The family with a `model_type` of config.json."""
     check_model_type(model_type, source)
     return next(family for family in FAMILIES if family.model_type == model_type)
 
 
 def config_of_dict(values: Mapping) -> BertConfig:
-    """A configuration of any family from what its `to_dict` returned.
-
-    Raises:
-      ValueError: no such family, or see `BertConfig.from_dict`.
-    """
+    """A configuration of any family from what its `to_dict` returned."""
     family = family_named(values.get("model_type", BERT.model_type))
     return family.config_class.from_dict(values, allow_unknown=True)
 
@@ -327,9 +319,6 @@ def config_of_size(size: str, vocab_size: int | None = None) -> BertConfig:
     Args:
       size: a name; of BERT, L-<layers>_H-<hidden size> may have its usual _A-<heads>.
       vocab_size: None: that of the family's released models.
-
-    Raises:
-      ValueError: no such size; lists the known ones.
     """
     kinds = [family.config_class for family in FAMILIES]
     for kind in kinds:

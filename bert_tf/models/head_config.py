@@ -163,11 +163,7 @@ NO_HEAD = HeadConfig()  # nothing is known about the head
 
 
 def labels_of(labels: Sequence[str] | None, config) -> Sequence[str] | None:
-    """A model's argument of this name; without one those in `config`, see `head_in`.
-
-    Raises:
-      TypeError, ValueError: see `checks.list_of_names`.
-    """
+    """A model's argument of this name; without one those in `config`, see `head_in`."""
     return head_in(config).labels if labels is None else list_of_names(labels, "labels")
 
 
@@ -218,9 +214,6 @@ def order_of(
       wanted: as many labels, which the outputs shall stand for.
       source, advice: beginning and end of messages: whose layer it is, and what to do if it has other labels.
       others: further names for the wanted labels, in the same order.
-
-    Raises:
-      ValueError: the labels are not the same; says which differ.
     """
     known, named = names_in(known), names_in(wanted)
     if known is None or (named is None and len(known) == len(wanted)):
@@ -282,9 +275,6 @@ def fitted(
 
     Args:
       head: that of the weights. arguments: for the model's class: num_labels, labels.
-
-    Raises:
-      ValueError: see `pretrained.from_pretrained`.
     """
     kind, labels, names = model_class.__name__, arguments.get("labels"), list(arguments.get("labels") or ())
     known = head.labels

@@ -64,11 +64,7 @@ def _layout_of(values: Mapping, source: str) -> Layout:
 
 
 def read_config(values: Mapping, source: str) -> BertConfig:
-    """A configuration from the keys of a config.json.
-
-    Raises:
-      ValueError: a variant of the family that isn't its original's architecture; names `source`.
-    """
+    """A configuration from the keys of a config.json."""
     layout = _layout_of(values, source)
     refused = dict(layout.refused)
     if "embedding_size" not in layout.defaults:
@@ -99,9 +95,6 @@ def read_head(values: Mapping, source: str, layout: Layout | None = None) -> Hea
 
     Args:
       layout: of the family, if the keys don't say it.
-
-    Raises:
-      ValueError: see `HeadConfig.from_config`.
     """
     layout = layout or _layout_of(values, source)
     values, names = dict(values), values.get("architectures")
@@ -169,10 +162,6 @@ def open_file(file: str) -> Weights:
 
     The family is that of the config.json beside it or else of the encoder's names. Encoder names may carry the family's
     prefix or not; the pooler and any head may be missing.
-
-    Raises:
-      FileNotFoundError: no such file, or a shard is missing.
-      ValueError: damaged, not only tensors, none of the families, or another one than config.json says.
     """
     shapes, read, half = open_tensors(file)
     # The oldest files call a layer norm's variables gamma and beta.
@@ -306,9 +295,6 @@ def save(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> d
 
     Returns:
       the original's name -> theirs, of all that was written.
-
-    Raises:
-      ValueError: see `names_there`.
     """
     layout = dataclasses.replace(LAYOUTS[config.model_type], inner_group_num=config.inner_group_num)
     scope, written = layout.scope + ".", names_there(weights, config, head)
@@ -328,11 +314,7 @@ def save(path: str, weights: Weights, config: BertConfig, head: HeadConfig) -> d
 
 
 def names_there(weights: Weights, config: BertConfig, head: HeadConfig) -> dict[str, str]:
-    """The original's name -> theirs, of all that `save` writes.
-
-    Raises:
-      ValueError: transformers has no such model; says what to do.
-    """
+    """The original's name -> theirs, of all that `save` writes."""
     layout = dataclasses.replace(LAYOUTS[config.model_type], inner_group_num=config.inner_group_num)
     scope = layout.scope + "."
     regular = (scope.replace(".", "/"), "cls/predictions/transform/", "discriminator_predictions/")

@@ -109,11 +109,6 @@ def initialize(
       variables: from `model_variables` or `training_variables`.
       init_checkpoint: a path (see `open_weights.find_weights`) or open weights.
       must_have_all: a variable that the checkpoint lacks is an error (when resuming a run).
-
-    Raises:
-      FileNotFoundError: no such checkpoint.
-      ValueError: a shape differs, no name matches, a variable is missing with `must_have_all`, or a value is NaN or
-        infinite.
     """
     weights = init_checkpoint if isinstance(init_checkpoint, Weights) else open_weights(init_checkpoint)
     path, shapes = weights.path, weights.shapes
@@ -138,11 +133,7 @@ def initialize(
 
 
 def finite_value(weights: Weights, name: str) -> np.ndarray:
-    """A tensor, none of whose values is NaN or infinite.
-
-    Raises:
-      ValueError: some are; names the file and the tensor.
-    """
+    """A tensor, none of whose values is NaN or infinite."""
     value = weights.read(name)
     if not np.isfinite(value).all():
         raise ValueError(f"{weights.path}: {name} has NaN or infinite values.")
@@ -238,9 +229,6 @@ def check_complete(result: Initialization, model: keras.Model, unread: tuple[str
 
     Args:
       unread: beginnings of the names of variables that are not needed.
-
-    Raises:
-      ValueError: names the checkpoint and the variables.
     """
     if missing := [name for name in _random_variables(result, model) if not name.startswith(unread)]:
         verb = "holds, but untrained," if _UNTRAINED in map(result.unused.get, missing) else "lacks"
@@ -277,9 +265,6 @@ def check_trained(model: keras.Model, unread: tuple[str, ...] = ()) -> None:
 
     Args:
       unread: see `check_complete`.
-
-    Raises:
-      ValueError: says which.
     """
     if found := _without_pooler(untrained_variables(model), unread):
         kind = type(model).__name__

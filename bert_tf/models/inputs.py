@@ -49,9 +49,6 @@ def named_inputs(inputs, known: Sequence[str], model_name: str = "the model", ot
     Args:
       inputs: arrays by name, or only the input_ids. None counts as not given.
       known: the names that the model reads. model_name: for errors. others: see `other_names`.
-
-    Raises:
-      ValueError: an unknown name, or one input under both of its names; lists the known names.
     """
     if not isinstance(inputs, Mapping):
         return {"input_ids": inputs}
@@ -301,9 +298,6 @@ def require(name: str, values, allowed, expected: str, size=None, advice: str = 
     Returns:
       The values (in a graph of TensorFlow what reads these is not computed before the check); and `poison(allowed)`, to
       be added to what is computed of them.
-
-    Raises:
-      ValueError: names the input, the place of the first wrong value, and that value.
     """
     if weights is not None:
         allowed = ops.logical_or(allowed, ops.equal(weights, 0.0))
@@ -337,9 +331,6 @@ def require_inputs(config, inputs: Mapping, ids: str = "input_ids"):
     Returns:
       The inputs, checked; and float32 [B, S], NaN for a token whose id, segment or position is out of range, or another
       position of its row, and 0 for others.
-
-    Raises:
-      ValueError: see `require`.
     """
     length = inputs[ids].shape[1]
     length = ops.shape(inputs[ids])[1] if length is None else length

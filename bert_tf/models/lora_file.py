@@ -46,11 +46,7 @@ def base_checksum(model: keras.Model) -> str:
 
 
 def write_lora(path: str, model: keras.Model) -> None:
-    """Writes what a model that is trained with LoRA has learned: adapters and head.
-
-    Raises:
-      OSError, tf.errors.OpError: see `write_safetensors`.
-    """
+    """Writes what a model that is trained with LoRA has learned: adapters and head."""
     variables = {name: value for name, value in initialize.all_variables(model).items() if value.trainable}
     settings = model.bert.lora
     metadata = {"rank": str(settings.rank), "alpha": str(settings.alpha), "base": base_checksum(model)}

@@ -104,9 +104,6 @@ def open_checkpoint(path: str) -> Weights:
 
     Args:
       path: the checkpoint's files without .index and .data; of a SavedModel `<directory>/variables/variables`.
-
-    Raises:
-      ValueError: a file is missing or damaged, no BERT, or a kind of BERT that the original's variables can't express.
     """
     reader = bundle.CheckpointReader(path)
     variables = _read_variables(reader, path)
@@ -218,11 +215,7 @@ def _scope(variables: list[_Variable], is_part: bool) -> str:
 
 
 def _find_variables(variables: list[_Variable], path: str, scope: str) -> dict[str, str]:
-    """The key of each of the original's variables.
-
-    Raises:
-      ValueError: no BERT, or one that the original's variables can't express.
-    """
+    """The key of each of the original's variables."""
     found: dict[str, str] = {}
     strays = []
     for variable in variables:

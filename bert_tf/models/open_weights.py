@@ -93,10 +93,6 @@ def find_weights(path: str) -> tuple[Format, str]:
 
     Returns:
       The format, and a file, or the prefix of a TensorFlow checkpoint.
-
-    Raises:
-      FileNotFoundError: there are no weights of a known format; the message says what was looked for.
-      ValueError: a file can't be read.
     """
     file = path if path.endswith(_ENDINGS) and exists(path) else None
     if is_folder(path):
@@ -135,11 +131,7 @@ def _nothing_at(path: str) -> str:
 
 
 def is_light(path: str) -> bool:
-    """Whether names and shapes of the weights at a path are read without TensorFlow.
-
-    Raises:
-      FileNotFoundError, ValueError: see `find_weights`.
-    """
+    """Whether names and shapes of the weights at a path are read without TensorFlow."""
     return not is_remote(path) and find_weights(path)[0] is not MODEL_GARDEN
 
 
@@ -149,9 +141,6 @@ def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> W
     Args:
       part: which of several models that are trained together, see `Family.parts`. None: the first in the file.
       merge: adapters of LoRA, which checkpoints of a run have, are added to their kernels. False: as they are stored.
-
-    Raises:
-      FileNotFoundError: see `find_weights`. ValueError: damaged, or not a BERT; the part is not there.
     """
     format, file = find_weights(path)
     if format is BERT_TF:
@@ -187,11 +176,7 @@ def has_optimizer_state(path: str) -> bool:
 
 
 def choose_part(weights: Weights, part: str) -> Weights:
-    """One of the models in a file; the file's only one where nothing shows which it is.
-
-    Raises:
-      ValueError: the file has another part, or models of its family have no parts.
-    """
+    """One of the models in a file; the file's only one where nothing shows which it is."""
     if part in weights.parts:
         return weights.parts[part]
     family = family_of_variables(weights.shapes)

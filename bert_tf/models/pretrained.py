@@ -53,11 +53,7 @@ def read_tokenizer(path: str) -> Tokenizer:
 
 
 def read_config(bert_config_file: str | None, init_checkpoint: str | None) -> BertConfig:
-    """The configuration that a script's flags of these names select: the file, or else the one beside the weights.
-
-    Raises:
-      ValueError: neither gives one.
-    """
+    """The configuration that a script's flags of these names select: the file, or else the one beside the weights."""
     if bert_config_file:
         return model_directory.read_config(bert_config_file)
     if not init_checkpoint:
@@ -91,10 +87,6 @@ def from_pretrained(
       new_head: begin a new output layer, for other labels, or another number of them, than the model was trained for.
       trained: for those who answer with the model: what the weights lack is an error, and not a warning.
       arguments: for the class. Those that describe the head have the values in the file as defaults.
-
-    Raises:
-      FileNotFoundError, ValueError: see `read_model` and `initialize.initialize`; the output layer is that of other
-        labels, or of another task; or with `trained` a variable is missing.
     """
     from bert_tf.models import initialize
 
@@ -164,9 +156,6 @@ def save_pretrained(
       directory: created if needed. format: one of `open_weights.FORMATS`.
       vocab_file, do_lower_case, strip_accents: by default those of the model that `from_pretrained` read.
       overwrite: replace existing files; a README.md that is not a card of ours stays in any case.
-
-    Raises:
-      TypeError, ValueError, OSError: see `checks.folder_of` and `saving.write_model`.
     """
     from bert_tf.models import initialize, saving
 

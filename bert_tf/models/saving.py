@@ -47,9 +47,6 @@ def write_weights(path: str, format: Format, weights: Weights, config: BertConfi
 
     Returns:
       {the original's name: name in the file} of everything written.
-
-    Raises:
-      ValueError: the format can't hold the model. OSError, tf.errors.OpError: it could not be written.
     """
     texts = config_files(config, head)
     if format is BERT_TF:
@@ -80,9 +77,6 @@ def write_description(directory: str, files: ModelFiles, vocabulary: list[str] |
     Args:
       files: with a configuration. Without a vocabulary nothing is written but the casing, if it is known.
       vocabulary: lines of vocab.txt instead of files.vocab_file, for word pieces.
-
-    Raises:
-      ValueError: the vocabulary does not fit the configuration; names the file.
     """
     check_vocabulary(files, vocabulary)
     if files.sentences:
@@ -158,11 +152,6 @@ def write_model(
       overwrite: replace existing files.
       check: called with the path of the weights while they still have their temporary name; may raise.
       card_text: the card, if `files` don't describe it.
-
-    Raises:
-      ValueError: the format is unknown or can't store what is asked for, or there is no configuration.
-      FileExistsError: a file to be written exists.
-      OSError: disk full or no permission; nothing is left behind.
     """
     import tensorflow as tf
 
@@ -218,9 +207,6 @@ def check_writable(
 
     Returns:
       directory and name of the weights, and the files of an old model to remove.
-
-    Raises:
-      FileExistsError, ValueError: see `write_model`.
     """
     _check_format(format, needed_config(files), files.head.variant)
     kind = FORMATS[format]
@@ -246,9 +232,6 @@ def check_vocabulary(files: ModelFiles, vocabulary: list[str] | None = None) -> 
 
     Args:
       vocabulary: its lines, instead of those of files.vocab_file.
-
-    Raises:
-      ValueError: names the file.
     """
     file, default = files.vocab_file, family_of(files.config).tokenizer_class
     if not file or not issubclass(tokenizer_class_of(file, default), FullTokenizer):

@@ -36,9 +36,6 @@ class SentenceSettings:
         else is asked for; None: none is.
       include_prompt: whether the pooling reads the prompt's tokens (and the special ones before them).
       similarity: what compares two vectors, by the name of sentence-transformers: "cosine", "dot" or another.
-
-    Raises:
-      ValueError: there is no such pooling.
     """
 
     directory: str
@@ -63,9 +60,6 @@ class SentenceSettings:
         """What is put before a text: the prompt of this name, or the default one.
 
         As in sentence-transformers every directory has "query" and "document", which are empty unless it says more.
-
-        Raises:
-          ValueError: there is no such prompt; lists the names.
         """
         name = self.default_prompt_name if name is None else name
         if name is None or (name in ("query", "document") and name not in self.prompts):
@@ -84,21 +78,13 @@ class SentenceSettings:
 
 
 def check_pooling(pooling: str) -> None:
-    """Refuses a pooling that is none of POOLINGS.
-
-    Raises:
-      ValueError: names it.
-    """
+    """Refuses a pooling that is none of POOLINGS."""
     if pooling not in POOLINGS:
         raise ValueError(f"pooling={pooling!r} is not one of {', '.join(POOLINGS)}")
 
 
 def read_settings(directory: str) -> SentenceSettings:
-    """The settings in the files of a directory; of one without them the mean, not normalized.
-
-    Raises:
-      ValueError: a file is damaged, or asks for more than an encoder, a pooling and a normalization; names it.
-    """
+    """The settings in the files of a directory; of one without them the mean, not normalized."""
     path, folders = posixpath.join(directory, _MODULES), {}
     if not exists(path):
         return SentenceSettings(directory)

@@ -117,9 +117,6 @@ def similarity_objective(loss: str, scale: float = RANKING_SCALE, margin: float 
 
     Args:
       loss: one of LOSSES. scale, margin: of "ranking" and "triplet".
-
-    Raises:
-      KeyError: there is no such loss. ValueError: scale or margin is negative.
     """
     checks.number(scale, "scale")
     checks.number(margin, "margin")

@@ -16,11 +16,7 @@ _LAYER = re.compile(r"(\w+/encoder/layer_)(\d+)(/.+)")
 
 
 def shallower(config: BertConfig, layers: Sequence[int]) -> BertConfig:
-    """The teacher's configuration with as many layers as are chosen.
-
-    Raises:
-      ValueError: the teacher has no such layer, or its layers share their weights; names --student_layers.
-    """
+    """The teacher's configuration with as many layers as are chosen."""
     flag, order = f"--student_layers={','.join(map(str, layers))}", config.block_order
     if len(set(order)) != len(order):
         raise ValueError(f"{flag}: the layers of this {config.title} share their weights; there are none to choose.")
@@ -32,11 +28,7 @@ def shallower(config: BertConfig, layers: Sequence[int]) -> BertConfig:
 
 
 def as_distilbert(config: BertConfig) -> DistilBertConfig:
-    """A configuration of BERT as that of a DistilBERT: without segments and pooler.
-
-    Raises:
-      ValueError: it is of another family, or causal.
-    """
+    """A configuration of BERT as that of a DistilBERT: without segments and pooler."""
     if config.model_type != BertConfig.model_type or config.is_causal:
         kind = "one with causal attention" if config.is_causal else f"a {config.title}"
         raise ValueError(f"--student_family=distilbert needs a BERT as teacher, not {kind}.")

@@ -144,9 +144,6 @@ def check_depth(weights: Weights, config: BertConfig, config_name: str, is_own: 
 
     Args:
       is_own: the configuration is that of the weights, so that one of fewer layers is a mistake, too.
-
-    Raises:
-      ValueError: says how many there are.
     """
     there, wanted = num_blocks_of(weights.shapes), config.num_hidden_layers
     if config.block_order != list(range(wanted)):  # layers share blocks, whose number is not that of the layers
@@ -162,11 +159,7 @@ def check_depth(weights: Weights, config: BertConfig, config_name: str, is_own: 
 
 
 def check_shapes(weights: Weights, config: BertConfig, config_name: str) -> None:
-    """Refuses a configuration that doesn't fit the weights.
-
-    Raises:
-      ValueError: lists names, expected and found shapes, also of encoder variables that only one of the two has.
-    """
+    """Refuses a configuration that doesn't fit the weights."""
     check_depth(weights, config, config_name, is_own=True)
     expected = expected_shapes(config)
     encoder, head = f"{config.model_type}/", pooler(config.model_type)  # a model without a pooler can still be used
