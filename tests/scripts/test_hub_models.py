@@ -159,8 +159,5 @@ def test_a_run_notes_the_commit_and_goes_on_with_it(server, here, tmp_path):
     again = run("run_classifier", given)
     assert again.returncode == 0 and NEWER not in again.stderr, again.stderr
     assert not (tmp_path / f"home/hub/models--owner--tiny/snapshots/{NEWER}").exists()
-    # Other scripts.
-    missing = run("export_saved_model", {"model_dir": "owner/none", "export_dir": "other"})
-    assert "export_saved_model.py: error: --model_dir=owner/none: there is no such directory" in missing.stderr
     converted = run("convert_checkpoint", {"from": NAME, "to": "converted", "format": "bert_tf"})
     assert converted.returncode == 0 and (tmp_path / "converted" / "bert_model.safetensors").exists(), converted.stderr

@@ -58,12 +58,12 @@ def cases_of(folder) -> tuple[dict, dict]:
     )
     short = {
         "max_seq_length": 16, "train_batch_size": 8, "num_train_epochs": 2, "learning_rate": 1e-3, "seed": 3,
-        "deterministic": True, "write_tf_records": False, "num_virtual_cpus": 2,
+        "deterministic": True, "write_tf_records": False, "num_virtual_cpus": 2, "static_padding": True,
     }  # fmt: skip
     train = {**encoder, **columns, **files, **short, "do_train": True}
     patient = {
         **train, "learning_rate": 1e-9, "eval_every_steps": 2, "early_stopping_patience": 2, "do_eval": True,
-        "output_dir": out / "patience", "static_padding": True,
+        "output_dir": out / "patience",
     }  # fmt: skip
     predict = {**columns, **short, "do_predict": True, "test_file": files["test_file"]}
     rte = {**encoder, **short, "task_name": "RTE", "data_dir": folder / "rte", "do_train": True}

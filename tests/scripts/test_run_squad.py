@@ -84,7 +84,7 @@ def cases_of(folder) -> tuple[dict, dict]:
     }  # fmt: skip
     first = {
         **SHORT, "init_checkpoint": folder / "encoder", "do_train": True, "num_train_epochs": 1,
-        "train_file": f"{folder}/train1.json,{folder}/further1.json", "write_tf_records": False,
+        "train_file": f"{folder}/train1.json,{folder}/further1.json", "write_tf_records": False, "static_padding": True,
     }  # fmt: skip
     two_devices = {"distribution_strategy": "mirrored"}
     done = {
