@@ -164,7 +164,7 @@ def endless(path, content, headers):
 def compressed(path, content, headers):
     if "/tree/" not in path:
         return content, headers
-    content = gzip.compress(b"[" + b" " * 300_000_000 + b"]", 1)
+    content = gzip.compress(b"[" + b" " * 3_000_000 + b"]", 1)
     return content, headers | {"Content-Encoding": "gzip", "Content-Length": str(len(content))}
 
 
@@ -192,6 +192,8 @@ def many(path, content, headers):
 ])  # fmt: skip
 def test_answers_of_a_mirror_that_must_not_be_taken(server, tmp_path, monkeypatch, tamper, message):
     monkeypatch.setattr(file_download.time, "sleep", lambda _: None)
+    monkeypatch.setattr(hub, "_MOST_PAGES", 9)
+    monkeypatch.setattr(hub, "_MOST_COMPRESSED", 1 << 10)
     before = files_in(tmp_path)
     server.tamper = tamper
     with pytest.raises((OSError, ValueError), match=message) as error:
