@@ -67,6 +67,9 @@ def test_what_predictor_takes_for_texts(directory):
     for texts in (pd.Series(["a", "b"]), np.array(["a", "b"]), (text for text in "ab")):
         assert predictor.predict(texts) == wanted
     assert len(predictor.predict(("a", "b", "a"))) == 3
-    for texts, message in (("a", "not a single string"), (("a", "b"), r"one pair: write predictor\(\*pair\)")):
+    for texts, message in (
+        ("a", "must be a list of strings or pairs of strings, not a str"),
+        (("a", "b"), r"one pair: write predictor\(\*pair\)"),
+    ):
         with pytest.raises(TypeError, match=message):
             predictor.predict(texts)

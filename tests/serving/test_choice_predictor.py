@@ -71,5 +71,5 @@ def test_choices_are_the_scripts(model_dir, export_dir, tmp_path):
 
 
 def test_choices_are_no_string(model_dir):
-    with pytest.raises(TypeError, match="choices must be a list of strings, not a single string"):
+    with pytest.raises(TypeError, match="choices must be a list of strings, not a str"):
         ChoicePredictor(model_dir)("a", "bc")

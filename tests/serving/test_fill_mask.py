@@ -83,7 +83,7 @@ def test_what_is_refused(tokenizer):
     for texts, other, message in (
         (["a [MASK]", "a b c"], model, r"no \[MASK\] in 'a b c'"),
         (["[MASK]" + " a" * 10], model, "is 13, but must be at most 12, as max_position"),
-        ("a [MASK]", model, r"not a single string; for one write fill_mask\(model, tokenizer, \[text\]\)"),
+        ("a [MASK]", model, r"not a str; for one write fill_mask\(model, tokenizer, \[text\]\)"),
         (["a [MASK]"], make_model(vocab_size=7), f"has {len(TOKENS)} tokens, but the model has only 7"),
         (["a [MASK]"], BertForSequenceClassification(model.config, num_labels=2), "needs a masked-LM head: BertForSeq"),
     ):

@@ -161,7 +161,7 @@ def test_a_model_that_spells_its_tags_otherwise(tmp_path, labels, standard, sche
 
 def test_what_is_refused(exported, tmp_path, monkeypatch):
     path, _, opened = exported("iob2")
-    with pytest.raises(TypeError, match="texts must be a list of strings or lists of words, not a single string"):
+    with pytest.raises(TypeError, match="texts must be a list of strings or lists of words"):
         Tagger(path).predict("Ada")
     with pytest.raises(ValueError, match=r"texts\[0\]: word 1 is empty"):
         Tagger(path)(["Ada", ""])
