@@ -51,7 +51,7 @@ class ShardJob:
 
     Attributes:
       input_files: the text, see `corpus.Corpus`; text: how to read it.
-      output_files: names of the files, which `shard_name` completes where there are several shards.
+      output_files: names of the files, which `outputs` completes where there are several shards.
       records, instances: the settings, with the tokenizer's do_lower_case and strip_accents; of unmasked records
         instances.max_predictions_per_seq is 0.
       fingerprint: of everything the output depends on.
@@ -74,8 +74,9 @@ class ShardJob:
         return _PACKED_PAIRS if self.records.pack_sequences else 1
 
     def outputs(self, shard: int) -> list[str]:
-        """The record files of a shard."""
-        return [shard_name(path, shard, self.num_shards) for path in self.output_files]
+        """The record files of a shard, out.tfrecord-00003-of-00010; of a single one the names themselves."""
+        ending = f"-{shard:05d}-of-{self.num_shards:05d}" if self.num_shards > 1 else ""
+        return [path + ending for path in self.output_files]
 
     def files(self, shard: int) -> list[str]:
         """All files of a shard: its record files, their indexes, and the summary."""
@@ -106,11 +107,6 @@ class ShardJob:
         """The message that every line is left out."""
         reason = "too short or half unknown (--rows=lines)" if self.instances.rows == "lines" else "blank"
         return f"no text to make records of in {some(self.input_files)}: every line is {reason}"
-
-
-def shard_name(path: str, shard: int, num_shards: int) -> str:
-    """out.tfrecord -> out.tfrecord-00003-of-00010; the name itself of a single shard."""
-    return path if num_shards == 1 else f"{path}-{shard:05d}-of-{num_shards:05d}"
 
 
 def summary_path(output_file: str) -> str:

@@ -121,7 +121,7 @@ def learn_vocabulary(
     characters = words.characters()
     if tokenizer.strip_accents:
         _warn_about_stripping(characters)
-    kept = _keep_frequent(characters, max_characters)
+    kept = set(sorted(characters, key=lambda char: (-characters[char], char))[:max_characters])
     if (single := _check_room(kept, room)) > room / 2:
         logging.warning(f"Single characters take {single} of {vocab_size} places: --max_characters drops rare ones.")
     start = time.monotonic()
@@ -174,13 +174,6 @@ def _single_pieces(characters: set[str]) -> tuple[list[str], list[str]]:
     # A character that is always a separate token can't continue a word: for Chinese, leaving out these "##" forms saves
     # thousands of rows.
     return alone, ["##" + char for char in alone if not is_punctuation(char) and not is_cjk(char)]
-
-
-def _keep_frequent(characters: Mapping[str, int], max_characters: int | None) -> set[str]:
-    if not max_characters or len(characters) <= max_characters:
-        return set(characters)
-    ordered = sorted(characters, key=lambda char: (-characters[char], char))
-    return set(ordered[:max_characters])
 
 
 def _warn_about_stripping(characters: Mapping[str, int]) -> None:
