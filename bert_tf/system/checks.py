@@ -21,7 +21,7 @@ from bert_tf.system.text_files import is_folder, list_files, read_json_if_there,
 
 def check_file(path: str | None, flag: str) -> None:
     """Checks that an input file, if one is named, exists and holds anything."""
-    check_no_web_address(path or "", flag)
+    download_if_on_hub(path or "", flag)
     if not path or is_remote(path) or is_on_hub(path):
         return
     if not os.path.exists(path) or os.path.isdir(path):
@@ -34,21 +34,18 @@ def check_input_files(patterns: str | None, flag: str) -> list[str]:
     """The local files of a comma-separated list of globs; see `text_files.list_files`."""
     parts = (patterns or "").split(",")
     for part in parts:
-        check_no_web_address(part.strip(), flag)
+        download_if_on_hub(part.strip(), flag)
     local = [part for part in parts if not is_remote(part)]
     with without_logging():
         return list_files(",".join(local), flag) if local else []
 
 
-def check_no_web_address(path: str, flag: str) -> None:
-    """Refuses what TensorFlow can't open, which would only say so after its import; downloads what is on the hub."""
+def download_if_on_hub(path: str, flag: str) -> None:
     if path.startswith("hf://") or is_on_hub(path):
         from bert_tf.system.hub import matching
 
         with naming_flag(flag):
             matching(path)
-    elif path.startswith(("http://", "https://")):
-        raise ValueError(f"{flag}={path} is in the web: download it first, and name the file.")
 
 
 # What each extra adds, `pip install 'bert-tf[EXTRA]'`, by the names that are imported.

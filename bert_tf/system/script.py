@@ -19,7 +19,7 @@ from absl import app, flags, logging
 
 from bert_tf.system import compiled_programs, cores, removed, tensorflow_internals
 from bert_tf.system.declare import declared_flags, help_text, required_flags
-from bert_tf.system.messages import did_you_mean, visible, without_lines
+from bert_tf.system.messages import visible, without_lines
 
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Packages that TensorFlow and Keras import if they are there, for what no script uses: nearly half of the time of their
@@ -84,18 +84,6 @@ def _end_with_stdin() -> None:
     os._exit(1)
 
 
-def _unknown(name: str) -> str:
-    """What to say of a flag that the script doesn't have: what to do instead, or what is spelled nearly so."""
-    asked = name.replace("-", "_")
-    if asked in flags.FLAGS:
-        return f"there is no flag --{name}; here it is --{asked}."
-    if instead := removed.FLAGS.get(asked.removeprefix("no")):
-        return f"--{name} has been removed: {instead}."
-    known = declared_flags(flags.FLAGS)
-    switches = [f"no{one}" for one in known if flags.FLAGS[one].boolean]
-    return f"there is no flag --{name}{did_you_mean(asked, [*known, *switches]) or '; --help lists all flags.'}"
-
-
 def _has_left(descriptor: int) -> bool:
     """Whether nothing reads what is written to a pipe."""
     poll = select.poll()
@@ -151,9 +139,11 @@ def _parse(argv: list[str]) -> list[str]:
             if value in ("", [], [""]) and value != flags.FLAGS[name].default and name not in _OF_THE_CLOUD:
                 raise flags.Error(f"--{name} is empty: did the command that should have printed its value fail?")
     except flags.Error as error:
-        unknown = [_unknown(error.flagname)] if isinstance(error, flags.UnrecognizedFlagError) else []
+        unknown = getattr(error, "flagname", "")  # of an UnrecognizedFlagError
+        if instead := removed.FLAGS.get(unknown.removeprefix("no")):
+            error = f"--{unknown} has been removed: {instead}."
         lines = [f"{word} has been removed: {removed.VALUES[word]}." for word in argv if word in removed.VALUES]
-        sys.exit(f"{os.path.basename(sys.argv[0])}: error: {'; '.join(lines or unknown or str(error).splitlines())}")
+        sys.exit(f"{os.path.basename(sys.argv[0])}: error: {'; '.join(lines or str(error).splitlines())}")
     return rest
 
 

@@ -18,18 +18,14 @@ from helpers.paths import ROOT
 import bert_tf
 from bert_tf.system import checks, removed
 
-WEB = "https://example.org/t.csv is in the web: download it first"
-
 
 @pytest.mark.parametrize(("check", "path", "message"), [
     (checks.check_file, None, None),
     (checks.check_file, "gs://bucket/vocab.txt", None),
     (checks.check_file, "a[1].txt", None),
-    (checks.check_file, "https://example.org/t.csv", f"--x={WEB}"),
     (checks.check_file, "b.txt", "--x=b.txt: there is no such file"),
     (checks.check_file, "folder", "--x=folder: there is no such file"),
     (checks.check_input_files, "a[1].txt, a*.txt,gs://bucket/none*", None),
-    (checks.check_input_files, "https://example.org/t.csv", f"--x={WEB}"),
     (checks.check_input_files, "a[1].txt,b*.txt", "--x: no file matches 'b"),
     (checks.check_input_files, "fold*", "--x: no file matches 'fold"),
     (checks.check_input_files, " , ", "--x names no file"),
@@ -120,10 +116,8 @@ def test_what_was_removed_is_not_there():
 # A script, flags, and how its line begins.
 WRONG_FLAGS = [
     ("run_ner", "--output_dir=", "--output_dir is empty: did the command that should have printed its value fail?"),
-    ("run_ner", "--output_dir=x --outputdir=y", "there is no flag --outputdir; did you mean 'output_dir'?"),
-    ("run_ner", "--max-seq-length=9", "there is no flag --max-seq-length; here it is --max_seq_length."),
+    ("run_ner", "--output_dir=x --outputdir=y", "Unknown command line flag 'outputdir'. Did you mean: output_dir ?"),
     ("run_ner", "--output_dir=~/x", "--output_dir=~/x: the shell replaces ~ only where"),
-    ("run_ner", "--nodo_trian", "there is no flag --nodo_trian; did you mean 'nodo_train'?"),
     ("run_ner", "--do_train True --output_dir=x", "True is not a flag; the value of a switch is joined"),
     ("run_ner", "--output_dir=x --learning_rate=0,00002", "flag --learning_rate=0,00002: could not convert"),
     ("run_ner", "--output_dir=x more", "more is not a flag; "),

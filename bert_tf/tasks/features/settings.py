@@ -8,7 +8,7 @@ from bert_tf.models import directory as model_directory
 from bert_tf.models import open_weights
 from bert_tf.models.directory import ModelFiles
 from bert_tf.models.variable_names import check_shapes
-from bert_tf.system.checks import check_no_web_address, check_not_empty, check_output_file, check_output_files
+from bert_tf.system.checks import check_not_empty, check_output_file, check_output_files, download_if_on_hub
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, like, setting, value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import is_remote, names_in
@@ -111,7 +111,7 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
 
     def check_input(self) -> None:
         """Refuses a text that is not there."""
-        check_no_web_address(self.input_file, "--input_file")
+        download_if_on_hub(self.input_file, "--input_file")
         if not is_remote(self.input_file):
             if not exists(self.input_file) or is_folder(self.input_file):
                 raise FileNotFoundError(f"--input_file: {self.input_file} is not a file.")
