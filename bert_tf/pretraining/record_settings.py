@@ -253,6 +253,7 @@ def _check(records: RecordSettings, settings: InstanceSettings) -> None:
         (is_electra and records.pack_sequences, "--pack_sequences: --rows=electra has no place for several rows"),
         (is_electra and settings.do_whole_word_mask, "--do_whole_word_mask: --rows=electra knows no words"),
         (is_electra and words, "--word_boundaries, --segmenter: --rows=electra knows no words"),
+        (not settings.favor_shorter_ngram and not settings.ngram, "--favor_shorter_ngram is for --ngram"),
         (is_dynamic and settings.ngram, "--ngram draws masks, which unmasked records don't have"),
         (is_dynamic and rates, f"--{', --'.join(rates)}: unmasked records; give it to run_pretraining.py"),
         (records.segmenter and records.word_boundaries, "--word_boundaries, --segmenter: give one"),

@@ -302,6 +302,6 @@ def _naming(scratch: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:  # of a full disk, which names no file
-        if error.filename:
+        if error.filename or not error.errno:
             raise
         raise OSError(error.errno, f"{error.strerror}, as --scratch_dir has no more room", scratch) from error

@@ -96,6 +96,10 @@ class LanguageTeacherSettings(TeacherSettings):
             raise ValueError(f"--{name} is for a student made of the teacher's layers: give --student_layers.")
         if not self.alpha_ce + self.alpha_cos + self.alpha_mse:
             raise ValueError("--alpha_ce, --alpha_cos and --alpha_mse are 0: nothing is learned from the teacher.")
+        both = self.alpha_ce + self.alpha_mse
+        for name, weight in (("distillation_temperature", self.alpha_ce), ("restrict_ce_to_mask", both)):
+            if not weight and given(self, [name]):
+                raise ValueError(f"--{name} has no effect without --alpha_ce.")
 
 
 DISTILLATION_FLAGS = group(LanguageTeacherSettings, DISTILLATION)

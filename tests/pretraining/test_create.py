@@ -140,6 +140,7 @@ BYTE_BPE = str(GOLDEN / "tokenization" / "roberta" / "vocab.json")
         ({"rows": "electra", "pack_sequences": True}, "--pack_sequences: --rows=electra"),
         ({"rows": "electra", "segmenter": "jieba"}, "--word_boundaries, --segmenter: --rows=electra knows no words"),
         ({"masking": "dynamic", "ngram": 3}, "--ngram draws masks"),
+        ({"favor_shorter_ngram": False}, "--favor_shorter_ngram is for --ngram"),
         ({"next_sentence": "order", "nsp": False}, "--next_sentence=order: there is no next sentence"),
         ({"segmenter": "jieba"}, "--segmenter say which pieces .*: give --do_whole_word_mask, too"),
         ({"word_boundaries": "spaces", "segmenter": "jieba", "masking": "dynamic"}, "--segmenter: give one"),

@@ -73,6 +73,7 @@ BEFORE = {
              {"mask_rule": "roberta", "mask_smoothing": 0.7}),
             ("--nsp is not for --objective=electra", {"objective": "electra", "nsp": True}),
             ("*are 0: nothing is learned from the teacher", {"teacher": "whole", "alpha_ce": 0, "alpha_cos": 0}),
+            ("--restrict_ce_to_mask has no effect", {"teacher": "whole", "alpha_ce": 0, "restrict_ce_to_mask": True}),
         )),
     ],
     "convert_checkpoint": [

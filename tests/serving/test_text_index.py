@@ -64,6 +64,7 @@ def described(embedder, folder, **settings) -> Embedder:
     ("prompts", "default", "of_query", "of_text"),
     [
         ({"query": "query: ", "document": "A passage: "}, "query", "query: ", "A passage: "),
+        ({"query": "query: ", "passage": "A passage: "}, None, "query: ", ""),
         ({"passage": "A passage: "}, "passage", "", ""),
     ],
 )

@@ -65,3 +65,6 @@ def test_types_of_other_programs(tmp_path):
     eight = crafted(tmp_path / "eight", {"a": {"dtype": "F8_E4M3", **entry, "data_offsets": [0, 2]}}, bytes(2))
     with pytest.raises(ValueError, match=r"eight has tensors of types that are not read here: F8_E4M3\.$"):
         open_safetensors(eight)
+    nested = crafted(tmp_path / "nested", {"__metadata__": {"format": {"a": 1}}, "a": {"dtype": "F32", **entry}}, b"")
+    with pytest.raises(ValueError, match=r"nested is not a complete safetensors file"):
+        open_safetensors(nested)
