@@ -48,6 +48,8 @@ class TextSettings:
 
     def __post_init__(self):
         check_values(self)
+        if not self.blanks_separate_docs and self.input_format == "jsonl":
+            raise ValueError("--blanks_separate_docs=false is for plain text: JSON lines are a document each")
 
 
 class Reading:

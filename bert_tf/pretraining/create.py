@@ -327,7 +327,7 @@ def warn_of_text(summary: dict, name: str, job: ShardJob) -> None:
     is_random = settings.nsp and not in_order
     share = count["not_in_order" if in_order else "random_next"] / count["instances"]
     of_pairs = f"a pair takes two lines of one document; here one has {lines:.1f} lines of {tokens:.0f} tokens"
-    split = "" if job.text.split_sentences else "; --split_sentences makes sentences of paragraphs"
+    split = "" if job.text.split_sentences else "; --split_sentences (with --language) makes sentences of paragraphs"
     for is_wrong, message in (
         (
             settings.rows in ("pairs", "electra") and tokens > length,

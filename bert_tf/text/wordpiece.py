@@ -226,6 +226,8 @@ class WordpieceTokenizer:
         max_input_chars_per_word: int = _LONGEST_WORD,
         never_split: Collection[str] = (),
     ):
+        if isinstance(vocab, str):  # in which every part of the string would be a piece
+            raise TypeError(f"vocab must be that of a FullTokenizer, or load_vocab(path), not {vocab!r:.80}")
         self.vocab = vocab
         self.unk_token = unk_token
         self.max_input_chars_per_word = max_input_chars_per_word

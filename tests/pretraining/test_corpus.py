@@ -277,6 +277,8 @@ def test_documents_end_with_their_files(tmp_path):
     apart = Corpus(paths, TextSettings(input_format="text", joins_files=False))
     assert documents(apart) == [["one"], ["two"], ["three"], ["four"], ["five"]]
     whole = Corpus(paths, TextSettings(input_format="text", blanks_separate_docs=False))
+    with pytest.raises(ValueError, match="--blanks_separate_docs=false is for plain text"):
+        TextSettings(input_format="jsonl", blanks_separate_docs=False)
     expected = [["one", "two"], ["three"], ["four", "five"]]
     assert documents(whole) == expected
     for corpus in (apart, whole):

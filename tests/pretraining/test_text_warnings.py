@@ -9,7 +9,7 @@ SENTENCE = "나는 오늘 학교에 갔다."
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted({*SENTENCE} - {" "})]
 PARAGRAPH = " ".join([SENTENCE] * 30)
 PARAGRAPHS = "\n\n".join("\n".join([PARAGRAPH] * 5) for _ in range(5))
-SPLIT = "--split_sentences makes sentences of paragraphs"
+SPLIT = "--split_sentences (with --language) makes sentences of paragraphs"
 CONSTANT = "of the pairs have a random next sentence, so that labels are nearly constant"
 # text, flags, what is said of it
 CASES = {

@@ -90,6 +90,8 @@ def test_odd_bytes_and_types(tokenizers):
     assert tokenizer.encode_batch([]) == [] and tokenizer.encode_batch(["", "a"]) == [[], [1037]]
     with pytest.raises(ValueError, match="str or bytes"):
         tokenizer.tokenize(["a"])
+    with pytest.raises(TypeError, match="vocab must be that of a FullTokenizer"):
+        text_wordpiece.WordpieceTokenizer(VOCAB_FILE)
     assert characters.convert_to_unicode(b"\xe2\x82\xac\xff") == "\u20ac"
     assert text_wordpiece.whitespace_tokenize(" a\u3000b\n") == ["a", "b"]
 
