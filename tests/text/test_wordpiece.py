@@ -94,6 +94,8 @@ def test_odd_bytes_and_types(tokenizers):
         text_wordpiece.WordpieceTokenizer(VOCAB_FILE)
     assert characters.convert_to_unicode(b"\xe2\x82\xac\xff") == "\u20ac"
     assert text_wordpiece.whitespace_tokenize(" a\u3000b\n") == ["a", "b"]
+    assert BasicTokenizer(strip_accents=False).tokenize("CAF\u00c9") == ["caf\u00e9"]
+    assert BasicTokenizer(False, strip_accents=True).tokenize("CAF\u00c9") == ["CAFE"]
 
 
 def test_casing_that_contradicts_the_checkpoint():
