@@ -4,8 +4,6 @@ A SavedModel is a program: its ops can read and write files. So an export is loa
 exports hold (`safe_graph`), unless the caller trusts it.
 """
 
-import contextlib
-import os
 import posixpath
 from collections.abc import Iterator, Mapping
 
@@ -38,8 +36,8 @@ class Export:
             raise ValueError(f"{directory} takes token ids alone: open its model directory, or ask a server of it.")
         if not trust:
             check_ops(directory)
-        with contextlib.nullcontext() if storage.is_plain(directory) else storage.linked(directory) as link:
-            self._loaded = tf.saved_model.load(os.path.join(link, "plain") if link else directory)
+        with storage.plain(directory) as path:
+            self._loaded = tf.saved_model.load(path)
         self.signatures = self._loaded.signatures
 
     def __call__(self, signature: str, **columns: list[str]) -> dict[str, np.ndarray]:

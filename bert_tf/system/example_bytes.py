@@ -72,40 +72,15 @@ def example(features: Iterable[bytes]) -> bytes:
 
 def features_of(serialized: bytes) -> dict[str, tuple[str | None, list]]:
     """The features of a tf.train.Example by their names, sorted: kind (int64_list, ...; None: of none) and values."""
-    found = {}
+    import tensorflow as tf
+    from google.protobuf.message import DecodeError
+
     try:
-        for _, features in fields(serialized):
-            for _, entry in fields(features):
-                (_, name), (_, feature) = fields(entry)
-                lists = [(_LISTS[kind], values) for kind, values in fields(feature)]
-                (kind, read), values = lists[-1] if lists else ((None, list), b"")
-                found[name.decode()] = kind, read([value for _, value in fields(values)])
-    except (AttributeError, LookupError, TypeError, ValueError, struct.error):
+        features = tf.train.Example.FromString(serialized).features.feature
+    except DecodeError:
         raise ValueError("is not a tf.train.Example") from None
-    return dict(sorted(found.items()))
-
-
-def _integers(values: list[int | bytes]) -> list[int]:
-    numbers = []
-    for value in values:
-        if not isinstance(value, bytes):
-            numbers.append(value)
-        elif value.isascii():  # numbers of one byte
-            numbers += value
-        else:
-            at = 0
-            while at < len(value):
-                number, at = varint(value, at)
-                numbers.append(number)
-    return [number - (1 << 64) if number >> 63 else number for number in numbers]
-
-
-def _floats(values: list[bytes]) -> list[float]:
-    packed = b"".join(values)
-    return list(struct.unpack(f"<{len(packed) // 4}f", packed))
-
-
-_LISTS = {1: ("bytes_list", list), 2: ("float_list", _floats), 3: ("int64_list", _integers)}
+    kinds = {name: feature.WhichOneof("kind") for name, feature in sorted(features.items())}
+    return {name: (kind, list(getattr(features[name], kind).value) if kind else []) for name, kind in kinds.items()}
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:

@@ -104,16 +104,15 @@ def paths_beginning_with(start: str) -> list[str]:
     return [posixpath.join(folder, name) for name in names_in(folder) if name.startswith(beginning)]
 
 
-def is_plain(path: str) -> bool:
-    """Whether a path, read as a pattern, can only match itself."""
-    return _SPECIAL.isdisjoint(path)
-
-
-def linked(path: str) -> tempfile.TemporaryDirectory:
-    """A private folder with a link, `plain`, to a file or folder that TensorFlow can't open by its own name."""
-    folder = private_folder()
-    os.symlink(os.path.abspath(path), os.path.join(folder.name, "plain"))
-    return folder
+@contextlib.contextmanager
+def plain(path: str) -> Iterator[str]:
+    """The path, or, where TensorFlow would read it as a pattern, that of a link to it in a private folder."""
+    if _SPECIAL.isdisjoint(path):
+        yield path
+        return
+    with private_folder() as folder:
+        os.symlink(os.path.abspath(path), os.path.join(folder, "plain"))
+        yield os.path.join(folder, "plain")
 
 
 # --- private folders and stand-ins ------------------------------------------------------------------------------------
