@@ -154,7 +154,7 @@ def _protocol_buffer(instance, vocab, arguments):
     features = {
         "input_ids": integers([vocab[token] for token in instance.token_ids], length),
         "input_mask": integers([1] * len(instance.token_ids), length),
-        "segment_ids": integers(instance.segment_ids, length),
+        "segment_ids": integers([int(k >= instance.second_start) for k in range(len(instance.token_ids))], length),
         "masked_lm_positions": integers(instance.masked_lm_positions, width),
         "masked_lm_ids": integers([vocab[token] for token in instance.masked_lm_ids], width),
         "masked_lm_weights": tf.train.Feature(float_list=tf.train.FloatList(value=weights)),

@@ -114,7 +114,7 @@ def sentence_piece(directory, lines):
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
     tokenizer = SentencePieceTokenizer.from_pretrained(directory)
-    scores = [(piece, tokenizer.score(index)) for piece, index in tokenizer.vocab.items()]
+    scores = [(piece, tokenizer._processor.get_score(index)) for piece, index in tokenizer.vocab.items()]
     fast = Tokenizer(models.Unigram(scores, unk_id=tokenizer.unk_id))
     steps = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.NFKD()]
     fast.normalizer = normalizers.Sequence([*steps, normalizers.StripAccents(), normalizers.Lowercase()])

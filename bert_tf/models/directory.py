@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import os
 import posixpath
+import re
 from typing import TYPE_CHECKING
 
 from absl import logging
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 # What export_saved_model.py writes.
 EXPORT_FILE, GRAPH_FILE = "export.json", "saved_model.pb"
 ONNX_FILES = ("model.onnx", "model_int8.onnx")
+
+# A file in the directory of a released ALBERT, as Google and Hugging Face call it.
+_ALBERT_RELEASE = re.compile(r"(?:^|[/-])albert[_-](?:base|x*large)[_-]v([12])(?:/snapshots/[^/]+)?/[^/]+$")
 
 # The names of configuration files in this project's form -> the families' classes.
 _CONFIG_CLASSES = {family.config_class.file_name: family.config_class for family in FAMILIES}
@@ -258,7 +262,16 @@ def with_files(weights: Weights, config_file: str | None = None) -> tuple[Weight
     if family.scope != files.config.model_type and any(map(is_encoder_variable, weights.shapes)):
         raise ValueError(f"{name} is of a {files.config.title}, but {weights.path} of a {family.config_class.title}.")
     variable_names.check_shapes(weights, files.config, name)
+    _warn_of_version(weights, files)
     return weights, files
+
+
+def _warn_of_version(weights: Weights, files: ModelFiles) -> None:
+    """ALBERT's versions have the same variables, the second no dropout: names of directories tell which they are."""
+    paths = (files.config_file or "", weights.path)
+    named, version = ((match := _ALBERT_RELEASE.search(path)) and match[1] for path in paths)
+    if (named and version and named != version) or (version == "2" and files.config.hidden_dropout_prob):
+        _warn_once(f"{paths[0]} is not of version {version} of ALBERT, of which {weights.path} is by its directory.")
 
 
 @functools.cache
@@ -294,6 +307,7 @@ def describe(
     needed_config(files)
     family = family_of(files.config)
     if weights is not None:
+        _warn_of_version(weights, files)
         # Weights trained with causal attention are to be used with it, which their shapes don't show.
         beside = bert_config_file and read_model_files(weights.path, weights.hints).config
         if beside and beside.attention != files.config.attention:

@@ -15,7 +15,7 @@ from helpers.outputs import TOLERANCE, assert_close
 from helpers.slow import slow
 
 from bert_tf.conversion import convert
-from bert_tf.models import open_weights, task_models
+from bert_tf.models import open_weights, pretrained, task_models
 from bert_tf.models.families import ALBERT, AlbertConfig, family_of
 from bert_tf.weights import bundle
 
@@ -144,3 +144,23 @@ def test_model_garden(tmp_path, embedding_width):
     outputs = model({name: inputs[name] for name in theirs.values()})
     for name in ("sequence_output", "pooled_output"):
         np.testing.assert_allclose(outputs[name], expected[name], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("config_folder", "folder", "dropout", "is_told"),
+    [
+        ("albert_base_v1", "albert_base_v2", 0.0, True),
+        ("", "models--albert--albert-base-v2/snapshots/0e09", 0.1, True),
+        ("", "albert_base_v1", 0.1, False),
+        ("albert_base_v1", "albert_base_v2/mrpc", 0.1, False),
+    ],
+)
+def test_a_configuration_of_another_version(released, tmp_path, caplog, config_folder, folder, dropout, is_told):
+    weights = shutil.copytree(released, tmp_path / folder)
+    config = AlbertConfig.from_json_file(f"{weights}/albert_config.json")
+    config.hidden_dropout_prob = dropout
+    other = tmp_path / (config_folder or folder)
+    other.mkdir(parents=True, exist_ok=True)
+    config.save(str(other / "albert_config.json"))
+    pretrained.read_model(str(weights), f"{other}/albert_config.json" if config_folder else None)
+    assert (f"is not of version 2 of ALBERT, of which {weights}" in caplog.text) == is_told
