@@ -14,7 +14,7 @@ from collections.abc import Collection
 
 from absl import flags, logging
 
-from bert_tf.system import checks, run_lock, script, storage, text_files
+from bert_tf.system import checks, script, storage, text_files
 from bert_tf.system.declare import REQUIRED, define_flags, flags_given, given, setting, settings_of
 from bert_tf.system.text_files import encoding_setting
 
@@ -176,7 +176,7 @@ def main(_):
     else:
         tokens = learn_vocabulary.learn_vocabulary(files, **arguments)
         contents = {settings.output_file: "".join(token + "\n" for token in tokens).encode()}
-    with run_lock.file_held(settings.output_file, *contents):
+    with storage.file_locked(settings.output_file, *contents):
         storage.write_files(contents)
     next_flags = {"input_file": settings.input_file, "vocab_file": settings.output_file}
     same = ("do_lower_case", "strip_accents", *given(settings, ["encoding"]))

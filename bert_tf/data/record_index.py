@@ -20,10 +20,10 @@ from absl import logging
 from bert_tf.data import record_files
 from bert_tf.data.record_files import RECORDS_PER_BLOCK
 from bert_tf.data.token_rows import permutation
-from bert_tf.system.cores import in_threads
 from bert_tf.system.example_bytes import is_frame_head
 from bert_tf.system.messages import progress_bar, some
 from bert_tf.system.storage import arrays_as_bytes, load_arrays
+from bert_tf.system.workers import in_threads
 
 _READ_BUFFER_BYTES = 256 * 1024
 _SCANNING_THREADS = 8

@@ -24,7 +24,7 @@ import keras
 from keras import ops
 
 from bert_tf.models.dropout import Drop, dropped, random_bits
-from bert_tf.system.cores import on_cpu
+from bert_tf.system.workers import on_cpu
 
 _switches = {
     "fused": keras.config.backend() == "tensorflow",

@@ -35,13 +35,13 @@ from bert_tf.pretraining.corpus_formats import TextSettings
 from bert_tf.pretraining.model_vocabulary import tokenizer_of, vocabulary_sha256
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings, settings_of_records
 from bert_tf.pretraining.shard import ShardJob, finished_summary, make_shard, read_summary, summary_path
-from bert_tf.system import run_lock, storage, workers
+from bert_tf.system import storage, workers
 from bert_tf.system.checks import check_output_files
-from bert_tf.system.cores import available_cores
 from bert_tf.system.example_bytes import is_frame_head
 from bert_tf.system.messages import progress_bar, some
 from bert_tf.system.storage import is_remote, paths_beginning_with
 from bert_tf.system.text_files import list_files
+from bert_tf.system.workers import available_cores
 from bert_tf.text.tokenizer import Tokenizer
 
 _FORMAT = 1  # of the records, in fingerprints
@@ -173,7 +173,7 @@ def _alone(job: ShardJob) -> Iterator[ShardJob]:
     """
     with contextlib.ExitStack() as stack:
         for path in sorted({*job.output_files}):
-            stack.enter_context(run_lock.file_held(path, beside(path, "")))
+            stack.enter_context(storage.file_locked(path, beside(path, "")))
         storage.remove_temporary_files([path for shard in range(job.num_shards) for path in job.files(shard)])
         if not job.records.beam_runner:
             # A run of the same output has the same name for it, so that the next one finds what a killed one left.

@@ -17,8 +17,8 @@ from bert_tf.models import directory as model_directory
 from bert_tf.models.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.system.checks import list_of, path_of, true_or_false
-from bert_tf.system.cores import batches_at_once, mapped_in_order
 from bert_tf.system.messages import naming_flag, progress_bar, warn_once
+from bert_tf.system.workers import batches_at_once, mapped_in_order
 from bert_tf.tasks.classification import encode as classification_encode
 from bert_tf.tasks.classification.data import InputExample, Task, task_of
 from bert_tf.tasks.table import check_task, choose_max_seq_length

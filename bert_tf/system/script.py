@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from absl import app, flags, logging
 
-from bert_tf.system import compiled_programs, cores, removed, tensorflow_internals
+from bert_tf.system import compiled_programs, removed, tensorflow_internals, workers
 from bert_tf.system.declare import declared_flags, help_text, required_flags
 from bert_tf.system.messages import visible, without_lines
 
@@ -175,7 +175,7 @@ def start_tensorflow(num_virtual_cpus: int | None = None, trains: bool = True, o
             os.environ.setdefault("TF_CPU_BFC_MEM_LIMIT_IN_MB", str(1 << 30))  # no limit; by default it is 64 GB
             logging.debug("Memory of tensors is kept for the next ones; %s=0 gives it back.", _POOL)
         if not (trains or tpu or gpu or num_virtual_cpus):
-            cores.share_among_batches()
+            workers.share_among_batches()
         tf.config.list_physical_devices()
 
 

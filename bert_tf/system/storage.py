@@ -340,3 +340,52 @@ def arrays_as_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 def save_arrays(path: str, arrays: Mapping[str, np.ndarray]) -> None:
     write_file(path, arrays_as_bytes(arrays))
+
+
+# --- one run at a time ------------------------------------------------------------------------------------------------
+
+
+class LockedError(OSError):
+    """Another run holds the lock; the message names the flag and the file."""
+
+
+@contextlib.contextmanager
+def locked(path: str, named: str) -> Iterator[None]:
+    """Holds a lock file while the run lives, so that another one is refused at once; a remote folder has none.
+
+    Its folder is made, and removed if it is left empty. named: the flag and its value.
+    """
+    if is_remote(path):
+        yield
+        return
+    import filelock  # 60 ms, for what --help does not need
+
+    folder = os.path.dirname(path) or "."
+    is_new = not os.path.isdir(folder)
+    os.makedirs(folder, exist_ok=True)
+    lock = filelock.FileLock(path)
+    try:
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            raise LockedError(
+                f"{named} is in use by another run, which holds {path}: wait for its end, end it, or choose another "
+                "place."
+            ) from None
+        try:
+            yield
+        finally:
+            os.remove(path)  # while it is held: a run that has opened it by now sees that it is gone
+            lock.release()
+    finally:
+        if is_new and not os.listdir(folder):
+            os.rmdir(folder)
+
+
+@contextlib.contextmanager
+def file_locked(output_file: str, *others: str) -> Iterator[None]:
+    """`locked` for the file of --output_file and others, after removing what a killed run left half-written of them."""
+    folder, name = os.path.split(output_file)
+    with locked(os.path.join(folder, f".{name}.lock"), f"--output_file={output_file}"):
+        remove_temporary_files([output_file, *others])
+        yield

@@ -103,7 +103,7 @@ def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
     """
     from absl import logging
 
-    from bert_tf.system.cores import in_threads
+    from bert_tf.system.workers import in_threads
 
     files = []
     for pattern in filter(None, (part.strip() for part in (patterns or "").split(","))):

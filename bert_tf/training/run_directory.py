@@ -15,7 +15,7 @@ from bert_tf.models import card, open_weights
 from bert_tf.models.config import BertConfig
 from bert_tf.models.directory import config_files, find_config, read_head
 from bert_tf.models.head_config import HEAD_CONFIG, KEYS_IN_CONFIG, NO_HEAD, HeadConfig, difference
-from bert_tf.system import removed, run_lock, storage
+from bert_tf.system import removed, storage
 from bert_tf.system.messages import some
 from bert_tf.system.storage import is_temporary_name, names_in, remove_folder, write_text_file
 from bert_tf.system.text_files import exists, is_folder, read_json, read_json_if_there
@@ -143,7 +143,7 @@ def owned(output_dir: str, keep_max: int) -> Iterator[None]:
     Args:
       keep_max: as in `checkpoints.save`.
     """
-    with run_lock.held(posixpath.join(output_dir, _LOCK), f"--output_dir={output_dir}"):
+    with storage.locked(posixpath.join(output_dir, _LOCK), f"--output_dir={output_dir}"):
         remove_leftovers(output_dir, keep_max)
         yield
 

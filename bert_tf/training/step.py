@@ -21,8 +21,8 @@ import tensorflow as tf
 
 from bert_tf.models import initialize, kernels
 from bert_tf.models.dropout import dropout_scope
-from bert_tf.system.cores import batches_at_once, mapped_in_order
 from bert_tf.system.messages import batches_with_progress
+from bert_tf.system.workers import batches_at_once, mapped_in_order
 from bert_tf.training.distribution import compiles_steps
 from bert_tf.training.settings import TrainingSettings
 from bert_tf.weights.bundle import CheckpointReader

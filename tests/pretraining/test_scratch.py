@@ -9,7 +9,7 @@ from helpers.pretraining_records_read import LETTERS, contents
 
 from bert_tf.pretraining import shard
 from bert_tf.pretraining.create import create_pretraining_data
-from bert_tf.system import run_lock
+from bert_tf.system import storage
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_two_runs_of_one_job_do_not_disturb_each_other(make, tmp_path, monkeypat
     def second(job, *arguments):
         monkeypatch.setattr(shard, "_tokenize", tokenize)
         before = sorted(os.listdir(tmp_path / "scratch"))
-        with pytest.raises(run_lock.LockedError, match=r"^--output_file=\S+ is in use by another run") as error:
+        with pytest.raises(storage.LockedError, match=r"^--output_file=\S+ is in use by another run") as error:
             make()
         refused.append(error)
         assert sorted(os.listdir(tmp_path / "scratch")) == before and os.path.isdir(job.records.scratch_dir)

@@ -5,17 +5,17 @@ import threading
 import pytest
 from helpers.warm import HANG_SECONDS
 
-from bert_tf.system import cores
-from bert_tf.system.cores import mapped_in_order
+from bert_tf.system import workers
+from bert_tf.system.workers import mapped_in_order
 
 
 @pytest.mark.parametrize(
     ("available", "given", "expected"), [(2, "", 2), (16, "", 2), (16, "1", 9), (16, "4", 5), (4, "4", 2)]
 )
 def test_batches_at_once_by_the_environment(monkeypatch, available, given, expected):
-    monkeypatch.setattr(cores, "available_cores", lambda: available)
+    monkeypatch.setattr(workers, "available_cores", lambda: available)
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", given)
-    assert cores.batches_at_once() == expected
+    assert workers.batches_at_once() == expected
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])

@@ -13,7 +13,7 @@ from helpers.small_data import PIECES, texts_of, write_classification
 from helpers.tiny import write_encoder
 from test_structure import loaded_by
 
-from bert_tf.system.cores import available_cores
+from bert_tf.system.workers import available_cores
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
 # Large packages that TensorFlow, Keras or the scripts can use, and that training needs at its end, or not at all.

@@ -14,7 +14,7 @@ from absl import logging
 from bert_tf.conversion.convert import convert
 from bert_tf.models.directory import read_model_files
 from bert_tf.pretraining.create import create_pretraining_data
-from bert_tf.system import run_lock, storage
+from bert_tf.system import storage
 from bert_tf.system.declare import with_models
 from bert_tf.system.storage import names_in, write_text_file
 from bert_tf.system.text_files import read_json_if_there
@@ -42,7 +42,7 @@ def adapt(settings: DomainSettings) -> dict:
     settings = with_models(settings, settings.output_dir, DomainSettings.check)
     settings.check()
     job, output_dir = _Job(settings, open_start(settings)), settings.output_dir
-    with run_lock.held(job.path("run.lock"), f"--output_dir={output_dir}"):
+    with storage.locked(job.path("run.lock"), f"--output_dir={output_dir}"):
         others = {*names_in(output_dir)} - {"run.lock"}
         if others and "results" not in others:
             raise ValueError(

@@ -24,11 +24,11 @@ from bert_tf.models import initialize, kernels
 from bert_tf.models.layers import drawn_late, normalized
 from bert_tf.models.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.task_models import BertModel
-from bert_tf.system import run_lock
-from bert_tf.system.cores import on_cpu
+from bert_tf.system import storage
 from bert_tf.system.declare import with_models
 from bert_tf.system.messages import naming_flag, progress_bar
 from bert_tf.system.text_files import UTF_8, TextFile, gzip_of, whole_lines
+from bert_tf.system.workers import on_cpu
 from bert_tf.tasks.features.files import Entries, open_writer
 from bert_tf.tasks.features.settings import FeatureSettings, describe_model
 from bert_tf.text import watch_unknown
@@ -372,7 +372,7 @@ def run(settings: FeatureSettings) -> None:
     model.reads_pooler = False
     initialize.check_complete(result, model)
     initialize.log_initialization(result, model)
-    with run_lock.file_held(settings.output_file):
+    with storage.file_locked(settings.output_file):
         extract_features(
             model,
             tokenizer,

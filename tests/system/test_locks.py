@@ -7,17 +7,17 @@ import pytest
 from helpers import warm
 from helpers.remote import PLACE, add_file_system
 
-from bert_tf.system import run_lock
+from bert_tf.system import storage
 
 
 def held(folder):
-    return run_lock.held(f"{folder}/run.lock", f"--output_dir={folder}")
+    return storage.locked(f"{folder}/run.lock", f"--output_dir={folder}")
 
 
 def test_a_living_owner_keeps_the_folder(tmp_path):
     message = r"^--output_dir=\S+ is in use by another run, which holds \S+/run.lock: "
     with held(tmp_path / "out"):
-        with pytest.raises(run_lock.LockedError, match=message), held(tmp_path / "out"):
+        with pytest.raises(storage.LockedError, match=message), held(tmp_path / "out"):
             pass
         assert os.listdir(tmp_path / "out") == ["run.lock"]
     assert not (tmp_path / "out").exists()  # it was new, and is empty
@@ -29,8 +29,8 @@ def test_a_living_owner_keeps_the_folder(tmp_path):
 def test_a_killed_owner_loses_it_at_once(tmp_path):
     program = (
         "import os\n"
-        "from bert_tf.system import run_lock\n"
-        f"with run_lock.held({str(tmp_path / 'run.lock')!r}, ''): os.kill(os.getpid(), 9)\n"
+        "from bert_tf.system import storage\n"
+        f"with storage.locked({str(tmp_path / 'run.lock')!r}, ''): os.kill(os.getpid(), 9)\n"
     )
     warm.run([sys.executable, "-c", program])
     assert os.listdir(tmp_path) == ["run.lock"]
