@@ -326,13 +326,10 @@ def test_each_head_trains_as_on_one_device(name, count):
     assert_equal(trained(count, make, data), trained(1, make, data))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("data", "settings"), [
-    ({}, {"loss": CROSS_ENTROPY, "metrics": ["accuracy"]}),
-    ({"sample_weight": WEIGHTS}, {}),
-    ({"sample_weight": WEIGHTS}, {"loss": CROSS_ENTROPY}),
-    ({"class_weight": {0: 9.0, 1: 0.5}}, {}),
-    ({}, {"regularizer": keras.regularizers.L2(0.3)}),
+    ({"sample_weight": WEIGHTS}, {"loss": CROSS_ENTROPY, "metrics": ["accuracy"]}),
+    *slow(({"sample_weight": WEIGHTS}, {}), ({"class_weight": {0: 9.0, 1: 0.5}}, {}),
+          ({}, {"regularizer": keras.regularizers.L2(0.3)})),
 ])  # fmt: skip
 def test_what_compile_and_fit_are_given(data, settings):
     make, data = MODELS["classifier"][0], {"x": inputs(), "y": CLASSES, **data}
