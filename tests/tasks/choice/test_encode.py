@@ -39,9 +39,10 @@ def test_rows(small):
     assert not batch["segment_ids"][0, 0].any()
 
 
-def test_long_rows_lose_the_end_of_what_is_longer(small):
+def test_long_rows_lose_the_end_of_what_is_longer(small, caplog):
     rows = encode_examples(EXAMPLES, small, 7)
     expected = [[2, A, B, 3, C, D, 3], [2, A, B, 3, C, D, 3], [2, A, B, C, D, E, 3], [2, A, B, C, 3, E, 3]]
     assert rows.ids.tolist() == list(itertools.chain(*expected)) and rows.truncated == 2
+    assert "of which the last are lost: 2 of 4 choices" in caplog.text
     with pytest.raises(ValueError, match="^max_seq_length=4 has no room for two texts"):
         encode_examples(EXAMPLES, small, 4)

@@ -40,7 +40,7 @@ def test_known_layouts(folder):
     assert texts("sts.tsv", columns=Columns("sentence2", "sentence1")) == swapped
 
 
-def test_rows(tmp_path):
+def test_rows(tmp_path, caplog):
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]))
     tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
     examples = [
@@ -49,6 +49,7 @@ def test_rows(tmp_path):
     ]
     rows = encode.encode_examples(examples, tokenizer, 6)
     assert (len(rows), rows.rows_per_example, rows.truncated, rows.lengths.tolist()) == (2, 2, 1, [4, 6])
+    assert "of which the last are lost: 1 of 4 texts" in caplog.text
     batch = rows.batch([1, 0], 6)
     expected = [[[2, 6, 7, 3, 0, 0], [2, 5, 6, 7, 5, 3]], [[2, 5, 3, 0, 0, 0], [2, 6, 7, 3, 0, 0]]]
     assert batch["input_ids"].tolist() == expected
