@@ -20,7 +20,7 @@ from absl import logging
 from bert_tf.system.example_bytes import fields, masked_crc32c, varint
 from bert_tf.system.messages import some
 from bert_tf.system.storage import names_in, paths_beginning_with
-from bert_tf.system.text_files import exists, is_folder, open_binary, read_bytes
+from bert_tf.system.text_files import exists, is_folder, open_binary, read_bytes, size_of
 from bert_tf.weights.tensor_files import Weights
 
 INDEX_SUFFIX = ".index"
@@ -71,6 +71,10 @@ class CheckpointReader:
             self._places = {key.decode(): _place(value) for key, value in entries.items() if key[:1] != b"\0"}
         except (ValueError, IndexError, KeyError, TypeError, struct.error) as error:
             raise DamagedError(f"{prefix}: can't be read as a TensorFlow checkpoint: {path}: {error}.") from error
+        for shard in range(self._shards):  # before anything else takes time
+            needed = max((one.offset + one.size for one in self._places.values() if one.shard == shard), default=0)
+            if not exists(data := self._file(shard)) or size_of(data) < needed:
+                raise DamagedError(f"{prefix}: its values can't be read: {data} is missing or cut off.")
 
     def has_tensor(self, name: str) -> bool:
         return name in self._places

@@ -67,14 +67,15 @@ def test_nothing_is_renamed_where_none_is_used(whole, tmp_path):
     for step in {1, 2, 3} - set(whole):
         DAMAGE["cut off"](tmp_path / f"model.ckpt-{step}.data-00000-of-00001")
     before = sorted(os.listdir(tmp_path))
-    with pytest.raises(DamagedError, match=r"model\.ckpt-3: a/kernel can't be read"):
+    with pytest.raises(DamagedError, match=r"model\.ckpt-3: its values can't be read"):
         checkpoints.use_newest(str(tmp_path), read_all, may_be_older=not whole)
     assert sorted(os.listdir(tmp_path)) == before
 
 
-def test_an_index_is_checked_before_anything_else(tmp_path):
+@pytest.mark.parametrize(("damage", "suffix"), [("zeroed", "index"), ("empty", "data-00000-of-00001")])
+def test_what_is_checked_before_anything_else(damage, suffix, tmp_path):
     save_steps(tmp_path, 1, 2)
-    DAMAGE["zeroed"](tmp_path / "model.ckpt-2.index")
+    DAMAGE[damage](tmp_path / f"model.ckpt-2.{suffix}")
     assert checkpoints.check_newest(str(tmp_path)) == f"{tmp_path}/model.ckpt-1"
 
 
