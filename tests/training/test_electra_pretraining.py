@@ -164,7 +164,7 @@ def test_the_temperature_and_where_tokens_go():
 
 def test_sizes_of_a_generator_that_do_not_fit():
     config = ElectraConfig(9, 8, 1, 2, 16, embedding_size=8)
-    with pytest.raises(ValueError, match="generator_size=0.01 of hidden_size 8 is 0"):
+    with pytest.raises(ValueError, match="generator_size=0.01: hidden_size must be an integer"):
         config.generator(0.01)
 
 
