@@ -12,9 +12,9 @@ from collections.abc import Iterable
 
 from absl import flags
 
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import config_of_size
 from bert_tf.models.encoder import pretraining_flops_per_example
-from bert_tf.models.families import config_of_size
 from bert_tf.system import script as system_script
 
 BATCH_SIZE = 256

@@ -166,7 +166,7 @@ MUTANTS = {
     ("models/layers.py", "models/test_similarity.py"): [("ops.where(counted > 0, outputs, _LOWEST)", "outputs")],
     ("models/layers.py", "serving/test_embedder.py"): [
         ("(ops.shape(mask)[1]) >= skipped", "(ops.shape(mask)[1]) > skipped")],
-    ("models/card.py", "models/test_card.py::test_licences_beside_the_weights"): [
+    ("models/files/card.py", "models/test_card.py::test_licences_beside_the_weights"): [
         ("if known else {}", 'if known else {"license": "mit"}'),
         ('**(start.get("license") or {}),', ""),
         ("if isinstance(front.get(key), str)", "if front.get(key)")],
@@ -179,7 +179,7 @@ MUTANTS = {
         ("hidden = () if self.student.config.type_vocab_size else", "hidden =")],
     ("models/dropout.py", "models/test_dropout.py models/test_similarity.py"): [
         ("scope.key * ops.convert_to_tensor([1, 1, count]", "scope.key * ops.convert_to_tensor([1, 1, 1]")],
-    ("models/families.py", "training/test_recipes.py::test_warmups_as_runs_make_them"): [
+    ("models/configuration/families.py", "training/test_recipes.py::test_warmups_as_runs_make_them"): [
         ('learning_rate=5e-4, warmup_proportion=0.01, warmup="multiplies"',
          "learning_rate=5e-4, warmup_proportion=0.01"),
         ('warmup="precedes_from_zero"', 'warmup="precedes"')],

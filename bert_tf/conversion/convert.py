@@ -11,14 +11,14 @@ import posixpath
 from collections.abc import Mapping
 
 from bert_tf.conversion.new_words import add_words
-from bert_tf.models import card, huggingface, open_weights, saving
-from bert_tf.models import directory as model_directory
-from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import ModelFiles, check_other_vocabulary, needed_config, read_head, tokenizer_of
-from bert_tf.models.families import config_of_dict, family_of, family_of_variables, is_encoder_variable
-from bert_tf.models.head_config import NO_HEAD
-from bert_tf.models.sentence_settings import read_settings
-from bert_tf.models.variable_names import expected_shapes, word_table
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import config_of_dict, family_of, family_of_variables, is_encoder_variable
+from bert_tf.models.configuration.head_config import NO_HEAD
+from bert_tf.models.configuration.sentence_settings import read_settings
+from bert_tf.models.configuration.variable_names import expected_shapes, word_table
+from bert_tf.models.files import card, huggingface, open_weights, saving
+from bert_tf.models.files import directory as model_directory
+from bert_tf.models.files.directory import ModelFiles, check_other_vocabulary, needed_config, read_head, tokenizer_of
 from bert_tf.system.checks import path_of
 from bert_tf.system.messages import naming_flag, progress_bar, some
 from bert_tf.system.text_files import read_text_lines

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bert_tf.models.families import family_of_variables
-from bert_tf.models.variable_names import word_table
+from bert_tf.models.configuration.families import family_of_variables
+from bert_tf.models.configuration.variable_names import word_table
 from bert_tf.weights.tensor_files import Weights, base_name
 
 OUTPUT_BIAS = "cls/predictions/output_bias"

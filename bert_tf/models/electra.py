@@ -13,9 +13,10 @@ import numpy as np
 from absl import logging
 from keras import ops
 
-from bert_tf.models import kernels, variable_names
+from bert_tf.models import kernels
+from bert_tf.models.configuration import variable_names
+from bert_tf.models.configuration.families import as_config
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.families import as_config
 from bert_tf.models.heads import MaskedLanguageModelHead, TaskModel
 from bert_tf.models.inputs import require_inputs, select
 from bert_tf.models.layers import ConfiguredLayer, Projection

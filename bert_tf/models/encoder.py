@@ -7,9 +7,10 @@ import keras
 from keras import ops
 
 from bert_tf.models import kernels
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import as_config
+from bert_tf.models.configuration.variable_names import ADAPTER_A, ADAPTER_ALPHA, ADAPTER_B
 from bert_tf.models.dropout import dropout, in_scope, place, places
-from bert_tf.models.families import as_config
 from bert_tf.models.inputs import is_packed, require, require_inputs
 from bert_tf.models.layer_loop import looped
 from bert_tf.models.layers import (
@@ -22,7 +23,6 @@ from bert_tf.models.layers import (
     attention_bias,
     gather_positions,
 )
-from bert_tf.models.variable_names import ADAPTER_A, ADAPTER_ALPHA, ADAPTER_B
 
 _PACKAGE = "bert_tf"
 
@@ -164,7 +164,7 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
             and in many a released model nobody has trained it, so that hardly anything would pass through it.
 
         """
-        from bert_tf.models import lora  # few programs need it
+        from bert_tf.models import lora
 
         self.lora = lora.Lora(rank, alpha, train_pooler)
         for block in self.blocks:

@@ -21,12 +21,12 @@ from keras import ops
 
 from bert_tf.models import inputs as model_inputs
 from bert_tf.models import kernels
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import as_config
+from bert_tf.models.configuration.variable_names import ADAPTER_A, ADAPTER_B
 from bert_tf.models.dropout import drop_at, place
-from bert_tf.models.families import as_config
 from bert_tf.models.kernels import leading_sizes
 from bert_tf.models.layer_loop import kept
-from bert_tf.models.variable_names import ADAPTER_A, ADAPTER_B
 
 _PACKAGE = "bert_tf"
 

@@ -7,8 +7,8 @@ import copy
 import re
 from collections.abc import Sequence
 
-from bert_tf.models.config import BertConfig
-from bert_tf.models.families import DistilBertConfig, is_encoder_variable
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import DistilBertConfig, is_encoder_variable
 from bert_tf.weights.tensor_files import Weights, is_model_variable, renamed
 
 _TRANSFORM = "cls/predictions/transform/"

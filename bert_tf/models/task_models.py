@@ -14,10 +14,10 @@ import keras
 from keras import ops
 
 from bert_tf.models import objectives
-from bert_tf.models.config import ACTIVATIONS
+from bert_tf.models.configuration.config import ACTIVATIONS
+from bert_tf.models.configuration.head_config import HeadConfig, head_in, labels_of
 from bert_tf.models.dropout import dropout, in_scope, several_rows
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.head_config import HeadConfig, head_in, labels_of
 from bert_tf.models.heads import (
     PROBLEM_TYPES,
     ClassifierModel,

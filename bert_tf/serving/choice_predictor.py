@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_tf.models.head_config import softmax
+from bert_tf.models.configuration.head_config import softmax
 from bert_tf.models.task_models import BertForMultipleChoice
 from bert_tf.serving.predictor import Answerer
 from bert_tf.system.checks import list_of, list_of_strings

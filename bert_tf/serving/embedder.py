@@ -12,8 +12,9 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data.token_rows import rows_of_texts
-from bert_tf.models import layers, sentence_settings
-from bert_tf.models.directory import read_head
+from bert_tf.models import layers
+from bert_tf.models.configuration import sentence_settings
+from bert_tf.models.files.directory import read_head
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving.predictor import Answerer
 from bert_tf.serving.text_index import SIMILARITIES, TextIndex, normalize_for

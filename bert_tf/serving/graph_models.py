@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 import keras
 import tensorflow as tf
 
-from bert_tf.models.head_config import NO_HEAD
+from bert_tf.models.configuration.head_config import NO_HEAD
+from bert_tf.models.configuration.sentence_settings import SentenceSettings
 from bert_tf.models.layers import normalized, pooled
-from bert_tf.models.sentence_settings import SentenceSettings
 from bert_tf.serving.graph_inputs import Folded, TextEncoder, cut, fold, parse_examples, parts_of, unfolded
 from bert_tf.system.messages import without_notes
 from bert_tf.system.tensorflow_internals import frozen

@@ -16,9 +16,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import directory as model_directory
-from bert_tf.models import saving
-from bert_tf.models.sentence_settings import read_settings
+from bert_tf.models.configuration.sentence_settings import read_settings
+from bert_tf.models.files import directory as model_directory
+from bert_tf.models.files import saving
 from bert_tf.serving import export, graph_models
 from bert_tf.serving.loaded_export import OnnxModel, parts_of
 from bert_tf.system import storage

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.models.head_config import softmax
+from bert_tf.models.configuration.head_config import softmax
 from bert_tf.models.task_models import BertForTokenClassification
 from bert_tf.serving.predictor import Answerer
 from bert_tf.system.checks import list_of

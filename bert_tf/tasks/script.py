@@ -25,12 +25,14 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data.token_rows import Share, TokenRows
-from bert_tf.models import card, encoder, initialize, lora_file, open_weights, recipe, saving, students, variable_names
-from bert_tf.models.card import CardFacts
-from bert_tf.models.directory import ModelFiles
+from bert_tf.models import encoder, students
+from bert_tf.models.configuration import recipe, variable_names
+from bert_tf.models.configuration.recipe import number_of_steps
 from bert_tf.models.distillation import DistillationObjective, TaughtModel
+from bert_tf.models.files import card, initialize, lora_file, open_weights, saving
+from bert_tf.models.files.card import CardFacts
+from bert_tf.models.files.directory import ModelFiles
 from bert_tf.models.heads import with_class_weights
-from bert_tf.models.recipe import number_of_steps
 from bert_tf.system.declare import value_of, with_models
 from bert_tf.system.messages import announced
 from bert_tf.system.storage import write_text_file

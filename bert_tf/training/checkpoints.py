@@ -17,7 +17,7 @@ from typing import TypeVar
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models.open_weights import open_weights
+from bert_tf.models.files.open_weights import open_weights
 from bert_tf.system.messages import announced
 from bert_tf.system.storage import names_in, sync, temporary_folder, write_text_file
 from bert_tf.weights import bundle

@@ -14,23 +14,14 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models import directory as model_directory
-from bert_tf.models import (
-    encoder,
-    head_config,
-    initialize,
-    layers,
-    lora,
-    lora_file,
-    open_weights,
-    saving,
-    students,
-    variable_names,
-)
-from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import ModelFiles
-from bert_tf.models.head_config import NO_HEAD
-from bert_tf.models.recipe import OptimizerSettings, Recipe
+from bert_tf.models import encoder, layers, lora, students
+from bert_tf.models.configuration import head_config, variable_names
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.head_config import NO_HEAD
+from bert_tf.models.configuration.recipe import OptimizerSettings, Recipe
+from bert_tf.models.files import directory as model_directory
+from bert_tf.models.files import initialize, lora_file, open_weights, saving
+from bert_tf.models.files.directory import ModelFiles
 from bert_tf.system.declare import declared_in
 from bert_tf.system.messages import announced, some
 from bert_tf.system.storage import write_text_file

@@ -26,9 +26,10 @@ from absl import logging
 from tqdm import tqdm
 
 from bert_tf.data.token_rows import Share
-from bert_tf.models import card, initialize, saving, variable_names
-from bert_tf.models.card import shown_results
-from bert_tf.models.directory import ModelFiles
+from bert_tf.models.configuration import variable_names
+from bert_tf.models.files import card, initialize, saving
+from bert_tf.models.files.card import shown_results
+from bert_tf.models.files.directory import ModelFiles
 from bert_tf.system import messages
 from bert_tf.system.storage import write_file, write_text_file
 from bert_tf.training import checkpoints

@@ -17,12 +17,13 @@ from absl import logging
 
 from bert_tf.data import records
 from bert_tf.data.token_rows import Share
-from bert_tf.models import card, initialize, layers, pretrained, saving, students
-from bert_tf.models import directory as model_directory
-from bert_tf.models.card import NO_FACTS, CardFacts
-from bert_tf.models.config import BertConfig
-from bert_tf.models.families import AlbertConfig, DistilBertConfig, config_of_size
-from bert_tf.models.variable_names import pooler
+from bert_tf.models import layers, students
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import AlbertConfig, DistilBertConfig, config_of_size
+from bert_tf.models.configuration.variable_names import pooler
+from bert_tf.models.files import card, initialize, pretrained, saving
+from bert_tf.models.files import directory as model_directory
+from bert_tf.models.files.card import NO_FACTS, CardFacts
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.system.declare import value_of, with_models
 from bert_tf.text import find_vocabulary

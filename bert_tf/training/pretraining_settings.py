@@ -3,10 +3,10 @@
 import dataclasses
 import os
 
-from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import check_weights, read_head, vocabulary_in
-from bert_tf.models.families import config_of_size
-from bert_tf.models.recipe import OptimizerSettings
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import config_of_size
+from bert_tf.models.configuration.recipe import OptimizerSettings
+from bert_tf.models.files.directory import check_weights, read_head, vocabulary_in
 from bert_tf.pretraining.record_settings import InstanceSettings, check_mask_rates
 from bert_tf.system import checks
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, given, group, like, setting

@@ -17,11 +17,11 @@ from absl import logging
 from bert_tf.data import record_index, records
 from bert_tf.data.record_files import features_of
 from bert_tf.models import encoder, objectives, task_models
-from bert_tf.models.card import CardFacts
-from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import ModelFiles, read_model_files
-from bert_tf.models.families import AlbertConfig, Family, family_of
-from bert_tf.models.recipe import Recipe
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import AlbertConfig, Family, family_of
+from bert_tf.models.configuration.recipe import Recipe
+from bert_tf.models.files.card import CardFacts
+from bert_tf.models.files.directory import ModelFiles, read_model_files
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.pretraining.masking import Masking
 from bert_tf.system.declare import given

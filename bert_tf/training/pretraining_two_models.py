@@ -7,18 +7,20 @@ from collections.abc import Mapping
 import keras
 from absl import logging
 
-from bert_tf.models import card, encoder, initialize, open_weights, saving, students, variable_names
-from bert_tf.models import directory as model_directory
-from bert_tf.models.card import CardFacts
-from bert_tf.models.config import BertConfig
+from bert_tf.models import encoder, students
+from bert_tf.models.configuration import variable_names
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import DistilBertConfig, ElectraConfig
+from bert_tf.models.configuration.recipe import Recipe
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
 from bert_tf.models.electra import (
     ElectraPretrainer,
     ReplacedTokenEvaluation,
     ReplacedTokenPretraining,
 )
-from bert_tf.models.families import DistilBertConfig, ElectraConfig
-from bert_tf.models.recipe import Recipe
+from bert_tf.models.files import card, initialize, open_weights, saving
+from bert_tf.models.files import directory as model_directory
+from bert_tf.models.files.card import CardFacts
 from bert_tf.models.task_models import BertForMaskedLM
 from bert_tf.pretraining import mask_rules, model_vocabulary
 from bert_tf.system.declare import value_of

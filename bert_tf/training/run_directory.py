@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 from absl import logging
 
-from bert_tf.models import card, open_weights
-from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import config_files, find_config, read_head
-from bert_tf.models.head_config import HEAD_CONFIG, KEYS_IN_CONFIG, NO_HEAD, HeadConfig, difference
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.head_config import HEAD_CONFIG, KEYS_IN_CONFIG, NO_HEAD, HeadConfig, difference
+from bert_tf.models.files import card, open_weights
+from bert_tf.models.files.directory import config_files, find_config, read_head
 from bert_tf.system import removed, storage
 from bert_tf.system.messages import some
 from bert_tf.system.storage import is_temporary_name, names_in, remove_folder, write_text_file

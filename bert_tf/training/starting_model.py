@@ -6,11 +6,12 @@ import functools
 import posixpath
 from collections.abc import Callable, Sequence
 
-from bert_tf.models import directory as model_directory
-from bert_tf.models import head_config, open_weights
-from bert_tf.models.directory import ModelFiles
-from bert_tf.models.head_config import NO_HEAD, HeadConfig
-from bert_tf.models.variable_names import check_depth
+from bert_tf.models.configuration import head_config
+from bert_tf.models.configuration.head_config import NO_HEAD, HeadConfig
+from bert_tf.models.configuration.variable_names import check_depth
+from bert_tf.models.files import directory as model_directory
+from bert_tf.models.files import open_weights
+from bert_tf.models.files.directory import ModelFiles
 from bert_tf.system.messages import naming_flag
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer

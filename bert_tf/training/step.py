@@ -19,8 +19,9 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from bert_tf.models import initialize, kernels
+from bert_tf.models import kernels
 from bert_tf.models.dropout import dropout_scope
+from bert_tf.models.files import initialize
 from bert_tf.system.messages import batches_with_progress
 from bert_tf.system.workers import batches_at_once, mapped_in_order
 from bert_tf.training.distribution import compiles_steps

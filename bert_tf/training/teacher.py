@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from bert_tf.models import directory as model_directory
-from bert_tf.models import head_config
-from bert_tf.models.directory import ModelFiles, check_weights, read_head
-from bert_tf.models.head_config import HeadConfig
+from bert_tf.models.configuration import head_config
+from bert_tf.models.configuration.head_config import HeadConfig
+from bert_tf.models.files import directory as model_directory
+from bert_tf.models.files.directory import ModelFiles, check_weights, read_head
 from bert_tf.system.declare import given, group, setting, value_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.text.tokenizer import Tokenizer

@@ -19,8 +19,8 @@ from helpers.paths import TESTS
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf.conversion import convert
-from bert_tf.models import initialize, open_weights, pretrained, saving
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.files import initialize, open_weights, pretrained, saving
 from bert_tf.models.task_models import BertForMaskedLM, BertForPreTraining, BertModel
 from bert_tf.text.wordpiece import FullTokenizer
 from bert_tf.training.optimization import create_optimizer

@@ -6,11 +6,11 @@ import keras
 import numpy as np
 import pytest
 
-from bert_tf.models import initialize, open_weights, pretrained
+from bert_tf.models.configuration.variable_names import REPLACED_TOKEN_HEAD
 from bert_tf.models.electra import ElectraDiscriminator
+from bert_tf.models.files import initialize, open_weights, pretrained
 from bert_tf.models.inputs import select
 from bert_tf.models.task_models import BertForPreTraining
-from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
 from bert_tf.system.text_files import read_json
 
 # Float32 rounding stays below this share of the largest output; another activation gives a hundred times more.

@@ -5,7 +5,7 @@ import pathlib
 
 import keras
 
-from bert_tf.models.families import family_named
+from bert_tf.models.configuration.families import family_named
 from helpers.albert_tokenizer import save_albert_tokenizer
 from helpers.outputs import enlarge
 from helpers.paths import GOLDEN

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import AlbertConfig, ElectraConfig
 from bert_tf.models.distillation import DistillationObjective, LanguageDistillation, TaughtLanguageModel, TaughtModel
 from bert_tf.models.electra import ElectraDiscriminator, ElectraPretrainer
-from bert_tf.models.families import AlbertConfig, ElectraConfig
 from bert_tf.models.similarity import BertForSimilarity
 from bert_tf.models.task_models import (
     BertForMaskedLM,

@@ -5,7 +5,7 @@ import types
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
 from bert_tf.serving import export
 from helpers.op_by_op import op_by_op
 from helpers.outputs import enlarge

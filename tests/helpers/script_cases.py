@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 
-from bert_tf.models import open_weights
+from bert_tf.models.files import open_weights
 from helpers import events, warm
 from helpers.paths import TESTS
 

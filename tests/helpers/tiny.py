@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.task_models import BertModel
 
 TINY_CONFIG = BertConfig(100, 32, 2, 2, 64, max_position_embeddings=32, type_vocab_size=2).to_dict()

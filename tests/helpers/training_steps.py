@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.data.records import parts_of_batches
-from bert_tf.models import initialize
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.files import initialize
 from bert_tf.models.objectives import PretrainingObjective
 from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training.distribution import distribute

@@ -15,8 +15,9 @@ from helpers.outputs import TOLERANCE, assert_close
 from helpers.slow import slow
 
 from bert_tf.conversion import convert
-from bert_tf.models import open_weights, pretrained, task_models
-from bert_tf.models.families import ALBERT, AlbertConfig, family_of
+from bert_tf.models import task_models
+from bert_tf.models.configuration.families import ALBERT, AlbertConfig, family_of
+from bert_tf.models.files import open_weights, pretrained
 from bert_tf.weights import bundle
 
 pytestmark = pytest.mark.numbers

@@ -16,13 +16,13 @@ PROGRAM = """
 import json, sys
 import numpy as np
 import keras
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.inputs import select
 from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training.optimization import create_optimizer
 
 loaded = "tensorflow" in sys.modules  # of the backend's own need
-from bert_tf.models.initialize import initialize, model_variables
+from bert_tf.models.files.initialize import initialize, model_variables
 
 folder = sys.argv[1]
 model = BertForPreTraining(BertConfig.from_json_file(folder + "/bert_config.json"))
@@ -39,12 +39,12 @@ ELECTRA_PROGRAM = """
 import json, sys
 import numpy as np
 import keras
-from bert_tf.models.families import ElectraConfig
+from bert_tf.models.configuration.families import ElectraConfig
 from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.training.optimization import create_optimizer
 
 loaded = "tensorflow" in sys.modules  # of the backend's own need
-from bert_tf.models.initialize import initialize, model_variables
+from bert_tf.models.files.initialize import initialize, model_variables
 from bert_tf.weights import bundle
 
 config = ElectraConfig(260, 32, 2, 2, 128, "gelu_erf", 0.0, 0.0, 40, embedding_size=24)
@@ -73,7 +73,7 @@ FAMILIES_PROGRAM = """
 import json, sys
 import numpy as np
 import keras
-from bert_tf.models.families import FAMILIES
+from bert_tf.models.configuration.families import FAMILIES
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.training.optimization import create_optimizer
 

@@ -10,10 +10,10 @@ from helpers.paths import ROOT
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf.conversion import convert
-from bert_tf.models import card, initialize, open_weights, pretrained, saving
-from bert_tf.models.card import CardFacts, card_text
-from bert_tf.models.config import BertConfig
-from bert_tf.models.head_config import NO_HEAD, HeadConfig
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.head_config import NO_HEAD, HeadConfig
+from bert_tf.models.files import card, initialize, open_weights, pretrained, saving
+from bert_tf.models.files.card import CardFacts, card_text
 from bert_tf.models.task_models import BertForMaskedLM, BertForSequenceClassification, BertModel
 from bert_tf.text.tokenizer_files import Casing
 

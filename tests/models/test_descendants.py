@@ -15,8 +15,8 @@ from helpers.outputs import TOLERANCE, assert_close
 
 from bert_tf.conversion import convert
 from bert_tf.models import task_models
+from bert_tf.models.configuration.families import FAMILIES
 from bert_tf.models.electra import ElectraDiscriminator
-from bert_tf.models.families import FAMILIES
 
 CLASSES = {
     "masked_lm": task_models.BertForMaskedLM,

@@ -14,10 +14,10 @@ from helpers import descendants
 from helpers.slow import slow
 
 from bert_tf.models import task_models
-from bert_tf.models.directory import read_model_files
+from bert_tf.models.configuration.sentence_settings import SentenceSettings, read_settings, settings_files
 from bert_tf.models.electra import ElectraDiscriminator
-from bert_tf.models.pretrained import read_tokenizer
-from bert_tf.models.sentence_settings import SentenceSettings, read_settings, settings_files
+from bert_tf.models.files.directory import read_model_files
+from bert_tf.models.files.pretrained import read_tokenizer
 from bert_tf.models.similarity import BertForSimilarity
 from bert_tf.serving.embedder import Embedder
 

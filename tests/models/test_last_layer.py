@@ -8,9 +8,9 @@ from helpers.outputs import assert_close, enlarge
 from helpers.slow import slow
 
 from bert_tf.models import encoder, kernels, task_models
+from bert_tf.models.configuration.families import family_named
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
 from bert_tf.models.electra import ElectraPretrainer
-from bert_tf.models.families import family_named
 from bert_tf.models.layers import gather_positions
 from bert_tf.models.similarity import BertForSimilarity
 

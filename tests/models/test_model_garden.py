@@ -27,9 +27,10 @@ from helpers.model_garden_models import (
 from helpers.outputs import assert_close
 
 from bert_tf.conversion import convert
-from bert_tf.models import model_garden, open_weights, pretrained, task_models
+from bert_tf.models import task_models
+from bert_tf.models.configuration.families import ElectraConfig
 from bert_tf.models.electra import ElectraDiscriminator
-from bert_tf.models.families import ElectraConfig
+from bert_tf.models.files import model_garden, open_weights, pretrained
 
 tf_keras = pytest.importorskip("tf_keras")
 from official.nlp import optimization  # noqa: E402

@@ -13,8 +13,9 @@ from helpers.tiny import ONE_LAYER, TINY_CONFIG
 
 import bert_tf
 from bert_tf import PartialLoadWarning
-from bert_tf.models import initialize, task_models
-from bert_tf.models.config import BertConfig
+from bert_tf.models import task_models
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.files import initialize
 from bert_tf.serving.export import create_served_model
 from bert_tf.tasks.table import task_in
 from bert_tf.text.wordpiece import FullTokenizer

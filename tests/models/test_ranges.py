@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from helpers.every_model import CONFIG, LENGTH, MODELS, SIZES, VOCAB, inputs
 
-from bert_tf.models.families import RobertaConfig
+from bert_tf.models.configuration.families import RobertaConfig
 from bert_tf.models.task_models import BertModel
 from bert_tf.training.optimization import AdamWeightDecay
 

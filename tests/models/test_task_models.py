@@ -13,10 +13,11 @@ from helpers.outputs import enlarge
 from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf.models import initialize, kernels, layers, objectives
-from bert_tf.models.config import BertConfig
+from bert_tf.models import kernels, layers, objectives
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import FAMILIES, family_named
 from bert_tf.models.dropout import dropout_scope
-from bert_tf.models.families import FAMILIES, family_named
+from bert_tf.models.files import initialize
 from bert_tf.models.inputs import features_with_labels
 from bert_tf.models.task_models import BertForSequenceClassification, BertModel
 from bert_tf.training.optimization import AdamWeightDecay

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from bert_tf.models import saving
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.files import saving
 from bert_tf.pretraining import model_vocabulary
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.text.wordpiece import FullTokenizer

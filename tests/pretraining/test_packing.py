@@ -10,7 +10,7 @@ from helpers.training_steps import build as build_for_training
 from helpers.training_steps import mirrored, one_device
 
 from bert_tf.models import kernels
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.objectives import PretrainingObjective
 from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.pretraining import mask_rules

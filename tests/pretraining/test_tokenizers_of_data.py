@@ -9,9 +9,9 @@ import pytest
 from helpers.paths import GOLDEN
 from helpers.pretraining_records_read import read_records
 
-from bert_tf.models import saving
-from bert_tf.models.config import BertConfig
-from bert_tf.models.families import family_named
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import family_named
+from bert_tf.models.files import saving
 from bert_tf.pretraining import model_vocabulary, shard, token_store
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.pretraining.model_vocabulary import read_tokenizer, vocabulary_sha256

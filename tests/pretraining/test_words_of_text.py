@@ -3,7 +3,7 @@
 import pytest
 
 from bert_tf.data import record_files, record_index
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.training.pretraining_settings import PretrainingSettings
 from bert_tf.training.pretraining_tasks import PretrainingTask, open_all_records

@@ -15,9 +15,9 @@ from helpers.record_files import example_of, write_records
 from helpers.script_cases import run_cases
 
 from bert_tf import BertForMaskedLM, ElectraDiscriminator
-from bert_tf.models import pretrained
-from bert_tf.models.config import BertConfig
-from bert_tf.models.families import ElectraConfig
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import ElectraConfig
+from bert_tf.models.files import pretrained
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.weights import bundle
 

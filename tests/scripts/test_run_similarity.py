@@ -9,7 +9,7 @@ from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import Embedder
 from bert_tf.conversion.convert import convert
-from bert_tf.models.sentence_settings import read_settings
+from bert_tf.models.configuration.sentence_settings import read_settings
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"{letter}{n}" for letter in "wv" for n in range(60))]
 

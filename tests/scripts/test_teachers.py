@@ -12,7 +12,7 @@ from helpers.small_data import PIECES
 from helpers.tiny import ONE_LAYER
 
 from bert_tf.models import task_models
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
 
 pytestmark = pytest.mark.slow  # in small: models/test_distillation.py
 

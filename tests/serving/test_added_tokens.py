@@ -9,7 +9,7 @@ import tensorflow as tf
 from helpers.outputs import enlarge
 from helpers.tiny import ONE_LAYER
 
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.serving import export
 from bert_tf.serving.predictor import Predictor

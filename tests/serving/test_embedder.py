@@ -11,7 +11,7 @@ from helpers.descendants import save_model
 from helpers.exports import save, signature_of
 from helpers.slow import slow
 
-from bert_tf.models.sentence_settings import POOLINGS, SentenceSettings, read_settings, settings_files
+from bert_tf.models.configuration.sentence_settings import POOLINGS, SentenceSettings, read_settings, settings_files
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving import embedder as embedder_module
 from bert_tf.serving import export

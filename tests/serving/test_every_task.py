@@ -13,7 +13,7 @@ from helpers.slow import slow
 
 from bert_tf import ChoicePredictor, Embedder, Predictor, QuestionAnswerer, Tagger
 from bert_tf.models import task_models
-from bert_tf.models.pretrained import read_tokenizer
+from bert_tf.models.files.pretrained import read_tokenizer
 from bert_tf.serving import export
 from bert_tf.serving.fill_mask import fill_mask
 from bert_tf.serving.loaded_export import OnnxModel

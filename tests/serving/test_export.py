@@ -15,8 +15,8 @@ from helpers.exports import VOCAB, load_no_graphs, save
 from helpers.paths import ROOT
 from helpers.slow import slow
 
-from bert_tf.models import directory as model_directory
 from bert_tf.models import task_models
+from bert_tf.models.files import directory as model_directory
 from bert_tf.serving import export, graph_models, safe_graph
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer

@@ -11,9 +11,9 @@ from helpers import warm
 from helpers.descendants import save_model
 from helpers.paths import ROOT
 
-from bert_tf.models import directory as model_directory
 from bert_tf.models import task_models
-from bert_tf.models.pretrained import read_tokenizer
+from bert_tf.models.files import directory as model_directory
+from bert_tf.models.files.pretrained import read_tokenizer
 from bert_tf.serving import export, loaded_export, onnx_export
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.task_models import BertForPreTraining, BertForSequenceClassification
 from bert_tf.serving.fill_mask import fill_mask
 from bert_tf.text.wordpiece import FullTokenizer

@@ -8,7 +8,7 @@ import pytest
 from helpers.progress import show_progress_at_once
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.task_models import BertForQuestionAnswering
 from bert_tf.serving import predictor
 from bert_tf.serving.question_answerer import QuestionAnswerer

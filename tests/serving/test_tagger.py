@@ -8,7 +8,7 @@ from helpers.exports import VOCAB, load_no_graphs, save, signature_of
 from helpers.slow import slow
 
 from bert_tf.models import task_models
-from bert_tf.models.head_config import softmax
+from bert_tf.models.configuration.head_config import softmax
 from bert_tf.serving import export
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.tagger import Tagger

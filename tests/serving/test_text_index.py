@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from helpers.exports import save
 
-from bert_tf.models.sentence_settings import SentenceSettings, settings_files
+from bert_tf.models.configuration.sentence_settings import SentenceSettings, settings_files
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving.embedder import Embedder
 from bert_tf.serving.text_index import TextIndex

@@ -15,8 +15,8 @@ from helpers.remote import add_file_system
 from huggingface_hub import constants, file_download
 
 import bert_tf
-from bert_tf.models.directory import read_head
-from bert_tf.models.open_weights import HUGGINGFACE
+from bert_tf.models.files.directory import read_head
+from bert_tf.models.files.open_weights import HUGGINGFACE
 from bert_tf.system import hub, storage
 
 NAME, NEWER = "owner/tiny-bert.1", "0b" * 20

@@ -15,10 +15,11 @@ from helpers.small_data import PIECES
 from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import Predictor, Tagger
-from bert_tf.models import initialize, task_models
-from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import read_head
-from bert_tf.models.head_config import HEAD_CONFIG
+from bert_tf.models import task_models
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.head_config import HEAD_CONFIG
+from bert_tf.models.files import initialize
+from bert_tf.models.files.directory import read_head
 from bert_tf.tasks.choice.settings import ChoiceSettings
 from bert_tf.tasks.choice.task import ChoiceTask
 from bert_tf.tasks.classification.settings import ClassificationSettings

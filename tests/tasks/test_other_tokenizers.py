@@ -10,8 +10,8 @@ from helpers.outputs import enlarge
 from helpers.script_cases import arguments_of
 from helpers.slow import slow
 
-from bert_tf.models.initialize import PartialLoadWarning
-from bert_tf.models.pretrained import read_tokenizer
+from bert_tf.models.files.initialize import PartialLoadWarning
+from bert_tf.models.files.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertForTokenClassification
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.tagger import Tagger

@@ -17,7 +17,7 @@ from helpers.small_data import WORLDS, texts_of
 from helpers.tiny import ONE_LAYER, write_encoder, write_pretraining_records
 
 import bert_tf
-from bert_tf.models.recipe import number_of_steps
+from bert_tf.models.configuration.recipe import number_of_steps
 from bert_tf.tasks import script
 from bert_tf.tasks.choice.settings import ChoiceSettings
 from bert_tf.tasks.choice.task import ChoiceTask

@@ -11,7 +11,7 @@ from helpers.descendants import NAMES, save_model
 from helpers.natural_texts import SENTENCES, mixed_texts
 from helpers.paths import GOLDEN
 
-from bert_tf.models.pretrained import read_tokenizer
+from bert_tf.models.files.pretrained import read_tokenizer
 from bert_tf.models.task_models import BertModel
 from bert_tf.text.wordpiece import FullTokenizer
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from helpers.slow import slow
 from helpers.training_steps import trainer_of
 
-from bert_tf.models import initialize, open_weights
+from bert_tf.models.files import initialize, open_weights
 from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training.optimization import AdamWeightDecay, Lamb, WarmupLinearDecay
 

@@ -5,9 +5,9 @@ import json
 import pytest
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf.models import saving
-from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import ModelFiles
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.files import saving
+from bert_tf.models.files.directory import ModelFiles
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.text.tokenizer_files import Casing
 from bert_tf.training import fine_tuning

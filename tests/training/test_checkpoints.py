@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf.models import initialize
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.files import initialize
 from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training import checkpoints
 from bert_tf.training.optimization import create_optimizer

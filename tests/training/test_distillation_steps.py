@@ -12,10 +12,10 @@ import pytest
 import tensorflow as tf
 from helpers.training_steps import trainer_of
 
-from bert_tf.models import initialize
+from bert_tf.models.configuration.families import DistilBertConfig
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
-from bert_tf.models.families import DistilBertConfig
-from bert_tf.models.open_weights import open_weights
+from bert_tf.models.files import initialize
+from bert_tf.models.files.open_weights import open_weights
 from bert_tf.models.task_models import BertForMaskedLM
 from bert_tf.training.optimization import create_optimizer
 

@@ -12,7 +12,7 @@ from helpers.tiny import ONE_LAYER
 
 import bert_tf
 from bert_tf.models import kernels
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.task_models import BertForNextSentencePrediction
 from bert_tf.training import distribution
 from bert_tf.training.settings import DeviceSettings, FineTuningSettings

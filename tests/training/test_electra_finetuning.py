@@ -13,8 +13,9 @@ import tensorflow as tf
 from helpers.outputs import assert_close
 from helpers.training_steps import trainer_of
 
-from bert_tf.models import initialize, variable_names
-from bert_tf.models.families import ElectraConfig
+from bert_tf.models.configuration import variable_names
+from bert_tf.models.configuration.families import ElectraConfig
+from bert_tf.models.files import initialize
 from bert_tf.models.task_models import (
     BertForQuestionAnswering,
     BertForSequenceClassification,

@@ -9,9 +9,10 @@ from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG
 from helpers.training_steps import build, fresh_trainer, make_batches, mirrored, one_device, run, trainer_of
 
-from bert_tf.models import initialize, kernels, lora
-from bert_tf.models.config import BertConfig
-from bert_tf.models.families import AlbertConfig, is_encoder_variable
+from bert_tf.models import kernels, lora
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import AlbertConfig, is_encoder_variable
+from bert_tf.models.files import initialize
 from bert_tf.models.objectives import PretrainingObjective
 from bert_tf.models.task_models import BertForSequenceClassification
 

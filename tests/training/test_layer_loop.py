@@ -10,12 +10,12 @@ from helpers.slow import slow
 from helpers.training_steps import feed, one_device, trainer_of
 
 from bert_tf.models import kernels
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import AlbertConfig, DistilBertConfig, ElectraConfig, RobertaConfig
+from bert_tf.models.configuration.recipe import Recipe
 from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.families import AlbertConfig, DistilBertConfig, ElectraConfig, RobertaConfig
-from bert_tf.models.recipe import Recipe
 from bert_tf.models.task_models import BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification
 from bert_tf.training.optimization import create_optimizer
 

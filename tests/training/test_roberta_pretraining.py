@@ -8,9 +8,9 @@ import pytest
 import safetensors.numpy
 from helpers.outputs import assert_drawn_independently
 
-from bert_tf.models import initialize
-from bert_tf.models.config import BertConfig
-from bert_tf.models.families import DistilBertConfig, RobertaConfig
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import DistilBertConfig, RobertaConfig
+from bert_tf.models.files import initialize
 from bert_tf.models.objectives import MaskedLanguageModelObjective, MeanMaskedLanguageModelObjective
 from bert_tf.models.task_models import BertForMaskedLM
 

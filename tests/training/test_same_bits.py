@@ -8,10 +8,10 @@ from helpers.slow import slow
 from helpers.tiny import TINY_CONFIG
 
 from bert_tf import BertForMaskedLM
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import ElectraConfig
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
 from bert_tf.models.electra import ElectraPretrainer
-from bert_tf.models.families import ElectraConfig
 from bert_tf.training import loop
 
 BATCH, LENGTH, PREDICTIONS = 8, 32, 8

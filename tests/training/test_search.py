@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bert_tf.models.recipe import SEARCHED, folder_of, grid_points
+from bert_tf.models.configuration.recipe import SEARCHED, folder_of, grid_points
 from bert_tf.tasks import outcome
 from bert_tf.tasks.outcome import Tried, best_of, table_text, write_search
 from bert_tf.training import run_directory

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_tf.data.token_rows import GroupedRows
-from bert_tf.models.head_config import softmax
+from bert_tf.models.configuration.head_config import softmax
 from bert_tf.system.storage import write_text_file
 from bert_tf.tasks import outcome
 from bert_tf.tasks.choice.data import ChoiceExample

@@ -4,8 +4,8 @@ import dataclasses
 
 from absl import logging
 
-from bert_tf.models.directory import read_head, read_max_length
-from bert_tf.models.head_config import MAX_WINDOWS, NO_HEAD
+from bert_tf.models.configuration.head_config import MAX_WINDOWS, NO_HEAD
+from bert_tf.models.files.directory import read_head, read_max_length
 from bert_tf.system.declare import value_of
 from bert_tf.tasks.classification.settings import WINDOW_FLAGS, ClassificationSettings
 from bert_tf.text import tokenizer_files

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from absl import logging
 
 from bert_tf.models import task_models
-from bert_tf.models.head_config import HeadConfig
+from bert_tf.models.configuration.head_config import HeadConfig
 from bert_tf.system.messages import naming_flag
 from bert_tf.tasks.classification import data, encode, model_choice
 from bert_tf.tasks.classification.label_checks import class_weights, warn_of_known_texts

@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.conversion.convert import convert
-from bert_tf.models.directory import read_model_files
+from bert_tf.models.files.directory import read_model_files
 from bert_tf.pretraining.create import create_pretraining_data
 from bert_tf.system import storage
 from bert_tf.system.declare import with_models

@@ -5,11 +5,11 @@ import dataclasses
 from absl import logging
 
 from bert_tf.conversion.new_words import OUTPUT_BIAS
-from bert_tf.models import directory as model_directory
-from bert_tf.models import open_weights
-from bert_tf.models.config import BertConfig
-from bert_tf.models.families import AlbertConfig, family_of
-from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import AlbertConfig, family_of
+from bert_tf.models.configuration.variable_names import REPLACED_TOKEN_HEAD
+from bert_tf.models.files import directory as model_directory
+from bert_tf.models.files import open_weights
 from bert_tf.system.messages import naming_flag
 from bert_tf.tasks.domain.settings import DomainSettings
 from bert_tf.text.tokenizer import Tokenizer

@@ -4,10 +4,10 @@ import dataclasses
 import os
 import posixpath
 
-from bert_tf.models import directory as model_directory
-from bert_tf.models import open_weights
-from bert_tf.models.directory import ModelFiles
-from bert_tf.models.variable_names import check_shapes
+from bert_tf.models.configuration.variable_names import check_shapes
+from bert_tf.models.files import directory as model_directory
+from bert_tf.models.files import open_weights
+from bert_tf.models.files.directory import ModelFiles
 from bert_tf.system.checks import check_not_empty, check_output_file, check_output_files, download_if_on_hub
 from bert_tf.system.declare import ORIGINAL, REQUIRED, check_values, like, setting, value_of
 from bert_tf.system.messages import naming_flag

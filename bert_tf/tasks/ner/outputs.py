@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from bert_tf.data import token_rows
-from bert_tf.models.head_config import softmax
+from bert_tf.models.configuration.head_config import softmax
 from bert_tf.system.storage import write_text_file
 from bert_tf.tasks.ner import data as ner_data
 from bert_tf.tasks.ner import metrics

@@ -7,8 +7,8 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import token_rows
-from bert_tf.models.head_config import NO_HEAD
-from bert_tf.models.sentence_settings import SentenceSettings, read_settings
+from bert_tf.models.configuration.head_config import NO_HEAD
+from bert_tf.models.configuration.sentence_settings import SentenceSettings, read_settings
 from bert_tf.models.similarity import RANKING_SCALE, TRIPLET_MARGIN, BertForSimilarity
 from bert_tf.system.checks import check_extra
 from bert_tf.system.declare import value_of

@@ -9,7 +9,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.data import token_rows
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
 from bert_tf.system.checks import whole_number
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.tasks.squad import metrics as squad_metrics

@@ -8,8 +8,8 @@ import random
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.models.head_config import HeadConfig
-from bert_tf.models.recipe import number_of_steps
+from bert_tf.models.configuration.head_config import HeadConfig
+from bert_tf.models.configuration.recipe import number_of_steps
 from bert_tf.models.task_models import BertForQuestionAnswering
 from bert_tf.system.declare import value_of
 from bert_tf.system.messages import naming_flag

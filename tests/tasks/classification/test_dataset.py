@@ -11,7 +11,7 @@ from helpers.exports import CONFIG, save
 
 import bert_tf
 from bert_tf.models import task_models
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.task_models import BertModel
 from bert_tf.tasks.classification.dataset import as_dataset
 

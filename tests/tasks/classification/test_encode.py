@@ -11,7 +11,7 @@ from helpers.tiny import ONE_LAYER
 
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import Share
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.task_models import BertForSequenceClassification
 from bert_tf.tasks import task as fine_tuning_task
 from bert_tf.tasks.classification import data as classification_data

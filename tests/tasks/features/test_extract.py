@@ -11,8 +11,8 @@ import tensorflow as tf
 from helpers.paths import TESTS
 from helpers.tiny import TINY_CONFIG
 
-from bert_tf.models.config import BertConfig
-from bert_tf.models.sentence_settings import SentenceSettings
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.sentence_settings import SentenceSettings
 from bert_tf.models.task_models import BertModel
 from bert_tf.tasks.features import extract
 from bert_tf.tasks.features.extract import encode_line, extract_features

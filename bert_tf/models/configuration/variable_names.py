@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from absl import logging
 
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
 from bert_tf.system.messages import some
 from bert_tf.weights.tensor_files import Weights, base_name, is_model_variable, renamed
 

@@ -14,12 +14,19 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
-from bert_tf.models import variable_names
-from bert_tf.models.card import NO_FACTS, CardFacts
-from bert_tf.models.config import BertConfig, check_vocab_size
-from bert_tf.models.families import BERT, FAMILIES, ElectraConfig, family_of, family_of_variables, is_encoder_variable
-from bert_tf.models.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, HeadConfig
-from bert_tf.models.open_weights import open_weights
+from bert_tf.models.configuration import variable_names
+from bert_tf.models.configuration.config import BertConfig, check_vocab_size
+from bert_tf.models.configuration.families import (
+    BERT,
+    FAMILIES,
+    ElectraConfig,
+    family_of,
+    family_of_variables,
+    is_encoder_variable,
+)
+from bert_tf.models.configuration.head_config import HEAD_CONFIG, HUGGINGFACE_CONFIG, NO_HEAD, HeadConfig
+from bert_tf.models.files.card import NO_FACTS, CardFacts
+from bert_tf.models.files.open_weights import open_weights
 from bert_tf.system.messages import is_first, naming_flag
 from bert_tf.system.storage import is_remote, names_in, paths_beginning_with
 from bert_tf.system.text_files import exists, read_bytes, read_json, read_json_if_there
@@ -30,7 +37,7 @@ from bert_tf.text.tokenizer_files import Casing, directory_of, first_existing, r
 from bert_tf.weights.tensor_files import Weights
 
 if TYPE_CHECKING:
-    from bert_tf.models.sentence_settings import SentenceSettings
+    from bert_tf.models.configuration.sentence_settings import SentenceSettings
 
 # What export_saved_model.py writes.
 EXPORT_FILE, GRAPH_FILE = "export.json", "saved_model.pb"
@@ -128,7 +135,7 @@ def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
         return NO_HEAD
     values = read_json(config_file)
     if _is_huggingface(config_file, values):
-        from bert_tf.models import huggingface
+        from bert_tf.models.files import huggingface
 
         return huggingface.read_head(values, config_file)
     return HeadConfig.from_config(values, config_file)
@@ -145,7 +152,7 @@ def read_config(path: str) -> BertConfig:
     """Reads a bert_config.json, or a config.json of Hugging Face."""
     values = read_json(path)
     if _is_huggingface(path, values):
-        from bert_tf.models import huggingface
+        from bert_tf.models.files import huggingface
 
         return huggingface.read_config(values, path)
     return _CONFIG_CLASSES.get(posixpath.basename(path), BertConfig).from_json_file(path)

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 import yaml
 from absl import logging
 
-from bert_tf.models.config import BertConfig
-from bert_tf.models.head_config import HeadConfig
-from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.head_config import HeadConfig
+from bert_tf.models.configuration.variable_names import REPLACED_TOKEN_HEAD
 from bert_tf.system import storage
 from bert_tf.system.text_files import exists, is_folder, open_binary
 from bert_tf.text.tokenizer_files import Casing, directory_of
 from bert_tf.weights.tensor_files import Weights, is_model_variable
 
 if TYPE_CHECKING:
-    from bert_tf.models.sentence_settings import SentenceSettings
+    from bert_tf.models.configuration.sentence_settings import SentenceSettings
 
 CARD = "README.md"
 PLACE = "path/to/this/folder"  # stands for the folder of the card in its commands
@@ -169,7 +169,7 @@ def card_text(
       casing, sentences: see `directory.ModelFiles`.
     """
     if not (architecture := "ElectraDiscriminator" if REPLACED_TOKEN_HEAD in shapes else head.architecture):
-        from bert_tf.models.huggingface import architecture_of
+        from bert_tf.models.files.huggingface import architecture_of
 
         architecture = architecture_of(shapes, head)
     tag, task = _TASKS.get(architecture, (None, architecture))

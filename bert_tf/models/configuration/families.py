@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from bert_tf.models.config import BertConfig, arguments_of_size
-from bert_tf.models.recipe import Recipe
-from bert_tf.models.variable_names import REPLACED_TOKEN_HEAD
+from bert_tf.models.configuration.config import BertConfig, arguments_of_size
+from bert_tf.models.configuration.recipe import Recipe
+from bert_tf.models.configuration.variable_names import REPLACED_TOKEN_HEAD
 from bert_tf.system.checks import check_model_type
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer
 from bert_tf.text.sentence_piece import SentencePieceTokenizer

@@ -22,7 +22,13 @@ import re
 import numpy as np
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from bert_tf.models.variable_names import check_shapes, config_of_shapes, expected_shapes, pooler, word_table
+from bert_tf.models.configuration.variable_names import (
+    check_shapes,
+    config_of_shapes,
+    expected_shapes,
+    pooler,
+    word_table,
+)
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import exists, read_bytes
 from bert_tf.weights import bundle

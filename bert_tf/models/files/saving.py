@@ -12,12 +12,13 @@ from collections.abc import Callable
 
 from absl import logging
 
-from bert_tf.models import card, variable_names
-from bert_tf.models.config import BertConfig
-from bert_tf.models.directory import ModelFiles, config_files, needed_config, tokenizer_of
-from bert_tf.models.families import family_of
-from bert_tf.models.head_config import HUGGINGFACE_CONFIG, HeadConfig
-from bert_tf.models.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format
+from bert_tf.models.configuration import variable_names
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import family_of
+from bert_tf.models.configuration.head_config import HUGGINGFACE_CONFIG, HeadConfig
+from bert_tf.models.files import card
+from bert_tf.models.files.directory import ModelFiles, config_files, needed_config, tokenizer_of
+from bert_tf.models.files.open_weights import BERT_TF, FORMATS, HUGGINGFACE, Format
 from bert_tf.system.messages import some
 from bert_tf.system.storage import (
     is_remote,
@@ -53,7 +54,7 @@ def write_weights(path: str, format: Format, weights: Weights, config: BertConfi
         names = {name: name for name in weights}
         write_safetensors(path, weights, {"format": "bert_tf"})
     elif format is HUGGINGFACE:
-        from bert_tf.models import huggingface
+        from bert_tf.models.files import huggingface
 
         weights, lines = huggingface.fitted(weights, config, head)
         for line in lines:
@@ -82,7 +83,7 @@ def write_description(directory: str, files: ModelFiles, vocabulary: list[str] |
     if files.sentences:
         import tensorflow as tf
 
-        from bert_tf.models.sentence_settings import settings_files
+        from bert_tf.models.configuration.sentence_settings import settings_files
 
         for name, content in settings_files(files.sentences, files.config.hidden_size).items():
             file = posixpath.join(directory, name)
@@ -215,7 +216,7 @@ def check_writable(
     if with_optimizer and "global_step" not in weights.shapes:
         raise ValueError(f"--with_optimizer: {weights.path} has no optimizer state (no global_step).")
     if kind is HUGGINGFACE:
-        from bert_tf.models.huggingface import names_there
+        from bert_tf.models.files.huggingface import names_there
 
         names_there(weights, files.config, files.head)
     directory, name = target, kind.file_name

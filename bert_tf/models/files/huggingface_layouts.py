@@ -8,8 +8,8 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 
-from bert_tf.models.config import BertConfig
-from bert_tf.models.families import AlbertConfig, DistilBertConfig, ElectraConfig, RobertaConfig
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import AlbertConfig, DistilBertConfig, ElectraConfig, RobertaConfig
 
 FIXED_NAMES = {
     "cls/predictions/output_bias": "cls.predictions.bias",

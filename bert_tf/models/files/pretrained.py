@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
-from bert_tf.models import card, head_config, open_weights
-from bert_tf.models import directory as model_directory
-from bert_tf.models.config import BertConfig, check_vocab_size
-from bert_tf.models.directory import ModelFiles, needed_config, read_model, with_files
-from bert_tf.models.families import family_of, family_of_variables
-from bert_tf.models.head_config import NO_HEAD, HeadConfig
-from bert_tf.models.variable_names import HIDDEN_LAYER
+from bert_tf.models.configuration import head_config
+from bert_tf.models.configuration.config import BertConfig, check_vocab_size
+from bert_tf.models.configuration.families import family_of, family_of_variables
+from bert_tf.models.configuration.head_config import NO_HEAD, HeadConfig
+from bert_tf.models.configuration.variable_names import HIDDEN_LAYER
+from bert_tf.models.files import card, open_weights
+from bert_tf.models.files import directory as model_directory
+from bert_tf.models.files.directory import ModelFiles, needed_config, read_model, with_files
 from bert_tf.system.checks import folder_of, list_of_names, path_of
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
@@ -25,7 +26,7 @@ from bert_tf.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     import keras
 
-    from bert_tf.models.sentence_settings import SentenceSettings
+    from bert_tf.models.configuration.sentence_settings import SentenceSettings
 
 _FILES_ATTRIBUTE = "_pretrained_files"
 
@@ -88,7 +89,7 @@ def from_pretrained(
       trained: for those who answer with the model: what the weights lack is an error, and not a warning.
       arguments: for the class. Those that describe the head have the values in the file as defaults.
     """
-    from bert_tf.models import initialize
+    from bert_tf.models.files import initialize
 
     path = path_of(path, model_directory.read_head)
     weights = open_weights.open_weights(path)
@@ -106,7 +107,7 @@ def from_pretrained(
     if HIDDEN_LAYER[0] in weights.shapes and not (config.classifier_act or head.hidden_act):
         head = dataclasses.replace(head, hidden_act="gelu_erf")
     if "pooling" in taken:
-        from bert_tf.models.sentence_settings import read_settings  # few models have them
+        from bert_tf.models.configuration.sentence_settings import read_settings  # few models have them
 
         files.sentences = read_settings(files.directory)
     stored = _stored_arguments(head, path, arguments.get("num_labels") or outputs, files.sentences)
@@ -157,7 +158,7 @@ def save_pretrained(
       vocab_file, do_lower_case, strip_accents: by default those of the model that `from_pretrained` read.
       overwrite: replace existing files; a README.md that is not a card of ours stays in any case.
     """
-    from bert_tf.models import initialize, saving
+    from bert_tf.models.files import initialize, saving
 
     directory = folder_of(directory)
     if not model.built:
@@ -168,7 +169,7 @@ def save_pretrained(
     casing = tokenizer_files.resolve_casing(do_lower_case, strip_accents, files.casing)
     sentences = files.sentences
     if pooling := getattr(model, "pooling", None):
-        from bert_tf.models.sentence_settings import SentenceSettings
+        from bert_tf.models.configuration.sentence_settings import SentenceSettings
 
         sentences = dataclasses.replace(sentences or SentenceSettings(directory), pooling=pooling)
     files = dataclasses.replace(

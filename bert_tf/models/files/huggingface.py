@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from absl import logging
 
-from bert_tf.models.config import BertConfig
-from bert_tf.models.families import family_named
-from bert_tf.models.head_config import CLASSIFIERS, HUGGINGFACE_CONFIG, HeadConfig, names_in, placeholders
-from bert_tf.models.huggingface_layouts import FIXED_NAMES, LAYOUTS, Layout
-from bert_tf.models.variable_names import (
+from bert_tf.models.configuration.config import BertConfig
+from bert_tf.models.configuration.families import family_named
+from bert_tf.models.configuration.head_config import CLASSIFIERS, HUGGINGFACE_CONFIG, HeadConfig, names_in, placeholders
+from bert_tf.models.configuration.variable_names import (
     HEAD_NAMES,
     HIDDEN_LAYER,
     REPLACED_TOKEN_HEAD,
@@ -24,6 +23,7 @@ from bert_tf.models.variable_names import (
     pooler,
     word_table,
 )
+from bert_tf.models.files.huggingface_layouts import FIXED_NAMES, LAYOUTS, Layout
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.weights.tensor_files import (

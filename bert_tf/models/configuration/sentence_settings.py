@@ -9,7 +9,7 @@ import json
 import posixpath
 from collections.abc import Mapping
 
-from bert_tf.models.config import BertConfig
+from bert_tf.models.configuration.config import BertConfig
 from bert_tf.system.text_files import exists, read_json, read_json_if_there, understood
 
 POOLINGS = ("mean", "cls", "max")

@@ -16,8 +16,8 @@ from typing import ClassVar
 
 from absl import logging
 
-from bert_tf.models.head_config import KEYS_IN_CONFIG
-from bert_tf.models.recipe import Recipe
+from bert_tf.models.configuration.head_config import KEYS_IN_CONFIG
+from bert_tf.models.configuration.recipe import Recipe
 from bert_tf.system.checks import TITLES
 from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import read_json

@@ -12,8 +12,8 @@ names and shapes read, without TensorFlow.
 import dataclasses
 import posixpath
 
-from bert_tf.models import variable_names
-from bert_tf.models.families import family_of_variables
+from bert_tf.models.configuration import variable_names
+from bert_tf.models.configuration.families import family_of_variables
 from bert_tf.system.messages import some
 from bert_tf.system.storage import is_remote, names_in
 from bert_tf.system.text_files import exists, is_folder
@@ -147,11 +147,11 @@ def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> W
         shapes, _, read = open_safetensors(file)
         weights = Weights(file, BERT_TF.name, shapes, {name: name for name in shapes}, read)
     elif format is HUGGINGFACE:
-        from bert_tf.models import huggingface
+        from bert_tf.models.files import huggingface
 
         weights = huggingface.open_file(file)
     elif format is MODEL_GARDEN:
-        from bert_tf.models import model_garden  # few programs need it
+        from bert_tf.models.files import model_garden
 
         weights = model_garden.open_checkpoint(file)
     else:

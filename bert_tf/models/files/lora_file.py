@@ -12,11 +12,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.models import head_config, initialize, lora
-from bert_tf.models.directory import read_head
-from bert_tf.models.families import is_encoder_variable
-from bert_tf.models.head_config import HeadConfig
-from bert_tf.models.variable_names import pooler
+from bert_tf.models import lora
+from bert_tf.models.configuration import head_config
+from bert_tf.models.configuration.families import is_encoder_variable
+from bert_tf.models.configuration.head_config import HeadConfig
+from bert_tf.models.configuration.variable_names import pooler
+from bert_tf.models.files import initialize
+from bert_tf.models.files.directory import read_head
 from bert_tf.system.checks import path_of
 from bert_tf.system.messages import some
 from bert_tf.system.text_files import parse_json

@@ -9,10 +9,11 @@ import keras
 import numpy as np
 from absl import logging
 
-from bert_tf.models import layers, variable_names
-from bert_tf.models.directory import read_head
-from bert_tf.models.families import FAMILIES, is_encoder_variable
-from bert_tf.models.open_weights import open_weights
+from bert_tf.models import layers
+from bert_tf.models.configuration import variable_names
+from bert_tf.models.configuration.families import FAMILIES, is_encoder_variable
+from bert_tf.models.files.directory import read_head
+from bert_tf.models.files.open_weights import open_weights
 from bert_tf.system.checks import path_of
 from bert_tf.system.messages import some
 from bert_tf.weights.tensor_files import Weights, is_model_variable
