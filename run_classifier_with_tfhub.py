@@ -29,9 +29,7 @@ class HubSettings:
     """What this script has beside run_classifier.py."""
 
     bert_hub_module_handle: str = setting(
-        REQUIRED,
-        "Address of a BERT on TensorFlow Hub or Kaggle, or the directory of its SavedModel.",
-        heading=ORIGINAL,
+        REQUIRED, "Address of a BERT on TensorFlow Hub or Kaggle, or the directory of its SavedModel.", heading=ORIGINAL
     )
 
 

@@ -37,9 +37,7 @@ class ClientSettings:
     version: int | None = setting(None, "Version of the model. If unset, the newest one served.", least=0)
     input: tuple[str, ...] = setting((), "name=value of one example, once for each input of the signature.")
     input_file: str | None = setting(
-        None,
-        'Examples: JSON objects, one per line: {"text": "..."}; instead of --input.',
-        check=checks.check_file,
+        None, 'Examples: JSON objects, one per line: {"text": "..."}; instead of --input.', check=checks.check_file
     )
     encoding: str = encoding_setting("--input_file")
     batch_size: int = setting(32, "Examples of --input_file sent together.", least=1)

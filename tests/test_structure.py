@@ -252,10 +252,7 @@ def test_only_main_reads_flags():
 # --- imports that leave the rules ------------------------------------------------------------------------------------
 
 # module -> why it imports by string. The package itself loads its public names on first use.
-IMPORTS_BY_STRING = {
-    "bert_tf": "public names, on first use",
-    "bert_tf.text.japanese": "a dictionary's own folder",
-}
+IMPORTS_BY_STRING = {"bert_tf": "public names, on first use", "bert_tf.text.japanese": "a dictionary's own folder"}
 # A foundation without a public form -> the modules that may import it; one each is the aim.
 PRIVATE_FOUNDATIONS = {
     "keras.src": {"bert_tf.models.keras_internals"},

@@ -12,13 +12,7 @@ from absl import logging
 
 from bert_tf.system.declare import check_values, setting
 from bert_tf.system.messages import did_you_mean, is_first
-from bert_tf.system.text_files import (
-    UTF_8,
-    encoding_setting,
-    parse_json,
-    parts_of,
-    read_text_lines,
-)
+from bert_tf.system.text_files import UTF_8, encoding_setting, parse_json, parts_of, read_text_lines
 from bert_tf.text.characters import plain_name, trimmed
 
 Column = int | str

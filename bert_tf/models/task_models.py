@@ -276,12 +276,7 @@ class BertForMultipleChoice(ClassifierModel):
     exported_inputs = MappingProxyType(dict.fromkeys(Pretrained.exported_inputs, 3))
 
     def __init__(
-        self,
-        config,
-        dropout_rate: float | None = None,
-        seed: int | None = None,
-        name="multiple_choice",
-        **kwargs,
+        self, config, dropout_rate: float | None = None, seed: int | None = None, name="multiple_choice", **kwargs
     ):
         head, objective = HeadConfig("BertForMultipleChoice"), objectives.MultipleChoiceObjective
         super().__init__(objective, config, 1, head, seed, dropout_rate=dropout_rate, name=name, **kwargs)

@@ -24,14 +24,7 @@ from bert_tf.text.japanese import JapaneseTokenizer
 from bert_tf.text.library_tokenizer import MERGES, ByteBpeTokenizer
 from bert_tf.text.sentence_piece import HuggingFaceSentencePiece, KoBertTokenizer, SentencePieceTokenizer
 from bert_tf.text.tokenizer import Tokenizer
-from bert_tf.text.tokenizer_files import (
-    Casing,
-    directory_of,
-    find_model,
-    is_there,
-    read_casing,
-    resolve_casing,
-)
+from bert_tf.text.tokenizer_files import Casing, directory_of, find_model, is_there, read_casing, resolve_casing
 from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
 
 

@@ -155,8 +155,7 @@ class InstanceSettings:
     )
     masked_lm_prob: float = setting(0.15, "Share of the tokens to predict; 0.15 as in the paper.", above=0, most=1)
     do_whole_word_mask: bool = setting(
-        False,
-        "Mask all pieces of a word or none. This is harder to guess, and gave the better models of May 2019.",
+        False, "Mask all pieces of a word or none. This is harder to guess, and gave the better models of May 2019."
     )
     nsp: bool = setting(
         True,
@@ -166,10 +165,7 @@ class InstanceSettings:
         unset=True,
     )
     mask_rate: float = setting(
-        0.8,
-        "Share of the predicted tokens that become [MASK]; the three rates add up to 1 (Table 8).",
-        least=0,
-        most=1,
+        0.8, "Share of the predicted tokens that become [MASK]; the three rates add up to 1 (Table 8).", least=0, most=1
     )
     random_rate: float = setting(0.1, "Share of the predicted tokens that become a random token.", least=0, most=1)
     keep_rate: float = setting(0.1, "Share of the predicted tokens that stay unchanged.", least=0, most=1)

@@ -88,13 +88,7 @@ _ENTRIES = (
         "ChoicePredictor",
         'ChoicePredictor("{path}")("She opens the door.", ["She walks in.", "It rains."])',
     ),
-    TaskEntry(
-        "masked_lm",
-        "run_pretraining.py",
-        "BertForMaskedLM",
-        "cls/predictions/output_bias",
-        "fill_mask",
-    ),
+    TaskEntry("masked_lm", "run_pretraining.py", "BertForMaskedLM", "cls/predictions/output_bias", "fill_mask"),
 )
 
 TASKS = {entry.name: entry for entry in _ENTRIES}

@@ -18,14 +18,7 @@ import tensorflow_text as tf_text
 
 from bert_tf.system.messages import some
 from bert_tf.text.characters import is_cjk, is_mark, is_punctuation
-from bert_tf.text.graph_characters import (
-    CODE_POINTS,
-    CodePointTable,
-    GraphNormalizer,
-    Rows,
-    decode_rows,
-    values_of,
-)
+from bert_tf.text.graph_characters import CODE_POINTS, CodePointTable, GraphNormalizer, Rows, decode_rows, values_of
 from bert_tf.text.wordpiece import BasicTokenizer, FullTokenizer
 
 # Properties of a code point.

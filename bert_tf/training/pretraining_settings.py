@@ -26,9 +26,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
     """
 
     input_file: str = setting(
-        REQUIRED,
-        "TFRecord files of create_pretraining_data.py: files or globs, separated by commas.",
-        heading=ORIGINAL,
+        REQUIRED, "TFRecord files of create_pretraining_data.py: files or globs, separated by commas.", heading=ORIGINAL
     )
     output_dir: str = setting(
         REQUIRED,
@@ -106,10 +104,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         "Records that are shuffled together, in memory; blocks of 1,024 are shuffled over the whole data.",
         least=1,
     )
-    verify_records: bool = setting(
-        False,
-        "Verify the checksums of all records at the start, not when they are used.",
-    )
+    verify_records: bool = setting(False, "Verify the checksums of all records at the start, not when they are used.")
     bert_size: str | None = setting(
         None,
         "A named size instead of --bert_config_file: tiny, mini, small, medium, base, large, any of the 24 miniatures "

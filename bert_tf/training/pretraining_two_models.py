@@ -13,11 +13,7 @@ from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.families import DistilBertConfig, ElectraConfig
 from bert_tf.models.configuration.recipe import Recipe
 from bert_tf.models.distillation import LanguageDistillation, TaughtLanguageModel
-from bert_tf.models.electra import (
-    ElectraPretrainer,
-    ReplacedTokenEvaluation,
-    ReplacedTokenPretraining,
-)
+from bert_tf.models.electra import ElectraPretrainer, ReplacedTokenEvaluation, ReplacedTokenPretraining
 from bert_tf.models.files import card, initialize, open_weights, saving
 from bert_tf.models.files import directory as model_directory
 from bert_tf.models.files.card import CardFacts

@@ -12,16 +12,7 @@ from bert_tf.data.tables import FileSettings
 from bert_tf.models.configuration.recipe import OPTIMIZER, SEARCHED, OptimizerSettings, Values, grid_points
 from bert_tf.models.files.directory import check_weights, read_head, vocabulary_in
 from bert_tf.system.checks import check_file, check_other_folder, check_output_dir, check_tf_config
-from bert_tf.system.declare import (
-    ORIGINAL,
-    REQUIRED,
-    Flags,
-    check_values,
-    given,
-    like,
-    setting,
-    settings_of,
-)
+from bert_tf.system.declare import ORIGINAL, REQUIRED, Flags, check_values, given, like, setting, settings_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import is_remote
 from bert_tf.text.tokenizer_files import directory_of
@@ -153,8 +144,7 @@ class TrainingSettings(ComputationSettings):
         least=1,
     )
     deterministic: bool = setting(
-        False,
-        "The same command gives the same bits on the same machine, interrupted or not. Costs speed on GPUs.",
+        False, "The same command gives the same bits on the same machine, interrupted or not. Costs speed on GPUs."
     )
     optimizer: str | None = like(OptimizerSettings, "optimizer", heading=OPTIMIZER)
     seed: int = setting(
@@ -176,8 +166,7 @@ class TrainingSettings(ComputationSettings):
         least=0,
     )
     init_with_optimizer: bool = setting(
-        False,
-        "Also take Adam moments and global_step from --init_checkpoint, to continue a run in a new output_dir.",
+        False, "Also take Adam moments and global_step from --init_checkpoint, to continue a run in a new output_dir."
     )
 
     @property

@@ -127,11 +127,7 @@ class Teacher:
 
 
 def open_teacher(
-    path: str,
-    tokenizer: Tokenizer | None,
-    max_seq_length: int,
-    output_layer: str,
-    architecture: str | None = None,
+    path: str, tokenizer: Tokenizer | None, max_seq_length: int, output_layer: str, architecture: str | None = None
 ) -> Teacher:
     """Opens a teacher, which must have learned the task, and read the student's rows as the student does.
 

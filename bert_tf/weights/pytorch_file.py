@@ -29,14 +29,8 @@ _OPERATIONS = """
     EMPTY_TUPLE GLOBAL LONG1 LONG_BINGET LONG_BINPUT MARK NEWFALSE NEWTRUE NONE PROTO REDUCE SETITEM SETITEMS STOP TUPLE
     TUPLE1 TUPLE2 TUPLE3
 """
-_USED_AGAIN = {
-    "BINPERSID",
-    "BINUNICODE",
-    "EMPTY_DICT",
-    "EMPTY_LIST",
-    "GLOBAL",
-    "REDUCE",
-}  # what these make, by its number
+# What these make may be used again, by its number.
+_USED_AGAIN = {"BINPERSID", "BINUNICODE", "EMPTY_DICT", "EMPTY_LIST", "GLOBAL", "REDUCE"}
 _LARGEST_PICKLE = 1 << 19  # bytes, two seconds; those of 2,500 tensors
 _MOST_DIMENSIONS = 32
 _MOST_TUPLES = 30_000  # four a tensor; hashing deeper ones overflows the stack

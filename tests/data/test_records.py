@@ -240,8 +240,5 @@ def test_damage_after_indexing_is_named(tmp_path, small_blocks):
         path.write_bytes(changed)
         message = f"--flag: {path}: record {place} at byte {offsets[place]} is damaged.*intact when indexed"
         batches = records.training_batches(index, FEATURES, batch_size=10, seed=0, shuffle_window=10)
-        with (
-            pytest.raises(record_files.RecordError, match=message),
-            records.explained_errors(index, FEATURES, "flag"),
-        ):
+        with pytest.raises(record_files.RecordError, match=message), records.explained_errors(index, FEATURES, "flag"):
             list(batches.take(20))

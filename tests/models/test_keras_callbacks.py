@@ -113,10 +113,7 @@ def test_lists_of_numbers_are_arrays():
 
 
 HUGGING_FACE = {"input_mask": "attention_mask", "segment_ids": "token_type_ids"}
-KINDS = {
-    "encoder": (lambda: BertModel(CONFIG), inputs()),
-    **MODELS,
-}
+KINDS = {"encoder": (lambda: BertModel(CONFIG), inputs()), **MODELS}
 
 
 @functools.cache

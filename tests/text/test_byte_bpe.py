@@ -41,10 +41,7 @@ def directory_of(path, *names, **texts) -> str:
     return str(path)
 
 
-FORMS = {
-    "tokenizer.json": ("tokenizer.json",),
-    "vocab and merges": ("vocab.json", "merges.txt"),
-}
+FORMS = {"tokenizer.json": ("tokenizer.json",), "vocab and merges": ("vocab.json", "merges.txt")}
 ALL = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt")
 
 

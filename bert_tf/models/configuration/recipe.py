@@ -70,11 +70,7 @@ class OptimizerSettings:
         None, "Correct the moments in the first steps. If unset, false, as in the original; RoBERTa and lamb: true."
     )
     clip_norm: float | None = setting(
-        1.0,
-        "Clip the gradient's norm to this; 0: don't. If unset, 1; RoBERTa: 0.",
-        unset=True,
-        shown=False,
-        least=0,
+        1.0, "Clip the gradient's norm to this; 0: don't. If unset, 1; RoBERTa: 0.", unset=True, shown=False, least=0
     )
 
 

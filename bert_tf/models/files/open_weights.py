@@ -68,9 +68,7 @@ HUGGINGFACE = Format(
     file_name="model.safetensors",
 )  # fmt: skip
 MODEL_GARDEN = Format(
-    name="model_garden",
-    help="the format of tf-models-official, only read.",
-    looked_for=("variables/variables.index",),
+    name="model_garden", help="the format of tf-models-official, only read.", looked_for=("variables/variables.index",)
 )
 TF1 = Format(
     name="tf1",

@@ -196,13 +196,7 @@ def _remove_abandoned(directory: str) -> None:
 
 
 def check_writable(
-    target: str,
-    weights: Weights,
-    files: ModelFiles,
-    *,
-    format: str,
-    with_optimizer: bool,
-    overwrite: bool,
+    target: str, weights: Weights, files: ModelFiles, *, format: str, with_optimizer: bool, overwrite: bool
 ) -> tuple[str, str, list[str]]:
     """Refuses what `write_model` can't write, before any tensor is read.
 

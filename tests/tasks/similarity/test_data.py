@@ -43,10 +43,7 @@ def test_known_layouts(folder):
 def test_rows(tmp_path, caplog):
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]))
     tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
-    examples = [
-        SimilarityExample("0", ("a", "b c"), 0.5),
-        SimilarityExample("1", (" b c ", "a b c a b c"), 1.0),
-    ]
+    examples = [SimilarityExample("0", ("a", "b c"), 0.5), SimilarityExample("1", (" b c ", "a b c a b c"), 1.0)]
     rows = encode.encode_examples(examples, tokenizer, 6)
     assert (len(rows), rows.rows_per_example, rows.truncated, rows.lengths.tolist()) == (2, 2, 1, [4, 6])
     assert "of which the last are lost: 1 of 4 texts" in caplog.text
