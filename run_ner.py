@@ -9,9 +9,7 @@ are IOB2 unless --tag_scheme says otherwise. CoNLL-2003 as published:
 
     python run_ner.py ... --tag_scheme=iob1 --document_context --max_seq_length=512
 
-The paper's feature-based approach, with BERT unchanged and two BiLSTMs on top:
-
-    python run_ner.py ... --features=concat_last_four --learning_rate=1e-3 --num_train_epochs=10
+The paper's feature-based approach, BiLSTMs on a frozen BERT: python -m experiments.feature_based --help
 
 In output_dir: eval_results.txt, eval_report.txt (scores of each type), predictions.conll (--test_file with one more
 column), predictions.jsonl (entities with scores), test_results.txt and test_report.txt if --test_file has tags,

@@ -39,7 +39,7 @@ FLAGS = flags.FLAGS
 define_flags(
     SimilaritySettings,
     FineTuningSettings,
-    without=("eval_batch_size", "classifier_dropout", "new_head", "ensemble", *group(FineTuningSettings, DISTILLATION)),
+    without=("eval_batch_size", "classifier_dropout", "new_head", *group(FineTuningSettings, DISTILLATION)),
 )
 
 

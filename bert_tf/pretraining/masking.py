@@ -85,7 +85,7 @@ class Masking:
         """How the ids of a batch contradict the vocabulary, as the rest of a sentence; None if they don't.
 
         Args:
-          rows: as for `mask_rows`, any number of them.
+          rows: as for `mask_rules.bert`, any number of them.
         """
         ids, lengths = np.asarray(rows["input_ids"]), np.asarray(rows["segment_lengths"])
         if ids.max() >= len(self.continuations):
@@ -113,7 +113,7 @@ def predictions_at(ids: tf.Tensor, positions: tf.Tensor) -> dict[str, tf.Tensor]
       ids: [B, S]. positions: [B, P], S where there is none.
 
     Returns:
-      `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights`, see `mask_rows`.
+      `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights`, see `mask_rules.bert`.
     """
     chosen = positions < ids.shape[1]
     positions = tf.where(chosen, positions, 0)
@@ -154,10 +154,10 @@ def arrange_rows(rows: Mapping[str, tf.Tensor], pad_id: int = 0) -> tuple[dict[s
     """Where things are in a batch of unmasked rows.
 
     Args:
-      rows: as for `mask_rows`. pad_id: the id of padding.
+      rows: as for `mask_rules.bert`. pad_id: the id of padding.
 
     Returns:
-      features: what `mask_rows` returns, without the masks; of `input_ids` only padding may change.
+      features: what `mask_rules.bert` returns, without the masks; of `input_ids` only padding may change.
       pair: [B, S], number of the pair that a token belongs to, M for padding.
       starts: [B, M + 1], where the pairs begin, and last the padding.
     """

@@ -189,7 +189,7 @@ class ServedClassifier(ServedLogits):
         self.labels, self.problem_type, self._text_pairs = tuple(labels), problem_type, text_pairs
         self._gives_probability = problem_type == "regression" and head.gives_probability()
         self.facts = {} if head.pairs is None else {"pairs": head.pairs}
-        # Not foldable: layers on top would read from one text into the next, and a causal model pools its last token.
+        # Not foldable: windows of a text are pooled together, and a causal model pools its last token.
         self.folds = model.head_config.variant is None and not model.config.is_causal
 
     def model_inputs(self):

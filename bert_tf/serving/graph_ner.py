@@ -173,7 +173,7 @@ class ServedTagger(ServedLogits):
         return tf.gather_nd(found, tf.gather(chosen, order))
 
     def _valid_tags(self, numbers: tf.Tensor, word_splits: tf.Tensor) -> tf.Tensor:
-        """Tags in which each entity begins as the scheme requires (see `ner.data.valid_tags`), string [words]."""
+        """Tags in which each entity begins as the scheme requires (see `ner.tags.valid_tags`), string [words]."""
         if self._scheme == "plain":
             return tf.gather(tf.constant(self.labels), numbers)
         prefixes = [label.partition("-")[0] for label in self.labels]

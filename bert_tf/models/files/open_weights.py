@@ -37,7 +37,7 @@ class Format:
       file_name: of the weights in a directory that is written; None: the format is only read.
       takes_prefix: a target may be a prefix such as out/bert_model.ckpt, not only a directory.
       holds_optimizer: can store Adam moments and the step.
-      holds_variants: can record that a model is causal or has a BiLSTM on top; other formats would be read as BERT.
+      holds_variants: can record that a model is causal or reads windows; in other formats it would be read as BERT.
       knows_exact_gelu: the format's own programs have hidden_act "gelu_erf".
     """
 

@@ -16,7 +16,7 @@ _WINDOWS_AT_ONCE = 2048
 
 @dataclasses.dataclass(frozen=True)
 class SpanScores:
-    """Of `BertForQuestionAnswering`: first and last token have scores of their own, and "no answer" those of [CLS].
+    """The scores of each token as the first and as the last of an answer; those of [CLS] mean "no answer".
 
     Attributes:
       starts, ends: for each window float32 [S]; S is at least the window's length.
