@@ -265,7 +265,7 @@ def _sizes(config: BertConfig, head: HeadConfig, shapes: Mapping, casing: Casing
         "vocabulary": f"{config.vocab_size:,} tokens",
         "case": {True: "uncased", False: "cased"}.get(casing.do_lower_case),
         "parameters": f"{sum(math.prod(shapes[name]) for name in filter(is_model_variable, shapes)):,}",
-        "on top": head.variant and f"it {head.variant}",
+        "head": head.variant and f"it {head.variant}",
     }
 
 
