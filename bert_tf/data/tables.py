@@ -53,7 +53,7 @@ class TableSettings:
     copy_columns: Sequence[str] = setting(
         (),
         "Columns of --test_file, by name or number, that go into predictions.jsonl, such as an id and the text; all: "
-        "all of them. One that is called like a part of a prediction gets input_ before its name.",
+        "all of them. A column named like a field of a prediction is prefixed with input_.",
     )
 
     def __post_init__(self):

@@ -96,7 +96,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
     stop_at_step: int | None = setting(
         None,
         "End at this step, with the learning rate of a run of --num_train_steps; a later command on the same "
-        "output_dir goes on, as with records of 512 tokens.",
+        "output_dir goes on, e.g. with records of 512 tokens.",
         least=1,
     )
     shuffle_window: int = setting(
@@ -169,7 +169,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
         "The generator's configuration (electra_config.json), instead of --generator_size.",
         check=checks.check_file,
     )
-    untied_generator_embeddings: bool = setting(False, "The generator has embeddings of its own, of its own width.")
+    untied_generator_embeddings: bool = setting(False, "Give the generator its own embeddings, of its own width.")
     gen_weight: float = setting(1.0, "Factor of the generator's loss.", least=0)
     disc_weight: float = setting(50.0, "Factor of the discriminator's loss.", least=0)
     disallow_correct: bool = setting(False, "The generator never draws the original token.")

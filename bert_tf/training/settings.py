@@ -55,7 +55,7 @@ class ModelSettings:
     )
     max_seq_length: int = setting(
         128,
-        "Maximum tokens of an example, with [CLS] and [SEP]; longer ones are cut, or read as several windows.",
+        "Maximum tokens of an example, including [CLS] and [SEP]; longer ones are cut, or read as several windows.",
         least=3,
     )
     strip_accents: bool | None = setting(
@@ -77,7 +77,7 @@ class DeviceSettings:
         choices=("one_device", "mirrored", "multi_worker_mirrored", "tpu"),
     )
     num_virtual_cpus: int | None = setting(
-        None, "Split the CPU into so many devices, to try mirrored without GPUs.", least=1, most=MOST_VIRTUAL_CPUS
+        None, "Split the CPU into this many devices, to try mirrored without GPUs.", least=1, most=MOST_VIRTUAL_CPUS
     )
     use_tpu: bool = setting(False, "The original's name for --distribution_strategy=tpu.", heading=ORIGINAL)
     tpu_name: str | None = setting(None, "Name of the Cloud TPU, or its address grpc://host:8470; local on a TPU VM.")
@@ -126,7 +126,7 @@ class TrainingSettings(ComputationSettings):
 
     train_batch_size: int = setting(32, "Examples per step, over all devices.", heading=ORIGINAL, least=1)
     save_checkpoints_steps: int = setting(1000, "Steps between two checkpoints.", least=1)
-    iterations_per_loop: int = setting(1000, "Most steps in a call of the graph; fewer if they take over 5 s.", least=1)
+    iterations_per_loop: int = setting(1000, "Most steps per call of the graph; fewer if they take over 5 s.", least=1)
     use_xla: bool | None = setting(
         None,
         "Compile the whole step with XLA, once for each shape. If unset, on GPUs; slower on CPUs; not for TPUs.",
@@ -228,7 +228,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
     )
     new_head: bool = setting(
         False,
-        "Begin a new output layer, where --init_checkpoint was trained for other labels, another number of them, "
+        "Begin with a new output layer, if --init_checkpoint was trained for other labels, a different number of them, "
         "or another task. Otherwise its outputs are matched with the labels of the data by name.",
     )
     freeze_layers: int | None = setting(
@@ -239,8 +239,8 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
     )
     lora_rank: int | None = setting(
         None,
-        "LoRA: the encoder stays as it is; two matrices of this rank beside each of its projections are trained, and "
-        "the head: far less memory. 8 is usual, with a --learning_rate of about 4e-4. If unset, the encoder learns.",
+        "LoRA: leave the encoder as it is, and train the head and two matrices of this rank beside each projection: "
+        "far less memory. 8 is usual, with a --learning_rate of about 4e-4. If unset, the encoder is trained.",
         least=1,
     )
     lora_alpha: float | None = setting(
@@ -249,7 +249,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
     num_seeds: int = setting(
         1,
         "Train this many times with seeds --seed, --seed + 1, ..., report mean, min and max, and keep the best.",
-        heading="What is chosen by the results on the dev set",
+        heading="Chosen by the results on the dev set",
         least=1,
         most=1_000,
     )
@@ -270,7 +270,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
         heading="Run, checkpoints and log",
         default=None,
         help="Checkpoints kept in output_dir, with optimizer state; 0 keeps all. If unset, the newest until the run "
-        "ends, and then only its weights. Set this flag to be able to train further later.",
+        "ends, and then only its weights. Set this flag to be able to continue training later.",
     )
     write_tf_records: bool = setting(True, "Write train.tf_record and so on to output_dir, as the original does.")
     static_padding: bool = setting(

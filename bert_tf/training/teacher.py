@@ -36,7 +36,7 @@ class TeacherSettings:
     )
     student_layers: list[str] | None = setting(
         None,
-        "With --teacher: the student starts from the teacher's embeddings and these of its layers, counted from 0, as "
+        "With --teacher: the student starts from the teacher's embeddings and these of its layers, from 0, e.g. "
         "0,2,4,7,9,11, instead of --init_checkpoint and a configuration of its own.",
     )
     distillation_temperature: float | None = setting(
