@@ -33,7 +33,7 @@ _LOGGED_EXAMPLES = 5
 
 
 class PaddingInputExample:
-    """An example without text, which fills a batch of fixed size; its features are zeros and not real."""
+    """An example without text that fills up a batch of fixed size; its features are zeros, `is_real_example` False."""
 
 
 @dataclasses.dataclass
@@ -51,7 +51,7 @@ class InputFeatures:
 
 
 class DataProcessor:
-    """The data of a classification task; a subclass for your own data defines those of the four methods that it needs.
+    """The data of a classification task; a subclass for your own data defines the methods that it needs.
 
     Raises:
       NotImplementedError: a method that the subclass does not define is called; names both (so does the original).

@@ -93,9 +93,9 @@ def verbosity_of_its_own():
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_told_yet():
+def nothing_is_logged_yet():
     """Each test sees the messages that a process gives once."""
-    messages._told.clear()
+    messages._logged_topics.clear()
 
 
 @pytest.fixture(scope="session")

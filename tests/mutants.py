@@ -57,7 +57,7 @@ MUTANTS = {
     ("models/similarity.py", "models/test_similarity.py"): [
         ("return errors * errors, {", "return 0.5 * errors * errors, {"),
         ("excluded = ops.equal(firsts, ids[:, :1])", "excluded = ops.zeros_like(ops.equal(firsts, ids[:, :1]))"),
-        ("excluded & ~own", "excluded")],
+        ("excluded & ~partner", "excluded")],
     ("models/objectives.py", "models/test_distillation.py"): [("* temperature**2", "* temperature")],
     ("models/objectives.py", "models/test_objectives.py"): [
         ('if in_metrics and "is_real_example" in features:', "if False:")],

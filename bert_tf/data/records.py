@@ -32,7 +32,7 @@ SHUFFLE_WINDOW = 20_000  # records; about 15 MB of serialized examples at sequen
 
 _PARSERS = max(2, min(8, os.cpu_count() or 2))
 _PREFETCHED = 8  # batches
-_plain = tf.autograph.experimental.do_not_convert  # AutoGraph is not needed and takes longer than everything else
+_plain = tf.autograph.experimental.do_not_convert  # AutoGraph would take longer than all the rest
 _TOO_LONG = "a record has more values than it may have in feature"
 _OUT_OF_RANGE = "a record has a value out of range in feature"
 _OTHER_TOTAL = "the segment_lengths of a record do not add up to its tokens"
@@ -45,8 +45,8 @@ Preparation = Callable[[dict[str, tf.Tensor], tf.Tensor, tf.Tensor], dict[str, t
 # --- What is wrong with a batch ---------------------------------------------------------------------------------------
 
 
-def _explained(error: tf.errors.OpError, index: RecordIndex, features: record_files.Features) -> str | None:
-    """Which record made a batch unreadable, and its problem; None if `error` is not about records.
+def _unreadable_record(error: tf.errors.OpError, index: RecordIndex, features: record_files.Features) -> str | None:
+    """The record that made a batch unreadable, and its problem, as text; None if `error` is not about records.
 
     The files were intact when they were indexed, so either a file has changed since, or a record other than its file's
     first does not match the flags. Finding it takes a pass over the files.
@@ -60,11 +60,11 @@ def _explained(error: tf.errors.OpError, index: RecordIndex, features: record_fi
             number = 0
             try:
                 for begin, end, payloads in record_files.read_records(name, size):
-                    place = begin
+                    offset = begin
                     for payload in payloads:
                         if problem := record_files.record_problem(payload, features):
-                            return f"{name}: record {number} (at byte {place}) {problem}"
-                        number, place = number + 1, place + len(payload) + record_files.FRAME_BYTES
+                            return f"{name}: record {number} (at byte {offset}) {problem}"
+                        number, offset = number + 1, offset + len(payload) + record_files.FRAME_BYTES
                     progress.update(end - begin)
             except record_files.RecordError as damage:
                 return f"{damage}; it was intact when indexed"
@@ -81,7 +81,7 @@ def explained_errors(index: RecordIndex, features: record_files.Features, flag: 
     try:
         yield
     except tf.errors.OpError as error:
-        explanation = _explained(error, index, features)
+        explanation = _unreadable_record(error, index, features)
         if explanation is None:
             raise
         raise record_files.RecordError(f"--{flag}: {explanation}" if flag else explanation) from error
@@ -155,7 +155,7 @@ def parts_of_batches(dataset: tf.data.Dataset, share: Share) -> tf.data.Dataset:
 
 
 def _rows_of_windows(windows: Iterator[tuple], batch_size: int, rows: range) -> Iterator[tuple]:
-    """The windows with only those places in their order that are in some rows of each batch."""
+    """The windows, without the records that are in other rows of their batch than `rows`."""
     row = 0  # of the window's first record, in its batch
     for *blocks, order in windows:
         in_batch = (row + np.arange(len(order))) % batch_size

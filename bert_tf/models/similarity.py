@@ -50,7 +50,7 @@ class RankingObjective(ClassificationObjective):
     """Softmax cross-entropy of finding a text's partner among the partners of other texts of the batch.
 
     The scores are cosines times `scale`. Candidates are the second texts of all examples and, where examples have
-    three, all third ones, but none that is another copy of the text or of its partner, or the partner of another copy.
+    three, all third ones, except other copies of the text or of its partner, and partners of other copies.
 
     Outputs: vectors [B, 2 or 3, H]. Features: `text_ids` [B, 2 or 3], equal numbers for equal texts;
     optional `negatives_batch` [B], the candidates of an example are those of the examples with its number.
@@ -73,11 +73,11 @@ class RankingObjective(ClassificationObjective):
         vectors = normalized(outputs)
         logits = cls.scale * ops.matmul(vectors[:, 0], ops.transpose(of_candidates(vectors[:, 1:])))
         count = ops.shape(ids)[0]
-        own = ops.equal(ops.arange(count)[:, None], ops.arange(count * others)[None, :])
+        partner = ops.equal(ops.arange(count)[:, None], ops.arange(count * others)[None, :])
         candidates = of_candidates(ids[:, 1:])[None, :]
         # A third text is a negative for all copies of its first one.
-        none = [-ops.ones_like(ids[:, 0])] * (others - 1)
-        firsts = ops.concatenate([ids[:, 0], *none], axis=0)[None, :]
+        no_text = [-ops.ones_like(ids[:, 0])] * (others - 1)
+        firsts = ops.concatenate([ids[:, 0], *no_text], axis=0)[None, :]
         excluded = ops.equal(firsts, ids[:, :1])
         for number in (0, 1):
             excluded = excluded | ops.equal(candidates, ids[:, number : number + 1])
@@ -85,14 +85,14 @@ class RankingObjective(ClassificationObjective):
             if name in features:
                 values = ops.reshape(features[name], (-1,))
                 excluded = excluded | differs(values[:, None], ops.tile(values, (others,))[None, :])
-        logits = ops.where(excluded & ~own, _EXCLUDED, logits)
+        logits = ops.where(excluded & ~partner, _EXCLUDED, logits)
         labels = ops.arange(count, dtype="int32")
-        right = ops.cast(ops.equal(ops.cast(ops.argmax(logits, axis=-1), "int32"), labels), "float32")
-        return cross_entropy(logits, labels), {"accuracy": right}
+        correct = ops.cast(ops.equal(ops.cast(ops.argmax(logits, axis=-1), "int32"), labels), "float32")
+        return cross_entropy(logits, labels), {"accuracy": correct}
 
 
 class TripletObjective(ClassificationObjective):
-    """How much farther than `margin` less the second text is than the third, mean over the batch; Euclidean distances.
+    """Distance to the second text minus that to the third plus `margin`, at least 0, mean over the batch; Euclidean.
 
     Outputs: vectors [B, 3, H]. Features: `text_ids` [B, 3], which only show the size of the batch.
     Metrics: `accuracy` (the second text is nearer), `example_loss`.

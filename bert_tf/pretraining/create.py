@@ -51,8 +51,8 @@ _LATER = {
     "favor_shorter_ngram": True, "blanks_separate_docs": True, "joins_files": True, "encoding": "utf-8",
 }  # fmt: skip
 _LARGE_TEXT = 200_000_000  # bytes
-_MANY_NOT_IN_ORDER = 0.6  # of the pairs; with room for several sentences it is half of them
-_MANY_RANDOM = 0.8  # of the pairs, where half are usual
+_MANY_NOT_IN_ORDER = 0.6  # of the pairs; usually half of them
+_MANY_RANDOM = 0.8  # of the pairs; usually half of them
 
 
 def create_pretraining_data(
@@ -90,7 +90,7 @@ def create_pretraining_data(
     vocabulary = {"vocab_sha256": vocabulary_sha256(records.vocab_file), "vocab_size": tokenizer.vocab_size}
     job, flags = _job_of(records, instances, text, tokenizer, vocabulary["vocab_sha256"])
     _check_files(job)
-    with _alone(job) as job:
+    with _exclusive(job) as job:
         summaries, is_new = _make_missing(job, flags, beam_options, show_progress)
         merged, path = _merged_summary(job, flags, summaries) | vocabulary, summary_path(job.output_files[0])
         if read_summary(path) != merged:
@@ -113,7 +113,7 @@ def _job_of(
         num_shards=records.num_shards, **vars(instances), **vars(text),
         word_boundaries=records.word_boundaries, segmenter=records.segmenter,
     )  # fmt: skip
-    # Not where they are left alone: without them, files of earlier versions are what would be made now.
+    # Left out at their defaults, so that files of earlier versions, which lack them, count as made by this job.
     flags = {name: value for name, value in flags.items() if name not in _LATER or value != _LATER[name]}
     if records.masking == "dynamic":
         instances = dataclasses.replace(instances, max_predictions_per_seq=0)
@@ -147,7 +147,7 @@ def _check_files(job: ShardJob) -> None:
     written = [path for shard in range(job.num_shards) for path in job.files(shard)]
     check_output_files(written, [*job.input_files, job.records.vocab_file], flag)
     for path in (path for shard in range(job.num_shards) for path in job.outputs(shard)):
-        if os.path.isfile(path) or (is_remote(path) and tf.io.gfile.exists(path)):  # no pipe
+        if os.path.isfile(path) or (is_remote(path) and tf.io.gfile.exists(path)):  # a pipe is not read
             with tf.io.gfile.GFile(path, "rb") as file:
                 head = file.read(12)
             if head and not is_frame_head(head):
@@ -156,9 +156,9 @@ def _check_files(job: ShardJob) -> None:
         if is_remote(scratch):
             raise ValueError(f"--scratch_dir={scratch} must be a local directory.")
         os.makedirs(scratch, exist_ok=True)
-    found = {name for path in job.output_files for name in paths_beginning_with(f"{path}-")}
-    own = {path for shard in range(job.num_shards) for path in job.outputs(shard)}
-    if stale := sorted(name for name in found - own if re.search(r"-\d{5,}-of-\d{5,}$", name)):
+    existing = {name for path in job.output_files for name in paths_beginning_with(f"{path}-")}
+    outputs = {path for shard in range(job.num_shards) for path in job.outputs(shard)}
+    if stale := sorted(name for name in existing - outputs if re.search(r"-\d{5,}-of-\d{5,}$", name)):
         raise ValueError(
             f"--num_shards={job.num_shards}: delete the {len(stale)} files of another number of shards, which would be "
             f"taken for these: {some(stale)}"
@@ -166,10 +166,10 @@ def _check_files(job: ShardJob) -> None:
 
 
 @contextlib.contextmanager
-def _alone(job: ShardJob) -> Iterator[ShardJob]:
-    """Yields the job while no other run writes its files, after removing what a killed run of them left behind.
+def _exclusive(job: ShardJob) -> Iterator[ShardJob]:
+    """Holds locks on the output files, removes what a killed run left behind, and yields the job.
 
-    The job that is yielded has a scratch directory of its own, which only this user can open; on a cluster none.
+    The yielded job has its own scratch directory, which only this user can open; on a cluster none.
     """
     with contextlib.ExitStack() as stack:
         for path in sorted({*job.output_files}):
@@ -202,11 +202,11 @@ def _make_missing(
     final_summary, records = summary_path(job.output_files[0]), job.records
     earlier = read_summary(final_summary) or {}
     known = dict(enumerate(earlier.get("shards", []) if earlier.get("fingerprint") == job.fingerprint else []))
-    found = {shard: finished_summary(job, shard, known.get(shard)) for shard in range(job.num_shards)}
+    finished = {shard: finished_summary(job, shard, known.get(shard)) for shard in range(job.num_shards)}
     for shard in known:  # one of these may have been made again by a run that was killed
-        found[shard] = found[shard] or finished_summary(job, shard)
-    summaries = {shard: summary for shard, summary in found.items() if summary}
-    missing = [shard for shard in found if shard not in summaries]
+        finished[shard] = finished[shard] or finished_summary(job, shard)
+    summaries = {shard: summary for shard, summary in finished.items() if summary}
+    missing = [shard for shard in finished if shard not in summaries]
     if summaries and job.num_shards > 1:
         logging.info("%d of %d shards are done already", len(summaries), job.num_shards)
     _warn_of_replaced(job, missing, earlier.get("flags", {}), flags)

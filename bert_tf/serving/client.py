@@ -1,4 +1,4 @@
-"""A client of TensorFlow Serving by REST, which needs no TensorFlow."""
+"""A client for the REST API of TensorFlow Serving; needs no TensorFlow."""
 
 import concurrent.futures
 import http.client
@@ -16,7 +16,7 @@ from bert_tf.system.messages import visible
 MAX_BYTES = 1 << 28  # of an answer
 
 _OK = 200
-_MOST_OF_AN_ERROR = 1 << 16  # bytes
+_MAX_ERROR_BYTES = 1 << 16
 
 
 class ServingError(OSError):
@@ -33,7 +33,7 @@ def ask(
     timeout: float = 60.0,
     max_bytes: int = MAX_BYTES,
 ) -> dict[str, list]:
-    """The outputs of a model by REST, as lists.
+    """The outputs of a served model, as lists.
 
     Args:
       server: host:port of the REST interface (8501 unless configured), or an http(s):// address.
@@ -58,20 +58,20 @@ def ask(
 
 
 def _post(url: str, body: bytes, timeout: float, max_bytes: int) -> tuple[int, bytes]:
-    """Status and body of the answer to a request; of an error only the beginning."""
+    """Status and body of the answer to a request; only the beginning of an error's."""
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
     try:
         with urllib.request.urlopen(request, timeout=timeout) as response:
             content = response.read(max_bytes + 1)
     except urllib.error.HTTPError as error:
-        return error.code, error.read(_MOST_OF_AN_ERROR)
+        return error.code, error.read(_MAX_ERROR_BYTES)
     if len(content) > max_bytes:
         raise ValueError(f"the answer has more than {max_bytes:,} bytes")
     return response.status, content
 
 
 def _within(timeout: float, call: Callable):
-    """The result of a call, which a thread makes: timeouts of sockets start anew with each byte."""
+    """The result of a call made in a thread: the timeout of a socket starts over with each byte."""
     result = concurrent.futures.Future()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Vectors for texts: the nearer two are, the more alike are the texts.
+"""Vectors for texts: the nearer two vectors, the more alike the texts.
 
 Shape legend: n texts, H hidden size.
 """
@@ -22,8 +22,8 @@ from bert_tf.system.checks import list_of_strings, path_of, true_or_false, whole
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.settings import DTYPE_POLICIES
 
-# In bfloat16, with matrices that are constants, a batch takes a twentieth less time, but a second graph has to be made.
-_CONSTANTS_FROM = 10_000  # texts of one call
+# In bfloat16, a batch takes a twentieth less time if the matrices are constants, but that takes a second graph.
+_CONSTANTS_FROM = 10_000  # texts per call
 _MOST_BYTES = 1_900_000_000  # of constants: a graph is a protocol buffer, which must be smaller than 2 GiB
 
 
@@ -52,8 +52,8 @@ class Embedder(Answerer):
       trust: load an export whatever its graph may do, see `loaded_export.Export`.
 
     Raises:
-      FileNotFoundError, ValueError: there is no model, or it makes vectors in a way that is not known here; an export
-        is given another pooling or dtype.
+      FileNotFoundError, ValueError: there is no model, or it makes vectors in a way that is not supported; pooling or
+        dtype is given for an export.
     """
 
     tasks = ("encoder",)
@@ -99,7 +99,7 @@ class Embedder(Answerer):
         return layers.sentence_vectors(self.model, features, self.settings.pooling, self._skipped, training=False)
 
     def _keep_matrices(self) -> None:
-        """Makes the weight matrices constants of the graph, in bfloat16, if that has not been done, and they fit.
+        """Makes bfloat16 weight matrices constants of the graph, unless they are already or do not fit.
 
         oneDNN reorders a bfloat16 matrix before it multiplies: a constant once, a variable each time.
         """
@@ -118,7 +118,7 @@ class Embedder(Answerer):
         self._graph, self._constants = tf.function(run, autograph=False), True
 
     def _prompt(self, name: str | None) -> str:
-        """What is put before texts; sets up the pooling for it."""
+        """The text put before each input; sets up the pooling to skip it."""
         if self.export:
             if name is not None:
                 raise ValueError(f"prompt_name={name!r}: what an export computes was decided when it was written")
@@ -138,8 +138,8 @@ class Embedder(Answerer):
           texts: strings.
           normalize: give all vectors the length 1, so that their product is their cosine. Default: what the directory
             says, else False.
-          prompt_name: one of the prompts of the directory (config_sentence_transformers.json), which is put before
-            every text. Default: the one that it names as default, if any.
+          prompt_name: a prompt of the directory (config_sentence_transformers.json), which is put before every text.
+            Default: the directory's default prompt, if any.
 
         Raises:
           TypeError: not a list of strings; names the place.
@@ -194,11 +194,11 @@ class Embedder(Answerer):
             embedder.search("Who eats?", ["A man eats food.", "The sky is blue."], k=1)
             # [{"index": 0, "score": 0.41, "text": "A man eats food."}]
 
-        Each has index: its place; score: the cosine, or the dot product, if the directory's similarity_fn_name says so;
-        and text, where texts are known.
+        Each has `index`, its position; `score`, the cosine, or the dot product if the directory's similarity_fn_name
+        says so; and `text`, where texts are known.
 
         Args:
-          texts_or_vectors: strings; or vectors [n, H] of this model; or an index, with which many queries take less.
+          texts_or_vectors: strings; or vectors [n, H] of this model; or an index, which saves time over many queries.
           prompt_name: of the queries, see `encode`. Default: "query" where the directory has such a prompt, else none.
 
         Raises:
@@ -214,11 +214,11 @@ class Embedder(Answerer):
         index.check_model(self)
         prompt_name = prompt_name or (None if self.export else "query")
         vectors = self.encode(queries, normalize_for(index.similarity), prompt_name)
-        found = index.nearest(vectors, k) if queries else []
-        return found[0] if isinstance(query, str) else found
+        results = index.nearest(vectors, k) if queries else []
+        return results[0] if isinstance(query, str) else results
 
     def _similarity(self) -> str:
-        """What compares vectors, which must be one of SIMILARITIES."""
+        """The name of the function that compares vectors, one of SIMILARITIES."""
         name = self.export.description.get("similarity", "cosine") if self.export else self.settings.similarity
         if name not in SIMILARITIES:
             raise ValueError(f"{self.path}: search compares by {' or '.join(SIMILARITIES)}, not by {name!r:.80}")

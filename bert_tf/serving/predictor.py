@@ -1,4 +1,4 @@
-"""Trained models that take strings: opened once, they batch their inputs. What all have in common, and classifiers.
+"""Trained models that take strings: opened once, they batch their inputs. The base class `Answerer`, and `Predictor`.
 
 `embedder`, `choice_predictor`, `question_answerer` and `tagger` have those of other tasks.
 """
@@ -50,7 +50,7 @@ class Answerer:
     model_class: type
     model_arguments: Mapping[str, object] = types.MappingProxyType({})
     action: str
-    # What is told of given texts, once in a process, whatever model they are given to.
+    # Warns about given texts, once in a process, whatever model they are given to.
     warn = staticmethod(functools.partial(warn_once, "given texts"))
 
     def __init__(self, path: str, batch_size: int, trust: bool = False):

@@ -71,8 +71,8 @@ class QuestionAnswerer(Answerer):
         windows = build_windows(examples, self.tokenizer, self.windows, False, num_processes=1)
         warn_of_gaps(windows, self.windows)
         scores = collect_scores(self.outputs(windows), windows.lengths)
-        found = predict_answers(examples, windows, scores, self.tokenizer, self.predictions)
-        return [_describe(prediction) for prediction in found]
+        predictions = predict_answers(examples, windows, scores, self.tokenizer, self.predictions)
+        return [_describe(prediction) for prediction in predictions]
 
     def __call__(self, question: str, context: str) -> dict:
         """The answer to one question."""

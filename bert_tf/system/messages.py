@@ -26,35 +26,35 @@ def some(names: list[str], separator: str = ", ") -> str:
 
 def visible(text: str) -> str:
     """A text of unknown origin for a terminal: characters that could steer it as in JSON, \\u001b for an escape."""
-    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """The end of a message about a name that there is not: the known one that is spelled nearly so, if there is one."""
-    folded = {one.casefold(): one for one in known}
+    """The end of a message about an unknown name: the known name with nearly its spelling, if there is one."""
+    folded = {each.casefold(): each for each in known}
     near = difflib.get_close_matches(name.casefold(), folded, 1)
     return f"; did you mean {folded[near[0]]!r}?" if near else ""
 
 
-_told: set[Hashable] = set()
+_logged_topics: set[Hashable] = set()
 
 
-def is_first(*about: Hashable) -> bool:
-    """Whether nothing was told of this before, for messages given once; False within `without_logging`."""
-    if logging.get_absl_logger().disabled or about in _told:
+def is_first(*topic: Hashable) -> bool:
+    """Whether a message on a topic is the first, where one is enough; False within `without_logging`."""
+    if logging.get_absl_logger().disabled or topic in _logged_topics:
         return False
-    _told.add(about)
+    _logged_topics.add(topic)
     return True
 
 
-def warn_once(place: Hashable, message: str, *args) -> None:
-    if is_first(place, message):
-        logging.warning(message + " (Told once.)", *args)
+def warn_once(topic: Hashable, message: str, *args) -> None:
+    if is_first(topic, message):
+        logging.warning(message + " (Logged once.)", *args)
 
 
 @contextlib.contextmanager
 def without_logging(name: str = "absl") -> Iterator[None]:
-    """Logs nothing by a logger: for a check of files that are read again, and told of then."""
+    """Silences a logger, for a check of files that will be read, and reported, again."""
     logger = getLogger(name)
     before, logger.disabled = logger.disabled, True
     try:
@@ -79,7 +79,7 @@ def naming_flag(flag: str) -> Iterator[None]:
         raise ValueError(f"{flag}: {error}") from error
 
 
-# --- how far something is ---------------------------------------------------------------------------------------------
+# --- progress ---------------------------------------------------------------------------------------------------------
 
 SLOW_SECONDS = 2.0  # after which something that is slow only the first time says so
 

@@ -71,7 +71,7 @@ class _Loop(CPUDispatcher):
 
 
 class _CachedLoop(_Loop):
-    is_told = False  # that compilation takes long
+    is_announced = False  # whether a message has said that compilation takes long
 
     def compile(self, signature):
         """Compiles for types, or takes it from the disk; it is logged, once in a process, if that takes long."""
@@ -80,9 +80,9 @@ class _CachedLoop(_Loop):
             f"Compiling the loops of {package.rpartition('.')[0] or package} for this processor, which is done once: "
             f"later runs take them from {self._cache.cache_path}."
         )
-        with contextlib.nullcontext() if _CachedLoop.is_told else messages.announced(message):
+        with contextlib.nullcontext() if _CachedLoop.is_announced else messages.announced(message):
             entry = super().compile(signature)
-        _CachedLoop.is_told |= time.monotonic() - begun > messages.SLOW_SECONDS
+        _CachedLoop.is_announced |= time.monotonic() - begun > messages.SLOW_SECONDS
         return entry
 
 

@@ -73,18 +73,18 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
         steps = [0] * len(runs)
         if run.do_train:
             count = task.num_training_examples()
-            steps = [number_of_steps(count, one.train_batch_size, one.num_train_epochs) for one in runs]
+            steps = [number_of_steps(count, each.train_batch_size, each.num_train_epochs) for each in runs]
             if min(steps) < _FEW_STEPS:
                 logging.warning("Only %d training steps: the model will hardly learn; train longer.", min(steps))
         # All folders are checked before the first of several runs is trained.
         described = zip(combinations, runs, steps, strict=True)
-        plan = [_runs_of_seeds(task, values, one, strategy, number, teacher) for values, one, number in described]
+        plan = [_runs_of_seeds(task, values, each, strategy, number, teacher) for values, each, number in described]
         for number, (values, of_seeds) in enumerate(zip(combinations, plan, strict=True), start=1):
             if run.search:
                 logging.info("Combination %d of %d: %s.", number, len(runs), recipe.combination_text(values))
             results = {}
-            for seed, one in of_seeds.items():
-                results[seed] = one.execute()
+            for seed, seed_run in of_seeds.items():
+                results[seed] = seed_run.execute()
                 if several:
                     keras.backend.clear_session()
             tried.append(Tried(values, results))
@@ -108,7 +108,7 @@ def _check(task: FineTuningTask, run: FineTuningSettings) -> str | None:
         run_directory.check_own(run.output_dir)
     newest = (checkpoints.check_newest if run.do_train else checkpoints.latest_checkpoint)(run.output_dir)
     if run.search and newest:
-        raise ValueError(f"--output_dir={run.output_dir} holds a run of its own: choose another one for --search.")
+        raise ValueError(f"--output_dir={run.output_dir} already holds a run: choose another one for --search.")
     return newest
 
 
@@ -148,7 +148,7 @@ def _load(
 
 
 def _folder_of(run: FineTuningSettings, values: recipe.Values) -> str:
-    """The folder of a combination of settings; without a search the run's own."""
+    """The folder of a combination of settings; without a search, output_dir."""
     return posixpath.join(run.output_dir, recipe.folder_of(values)) if values else run.output_dir
 
 
@@ -160,12 +160,12 @@ def _runs_of_seeds(
     num_train_steps: int,
     teacher: Teacher | None,
 ) -> dict[int, "_Run"]:
-    """The runs of a combination of settings by their seeds, once each fits to what is in its folder."""
+    """The runs of a combination of settings by their seeds; each is checked against what is in its folder."""
     runs, folder = {}, _folder_of(run, values)
     for seed in range(run.seed, run.seed + run.num_seeds):
         output_dir = posixpath.join(folder, f"seed-{seed}") if run.num_seeds > 1 else folder
-        own = dataclasses.replace(run, seed=seed, output_dir=output_dir)
-        runs[seed] = _Run(task, own, strategy, num_train_steps, teacher)
+        settings = dataclasses.replace(run, seed=seed, output_dir=output_dir)
+        runs[seed] = _Run(task, settings, strategy, num_train_steps, teacher)
         runs[seed].check_output_dir()
     return runs
 
@@ -240,7 +240,7 @@ class _Run:
         return self.evaluate_and_predict(step, is_last=step == last_step)
 
     def check_output_dir(self) -> None:
-        """Checks that the run fits to what is in its directory, and notes whether it is finished there."""
+        """Checks that the run fits what is in its directory, and notes whether it is finished there."""
         task, run = self.task, self.run
         task.begin(run)
         if run.do_train:

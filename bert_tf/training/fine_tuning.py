@@ -1,7 +1,7 @@
-"""What a fine-tuning run is made of: the best model, kept next to the newest checkpoints, and early stopping; settings
-of a recipe, model and optimizer.
+"""The parts of a fine-tuning run: the best model, kept next to the newest checkpoints, and early stopping; the recipe's
+settings; model and optimizer.
 
-What it begins with is in `starting_model`. The run itself is in `tasks.script`, the training loop in `loop.train`.
+`starting_model` has the weights it begins with. The run is in `tasks.script`, the training loop in `loop.train`.
 """
 
 import dataclasses
@@ -115,8 +115,8 @@ class BestModel:
         for name, content in self.further_files.items():
             write_text_file(posixpath.join(self.directory, name), content)
         write_text_file(results, json.dumps(self.best, indent=2, sort_keys=True) + "\n")
-        found = self.best[self._metric], self.best["step"]
-        logging.info("Best so far: %s %.4f at step %d, in %s", self._metric, *found, self.directory)
+        score, step = self.best[self._metric], self.best["step"]
+        logging.info("Best so far: %s %.4f at step %d, in %s", self._metric, score, step, self.directory)
 
     def should_stop(self) -> bool:
         """Whether the last `patience` evaluations were all no better than one before them."""
@@ -136,9 +136,11 @@ def with_recipe(run: FineTuningSettings, config: BertConfig) -> FineTuningSettin
     filled = {
         name: getattr(config.recipe, name) for name in declared_in(OptimizerSettings) if getattr(run, name) is None
     }
-    own = [f"--{name}={value}" for name, value in filled.items() if value != getattr(BertConfig.recipe, name)]
-    if run.do_train and own:
-        logging.info("As %s was fine-tuned by its authors, unless you say otherwise: %s.", config.title, " ".join(own))
+    flags = [f"--{name}={value}" for name, value in filled.items() if value != getattr(BertConfig.recipe, name)]
+    if run.do_train and flags:
+        logging.info(
+            "As %s was fine-tuned by its authors, unless you say otherwise: %s.", config.title, " ".join(flags)
+        )
     if run.lora_rank is not None and run.lora_alpha is None:
         filled["lora_alpha"] = 2.0 * run.lora_rank
     return dataclasses.replace(run, **filled)

@@ -102,7 +102,7 @@ def test_every_reader_takes_the_casing_of_the_pieces_where_no_file_says_it(
     tmp_path, caplog, monkeypatch, pieces, cased
 ):
     """As BioBERT and ClinicalBERT are published: config.json, vocab.txt and weights."""
-    monkeypatch.setattr("bert_tf.system.messages._told", set())
+    monkeypatch.setattr("bert_tf.system.messages._logged_topics", set())
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     config = BertConfig(vocab_size=9, **sizes)
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces.split()]))

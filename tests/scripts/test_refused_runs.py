@@ -163,7 +163,7 @@ REFUSED = {
              {"train_batch_size": 3}, {}),
             ("--output_dir=*out holds a run with *--lora_alpha=None; this one is with --lora_rank=2 --lora_alpha=4.0",
              {}, {"lora_rank": 2}),
-            ("--output_dir=*out holds a run of its own: choose another one for --search", {},
+            ("--output_dir=*out already holds a run: choose another one for --search", {},
              {"dev_file": "train.csv", "do_eval": True, "search": "learning_rate=1e-5,2e-5"}),
         )),
         # Of several seeds, before the first one is trained.

@@ -189,6 +189,6 @@ def test_what_is_lost_of_texts_is_told_once(model_dir, caplog):
         Embedder(str(model_dir), max_seq_length=length).encode(["w1 " * 9, " ", "w1"])
     messages = [record.message for record in caplog.records]
     assert messages == [
-        "1 of 3 texts are longer than 4 tokens and lost their last ones. (Told once.)",
-        "1 of 3 texts are empty; their vectors mean nothing. (Told once.)",
+        "1 of 3 texts are longer than 4 tokens and lost their last ones. (Logged once.)",
+        "1 of 3 texts are empty; their vectors mean nothing. (Logged once.)",
     ]

@@ -138,7 +138,7 @@ def test_what_is_lost_or_missing_is_told_once(version_2, caplog):
         answerer("w1 w2 w3 w1 w2 w3 w1", "w1 w2 gold w3")
     found = answerer.predict([("which ?", "w1 gold w2"), ("which ?", " "), ("", "gold")])
     assert [(row["answer"], row["start"]) for row in found] == [("gold", 3), ("", None), ("gold", 0)]
-    assert [message.split(" (Told")[0] for message in caplog.messages] == [
+    assert [message.split(" (Logged")[0] for message in caplog.messages] == [
         "Longer than max_query_length=5 tokens, of which the last are lost: 1 of 1 questions.",
         "Questions without text, whose answers come from the context alone: 1 of 3, the first is questions[2].",
         "Contexts without text, where nothing can be found: 1 of 3, the first is that of questions[1].",

@@ -57,8 +57,8 @@ class ModelFiles:
     Attributes:
       directory: where they are. config, head, casing: their content. config_file, vocab_file: paths.
       max_seq_length: of the examples that the model was fine-tuned on, if tokenizer_config.json has it.
-      sentences: how the model makes vectors of texts, if it was trained for that. Only who asks for it reads it.
-      card: what is known of the model for its card, which only who trains or loads it knows.
+      sentences: how the model makes vectors of texts, if it was trained for that; `read_model_files` leaves it out.
+      card: facts for the model's card; only the code that trains or loads the model fills them in.
     """
 
     directory: str
@@ -102,17 +102,17 @@ def needed_config(files: ModelFiles) -> BertConfig:
 
 def find_config(directory: str) -> str | None:
     """The configuration file of a model's directory; None if there is none."""
-    own = {name: kind for name, kind in _CONFIG_CLASSES.items() if first_existing(directory, (name,))}
-    if len(own) > 1:
-        raise ValueError(f"{directory} has {' and '.join(own)}: remove the one that is not the model's.")
-    return first_existing(directory, (*own, HUGGINGFACE_CONFIG))
+    names = [name for name in _CONFIG_CLASSES if first_existing(directory, (name,))]
+    if len(names) > 1:
+        raise ValueError(f"{directory} has {' and '.join(names)}: remove the one that is not the model's.")
+    return first_existing(directory, (*names, HUGGINGFACE_CONFIG))
 
 
 def vocabulary_in(folder: str) -> str:
     """The vocabulary of a model's directory."""
-    if not (found := read_model_files(folder).vocab_file):
+    if not (vocab_file := read_model_files(folder).vocab_file):
         raise ValueError("the model has no vocabulary that is known here")
-    return found
+    return vocab_file
 
 
 def config_files(config: BertConfig, head: HeadConfig) -> dict[str, str]:
@@ -142,7 +142,7 @@ def read_head(directory: str, config_file: str | None = None) -> HeadConfig:
 
 
 def read_max_length(directory: str) -> int | None:
-    """The longest row of the training that a directory's tokenizer_config.json tells; None if it has none."""
+    """The longest row in training, as a directory's tokenizer_config.json has it; None if it does not."""
     length = (read_json_if_there(posixpath.join(directory, TOKENIZER_CONFIG)) or {}).get("model_max_length")
     # Hugging Face writes 10^30 for "no limit".
     return length if isinstance(length, int) and 0 < length < 1_000_000 else None
@@ -183,34 +183,34 @@ def tokenizer_of(files: ModelFiles) -> Tokenizer:
 def other_ids(vocab_file: str | None, files: ModelFiles) -> str:
     """What is wrong with a vocabulary that is named instead of the one beside the weights; "" if nothing is.
 
-    The same tokens are right with others behind them, or in the places of [unused1] and the like; a warning tells of
-    any in the places of others. What is damaged, or of another kind, is passed: who reads it for its use says so.
+    Tokens may be added at the end, or replace [unused1] and the like; if they replace others, a warning says so.
+    A vocabulary that is damaged or of another kind passes: the code that uses it reports that.
 
     Args:
       files: those beside the weights.
     """
-    own, default = files.vocab_file, (family_of(files.config) if files.config else BERT).tokenizer_class
-    if not (vocab_file and own) or read_bytes(vocab_file) == read_bytes(own):
+    beside, default = files.vocab_file, (family_of(files.config) if files.config else BERT).tokenizer_class
+    if not (vocab_file and beside) or read_bytes(vocab_file) == read_bytes(beside):
         return ""
     try:
-        known, given = (tokenizer_of_file(path, Casing(False), default) for path in (own, vocab_file))
+        known, given = (tokenizer_of_file(path, Casing(False), default) for path in (beside, vocab_file))
     except ValueError:
         return ""
     if known.vocab_kind != given.vocab_kind:
         return ""
     moved = [token for token, number in given.vocab.items() if known.vocab.get(token, number) != number]
     if moved:
-        one, numbers = moved[0], (known.vocab[moved[0]], given.vocab[moved[0]])
+        token, numbers = moved[0], (known.vocab[moved[0]], given.vocab[moved[0]])
         return (
-            f"{vocab_file} is not the vocabulary that the weights were trained with, {own}: {len(moved):,} of its "
-            f"tokens have other ids there, such as {one!r}, {numbers[0]} there and {numbers[1]} here"
+            f"{vocab_file} is not the vocabulary that the weights were trained with, {beside}: {len(moved):,} of its "
+            f"tokens have other ids there, such as {token!r}, {numbers[0]} there and {numbers[1]} here"
         )
     others = [(token, known.inv_vocab.get(number, token)) for token, number in given.vocab.items()]
     others = [pair for pair in others if pair[0] != pair[1] and not pair[1].startswith("[unused")]
-    if others and is_first("other tokens", vocab_file, own):
+    if others and is_first("other tokens", vocab_file, beside):
         counted = f"{len(others)}, such as {others[0][0]!r} for {others[0][1]!r}"
         message = "%s: tokens in the places of others of %s, beside the weights: %s; the model does not know them yet."
-        logging.warning(message, vocab_file, own, counted)
+        logging.warning(message, vocab_file, beside, counted)
     return ""
 
 
@@ -249,9 +249,9 @@ def with_files(weights: Weights, config_file: str | None = None) -> tuple[Weight
     """`read_model` of open weights."""
     hints = weights.hints
     if hints.get("sizes_from_weights") and not config_file:
-        # Runs of run_pretraining.py keep the configuration of a generator in a folder of its own.
-        own = posixpath.join(directory_of(weights.path), "generator", ElectraConfig.file_name)
-        config_file = own if exists(own) else None
+        # Runs of run_pretraining.py keep the configuration of a generator in a separate folder.
+        of_generator = posixpath.join(directory_of(weights.path), "generator", ElectraConfig.file_name)
+        config_file = of_generator if exists(of_generator) else None
     files = read_model_files(weights.path, hints, config_file)
     beside, heads = files.config, hints.get("num_attention_heads")
     if heads and (beside is None or (hints.get("sizes_from_weights") and not config_file)):

@@ -41,8 +41,8 @@ def encode_examples(
             # As in classification, a choice without any token (control characters only) does not count as a text.
             second = [*question, *next(encoded)]
             ids, segments = tokenizer.build_inputs(context, second, max_seq_length)
-            whole = len(context) + len(second) + tokenizer.num_special_tokens(pair=bool(second))
-            truncated += whole > max_seq_length
+            uncut = len(context) + len(second) + tokenizer.num_special_tokens(pair=bool(second))
+            truncated += uncut > max_seq_length
             rows.append(ids)
             starts.append(segments.count(0))
     if truncated:
@@ -63,23 +63,23 @@ def encode_examples(
 
 
 def log_examples(rows: GroupedRows, tokenizer: Tokenizer, count: int = 2, row: str = "choice") -> None:
-    """Shows the first examples as the model will see them. row: what a row is."""
+    """Logs the first examples as the model will see them. row: what a row is called."""
     for number in range(min(count, len(rows)) * rows.rows_per_example):
-        example, place = divmod(number, rows.rows_per_example)
-        said = " (right)" if "label_ids" in rows.labels and rows.labels["label_ids"][example] == place else ""
-        said = f", score {rows.labels['scores'][example]:.3f}" if "scores" in rows.labels else said
+        example, position = divmod(number, rows.rows_per_example)
+        label = " (right)" if "label_ids" in rows.labels and rows.labels["label_ids"][example] == position else ""
+        label = f", score {rows.labels['scores'][example]:.3f}" if "scores" in rows.labels else label
         tokens = tokenizer.convert_ids_to_tokens(rows.ids[rows.offsets[number] : rows.offsets[number + 1]].tolist())
-        logging.info("Example %d, %s %d%s: %s", example, row, place, said, " ".join(tokens))
+        logging.info("Example %d, %s %d%s: %s", example, row, position, label, " ".join(tokens))
 
 
 def write_records(path: str, rows: GroupedRows, max_seq_length: int, row: str = "choice") -> None:
     """Writes a TFRecord file, a record for each row, the N of an example one after the other.
 
-    Features: those of `token_rows.write_records`; int64 scalars example and, called as what a row is, its place; and
-    where there are labels int64 label_ids, the number of the right choice, or float score.
+    Features: those of `token_rows.write_records`; int64 scalars example and, named by `row`, the position in it; where
+    there are labels, int64 label_ids, the number of the right choice, or float score.
     """
-    every = np.arange(len(rows.second_starts))
-    columns = {"example": every // rows.rows_per_example, row: every % rows.rows_per_example}
+    numbers = np.arange(len(rows.second_starts))
+    columns = {"example": numbers // rows.rows_per_example, row: numbers % rows.rows_per_example}
     for label, feature in (("label_ids", "label_ids"), ("scores", "score")):
         if label in rows.labels:
             columns[feature] = np.repeat(rows.labels[label], rows.rows_per_example)

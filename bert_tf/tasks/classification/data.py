@@ -337,13 +337,13 @@ def custom_task(train_file: str | None, dev_file: str | None, test_file: str | N
         return task
     if task.train is None:
         raise ValueError("Which classes are there? Give --train_file, or --labels=first,second,...")
-    from bert_tf.tasks.classification.label_checks import check_found_labels
+    from bert_tf.tasks.classification.label_checks import check_training_labels
 
     with naming_flag("--train_file"):
         examples = read_examples(task, task.train)
-        check_found_labels(train_file, examples, by_number=not task.train.has_header)
-    found = {label for one in examples for label in (one.label if task.multi_label else (one.label,))}
-    ordered = sorted(found, key=int if all(map(_INTEGER.fullmatch, found)) else None)
+        check_training_labels(train_file, examples, by_number=not task.train.has_header)
+    labels = {label for row in examples for label in (row.label if task.multi_label else (row.label,))}
+    ordered = sorted(labels, key=int if all(map(_INTEGER.fullmatch, labels)) else None)
     if len(ordered) < (1 if task.multi_label else 2):
         raise ValueError(
             f"--train_file: {train_file}: {len(ordered)} classes in the column {declared['label']!r}: there is nothing "

@@ -13,7 +13,7 @@ from bert_tf.tasks.classification.data import InputExample, Task
 from bert_tf.tasks.classification.encode import EncodedExamples, encode_examples
 from bert_tf.text.tokenizer import Tokenizer
 
-_SORTED_BATCHES = 50  # within so many batches, texts that are padded to one length go together
+_SORTED_BATCHES = 50  # within this many batches, texts padded to one length are batched together
 
 
 def as_dataset(
@@ -79,7 +79,7 @@ def as_dataset(
 
 
 def _columns_of(table, labels: Sequence | str | None, pairs: Sequence[str] | None) -> tuple:
-    """The texts, labels and pairs of a table of pandas; what is no table stays as it is."""
+    """The texts, labels and pairs of a pandas table; anything else is returned as it is."""
     if not hasattr(table, "columns"):
         return table, labels, pairs
     names = list(table.columns)

@@ -1,4 +1,4 @@
-"""Labels of a training file that are hardly what its author means: headers, ids, scores; class weights."""
+"""Labels of a training file that are probably not what its author meant (headers, ids, scores); class weights."""
 
 import collections
 import math
@@ -13,24 +13,25 @@ from bert_tf.system.messages import some
 
 _NAMES_OF_LABELS = {"category", "class", "gold_label", "label", "labels", "score", "sentiment", "target"}
 
-_FEWEST_ROWS = 5  # of fewer rows, each may well have a class of its own
-_MANY_NUMBERS = 20  # more numbers than this are hardly classes
+_FEWEST_ROWS = 5  # fewer rows may well have a class each
+_MANY_NUMBERS = 20  # more numbers than this are probably not classes
 _MANY_KNOWN = 0.01  # of the rows of a dev set; short texts are often the same by chance
 
 
-def check_found_labels(path: str, examples: Sequence, by_number: bool) -> None:
-    """Refuses or warns of classes found in a training file that are none.
+def check_training_labels(path: str, examples: Sequence, by_number: bool) -> None:
+    """Refuses, or warns about, labels of a training file that are probably not classes.
 
     Args:
       examples: `InputExample`s in the order of the file. by_number: its columns are given by number, without header.
     """
-    labels = [label for one in examples for label in (one.label if isinstance(one.label, tuple) else (one.label,))]
+    label_sets = [row.label if isinstance(row.label, tuple) else (row.label,) for row in examples]
+    labels = [label for label_set in label_sets for label in label_set]
     counts = collections.Counter(labels)
     if by_number and isinstance(examples[0].label, str):
         _check_first_row(path, examples[0], counts)
     known = {}  # hash of texts -> labels of the first row that has them
-    sets = [(hash((one.text_a, one.text_b)), {one.label} if one.label in counts else {*one.label}) for one in examples]
-    if different := sum(known.setdefault(texts, found) != found for texts, found in sets):
+    rows = zip((hash((row.text_a, row.text_b)) for row in examples), map(set, label_sets), strict=True)
+    if different := sum(known.setdefault(texts, label_set) != label_set for texts, label_set in rows):
         logging.warning("%s: rows with the text of an earlier row and another label: %d.", path, different)
     numbers = all(map(is_number, counts))
     if len(counts) == len(labels) >= _FEWEST_ROWS and len(labels) == len(examples):
@@ -40,8 +41,8 @@ def check_found_labels(path: str, examples: Sequence, by_number: bool) -> None:
         )
     fractions = [label for label in counts if not float(label).is_integer()] if numbers else []
     if fractions or (numbers and len(counts) > _MANY_NUMBERS):
-        told = "%s: %d numbers as classes, such as %r: if they are scores, give --regression."
-        logging.warning(told, path, len(counts), (fractions or [*counts])[0])
+        message = "%s: %d numbers as classes, such as %r: if they are scores, give --regression."
+        logging.warning(message, path, len(counts), (fractions or [*counts])[0])
 
 
 def _check_first_row(path: str, first, counts: collections.Counter) -> None:
@@ -60,16 +61,16 @@ def _check_first_row(path: str, first, counts: collections.Counter) -> None:
 
 
 def warn_of_known_texts(train: Sequence, dev: Sequence) -> None:
-    """Warns of a dev set with texts of the training set, but not of the set itself: see `is_trained_on` of the task.
+    """Warns if a dev set shares texts with the training set; `is_trained_on` of the task handles the same set.
 
     Args:
       train, dev: `InputExample`s.
     """
-    trained = {hash((one.text_a, one.text_b)) for one in train}
-    known = sum(hash((one.text_a, one.text_b)) in trained for one in dev)
+    trained = {hash((row.text_a, row.text_b)) for row in train}
+    known = sum(hash((row.text_a, row.text_b)) in trained for row in dev)
     if known > _MANY_KNOWN * len(dev) and not known == len(dev) == len(train):
-        told = "Of %d rows of --dev_file %d are also in --train_file: results on them say nothing about other texts."
-        logging.warning(told, len(dev), known)
+        message = "Of %d rows of --dev_file %d are also in --train_file: results on them say nothing about other texts."
+        logging.warning(message, len(dev), known)
 
 
 def is_number(text: str) -> bool:
@@ -81,7 +82,7 @@ def is_number(text: str) -> bool:
 
 
 # --- --class_weights --------------------------------------------------------------------------------------------------
-# How much the classes count in the loss, so that rare ones are learned, too.
+# How much each class counts in the loss, so that rare ones are learned, too.
 
 BALANCED = "balanced"
 
@@ -94,11 +95,11 @@ def class_weights_setting(of: str):
         f"{of} divided by the number of classes and by the {of} of the class, so that rare classes count as much as "
         "frequent ones. The loss is the sum of the weighted losses divided by the sum of their weights.",
         heading="What is trained",
-        check=lambda text, _: parsed(text),
+        check=lambda text, _: parse_class_weights(text),
     )
 
 
-def parsed(text: str) -> dict[str, float]:
+def parse_class_weights(text: str) -> dict[str, float]:
     """Label -> weight; empty for "balanced"."""
     weights = {}
     for part in [] if text == BALANCED else text.split(","):
@@ -118,7 +119,7 @@ def class_weights(text: str, labels: Sequence[str], label_ids: np.ndarray) -> li
     Args:
       text: --class_weights. labels: the names of the classes. label_ids: the class of all that is trained on, from 0.
     """
-    given = parsed(text)
+    given = parse_class_weights(text)
     if unknown := [label for label in given if label not in labels]:
         raise ValueError(f"--class_weights={text}: no such label: {some(unknown)}. The labels are {some(labels)}.")
     counts = np.bincount(np.asarray(label_ids).reshape(-1), minlength=len(labels))

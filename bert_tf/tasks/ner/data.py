@@ -1,4 +1,4 @@
-"""Files in CoNLL style: what a sentence says, and what is written back.
+"""Files in CoNLL style, read into sentences and written back with predicted tags.
 
 One word per line with its columns, a blank line after each sentence, a line that begins with -DOCSTART- before each
 document. Whatever the file's scheme, a model learns IOB2 or, from the two schemes that mark ends, BIOES; predictions
@@ -25,7 +25,7 @@ DOCUMENT_START = "-DOCSTART-"
 
 _HEADERS = {"label", "labels", "ner", "ner_tag", "pos", "tag", "tags", "text", "token", "tokens", "word", "words"}
 
-# Numbers in the first of CoNLL-U's ten columns: of several words that are one in the text, and of what is not in it.
+# CoNLL-U has ten columns; in the first, 2-3 numbers a range of words that are one in the text, 4.1 an empty node.
 _CONLL_U, _NO_WORD = 10, re.compile(r"\d+[-.]\d+")
 _LONG_SENTENCE = 200  # words: a file of so many has more than one
 
@@ -123,11 +123,11 @@ def read_conll(path: str, layout: Layout, scheme: str | None = None, has_tags: b
     if len(reader.sentences) == 1 and (length := len(reader.sentences[0].words)) > _LONG_SENTENCE:
         logging.warning("%s: no blank line ends a sentence, so that it is one sentence of %d words.", path, length)
     if no_words := reader.no_words:
-        told = "%s: left out %d lines of CoNLL-U, ranges of words (2-3) and empty nodes (4.1); the first is line %d."
-        logging.warning(told, path, len(no_words), no_words[0])
+        message = "%s: left out %d lines of CoNLL-U, ranges of words (2-3) and empty nodes (4.1); the first is line %d."
+        logging.warning(message, path, len(no_words), no_words[0])
     if reader.repaired:
-        told = "%s: the tags of %d sentences break the scheme %s and were read as conlleval reads them."
-        logging.warning(told, path, reader.repaired, layout.tag_scheme)
+        message = "%s: the tags of %d sentences break the scheme %s and were read as conlleval reads them."
+        logging.warning(message, path, reader.repaired, layout.tag_scheme)
     return ConllFile(path, lines, reader.sentences, reader.separator, reader.notation, tuple(reader.no_words))
 
 
@@ -201,11 +201,11 @@ class _Reader:
         if self._columns == 1 and self.layout.tag_column == -1:
             self.has_tags = False  # words and nothing else
         elif not self.has_tags and self._columns > 1 and is_first("columns", self.path):
-            told = "%s: of the %d columns of a line only the word is read; sentences are to have one word a line."
-            logging.warning(told, self.path, self._columns)
+            message = "%s: of the %d columns of a line only the word is read; sentences are to have one word a line."
+            logging.warning(message, self.path, self._columns)
         for name in ("word_column", "tag_column") if self.has_tags else ("word_column",):
-            if not -self._columns <= (place := getattr(self.layout, name)) < self._columns:
-                raise ValueError(f"{self.path}, line {number}: no column --{name}={place}, there are {self._columns}.")
+            if not -self._columns <= (column := getattr(self.layout, name)) < self._columns:
+                raise ValueError(f"{self.path}, line {number}: no column --{name}={column}, there are {self._columns}.")
         if self.has_tags and not (self.layout.word_column - self.layout.tag_column) % self._columns:
             raise ValueError(f"{self.path}, line {number}: --word_column and --tag_column are the same column.")
 
@@ -218,9 +218,9 @@ class _Reader:
 
     def finish(self) -> None:
         """Reads the tags of all sentences, now that it is known how the file spells them."""
-        counted = [str(number) for number in range(max((len(one.words) for one in self.sentences), default=0) + 1)]
-        for start in (0, 1) if self._columns > 2 and len(counted) > 2 else ():
-            if all(one.words == counted[start : start + len(one.words)] for one in self.sentences):
+        numbers = [str(number) for number in range(max((len(each.words) for each in self.sentences), default=0) + 1)]
+        for start in (0, 1) if self._columns > 2 and len(numbers) > 2 else ():
+            if all(each.words == numbers[start : start + len(each.words)] for each in self.sentences):
                 raise ValueError(
                     f"{self.path}, line {self._first_line}: column {self.layout.word_column} only numbers the words: "
                     "give --word_column."
@@ -256,7 +256,7 @@ class _Reader:
 
 
 def _is_tag(tag: str) -> bool:
-    """Whether a tag is of any scheme of entities."""
+    """Whether a tag belongs to any of the entity schemes."""
     letter, hyphen, type_ = tag.partition("-")
     return tag == ner_tags.OUTSIDE or (bool(hyphen and type_) and len(letter) == 1 and letter in ner_tags.LETTERS)
 
@@ -271,7 +271,7 @@ def write_conll(path: str, file: ConllFile, predicted: Sequence[Sequence[str]], 
     comments stay; -DOCSTART- gets the tag O.
 
     Args:
-      predicted: the tags of each sentence, in the scheme of the file; they are spelled as its own.
+      predicted: the tags of each sentence, in the scheme of the file; they are written in its spelling.
     """
     spell = str if layout.tag_scheme == "plain" else file.notation.write
     tag_at = {

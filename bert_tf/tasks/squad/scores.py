@@ -32,8 +32,8 @@ class SpanScores:
           rows (window, start, end), as in the original by window, rank of the start, rank of the end; their logits
           [.., 2].
         """
-        found = list(self._candidates(windows, n_best_size, max_answer_length))
-        spans = np.concatenate(found) if found else np.zeros((0, 3), np.int64)
+        chunks = list(self._candidates(windows, n_best_size, max_answer_length))
+        spans = np.concatenate(chunks) if chunks else np.zeros((0, 3), np.int64)
         pairs = [(self.starts[row][first], self.ends[row][last]) for row, first, last in spans.tolist()]
         return spans, np.array(pairs, np.float32).reshape(-1, 2)
 
@@ -66,7 +66,7 @@ class SpanScores:
         self, windows: Windows, rows: range, max_answer_length: int
     ) -> tuple[tuple[int, int, int], tuple[float, float]] | None:
         """The best span of a question's windows and its logits, regardless of n-best lists."""
-        best, found = -np.inf, None
+        best, span = -np.inf, None
         for row in rows:
             base, length = int(windows.offsets[row]), int(windows.lengths[row])
             starts = np.where(windows.max_context[base : base + length], self.starts[row][:length], -np.inf)
@@ -75,11 +75,11 @@ class SpanScores:
                 sums = starts[: length - size + 1].astype(np.float64) + ends[size - 1 :]
                 first = int(sums.argmax())
                 if sums[first] > best:
-                    best, found = sums[first], (row, first, first + size - 1)
-        if found is None:
+                    best, span = sums[first], (row, first, first + size - 1)
+        if span is None:
             return None
-        row, first, last = found
-        return found, (float(self.starts[row][first]), float(self.ends[row][last]))
+        row, first, last = span
+        return span, (float(self.starts[row][first]), float(self.ends[row][last]))
 
 
 def collect_scores(outputs: Iterable[tuple[np.ndarray, dict]], lengths: np.ndarray) -> SpanScores:
