@@ -33,6 +33,8 @@ def check_training_labels(path: str, examples: Sequence, by_number: bool) -> Non
     rows = zip((hash((row.text_a, row.text_b)) for row in examples), map(set, label_sets), strict=True)
     if different := sum(known.setdefault(texts, label_set) != label_set for texts, label_set in rows):
         logging.warning("%s: rows with the text of an earlier row and another label: %d.", path, different)
+    if "-" in counts:  # as SNLI has where its annotators disagreed
+        logging.warning("%s: '-' is taken for a class; --labels=first,second,... leaves its rows out.", path)
     numbers = all(map(is_number, counts))
     if len(counts) == len(labels) >= _FEWEST_ROWS and len(labels) == len(examples):
         raise ValueError(

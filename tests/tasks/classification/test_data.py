@@ -340,6 +340,7 @@ def table_of(labels) -> str:
         ([f"user-{number}" for number in range(6)], "each of the 6 rows has a label of its own, as 'user-0'"),
         ([0.25, 0.5, 0.5, 1.25], "3 numbers as classes, such as '0.25': if they are scores, give --regression"),
         ([*"abba", "b\ntext 0,b"], "rows with the text of an earlier row and another label: 1"),
+        ([*"abba-"], "'-' is taken for a class; --labels=first,second"),
         ([*range(60)] * 2, "60 numbers as classes, such as '0': if they are scores, give --regression"),
     ],
 )
