@@ -12,7 +12,7 @@ from absl import logging
 
 from bert_tf.system.declare import check_values, setting
 from bert_tf.system.messages import did_you_mean, is_first
-from bert_tf.system.text_files import UTF_8, encoding_setting, parse_json, parts_of, read_text_lines
+from bert_tf.system.text_files import UTF_8, encoding_setting, matching_files, parse_json, read_text_lines
 from bert_tf.text.characters import plain_name, trimmed
 
 Column = int | str
@@ -241,13 +241,13 @@ def raw_rows(
     path: str, csv_delimiter: str | None, columns: Collection[str] | None, encoding: str | None
 ) -> Iterator[tuple[int, list[str] | dict]]:
     """Line number (from 1; of Parquet that of the row) and fields of each row; see `tables.read_rows`."""
-    kind = kind_of(path)
+    kind = extension_of(path)
     if csv_delimiter and kind != "csv":
         raise ValueError(f"{path}: --csv_delimiter is for .csv files, not for .{kind}.")
     if kind == "parquet":
         from bert_tf.data import parquet
 
-        rows = itertools.chain.from_iterable(map(parquet.rows, parts_of(path)))
+        rows = itertools.chain.from_iterable(map(parquet.rows, matching_files(path)))
         yield from ((number, _json_row(row, path, number)) for number, row in enumerate(rows, start=1))
     elif kind in _JSON_LINES:
         yield from _json_rows(_lines(path, encoding), path)
@@ -294,11 +294,11 @@ def _first_row(path: str, delimiter: str, encoding: str | None) -> list[str]:
 
 def has_names(path: str) -> bool:
     """Whether each row of a file has the names of its columns, so that there are no numbers of columns."""
-    return kind_of(path) in (*_JSON_LINES, "parquet")
+    return extension_of(path) in (*_JSON_LINES, "parquet")
 
 
-def kind_of(path: str) -> str:
-    """The end of a file's name, which says how it is read, in lower case."""
+def extension_of(path: str) -> str:
+    """A file's extension, which says how it is read, in lower case."""
     return path.removesuffix("?download=true").rsplit(".", 1)[-1].lower()
 
 

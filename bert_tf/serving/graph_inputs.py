@@ -88,15 +88,15 @@ def equally_many(first: tf.Tensor, second: tf.Tensor, names: str) -> tuple[tf.Te
         return tf.identity(first), tf.identity(second)
 
 
-def parts_of(values: tf.Tensor, starts: tf.Tensor, sizes: tf.Tensor) -> tf.RaggedTensor:
-    """For each start and size, int64 [n], these values."""
+def slices_of(values: tf.Tensor, starts: tf.Tensor, sizes: tf.Tensor) -> tf.RaggedTensor:
+    """For each start and size, int64 [n], that slice of the values."""
     places = tf.ragged.range(starts, starts + sizes)
     return places.with_values(tf.gather(values, places.values))
 
 
 def head(rows: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
     """The first lengths [B] values of each row."""
-    return parts_of(rows.values, rows.row_starts(), tf.cast(lengths, tf.int64))
+    return slices_of(rows.values, rows.row_starts(), tf.cast(lengths, tf.int64))
 
 
 def to_dense(rows: tf.RaggedTensor, filling: int = 0) -> tf.Tensor:

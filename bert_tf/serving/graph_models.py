@@ -17,7 +17,7 @@ import tensorflow as tf
 from bert_tf.models.configuration.head_config import NO_HEAD
 from bert_tf.models.configuration.sentence_settings import SentenceSettings
 from bert_tf.models.layers import normalized, pooled
-from bert_tf.serving.graph_inputs import Folded, TextEncoder, cut, fold, parse_examples, parts_of, unfolded
+from bert_tf.serving.graph_inputs import Folded, TextEncoder, cut, fold, parse_examples, slices_of, unfolded
 from bert_tf.system.messages import without_notes
 from bert_tf.system.tensorflow_internals import frozen
 from bert_tf.tasks.classification.encode import windows_of_model
@@ -265,7 +265,7 @@ class ServedWindowClassifier(ServedClassifier):
         lengths = tf.minimum(pieces.row_lengths(), self._room + (self._most - 1) * self._stride)
         windows = cut(lengths, self._room, self._stride, least=1)
         starts = tf.gather(pieces.row_starts(), windows.texts) + windows.starts
-        features = self.encoder.features_of_ids(parts_of(pieces.values, starts, windows.sizes))
+        features = self.encoder.features_of_ids(slices_of(pieces.values, starts, windows.sizes))
         rows = functools.partial(tf.RaggedTensor.from_row_lengths, row_lengths=windows.counts, validate=False)
         features = {name: rows(value) for name, value in features.items()}
         filling = {"input_ids": self.encoder.pad_id}

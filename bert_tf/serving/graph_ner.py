@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_tf.serving.graph_inputs import CPU, cut, in_batches, most_context, parts_of
+from bert_tf.serving.graph_inputs import CPU, cut, in_batches, most_context, slices_of
 from bert_tf.serving.graph_models import ServedLogits, signature, strings
-from bert_tf.text.characters import ALONE, DROPPED, INSIDE, SPACE, SPLITS, kind_of
+from bert_tf.text.characters import ALONE, DROPPED, INSIDE, SPACE, SPLITS, character_kind
 from bert_tf.text.graph_characters import CodePointTable, values_of
 
 # --- words ------------------------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ class GraphWords(tf.Module):
             raise ValueError("This model tags the characters of pieces: exports need --character_tokens in training.")
         super().__init__(name="graph_words")
         with tf.device("CPU:0"):
-            self._kinds = CodePointTable(values_of(functools.partial(kind_of, split=split)))
+            self._kinds = CodePointTable(values_of(functools.partial(character_kind, split=split)))
 
     def __call__(self, texts: tf.Tensor) -> Words:
         """The words of texts, string [B] in UTF-8."""
@@ -157,7 +157,7 @@ class ServedTagger(ServedLogits):
 
         def compute(rows):
             sizes = tf.gather(windows.sizes, rows)
-            features = self.encoder.features_of_ids(parts_of(ids.values, tf.gather(firsts, rows), sizes))
+            features = self.encoder.features_of_ids(slices_of(ids.values, tf.gather(firsts, rows), sizes))
             logits = tf.cast(self.run(features), tf.float32)
             logits = logits[:, len(self.encoder.begin_ids) : -len(self.encoder.end_ids)]
             return [tf.pad(logits, [[0, 0], [0, room - tf.shape(logits)[1]], [0, 0]])]

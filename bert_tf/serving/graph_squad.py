@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_tf.serving.graph_inputs import CPU, Windows, cut, equally_many, in_batches, most_context, parts_of
+from bert_tf.serving.graph_inputs import CPU, Windows, cut, equally_many, in_batches, most_context, slices_of
 from bert_tf.serving.graph_models import ServedModel, signature, strings
 from bert_tf.tasks.squad.answers import PredictionSettings
 from bert_tf.tasks.squad.outputs import QuestionAnsweringSettings
@@ -125,7 +125,7 @@ class ServedQuestionAnswering(ServedModel):
         def compute(rows):
             with tf.device(CPU):
                 texts, starts, sizes = (tf.gather(part, rows) for part in windows[1:])
-                context = parts_of(ids.values, tf.gather(ids.row_starts(), texts) + starts, sizes)
+                context = slices_of(ids.values, tf.gather(ids.row_starts(), texts) + starts, sizes)
                 features = self.encoder.features_of_ids(tf.gather(queries, texts), context)
             outputs = self.outputs(features)
             with tf.device(CPU):

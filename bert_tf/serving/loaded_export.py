@@ -115,7 +115,7 @@ def check_self_contained(content: bytes, path: str) -> None:
     """Refuses an ONNX file with tensors elsewhere: of graphs, their branches and loops, functions and training."""
     import onnx
 
-    for part in parts_of(onnx.ModelProto.FromString(content)):
+    for part in messages_in(onnx.ModelProto.FromString(content)):
         if isinstance(part, onnx.TensorProto) and (part.external_data or part.data_location):
             name = visible(part.name) or "one without a name"
             raise ValueError(
@@ -123,10 +123,10 @@ def check_self_contained(content: bytes, path: str) -> None:
             )
 
 
-def parts_of(part: Message) -> Iterator[Message]:
-    """A message and all that are in it."""
+def messages_in(part: Message) -> Iterator[Message]:
+    """A message of a protocol buffer, and all messages in it."""
     yield part
     for field, value in part.ListFields():
         if field.message_type:
             for inner in [value] if isinstance(value, Message) else value:
-                yield from parts_of(inner)
+                yield from messages_in(inner)

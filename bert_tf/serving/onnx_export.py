@@ -20,7 +20,7 @@ from bert_tf.models.configuration.sentence_settings import read_settings
 from bert_tf.models.files import directory as model_directory
 from bert_tf.models.files import saving
 from bert_tf.serving import export, graph_models
-from bert_tf.serving.loaded_export import OnnxModel, parts_of
+from bert_tf.serving.loaded_export import OnnxModel, messages_in
 from bert_tf.system import storage
 from bert_tf.system.checks import path_of
 from bert_tf.system.messages import without_notes
@@ -185,7 +185,7 @@ def _checked(content: bytes) -> set[str]:
 
     model = onnx.load_from_string(content)
     onnx.checker.check_model(model, full_check=True)
-    nodes = [part for part in parts_of(model) if isinstance(part, onnx.NodeProto)]  # those of loops and branches, too
+    nodes = [part for part in messages_in(model) if isinstance(part, onnx.NodeProto)]  # of loops and branches, too
     if foreign := {f"{node.domain}.{node.op_type}" for node in nodes if node.domain not in ("", "ai.onnx")}:
         raise RuntimeError(f"the graph has operators that are not ONNX's: {', '.join(sorted(foreign))}")
     return {node.op_type for node in nodes}

@@ -125,7 +125,7 @@ def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
 def _matches(pattern: str) -> list[str]:
     """The paths that a glob matches."""
     if is_on_hub(pattern):
-        return list(parts_of(pattern))
+        return list(matching_files(pattern))
     files = _gfile(pattern)
     return files.glob(pattern) if files else glob.glob(pattern, include_hidden=True)
 
@@ -316,8 +316,8 @@ def _gfile(path: str):
     return tf.io.gfile
 
 
-def parts_of(path: str) -> dict[str, str]:
-    """The address and the local path of each file that is a part: several where an address on the hub is a glob."""
+def matching_files(path: str) -> dict[str, str]:
+    """The address and the local path of each file at a path: several if it is a glob on the hub."""
     if not is_on_hub(path):
         return {path: path}
     from bert_tf.system.hub import matching
@@ -326,12 +326,12 @@ def parts_of(path: str) -> dict[str, str]:
 
 
 def local_file(path: str) -> str:
-    """Where a file of the hub is in the cache; other paths as they are."""
-    if len(found := parts_of(path)) > 1:
+    """The path in the cache of a file on the hub; other paths as they are."""
+    if len(files := matching_files(path)) > 1:
         raise ValueError(
-            f"{path} matches {len(found)} files: {some([*found])}; name one. Only .parquet may be several."
+            f"{path} matches {len(files)} files: {some([*files])}; name one. Only .parquet may be several."
         )
-    return next(iter(found.values()))
+    return next(iter(files.values()))
 
 
 def open_binary(path: str):
@@ -350,7 +350,7 @@ def size_of(path: str) -> int:
 
 def exists(path: str) -> bool:
     """Whether there is a file or directory."""
-    return bool(parts_of(path)) if is_on_hub(path) else (_gfile(path) or os.path).exists(path)
+    return bool(matching_files(path)) if is_on_hub(path) else (_gfile(path) or os.path).exists(path)
 
 
 def is_folder(path: str) -> bool:

@@ -153,7 +153,7 @@ SPLITS = ("words", "characters", "characters_and_spaces")
 DROPPED, SPACE, ALONE, INSIDE = range(4)
 
 
-def kind_of(char: str, split: str = "words") -> int:
+def character_kind(char: str, split: str = "words") -> int:
     """DROPPED (a control character), SPACE, ALONE (a word of its own), or INSIDE a word. split: one of SPLITS."""
     if clean(char) is None:
         return DROPPED
@@ -172,7 +172,7 @@ def split_words(text: str, split: str = "words", tokens: Iterable[tuple[int, int
     for start, end in (*tokens, (len(text), len(text))):
         before = SPACE
         for place in range(done, start):
-            kind = kind_of(text[place], split)
+            kind = character_kind(text[place], split)
             if kind == DROPPED:
                 continue
             if kind == INSIDE and before == INSIDE:

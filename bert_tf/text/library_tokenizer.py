@@ -32,9 +32,9 @@ from bert_tf.text.tokenizer_files import (
     JSON_VOCAB,
     MERGES,
     Casing,
+    components_of,
     is_there,
     kind_of_model,
-    parts_of,
     read_tokenizer_config,
 )
 
@@ -81,7 +81,7 @@ class LibraryTokenizer(Tokenizer):
 
     def take_rows(self, post_processor: Mapping | None, path: str) -> None:
         """Makes rows as a tokenizer.json does, for a model whose family has rows of another kind of tokenizer."""
-        parts = parts_of(post_processor, "processors")
+        parts = components_of(post_processor, "processors")
         part = next((part for part in parts if part.get("type") in _POST_PROCESSORS), None)
         if part is None:
             return
@@ -308,7 +308,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
 
     def _check(self, values: dict, path: str) -> None:
         """Refuses the BPE of other models; takes add_prefix_space from the file unless it is known."""
-        parts = parts_of(values.get("pre_tokenizer"), "pretokenizers")
+        parts = components_of(values.get("pre_tokenizer"), "pretokenizers")
         if [part.get("type") for part in parts] != ["ByteLevel"] or parts[0].get("use_regex") is False:
             raise ValueError(f"{path}: its BPE does not split text as RoBERTa's does, which is byte-level BPE.")
         if self.add_prefix_space is None:

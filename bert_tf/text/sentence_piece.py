@@ -33,10 +33,10 @@ from bert_tf.text.tokenizer_files import (
     WORD_START,
     Casing,
     check_vocab,
+    components_of,
     convert_by_vocab,
     find_model,
     is_there,
-    parts_of,
     read_tokenizer_config,
     read_tokens,
     vocabulary_bytes,
@@ -388,9 +388,9 @@ def model_of_tokenizer_json(values: Mapping, pad_id: int) -> bytes | None:
     """
     model = values["model"]
     added = {token["id"]: bool(token.get("special")) for token in values.get("added_tokens") or []}
-    words = parts_of(values.get("pre_tokenizer"), "pretokenizers")
+    words = components_of(values.get("pre_tokenizer"), "pretokenizers")
     begins = {"prepend_scheme": "always", "add_prefix_space": True, "replacement": "\u2581"}
-    rules = [rule for rule in parts_of(values.get("normalizer"), "normalizers") if rule.get("type") != "Lowercase"]
+    rules = [rule for rule in components_of(values.get("normalizer"), "normalizers") if rule.get("type") != "Lowercase"]
     kinds = [rule.get("type") for rule in rules if rule.get("pattern") not in _REPLACED]
     finds_words = [part.get("type") for part in words] in (["WhitespaceSplit", "Metaspace"], ["Metaspace"])
     normalizes = kinds in (["NFKD", "StripAccents", "Precompiled"], ["NFKD", "StripAccents"])

@@ -103,7 +103,7 @@ def read_casing(directory: str) -> Casing:
     """A model's casing by tokenizer_config.json, else tokenizer.json, else the directory's name."""
     json_file, path = (posixpath.join(directory, name) for name in (TOKENIZER, TOKENIZER_CONFIG))
     with understood(json_file):
-        normalizers = parts_of((read_json_if_there(json_file) or {}).get("normalizer"), "normalizers")
+        normalizers = components_of((read_json_if_there(json_file) or {}).get("normalizer"), "normalizers")
         of_json, lowers_first = _casing_of(normalizers, json_file)
     if of_json and lowers_first:  # which nothing in tokenizer_config.json changes
         return of_json
@@ -298,8 +298,8 @@ def kind_of_model(model: Mapping) -> str:
     return model.get("type") or unnamed
 
 
-def parts_of(values: Mapping | None, name: str) -> list[dict]:
-    """A normalizer's or pre-tokenizer's parts in a tokenizer.json, whether it is a sequence or a single one.
+def components_of(values: Mapping | None, name: str) -> list[dict]:
+    """The components of a normalizer or pre-tokenizer in a tokenizer.json, whether it is a sequence or a single one.
 
     Args:
       name: "normalizers" or "pretokenizers".
@@ -333,8 +333,8 @@ def _rules_of_json(values: Mapping, path: str) -> dict:
     model = values["model"]
     if kind_of_model(model) != "WordPiece":
         return {}
-    words = [part.get("type") for part in parts_of(values.get("pre_tokenizer"), "pretokenizers")]
-    normalizers = parts_of(values.get("normalizer"), "normalizers")
+    words = [part.get("type") for part in components_of(values.get("pre_tokenizer"), "pretokenizers")]
+    normalizers = components_of(values.get("normalizer"), "normalizers")
     kinds = [part.get("type") for part in normalizers if part != _LOWERCASE or part is normalizers[-1]]
     is_berts = (kinds, words) == (["BertNormalizer"], ["BertPreTokenizer"]) and normalizers[-1].get("clean_text", True)
     found = None

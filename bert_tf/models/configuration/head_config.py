@@ -218,8 +218,8 @@ def order_of(
     known, named = names_in(known), names_in(wanted)
     if known is None or (named is None and len(known) == len(wanted)):
         which = f"{source} does not name its labels" if known is None else f"{some(wanted)} are no names"
-        told = [f"{number} is {wanted[number] if known is None else known[number]}" for number in range(len(wanted))]
-        logging.warning("%s: the outputs of the model are taken by position: %s.", which, some(told))
+        names = [f"{number} is {wanted[number] if known is None else known[number]}" for number in range(len(wanted))]
+        logging.warning("%s: the outputs of the model are taken by position: %s.", which, some(names))
         return None
     for names in filter(None, (wanted, others)):
         respelled = spelled_as(known, names)

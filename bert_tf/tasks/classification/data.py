@@ -90,7 +90,7 @@ class Task:
       train: where the training examples are. dev, test: by name, the first one is the task's main set.
       metrics: names of `encode.METRICS`; the first is the main one, by which a best checkpoint is kept.
       label_aliases: other spellings of labels in the files.
-      any_case: a label that differs from one of `labels` in case only is that one; each such spelling is told.
+      any_case: a label that differs from one of `labels` only in case is that one; each such spelling is logged.
       other_names: what Hugging Face and models trained there call the labels.
       multi_label: several labels of an example may hold.
       language: fills {language} in file names and `keep`.

@@ -116,8 +116,8 @@ def encode_examples(
         starts.append(segments.count(0))
         rows.append(ids)
     if truncated:
-        told = "Longer than the maximum sequence length, %d tokens, of which the last are lost: %d of %d examples."
-        warn(told, max_seq_length, truncated, len(examples))
+        message = "Longer than the maximum sequence length, %d tokens, of which the last are lost: %d of %d examples."
+        warn(message, max_seq_length, truncated, len(examples))
     numbers = [*range(len(examples)), *(n for n, example in enumerate(examples) if example.text_b is not None)]
     token_counts = map(len, (*encoded[: len(examples)], *(second.get(n, ()) for n in numbers[len(examples) :])))
     _warn_of_empty(examples, [n for n, count in zip(numbers, token_counts, strict=True) if not count], warn)
@@ -151,12 +151,12 @@ def _encode_windows(
         counts.append(len(spans))
         beyond = len(ids) - sum(spans[-1])
         truncated, lost, total = truncated + (beyond > 0), lost + beyond, total + len(ids)
-    told = "%d of %d texts are longer than --max_seq_length=%d; all texts together make %d windows, at most %d each."
+    message = "%d of %d texts are longer than --max_seq_length=%d; all texts together make %d windows, at most %d each."
     longer, most = sum(count > 1 for count in counts), max(counts, default=0)
-    logging.info(told, longer, len(counts), max_seq_length, len(rows), most)
+    logging.info(message, longer, len(counts), max_seq_length, len(rows), most)
     if truncated:
-        told = "%d of %d texts need more than max_windows=%d windows and lost their ends: %d of %d tokens (%.1f %%)."
-        warn(told, truncated, len(counts), windows.most, lost, total, 100 * lost / total)
+        message = "%d of %d texts need more than max_windows=%d windows and lost their ends: %d of %d tokens (%.1f %%)."
+        warn(message, truncated, len(counts), windows.most, lost, total, 100 * lost / total)
     flat, offsets = flatten(rows)
     watch_unknown(tokenizer, flat)
     labels, guids = _labels(examples, task), [example.guid for example in examples]
@@ -171,8 +171,8 @@ def _warn_of_empty(examples: Sequence[InputExample], numbers: Sequence[int], war
     if numbers:
         first = examples[min(numbers)]
         line = f", line {first.line} of its file" if first.line else ""
-        told = "A text without any token (empty, or of dropped characters) is in %d of %d examples; the first is %s%s."
-        warn(told, len(set(numbers)), len(examples), first.guid, line)
+        empty = "A text without any token (empty, or of dropped characters) is in %d of %d examples; the first is %s%s."
+        warn(empty, len(set(numbers)), len(examples), first.guid, line)
 
 
 def _labels(examples: Sequence[InputExample], task: Task) -> dict[str, np.ndarray]:
@@ -409,8 +409,8 @@ def write_analysis(
 
         predicted = predictions_of(task, logits)
         if len(predicted) > 1 and np.ptp(predicted) == 0 < np.ptp(label_ids):
-            told = "All %d predictions are %r: the model tells no classes apart."
-            logging.warning(told, len(predicted), task.labels[predicted[0]])
+            message = "All %d predictions are %r: the model tells no classes apart."
+            logging.warning(message, len(predicted), task.labels[predicted[0]])
         path = posixpath.join(output_dir, f"confusion_matrix{name}.png")
         title = f"{title}: accuracy {np.mean(predicted == label_ids):.3f}"
         plots.plot_confusion_matrix(label_ids, predicted, list(task.labels), path, title=title)

@@ -176,8 +176,8 @@ def read_input(
     text = EncodedText.of_lines(encoded, tokenizer, pooling)
     logging.info("%s: %d lines, %d tokens.", input_file, len(text.rows), len(text.rows.ids))
     if text.truncated:
-        told = "%d of %d lines are longer than --max_seq_length=%d; their last tokens have no features."
-        logging.warning(told, text.truncated, len(text.rows), max_seq_length)
+        message = "%d of %d lines are longer than --max_seq_length=%d; their last tokens have no features."
+        logging.warning(message, text.truncated, len(text.rows), max_seq_length)
     return text
 
 

@@ -130,14 +130,14 @@ def _check_judgements(
             or row[name] == judged.setdefault(name, row[name])
         ):
             continue
-        told = (
+        message = (
             f"{path}, line {line}: the column {name!r} ({judged[name]!r} before, {row[name]!r} here) is not used: each "
             f"row counts as two texts that belong together. If it says whether they do, give --text_a={columns.text_a} "
             f"--text_b={columns.text_b} --score={name} --score_range=lowest,highest; if not, the first two alone."
         )
         if not is_named:
-            raise ValueError(told)
-        warn_once((path, name), "%s", told)
+            raise ValueError(message)
+        warn_once((path, name), "%s", message)
 
 
 def _known_layout(names: Sequence[str], path: str) -> Columns:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from bert_tf.data.tables import field_of, kind_of, raw_rows, text_of
+from bert_tf.data.tables import extension_of, field_of, raw_rows, text_of
 from bert_tf.system.text_files import UTF_8, read_json
 
 # What the original splits a context at. Other spaces (no-break, ideographic) are part of a word.
@@ -87,7 +87,7 @@ def read_articles(path: str, encoding: str = UTF_8) -> list[dict]:
 
     Parquet and JSON lines have a question a row: id, context, question, answers (text and answer_start, lists of both).
     """
-    if kind_of(path) in ("parquet", "jsonl", "ndjson"):
+    if extension_of(path) in ("parquet", "jsonl", "ndjson"):
         root = _rows_as_articles(path, encoding)
     else:
         root = read_json(path, object, encoding)
@@ -192,8 +192,8 @@ def _tell_of_answers(articles: list[dict], skipped: list[dict], total: int) -> N
     if skipped:
         listed = "".join(f"\n  {s['id']}: {s['answer']!r} vs. {s['found'][:100]!r}" for s in skipped[:_LISTED])
         more = f"\n  and {len(skipped) - _LISTED} more" if len(skipped) > _LISTED else ""
-        told = "%d of %d questions are left out, as their answer is not in the context where it should be:%s%s"
-        logging.warning(told, len(skipped), total, listed, more)
+        message = "%d of %d questions are left out, as their answer is not in the context where it should be:%s%s"
+        logging.warning(message, len(skipped), total, listed, more)
 
 
 def _warn_of_parts_of_words(articles: list[dict]) -> None:
@@ -208,9 +208,9 @@ def _warn_of_parts_of_words(articles: list[dict]) -> None:
                 total += 1
                 inside += any(context[max(at - 1, 0) : at].isalnum() and context[at : at + 1].isalnum() for at in edges)
     if inside > _MANY_PARTS * total:
-        told = "%d of %d answers (%d %%) begin or end inside a word, where --answer_from=words loses them or gives "
-        told += "whole words: give --answer_from=offsets."
-        logging.warning(told, inside, total, round(100 * inside / total))
+        message = "%d of %d answers (%d %%) begin or end inside a word, where --answer_from=words loses them or gives "
+        message += "whole words: give --answer_from=offsets."
+        logging.warning(message, inside, total, round(100 * inside / total))
 
 
 def _training_example(

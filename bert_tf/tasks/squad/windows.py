@@ -303,8 +303,8 @@ def warn_of_cut_questions(
     long = [example.question_text for example in examples if len(example.question_text.encode(errors="replace")) > most]
     cut = sum(len(_query_ids(question, tokenizer, with_offsets)) > most for question in long)
     if cut:
-        told = "Longer than max_query_length=%d tokens, of which the last are lost: %d of %d questions."
-        warn(told, most, cut, len(examples))
+        message = "Longer than max_query_length=%d tokens, of which the last are lost: %d of %d questions."
+        warn(message, most, cut, len(examples))
 
 
 def warn_of_gaps(windows: Windows, settings: WindowSettings) -> None:
