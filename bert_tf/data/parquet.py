@@ -9,7 +9,7 @@ from absl import logging
 from bert_tf.system.checks import check_extra
 from bert_tf.system.messages import is_first, some
 from bert_tf.system.storage import is_remote
-from bert_tf.system.text_files import local_file, parse_json, read_bytes, understood
+from bert_tf.system.text_files import local_file, naming_file, parse_json, read_bytes
 
 _AT_ONCE = 1000  # rows
 _MOST = 1_000_000  # rows, of a file with fewer bytes than rows: it would fill the memory
@@ -22,7 +22,7 @@ def rows(path: str) -> Iterator[dict]:
     Columns of bytes, such as images, are left out. A number that `datasets` takes for a class (ClassLabel) becomes the
     name that the file's metadata give it, and -1, which stands for none, becomes None.
     """
-    with _opened(path) as file, understood(path):
+    with _opened(path) as file, naming_file(path):
         schema = file.schema_arrow
         kinds = {field.name: list(map(str, _leaves(field.type))) for field in schema}
         left_out = [name for name, leaves in kinds.items() if any("binary" in leaf for leaf in leaves)]

@@ -93,8 +93,8 @@ def written_index(blocks: np.ndarray) -> bytes:
     return arrays_as_bytes({"version": np.array(_WRITTEN_VERSION), "blocks": blocks.T})
 
 
-def beside(record_file: str, ending: str) -> str:
-    """`data/a.tfrecord` -> `data/pretraining_data.a<ending>`.
+def companion_path(record_file: str, ending: str) -> str:
+    """The path of a file that describes a record file: `data/a.tfrecord` -> `data/pretraining_data.a<ending>`.
 
     Named so that the usual globs for records (data/a*, data/*.tfrecord) leave it out. The number in a name such as
     a.tfrecord-00001 stays, since shards made by separate runs need a file each.
@@ -105,7 +105,7 @@ def beside(record_file: str, ending: str) -> str:
 
 
 def index_path(record_file: str) -> str:
-    return beside(record_file, ".index.npz")
+    return companion_path(record_file, ".index.npz")
 
 
 def _written_blocks(record_file: str, size: int) -> np.ndarray | None:

@@ -367,8 +367,8 @@ def add_random_weight(
 def drawn_late() -> Iterator[None]:
     """Layers built in this context have random weights of zero until its end.
 
-    Then they are drawn, except of variables of which `has_value` was told. For scripts and functions that build a model
-    and set it from a checkpoint.
+    Then they are drawn, except for variables passed to `has_value`. For scripts and functions that build a model and
+    set it from a checkpoint.
     """
     global _undrawn
     outer, _undrawn = _undrawn, {}

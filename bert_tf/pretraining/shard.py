@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.data.record_index import beside, index_path, written_index
+from bert_tf.data.record_index import companion_path, index_path, written_index
 from bert_tf.pretraining import record_writer
 from bert_tf.pretraining.corpus import Corpus
 from bert_tf.pretraining.corpus_formats import TextSettings
@@ -111,7 +111,7 @@ class ShardJob:
 
 def summary_path(output_file: str) -> str:
     """Where the summary of a record file is: `data/a.tfrecord` -> `data/pretraining_data.a.json`."""
-    return beside(output_file, ".json")
+    return companion_path(output_file, ".json")
 
 
 def make_shard(

@@ -47,10 +47,9 @@ _ODD_SPACE = re.compile(r"[^\S\n ]|  ")
 
 # Numbers of the words and newlines of a part of a text, pieces, starts, whether word n is more than whitespace: the ids
 # of word n are pieces[starts[n]:starts[n + 1]], and number 0 is a newline.
-Found = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-# Yields what is found in one part of the text after the other; the beginning of a line or word may be kept until its
-# end comes.
-LookUp = Callable[[str], Iterator[Found]]
+Encoded = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+# Yields this for one part of the text after the other; the beginning of a line or word may be kept until its end comes.
+LookUp = Callable[[str], Iterator[Encoded]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +179,7 @@ def words_of(tokenizer: Tokenizer, boundaries: WordBoundaries | None, mark_words
     if not tokenizer.added_tokens:
         return words.look_up
 
-    def look_up(text: str) -> Iterator[Found]:
+    def look_up(text: str) -> Iterator[Encoded]:
         """Words of lines without added tokens; a line with one is encoded as a whole."""
         for has_token, group in itertools.groupby(lines.finished(text), key=tokenizer.added_tokens.occur):
             group = list(group)
@@ -201,7 +200,7 @@ class _Lines:
         self._prepare = tokenizer.preprocess if isinstance(tokenizer, SentencePieceTokenizer) else str.strip
         self._open_line: list[str] = []
 
-    def look_up(self, text: str) -> Iterator[Found]:
+    def look_up(self, text: str) -> Iterator[Encoded]:
         if lines := self.finished(text):
             yield self.encode(lines)
 
@@ -214,7 +213,7 @@ class _Lines:
         self._open_line.append(rest)
         return [line.strip() for line in lines]
 
-    def encode(self, lines: list[str]) -> Found:
+    def encode(self, lines: list[str]) -> Encoded:
         ids = self._tokenizer.encode_batch(lines)
         visible = [bool(row or self._prepare(line)) for row, line in zip(ids, lines, strict=True)]
         ends = np.cumsum([0, 0, *map(len, ids)])  # word 0 is the newline
@@ -265,7 +264,7 @@ class _Words(abc.ABC):
         self._pieces, self._starts = np.empty(0, np.int32), np.zeros(2, np.int64)
         self._visible = np.zeros(1, np.uint8)
 
-    def look_up(self, text: str) -> Iterator[Found]:
+    def look_up(self, text: str) -> Iterator[Encoded]:
         data = np.frombuffer(text.encode(), np.uint8)
         if len(data) > len(self._arena):  # a word may be as long as the text
             self._arena = np.empty(len(data), np.uint8)
@@ -352,7 +351,7 @@ class ByteBpeWords(_Words):
         self._newline_id = tokenizer.vocab[_NEWLINE]
         self._lines = _Lines(tokenizer, mark_words=False)
 
-    def look_up(self, text: str) -> Iterator[Found]:
+    def look_up(self, text: str) -> Iterator[Encoded]:
         lines = self._lines.finished(text)
         text = "\n".join(lines)
         if _MARKED.search(text):

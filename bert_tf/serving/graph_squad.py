@@ -21,8 +21,8 @@ _LOWEST = -float("inf")
 _LOGITS = ("start_logits", "end_logits")
 
 
-class Found(NamedTuple):
-    """What is known of all windows, which are in the order of their questions.
+class Outputs(NamedTuple):
+    """The model's outputs for all windows, in the order of their questions, and what the answers are chosen by.
 
     Attributes:
       outputs: the model's, by name, [W, ...]; start_logits and end_logits are float32 [W, S], -inf beyond a window's
@@ -63,7 +63,7 @@ class ServedQuestionAnswering(ServedModel):
     """A model for questions: `serving_default` takes `question` and `context` [B] and returns `answer`.
 
     `serve_ids` and `serve_examples` return `start_logits` and `end_logits` [B, S].
-    Answers are always found by character offsets, whatever the settings say. The only op from outside TensorFlow is
+    Answers are always scored by character offsets, whatever the settings say. The only op from outside TensorFlow is
     tensorflow-text's FastWordpieceTokenizeWithOffsets.
 
     Args:
@@ -117,10 +117,10 @@ class ServedQuestionAnswering(ServedModel):
             before = tf.gather(before, windows.texts)  # int64 [W]
         outputs = self._outputs(windows, queries, pieces[0])
         with tf.device(CPU):
-            return _choose(self._found(outputs, windows, before, pieces), codes, self.settings.predictions)
+            return _choose(self._window_outputs(outputs, windows, before, pieces), codes, self.settings.predictions)
 
     def _outputs(self, windows: Windows, queries: tf.RaggedTensor, ids: tf.RaggedTensor) -> dict[str, tf.Tensor]:
-        """The model's outputs for all windows by name, see `Found`."""
+        """The model's outputs for all windows by name, see `Outputs`."""
 
         def compute(rows):
             with tf.device(CPU):
@@ -130,16 +130,16 @@ class ServedQuestionAnswering(ServedModel):
             outputs = self.outputs(features)
             with tf.device(CPU):
                 wide = [[0, 0], [0, self.max_seq_length - tf.shape(features["input_mask"])[1]]]
-                found = (tf.where(features["input_mask"] > 0, outputs[name], _LOWEST) for name in _LOGITS)
-                found = [tf.pad(values, wide, constant_values=_LOWEST) for values in found]
-                return [tf.ensure_shape(values, [None, self.max_seq_length]) for values in found]
+                padded = (tf.where(features["input_mask"] > 0, outputs[name], _LOWEST) for name in _LOGITS)
+                padded = [tf.pad(values, wide, constant_values=_LOWEST) for values in padded]
+                return [tf.ensure_shape(values, [None, self.max_seq_length]) for values in padded]
 
         with tf.device(CPU):
             lengths = tf.gather(queries.row_lengths(), windows.texts) + windows.sizes
         specs = [tf.TensorSpec([self.max_seq_length], tf.float32)] * len(_LOGITS)
         return dict(zip(_LOGITS, in_batches(compute, lengths, self._window_batch, specs), strict=True))
 
-    def _found(self, outputs: dict[str, tf.Tensor], windows: Windows, before: tf.Tensor, pieces) -> Found:
+    def _window_outputs(self, outputs: dict[str, tf.Tensor], windows: Windows, before: tf.Tensor, pieces) -> Outputs:
         """What answers are chosen by. A window shows more of a token's context as `squad.windows` has it: more on both
         sides, then the longer window, then the earlier one."""
         ids, starts, ends = pieces
@@ -151,26 +151,26 @@ class ServedQuestionAnswering(ServedModel):
         tokens = tf.where(inside, firsts[:, None] + places, 0)
         most = most_context(around, inside, tokens, tf.size(ids.values))
         characters = (tf.where(inside, tf.gather(part.values, tokens), -1) for part in (starts, ends))
-        return Found(outputs, tf.cast(windows.texts, tf.int32), inside, most, *characters)
+        return Outputs(outputs, tf.cast(windows.texts, tf.int32), inside, most, *characters)
 
 
 # ---- the choice of answers -------------------------------------------------------------------------------------------
 
 
-def _choose(found: Found, codes: tf.RaggedTensor, settings: PredictionSettings) -> dict[str, tf.Tensor]:
+def _choose(scored: Outputs, codes: tf.RaggedTensor, settings: PredictionSettings) -> dict[str, tf.Tensor]:
     """What `ServedQuestionAnswering.answer` returns.
 
     Args:
       codes: code points of the contexts [B, None].
     """
     count = codes.nrows(out_type=tf.int32)
-    windows = tf.math.bincount(found.questions, minlength=count, maxlength=count)  # [B]
+    windows = tf.math.bincount(scored.questions, minlength=count, maxlength=count)  # [B]
     # The lowest score of "no answer" among the windows of each question, float64 [B].
-    nulls = tf.add_n([tf.cast(found.outputs[name][:, 0], tf.float64) for name in _LOGITS])
-    nulls = tf.math.unsorted_segment_min(nulls, found.questions, count)
+    nulls = tf.add_n([tf.cast(scored.outputs[name][:, 0], tf.float64) for name in _LOGITS])
+    nulls = tf.math.unsorted_segment_min(nulls, scored.questions, count)
     null = tf.where(windows > 0, nulls, tf.zeros([], tf.float64))
     lists_null = settings.version_2_with_negative
-    questions, spans = _candidates(found, codes, settings)
+    questions, spans = _candidates(scored, codes, settings)
     # "No answer", which can be listed or is all that there is, is behind the spans: on a tie it comes after them.
     of_spans = tf.math.bincount(questions, minlength=count, maxlength=count)
     asked = tf.range(count) if lists_null else tf.cast(tf.where(tf.equal(of_spans, 0))[:, 0], tf.int32)
@@ -182,7 +182,7 @@ def _choose(found: Found, codes: tf.RaggedTensor, settings: PredictionSettings) 
     nbest = _nbest(questions, answers, is_extra, count, settings.n_best_size, lists_null)
     probabilities = tf.cast(tf.nn.softmax(nbest.scores), tf.float32)
     if settings.version_2_with_negative:
-        best, score, null_score = _best_or_none(found, codes, settings, nbest, probabilities, windows, null)
+        best, score, null_score = _best_or_none(scored, codes, settings, nbest, probabilities, windows, null)
     else:
         # The first in the list, whether a span or "no answer".
         best, score = _Answers(*(part[:, 0] for part in nbest)), probabilities[:, 0]
@@ -203,34 +203,34 @@ def _choose(found: Found, codes: tf.RaggedTensor, settings: PredictionSettings) 
 # ---- candidates ------------------------------------------------------------------------------------------------------
 
 
-def _candidates(found: Found, codes: tf.RaggedTensor, settings: PredictionSettings) -> tuple[tf.Tensor, _Answers]:
+def _candidates(scored: Outputs, codes: tf.RaggedTensor, settings: PredictionSettings) -> tuple[tf.Tensor, _Answers]:
     """The spans that can be answers, in the order of questions and windows, and of each its question, int32 [V].
 
     Those of a window are ordered by rank of the start, then of the end.
     """
-    k = min(settings.n_best_size, found.outputs["start_logits"].shape[1])
-    starts, ends = (tf.math.top_k(found.outputs[name], k) for name in _LOGITS)  # [W, K]
+    k = min(settings.n_best_size, scored.outputs["start_logits"].shape[1])
+    starts, ends = (tf.math.top_k(scored.outputs[name], k) for name in _LOGITS)  # [W, K]
     scores = tf.cast(starts.values, tf.float64)[:, :, None] + tf.cast(ends.values, tf.float64)[:, None, :]  # [W, K, K]
     tokens = starts.indices[:, :, None], ends.indices[:, None, :]
     firsts, lasts = (tf.reshape(tf.broadcast_to(of, tf.shape(scores)), [-1, k * k]) for of in tokens)  # [W, M]
     scores = tf.reshape(scores, [-1, k * k])
     lengths = lasts - firsts  # [W, M]
     fits = tf.logical_and(lengths >= 0, lengths < settings.max_answer_length)
-    for allowed, tokens in ((found.most_context, firsts), (found.inside, lasts)):
+    for allowed, tokens in ((scored.most_context, firsts), (scored.inside, lasts)):
         fits = tf.logical_and(fits, tf.gather(allowed, tokens, batch_dims=1))
     chosen = tf.where(fits)  # [V, 2]
     firsts, lasts, scores = (tf.gather_nd(values, chosen) for values in (firsts, lasts, scores))
-    return _answers(found, codes, tf.cast(chosen[:, 0], tf.int32), firsts, lasts, scores)
+    return _answers(scored, codes, tf.cast(chosen[:, 0], tf.int32), firsts, lasts, scores)
 
 
-def _answers(found: Found, codes: tf.RaggedTensor, windows, firsts, lasts, scores) -> tuple[tf.Tensor, _Answers]:
+def _answers(scored: Outputs, codes: tf.RaggedTensor, windows, firsts, lasts, scores) -> tuple[tf.Tensor, _Answers]:
     """The questions and answers of the tokens firsts to lasts of windows, int32 [V] each, with these scores.
 
     Tokens without a character between them are "no answer".
     """
-    questions = tf.gather(found.questions, windows)
-    starts = tf.gather_nd(found.starts, tf.stack([windows, firsts], 1))
-    ends = tf.gather_nd(found.ends, tf.stack([windows, lasts], 1))
+    questions = tf.gather(scored.questions, windows)
+    starts = tf.gather_nd(scored.starts, tf.stack([windows, firsts], 1))
+    ends = tf.gather_nd(scored.ends, tf.stack([windows, lasts], 1))
     is_text = ends > starts
     # Texts are cut from the code points because an op on strings would copy the whole context for each.
     begins = tf.gather(codes.row_starts(), questions) + tf.cast(starts, tf.int64)
@@ -273,7 +273,7 @@ def _nbest(questions, answers: _Answers, is_extra, count: tf.Tensor, size: int, 
 
 
 def _best_or_none(
-    found: Found, codes, settings: PredictionSettings, nbest: _Answers, probabilities, windows, null
+    scored: Outputs, codes, settings: PredictionSettings, nbest: _Answers, probabilities, windows, null
 ) -> tuple[_Answers, tf.Tensor, tf.Tensor]:
     """The best answer of each question, or "no answer" if that is better; its `score` and `null_score`; [B] each.
 
@@ -287,7 +287,7 @@ def _best_or_none(
     has_windows = windows > 0
     best = tf.cond(
         tf.reduce_any(tf.logical_and(has_windows, tf.logical_not(exists))),
-        lambda: _best_of_all(found, codes, settings.max_answer_length, exists, best),
+        lambda: _best_of_all(scored, codes, settings.max_answer_length, exists, best),
         lambda: best,
     )
     odds = tf.where(has_windows, null - best.scores, NO_NULL_SCORE)
@@ -301,15 +301,15 @@ def _best_or_none(
     return best, score, tf.cast(odds, tf.float32)
 
 
-def _best_of_all(found: Found, codes, max_answer_length: int, exists: tf.Tensor, known: _Answers) -> _Answers:
+def _best_of_all(scored: Outputs, codes, max_answer_length: int, exists: tf.Tensor, known: _Answers) -> _Answers:
     """`known` [B] where it `exists`; else the best span in the question's windows, whatever its rank, if any.
 
     On a tie it is the one in the earliest window, then the shortest, then the first.
     """
-    rows = tf.cast(tf.where(tf.logical_not(tf.gather(exists, found.questions)))[:, 0], tf.int32)  # [R]
+    rows = tf.cast(tf.where(tf.logical_not(tf.gather(exists, scored.questions)))[:, 0], tf.int32)  # [R]
     starts, ends = (
-        tf.where(tf.gather(allowed, rows), tf.cast(tf.gather(found.outputs[name], rows), tf.float64), _LOWEST)
-        for name, allowed in (("start_logits", found.most_context), ("end_logits", found.inside))
+        tf.where(tf.gather(allowed, rows), tf.cast(tf.gather(scored.outputs[name], rows), tf.float64), _LOWEST)
+        for name, allowed in (("start_logits", scored.most_context), ("end_logits", scored.inside))
     )  # [R, S]
     width = starts.shape[1]
     sizes = min(max_answer_length, width)
@@ -318,7 +318,7 @@ def _best_of_all(found: Found, codes, max_answer_length: int, exists: tf.Tensor,
     sums = tf.reshape(sums, [-1, sizes * width])
     place = tf.argmax(sums, 1, tf.int32)
     questions, spans = _answers(
-        found, codes, rows, place % width, place % width + place // width, tf.gather(sums, place, batch_dims=1)
+        scored, codes, rows, place % width, place % width + place // width, tf.gather(sums, place, batch_dims=1)
     )
     # The first of the best windows of each question.
     count = tf.size(exists)

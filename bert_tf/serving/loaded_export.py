@@ -36,7 +36,7 @@ class Export:
             raise ValueError(f"{directory} takes token ids alone: open its model directory, or ask a server of it.")
         if not trust:
             check_ops(directory)
-        with storage.plain(directory) as path:
+        with storage.literal_path(directory) as path:
             self._loaded = tf.saved_model.load(path)
         self.signatures = self._loaded.signatures
 

@@ -29,8 +29,8 @@ _NVIDIA = pathlib.Path("/proc/driver/nvidia")
 
 
 @contextlib.contextmanager
-def kept() -> Iterator[None]:
-    """TensorFlow, imported and made to look for devices in this context, uses earlier programs and keeps new ones.
+def keep_programs() -> Iterator[None]:
+    """If TensorFlow is imported and looks for devices in this context, it uses earlier programs and keeps new ones.
 
     BERT_TF_COMPILED names the folder, by default bert_tf/compiled in the user's cache folder; empty, nothing is kept.
     Nor is it if TF_XLA_FLAGS already says where, or, which is logged, if the folder can't be used.

@@ -162,7 +162,7 @@ def start_tensorflow(num_virtual_cpus: int | None = None, trains: bool = True, o
     if not gpu and platform.machine() in ("x86_64", "AMD64"):
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     with (
-        contextlib.nullcontext() if num_virtual_cpus else compiled_programs.kept(),
+        contextlib.nullcontext() if num_virtual_cpus else compiled_programs.keep_programs(),
         contextlib.nullcontext() if gpu else without_lines(b"failed call to cuInit"),
         _not_found(*needless),
         _made_to_stay(),

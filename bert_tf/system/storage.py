@@ -105,7 +105,7 @@ def paths_beginning_with(start: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def plain(path: str) -> Iterator[str]:
+def literal_path(path: str) -> Iterator[str]:
     """The path, or, where TensorFlow would read it as a pattern, that of a link to it in a private folder."""
     if _SPECIAL.isdisjoint(path):
         yield path

@@ -67,8 +67,8 @@ def read_json_if_there(path: str) -> dict | None:
 
 
 @contextlib.contextmanager
-def understood(path: str) -> Iterator[None]:
-    """What fails in this context because a value in a JSON file is not as expected is a ValueError that names the file.
+def naming_file(path: str) -> Iterator[None]:
+    """Turns an error because a value in a JSON file is not as expected into a ValueError that names the file.
 
     For files of other programs, which have too many values to check each.
     """

@@ -10,7 +10,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.system.storage import name_of
-from bert_tf.system.text_files import read_json, read_json_if_there, understood
+from bert_tf.system.text_files import naming_file, read_json, read_json_if_there
 from bert_tf.text.characters import TOKENIZER
 from bert_tf.text.japanese import JapaneseTokenizer
 from bert_tf.text.library_tokenizer import ByteBpeTokenizer, LibraryTokenizer
@@ -78,7 +78,7 @@ def tokenizer_class_of(vocab_file: str, default: type[Tokenizer] = FullTokenizer
     elif name.endswith(".json"):
         model = read_json(vocab_file).get("model")
         kinds = {"BPE": ByteBpeTokenizer, "Unigram": HuggingFaceSentencePiece}
-        with understood(vocab_file):
+        with naming_file(vocab_file):
             kind = kinds.get(kind_of_model(model), kind) if isinstance(model, dict) else ByteBpeTokenizer
     # A RoBERTa's tokenizer refuses a Unigram model, an ALBERT's a BPE.
     of_default = {ByteBpeTokenizer: ByteBpeTokenizer, SentencePieceTokenizer: HuggingFaceSentencePiece}

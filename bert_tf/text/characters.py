@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from bert_tf.system.text_files import read_json_if_there, understood
+from bert_tf.system.text_files import naming_file, read_json_if_there
 
 # The blocks that the original calls CJK: each such character becomes a separate token. Hangul, Hiragana and Katakana
 # are left out on purpose: their words are separated by spaces or split by the vocabulary.
@@ -357,7 +357,7 @@ def read_added_tokens(vocab_file: str, vocab: Mapping[str, int]) -> list[AddedTo
     found, tokens, after = {}, {}, max(vocab.values(), default=-1) + 1
     numbered, unnumbered = _named_tokens(vocab_file, vocab)
     for values, path in numbered:
-        with understood(path):
+        with naming_file(path):
             token = _token_of(values["id"], values)
         found.setdefault(token.id, (token, path))
     found = {token.content: (token, path) for token, path in found.values()}
@@ -368,7 +368,7 @@ def read_added_tokens(vocab_file: str, vocab: Mapping[str, int]) -> list[AddedTo
         after += token.content not in vocab
         tokens[token.content] = token
     for values, path in unnumbered:
-        with understood(path):
+        with naming_file(path):
             if (content := values["content"]) and content not in tokens:
                 tokens[content] = _token_of(vocab.get(content, after), {**values, "special": True})
                 after += content not in vocab
@@ -383,23 +383,23 @@ def _named_tokens(vocab_file: str, vocab: Mapping[str, int]) -> tuple[list, list
     is_json = vocab_file.endswith(TOKENIZER)
     json_file = vocab_file if is_json else json_file
     config, numbered = read_json_if_there(config_file) or {}, []
-    with understood(config_file):
+    with naming_file(config_file):
         described = (config.get(DECODER) or {}).items()
         numbered += [({**values, "id": index}, config_file) for index, values in described]
         unnumbered = [(token, config_file) for token in _specials_of(config, vocab)]
     if not described:
-        with understood(map_file):
+        with naming_file(map_file):
             roles = read_json_if_there(map_file) or {}
             # transformers looks for the latter after it has numbered those of added_tokens.json.
             later = {"additional_special_tokens": roles.pop("additional_special_tokens", ())}
             unnumbered += [(token, map_file) for token in _specials_of(roles, vocab)]
             special = {token["content"] for token, _ in unnumbered}
             unnumbered += [(token, map_file) for token in _specials_of(later, vocab)]
-        with understood(added_file):
+        with naming_file(added_file):
             for token, index in (read_json_if_there(added_file) or {}).items():
                 numbered.append(({"id": index, "content": token, "special": token in special}, added_file))
     if not described or is_json:
-        with understood(json_file):
+        with naming_file(json_file):
             listed = (read_json_if_there(json_file) or {}).get("added_tokens") or ()
             numbered += [({**values}, json_file) for values in listed]
     return numbered, unnumbered

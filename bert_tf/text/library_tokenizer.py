@@ -25,7 +25,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, pre_tokenizers, processors
 
-from bert_tf.system.text_files import read_bytes, read_json, read_text_lines, understood
+from bert_tf.system.text_files import naming_file, read_bytes, read_json, read_text_lines
 from bert_tf.text.characters import TOKENIZER, WHITESPACE, AddedToken, read_added_tokens, text_of
 from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
 from bert_tf.text.tokenizer_files import (
@@ -85,7 +85,7 @@ class LibraryTokenizer(Tokenizer):
         part = next((part for part in parts if part.get("type") in _POST_PROCESSORS), None)
         if part is None:
             return
-        with understood(path):
+        with naming_file(path):
             rows = _rows_of(part)
         if rows is None:
             raise ValueError(f"{path}: its post_processor makes other rows than [begin] A [between] B [end].")
@@ -193,7 +193,7 @@ def library_of(values: Mapping, path: str, added: Iterable[AddedToken], tokenize
     # Only tokens with a role are special here: in a text they are text.
     special = special_tokens_of(tokenizer)
     tokens = [{**dataclasses.asdict(token), "special": token.content in special} for token in added]
-    with understood(path):
+    with naming_file(path):
         _check_size(values, path)
     unused = dict.fromkeys(("truncation", "padding", "post_processor", "decoder"))
     with _naming(path):
@@ -303,7 +303,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "ByteBpeTokenizer":
         """The tokenizer of a tokenizer.json, or of a vocab.json with merges.txt beside it; it keeps case anyway."""
-        with understood(vocab_file):
+        with naming_file(vocab_file):
             return cls(vocab_file)
 
     def _check(self, values: dict, path: str) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 import sentencepiece
 
 from bert_tf.system.example_bytes import pack
-from bert_tf.system.text_files import read_bytes, understood
+from bert_tf.system.text_files import naming_file, read_bytes
 from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG, is_mark, read_added_tokens, text_of
 from bert_tf.text.library_tokenizer import LibraryTokenizer, library_of, read_tokenizer_json
 from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
@@ -348,7 +348,7 @@ class HuggingFaceSentencePiece(_AlbertRows, LibraryTokenizer):
         directory = posixpath.dirname(vocab_file)
         self.name_special_tokens(directory)
         values = read_tokenizer_json(vocab_file, "Unigram")
-        with understood(vocab_file):
+        with naming_file(vocab_file):
             pieces = {piece: index for index, (piece, _) in enumerate(values["model"]["vocab"])}
         added = read_added_tokens(vocab_file, pieces)
         library = library_of(values, vocab_file, added, self)
@@ -362,7 +362,7 @@ class HuggingFaceSentencePiece(_AlbertRows, LibraryTokenizer):
 
     @classmethod
     def from_file(cls, vocab_file: str, casing: Casing) -> "HuggingFaceSentencePiece":
-        with understood(vocab_file):
+        with naming_file(vocab_file):
             return cls(vocab_file)
 
 

@@ -16,11 +16,11 @@ from bert_tf.system.storage import names_in, paths_beginning_with
 from bert_tf.system.text_files import (
     exists,
     is_folder,
+    naming_file,
     read_bytes,
     read_json,
     read_json_if_there,
     read_text_lines,
-    understood,
 )
 from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG
 
@@ -102,7 +102,7 @@ def named_class(directory: str) -> tuple[str, str]:
 def read_casing(directory: str) -> Casing:
     """A model's casing by tokenizer_config.json, else tokenizer.json, else the directory's name."""
     json_file, path = (posixpath.join(directory, name) for name in (TOKENIZER, TOKENIZER_CONFIG))
-    with understood(json_file):
+    with naming_file(json_file):
         normalizers = components_of((read_json_if_there(json_file) or {}).get("normalizer"), "normalizers")
         of_json, lowers_first = _casing_of(normalizers, json_file)
     if of_json and lowers_first:  # which nothing in tokenizer_config.json changes
@@ -244,7 +244,7 @@ def _load_tokenizer_json(path: str) -> dict[str, int]:
     model = values.get("model")
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict) or model.get("type") != "WordPiece":
         raise ValueError(f"{path} is not a tokenizer.json with a WordPiece vocabulary, as BERT needs.")
-    with understood(path):
+    with naming_file(path):
         last = max(model["vocab"].values(), default=-1)
         between = [token for token in values.get("added_tokens") or () if token["id"] <= last]
         vocab = {**model["vocab"], **{token["content"]: token["id"] for token in between}}
@@ -318,7 +318,7 @@ def word_rules(vocab_file: str) -> dict:
     config = read_tokenizer_config(directory)
     path = vocab_file if vocab_file.endswith(".json") else posixpath.join(directory, TOKENIZER)
     rules = {}
-    with understood(path):
+    with naming_file(path):
         if isinstance((values := read_json_if_there(path) or {}).get("model"), dict):
             rules = _rules_of_json(values, path)
     names = ("tokenize_chinese_chars", "do_basic_tokenize", "never_split", "max_input_chars_per_word")

@@ -151,7 +151,7 @@ def set_up_run(settings, *others) -> Iterator[tf.distribute.Strategy]:
     check_batch_sizes(strategy, settings, *others)
     with contextlib.ExitStack() as stack:
         if settings.do_train and is_chief(strategy):
-            stack.enter_context(run_directory.owned(settings.output_dir, settings.checkpoints_while_training))
+            stack.enter_context(run_directory.lock_output_dir(settings.output_dir, settings.checkpoints_while_training))
         stack.enter_context(naming_lost_workers(strategy))
         yield strategy
 

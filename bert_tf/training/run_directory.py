@@ -135,7 +135,7 @@ _WRITING = re.compile(r"(model\.ckpt-\d+|(best_model|generator|discriminator)\.\
 
 
 @contextlib.contextmanager
-def owned(output_dir: str, keep_max: int) -> Iterator[None]:
+def lock_output_dir(output_dir: str, keep_max: int) -> Iterator[None]:
     """Makes this process the only one that trains in output_dir, and removes what a killed run left half-written.
 
     Only the process that writes the files enters it: not further workers, and no run that only evaluates or predicts.

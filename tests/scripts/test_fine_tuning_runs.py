@@ -69,7 +69,7 @@ def ran(request, tmp_path_factory):
     for cases in (first, second):
         cases = selected_cases(request, cases, SLOW & cases.keys())
         cases = {name: {"output_dir": out / name, **values} for name, values in cases.items()}
-        with run_directory.owned(str(out / "in use"), 1):
+        with run_directory.lock_output_dir(str(out / "in use"), 1):
             ended = run_cases("run_classifier", cases)
         for all_of_it, more in zip((outcomes, logs), ended, strict=True):
             all_of_it |= more

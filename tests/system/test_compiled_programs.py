@@ -44,7 +44,7 @@ def own_folder() -> str:
 
 def one_process(at_exit, new: dict[str, bytes]) -> dict[str, bytes]:
     """What a process finds and reads, which adds `new`."""
-    with compiled_programs.kept():
+    with compiled_programs.keep_programs():
         own = own_folder()
     found = {name: pathlib.Path(own, name).read_bytes() for name in os.listdir(own)}
     for name, content in new.items():
@@ -92,7 +92,7 @@ def test_the_oldest_programs_leave_a_full_folder(folder, at_exit, monkeypatch):
 
 def test_other_flags_other_programs(folder, at_exit, monkeypatch):
     monkeypatch.setenv("TF_XLA_FLAGS", "--tf_xla_cpu_global_jit")
-    with compiled_programs.kept():
+    with compiled_programs.keep_programs():
         assert os.environ["TF_XLA_FLAGS"].startswith("--tf_xla_cpu_global_jit --tf_xla_persistent_cache_directory=")
     assert os.environ["TF_XLA_FLAGS"] == "--tf_xla_cpu_global_jit"
     at_exit.clear()
@@ -110,7 +110,7 @@ def test_programs_of_one_gpu_are_kept_by_its_name_and_driver(folder, at_exit, tm
         (tmp_path / "nvidia" / "version").write_text("NVRM version: 550.54\n")
 
     def devices() -> str:
-        with compiled_programs.kept():
+        with compiled_programs.keep_programs():
             return os.environ["TF_XLA_FLAGS"].partition("device_types=")[2].split()[0]
 
     assert devices() == "CPU"
@@ -130,7 +130,7 @@ def test_programs_of_one_gpu_are_kept_by_its_name_and_driver(folder, at_exit, tm
 
 def test_it_can_be_switched_off(folder, at_exit, monkeypatch):
     monkeypatch.setenv("BERT_TF_COMPILED", "")
-    with compiled_programs.kept():
+    with compiled_programs.keep_programs():
         assert "TF_XLA_FLAGS" not in os.environ
     assert not at_exit and not folder.exists()
 
@@ -138,7 +138,7 @@ def test_it_can_be_switched_off(folder, at_exit, monkeypatch):
 def test_a_folder_into_which_others_write_is_not_used(folder, at_exit):
     folder.mkdir()
     folder.chmod(0o777)
-    with compiled_programs.kept():
+    with compiled_programs.keep_programs():
         assert "TF_XLA_FLAGS" not in os.environ
     assert not at_exit
 

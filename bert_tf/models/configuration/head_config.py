@@ -15,7 +15,7 @@ from absl import logging
 
 from bert_tf.system.checks import list_of_names
 from bert_tf.system.messages import some
-from bert_tf.system.text_files import read_json, understood
+from bert_tf.system.text_files import naming_file, read_json
 from bert_tf.text.characters import plain_name
 from bert_tf.weights.tensor_files import Weights, base_name
 
@@ -95,7 +95,7 @@ class HeadConfig:
             if advice := next(filter(None, map(removed.HEADS.get, unknown)), None):
                 raise ValueError(f"{path}: {advice}.")
             raise ValueError(f"{path}: unknown key {', '.join(unknown)}. Known: {', '.join(known)}.")
-        with understood(path):
+        with naming_file(path):
             return cls(**values)
 
     @classmethod
@@ -108,7 +108,7 @@ class HeadConfig:
         Raises:
           ValueError: a value can't be understood; names source and key.
         """
-        with understood(source):
+        with naming_file(source):
             names, numbered = values.get("architectures") or [], values.get("id2label") or {}
             by_number = {int(number): str(label) for number, label in numbered.items()}
             if by_number and not 0 <= min(by_number) <= max(by_number) < _MOST_LABELS:
@@ -200,8 +200,8 @@ def spelled_as(labels: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
     for other in dict.fromkeys(others):
         spellings.setdefault(folded(other), []).append(other)
     keys = [folded(label) for label in labels]
-    found = [spellings.get(key, []) if keys.count(key) == 1 else [] for key in keys]
-    return tuple(own if len(names) != 1 else names[0] for own, names in zip(labels, found, strict=True))
+    choices = [spellings.get(key, []) if keys.count(key) == 1 else [] for key in keys]
+    return tuple(label if len(names) != 1 else names[0] for label, names in zip(labels, choices, strict=True))
 
 
 def order_of(
@@ -256,13 +256,13 @@ def _variables(weights: Weights) -> list[str]:
 
 
 def reordered(weights: Weights, order: Sequence[int]) -> Weights:
-    """The weights with the rows of the output layer in another order, a list of the present places."""
+    """The weights with the rows of the output layer in another order, a list of their present positions."""
     names, rows, read = _variables(weights), list(order), weights.reader
     return dataclasses.replace(weights, reader=lambda name: read(name)[rows] if name in names else read(name))
 
 
 def without(weights: Weights, reason: str) -> Weights:
-    """The weights without the output layer, which a model then begins anew; the reason goes into the log."""
+    """The weights without the output layer, which a model then starts from scratch; the reason is logged."""
     names = _variables(weights)
     shapes = {name: shape for name, shape in weights.shapes.items() if name not in names}
     return dataclasses.replace(weights, shapes=shapes, unused={**weights.unused, **dict.fromkeys(names, reason)})

@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Mapping
 
 from bert_tf.models.configuration.config import BertConfig
-from bert_tf.system.text_files import exists, read_json, read_json_if_there, understood
+from bert_tf.system.text_files import exists, naming_file, read_json, read_json_if_there
 
 POOLINGS = ("mean", "cls", "max")
 
@@ -88,7 +88,7 @@ def read_settings(directory: str) -> SentenceSettings:
     path, folders = posixpath.join(directory, _MODULES), {}
     if not exists(path):
         return SentenceSettings(directory)
-    with understood(path):
+    with naming_file(path):
         for step in read_json(path, list):
             name, folder = step["type"].rpartition(".")[2], step["path"]
             if name not in _STEPS[len(folders) :][:1] or folder.startswith("/") or ".." in folder.split("/"):
