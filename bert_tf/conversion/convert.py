@@ -212,12 +212,12 @@ def _notes_on_source(weights: Weights, files: ModelFiles, with_optimizer: bool) 
         notes.append("Adam moments and global_step of the source are left out; --with_optimizer carries them.")
     if files.head == NO_HEAD:
         try:
-            found = read_settings(files.directory)
+            sentences = read_settings(files.directory)
         except ValueError as error:
             return [*notes, f"The target has no files of sentence-transformers: {error}"]
-        if found.described:
-            files.sentences = found
-            notes.append(f"Vectors of texts: {found.pooling}{', of length 1' if found.normalize else ''}.")
+        if sentences.described:
+            files.sentences = sentences
+            notes.append(f"Vectors of texts: {sentences.pooling}{', of length 1' if sentences.normalize else ''}.")
     return notes
 
 

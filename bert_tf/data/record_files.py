@@ -173,15 +173,15 @@ def check_first_records(first_payloads: Mapping[str, tuple[int, bytes]], feature
 def record_problem(payload: bytes, features: Features) -> str | None:
     """How a serialized tf.train.Example differs from `features`, as the end of a sentence; None if it matches."""
     try:
-        found = example_bytes.features_of(payload)
+        present = example_bytes.features_of(payload)
     except ValueError as error:
         return str(error)
     for name, feature in features.items():
-        if name not in found:
-            return f"has no feature {name!r}; it has {', '.join(found) or 'nothing'}"
-        if problem := _feature_problem(name, feature, *found[name]):
+        if name not in present:
+            return f"has no feature {name!r}; it has {', '.join(present) or 'nothing'}"
+        if problem := _feature_problem(name, feature, *present[name]):
             return problem
-    numbers = {name: values for name, (_, values) in found.items()}
+    numbers = {name: values for name, (_, values) in present.items()}
     total, tokens = sum(numbers.get("segment_lengths", ())), len(numbers.get("input_ids", ()))
     if "segment_lengths" in features and total != tokens:
         return f"has {tokens} input_ids, but its segment_lengths add up to {total}"
@@ -198,11 +198,11 @@ def _feature_problem(name: str, feature: Feature, found_kind: str | None, number
     kind = {"int64": "int64_list", "float32": "float_list"}[feature.dtype]
     if found_kind not in (kind, None):
         return f"has feature {name!r} as {found_kind}, expected {kind}"
-    found, expected = len(numbers), feature.length
-    if expected is not None and (found > expected or (found < expected and not feature.is_padded)):
+    count, expected = len(numbers), feature.length
+    if expected is not None and (count > expected or (count < expected and not feature.is_padded)):
         flag = "max_predictions_per_seq" if name.startswith("masked_lm") else "max_seq_length"
         advice = f"give --{flag} as the records were made with (pretraining_data.*.json beside them has it)"
-        return f"has {found} values in feature {name!r}, expected {'at most ' * feature.is_padded}{expected}: {advice}"
+        return f"has {count} values in feature {name!r}, expected {'at most ' * feature.is_padded}{expected}: {advice}"
     last = None if feature.limit is None else feature.limit - (feature.dtype == "int64")
     wrong = [] if last is None else [number for number in numbers if not 0 <= number <= last]
     if wrong:

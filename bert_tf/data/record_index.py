@@ -149,8 +149,8 @@ def index_records(
     files = [os.fspath(name) for name in ([files] if isinstance(files, str | os.PathLike) else files)]
     stats = in_threads(tf.io.gfile.stat, files)
     sizes = [int(stat.length) for stat in stats]
-    found = _scan_files(files, sizes, verify)
-    blocks = np.concatenate([np.insert(own, 0, number, axis=1) for number, own in enumerate(found)])
+    of_files = _scan_files(files, sizes, verify)
+    blocks = np.concatenate([np.insert(each, 0, number, axis=1) for number, each in enumerate(of_files)])
     index = RecordIndex(tuple(files), tuple(sizes), *blocks.T)
     if not index.total_records:
         raise record_files.RecordError(f"no records in {some(files)}")

@@ -205,10 +205,10 @@ def all_examples(path: str, examples: Iterator[Example]) -> list[Example]:
     Args:
       examples: made from the rows of the file, one from each.
     """
-    found = list(examples)
-    if not found:
+    listed = list(examples)
+    if not listed:
         raise ValueError(f"{path} has no example.")
-    return found
+    return listed
 
 
 def field_of(row: list | dict, column: Column | None, path: str, line: int, flag: str = ""):
@@ -271,15 +271,15 @@ def find_csv_delimiter(path: str, columns: Collection[str] | None, encoding: str
     """
     first = {delimiter: _first_row(path, delimiter, encoding) for delimiter in CSV_DELIMITERS}
     cut = [delimiter for delimiter, fields in first.items() if len(fields) > 1]
-    found = [delimiter for delimiter in cut if columns and set(columns) <= set(first[delimiter])]
-    if not cut or (not found and "," in cut):
+    fitting = [delimiter for delimiter in cut if columns and set(columns) <= set(first[delimiter])]
+    if not cut or (not fitting and "," in cut):
         return ","  # a single column; or a required column is missing, which the caller reports
-    if columns is not None and not found:
-        found = cut
-    if len(found) == 1:
-        if found != [","] and is_first("delimiter", path, found[0]):
-            logging.info("%s: the delimiter is the %s, according to the header.", path, CSV_DELIMITERS[found[0]])
-        return found[0]
+    if columns is not None and not fitting:
+        fitting = cut
+    if len(fitting) == 1:
+        if fitting != [","] and is_first("delimiter", path, fitting[0]):
+            logging.info("%s: the delimiter is the %s, according to the header.", path, CSV_DELIMITERS[fitting[0]])
+        return fitting[0]
     raise ValueError(f"{path}, line 1: the delimiter is ambiguous: give --csv_delimiter.")
 
 

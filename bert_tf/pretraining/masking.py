@@ -97,9 +97,9 @@ class Masking:
             (self.tokenizer.cls_token, row[is_first], (ends - lengths)[row, segment][is_first], self.cls_id),
             (self.tokenizer.sep_token, row, (ends - 1)[row, segment], self.sep_id),
         ):
-            found = ids[row_numbers, place]
-            if (found != known).any():
-                return f"has token id {found[found != known][0]} where the vocabulary's {name} is {known}"
+            tokens = ids[row_numbers, place]
+            if (tokens != known).any():
+                return f"has token id {tokens[tokens != known][0]} where the vocabulary's {name} is {known}"
         return None
 
 

@@ -225,13 +225,13 @@ def tokenizer_of(
 def vocabulary_sha256(vocab_file: str) -> str:
     """SHA-256 of a vocabulary file; of a vocab.json, of its own and that of the merges.txt beside it, as of a KoBERT's
     vocab.txt with the .model. Added tokens that other files beside it name count, too."""
-    own, kind = file_sha256(vocab_file), tokenizer_class_of(vocab_file)
+    digest, kind = file_sha256(vocab_file), tokenizer_class_of(vocab_file)
     if other := _other_file(vocab_file, kind):
-        own = hashlib.sha256(f"{own} {file_sha256(other)}".encode()).hexdigest()
+        digest = hashlib.sha256(f"{digest} {file_sha256(other)}".encode()).hexdigest()
     if vocab_file.endswith(TOKENIZER):
-        return own
+        return digest
     added = kind.from_file(vocab_file, Casing(False)).added_tokens.tokens
-    return hashlib.sha256(f"{own} {added}".encode()).hexdigest() if added else own
+    return hashlib.sha256(f"{digest} {added}".encode()).hexdigest() if added else digest
 
 
 def _other_file(vocab_file: str, kind: type[Tokenizer]) -> str | None:

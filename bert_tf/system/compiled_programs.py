@@ -44,16 +44,16 @@ def keep_programs() -> Iterator[None]:
     try:
         folder = _folder(gpus)
         remove_left_behind()  # a killed process leaves up to a few hundred million bytes
-        own = private_folder()
-        known = _copy_sound(folder, own.name)
+        private = private_folder()
+        known = _copy_sound(folder, private.name)
     except (OSError, RuntimeError) as error:  # there is no home directory, say
         logging.info("Compiled programs are not kept for the next start: %s", error)
         yield
         return
-    atexit.register(_move_new, os.getpid(), own, folder, known, _MOST_BYTES[devices])
+    atexit.register(_move_new, os.getpid(), private, folder, known, _MOST_BYTES[devices])
     # No check of the whole source: the file's name holds its hash.
     os.environ["TF_XLA_FLAGS"] = (
-        f"{flags} --{_FLAG}={own.name} --tf_xla_persistent_cache_device_types={devices} "
+        f"{flags} --{_FLAG}={private.name} --tf_xla_persistent_cache_device_types={devices} "
         "--tf_xla_disable_strict_signature_checks=true"
     )
     try:

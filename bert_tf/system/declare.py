@@ -113,12 +113,12 @@ def like(kind: type, name: str, **changes):
 @functools.cache
 def declared_in(kind: type) -> dict[str, Declared]:
     """name -> declaration of the settings of a dataclass in their order, each with the heading that it belongs to."""
-    found, heading = {}, _FURTHER
+    settings, heading = {}, _FURTHER
     for field in dataclasses.fields(kind):
         if declared := field.metadata.get(_KEY):
             heading = declared.heading or heading
-            found[field.name] = dataclasses.replace(declared, heading=heading)
-    return found
+            settings[field.name] = dataclasses.replace(declared, heading=heading)
+    return settings
 
 
 def group(kind: type, heading: str) -> tuple[str, ...]:

@@ -148,10 +148,10 @@ class NerTask(FineTuningTask):
             logging.warning("--document_context: %s has no %s: it is one document.", flag, data.DOCUMENT_START)
 
     def _warn_of_another_split(self, flag: str, sentences: list[data.Sentence], added: set[str]) -> None:
-        own, learned = (split == "words" for split in (data.split_of(sentences, added), self.tagging.split))
-        if sentences and own != learned:
+        given, learned = (split == "words" for split in (data.split_of(sentences, added), self.tagging.split))
+        if sentences and given != learned:
             kinds = {True: "words", False: "single characters"}
-            logging.warning("%s has %s, but the model was trained on %s.", flag, kinds[own], kinds[learned])
+            logging.warning("%s has %s, but the model was trained on %s.", flag, kinds[given], kinds[learned])
 
     def _labels_to_learn(self, labels: list[str], found: StartingHead | None) -> list[str]:
         """The tags of the data; of a model that knows these and further ones, all its tags."""

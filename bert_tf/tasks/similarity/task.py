@@ -102,20 +102,20 @@ class SimilarityTask(FineTuningTask):
     def _sentences(self, run, newest: str | None) -> SentenceSettings:
         """How vectors are made: as the flags say, else the directory of the weights."""
         own, directory = self.settings, directory_of(newest or run.init_checkpoint or run.output_dir)
-        found = read_settings(directory)
-        pooling = found.pooling if own.pooling is None else own.pooling
-        normalize = found.normalize if own.normalize is None else own.normalize
-        if newest and found.described and pooling != found.pooling:
+        stored = read_settings(directory)
+        pooling = stored.pooling if own.pooling is None else own.pooling
+        normalize = stored.normalize if own.normalize is None else own.normalize
+        if newest and stored.described and pooling != stored.pooling:
             raise ValueError(
-                f"--pooling={pooling}: the run in --output_dir={run.output_dir} began with {found.pooling}. Choose "
+                f"--pooling={pooling}: the run in --output_dir={run.output_dir} began with {stored.pooling}. Choose "
                 "another directory."
             )
-        if found.prompt():
-            logging.info("Before every text: %r, the prompt %r.", found.prompt(), found.default_prompt_name)
-        if not found.include_prompt and found.prompt():
+        if stored.prompt():
+            logging.info("Before every text: %r, the prompt %r.", stored.prompt(), stored.default_prompt_name)
+        if not stored.include_prompt and stored.prompt():
             raise ValueError(f"{directory} leaves its prompt out of the pooling, which can't be trained here.")
-        logging.info("Pooling: %s%s.", pooling, "" if found.described or own.pooling else ", the default")
-        return dataclasses.replace(found, pooling=pooling, normalize=normalize, similarity="cosine")
+        logging.info("Pooling: %s%s.", pooling, "" if stored.described or own.pooling else ", the default")
+        return dataclasses.replace(stored, pooling=pooling, normalize=normalize, similarity="cosine")
 
     def _choose_loss(self, run, earlier: dict, texts: int, has_scores: bool) -> None:
         """Chooses loss and negatives_batch_size, before negatives are mined, for training examples of so many texts."""
