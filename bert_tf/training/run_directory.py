@@ -250,14 +250,16 @@ def warn_of_changes(output_dir: str, settings: dict) -> None:
 
 def is_finished(output_dir: str, settings: dict, num_train_steps: int) -> bool:
     """Whether output_dir holds the finished run of these settings, or one that has taken its last step."""
+    from bert_tf.training.checkpoints import read_global_step  # it imports TensorFlow
+
     newest, earlier = latest_checkpoint(output_dir), read_settings(output_dir)
     if newest is None or FINISHED not in earlier:
         return False
     step, goes_on = earlier[FINISHED], open_weights.has_optimizer_state(newest)
-    if step is None:
-        if goes_on:
-            return False
-        step = int(open_weights.open_weights(newest).read("global_step"))  # killed after its last checkpoint
+    saved = read_global_step(newest)
+    if goes_on and (step is None or saved < step):  # a damaged last checkpoint was set aside
+        return False
+    step = saved if step is None else step  # it was killed after its last checkpoint
     changes = _changes(output_dir, settings)
     changes = {name: values for name, values in changes.items() if not name.startswith(_VERSION)}
     if goes_on and set(changes) == {"num_train_epochs"} and num_train_steps > step:
