@@ -288,13 +288,13 @@ def test_private_foundations_have_a_module_each():
 
 # What there is at most, so that weight does not come back: lower a number when the house gets lighter.
 AT_MOST = {
-    "lines of bert_tf/ and the scripts": 42_000,
-    "of these code": 27_000,
-    "lines of tests/": 34_000,
-    "words of docs/*.md": 28_000,
+    "lines of bert_tf/ and the scripts": 40_659,
+    "of these code": 26_588,
+    "lines of tests/": 33_383,
+    "words of docs/*.md": 27_986,
     "paragraphs of more than 90 words in the pages": 0,
     "fmt: skip outside tables of data, in bert_tf/ and the scripts": 36,
-    "fmt: skip outside tables of data, elsewhere": 165,
+    "fmt: skip outside tables of data, elsewhere": 163,
     "flags of run_classifier": 80,
     "modules that a fine-tuning run loads, within functions too": 87,
     "modules that Predictor loads, within functions too": 86,
