@@ -32,8 +32,8 @@ from helpers.script_cases import arguments_of  # noqa: E402
 
 FLAGS = flags.FLAGS
 MOST_KILLS = 3  # of one run
-# They hold times, speeds, or drawings of them.
-UNEQUAL = re.compile(r"train_log\.jsonl|loss\.png|run\.json|pretraining_data\.data\.json|events\.out\..*")
+# They hold times, speeds, drawings of them, or a random number of TensorFlow's.
+UNEQUAL = re.compile(r"train_log\.jsonl|loss\.png|run\.json|\w+\.data\.json|fingerprint\.pb|events\.out\..*")
 
 # Runs a script whose process kills itself before or after its n-th change of a file; the changes are counted in a file.
 _PRELUDE = """

@@ -71,7 +71,6 @@ def package_of(module: str) -> str:
 def test_every_package_has_a_floor():
     packages = {package_of(module) for module in MODULES if module not in DOORS}
     assert packages == set(FLOOR)
-    assert len(MODULES) > 50
 
 
 def test_imports_go_down():
@@ -120,7 +119,6 @@ def test_private_names_stay_in_their_module():
         wrong += [
             f"{module}:{line} takes {name} from {whole}" for line, whole, name in imported if (name or "")[:1] == "_"
         ]
-        # Local names of modules: `from bert_tf.data import records` or `... as name`.
         aliases = set()
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "bert_tf":

@@ -61,7 +61,7 @@ class ServedModel:
     facts: Mapping[str, object] = types.MappingProxyType({})
 
     def __init__(self, model: keras.Model, tokenizer: Tokenizer, max_seq_length: int, split_unknown: bool = False):
-        self._model, self._variables = model, [variable.value for variable in model.variables]
+        self._model, self._variables = model, [variable.value for variable in model.weights]
         self.encoder = TextEncoder(tokenizer, max_seq_length, split_unknown)
         self.max_seq_length = max_seq_length
         self.vocab_size, self.mask_id = tokenizer.vocab_size, tokenizer.mask_id

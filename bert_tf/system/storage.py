@@ -45,7 +45,7 @@ _OWNERS = {
 _CACHED = re.compile(rf"(?:^|/)models--([\w.-]+?)--([\w.-]+)/snapshots/({COMMIT.pattern})(?:/|$)")
 _SPECIAL = frozenset("[]*?\\")
 _PRIVATE = "bert_tf_private_"
-_SECONDS_TO_LOCK = 10.0
+_SECONDS_TO_LOCK = 1.0
 
 
 # --- names ------------------------------------------------------------------------------------------------------------

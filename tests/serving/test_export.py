@@ -180,14 +180,17 @@ def test_what_lies_in_a_version(exported):
     assert description | expected == description and "FastWordpieceTokenizeWithOffsets" in description["ops"]
     assert description["signatures"]["serving_default"]["inputs"] == {"text": ["string", [None]]}
     assert description["signatures"]["serving_default"]["outputs"]["probabilities"] == ["float32", [None, 3]]
-    records = tf.data.TFRecordDataset(str(path / "assets.extra" / "tf_serving_warmup_requests"))
+    records = tf.data.TFRecordDataset(str(path / "assets.extra" / "tf_serving_warmup_requests")).as_numpy_iterator()
     texts = [graph_models.ServedModel.example(None)["text"]]
-    assert [record.numpy() for record in records] == [export.warm_up_request({"text": texts * n}) for n in (1, 8)]
+    assert [*records] == [export.warm_up_request({"text": texts * n}) for n in (1, 8)]
     # As the classes of tensorflow-serving-api 2.20 write it.
     assert export.warm_up_request({"text": ["A short text."] * 2}) == (
         b"2E\nC\n\x11\x1a\x0fserving_default\x12.\n\x04text\x12&\x08\x07\x12\x04\x12\x02\x08\x02"
         b"B\rA short text.B\rA short text."
     )
+    prefix = f"{exported}/variables/variables"
+    shapes = dict(tf.train.list_variables(prefix))
+    assert {tf.train.load_variable(prefix, name).dtype for name in shapes if shapes[name]} == {np.float32}  # no seed
 
 
 def test_wrong_flags_leave_nothing(classifier, tmp_path):

@@ -62,7 +62,7 @@ class Numbers:
 
     def __init__(self, limit, null):
         self.config = types.SimpleNamespace(max_length=limit)
-        self.variables, self.null = (), null
+        self.weights, self.null = (), null
 
     def __call__(self, inputs, training=False):
         assert training is False

@@ -57,7 +57,7 @@ def test_links_and_others_folders_stay(place, monkeypatch):
     new.mkdir()  # its process is about to lock it
     other.mkdir()
     os.utime(other, (0, 0))
-    monkeypatch.setattr(storage.time, "time", lambda: new.stat().st_mtime + 9)
+    monkeypatch.setattr(storage.time, "time", lambda: new.stat().st_mtime + 0.9)
     before = sorted(os.listdir(place))
     storage.remove_left_behind()
     assert sorted(os.listdir(place)) == before and (place / "precious" / "kept" / "file").exists()
