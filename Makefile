@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 TEXT ?=
 FAMILY ?= bert
-# Two processes: tests spend most of their time in one thread. A file's tests stay together, as they share models;
+# Several processes: tests spend most of their time in one thread, and wait. A file's tests stay together, as they share models;
 # tests/conftest.py sets the order of the files.
-PYTEST_FLAGS ?= -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST_FLAGS ?= --dist loadfile --no-loadscope-reorder
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
@@ -27,19 +27,19 @@ $(DEV_STAMP): $(STAMP) requirements-dev.txt
 	touch $@
 
 test: $(DEV_STAMP)
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow"
+	$(BIN)/python -m pytest -n 3 $(PYTEST_FLAGS) -m "not slow"
 
 # The long tests, each of which has a small form in `make test`, and again those that hold numbers against the originals';
 # here TensorFlow and XLA compile with their default settings.
 # SLICE=2/4: the second quarter of them, by time. COMMITS=20: with it those in the folders of tests that mirror what the
 # last 20 commits changed, up to eight minutes of one process.
 test-slow: $(DEV_STAMP)
-	XLA_FLAGS="$$XLA_FLAGS" $(BIN)/python -m pytest $(PYTEST_FLAGS) -m "(slow or numbers) and not exhaustive" \
+	XLA_FLAGS="$$XLA_FLAGS" $(BIN)/python -m pytest -n 2 $(PYTEST_FLAGS) -m "(slow or numbers) and not exhaustive" \
 	  $(SLICE:%=--slice=%) $(COMMITS:%=--touched-by=%)
 
 # The same with all cases of tests that have many of one kind: an hour or more.
 test-all: $(DEV_STAMP)
-	XLA_FLAGS="$$XLA_FLAGS" $(BIN)/python -m pytest $(PYTEST_FLAGS) -m "slow or numbers"
+	XLA_FLAGS="$$XLA_FLAGS" $(BIN)/python -m pytest -n 2 $(PYTEST_FLAGS) -m "slow or numbers"
 
 # Scripts killed at random moments and started again leave what undisturbed runs leave.
 test-kill: $(DEV_STAMP)

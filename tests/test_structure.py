@@ -136,9 +136,7 @@ def test_private_names_stay_in_their_module():
 OPTIONAL = {
     "transformers", "apache-beam", "dask", "jieba", "fugashi", "unidic-lite", "onnx", "onnxruntime", "tf2onnx",
 }  # fmt: skip
-# A package that a requirement (tf-models-official) requires in any version.
-IMPORTED_BY_OTHERS = {"tf-keras"}
-# Packages of several distributions share the name `google`.
+IMPORTED_BY_OTHERS = {"tf-keras"}  # by tf-models-official
 SHARED_NAMES = {"google.protobuf": "protobuf"}
 
 

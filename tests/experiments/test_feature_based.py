@@ -18,7 +18,7 @@ TEXTS = "text,label\n" + "".join(
 
 
 @pytest.mark.parametrize(
-    ("features", "reader", "of_texts"), [*slow(("sum_last_four", "bilstm", False)), ("none", "cnn", True)]
+    ("features", "reader", "of_texts"), slow(("sum_last_four", "bilstm", False), ("none", "cnn", True))
 )
 def test_a_reader_learns_and_bert_does_not(tmp_path, monkeypatch, capsys, features, reader, of_texts):
     path = save_model(tmp_path / "bert", "bert", BertModel)

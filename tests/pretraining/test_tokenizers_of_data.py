@@ -118,6 +118,7 @@ def test_the_vocabulary_of_a_kobert_is_that_with_its_model(folder):
         )
 
 
+@pytest.mark.slow  # in small: test_plain.py
 def test_processes_shards_and_blocks_change_nothing(folder, golden, monkeypatch):
     shutil.copy(golden / "pretraining" / "corpus_0.txt", folder / "text.txt")
     vocab_file = VOCABULARIES["albert"][0]

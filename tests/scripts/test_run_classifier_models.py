@@ -10,6 +10,7 @@ from helpers.script_cases import assert_refused, results_of, run_and_refuse
 from bert_tf import Predictor
 
 LENGTH, STRIDE, MOST = 12, 5, 4  # the windows see 10 + 3 * 5 tokens of a text
+pytestmark = pytest.mark.slow  # in small: models/test_similarity.py
 
 
 def texts_of(count, seed):

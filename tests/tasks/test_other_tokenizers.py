@@ -39,7 +39,7 @@ def saved(model_class, encoder, path, **arguments) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("world", ["japanese", *slow("kobert")], indirect=True)
+@pytest.mark.parametrize("world", slow("japanese", "kobert"), indirect=True)
 def test_classifier_learns_and_answers(world, caplog):
     kind, folder, encoder = world
     texts = texts_of(kind)
