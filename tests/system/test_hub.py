@@ -181,7 +181,7 @@ def many(path, content, headers):
     (changed_bytes("model.safetensors"), "model.safetensors arrived with the checksum [0-9a-f]{64}, the hub announces"),
     (changed_bytes("/vocab.txt"), "vocab.txt arrived with the checksum [0-9a-f]{40}, the hub announces [0-9a-f]{40}"),
     (header("ETag", '"../../../out"', "/resolve/"), r"the ETag of /owner/tiny-bert.1/resolve/.* is '\"../../../out\"'"),
-    (header("X-Linked-Etag", '"/tmp/out"', "/resolve/"), "the X-Linked-Etag of "),
+    (header("X-Linked-Etag", '"/elsewhere/out"', "/resolve/"), "the X-Linked-Etag of "),
     (header("X-Repo-Commit", NEWER, "/resolve/"), f"came from another commit, {NEWER!r}"),
     (endless, "its list of files has no end"),
     (compressed, "its answer is compressed, and too large"),
