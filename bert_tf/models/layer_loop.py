@@ -126,28 +126,28 @@ class _Loop:
     def values_of(self, turn, values: Sequence) -> list:
         return [value if self.shared else tf.gather(value, turn) for value in values]
 
-    def specs(self, x, values: Sequence) -> list:
-        """Shapes and dtypes of what a layer keeps."""
-        record = _Record()
+    def recording(self, x, values: Sequence) -> Callable:
+        """A traced function (turn, x, values of the turn) -> the output of a layer and what it keeps."""
 
-        def layer(x):
-            self.one(tf.constant(0), x, self.values_of(tf.constant(0), values), record)
-            return record.values
+        def layer(turn, x, *values):
+            record = _Record()
+            return self.one(turn, x, values, record), *record.values
 
-        traced = tf.function(layer, autograph=False).get_concrete_function(tf.TensorSpec(x.shape, x.dtype))
-        return list(traced.structured_outputs)
+        like = (tf.constant(0), x, *self.values_of(tf.constant(0), values))
+        specs = (tf.TensorSpec(each.shape, each.dtype) for each in like)
+        return tf.function(layer, autograph=False).get_concrete_function(*specs)
 
-    def forward(self, x, *values, specs: Sequence = ()) -> tuple:
+    def forward(self, x, *values, recording: Callable | None = None) -> tuple:
         """The inputs of all layers, the last output, and what the layers keep."""
 
         def body(turn, x, inputs, *records):
-            record = _Record() if specs else None
-            y = self.one(turn, x, self.values_of(turn, values), record)
-            new = record.values if record else ()
+            of_turn = self.values_of(turn, values)
+            y, *new = recording(turn, x, *of_turn) if recording else (self.one(turn, x, of_turn, None),)
             records = [each.write(turn, value) for each, value in zip(records, new, strict=True)]
             return turn + 1, y, inputs.write(turn, x), *records
 
-        start = (tf.constant(0), x, *(_rows(self.turns, each) for each in (x, *specs)))
+        kept = recording.structured_outputs[1:] if recording else ()
+        start = (tf.constant(0), x, *(_rows(self.turns, each) for each in (x, *kept)))
         _, y, *rows = tf.while_loop(
             lambda turn, *_: turn < self.turns, body, start, parallel_iterations=1, maximum_iterations=self.turns
         )
@@ -155,11 +155,11 @@ class _Loop:
         return inputs, y, *records
 
     def differentiable(self, x, *values) -> tuple:
-        specs = self.specs(x, values) if self.keep else ()
+        recording = self.recording(x, values) if self.keep else None
 
         @tf.custom_gradient
         def run(x, *values):
-            inputs, y, *records = self.forward(x, *values, specs=specs)
+            inputs, y, *records = self.forward(x, *values, recording=recording)
 
             def gradient(of_inputs, of_output):
                 return self.backward(of_inputs, of_output, inputs, values, records)
