@@ -70,14 +70,14 @@ def operations(function, functions: dict) -> Iterator:
     ],
 )
 def test_programs_of_a_step(replicas, case, options):
-    """One on one GPU: the batch goes in, and all that the next step reads comes out. Else three, and sums between."""
+    """One on one GPU. Else three, and two sums between: of the counts that losses are divided by, of all gradients."""
     body, _, functions = loop_of(gpus, replicas, case, options)
     found = list(operations(body, functions))
     programs = [node for node in found if called(node, functions)]
     assert len(programs) == (1 if replicas == 1 else 3 * replicas)
     assert all("GPU" in node.device for node in programs)
-    passing = {"Const", "Identity", "IdentityN", "NoOp"}  # and the count of the steps
-    rest = sorted({node.op for node in found if node not in programs} - passing)
+    rest = sorted({node.op for node in found if node not in programs} - {"Const", "Identity", "IdentityN", "NoOp"})
+    assert sum(node.op == "CollectiveReduceV2" for node in found) == (0 if replicas == 1 else 2 * replicas)
     if replicas == 1:
         assert rest == ["AddV2", "IteratorGetNext"]
     else:
