@@ -218,7 +218,7 @@ def list_of_strings(items, name: str, line: str | None = None, kind: type = str)
 def list_of_names(names, name: str) -> list[str]:
     """`list_of` different strings, at least one."""
     names = list_of(names, name, "names")
-    if not names or len(set(names)) < len(names) or not all(isinstance(one, str) and one for one in names):
+    if not names or len(set(names)) < len(names) or not all(isinstance(text, str) and text for text in names):
         raise ValueError(f"{name}={names!r:.200} must be different names, at least one")
     return names
 

@@ -94,24 +94,24 @@ def _folder(gpus: list[str]) -> str:
     return folder
 
 
-def _copy_sound(folder: str, own: str) -> set[str]:
+def _copy_sound(folder: str, target: str) -> set[str]:
     """Copies the programs whose checksums are right; returns their names."""
     copied = set()
     for path in pathlib.Path(folder).glob("*.pb"):
         content = path.read_bytes()
         first, _, rest = content.partition(b"\n")
         if first == _checksum(rest):
-            pathlib.Path(own, path.name).write_bytes(content)
+            pathlib.Path(target, path.name).write_bytes(content)
             copied.add(path.name)
     return copied
 
 
-def _move_new(process: int, own, folder: str, known: set[str], most: int) -> None:
+def _move_new(process: int, tmp, folder: str, known: set[str], most: int) -> None:
     """Adds what a process compiled into its own folder to that of the user; if that is full, the oldest go."""
     if os.getpid() != process:  # a fork
         return
     with contextlib.suppress(OSError):
-        made = {name: _as_text(pathlib.Path(own.name, name).read_bytes()) for name in {*os.listdir(own.name)} - known}
+        made = {name: _as_text(pathlib.Path(tmp.name, name).read_bytes()) for name in {*os.listdir(tmp.name)} - known}
         texts = {os.path.join(folder, name): _checksum(text) + b"\n" + text for name, text in made.items() if text}
         size = sum(map(len, texts.values()))
         for entry in sorted(os.scandir(folder), key=lambda entry: entry.stat().st_mtime, reverse=True):

@@ -179,7 +179,7 @@ def _flag_name(name: str) -> str:
 def _define_flag(name: str, kind, declared: Declared, default, values: Flags) -> None:
     """A flag of a type: lists are separated by commas, the flag of a tuple can be repeated."""
     if isinstance(kind, types.UnionType):
-        (kind,) = (one for one in typing.get_args(kind) if one is not types.NoneType)
+        (kind,) = (part for part in typing.get_args(kind) if part is not types.NoneType)
     define = {
         bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string,
         list: flags.DEFINE_list, Sequence: flags.DEFINE_list, tuple: flags.DEFINE_multi_string,
@@ -216,7 +216,7 @@ def with_models(
       begun: the output_dir of a run that may go on. before_download: checks the settings with the names.
     """
     declared = declared_in(type(settings))
-    named = [name for name, one in declared.items() if one.names_model(getattr(settings, name))]
+    named = [name for name, declaration in declared.items() if declaration.names_model(getattr(settings, name))]
     if not named:
         return settings
     check_values(settings)
@@ -226,12 +226,12 @@ def with_models(
 
     folders = {}
     for name in named:
-        value, flag, one = getattr(settings, name), f"--{_flag_name(name)}", declared[name]
-        with_weights = not one.model_file
-        local = [hub.local(path, flag, begun, None, with_weights, one.model_check) for path in _paths_in(value)]
-        if one.model_file:
+        value, flag, declaration = getattr(settings, name), f"--{_flag_name(name)}", declared[name]
+        with_weights = not declaration.model_file
+        local = [hub.local(path, flag, begun, None, with_weights, declaration.model_check) for path in _paths_in(value)]
+        if declaration.model_file:
             with naming_flag(f"{flag}={value}"):
-                local = [*map(one.model_file, local)]
+                local = [*map(declaration.model_file, local)]
         folders[name] = local[0] if isinstance(value, str) else local
     return dataclasses.replace(settings, **folders)
 

@@ -59,16 +59,16 @@ def local(
     if not is_name(path):
         return path
     start = f"{flag}={path}" if flag else path
-    found = NAME.fullmatch(full_name(path.removeprefix(PREFIX).removeprefix(PAGE)))
-    if not found:
+    match = NAME.fullmatch(full_name(path.removeprefix(PREFIX).removeprefix(PAGE)))
+    if not match:
         raise ValueError(f"{start}: a model on the hub is hf://OWNER/NAME[@REVISION]; download others.")
     owner, _, rest = path.partition("/")
     for near in difflib.get_close_matches(owner, names_in("."), 1) if rest and not path.startswith(WEB) else ():
         if os.path.exists(f"{near}/{rest}"):
             raise FileNotFoundError(f"{start}: did you mean {near}/{rest}? On the hub: hf://{path}")
-    revision = found[2] or (output_dir and _recorded(found[1], output_dir))
+    revision = match[2] or (output_dir and _recorded(match[1], output_dir))
     with _asking(start, "directory, weight file or checkpoint, and no such model"):
-        asked = _asked("model", found[1], revision, cache_dir)
+        asked = _asked("model", match[1], revision, cache_dir)
         listed = _listed(asked)
         described = [file for file in listed if _DESCRIPTION.fullmatch(file)]
         if len(described) > _MOST_DESCRIPTIONS:
@@ -124,7 +124,7 @@ def _listed(asked: dict) -> dict[str, tuple[int, str]]:
             sums = {}  # which the function leaves out
             with contextlib.suppress(FileNotFoundError), open(_folder(asked, "trees", f"{commit}.json"), "rb") as file:
                 noted = json.load(file)["files"].items()
-                sums = {path: one.get("lfs_sha256") or one["blob_id"] for path, one in noted}
+                sums = {path: record.get("lfs_sha256") or record["blob_id"] for path, record in noted}
             return {path: (size, sums.get(path, "")) for path, size in sizes.items()}
         except errors.CachedRepoTreeNotFoundError:  # it comes with any file
             folder = snapshot_download(**asked, allow_patterns=[".gitattributes", "config.json"], tqdm_class=_Silent)
@@ -195,8 +195,8 @@ def _recorded(name: str, output_dir: str) -> str | None:
     for folder, _, files in walk(output_dir):
         for file in {"run.json", "settings.json"} & {*files}:
             with opened(posixpath.join(folder, file), "rb") as content:
-                if found := noted.search(content.read()):
-                    return found[1].decode()
+                if match := noted.search(content.read()):
+                    return match[1].decode()
     return None
 
 
@@ -291,11 +291,11 @@ def matching(pattern: str) -> dict[str, str]:
     with _asking(pattern, "data set"):
         asked = _asked("dataset", name, revision)
         listed = _listed(asked)
-        if not (found := _matches(file, [*listed])):
-            known = [one for one in listed if not one.startswith(".")]
+        if not (paths := _matches(file, [*listed])):
+            known = [path for path in listed if not path.startswith(".")]
             raise ValueError(f"{pattern}: no file matches; there are {some(known) or 'none'}")
-        folder = _fetched(asked, listed, found)
-    return {pattern[: parts.start(3)] + one: os.path.join(folder, one) for one in sorted(found)}
+        folder = _fetched(asked, listed, paths)
+    return {pattern[: parts.start(3)] + path: os.path.join(folder, path) for path in sorted(paths)}
 
 
 def _matches(file: str, names: list[str]) -> list[str]:

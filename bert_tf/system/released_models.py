@@ -124,10 +124,10 @@ def _unpacked(address: str, cache_dir: str | None, name: str) -> str:
     if os.path.isdir(target):
         return target
 
-    archive, place = f"{target}.archive", os.path.dirname(target)
-    remove_left_behind(place)
+    archive, parent = f"{target}.archive", os.path.dirname(target)
+    remove_left_behind(parent)
     download_file(address, archive)
-    with private_folder(place) as temporary:
+    with private_folder(parent) as temporary:
         try:
             unpacked = os.path.join(temporary, "model")
             _unpack(archive, unpacked)
@@ -175,9 +175,9 @@ def download_file(url: str, path: str) -> None:
                 have = file.truncate(0)
             name = posixpath.basename(url)
             http_get(url, file, resume_size=have, expected_size=total or None, displayed_filename=name)
-        if published and (found := _md5(part)) != published:
+        if published and (checksum := _md5(part)) != published:
             etag = None  # nothing is kept
-            raise OSError(f"what arrived has the checksum md5={found}, the server publishes md5={published}")
+            raise OSError(f"what arrived has the checksum md5={checksum}, the server publishes md5={published}")
         os.replace(part, path)
     except Exception as error:
         status = getattr(getattr(error, "response", None), "status_code", None)

@@ -133,9 +133,9 @@ def _parse(argv: list[str]) -> list[str]:
         if missing := [f"--{name}" for name in required_flags(flags.FLAGS) if flags.FLAGS[name].value is None]:
             raise flags.Error(f"give {', '.join(missing)}; --help lists all flags.")
         for name, value in flags.FLAGS.flag_values_dict().items():
-            for one in value if isinstance(value, list | tuple) else [value]:
-                if re.match(r"~\w*/", str(one)):  # a folder of this name is ./~
-                    raise flags.Error(f"--{name}={one}: the shell replaces ~ only where a word begins: write $HOME.")
+            for path in value if isinstance(value, list | tuple) else [value]:
+                if re.match(r"~\w*/", str(path)):  # a folder of this name is ./~
+                    raise flags.Error(f"--{name}={path}: the shell replaces ~ only where a word begins: write $HOME.")
             if value in ("", [], [""]) and value != flags.FLAGS[name].default and name not in _OF_THE_CLOUD:
                 raise flags.Error(f"--{name} is empty: did the command that should have printed its value fail?")
     except flags.Error as error:

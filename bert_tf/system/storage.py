@@ -80,8 +80,8 @@ def full_name(name: str) -> str:
 
 def name_of(path: str) -> str:
     """The name of the model of a path in the hub's cache, with its commit: owner/name@commit; another path as it is."""
-    found = _CACHED.search(path)
-    return f"{found[1]}/{found[2]}@{found[3]}" if found else path
+    match = _CACHED.search(path)
+    return f"{match[1]}/{match[2]}@{match[3]}" if match else path
 
 
 def with_names(settings: Mapping[str, object]) -> dict[str, object]:
@@ -118,12 +118,12 @@ def literal_path(path: str) -> Iterator[str]:
 # --- private folders and stand-ins ------------------------------------------------------------------------------------
 
 
-def private_folder(place: str | None = None) -> tempfile.TemporaryDirectory:
+def private_folder(parent: str | None = None) -> tempfile.TemporaryDirectory:
     """A new folder that only this user can read; it is removed with the object, or at the end of the context.
 
     The system holds a lock of it while the process lives, see `remove_left_behind`.
     """
-    folder = tempfile.TemporaryDirectory(prefix=_PRIVATE, dir=place)
+    folder = tempfile.TemporaryDirectory(prefix=_PRIVATE, dir=parent)
     descriptor = os.open(folder.name, os.O_RDONLY)
     weakref.finalize(folder, os.close, descriptor)
     with contextlib.suppress(OSError):  # a file system without locks
@@ -131,11 +131,11 @@ def private_folder(place: str | None = None) -> tempfile.TemporaryDirectory:
     return folder
 
 
-def remove_left_behind(place: str | None = None) -> None:
+def remove_left_behind(parent: str | None = None) -> None:
     """Removes the private folders of this user's killed processes: real folders, without following links."""
-    place = place or tempfile.gettempdir()
-    for name in names_in(place):
-        path = os.path.join(place, name)
+    parent = parent or tempfile.gettempdir()
+    for name in names_in(parent):
+        path = os.path.join(parent, name)
         with contextlib.suppress(OSError):
             status = os.lstat(path)
             # A new one is not locked yet.

@@ -74,29 +74,29 @@ def converted(path: str, encoding: str, errors: str, chunks: Iterable[bytes]) ->
         try:
             text = decoder.decode(chunk, is_last)
         except UnicodeDecodeError as error:
-            place = done - len(error.object) + error.start
+            offset = done - len(error.object) + error.start
             line = newlines + error.object[: error.start].decode(name, "replace").count("\n") + 1
             raise ValueError(
-                f"{path}, line {line}: not {encoding} at byte offset {place} of the file (byte "
+                f"{path}, line {line}: not {encoding} at byte offset {offset} of the file (byte "
                 f"0x{error.object[error.start]:02x}, {error.reason}), as --encoding={encoding} says."
             ) from None
         newlines += text.count("\n")
         yield (text.removeprefix("\ufeff") if done <= len(first) else text).encode()
 
 
-def advice(beginning: bytes, block: bytes, place: int, has_flag: bool) -> str:
+def advice(beginning: bytes, block: bytes, offset: int, has_flag: bool) -> str:
     """What to do about a text that is not UTF-8, as a sentence that names the likely encoding, if there is one.
 
     Args:
-      beginning: of the file. block: a part of the file, with the first invalid byte at `place`.
+      beginning: of the file. block: a part of the file, with the first invalid byte at `offset`.
       has_flag: whether the file is one that --encoding is for.
     """
-    before = block[max(0, place - SAMPLE_BYTES) : place].decode(errors="ignore")
+    before = block[max(0, offset - SAMPLE_BYTES) : offset].decode(errors="ignore")
     name = _utf_16_of(beginning)
     if not name and sum(char >= "\u0800" for char in before) > _SURELY_UTF_8:
         return "What comes before is UTF-8: the file is damaged, or made of files of two encodings."
-    line = block.rfind(b"\n", 0, place) + 1  # where no character of several bytes is cut
-    name = name or _likely(block[line : place + SAMPLE_BYTES])
+    line = block.rfind(b"\n", 0, offset) + 1  # where no character of several bytes is cut
+    name = name or _likely(block[line : offset + SAMPLE_BYTES])
     if name is None:
         return "Give --encoding, or convert the file to UTF-8." if has_flag else "Convert the file to UTF-8."
     if has_flag:
@@ -157,9 +157,9 @@ def _better(sample: bytes, name: str) -> str | None:
     best = _likely(sample)
     if best not in _CANDIDATES:
         return None
-    texts = {one: codecs.getincrementaldecoder(one)("replace").decode(sample) for one in (*_CANDIDATES, name)}
-    own = max((_score(sample, one) for one in _CANDIDATES if texts[one] == texts[name]), default=0.5)
-    return best if _score(sample, best) >= own + 1 else None
+    texts = {other: codecs.getincrementaldecoder(other)("replace").decode(sample) for other in (*_CANDIDATES, name)}
+    score = max((_score(sample, other) for other in _CANDIDATES if texts[other] == texts[name]), default=0.5)
+    return best if _score(sample, best) >= score + 1 else None
 
 
 def _score(sample: bytes, name: str) -> float:

@@ -110,10 +110,10 @@ def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
         # File names may contain glob characters: if a file of exactly this name exists, it is used.
         paths = [pattern] if not is_on_hub(pattern) and exists(pattern) else sorted(_matches(pattern))
         are_folders = in_threads(is_folder, paths)
-        found = [path for path, is_folder in zip(paths, are_folders, strict=True) if not is_folder]
-        if not found:
+        files_here = [path for path, is_folder in zip(paths, are_folders, strict=True) if not is_folder]
+        if not files_here:
             raise ValueError(f"{flag}: no file matches {pattern!r}")
-        files.extend(found)
+        files.extend(files_here)
     if not files:
         raise ValueError(f"{flag} names no file: {patterns!r}")
     if len(set(files)) < len(files):
@@ -138,9 +138,9 @@ def warn_of_missing_shards(files: Iterable[str], flag: str = "--input_file") -> 
     for path in files:
         if match := re.fullmatch(r"(.*)-(\d{5,})-of-(\d{5,})", path):
             numbers.setdefault((match[1], int(match[3])), set()).add(int(match[2]))
-    for (name, total), found in numbers.items():
-        if missing := sorted(set(range(total)) - found):
-            shown = (flag, total, name, len(found), missing[0])
+    for (name, total), there in numbers.items():
+        if missing := sorted(set(range(total)) - there):
+            shown = (flag, total, name, len(there), missing[0])
             logging.warning("%s: of the %d shards of %s, only %d are given; the first missing one is %05d", *shown)
 
 
@@ -149,12 +149,12 @@ _TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 
 def warn_of_tables(paths: Iterable[str], flag: str = "--input_file") -> None:
     """Warns of files that are read as plain text although their names say that they are tables or JSON."""
-    if found := [path for path in paths if gzip_of(path)[1].lower().endswith(_TABLES)]:
+    if tables := [path for path in paths if gzip_of(path)[1].lower().endswith(_TABLES)]:
         warn_once(
             flag,
             "%s: read as plain text, with all that is in a line: %s. Write the texts alone into a file, one a line.",
             flag,
-            some(found),
+            some(tables),
         )
 
 
@@ -237,7 +237,7 @@ class TextFile:
         try:
             text = block.replace(b"\r", b"").decode("utf-8")
         except UnicodeDecodeError as error:
-            kept = [place for place, byte in enumerate(block) if byte != 0x0D]
+            kept = [position for position, byte in enumerate(block) if byte != 0x0D]
             raise self._not_utf_8(offset, block, kept[error.start], error.reason) from None
         if b"\0" in block:
             from bert_tf.system import text_encodings
@@ -247,15 +247,15 @@ class TextFile:
             warn_once(self.path, "%s has zero bytes, which stand for no text: is it damaged?", self.path)
         return text
 
-    def _not_utf_8(self, offset: int, block: bytes, place: int, reason: str) -> ValueError:
+    def _not_utf_8(self, offset: int, block: bytes, start: int, reason: str) -> ValueError:
         what = "the uncompressed text" if self.is_gzip else "the file"
         from bert_tf.system import text_encodings
 
         beginning = next(iter(self.chunks()), b"")[: text_encodings.BEGINNING]
-        advice = text_encodings.advice(beginning, block, place, self.encoding is not None)
+        advice = text_encodings.advice(beginning, block, start, self.encoding is not None)
         return ValueError(
-            f"{self.path}, line {self.line_number(offset + place)}: not UTF-8 at byte offset {offset + place} of "
-            f"{what} (byte 0x{block[place]:02x}, {reason}). {advice}"
+            f"{self.path}, line {self.line_number(offset + start)}: not UTF-8 at byte offset {offset + start} of "
+            f"{what} (byte 0x{block[start]:02x}, {reason}). {advice}"
         )
 
     def line_number(self, offset: int) -> int:

@@ -158,17 +158,17 @@ def watch_unknown(tokenizer: Tokenizer, ids: np.ndarray) -> None:
     Args:
       ids: of whole rows or of texts alone, without [UNK] for words that have no piece.
     """
-    found = tokenizer.__dict__.setdefault("_watched", {"tokens": 0, "unknown": 0, "is_warned": False})
-    if found["is_warned"]:
+    counts = tokenizer.__dict__.setdefault("_watched", {"tokens": 0, "unknown": 0, "is_warned": False})
+    if counts["is_warned"]:
         return
     ids = np.asarray(ids)
     special = [tokenizer.vocab.get(token) for token in special_tokens_of(tokenizer) if token != tokenizer.unk_token]
     special = [index for index in special if index is not None]
-    found["tokens"] += len(ids) - np.count_nonzero(np.isin(ids, special))
-    found["unknown"] += np.count_nonzero(ids == tokenizer.vocab.get(tokenizer.unk_token))
-    share, unknown = found["unknown"] / max(found["tokens"], 1), found["unknown"]
-    if share > _MANY and (unknown >= _FEWEST or unknown == found["tokens"]):
-        found["is_warned"] = True
+    counts["tokens"] += len(ids) - np.count_nonzero(np.isin(ids, special))
+    counts["unknown"] += np.count_nonzero(ids == tokenizer.vocab.get(tokenizer.unk_token))
+    share, unknown = counts["unknown"] / max(counts["tokens"], 1), counts["unknown"]
+    if share > _MANY and (unknown >= _FEWEST or unknown == counts["tokens"]):
+        counts["is_warned"] = True
         advice = f"do {tokenizer.vocab_file or 'the vocabulary'}, do_lower_case and strip_accents fit them?"
         known = "The multilingual models know 104 languages, for example multi_cased_L-12_H-768_A-12."
         logging.warning(f"{100 * share:.0f} % of the tokens of the texts are {tokenizer.unk_token}: {advice} {known}")

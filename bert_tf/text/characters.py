@@ -171,14 +171,14 @@ def split_words(text: str, split: str = "words", tokens: Iterable[tuple[int, int
     words, done = [], 0
     for start, end in (*tokens, (len(text), len(text))):
         before = SPACE
-        for place in range(done, start):
-            kind = character_kind(text[place], split)
+        for position in range(done, start):
+            kind = character_kind(text[position], split)
             if kind == DROPPED:
                 continue
             if kind == INSIDE and before == INSIDE:
-                words[-1] = (words[-1][0], place + 1)
+                words[-1] = (words[-1][0], position + 1)
             elif kind != SPACE:
-                words.append((place, place + 1))
+                words.append((position, position + 1))
             before = kind
         words += [(start, end)] if start < end else []
         done = end
@@ -298,7 +298,7 @@ class AddedTokens:
             form = self.normalize(part.text) if self.normalized and not part.token else ""
             if form and self.normalized.pattern.search(form):
                 origins = self._origins(part.text) if self._origins else range(len(part.text))
-                places = [part.places[place] for place in origins]
+                places = [part.places[origin] for origin in origins]
                 parts += _cut(dataclasses.replace(part, text=form, places=places), self.normalized)
             else:
                 parts.append(part)
@@ -354,14 +354,14 @@ def read_added_tokens(vocab_file: str, vocab: Mapping[str, int]) -> list[AddedTo
     Returns:
       sorted by their ids. A token in the vocabulary has its id there; the others follow it.
     """
-    found, tokens, after = {}, {}, max(vocab.values(), default=-1) + 1
+    added, tokens, after = {}, {}, max(vocab.values(), default=-1) + 1
     numbered, unnumbered = _named_tokens(vocab_file, vocab)
     for values, path in numbered:
         with naming_file(path):
             token = _token_of(values["id"], values)
-        found.setdefault(token.id, (token, path))
-    found = {token.content: (token, path) for token, path in found.values()}
-    for token, path in sorted(found.values(), key=lambda pair: pair[0].id):
+        added.setdefault(token.id, (token, path))
+    added = {token.content: (token, path) for token, path in added.values()}
+    for token, path in sorted(added.values(), key=lambda pair: pair[0].id):
         expected = vocab.get(token.content, after)
         if token.id != expected:
             raise ValueError(f"{path}: {token.content!r} has id {token.id}, but {vocab_file} gives it {expected}.")

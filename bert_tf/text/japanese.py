@@ -94,9 +94,9 @@ class JapaneseTokenizer(WordPieces):
         for word, spans in self._words_with_spans(text):
             for piece, first, last in self._cut(word, split_unknown):
                 ids.append(self._id(piece))
-                own = spans[first:last]
-                offsets.append((min(begin for begin, _ in own), max(end for _, end in own)))
-            kept.update(place for span in spans for place in range(*span))
+                covered = spans[first:last]
+                offsets.append((min(begin for begin, _ in covered), max(end for _, end in covered)))
+            kept.update(position for span in spans for position in range(*span))
         return ids, offsets, kept
 
     def _id(self, piece: str) -> int:
@@ -119,18 +119,18 @@ class JapaneseTokenizer(WordPieces):
             composed, spans = _normalize("NFC", "".join(char for char, _ in kept))
             spans = [(kept[begin][1], kept[end - 1][1] + 1) for begin, end in spans]
             words = self._split.tokenize_with_origins(composed)
-            return [(word, [spans[place] for place in places]) for word, places in words]
+            return [(word, [spans[position] for position in origins]) for word, origins in words]
         normalized, spans = _normalize(self._form, text)
-        found, place = [], 0
+        words, position = [], 0
         for word in load_mecab(self._dictionary)(normalized):
-            begin = normalized.index(word, place)
-            place = begin + len(word)
-            own = spans[begin:place]
+            begin = normalized.index(word, position)
+            position = begin + len(word)
+            word_spans = spans[begin:position]
             if not self.cased and word not in self._never_split:
-                own = [span for char, span in zip(word, own, strict=True) for _ in char.lower()]
+                word_spans = [span for char, span in zip(word, word_spans, strict=True) for _ in char.lower()]
                 word = word.lower()
-            found.append((word, own))
-        return found
+            words.append((word, word_spans))
+        return words
 
     def _cut(self, word: str, split_unknown: bool = False) -> list[tuple[str, int, int]]:
         """The pieces of a word, and which of its characters each covers."""
@@ -139,13 +139,13 @@ class JapaneseTokenizer(WordPieces):
         if self._settings["subword_tokenizer_type"] == "character":
             characters = zip(*_normalize("NFKC", word), strict=True)
             return [(char if char in self.vocab else self.unk_token, *span) for char, span in characters]
-        found, place = [], 0
+        pieces, position = [], 0
         for part in word.split():  # MeCab knows fewer kinds of whitespace
-            place = word.index(part, place)
+            position = word.index(part, position)
             for piece, size in self._wordpiece.cut_with_sizes(part, split_unknown):
-                found.append((piece, place, place + size))
-                place += size
-        return found
+                pieces.append((piece, position, position + size))
+                position += size
+        return pieces
 
     def settings(self) -> dict:
         return {**super().settings(), **self._settings}
@@ -184,12 +184,12 @@ def _mecab_settings(
 def _normalize(form: str | None, text: str) -> tuple[str, list[Span]]:
     """A text in a normal form of Unicode, and the characters of `text` that each of its characters comes from."""
     if form is None or unicodedata.is_normalized(form, text):
-        return text, [(place, place + 1) for place in range(len(text))]
+        return text, [(position, position + 1) for position in range(len(text))]
     parts, begin = [], 0
-    for place in range(1, len(text) + 1):
-        if place == len(text) or _is_apart(form, text[begin:place], text[place]):
-            parts.append((unicodedata.normalize(form, text[begin:place]), (begin, place)))
-            begin = place
+    for position in range(1, len(text) + 1):
+        if position == len(text) or _is_apart(form, text[begin:position], text[position]):
+            parts.append((unicodedata.normalize(form, text[begin:position]), (begin, position)))
+            begin = position
     return "".join(part for part, _ in parts), [span for part, span in parts for _ in part]
 
 

@@ -160,10 +160,10 @@ def _rows_of(part: Mapping) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str
         return (cls,), (sep,) * (2 if is_roberta else 1), (sep,), int(not is_roberta)
     single, pair = ([next(iter(item.items())) for item in part[name]] for name in ("single", "pair"))
     names = [values["id"] for _, values in pair]
-    places = [number for number, (kind, _) in enumerate(pair) if kind == "Sequence"]
-    if [names[place] for place in places] != ["A", "B"]:
+    positions = [number for number, (kind, _) in enumerate(pair) if kind == "Sequence"]
+    if [names[position] for position in positions] != ["A", "B"]:
         return None
-    a, b = places
+    a, b = positions
     begin, between, end = (tuple(names[part]) for part in (slice(a), slice(a + 1, b), slice(b + 1, None)))
     is_same = tuple(values["id"] for _, values in single) == (*begin, "A", *end)
     return (begin, between, end, pair[b][1]["type_id"]) if is_same else None
@@ -316,11 +316,11 @@ class ByteBpeTokenizer(LibraryTokenizer):
 
     def _added_tokens(self, vocab_file: str, vocab: Mapping[str, int]) -> list[AddedToken]:
         """The tokens that no merge makes: those that the files beside a vocab.json name, and those with a role."""
-        found = {token.content: token for token in read_added_tokens(vocab_file, vocab)}
+        added = {token.content: token for token in read_added_tokens(vocab_file, vocab)}
         for token in special_tokens_of(self):
-            if token in vocab and token not in found:
-                found[token] = AddedToken(vocab[token], token, lstrip=token == self.mask_token, special=True)
-        return sorted(found.values(), key=lambda token: token.id)
+            if token in vocab and token not in added:
+                added[token] = AddedToken(vocab[token], token, lstrip=token == self.mask_token, special=True)
+        return sorted(added.values(), key=lambda token: token.id)
 
     def encode_with_offsets(
         self, text: str, split_unknown: bool = False, dropped_marks: bool = True

@@ -165,17 +165,17 @@ class SentencePieceTokenizer(_AlbertRows):
 
     def _encode_with_offsets(self, text: str, split_unknown: bool):
         prepared, origins = self._preprocess_with_origins(text)
-        spans, ids, offsets, place = self._spans(prepared), [], [], 0
+        spans, ids, offsets, position = self._spans(prepared), [], [], 0
         for piece in self._processor.encode(prepared, out_type=str):
             index = self.pieces.get(piece, self.unk_id) if piece not in self._special else self.unk_id
             for part, size in self.parts(index, piece):
-                covered = [span for span in spans[place : place + size] if span]
-                place += size
+                covered = [span for span in spans[position : position + size] if span]
+                position += size
                 ids.append(part)
                 if covered:
                     offsets.append((origins[covered[0][0]], origins[covered[-1][1] - 1] + 1))
                 else:
-                    begin = next((origins[span[0]] for span in spans[place:] if span), len(text))
+                    begin = next((origins[span[0]] for span in spans[position:] if span), len(text))
                     offsets.append((begin, begin))
         return ids, offsets, origins
 
@@ -183,20 +183,20 @@ class SentencePieceTokenizer(_AlbertRows):
         """For each character of which the model makes pieces, the characters of `prepared` that it stands for, None for
         the beginning of a word."""
         normalized, starts = self._processor.normalize(prepared, with_offsets=True)
-        place = int(normalized.startswith(WORD_START))  # which stands for nothing: the model begins each text with it
-        spans = [(0, 0)] * place
-        while place < len(normalized):
-            start, after = starts[place], place + 1
+        position = int(normalized.startswith(WORD_START))  # stands for nothing: the model begins each text so
+        spans = [(0, 0)] * position
+        while position < len(normalized):
+            start, after = starts[position], position + 1
             while after < len(normalized) and starts[after] == start:
                 after += 1
             end = starts[after]
             while end > start + 1 and not self.normalize_prepared(prepared[end - 1]):
                 end -= 1  # dropped by the model
-            count = after - place
+            count = after - position
             # A symbol that the model takes as it is has a character for each; others stand for all.
             each = [(start + number, start + number + 1) for number in range(count)]
             spans += each if count == end - start else [(start, max(end, start + 1))] * count
-            place = after
+            position = after
         return [None if char == WORD_START else span for char, span in zip(normalized, spans, strict=True)]
 
     def parts(self, index: int, piece: str) -> list[tuple[int, int]]:
@@ -217,13 +217,13 @@ class SentencePieceTokenizer(_AlbertRows):
         text, chars = text_of(text), []
         for number, word in enumerate(re.finditer(r"\S+", text)):
             chars += [(" ", word.start() - 1)] if number else []
-            for place, char in enumerate(word[0], start=word.start()):
+            for position, char in enumerate(word[0], start=word.start()):
                 decomposed = unicodedata.normalize("NFKD", char)
-                chars += [(part, place) for part in decomposed if not unicodedata.combining(part)]
+                chars += [(part, position) for part in decomposed if not unicodedata.combining(part)]
         prepared = "".join(char for char, _ in chars)
         if not self.do_lower_case:
-            return prepared, [place for _, place in chars]
-        return prepared.lower(), [place for char, place in chars for _ in char.lower()]
+            return prepared, [position for _, position in chars]
+        return prepared.lower(), [position for char, position in chars for _ in char.lower()]
 
     def _origins(self, text: str) -> list[int]:
         return self._preprocess_with_origins(text)[1]
@@ -295,10 +295,10 @@ class KoBertTokenizer(SentencePieceTokenizer):
         return is_mark(char) or char in "`'"
 
     def _preprocess_with_origins(self, text: str) -> tuple[str, list[int]]:
-        pairs = {found.start() for found in _TWO_QUOTES.finditer(text)}
-        places = [place for place in range(len(text)) if place - 1 not in pairs]
+        pairs = {quotes.start() for quotes in _TWO_QUOTES.finditer(text)}
+        positions = [position for position in range(len(text)) if position - 1 not in pairs]
         prepared, origins = super()._preprocess_with_origins(_TWO_QUOTES.sub('"', text))
-        return prepared, [places[origin] for origin in origins]
+        return prepared, [positions[origin] for origin in origins]
 
     def _split_comma(self, piece: str) -> list[str]:
         first, *others = super()._split_comma(piece)

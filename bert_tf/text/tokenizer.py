@@ -43,8 +43,8 @@ def _id_of(role: str) -> property:
     return property(lambda self: self.special_id(getattr(self, f"{role}_token")), doc=f"The id of {role}_token.")
 
 
-def _ids_of(place: str) -> functools.cached_property:
-    return functools.cached_property(lambda self: list(map(self.special_id, getattr(self, f"{place}_tokens"))))
+def _ids_of(role: str) -> functools.cached_property:
+    return functools.cached_property(lambda self: list(map(self.special_id, getattr(self, f"{role}_tokens"))))
 
 
 class Tokenizer(abc.ABC):
@@ -133,17 +133,17 @@ class Tokenizer(abc.ABC):
             settings[DECODER] = {str(values.pop("id")): values for values in described}
         return settings
 
-    def set_added_tokens(self, found: Sequence[AddedToken], *normalization) -> None:
+    def set_added_tokens(self, added: Sequence[AddedToken], *normalization) -> None:
         """Adds the tokens to the vocabulary that the files beside it name.
 
         Args:
-          found: from `read_added_tokens`, those with a role among them. normalization: see `AddedTokens`.
+          added: from `read_added_tokens`, those with a role among them. normalization: see `AddedTokens`.
         """
         roles = special_tokens_of(self)
-        self.described_tokens = found
-        self.added_tokens = AddedTokens([token for token in found if token.content not in roles], *normalization)
-        self.vocab = {**self.vocab, **{token.content: token.id for token in found}}
-        self.inv_vocab = {**self.inv_vocab, **{token.id: token.content for token in found}}
+        self.described_tokens = added
+        self.added_tokens = AddedTokens([token for token in added if token.content not in roles], *normalization)
+        self.vocab = {**self.vocab, **{token.content: token.id for token in added}}
+        self.inv_vocab = {**self.inv_vocab, **{token.id: token.content for token in added}}
 
     def name_special_tokens(self, directory: str) -> None:
         """Gives the tokens with a role, and those of rows, the names in tokenizer_config.json or
@@ -174,10 +174,10 @@ class Tokenizer(abc.ABC):
 
     def _each(self, text: str | bytes, between: Callable[[str], Iterable], of_token: str) -> list:
         """What `between` gives for the parts between added tokens, and an attribute of these tokens."""
-        found = []
+        values = []
         for part in self.added_tokens.parts(self.as_text(text)):
-            found += [getattr(part.token, of_token)] if part.token else between(part.text)
-        return found
+            values += [getattr(part.token, of_token)] if part.token else between(part.text)
+        return values
 
     encode_plus = transformers_call.encode_plus
 
@@ -206,19 +206,19 @@ class Tokenizer(abc.ABC):
                 ids.append(part.token.id)
                 offsets.append((part.places[0], part.end))
                 continue
-            own, spans, kept = self._encode_with_offsets(part.text, split_unknown)
-            ids += own
+            piece_ids, spans, kept = self._encode_with_offsets(part.text, split_unknown)
+            ids += piece_ids
             offsets += self._offsets_in_text(text, part, spans, kept if dropped_marks else None)
         return ids, offsets
 
     def _offsets_in_text(self, text: str, part: Part, spans, kept: Iterable[int]) -> Iterator[tuple[int, int]]:
         """Offsets in a part as those in the whole text, moved over what was dropped and belongs to a piece."""
-        places = [*part.places, part.end]
+        positions = [*part.places, part.end]
         is_ascii = kept is None or (text.isascii() and self.trails is is_mark)
-        kept = () if is_ascii else {places[place] for place in kept}
+        kept = () if is_ascii else {positions[position] for position in kept}
         for first, after in spans:
-            begin = places[first]
-            end = places[after - 1] + 1 if after > first else begin
+            begin = positions[first]
+            end = positions[after - 1] + 1 if after > first else begin
             while not is_ascii and begin < end < part.end and end not in kept and self.trails(text[end]):
                 end += 1
             yield begin, end
@@ -338,8 +338,8 @@ class Tokenizer(abc.ABC):
         """The words, each with what stands before it in a text and belongs to its pieces."""
         if not self.word_separator:
             return list(words)
-        places = map(self.added_tokens.places, words)
-        alone = [number == 0 or bool(found and found[0][0] == 0) for number, found in enumerate(places)]
+        spans_of_words = map(self.added_tokens.places, words)
+        alone = [number == 0 or bool(spans and spans[0][0] == 0) for number, spans in enumerate(spans_of_words)]
         return [word if is_alone else self.word_separator + word for word, is_alone in zip(words, alone, strict=True)]
 
     def encode_masked(self, text: str) -> list[int]:

@@ -93,9 +93,9 @@ def named_class(directory: str) -> tuple[str, str]:
     """The tokenizer_class of a directory, without "Fast", and the file that names it; ("", "") if none does."""
     for name in (TOKENIZER_CONFIG, "config.json"):
         path = posixpath.join(directory, name)
-        found = (read_json_if_there(path) or {}).get("tokenizer_class")
-        if found:
-            return str(found).removesuffix("Fast"), path
+        class_name = (read_json_if_there(path) or {}).get("tokenizer_class")
+        if class_name:
+            return str(class_name).removesuffix("Fast"), path
     return "", ""
 
 
@@ -149,19 +149,19 @@ def resolve_casing(do_lower_case: bool | None, strip_accents: bool | None, *know
     Returns:
       a casing whose do_lower_case is None if nothing says it: then the pieces do (`lowers_by_pieces`).
     """
-    found = next((casing for casing in known if casing.do_lower_case is not None), None)
-    if found is None:
+    stated = next((casing for casing in known if casing.do_lower_case is not None), None)
+    if stated is None:
         return Casing(do_lower_case, strip_accents, "the flag" if do_lower_case is not None else "")
-    strips = found.do_lower_case if found.strip_accents is None else found.strip_accents
-    for flag, given, own in (
-        ("do_lower_case", do_lower_case, found.do_lower_case),
+    strips = stated.do_lower_case if stated.strip_accents is None else stated.strip_accents
+    for flag, given, value in (
+        ("do_lower_case", do_lower_case, stated.do_lower_case),
         ("strip_accents", strip_accents, strips),
     ):
-        if given not in (None, own):
-            raise ValueError(f"{flag}={given} contradicts {found.source}, which has {flag}={own}. Leave it out.")
-    strip_accents = found.strip_accents if strip_accents is None else strip_accents
-    logging.info("Casing from %s: do_lower_case=%s.", found.source, found.do_lower_case)
-    return Casing(found.do_lower_case, strip_accents, found.source)
+        if given not in (None, value):
+            raise ValueError(f"{flag}={given} contradicts {stated.source}, which has {flag}={value}. Leave it out.")
+    strip_accents = stated.strip_accents if strip_accents is None else strip_accents
+    logging.info("Casing from %s: do_lower_case=%s.", stated.source, stated.do_lower_case)
+    return Casing(stated.do_lower_case, strip_accents, stated.source)
 
 
 def lowers_by_pieces(vocab_file: str, tokens: Iterable[str]) -> bool:
@@ -337,14 +337,14 @@ def _rules_of_json(values: Mapping, path: str) -> dict:
     normalizers = components_of(values.get("normalizer"), "normalizers")
     kinds = [part.get("type") for part in normalizers if part != _LOWERCASE or part is normalizers[-1]]
     is_berts = (kinds, words) == (["BertNormalizer"], ["BertPreTokenizer"]) and normalizers[-1].get("clean_text", True)
-    found = None
+    reason = None
     if (prefix := model.get("continuing_subword_prefix", "##")) != "##":
-        found = f"continues words by {prefix!r}"
+        reason = f"continues words by {prefix!r}"
     elif not is_berts and (kinds or words != ["WhitespaceSplit"]):
         kinds, words = (" + ".join(map(str, names)) or "none" for names in (kinds, words))
-        found = f"has the normalizer {kinds} and the pre-tokenizer {words}"
-    if found:
-        raise ValueError(f"{path}: it {found}, which is no rule of BERT's word pieces: not supported.")
+        reason = f"has the normalizer {kinds} and the pre-tokenizer {words}"
+    if reason:
+        raise ValueError(f"{path}: it {reason}, which is no rule of BERT's word pieces: not supported.")
     rules = {"do_basic_tokenize": is_berts}
     if is_berts:
         rules["tokenize_chinese_chars"] = normalizers[-1].get("handle_chinese_chars", True)

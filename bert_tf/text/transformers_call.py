@@ -89,8 +89,8 @@ def as_transformers(
         pieces = [_pieces(tokenizer, text, is_words, return_offsets_mapping) for text in both if text is not None]
         rows.append(_row(_cut(pieces, room, strategy), special, tokenizer.second_segment))
     columns = {
-        name: [[token[place] for token in row] for row in rows]
-        for place, (name, is_asked) in enumerate(asked.items())
+        name: [[token[position] for token in row] for row in rows]
+        for position, (name, is_asked) in enumerate(asked.items())
         if is_asked
     }
     pad_id = tokenizer.vocab.get(tokenizer.pad_token, tokenizer.pad_id)
@@ -181,10 +181,10 @@ def batches_of(texts, pairs, is_split_into_words: bool = False) -> tuple[list, l
         elif is_split_into_words:
             rows = list_of(batch, name, "lists of words")
             rows = [rows] if rows and isinstance(rows[0], str) else rows
-            batches.append([list_of_strings(row, f"{name}[{place}]") for place, row in enumerate(rows)])
+            batches.append([list_of_strings(row, f"{name}[{number}]") for number, row in enumerate(rows)])
         else:
-            one = isinstance(batch, str | bytes)
-            batches.append([batch] if one else list_of_strings(batch, name, kind=str | bytes))
+            is_text = isinstance(batch, str | bytes)
+            batches.append([batch] if is_text else list_of_strings(batch, name, kind=str | bytes))
     first, second = batches
     if second is None:
         return first, [None] * len(first)

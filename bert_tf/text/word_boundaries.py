@@ -56,10 +56,10 @@ class WordBoundaries:
             starts.add(begin)
             at = 0
             for word in self._segment(part.group()) if self._segment else ():
-                found = part.group().find(word, at) if word else -1
-                if found >= 0:
-                    at = found + len(word)
-                    starts.update((begin + found, begin + at))
+                start = part.group().find(word, at) if word else -1
+                if start >= 0:
+                    at = start + len(word)
+                    starts.update((begin + start, begin + at))
             starts.discard(end)
         return sorted(starts)
 
@@ -71,15 +71,15 @@ class WordBoundaries:
     def _continuations(self, text: str) -> list[bool]:
         starts = self.segment_starts(text)
         flags, before = [], None  # the segment of the last character, unless that is punctuation
-        for token, places in self._basic_tokenizer.tokenize_with_origins(text):
+        for token, positions in self._basic_tokenizer.tokenize_with_origins(text):
             if len(token) == 1 and is_punctuation(token):
                 flags.append(False)
                 before = None
                 continue
             begin = 0
             for _, size in self._cut(token):
-                own = places[begin : begin + size]
+                covered = positions[begin : begin + size]
                 begin += size
-                flags.append(before is not None and bisect.bisect(starts, min(own)) == before)
-                before = bisect.bisect(starts, max(own))
+                flags.append(before is not None and bisect.bisect(starts, min(covered)) == before)
+                before = bisect.bisect(starts, max(covered))
         return flags

@@ -148,7 +148,7 @@ class BasicTokenizer:
 
     def clean(self, text: str) -> list[tuple[str, int]]:
         """The characters that cleaning makes of `text`, and the character of `text` that each comes from."""
-        return [(new, place) for place, char in enumerate(text) for new in self._cleaning[ord(char)] or ""]
+        return [(new, position) for position, char in enumerate(text) for new in self._cleaning[ord(char)] or ""]
 
     def normalize(self, text: str) -> str:
         """`text` as it is before punctuation marks are separated; whitespace and CJK characters have spaces."""
@@ -162,7 +162,7 @@ class BasicTokenizer:
     def origins(self, text: str) -> list[int]:
         """The character of `text` that each character of `normalize(text)` comes from."""
         chars = self._normalized(self.clean(text))
-        return [place for char, place in chars if not self.strip_accents or strip_accent(char)]
+        return [position for char, position in chars if not self.strip_accents or strip_accent(char)]
 
     def tokenize_with_origins(self, text: str) -> list[tuple[str, list[int]]]:
         """`tokenize`, with the character of `text` that each character of a token comes from."""
@@ -170,9 +170,9 @@ class BasicTokenizer:
             return self._tokens(self._normalized(self.clean(text)))
         tokens = []
         for is_space, group in itertools.groupby(self.clean(text), lambda pair: pair[0].isspace()):
-            letters, places = zip(*(word := list(group)), strict=True)
+            letters, positions = zip(*(word := list(group)), strict=True)
             if (token := "".join(letters)) in self.never_split:
-                tokens.append((token, list(places)))
+                tokens.append((token, list(positions)))
             elif not is_space:
                 tokens += self._tokens(self._normalized(word))
         return tokens
@@ -181,10 +181,10 @@ class BasicTokenizer:
         """Cleaned characters, lower-cased and decomposed; accents are still there."""
         if self.do_lower_case:
             lowered = "".join(char for char, _ in chars).lower()  # the whole word: a sigma looks at both sides
-            places = [place for char, place in chars for _ in char.lower()]
-            chars = list(zip(lowered, places, strict=True))
+            positions = [position for char, position in chars for _ in char.lower()]
+            chars = list(zip(lowered, positions, strict=True))
         if self.strip_accents:
-            chars = [(new, place) for char, place in chars for new in unicodedata.normalize("NFD", char)]
+            chars = [(new, position) for char, position in chars for new in unicodedata.normalize("NFD", char)]
             start = 0
             for end in range(len(chars) + 1):  # runs of combining marks are sorted by their classes
                 if end == len(chars) or not unicodedata.combining(chars[end][0]):
@@ -195,15 +195,15 @@ class BasicTokenizer:
 
     def _tokens(self, chars: list[tuple[str, int]]) -> list[tuple[str, list[int]]]:
         tokens, open_token = [], False
-        for char, place in chars:
+        for char, position in chars:
             for new in self._splitting[ord(char)] or "":
                 if not open_token and not new.isspace():
                     tokens.append(([], []))
                 open_token = not new.isspace()
                 if open_token:
                     tokens[-1][0].append(new)
-                    tokens[-1][1].append(place)
-        return [("".join(token), places) for token, places in tokens]
+                    tokens[-1][1].append(position)
+        return [("".join(token), positions) for token, positions in tokens]
 
 
 class WordpieceTokenizer:
@@ -390,8 +390,8 @@ class FullTokenizer(WordPieces):
         )
         self.do_lower_case = self.basic_tokenizer.do_lower_case
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab, self.unk_token, max_input_chars_per_word, never_split)
-        found = read_added_tokens(vocab_file, self.vocab)
-        self.set_added_tokens(found, self.basic_tokenizer.normalize, self.basic_tokenizer.origins)
+        added = read_added_tokens(vocab_file, self.vocab)
+        self.set_added_tokens(added, self.basic_tokenizer.normalize, self.basic_tokenizer.origins)
         self._pieces_of_word = WordCache(self._cut_word)
         self._ids_of_word = WordCache(self._encode_word)
 
@@ -412,14 +412,14 @@ class FullTokenizer(WordPieces):
 
     def _encode_with_offsets(self, text: str, split_unknown: bool):
         ids, spans, kept = [], [], []
-        for token, places in self.basic_tokenizer.tokenize_with_origins(text):
+        for token, positions in self.basic_tokenizer.tokenize_with_origins(text):
             start = 0
             for piece, size in self.wordpiece_tokenizer.cut_with_sizes(token, split_unknown):
-                own = places[start : start + size]
+                covered = positions[start : start + size]
                 ids.append(self.vocab[piece])
-                spans.append((min(own), max(own) + 1))
+                spans.append((min(covered), max(covered) + 1))
                 start += size
-            kept += places
+            kept += positions
         return ids, spans, kept
 
     def _words(self, text: str) -> list[str]:

@@ -44,7 +44,7 @@ class DamagedError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Place:
+class _Entry:
     """Type and shape of a tensor; the file (a number), first byte, size and checksum of its value, if it has one file.
 
     A TF1 variable that was partitioned has not: its parts have keys of their own.
@@ -68,40 +68,40 @@ class CheckpointReader:
         try:
             entries = dict(_entries(content))
             self._shards = max(dict(fields(entries.pop(b""))).get(1, 1), 1)
-            self._places = {key.decode(): _place(value) for key, value in entries.items() if key[:1] != b"\0"}
+            self._tensors = {key.decode(): _entry(value) for key, value in entries.items() if key[:1] != b"\0"}
         except (ValueError, IndexError, KeyError, TypeError, struct.error) as error:
             raise DamagedError(f"{prefix}: can't be read as a TensorFlow checkpoint: {path}: {error}.") from error
         for shard in range(self._shards):  # before anything else takes time
-            needed = max((one.offset + one.size for one in self._places.values() if one.shard == shard), default=0)
-            if not exists(data := self._file(shard)) or size_of(data) < needed:
+            ends = (part.offset + part.size for part in self._tensors.values() if part.shard == shard)
+            if not exists(data := self._file(shard)) or size_of(data) < max(ends, default=0):
                 raise DamagedError(f"{prefix}: its values can't be read: {data} is missing or cut off.")
 
     def has_tensor(self, name: str) -> bool:
-        return name in self._places
+        return name in self._tensors
 
     def get_variable_to_shape_map(self) -> dict[str, list[int]]:
-        return {name: list(place.shape) for name, place in self._places.items()}
+        return {name: list(entry.shape) for name, entry in self._tensors.items()}
 
     def get_tensor(self, name: str) -> np.ndarray | bytes:
         """One value, bfloat16 as float32; a string as bytes."""
-        place = self._places[name]
-        if place.is_partitioned:
+        entry = self._tensors[name]
+        if entry.is_partitioned:
             import tensorflow as tf
 
             return tf.train.load_checkpoint(self.prefix).get_tensor(name)
         try:
-            with open_binary(self._file(place.shard)) as file:
-                file.seek(place.offset)
-                content = file.read(place.size)
-            if place.type == _STRING:  # behind its length and the length's checksum
+            with open_binary(self._file(entry.shard)) as file:
+                file.seek(entry.offset)
+                content = file.read(entry.size)
+            if entry.type == _STRING:  # behind its length and the length's checksum
                 length, at = varint(content, 0)
-                _check(place.checksum, struct.pack("<I", length) + content[at:])
+                _check(entry.checksum, struct.pack("<I", length) + content[at:])
                 return content[at + 4 :]
-            _check(place.checksum, content)
-            value = np.frombuffer(content, _TYPES[place.type]).reshape(place.shape)
+            _check(entry.checksum, content)
+            value = np.frombuffer(content, _TYPES[entry.type]).reshape(entry.shape)
         except (ValueError, IndexError, KeyError, OSError, struct.error) as error:
             raise DamagedError(f"{self.prefix}: {name} can't be read: {error!r}.") from error
-        return (value.astype("<u4") << 16).view("<f4") if place.type == _BFLOAT16 else value
+        return (value.astype("<u4") << 16).view("<f4") if entry.type == _BFLOAT16 else value
 
     def _file(self, shard: int) -> str:
         return f"{self.prefix}.data-{shard:05d}-of-{self._shards:05d}"
@@ -143,12 +143,12 @@ def _of_block(content: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
         yield key, block[at - value_bytes : at]
 
 
-def _place(value: bytes) -> _Place:
-    found = dict(fields(value))
-    dimensions = [dict(fields(part)).get(1, 0) for number, part in fields(found.get(2, b"")) if number == 2]
-    checksum = int.from_bytes(found.get(6, b""), "little")
-    return _Place(
-        found.get(1, 0), tuple(dimensions), *(found.get(number, 0) for number in (3, 4, 5)), checksum, 7 in found
+def _entry(value: bytes) -> _Entry:
+    parts = dict(fields(value))
+    dimensions = [dict(fields(part)).get(1, 0) for number, part in fields(parts.get(2, b"")) if number == 2]
+    checksum = int.from_bytes(parts.get(6, b""), "little")
+    return _Entry(
+        parts.get(1, 0), tuple(dimensions), *(parts.get(number, 0) for number in (3, 4, 5)), checksum, 7 in parts
     )
 
 
@@ -232,17 +232,17 @@ def checkpoint_state(output_dir: str) -> tuple[str | None, list[str]]:
     path = posixpath.join(output_dir, "checkpoint")
     if not exists(path):
         return None, []
-    found: dict[bytes, list[str]] = {}
+    paths: dict[bytes, list[str]] = {}
     try:
         for line in filter(bytes.strip, read_bytes(path).splitlines()):
             field, quoted = _STATE_LINE.fullmatch(line).groups()
             name = codecs.escape_decode(quoted or b"")[0].decode()
-            found.setdefault(field, []).append(posixpath.join(output_dir, name))
-        newest = found[b"model_checkpoint_path"][-1]
+            paths.setdefault(field, []).append(posixpath.join(output_dir, name))
+        newest = paths[b"model_checkpoint_path"][-1]
     except (AttributeError, KeyError, ValueError) as error:
         logging.warning("%s is damaged: %r", path, error)
         return None, []
-    return newest, found.get(b"all_model_checkpoint_paths", [newest])
+    return newest, paths.get(b"all_model_checkpoint_paths", [newest])
 
 
 def saved_steps(output_dir: str) -> dict[int, str]:
