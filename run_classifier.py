@@ -39,13 +39,13 @@ def __getattr__(name: str):
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    run, own = checked_settings(ClassificationSettings, FLAGS)
+    run, task_settings = checked_settings(ClassificationSettings, FLAGS)
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.tasks.classification.task import ClassificationTask
     from bert_tf.tasks.script import fine_tune
 
-    fine_tune(ClassificationTask(own), run)
+    fine_tune(ClassificationTask(task_settings), run)
 
 
 if __name__ == "__main__":

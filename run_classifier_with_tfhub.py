@@ -45,12 +45,12 @@ def main(_):
         handle = download_hub_module(handle)
     check_weights(handle, "--bert_hub_module_handle")
     FLAGS["init_checkpoint"].parse(handle)
-    run, own = checked_settings(ClassificationSettings, FLAGS)
+    run, task_settings = checked_settings(ClassificationSettings, FLAGS)
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.tasks.classification.task import ClassificationTask
     from bert_tf.tasks.script import fine_tune
 
-    fine_tune(ClassificationTask(own), run)
+    fine_tune(ClassificationTask(task_settings), run)
 
 
 if __name__ == "__main__":

@@ -30,13 +30,13 @@ define_flags(NerSettings, FineTuningSettings, without=("eval_batch_size",))
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    run, own = checked_settings(NerSettings, FLAGS)
+    run, task_settings = checked_settings(NerSettings, FLAGS)
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.tasks.ner.task import NerTask
     from bert_tf.tasks.script import fine_tune
 
-    fine_tune(NerTask(own), run)
+    fine_tune(NerTask(task_settings), run)
 
 
 if __name__ == "__main__":

@@ -45,14 +45,14 @@ define_flags(
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    run, own = checked_settings(SimilaritySettings, FLAGS)
+    run, task_settings = checked_settings(SimilaritySettings, FLAGS)
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.serving.embedder import Embedder
     from bert_tf.tasks.script import fine_tune
     from bert_tf.tasks.similarity.task import SimilarityTask
 
-    fine_tune(SimilarityTask(own, Embedder), run)
+    fine_tune(SimilarityTask(task_settings, Embedder), run)
 
 
 if __name__ == "__main__":

@@ -40,13 +40,13 @@ def __getattr__(name: str):
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    run, own = checked_settings(SquadSettings, FLAGS)
+    run, task_settings = checked_settings(SquadSettings, FLAGS)
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.tasks.script import fine_tune
     from bert_tf.tasks.squad.task import SquadTask
 
-    fine_tune(SquadTask(own), run)
+    fine_tune(SquadTask(task_settings), run)
 
 
 if __name__ == "__main__":

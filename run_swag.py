@@ -31,13 +31,13 @@ define_flags(ChoiceSettings, FineTuningSettings, without=("eval_batch_size",))
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    run, own = checked_settings(ChoiceSettings, FLAGS)
+    run, task_settings = checked_settings(ChoiceSettings, FLAGS)
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(run.num_virtual_cpus, trains=run.do_train)
     from bert_tf.tasks.choice.task import ChoiceTask
     from bert_tf.tasks.script import fine_tune
 
-    fine_tune(ChoiceTask(own), run)
+    fine_tune(ChoiceTask(task_settings), run)
 
 
 if __name__ == "__main__":

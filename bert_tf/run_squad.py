@@ -143,9 +143,9 @@ def _windows_of(features: Sequence[InputFeatures], tokens: _FeatureTokens) -> wi
     ids, offsets = flatten([[numbers[token] for token in feature.tokens] for feature in features])
     words, best = np.full(len(ids), -1, np.int32), np.zeros(len(ids), bool)
     for feature, offset in zip(features, offsets, strict=False):
-        for place, word in feature.token_to_orig_map.items():
-            words[offset + place] = word
-            best[offset + place] = feature.token_is_max_context.get(place, False)
+        for position, word in feature.token_to_orig_map.items():
+            words[offset + position] = word
+            best[offset + position] = feature.token_is_max_context.get(position, False)
     example_index = np.array([feature.example_index for feature in features], np.int32)
     spans = np.array([feature.doc_span_index for feature in features], np.int32)
     none = np.zeros(len(features), np.int32)

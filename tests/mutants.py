@@ -140,7 +140,7 @@ MUTANTS = {
     ("tasks/similarity/mining.py", "tasks/similarity/test_mining.py"): [
         ("farthest = min(row", "farthest = max(row"),
         ("farthest - abs(farthest) * margin", "farthest - margin"),
-        ("(*partners[anchor], anchor) if text in place", "partners[anchor] if text in place"),
+        ("(*partners[anchor], anchor) if text in number_of", "partners[anchor] if text in number_of"),
         ("best = [corpus[number] for number in np.argsort(-row", "best = [corpus[number] for number in np.argsort(row"),
         ("zip(anchors[begin:], scores, strict=False)", "zip(anchors, scores, strict=False)")],
     ("system/declare.py", "system/test_declare.py"): [
@@ -153,12 +153,12 @@ MUTANTS = {
         ("default = list(default) if isinstance(default, tuple) else default", "pass")],
     ("system/storage.py", "system/test_hub.py"): [("and not os.path.lexists(re.split(\"[/@]\", path)[0])", "")],
     ("system/hub.py", "system/test_hub.py system/test_hub_files.py"): [
-        ("revision = found[2] or (output_dir and _recorded(found[1], output_dir))", "revision = found[2]"),
+        ("revision = match[2] or (output_dir and _recorded(match[1], output_dir))", "revision = match[2]"),
         ("if _DESCRIPTION.fullmatch(file)]", "]"),
         ("filter(_CONFIGURATION.fullmatch, described)", "described"),
         ("if not os.path.exists(os.path.join(folder, file))}", "}"),
         ("(arrived := _checksum(path, announced)) != announced", "(arrived := announced) != announced"),
-        ("one.get(\"lfs_sha256\") or one", "one"),
+        ("record.get(\"lfs_sha256\") or record", "record"),
         ("finally:\n        _verify(asked, missing)", "finally:\n        pass"),
         ("len(cut[name]) == len(parts) and", ""),
         ('.replace("~parquet", "refs/convert/parquet")', ""),
@@ -205,7 +205,7 @@ MUTANTS = {
         ("tag = spell(ner_tags.OUTSIDE)", "pass")],
     ("tasks/squad/answers.py", "tasks/squad/test_answers.py"): [
         ('if token_text[start] == " " or token_text[end] == " ":', "if False:"),
-        ("if further == place:", "if True:"),
+        ("if further == index:", "if True:"),
         ('if len(orig_text) - orig_text.count(" ") != len(token_text)', "if len(orig_text) != len(token_text)")],
     ("tasks/squad/metrics.py", "tasks/squad/test_korean_metrics.py"): [
         ("tuple(map(max, zip", "tuple(map(min, zip"),
@@ -222,7 +222,7 @@ MUTANTS = {
         ("resume_size=have", "resume_size=0"),
         ("while not is_zip and archive", "while False and archive"),
         ("if size > _MOST_UNPACKED:", "if False:"),
-        ("(found := _md5(part)) != published", "(found := published) != published")],
+        ("(checksum := _md5(part)) != published", "(checksum := published) != published")],
     ("serving/onnx_export.py", "serving/test_export_onnx.py::test_the_files_of_a_version"): [
         ('attributes["epsilon"] = float(epsilon.item())', "pass")],
     ("models/layer_loop.py", "training/test_layer_loop.py"): [

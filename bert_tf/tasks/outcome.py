@@ -64,7 +64,7 @@ class Tried:
 
 def best_of(tried: Sequence[Tried], main_metric: str) -> Tried:
     """The combination with the largest mean of the metric over its seeds; the first of equals."""
-    return tried[0] if len(tried) == 1 else max(tried, key=lambda one: one.summary[main_metric]["mean"])
+    return tried[0] if len(tried) == 1 else max(tried, key=lambda trial: trial.summary[main_metric]["mean"])
 
 
 def write_seeds(output_dir: str, tried: Tried, main_metric: str) -> str:
@@ -99,12 +99,12 @@ def write_search(output_dir: str, tried: Sequence[Tried], main_metric: str) -> s
     best = best_of(tried, main_metric)
     combinations = [
         {
-            "settings": dict(one.values),
-            "folder": folder_of(one.values),
-            "seeds": {str(seed): dict(results) for seed, results in one.results.items()},
-            "summary": one.summary,
+            "settings": dict(trial.values),
+            "folder": folder_of(trial.values),
+            "seeds": {str(seed): dict(results) for seed, results in trial.results.items()},
+            "summary": trial.summary,
         }
-        for one in tried
+        for trial in tried
     ]
     content = {"metric": main_metric, "best": dict(best.values), "combinations": combinations}
     write_text_file(posixpath.join(output_dir, run_directory.SEARCH), json.dumps(content, indent=2) + "\n")
@@ -135,11 +135,11 @@ def table_text(tried: Sequence[Tried], main_metric: str) -> str:
     further = [name for name in shown_results(tried[0].summary) if name != main_metric]
     spread = {"std": "standard_deviation", "min": "min", "max": "max"} if several else {}
     rows = [[*tried[0].values, main_metric, *spread, *further]]
-    for one in tried:
-        summary = one.summary
+    for trial in tried:
+        summary = trial.summary
         numbers = [summary[main_metric]["mean"], *(summary[main_metric][key] for key in spread.values())]
         numbers += [summary[name]["mean"] for name in further]
-        rows.append([*map(value_text, one.values.values()), *(f"{number:.4f}" for number in numbers)])
+        rows.append([*map(value_text, trial.values.values()), *(f"{number:.4f}" for number in numbers)])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [f"| {' | '.join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))} |" for row in rows]
     lines.insert(1, f"|{'|'.join('-' * (width + 1) + ':' for width in widths)}|")
@@ -201,8 +201,8 @@ def usage(task, path: str, texts: Iterable[str] = ()) -> tuple[str, str]:
       texts: take the place of the examples in the line, which are English.
     """
     shown = (text if len(text) <= _SHOWN else text[:_SHOWN] + "..." for text in texts)
-    own = (json.dumps(string, ensure_ascii=False) for string in (path, *shown))
-    return TASKS[task.name].answerer, re.sub('"[^"]*"', lambda found: next(own, found[0]), task.answers)
+    quoted = (json.dumps(string, ensure_ascii=False) for string in (path, *shown))
+    return TASKS[task.name].answerer, re.sub('"[^"]*"', lambda match: next(quoted, match[0]), task.answers)
 
 
 # --- predictions of a test file --------------------------------------------------------------------------------------

@@ -107,8 +107,8 @@ class FineTuningTask(abc.ABC):
 
     def is_trained_on(self, examples: ExampleSet) -> bool:
         """Whether a dev set has the texts of the training set, and no others."""
-        one, other = self.train_rows, examples.rows
-        return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("ids", "offsets"))
+        known, other = self.train_rows, examples.rows
+        return all(np.array_equal(getattr(known, name), getattr(other, name)) for name in ("ids", "offsets"))
 
     @abc.abstractmethod
     def create_model(self, dtype: str) -> keras.Model:

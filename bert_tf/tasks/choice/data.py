@@ -121,8 +121,8 @@ def _known_layout(names: Sequence[str], path: str, labels_needed: bool) -> Colum
 
 def _numbered(prefix: str, names: Sequence[str]) -> list[str]:
     """The names that are `prefix` and a number, by number."""
-    found = [name for name in names if re.fullmatch(re.escape(prefix) + "[0-9]{1,3}", name)]
-    return sorted(found, key=lambda name: int(name[len(prefix) :]))
+    numbered = [name for name in names if re.fullmatch(re.escape(prefix) + "[0-9]{1,3}", name)]
+    return sorted(numbered, key=lambda name: int(name[len(prefix) :]))
 
 
 def _example(row: dict, columns: Columns, first_label: str, number: int, path: str, line: int) -> ChoiceExample:

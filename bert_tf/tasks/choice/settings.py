@@ -45,9 +45,9 @@ class ChoiceSettings(TableSettings, FileSettings):
             given, missing = ("context", "choices") if self.context else ("choices", "context")
             raise ValueError(f"--{given} needs --{missing} beside it; without both, the columns are SWAG's.")
         if columns := self.columns:
-            own = {"--context": columns.context, "--question": columns.question, "--label": columns.label}
+            flags = {"--context": columns.context, "--question": columns.question, "--label": columns.label}
             check_different(
-                own | {f"--choices ({number})": name for number, name in enumerate(columns.choices, start=1)}
+                flags | {f"--choices ({number})": name for number, name in enumerate(columns.choices, start=1)}
             )
         for name in ("question", "label"):
             if getattr(self, name) and not self.context:

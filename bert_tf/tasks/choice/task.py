@@ -18,17 +18,17 @@ class ChoiceTask(FineTuningTask):
     def load(self, run, files, tokenizer, newest):
         files.head = HeadConfig(TASKS[self.name].architecture)
         self.files, self.main_metric = files, "eval_accuracy"
-        own = self.settings
+        settings = self.settings
 
         def read(kind: str) -> ExampleSet:
             flag = f"--{kind}_file"
             with naming_flag(flag):
                 examples = data.read_examples(
-                    getattr(own, f"{kind}_file"),
-                    own.columns,
-                    first_label=own.first_label,
+                    getattr(settings, f"{kind}_file"),
+                    settings.columns,
+                    first_label=settings.first_label,
                     labels_needed=kind != "test",
-                    table=own.of_set(kind),
+                    table=settings.of_set(kind),
                 )
             rows = encode.encode_examples(examples, tokenizer, run.max_seq_length)
             logging.info("%s: %d examples of %d choices", flag, len(rows), rows.rows_per_example)

@@ -137,10 +137,10 @@ def _find_columns(task: Task, split: Split, row: list | dict, path: str, line: i
     header = row if split.has_header and not named else None
     if header is not None:
         for column, name in split.header_names.items():
-            found = header[column] if -len(header) <= column < len(header) else None
-            if found != name:
+            other = header[column] if -len(header) <= column < len(header) else None
+            if other != name:
                 raise ValueError(
-                    f"{path}, line 1: column {column} should be {name!r} and is {found!r}: not a file of --task_name="
+                    f"{path}, line 1: column {column} should be {name!r} and is {other!r}: not a file of --task_name="
                     f"{task.name}. The header is {quoted(header)}."
                 )
         names = _LABEL_NAMES.intersection(header) - {split.text_a, split.text_b}
@@ -166,7 +166,7 @@ def _named(row: list | dict, header: Sequence[str] | None) -> Mapping:
         return row
     if header is not None:
         return dict(zip(header, row, strict=False))
-    return {str(place): cell for k, cell in enumerate(row) for place in (k, k - len(row))}
+    return {str(position): cell for k, cell in enumerate(row) for position in (k, k - len(row))}
 
 
 def read_examples(task: Task, split: Split, directory: str = "") -> list[InputExample]:
@@ -189,7 +189,7 @@ def _examples(task: Task, split: Split, path: str) -> Iterator[InputExample]:
                 continue
         try:
             text_a, text_b, label, guid = (
-                tuple(field_of(row, one, path, line) for one in column)
+                tuple(field_of(row, part, path, line) for part in column)
                 if isinstance(column, tuple)
                 else field_of(row, column, path, line)
                 for column in columns

@@ -46,17 +46,17 @@ class ClassificationTask(FineTuningTask):
     def describe(self, run, newest):
         files, tokenizer = super().describe(run, newest)
         if self.settings.long_texts:
-            own = self.settings
-            self.windows = encode.windows_of(own.window_stride, own.max_windows, tokenizer, run.max_seq_length)
-            self.settings = dataclasses.replace(own, window_stride=self.windows.stride)
+            settings, length = self.settings, run.max_seq_length
+            self.windows = encode.windows_of(settings.window_stride, settings.max_windows, tokenizer, length)
+            self.settings = dataclasses.replace(settings, window_stride=self.windows.stride)
         windows = {name: getattr(self.settings, name) for name in WINDOW_FLAGS}
         files.head = HeadConfig(labels=files.head.labels, hidden_act=files.head.hidden_act, **windows)
         return files, tokenizer
 
     def load(self, run, files, tokenizer, newest):
         self.task, read = self._open(run, newest)
-        weighted = self.settings.class_weights is not None
-        self.task = encode.with_best_metric(self.task, self.settings.best_metric, weighted)
+        weights = self.settings.class_weights
+        self.task = encode.with_best_metric(self.task, self.settings.best_metric, weights is not None)
         files.head = dataclasses.replace(
             files.head,
             architecture=TASKS[self.name].architecture,
@@ -85,14 +85,12 @@ class ClassificationTask(FineTuningTask):
             return sets
 
         if run.do_train:
-            self.train_rows = next(found.rows for found in encoded("train", "do_train") if found.name == "train")
+            self.train_rows = next(split.rows for split in encoded("train", "do_train") if split.name == "train")
             files.head = dataclasses.replace(files.head, pairs=self.takes_pairs)
-            if weighted:
+            if weights is not None:
                 if self.task.problem_type != "single_label_classification":
                     raise ValueError("--class_weights is for tasks with one class an example.")
-                self.class_weights = class_weights(
-                    self.settings.class_weights, self.task.labels, self.train_rows.label_ids
-                )
+                self.class_weights = class_weights(weights, self.task.labels, self.train_rows.label_ids)
         if run.do_eval:
             self.dev_sets = encoded("dev", "do_eval")
         elif run.do_train:
@@ -107,32 +105,33 @@ class ClassificationTask(FineTuningTask):
 
     def _open(self, run, newest: str | None) -> tuple[data.Task, Callable[[str], dict]]:
         """The task, and a function that reads its examples: "train", "dev" or "test" -> {name: examples}."""
-        own = self.settings
-        if own.is_custom:
-            labels = own.labels
-            stored = None if run.do_train or own.regression else find_head(run, newest, self.output_layer)
+        settings = self.settings
+        if settings.is_custom:
+            labels = settings.labels
+            stored = None if run.do_train or settings.regression else find_head(run, newest, self.output_layer)
             if not labels and stored and stored.labels:
                 labels = stored.labels  # predicting needs no train file
             task = data.custom_task(
-                own.train_file, own.dev_file, own.test_file, text_a=own.text_a, text_b=own.text_b, label=own.label,
-                labels=labels, regression=own.regression, multi_label=own.multi_label, table=own,
+                settings.train_file, settings.dev_file, settings.test_file,
+                text_a=settings.text_a, text_b=settings.text_b, label=settings.label, labels=labels,
+                regression=settings.regression, multi_label=settings.multi_label, table=settings,
             )  # fmt: skip
         else:
             from bert_tf.tasks.classification import glue
 
-            task = glue.find_task(own.task_name, own.language)
+            task = glue.find_task(settings.task_name, settings.language)
 
         def read(kind: str) -> dict:
             splits = {"train": {"train": task.train} if task.train else {}, "dev": task.dev, "test": task.test}[kind]
             there = {}
             for number, (name, split) in enumerate(splits.items()):
                 try:
-                    with naming_flag(f"--{kind}_file" if own.is_custom else "--data_dir"):
-                        there[name] = data.read_examples(task, split, own.data_dir or "")
+                    with naming_flag(f"--{kind}_file" if settings.is_custom else "--data_dir"):
+                        there[name] = data.read_examples(task, split, settings.data_dir or "")
                 except FileNotFoundError:
                     if number == 0:
                         raise  # only the further sets (mismatched) may be missing
-                    logging.info("%s does not exist and is left out.", data.split_path(task, split, own.data_dir))
+                    logging.info("%s does not exist and is left out.", data.split_path(task, split, settings.data_dir))
             return there
 
         return task, read

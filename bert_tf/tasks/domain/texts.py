@@ -115,7 +115,7 @@ def find_new_words(counts: Mapping[str, int], tokenizer: FullTokenizer, most: in
         # A token that does not come out of the tokenizer as it went in would never be used.
         if gain and tokenizer.basic_tokenizer.tokenize(word) == [word]:
             ranked.append((-gain, word, {"word": word, "count": count, "pieces": pieces}))
-    return [new for _, _, new in sorted(ranked, key=lambda one: one[:2])[:most]]
+    return [new for _, _, new in sorted(ranked, key=lambda entry: entry[:2])[:most]]
 
 
 def pieces_per_word(counts: Mapping[str, int], tokenizer: FullTokenizer, added: Sequence[str] = ()) -> float:

@@ -94,7 +94,7 @@ def encode_line(line: str, tokenizer: Tokenizer, max_seq_length: int, pooling: s
     if pooling in WORD_POOLINGS:
         unknown = (tokenizer.unk_id,)
         words = [[word for word in _SPACES.split(text) if word] for text in texts]
-        pieces = [[own or unknown for own in tokenizer.encode_words(part)] for part in words]
+        pieces = [[piece or unknown for piece in tokenizer.encode_words(part)] for part in words]
         encoded = [list(itertools.chain.from_iterable(part)) for part in pieces]
     else:
         encoded = [tokenizer.encode(text) for text in texts]
@@ -207,10 +207,10 @@ def layer_values(
     windows = list(_line_ranges(rows.offsets, batch_size, window_bytes // (4 * len(layers) * model.config.hidden_size)))
 
     def batches_of(lines: range) -> list[np.ndarray]:
-        own = np.arange(lines.start, lines.stop)
+        numbers = np.arange(lines.start, lines.stop)
         if len(lengths) > 1:
-            own = own[np.argsort(-sizes[own], kind="stable")]
-        return [own[start : start + batch_size] for start in range(0, len(own), batch_size)]
+            numbers = numbers[np.argsort(-sizes[numbers], kind="stable")]
+        return [numbers[start : start + batch_size] for start in range(0, len(numbers), batch_size)]
 
     def padded(chosen: np.ndarray) -> dict[str, np.ndarray]:
         length = token_rows.padded_length(int(sizes[chosen].max()), lengths)
@@ -222,13 +222,13 @@ def layer_values(
 
     predict = make_predict_function(values_of, strategy, fused)
     batches = (padded(chosen) for lines in windows for chosen in batches_of(lines))
-    found = predict(batches, dict.fromkeys(("input_ids", "input_mask", "segment_ids"), spec))
+    results = predict(batches, dict.fromkeys(("input_ids", "input_mask", "segment_ids"), spec))
     with progress_bar(total=len(rows), desc="extract", unit="line") as bar:
         for lines in windows:
             first, end = int(rows.offsets[lines.start]), int(rows.offsets[lines.stop])
             values = np.empty((end - first, len(layers), model.config.hidden_size), np.float32)
             for chosen in batches_of(lines):
-                for row, output in zip(chosen.tolist(), next(found), strict=False):
+                for row, output in zip(chosen.tolist(), next(results), strict=False):
                     start, size = int(rows.offsets[row]) - first, int(sizes[row])
                     values[start : start + size] = output[:size]
                 bar.update(len(chosen))

@@ -89,7 +89,7 @@ def rows_to_json(values: np.ndarray) -> list[bytes]:
     if not np.isfinite(rounded).all():
         return [json.dumps(row)[1:-1].encode() for row in rounded.tolist()]
     text = orjson.dumps(rounded, option=orjson.OPT_SERIALIZE_NUMPY)[2:-2]
-    text = _WRITTEN_OTHERWISE.sub(lambda found: repr(float(found[0])).encode(), text)
+    text = _WRITTEN_OTHERWISE.sub(lambda match: repr(float(match[0])).encode(), text)
     return text.replace(b",", b", ").split(b"], [") if len(values) else []
 
 

@@ -246,7 +246,7 @@ class _Reader:
         except ner_tags.BrokenTags as error:
             if not self.layout.repair_tags or not all(_is_tag(tag) for tag in tags):
                 raise ValueError(
-                    f"{self.path}, line {sentence.lines[error.place]}: {error}. See --tag_scheme, --repair_tags and "
+                    f"{self.path}, line {sentence.lines[error.index]}: {error}. See --tag_scheme, --repair_tags and "
                     "--comment_prefix."
                 ) from None
             self.repaired += 1

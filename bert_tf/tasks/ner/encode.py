@@ -82,11 +82,11 @@ def encode_sentences(
             warn_once("doc_stride", token_rows.GAPS, stride, max_seq_length, room)
         best = _best_spans(spans, np.array(firsts))
         for number, (start, size) in enumerate(spans):
-            own = np.flatnonzero(best == number)
-            if not len(own):
+            words = np.flatnonzero(best == number)
+            if not len(words):
                 continue
-            word_positions += [firsts[word] - start + before for word in own]
-            word_rows += [len(rows)] * len(own)
+            word_positions += [firsts[word] - start + before for word in words]
+            word_rows += [len(rows)] * len(words)
             rows.append(tokenizer.build_inputs(pieces[start : start + size])[0])
     ids, offsets = flatten(rows)
     watch_unknown(tokenizer, np.array(of_words))
@@ -107,16 +107,16 @@ def _pieces_of(unit: Sequence[Sentence], tokenizer: Tokenizer, of_pieces: bool) 
     pieces, numbers, kinds, known = [], [], [], []
     if of_pieces and all(len(word) == 1 for sentence in unit for word in sentence.words):
         for sentence in unit:
-            own, of_characters, kinds_of_own = _pieces_of_characters(sentence.words, tokenizer)
+            ids, of_characters, kinds_of_characters = _pieces_of_characters(sentence.words, tokenizer)
             numbers += [len(pieces) + number for number in of_characters]
-            kinds += kinds_of_own
-            known += own if any(map(str.strip, sentence.words)) else ()
-            pieces += own
+            kinds += kinds_of_characters
+            known += ids if any(map(str.strip, sentence.words)) else ()
+            pieces += ids
         return pieces, numbers, kinds, known
-    for own in tokenizer.encode_words([word for sentence in unit for word in sentence.words]):
+    for ids in tokenizer.encode_words([word for sentence in unit for word in sentence.words]):
         numbers.append(len(pieces))
-        pieces += own or (tokenizer.unk_id,)
-        known += own  # not the words that have no piece: a space that is tagged alone
+        pieces += ids or (tokenizer.unk_id,)
+        known += ids  # not the words that have no piece: a space that is tagged alone
     return pieces, numbers, [FIRST] * len(numbers), known
 
 
@@ -125,15 +125,15 @@ def _pieces_of_characters(characters: Sequence[str], tokenizer: Tokenizer) -> tu
     ids, offsets = tokenizer.encode_with_offsets("".join(characters))
     ids, offsets = (ids, offsets) if ids else ([tokenizer.unk_id], [(0, len(characters))])
     starts, numbers, kinds = [start for start, _ in offsets], [], []
-    for place, character in enumerate(characters):
-        number = bisect.bisect_left(starts, place)
+    for position, character in enumerate(characters):
+        number = bisect.bisect_left(starts, position)
         if character.isspace():
             numbers.append(min(number, len(ids) - 1))
             kinds.append(SPACE)
             continue
-        if number == len(ids) or (starts[number] != place and number):
+        if number == len(ids) or (starts[number] != position and number):
             number -= 1
-        while number + 1 < len(ids) and starts[number + 1] == place == offsets[number][1]:
+        while number + 1 < len(ids) and starts[number + 1] == position == offsets[number][1]:
             number += 1  # the beginning of a word, which covers nothing
         kinds.append(INSIDE if numbers and numbers[-1] == number and kinds[-1] != SPACE else FIRST)
         numbers.append(number)

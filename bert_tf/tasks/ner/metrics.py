@@ -16,7 +16,7 @@ def evaluate(gold: Tags, predicted: Tags, *, plain: bool = False) -> dict[str, f
     Args:
       gold, predicted: tags of any scheme, also broken ones. plain: they form no entities; only accuracy is computed.
     """
-    right = [one == other for tags in zip(gold, predicted, strict=True) for one, other in zip(*tags, strict=True)]
+    right = [tag == other for tags in zip(gold, predicted, strict=True) for tag, other in zip(*tags, strict=True)]
     accuracy = {"accuracy": float(np.mean(right)) if right else 0.0}
     if plain:
         return accuracy
@@ -67,19 +67,19 @@ def report(gold: Tags, predicted: Tags, *, plain: bool = False) -> str:
 
 def _counts(gold: Tags, predicted: Tags, entities_of: Callable[[Sequence[str]], list[Entity]]) -> dict:
     """type -> numbers of entities that are right, predicted, and gold; sorted by type."""
-    there, found = (
+    there, guessed = (
         {(number, entity) for number, tags in enumerate(sentences) for entity in entities_of(tags)}
         for sentences in (gold, predicted)
     )
-    types = sorted({entity.type for _, entity in there | found})
+    types = sorted({entity.type for _, entity in there | guessed})
     return {
-        type_: tuple(sum(entity.type == type_ for _, entity in some) for some in (there & found, found, there))
+        type_: tuple(sum(entity.type == type_ for _, entity in some) for some in (there & guessed, guessed, there))
         for type_ in types
     }
 
 
 def _scores(counts: Sequence[int]) -> tuple[float, float, float]:
     """Precision, recall and F1, 0 where nothing is predicted or there."""
-    right, found, there = map(int, counts)
-    precision, recall = right / found if found else 0.0, right / there if there else 0.0
+    right, predicted, there = map(int, counts)
+    precision, recall = right / predicted if predicted else 0.0, right / there if there else 0.0
     return precision, recall, 2 * precision * recall / (precision + recall) if right else 0.0

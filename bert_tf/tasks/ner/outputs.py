@@ -56,9 +56,9 @@ def word_logits(rows: WordRows, outputs: Iterable[tuple[np.ndarray, np.ndarray]]
     for chosen, output in outputs:
         if logits is None:
             logits = np.empty((len(rows.word_rows), output.shape[-1]), np.float32)
-        for place, row in enumerate(chosen.tolist()):
+        for position, row in enumerate(chosen.tolist()):
             words = order[bounds[row] : bounds[row + 1]]
-            logits[words] = output[place, rows.word_positions[words]]
+            logits[words] = output[position, rows.word_positions[words]]
     return logits
 
 
@@ -132,13 +132,13 @@ def write_confusion_matrix(
     def kinds(tags_of_sentences) -> list[str]:
         return [tag if plain else tag.partition("-")[2] or tag for tags in tags_of_sentences for tag in tags]
 
-    gold, found = kinds([sentence.tags for sentence in sentences]), kinds(raw_tags(sentences, logits, labels))
-    names = sorted({*gold, *found}, key=lambda name: (name == ner_tags.OUTSIDE, name))
+    gold, predicted = kinds([sentence.tags for sentence in sentences]), kinds(raw_tags(sentences, logits, labels))
+    names = sorted({*gold, *predicted}, key=lambda name: (name == ner_tags.OUTSIDE, name))
     number = {name: index for index, name in enumerate(names)}
-    accuracy = float(np.mean([one == other for one, other in zip(gold, found, strict=True)]))
+    accuracy = float(np.mean([kind == other for kind, other in zip(gold, predicted, strict=True)]))
     plots.plot_confusion_matrix(
         [number[name] for name in gold],
-        [number[name] for name in found],
+        [number[name] for name in predicted],
         names,
         posixpath.join(output_dir, "confusion_matrix.png"),
         title=f"{'Tags' if plain else 'Types'} of words, dev set, step {step}: accuracy {accuracy:.3f}",

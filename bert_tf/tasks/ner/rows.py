@@ -15,18 +15,18 @@ def lines_of_rows(path: str, word_column: int, tag_column: int, encoding: str) -
       word_column, tag_column: numbers among the columns of lists, from 0; negative ones count from the end.
     """
     for number, row in raw_rows(path, None, None, encoding):
-        place = f"{path}, line {number}"
+        start = f"{path}, line {number}"
         lists = {name: cells for name, cells in row.items() if isinstance(cells, list)}
         for flag, column in {"word_column": word_column, "tag_column": tag_column}.items():
             if not -len(lists) <= column < len(lists):
-                raise ValueError(f"{place}: no column --{flag}={column}; those of lists are {quoted(lists)}, from 0.")
+                raise ValueError(f"{start}: no column --{flag}={column}; those of lists are {quoted(lists)}, from 0.")
         (name, words), (tag_name, tags) = ([*lists.items()][column] for column in (word_column, tag_column))
         if len(words) != len(tags):
-            raise ValueError(f"{place}: {len(words)} words in {name!r}, {len(tags)} tags in {tag_name!r}.")
+            raise ValueError(f"{start}: {len(words)} words in {name!r}, {len(tags)} tags in {tag_name!r}.")
         for k in range(len(words)):
             cells = (cells[k] if k < len(cells) else "_" for cells in lists.values())
             line = "\t".join("" if cell is None else re.sub(r"[\t\r\n]", " ", str(cell)) for cell in cells)
             if not line.strip():  # would end the sentence
-                raise ValueError(f"{place}: word {k} is blank, which only rows with tags may have.")
+                raise ValueError(f"{start}: word {k} is blank, which only rows with tags may have.")
             yield line
         yield ""

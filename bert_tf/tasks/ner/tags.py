@@ -95,11 +95,11 @@ class Entity:
 
 
 class BrokenTags(ValueError):
-    """A tag that is not allowed where it is; `place` is its number in the sentence."""
+    """A tag that is not allowed where it is; `index` is its number in the sentence."""
 
-    def __init__(self, place: int, message: str):
+    def __init__(self, index: int, message: str):
         super().__init__(message)
-        self.place = place
+        self.index = index
 
 
 def learned_scheme(scheme: str) -> str:
@@ -120,14 +120,14 @@ def types_of(tags: Iterable[str]) -> set[str]:
 def entities_of(tags: Sequence[str], scheme: str) -> list[Entity]:
     """The entities that tags mean; BrokenTags where the scheme has others for what conlleval reads."""
     entities, letters = lenient_entities(tags), SCHEMES[scheme]
-    for place, (tag, valid) in enumerate(zip(tags, tags_of(entities, len(tags), scheme), strict=True)):
+    for index, (tag, valid) in enumerate(zip(tags, tags_of(entities, len(tags), scheme), strict=True)):
         letter, _, type_ = tag.partition("-")
         if tag != OUTSIDE and not (type_ and len(letter) == 1 and letter in letters):
             known = ", ".join(f"{letter}-TYPE" for letter in letters)
-            raise BrokenTags(place, f"the tag {tag!r} is not part of the scheme {scheme} (O, {known})")
+            raise BrokenTags(index, f"the tag {tag!r} is not part of the scheme {scheme} (O, {known})")
         if tag != valid:
-            before = f"after {tags[place - 1]!r}" if place else "at the start of the sentence"
-            raise BrokenTags(place, f"the tag {tag!r} {before} breaks the scheme {scheme}, which has {valid!r} there")
+            before = f"after {tags[index - 1]!r}" if index else "at the start of the sentence"
+            raise BrokenTags(index, f"the tag {tag!r} {before} breaks the scheme {scheme}, which has {valid!r} there")
     return entities
 
 
@@ -137,15 +137,15 @@ def lenient_entities(tags: Sequence[str]) -> list[Entity]:
     An entity continues while its type stays the same and no letter marks an end or a new beginning.
     """
     entities, open_type, start, ended = [], None, 0, True
-    for place, tag in enumerate([*tags, OUTSIDE]):
+    for index, tag in enumerate([*tags, OUTSIDE]):
         letter, _, type_ = tag.partition("-")
         letter = letter.translate(_FROM_BILOU)
         type_ = None if letter == OUTSIDE else type_
         if open_type is not None and (ended or type_ != open_type or letter in "BS"):
-            entities.append(Entity(open_type, start, place))
+            entities.append(Entity(open_type, start, index))
             open_type = None
         if type_ is not None and open_type is None:
-            open_type, start = type_, place
+            open_type, start = type_, index
         ended = letter in "ES"
     return entities
 
@@ -153,13 +153,13 @@ def lenient_entities(tags: Sequence[str]) -> list[Entity]:
 def strict_entities(tags: Sequence[str]) -> list[Entity]:
     """The entities in tags of IOB2, each begun by B-; what else breaks the scheme is none."""
     entities = []
-    for place, tag in enumerate(tags):
+    for index, tag in enumerate(tags):
         letter, _, type_ = tag.partition("-")
         last = entities[-1] if entities else None
         if letter == "B":
-            entities.append(Entity(type_, place, place + 1))
-        elif letter == "I" and last and (last.type, last.end) == (type_, place):
-            entities[-1] = dataclasses.replace(last, end=place + 1)
+            entities.append(Entity(type_, index, index + 1))
+        elif letter == "I" and last and (last.type, last.end) == (type_, index):
+            entities[-1] = dataclasses.replace(last, end=index + 1)
     return entities
 
 

@@ -27,10 +27,10 @@ class NerTask(FineTuningTask):
     other_labels = ()
 
     def resolve(self, run, newest):
-        own, self.source = self.settings, newest or run.init_checkpoint
+        settings, self.source = self.settings, newest or run.init_checkpoint
         with naming_flag("--output_dir" if newest else "--init_checkpoint"):
             stored = tagging.TaggingSettings.read(directory_of(self.source)) if self.source else None
-        scheme, context = learned_scheme(own.tag_scheme), own.document_context
+        scheme, context = learned_scheme(settings.tag_scheme), settings.document_context
         if stored is None or (run.do_train and not newest):
             stored = tagging.TaggingSettings(learned_scheme=scheme, document_context=bool(context))
         if context not in (None, stored.document_context):
@@ -41,49 +41,49 @@ class NerTask(FineTuningTask):
         # A file's scheme may differ from the one the model learned; only plain tags and entities don't mix.
         if "plain" in (scheme, stored.learned_scheme) and scheme != stored.learned_scheme:
             raise ValueError(
-                f"--tag_scheme={own.tag_scheme} contradicts {self.source}, which was trained on tags of the kind "
+                f"--tag_scheme={settings.tag_scheme} contradicts {self.source}, which was trained on tags of the kind "
                 f"{stored.learned_scheme}."
             )
         self.tagging = stored
-        self.settings = dataclasses.replace(own, document_context=stored.document_context)
+        self.settings = dataclasses.replace(settings, document_context=stored.document_context)
         return run
 
     def texts_of(self, sentences):
         return [(" " if self.tagging.split == "words" else "").join(sentences[0].words)]
 
     def load(self, run, files, tokenizer, newest):
-        own, scheme = self.settings, self.tagging.learned_scheme
+        settings, scheme = self.settings, self.tagging.learned_scheme
         added = {token.content for token in tokenizer.added_tokens.tokens}
         train = self._tagged_sentences("train") if run.do_train else []
         dev = self._tagged_sentences("dev") if run.do_eval else []
         test = None
         if run.do_predict:
-            test, *others = self._read("test", own.test_has_tags)
+            test, *others = self._read("test", settings.test_has_tags)
             if others:
-                raise ValueError(f"--test_file={own.test_file} is {len(others) + 1} files; give one.")
+                raise ValueError(f"--test_file={settings.test_file} is {len(others) + 1} files; give one.")
             self._log(test.sentences, "--test_file")
         if run.do_train and not newest:  # a run that goes on has its own
             self.tagging = dataclasses.replace(self.tagging, split=self._split_of(train, added))
         self._warn_of_another_split("--dev_file", dev, added)
         self._warn_of_another_split("--test_file", test.sentences if test else [], added)
         tagged = {"--dev_file": dev, "--test_file": test.sentences if test and test.sentences[0].tags else []}
-        found = find_head(run, newest, self.output_layer)
+        head = find_head(run, newest, self.output_layer)
         if run.do_train:
             with naming_flag("--train_file"):
-                self.labels = self._labels_to_learn(outputs.labels_of(train, scheme), found)
-        elif found and found.labels:  # of a trained model, spelled as in the data
+                self.labels = self._labels_to_learn(outputs.labels_of(train, scheme), head)
+        elif head and head.labels:  # of a trained model, spelled as in the data
             tags = {tag for sentences in tagged.values() for sentence in sentences for tag in sentence.tags}
-            self.labels = list(spelled_as(standard_tags(found.labels), sorted(tags)))
+            self.labels = list(spelled_as(standard_tags(head.labels), sorted(tags)))
         else:
             raise ValueError(f"{self.source} does not say which tags it has learned (labels in its head_config.json).")
-        theirs = found.labels if found and found.labels else ()
+        theirs = head.labels if head and head.labels else ()
         spellings = dict(zip(spelled_as(standard_tags(theirs), self.labels), theirs, strict=True))
         self.other_labels = tuple(spellings.get(label, label) for label in self.labels)
         for flag, sentences in tagged.items():
             self._check_tags(flag, sentences, run)
         files.head = HeadConfig(TASKS[self.name].architecture, self.labels)
         self.files, self.main_metric = files, "eval_accuracy" if scheme == "plain" else "eval_f1"
-        if own.metric == "klue":
+        if settings.metric == "klue":
             self.main_metric = "eval_entity_macro_f1"
             for flag, sentences in tagged.items():
                 if data.split_of(sentences) == "words":
@@ -94,7 +94,7 @@ class NerTask(FineTuningTask):
                 sentences,
                 tokenizer,
                 run.max_seq_length,
-                doc_stride=own.doc_stride,
+                doc_stride=settings.doc_stride,
                 label_ids={label: number for number, label in enumerate(self.labels)} if with_labels else None,
                 document_context=self.tagging.document_context,
                 of_pieces=self.tagging.split == tagging.PIECES,
@@ -102,9 +102,9 @@ class NerTask(FineTuningTask):
 
         if run.do_train:
             self.train_rows = encoded(train, with_labels=True)
-            if own.class_weights is not None:
+            if settings.class_weights is not None:
                 ids = self.train_rows.labels["label_ids"]
-                self.class_weights = class_weights(own.class_weights, self.labels, ids[ids >= 0])
+                self.class_weights = class_weights(settings.class_weights, self.labels, ids[ids >= 0])
             encode.log_rows(self.train_rows, self.labels, tokenizer, LOGGED_EXAMPLES)
         if run.do_eval:
             self.dev_sets = [ExampleSet("eval", encoded(dev), dev)]
@@ -153,12 +153,12 @@ class NerTask(FineTuningTask):
             kinds = {True: "words", False: "single characters"}
             logging.warning("%s has %s, but the model was trained on %s.", flag, kinds[given], kinds[learned])
 
-    def _labels_to_learn(self, labels: list[str], found: StartingHead | None) -> list[str]:
+    def _labels_to_learn(self, labels: list[str], head: StartingHead | None) -> list[str]:
         """The tags of the data; of a model that knows these and further ones, all its tags."""
-        known = spelled_as(standard_tags(found.labels), labels) if found and found.labels else ()
+        known = spelled_as(standard_tags(head.labels), labels) if head and head.labels else ()
         if not set(labels) < set(known):
             return labels
-        logging.info("%s knows further tags, which it keeps: %s.", found.source, some(sorted({*known} - {*labels})))
+        logging.info("%s knows further tags, which it keeps: %s.", head.source, some(sorted({*known} - {*labels})))
         return list(known)
 
     def _check_tags(self, flag: str, sentences: list[data.Sentence], run) -> None:
@@ -167,7 +167,7 @@ class NerTask(FineTuningTask):
             for tag, line in zip(sentence.tags, sentence.lines, strict=True):
                 if tag not in tags:
                     tags[tag] = f"{tag} ({sentence.path}, line {line})"
-        unknown = [place for tag, place in tags.items() if tag not in self.labels]
+        unknown = [where for tag, where in tags.items() if tag not in self.labels]
         if unknown and run.do_train:
             raise ValueError(
                 f"{flag} has tags that --train_file lacks, so that they can't be learned: {some(unknown)}."

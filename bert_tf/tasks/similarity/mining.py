@@ -32,19 +32,19 @@ def write_hard_negatives(
     for example in examples:
         partners.setdefault(example.texts[0], {})[example.texts[1]] = None
     anchors, corpus = list(partners), list(dict.fromkeys(example.texts[1] for example in examples))
-    place = {text: number for number, text in enumerate(corpus)}
+    number_of = {text: number for number, text in enumerate(corpus)}
     queries, texts = vectors_of(anchors), vectors_of(corpus)
     if count >= len(corpus):
         raise ValueError(f"--mine_hard_negatives={count}: --train_file has only {len(corpus)} different second texts.")
-    lines, found, pairs = [], 0, sum(map(len, partners.values()))
+    lines, with_negatives, pairs = [], 0, sum(map(len, partners.values()))
     for begin in range(0, len(anchors), _AT_ONCE):
         scores = queries[begin : begin + _AT_ONCE] @ texts.T
         for anchor, row in zip(anchors[begin:], scores, strict=False):
-            farthest = min(row[place[positive]] for positive in partners[anchor])
+            farthest = min(row[number_of[positive]] for positive in partners[anchor])
             row[row > farthest - abs(farthest) * margin] = -np.inf
-            row[[place[text] for text in (*partners[anchor], anchor) if text in place]] = -np.inf
+            row[[number_of[text] for text in (*partners[anchor], anchor) if text in number_of]] = -np.inf
             best = [corpus[number] for number in np.argsort(-row, kind="stable")[:count] if row[number] > -np.inf]
-            found += len(partners[anchor]) if best else 0
+            with_negatives += len(partners[anchor]) if best else 0
             lines += itertools.product([anchor], partners[anchor], best)
     if not lines:
         raise ValueError(
@@ -55,7 +55,7 @@ def write_hard_negatives(
     write_text_file(path, "".join(row + "\n" for row in rows))
     logging.info(
         "Hard negatives: %d of %d pairs have one or more, the others are left out; %d rows in %s, which is trained on.",
-        found,
+        with_negatives,
         pairs,
         len(lines),
         path,

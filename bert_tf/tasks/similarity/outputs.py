@@ -21,8 +21,8 @@ _QUERIES_AT_ONCE = 1024
 
 def cosines_of(vectors: np.ndarray) -> np.ndarray:
     """float32 [n]: the cosines of the first two texts of vectors [n, N, H]."""
-    one, other = (np.asarray(normalized(vectors[:, number])) for number in (0, 1))
-    return (one * other).sum(-1)
+    first, other = (np.asarray(normalized(vectors[:, number])) for number in (0, 1))
+    return (first * other).sum(-1)
 
 
 def retrieval(vectors: np.ndarray, text_ids: np.ndarray) -> dict[str, float]:
@@ -41,8 +41,8 @@ def retrieval(vectors: np.ndarray, text_ids: np.ndarray) -> dict[str, float]:
 
     normal = np.asarray(normalized(vectors))
     queries, first = np.unique(text_ids[:, 0], return_index=True)
-    texts, place = np.unique(text_ids[:, 1:].reshape(-1), return_index=True)
-    corpus = normal[:, 1:].reshape(-1, normal.shape[-1])[place]
+    texts, numbers = np.unique(text_ids[:, 1:].reshape(-1), return_index=True)
+    corpus = normal[:, 1:].reshape(-1, normal.shape[-1])[numbers]
     partners = {str(query): {} for query in queries}
     for query, partner in text_ids[:, :2].tolist():
         partners[str(query)][str(partner)] = 1
@@ -51,8 +51,8 @@ def retrieval(vectors: np.ndarray, text_ids: np.ndarray) -> dict[str, float]:
         chosen = slice(begin, begin + _QUERIES_AT_ONCE)
         scores = normal[first[chosen], 0] @ corpus.T
         best = np.argpartition(-scores, depth - 1, axis=-1)[:, :depth]
-        for query, row, found in zip(queries[chosen], scores, best, strict=True):
-            run[str(query)] = {str(texts[number]): float(row[number]) for number in found}
+        for query, row, chosen_texts in zip(queries[chosen], scores, best, strict=True):
+            run[str(query)] = {str(texts[number]): float(row[number]) for number in chosen_texts}
     names = {f"success_{rank}": f"eval_accuracy_{rank}" for rank in _RANKS}
     names |= {"recip_rank": "eval_mrr_10", "ndcg_cut_10": "eval_ndcg_10"}
     measures = {f"success.{','.join(map(str, _RANKS))}", "recip_rank", f"ndcg_cut.{_DEPTH}"}

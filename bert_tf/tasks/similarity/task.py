@@ -36,7 +36,7 @@ class SimilarityTask(FineTuningTask):
         self.embedder_class = embedder_class
 
     def load(self, run, files, tokenizer, newest):
-        own, earlier = self.settings, run_directory.read_settings(run.output_dir) if newest else {}
+        settings, earlier = self.settings, run_directory.read_settings(run.output_dir) if newest else {}
         if earlier and "negatives_batch_size" not in earlier:
             raise ValueError(f"--output_dir={run.output_dir} holds a run of another script: choose another directory.")
         sentences = self._sentences(run, newest)
@@ -47,24 +47,24 @@ class SimilarityTask(FineTuningTask):
         def read(kind: str) -> list[data.SimilarityExample]:
             with naming_flag(f"--{kind}_file"):
                 return data.read_examples(
-                    getattr(own, f"{kind}_file"),
-                    own.columns,
-                    score_range=own.scores_between,
-                    table=own.of_set(kind),
+                    getattr(settings, f"{kind}_file"),
+                    settings.columns,
+                    score_range=settings.scores_between,
+                    table=settings.of_set(kind),
                     partners=kind != "test",
                 )
 
         needed = {"train": run.do_train, "dev": run.do_eval, "test": run.do_predict}
         read_sets = {kind: read(kind) for kind, is_needed in needed.items() if is_needed}
         scored = [kind for kind, examples in read_sets.items() if examples[0].score is not None]
-        if not scored and own.scores_between != (0.0, 1.0):
+        if not scored and settings.scores_between != (0.0, 1.0):
             raise ValueError("--score_range is for scores, and there are none: name their column by --score.")
         if run.do_eval and "dev" not in scored:
             check_extra("metrics", "--dev_file without scores")
         if run.do_train:
             pairs = read_sets["train"]
             self._choose_loss(run, earlier, len(pairs[0].texts), "train" in scored)
-            if own.mine_hard_negatives:
+            if settings.mine_hard_negatives:
                 read_sets["train"] = self._with_hard_negatives(run, pairs, is_new=not newest)
 
         def encoded(kind: str) -> ExampleSet:
@@ -84,7 +84,7 @@ class SimilarityTask(FineTuningTask):
 
     def _with_hard_negatives(self, run, pairs: list, is_new: bool) -> list:
         """Pairs with mined negatives. A run that goes on takes those of its beginning."""
-        own, path = self.settings, posixpath.join(run.output_dir, "hard_negatives.jsonl")
+        settings, path = self.settings, posixpath.join(run.output_dir, "hard_negatives.jsonl")
         if is_new or not exists(path):
             embedder = self.embedder_class(
                 run.init_checkpoint,
@@ -93,18 +93,18 @@ class SimilarityTask(FineTuningTask):
                 batch_size=run.predict_batch_size,
             )
             tf.io.gfile.makedirs(run.output_dir)
-            margin = value_of(own, "negatives_margin")
+            margin = value_of(settings, "negatives_margin")
             mining.write_hard_negatives(
-                path, pairs, lambda texts: embedder.encode(texts, normalize=True), own.mine_hard_negatives, margin
+                path, pairs, lambda texts: embedder.encode(texts, normalize=True), settings.mine_hard_negatives, margin
             )
         return data.read_examples(path, mining.COLUMNS)
 
     def _sentences(self, run, newest: str | None) -> SentenceSettings:
         """How vectors are made: as the flags say, else the directory of the weights."""
-        own, directory = self.settings, directory_of(newest or run.init_checkpoint or run.output_dir)
+        settings, directory = self.settings, directory_of(newest or run.init_checkpoint or run.output_dir)
         stored = read_settings(directory)
-        pooling = stored.pooling if own.pooling is None else own.pooling
-        normalize = stored.normalize if own.normalize is None else own.normalize
+        pooling = stored.pooling if settings.pooling is None else settings.pooling
+        normalize = stored.normalize if settings.normalize is None else settings.normalize
         if newest and stored.described and pooling != stored.pooling:
             raise ValueError(
                 f"--pooling={pooling}: the run in --output_dir={run.output_dir} began with {stored.pooling}. Choose "
@@ -114,17 +114,17 @@ class SimilarityTask(FineTuningTask):
             logging.info("Before every text: %r, the prompt %r.", stored.prompt(), stored.default_prompt_name)
         if not stored.include_prompt and stored.prompt():
             raise ValueError(f"{directory} leaves its prompt out of the pooling, which can't be trained here.")
-        logging.info("Pooling: %s%s.", pooling, "" if stored.described or own.pooling else ", the default")
+        logging.info("Pooling: %s%s.", pooling, "" if stored.described or settings.pooling else ", the default")
         return dataclasses.replace(stored, pooling=pooling, normalize=normalize, similarity="cosine")
 
     def _choose_loss(self, run, earlier: dict, texts: int, has_scores: bool) -> None:
         """Chooses loss and negatives_batch_size, before negatives are mined, for training examples of so many texts."""
-        own = self.settings
-        loss = own.loss_of(texts, has_scores)
-        if not own.loss:
+        settings = self.settings
+        loss = settings.loss_of(texts, has_scores)
+        if not settings.loss:
             logging.info("--loss=%s, since --train_file has %sscores.", loss, "no " if loss == "ranking" else "")
-        self.given = dataclasses.replace(own, loss=loss)  # what `begin` chooses for a run is not in it
-        self.texts = 3 if own.mine_hard_negatives else texts
+        self.given = dataclasses.replace(settings, loss=loss)  # what `begin` chooses for a run is not in it
+        self.texts = 3 if settings.mine_hard_negatives else texts
         self.begun_size = earlier.get("negatives_batch_size")
         self.begin(run)
         if loss == "ranking":
@@ -132,18 +132,18 @@ class SimilarityTask(FineTuningTask):
 
     def begin(self, run):
         if run.do_train:
-            own = self.given
-            size = own.negatives(run, own.loss, self.texts, self.num_replicas, self.begun_size)
-            self.settings = dataclasses.replace(own, negatives_batch_size=size)
+            settings = self.given
+            size = settings.negatives(run, settings.loss, self.texts, self.num_replicas, self.begun_size)
+            self.settings = dataclasses.replace(settings, negatives_batch_size=size)
 
     def create_model(self, dtype):
-        own = self.settings
+        settings = self.settings
         return BertForSimilarity(
             self.files.config,
-            own.loss or "ranking",
+            settings.loss or "ranking",
             pooling=self.files.sentences.pooling,
-            scale=own.ranking_scale or RANKING_SCALE,
-            margin=own.triplet_margin or TRIPLET_MARGIN,
+            scale=settings.ranking_scale or RANKING_SCALE,
+            margin=settings.triplet_margin or TRIPLET_MARGIN,
             dtype=dtype,
         )
 

@@ -103,17 +103,17 @@ def _align(pred_text: str, orig_text: str, token_text: str) -> tuple[str, str | 
         return orig_text, f"begins or ends with a space in {token_text!r}"
     first = start - token_text.count(" ", 0, start)  # number among the characters that are not spaces
     last = end - token_text.count(" ", 0, end)
-    return orig_text[_place_without_spaces(orig_text, first) : _place_without_spaces(orig_text, last) + 1], None
+    return orig_text[_index_with_spaces(orig_text, first) : _index_with_spaces(orig_text, last) + 1], None
 
 
-def _place_without_spaces(text: str, number: int) -> int:
+def _index_with_spaces(text: str, number: int) -> int:
     """Index in text of its character `number`, spaces not counted."""
-    place = number
+    index = number
     while True:  # the spaces before it push it to the right, which may bring in more of them
-        further = number + text.count(" ", 0, place + 1)
-        if further == place:
-            return place
-        place = further
+        further = number + text.count(" ", 0, index + 1)
+        if further == index:
+            return index
+        index = further
 
 
 class AnswerTexts:
@@ -185,17 +185,17 @@ def _predict_one(spans, logits, rows: range, windows, scores, texts: AnswerTexts
         ends.append(null[1])
     sums = np.array(starts, np.float64) + np.array(ends, np.float64)
     nbest, seen = [], set()
-    for place in np.argsort(-sums, kind="stable").tolist():
+    for number in np.argsort(-sums, kind="stable").tolist():
         if len(nbest) >= settings.n_best_size:
             break
-        if place == len(row_list):  # the null candidate is last
+        if number == len(row_list):  # the null candidate is last
             text, start, end = "", None, None
         else:
-            text, start, end = texts.of(row_list[place], firsts[place], lasts[place])
+            text, start, end = texts.of(row_list[number], firsts[number], lasts[number])
             if text in seen:
                 continue
         seen.add(text)
-        nbest.append((text, starts[place], ends[place], start, end))
+        nbest.append((text, starts[number], ends[number], start, end))
     if null and "" not in seen:
         nbest.append(("", *null, None, None))
     if not nbest:

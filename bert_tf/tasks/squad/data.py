@@ -112,23 +112,23 @@ def _rows_as_articles(path: str, encoding: str) -> dict:
         context, question = (
             text_of(field_of(row, name, path, number), path, number, name) for name in ("context", "question")
         )
-        one = {"question": question} | {key: row[key] for key in ("id", "guid", "is_impossible") if key in row}
+        item = {"question": question} | {key: row[key] for key in ("id", "guid", "is_impossible") if key in row}
         answers = row.get("answers")
         if isinstance(answers, dict):
             parts = (field_of(row, f"answers.{name}", path, number) for name in ("text", "answer_start"))
             answers = [dict(zip(("text", "answer_start"), pair, strict=False)) for pair in zip(*parts, strict=False)]
         if answers is not None:
-            one["answers"] = answers
+            item["answers"] = answers
         if not paragraphs or paragraphs[-1]["context"] != context:
             paragraphs.append({"context": context, "qas": []})
-        paragraphs[-1]["qas"].append(one)
-        questions.append(one)
-    are_known = any(one.get("answers") for one in questions)
-    for one in questions:
+        paragraphs[-1]["qas"].append(item)
+        questions.append(item)
+    are_known = any(item.get("answers") for item in questions)
+    for item in questions:
         if not are_known:
-            one.pop("answers", None)
-        elif "answers" in one:
-            one.setdefault("is_impossible", not one["answers"])
+            item.pop("answers", None)
+        elif "answers" in item:
+            item.setdefault("is_impossible", not item["answers"])
     return {"data": [{"paragraphs": paragraphs}]}
 
 
@@ -167,12 +167,12 @@ def read_squad_examples(
                         raise ValueError(f"{path}: the id {qas_id!r} is used for two different questions.")
                     examples.append(SquadExample(qas_id, question["question"], paragraph))
                     continue
-                example, found = _training_example(question, paragraph, version_2_with_negative, answer_from)
+                example, span = _training_example(question, paragraph, version_2_with_negative, answer_from)
                 if example:
                     examples.append(example)
                 else:
                     answer = question["answers"][0]["text"]
-                    skipped.append({"file": path, "id": qas_id, "answer": answer, "found": found[:200]})
+                    skipped.append({"file": path, "id": qas_id, "answer": answer, "found": span[:200]})
     if blank:
         logging.warning("Of %d questions %d have no text, or an empty context.", total, blank)
     if is_training:
@@ -228,14 +228,14 @@ def _training_example(
     end = start + len(text)
     first, last = paragraph.word_at(start), paragraph.word_at(end - 1)
     if answer_from == "offsets":
-        found = paragraph.context[max(start, 0) : end]
-        there = start >= 0 and " ".join(found.split()) == " ".join(text.split()) != ""
+        span = paragraph.context[max(start, 0) : end]
+        there = start >= 0 and " ".join(span.split()) == " ".join(text.split()) != ""
     else:
         # If an answer begins in the spaces before the first word, the original takes word -1, the last one.
-        found = " ".join(paragraph.words[first : last + 1])
-        there = start >= 0 and end <= len(paragraph.context) and " ".join(text.split()) in found and text.strip() != ""
+        span = " ".join(paragraph.words[first : last + 1])
+        there = start >= 0 and end <= len(paragraph.context) and " ".join(text.split()) in span and text.strip() != ""
     example = SquadExample(question["id"], question["question"], paragraph, text, first, last, False, start)
-    return (example if there else None), found
+    return (example if there else None), span
 
 
 def _questions(articles: list[dict]) -> list[dict]:

@@ -26,7 +26,7 @@ def _normalized(text: str, marks: re.Pattern) -> str:
 
 def korquad_scores(gold: str, predicted: str) -> tuple[float, float]:
     """Exact match and F1 of characters without spaces, from 0 to 1. gold: "" where there is no answer."""
-    gold_text, text = (_normalized(one, _KORQUAD_MARKS) for one in (gold, predicted))
+    gold_text, text = (_normalized(answer, _KORQUAD_MARKS) for answer in (gold, predicted))
     exact = float(gold_text == text)
     if not gold:
         return exact, exact  # not in the script, as all questions there have answers; like SQuAD 2.0
@@ -41,7 +41,7 @@ def klue_scores(gold: str, predicted: str) -> tuple[float, float]:
     Args:
       gold: "" where there is no answer.
     """
-    gold_text, text = (_normalized(one, _KLUE_MARKS) for one in (gold, predicted))
+    gold_text, text = (_normalized(answer, _KLUE_MARKS) for answer in (gold, predicted))
     exact = float(gold_text == text)
     if not gold_text:
         return exact, exact
@@ -121,16 +121,16 @@ def _evaluate_by_answer(
         groups["HasAns_"] = [key for key, question in questions.items() if question.get("answers")]
         groups["NoAns_"] = [key for key, question in questions.items() if not question.get("answers")]
     results = {
-        prefix + name: 100.0 * sum(scores.get(key, (0.0, 0.0))[place] for key in keys) / len(keys)
+        prefix + name: 100.0 * sum(scores.get(key, (0.0, 0.0))[number] for key in keys) / len(keys)
         for prefix, keys in groups.items()
-        for place, name in enumerate(names)
+        for number, name in enumerate(names)
         if keys
     }
     results = {"exact_match": results.pop("exact"), **results}
     if version_2_with_negative and null_odds is not None and best_texts is not None:
-        for place, name in enumerate(names):
-            found = _best_threshold(articles, null_odds, best_texts, metric, place)
-            results[f"best_{name}"], results[f"best_{name}_threshold"] = found
+        for number, name in enumerate(names):
+            best = _best_threshold(articles, null_odds, best_texts, metric, number)
+            results[f"best_{name}"], results[f"best_{name}_threshold"] = best
     return results
 
 
@@ -149,7 +149,7 @@ def _scores_of_questions(
             for question in paragraph["qas"]:
                 gold = [answer["text"] for answer in question.get("answers", ())] or [""]
                 if question["id"] in texts:
-                    pairs = [scores_of(one, texts[question["id"]]) for one in gold]
+                    pairs = [scores_of(text, texts[question["id"]]) for text in gold]
                     scores[question["id"]] = tuple(map(max, zip(*pairs, strict=True)))
     return scores
 
@@ -170,11 +170,11 @@ def best_threshold(
 
 
 def _best_threshold(
-    articles: Sequence[dict], null_odds: Mapping[str, float], best_texts: Mapping[str, str], metric: str, place: int
+    articles: Sequence[dict], null_odds: Mapping[str, float], best_texts: Mapping[str, str], metric: str, number: int
 ) -> tuple[float, float]:
-    """The best score in percent and its threshold. place: 0: of exact match, 1: of the metric's other score."""
+    """The best score in percent and its threshold. number: 0: of exact match, 1: of the metric's other score."""
     answered, none = (
-        {key: scores[place] for key, scores in _scores_of_questions(articles, texts, metric).items()}
+        {key: scores[number] for key, scores in _scores_of_questions(articles, texts, metric).items()}
         for texts in (best_texts, dict.fromkeys(best_texts, ""))
     )
     gains = {}  # odds -> what the questions with these odds gain by being answered

@@ -119,10 +119,10 @@ def _odds_and_best(data: SquadData, predictions: list[Prediction]) -> tuple[dict
 def apply_threshold(predictions: list[Prediction], threshold: float) -> list[Prediction]:
     """Predictions with another threshold of their odds."""
 
-    def answer_of(one: Prediction) -> str:
-        return "" if one.best is None or one.null_odds > threshold else one.best.text
+    def answer_of(row: Prediction) -> str:
+        return "" if row.best is None or row.null_odds > threshold else row.best.text
 
-    return [one if one.null_odds is None else dataclasses.replace(one, text=answer_of(one)) for one in predictions]
+    return [row if row.null_odds is None else dataclasses.replace(row, text=answer_of(row)) for row in predictions]
 
 
 def settings_of(path: str, config: BertConfig, **settings) -> QuestionAnsweringSettings:

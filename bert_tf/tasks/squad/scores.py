@@ -106,5 +106,5 @@ def _padded(logits: Sequence[np.ndarray]) -> np.ndarray:
 def _flags(flat: np.ndarray, windows: Windows, rows: slice, width: int) -> np.ndarray:
     """[W, width] of a flat array aligned with the tokens; False beyond a window's end."""
     starts, lengths = windows.offsets[rows.start : rows.stop], windows.lengths[rows]
-    places = np.arange(width)[None, :]
-    return flat[np.minimum(starts[:, None] + places, len(flat) - 1)] & (places < lengths[:, None])
+    positions = np.arange(width)[None, :]
+    return flat[np.minimum(starts[:, None] + positions, len(flat) - 1)] & (positions < lengths[:, None])

@@ -39,26 +39,25 @@ class SquadTask(FineTuningTask):
         return files, tokenizer
 
     def load(self, run, files, tokenizer, newest):
-        own = self.settings
+        settings = self.settings
         self.files, self.tokenizer = files, tokenizer
-        name = metrics.METRICS[own.metric][0]
-        self.main_metric = f"eval_best_{name}" if own.version_2_with_negative else f"eval_{name}"
+        name = metrics.METRICS[settings.metric][0]
+        self.main_metric = f"eval_best_{name}" if settings.version_2_with_negative else f"eval_{name}"
         self.answering = self._choose_answering(run, newest)
         self.answering.windows.check_room(tokenizer)
         # Everything is read and checked before the first window is cut, which takes long.
-        train = self._read("train_file", True) if run.do_train else None
+        train = self.train_data = self._read("train_file", True) if run.do_train else None
         predicted = self._read("predict_file", False) if run.do_predict else None
         dev = None
         if run.do_eval:
-            same = predicted and (own.dev_file or own.predict_file) == own.predict_file
-            dev = predicted if same else self._read(own.dev_flag, False)
+            same = predicted and (settings.dev_file or settings.predict_file) == settings.predict_file
+            dev = predicted if same else self._read(settings.dev_flag, False)
             if dev.unanswered:
-                file = getattr(own, own.dev_flag)
-                raise ValueError(f"--do_eval: --{own.dev_flag}={file} can't be scored: {dev.unanswered}.")
-        self.train_data = train
-        cache_dir = own.feature_cache_dir or posixpath.join(run.output_dir, "windows")
+                file = getattr(settings, settings.dev_flag)
+                raise ValueError(f"--do_eval: --{settings.dev_flag}={file} can't be scored: {dev.unanswered}.")
+        cache_dir = settings.feature_cache_dir or posixpath.join(run.output_dir, "windows")
         self.cache_dir = cache_dir if cache_dir != "none" and self.is_chief else None
-        if train and not own.steps_from_windows:
+        if train and not settings.steps_from_windows:
             number_of_steps(len(train.examples), run.train_batch_size, run.num_train_epochs)
         if train:
             # The original shuffles the questions before it cuts their contexts, and so orders train.tf_record.
@@ -68,41 +67,42 @@ class SquadTask(FineTuningTask):
         if predicted:
             self.test_sets = [ExampleSet("test", self._cut(predicted, "predict_file", False), predicted)]
         if dev:
-            same = dev is predicted
-            self.dev_sets = [self.test_sets[0] if same else ExampleSet("dev", self._cut(dev, own.dev_flag, False), dev)]
+            same = self.test_sets[0] if dev is predicted else None
+            self.dev_sets = [same or ExampleSet("dev", self._cut(dev, settings.dev_flag, False), dev)]
 
     def _choose_answering(self, run, newest: str | None) -> outputs.QuestionAnsweringSettings:
         """How windows are cut and answers chosen: by the settings, with the threshold stored beside the model."""
-        own, source = self.settings, newest or run.init_checkpoint
+        settings, source = self.settings, newest or run.init_checkpoint
+        has_null, answer_from = settings.version_2_with_negative, settings.answer_from
         with naming_flag("--output_dir" if newest else "--init_checkpoint"):
             stored = outputs.QuestionAnsweringSettings.read(tokenizer_files.directory_of(source)) if source else None
-        threshold = value_of(own, "null_score_diff_threshold")
-        if stored and own.version_2_with_negative and own.null_score_diff_threshold is None:
+        threshold = value_of(settings, "null_score_diff_threshold")
+        if stored and has_null and settings.null_score_diff_threshold is None:
             threshold = stored.predictions.null_score_diff_threshold
             logging.info("null_score_diff_threshold %.4f, from the file beside %s.", threshold, source)
-        if stored and own.version_2_with_negative and not stored.predictions.version_2_with_negative:
+        if stored and has_null and not stored.predictions.version_2_with_negative:
             logging.warning(
                 "%s was trained without --version_2_with_negative: it never learned to give no answer.", source
             )
-        if stored and stored.windows.answer_from != own.answer_from:
+        if stored and stored.windows.answer_from != answer_from:
             logging.warning("%s was trained with --answer_from=%s.", source, stored.windows.answer_from)
         return outputs.QuestionAnsweringSettings(
-            windows.WindowSettings(run.max_seq_length, own.doc_stride, own.max_query_length, own.answer_from),
+            windows.WindowSettings(run.max_seq_length, settings.doc_stride, settings.max_query_length, answer_from),
             answers.PredictionSettings(
-                own.n_best_size, own.max_answer_length, own.version_2_with_negative, threshold, own.answer_from
+                settings.n_best_size, settings.max_answer_length, has_null, threshold, answer_from
             ),
         )
 
     def _read(self, name: str, is_training: bool) -> data.SquadData:
-        own, flag, patterns = self.settings, f"--{name}", getattr(self.settings, name)
+        settings, flag, patterns = self.settings, f"--{name}", getattr(self.settings, name)
         paths = list_files(patterns, flag)
         with naming_flag(flag):
-            found = data.read_squad_examples(
-                paths, is_training, own.version_2_with_negative, own.answer_from, own.encoding
+            squad = data.read_squad_examples(
+                paths, is_training, settings.version_2_with_negative, settings.answer_from, settings.encoding
             )
-        if not found.examples:
-            raise ValueError(f"{flag}={patterns} has no questions ({len(found.skipped)} are left out).")
-        return found
+        if not squad.examples:
+            raise ValueError(f"{flag}={patterns} has no questions ({len(squad.skipped)} are left out).")
+        return squad
 
     def _cut(self, questions: data.SquadData, name: str, is_training: bool) -> windows.Windows:
         cut = windows.cached_windows(
@@ -161,8 +161,8 @@ class SquadTask(FineTuningTask):
         )
 
     def score(self, examples, predictions, batch_size):
-        own = self.settings
-        return outputs.score(examples.examples, predictions, own.version_2_with_negative, own.metric)
+        has_null, metric = self.settings.version_2_with_negative, self.settings.metric
+        return outputs.score(examples.examples, predictions, has_null, metric)
 
     def _with_threshold(self, examples, predictions) -> outputs.QuestionAnsweringSettings:
         if self.settings.null_score_diff_threshold is not None:

@@ -69,9 +69,9 @@ class Windows(TokenRows):
         rows = np.argsort(example_index, kind="stable")
         lengths = self.lengths[rows].astype(np.int64)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        places = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        sources = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
         of_tokens = ("ids", "words", "max_context", *(("starts", "ends") if self.starts is not None else ()))
-        changed = {name: getattr(self, name)[places] for name in of_tokens}
+        changed = {name: getattr(self, name)[sources] for name in of_tokens}
         changed |= {name: getattr(self, name)[rows] for name in ("second_starts", "doc_span_index", "is_impossible")}
         labels = {name: values[rows] for name, values in self.labels.items()}
         return dataclasses.replace(self, offsets=offsets, labels=labels, example_index=example_index[rows], **changed)
@@ -405,14 +405,14 @@ def describe_windows(windows: Windows, tokenizer: Tokenizer, rows: Sequence[int]
     for row in rows:
         part = slice(int(windows.offsets[row]), int(windows.offsets[row + 1]))
         words, best = windows.words[part], windows.max_context[part]
-        places = np.flatnonzero(words >= 0).tolist()
+        positions = np.flatnonzero(words >= 0).tolist()
         yield {
             "unique_id": FIRST_UNIQUE_ID + int(row),
             "example_index": int(windows.example_index[row]),
             "doc_span_index": int(windows.doc_span_index[row]),
             "tokens": tokenizer.convert_ids_to_tokens(windows.ids[part].tolist()),
-            "token_to_orig_map": {place: int(words[place]) for place in places},
-            "token_is_max_context": {place: bool(best[place]) for place in places},
+            "token_to_orig_map": {position: int(words[position]) for position in positions},
+            "token_is_max_context": {position: bool(best[position]) for position in positions},
             "input_ids": windows.ids[part].tolist(),
             "start_position": int(windows.labels["start_positions"][row]) if windows.labels else None,
             "end_position": int(windows.labels["end_positions"][row]) if windows.labels else None,
