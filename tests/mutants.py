@@ -99,7 +99,7 @@ MUTANTS = {
         ("tf.bitcast(numbers, tf.uint64) < feature.limit", "numbers < feature.limit")],
     ("data/parquet.py", "data/test_parquet.py"): [
         ("if value in (None, -1)", "if value is None"),
-        ("found += names", "pass"),
+        ("all_names += names", "pass"),
         ("if isinstance(feature, list):", "if False:"),
         ("changed |= _named_classes(schema, path)", "pass"),
         ("columns = [name for name in kinds if name not in left_out]", "columns = [*kinds]")],
@@ -108,7 +108,7 @@ MUTANTS = {
         ('line.lstrip("\\ufeff") + "\\n"', 'line + "\\n"'),
         ("if len(cells) > width:", "if False:"),
         ("first = reader.line_num + 1", "first += 1"),
-        ("line, counted = line + text.count(\"\\n\", counted, place), place", "line, counted = line + 1, place"),
+        ("line, counted = line + text.count(\"\\n\", counted, at), at", "line, counted = line + 1, at"),
         ("f\"{prefix}{name}.\"", "f\"{name}.\""),
         ("parse_json(\"\\n\" * (line - 1) + text, path)", "parse_json(text, path)")],
     ("weights/pytorch_file.py", "weights/test_pytorch_file.py"): [
@@ -133,7 +133,7 @@ MUTANTS = {
         ("np.argsort(-scores[best]", "np.argsort(scores[best]"),
         ("normalized(vectors)) if similarity == \"cosine\" else vectors", "normalized(vectors))"),
         ("min(k, len(self.vectors))", "k"),
-        ("np.abs(own - first[: len(own)]).max(initial=0) > _ALIKE", "False"),
+        ("np.abs(computed - first[: len(computed)]).max(initial=0) > _ALIKE", "False"),
         ("[:1], normalize, self.prompt_name", "[:1], normalize"),
         ("not isinstance(header, dict) or not", "not"),
         ("vectors.size and (texts is None or len(texts) == len(vectors))", "vectors.size")],

@@ -66,31 +66,31 @@ def _named_classes(schema, path: str) -> dict[str, Callable]:
     """The columns of classes, and what turns their numbers into names."""
     text = (schema.metadata or {}).get(b"huggingface")
     features = parse_json(text.decode(), path)["info"]["features"] if text else {}
-    found = {}
+    namers = {}
     for column, feature in features.items():
         names: list[str] = []
         if column in schema.names and (namer := _namer(feature, names)):
-            found[column] = namer
+            namers[column] = namer
             shown = some([f"{number} {name}" for number, name in enumerate(names)])
             if is_first("classes", column, shown):
                 logging.info("%s: the file names the numbers in %r, and the names are read: %s.", path, column, shown)
-    return found
+    return namers
 
 
-def _namer(feature, found: list[str]) -> Callable | None:
+def _namer(feature, all_names: list[str]) -> Callable | None:
     """What turns a value into one with the names of its classes; None: it has none.
 
     Args:
-      feature: of `datasets`, as JSON. found: the names are appended to it.
+      feature: of `datasets`, as JSON. all_names: the names are appended to it.
     """
     if isinstance(feature, list):  # as older versions write a list
         feature = {"feature": feature[0]}
     if feature.get("_type") == "ClassLabel":
         names = feature["names"]
-        found += names
+        all_names += names
         return lambda value: None if value in (None, -1) else names[value]
     if "_type" not in feature and "feature" not in feature:  # an object
-        inner = {name: namer for name, one in feature.items() if (namer := _namer(one, found))}
+        inner = {name: namer for name, of_item in feature.items() if (namer := _namer(of_item, all_names))}
         return inner and (lambda value: value and value | {name: namer(value[name]) for name, namer in inner.items()})
-    one = _namer(feature["feature"], found) if isinstance(feature.get("feature"), dict) else None
-    return one and (lambda values: values and list(map(one, values)))
+    of_item = _namer(feature["feature"], all_names) if isinstance(feature.get("feature"), dict) else None
+    return of_item and (lambda values: values and list(map(of_item, values)))

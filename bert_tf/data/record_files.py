@@ -59,26 +59,26 @@ def read_records(
     Args:
       size: of the file, bytes. begin: the byte where a record begins. most: records of a block.
     """
-    number, content, place = 0, b"", 0  # where `begin` is in `content`
+    number, content, position = 0, b"", 0  # where `begin` is in `content`
     with open_binary(name) as file:
         file.seek(begin)
         while begin < size:
             first, payloads = begin, []
             while begin < size and len(payloads) < most:
-                if len(content) < place + 12:
-                    content, place = content[place:] + file.read(_CHUNK_BYTES + 12), 0
-                head = content[place : place + 12]
+                if len(content) < position + 12:
+                    content, position = content[position:] + file.read(_CHUNK_BYTES + 12), 0
+                head = content[position : position + 12]
                 length = int.from_bytes(head[:8], "little") if is_frame_head(head) else size
-                end = place + length + FRAME_BYTES
-                if len(content) < end <= place + size - begin:
-                    content, place = content[place:] + file.read(max(end - len(content), _CHUNK_BYTES)), 0
+                end = position + length + FRAME_BYTES
+                if len(content) < end <= position + size - begin:
+                    content, position = content[position:] + file.read(max(end - len(content), _CHUNK_BYTES)), 0
                     end = length + FRAME_BYTES
-                payload, checksum = content[place + 12 : end - 4], content[end - 4 : end]
+                payload, checksum = content[position + 12 : end - 4], content[end - 4 : end]
                 if len(payload) != length or masked_crc32c(payload) != int.from_bytes(checksum, "little"):
-                    place = f"{name}: record {number + len(payloads)} at byte {begin}"
-                    raise RecordError(f"{place} is damaged or cut off, or this is no file of records (TFRecord)")
+                    where = f"{name}: record {number + len(payloads)} at byte {begin}"
+                    raise RecordError(f"{where} is damaged or cut off, or this is no file of records (TFRecord)")
                 payloads.append(payload)
-                begin, place = begin + length + FRAME_BYTES, end
+                begin, position = begin + length + FRAME_BYTES, end
             yield first, begin, payloads
             number += len(payloads)
 

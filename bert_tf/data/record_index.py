@@ -164,8 +164,8 @@ def index_records(
 
 def _scan_files(files: Sequence[str], sizes: Sequence[int], verify: bool) -> list[np.ndarray]:
     """The blocks of each file (byte offset, records), int64 [blocks, 2]."""
-    found = [None] * len(files) if verify else in_threads(_written_blocks, files, sizes)
-    missing = [number for number, blocks in enumerate(found) if blocks is None]
+    blocks_of_files = [None] * len(files) if verify else in_threads(_written_blocks, files, sizes)
+    missing = [number for number, blocks in enumerate(blocks_of_files) if blocks is None]
     if len(missing) < len(files):
         count = f"{len(files) - len(missing)} of {len(files)} record files"
         logging.info(f"{count} have an index beside them; --verify_records reads them nevertheless")
@@ -178,10 +178,10 @@ def _scan_files(files: Sequence[str], sizes: Sequence[int], verify: bool) -> lis
             for begin, end, payloads in record_files.read_records(files[number], sizes[number], most=RECORDS_PER_BLOCK):
                 blocks.append((begin, len(payloads)))
                 progress.update(end - begin)
-            found[number] = np.array(blocks, np.int64).reshape(-1, 2)
+            blocks_of_files[number] = np.array(blocks, np.int64).reshape(-1, 2)
 
         in_threads(scan, missing, threads=_SCANNING_THREADS)
-    return found
+    return blocks_of_files
 
 
 # --- reading from a place on ------------------------------------------------------------------------------------------

@@ -164,7 +164,7 @@ def copied_columns(
 
 def _trimmed(value):
     if isinstance(value, list):
-        return [_trimmed(one) for one in value]
+        return [_trimmed(item) for item in value]
     return trimmed(value) if isinstance(value, str) else value
 
 
@@ -195,7 +195,7 @@ def named_rows(path: str, names: Sequence[str] | None, table: TableSettings) -> 
         if header is not None:
             cells = dict(zip(header, row, strict=True))
         else:
-            cells = {str(place): value for k, value in enumerate(row) for place in (k, k - width)}
+            cells = {str(position): value for k, value in enumerate(row) for position in (k, k - width)}
         yield line, cells, copied_columns(cells, table, path, line, by_number)
 
 
@@ -344,12 +344,12 @@ def _json_rows(lines: Iterator[str], path: str) -> Iterator[tuple[int, dict]]:
 def _rows_of_array(text: str, line: int, path: str) -> Iterator[tuple[int, dict]]:
     """The objects of an array. line: that of the text's beginning."""
     values = parse_json("\n" * (line - 1) + text, path)  # counts from the file's first line
-    decoder, place, counted = json.JSONDecoder(), text.index("[") + 1, 0
+    decoder, at, counted = json.JSONDecoder(), text.index("[") + 1, 0
     for value in values:
-        place = _BETWEEN.match(text, place).end()
-        line, counted = line + text.count("\n", counted, place), place
+        at = _BETWEEN.match(text, at).end()
+        line, counted = line + text.count("\n", counted, at), at
         yield line, _json_row(value, path, line)
-        place = decoder.raw_decode(text, place)[1]
+        at = decoder.raw_decode(text, at)[1]
 
 
 def _json_row(value, path: str, line: int) -> dict:

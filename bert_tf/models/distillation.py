@@ -233,12 +233,12 @@ class TaughtLanguageModel(TaughtModel):
         vectors, table, bias = self._scoring(self.student, compared, compared_positions, training)
         table, compared_table = kernels.shared(table, 2)  # and the lookup of the tokens is a third use
         # A custom gradient takes no variables; outside of graphs the bias still is one.
-        own = [kernels.shared(x, 1)[0] for x in (vectors, compared_table, bias)]
+        ours = [kernels.shared(x, 1)[0] for x in (vectors, compared_table, bias)]
         soft = ops.zeros((3,), "float32")
         if objective.alpha_ce or objective.alpha_mse:
             weights = ops.reshape(objective.compared_weights(features), (-1,))
             soft = vocabulary_divergence(
-                own, theirs, weights, objective.temperature, (objective.alpha_ce, objective.alpha_mse), training
+                ours, theirs, weights, objective.temperature, (objective.alpha_ce, objective.alpha_mse), training
             )
         logits = self.student.head(masked, table, positions, training=training)
         return {"masked_lm_logits": logits, "states": states, "teacher_states": targets, "soft_sums": soft}
@@ -270,12 +270,12 @@ def vocabulary_divergence(
       float32 [3]: both sums times their factors added up, which alone has a gradient; the two sums.
     """
 
-    def compute(*own):
-        sums, gradients = _sums_and_gradients(own, teacher, weights, temperature, factors, training)
+    def compute(*ours):
+        sums, gradients = _sums_and_gradients(ours, teacher, weights, temperature, factors, training)
 
         def backward(*arguments, upstream=None):
             upstream = arguments[-1] if upstream is None else upstream
-            return tuple(ops.cast(upstream[0] * gradient, x.dtype) for x, gradient in zip(own, gradients, strict=True))
+            return tuple(ops.cast(upstream[0] * gradient, x.dtype) for x, gradient in zip(ours, gradients, strict=True))
 
         return sums, backward
 
@@ -284,21 +284,21 @@ def vocabulary_divergence(
     return ops.custom_gradient(compute)(*student)
 
 
-def _sums_and_gradients(own, theirs, weights, temperature: float, factors: tuple[float, float], training: bool):
-    """The sums of `vocabulary_divergence`, and float32 gradients of the first with respect to `own`."""
-    own, theirs = ([ops.stop_gradient(x) for x in tensors] for tensors in (own, theirs))
+def _sums_and_gradients(student, teacher, weights, temperature: float, factors: tuple[float, float], training: bool):
+    """The sums of `vocabulary_divergence`, and float32 gradients of the first with respect to `student`."""
+    student, teacher = ([ops.stop_gradient(x) for x in tensors] for tensors in (student, teacher))
     # Those with a weight first. A sort would do, but on TPUs its result has a size that is not known beforehand.
     counted = ops.cast(weights > 0, "int32")
     count = ops.sum(counted)
-    places = ops.where(counted > 0, ops.cumsum(counted), count + ops.cumsum(1 - counted)) - 1
+    positions = ops.where(counted > 0, ops.cumsum(counted), count + ops.cumsum(1 - counted)) - 1
     total = ops.shape(weights)[0]
-    order = ops.scatter(places[:, None], ops.arange(total, dtype="int32"), (total,))
+    order = ops.scatter(positions[:, None], ops.arange(total, dtype="int32"), (total,))
 
     def sorted_rows(x):
         return ops.pad(ops.take(x, order, axis=0), [(0, _ROWS)] + [(0, 0)] * (len(x.shape) - 1))
 
-    inputs, targets, weights = sorted_rows(own[0]), sorted_rows(theirs[0]), sorted_rows(weights)
-    tables = [ops.cast(tensors[1], tensors[0].dtype) for tensors in (own, theirs)]
+    inputs, targets, weights = sorted_rows(student[0]), sorted_rows(teacher[0]), sorted_rows(weights)
+    tables = [ops.cast(tensors[1], tensors[0].dtype) for tensors in (student, teacher)]
 
     def scores(vectors, tensors, table):
         return ops.cast(ops.matmul(vectors, ops.transpose(table)), "float32") + tensors[2]
@@ -308,7 +308,7 @@ def _sums_and_gradients(own, theirs, weights, temperature: float, factors: tuple
             return ops.slice(x, [start] + [0] * (len(x.shape) - 1), [_ROWS, *x.shape[1:]])
 
         vectors, weight = rows(inputs), rows(weights)
-        ours, goal = scores(vectors, own, tables[0]), scores(rows(targets), theirs, tables[1])
+        ours, goal = scores(vectors, student, tables[0]), scores(rows(targets), teacher, tables[1])
         log_ours, log_goal = (ops.log_softmax(x / temperature) for x in (ours, goal))
         difference, probability = ours - goal, ops.exp(log_goal)
         divergence = temperature**2 * ops.sum(probability * (log_goal - log_ours), axis=-1)
@@ -328,8 +328,8 @@ def _sums_and_gradients(own, theirs, weights, temperature: float, factors: tuple
             )
         return start + _ROWS, sums + new, *gradients
 
-    start = [ops.zeros_like(ops.cast(x, "float32")) for x in (inputs, own[1], own[2])] if training else []
+    start = [ops.zeros_like(ops.cast(x, "float32")) for x in (inputs, student[1], student[2])] if training else []
     _, sums, *gradients = ops.while_loop(lambda start, *_: start < count, body, (0, ops.zeros((2,)), *start))
     if training:
-        gradients[0] = ops.take(gradients[0], places, axis=0)
+        gradients[0] = ops.take(gradients[0], positions, axis=0)
     return ops.concatenate([ops.sum(sums * ops.convert_to_tensor(factors), keepdims=True), sums]), gradients

@@ -76,13 +76,13 @@ def dropout_scope(seed, first_row=0) -> _Within:
     return _Within(_Scope(ops.concatenate([ops.convert_to_tensor(seed, "int32"), row])))
 
 
-def place(name: str) -> _Within:
+def under(name: str) -> _Within:
     """In this context the names of places begin with this one."""
     scope = _scope.get()
     return _Within(scope and dataclasses.replace(scope, paths=tuple(f"{path}/{name}" for path in scope.paths)))
 
 
-def places(names: Sequence[str]) -> Callable[..., _Within]:
+def under_each(names: Sequence[str]) -> Callable[..., _Within]:
     """turn -> a context in which the names of places begin with names[turn], an int32 scalar of a loop over layers."""
     scope = _scope.get()
     paths = tuple(f"{path}/{name}" for path in (scope.paths if scope else ()) for name in names)

@@ -162,7 +162,7 @@ class ReplacedTokenPretraining(SumObjective):
         logits, replaced = outputs["discriminator_logits"], _as_float(outputs["is_replaced"])
         judged = {**features, "is_replaced": replaced}
         losses, measures = ReplacedTokenObjective.values(logits, judged)
-        found, tokens = _as_float(logits > 0), ReplacedTokenObjective.weights(judged)
+        judged_replaced, tokens = _as_float(logits > 0), ReplacedTokenObjective.weights(judged)
         of_rows = ops.sum(tokens * losses, axis=1) / (ops.sum(tokens, axis=1) + _EPSILON)
         return {
             "masked_lm_loss": masked["loss_sum"],
@@ -174,8 +174,8 @@ class ReplacedTokenPretraining(SumObjective):
             "discriminator_correct": ops.sum(tokens * measures["accuracy"]),
             "tokens": ops.sum(tokens),
             "rows": ops.sum(row_weights(features, features["masked_lm_ids"])),
-            "found_replaced": ops.sum(tokens * found * replaced),
-            "found": ops.sum(tokens * found),
+            "found_replaced": ops.sum(tokens * judged_replaced * replaced),
+            "found": ops.sum(tokens * judged_replaced),
             "replaced": ops.sum(tokens * replaced),
         }
 
@@ -202,12 +202,12 @@ class ReplacedTokenEvaluation(ReplacedTokenPretraining):
         thresholds = np.arange(_THRESHOLDS, dtype=np.float32) / (_THRESHOLDS - 1)
         thresholds[0], thresholds[-1] = -1.0, 2.0
         probabilities = ops.sigmoid(outputs["discriminator_logits"]) * _as_float(features["input_mask"])
-        found = _as_float(ops.expand_dims(probabilities, -1) > thresholds)  # [B, S, 200]
+        judged_replaced = _as_float(ops.expand_dims(probabilities, -1) > thresholds)  # [B, S, 200]
         rows = ops.expand_dims(row_weights(features, features["masked_lm_ids"]), 1)
         replaced = _as_float(outputs["is_replaced"])
 
         def count(weights):
-            return ops.sum(ops.expand_dims(weights, -1) * found, axis=(0, 1))
+            return ops.sum(ops.expand_dims(weights, -1) * judged_replaced, axis=(0, 1))
 
         positives = {"true_positives": count(rows * replaced), "false_positives": count(rows * (1.0 - replaced))}
         return super().sums(outputs, features) | positives
@@ -236,8 +236,8 @@ def replace_tokens(original_ids, positions, weights, sampled_ids):
     Returns:
       int32 [B, S] and bool [B, S]: the new ids, and whether they differ from the original ones.
     """
-    place = ops.arange(ops.shape(original_ids)[1], dtype="int32")
-    hits = ops.logical_and(positions[:, :, None] == place, ops.logical_and(weights > 0, positions > 0)[:, :, None])
+    slots = ops.arange(ops.shape(original_ids)[1], dtype="int32")
+    hits = ops.logical_and(positions[:, :, None] == slots, ops.logical_and(weights > 0, positions > 0)[:, :, None])
     hits = ops.cast(hits, "int32")  # [B, P, S]
     count = ops.sum(hits, axis=1)
     mean = ops.floor_divide(ops.sum(hits * sampled_ids[:, :, None], axis=1), ops.maximum(count, 1))

@@ -10,7 +10,7 @@ from bert_tf.models import kernels
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.families import as_config
 from bert_tf.models.configuration.variable_names import ADAPTER_A, ADAPTER_ALPHA, ADAPTER_B
-from bert_tf.models.dropout import dropout, in_scope, place, places
+from bert_tf.models.dropout import dropout, in_scope, under, under_each
 from bert_tf.models.inputs import is_packed, require, require_inputs
 from bert_tf.models.layer_loop import looped
 from bert_tf.models.layers import (
@@ -236,7 +236,7 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
         positions = inputs.get("position_ids")
         if positions is not None and not is_packed(inputs):
             positions = ops.cast(positions, "int32") - self.config.first_position
-        with place(self.name):
+        with under(self.name):
             x = self.embeddings(input_ids, segment_ids, position_ids=positions, training=training)
             embedding_output = self.project(x) if self.project else x
             layers, attention = self._run_blocks(embedding_output, bias, few, training, return_attention)
@@ -299,7 +299,7 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
 
     def _run_block(self, number: int, x, bias, positions, training: bool, return_attention: bool = False) -> tuple:
         """The output of a layer and its attention weights; arguments as for `_run_blocks`."""
-        block, scope = self.blocks[self.config.block_order[number]], place(f"layer_{number}")
+        block, scope = self.blocks[self.config.block_order[number]], under(f"layer_{number}")
         read = positions if number == len(self.config.block_order) - 1 else None
 
         def layer(x):
@@ -321,7 +321,7 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
                 x = ops.stop_gradient(x)
             if first == end:
                 continue
-            scope = places([f"layer_{number}" for number in range(first, end)])
+            scope = under_each([f"layer_{number}" for number in range(first, end)])
 
             def call(block, turn, x, scope=scope):
                 with scope(turn):

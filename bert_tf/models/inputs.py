@@ -306,10 +306,10 @@ def require(name: str, values, allowed, expected: str, size=None, advice: str = 
     elif _is_computed(allowed):
         known = ops.convert_to_numpy(allowed)
         if not known.all():
-            place = tuple((~known).nonzero()[axis][0] for axis in range(known.ndim))
-            value = ops.convert_to_numpy(values)[place].item()
+            index = tuple((~known).nonzero()[axis][0] for axis in range(known.ndim))
+            value = ops.convert_to_numpy(values)[index].item()
             last = "" if size is None else f" {int(size) - 1}"
-            where = "".join(f"[{number}]" for number in place)
+            where = "".join(f"[{number}]" for number in index)
             raise ValueError(f"{name}{where} is {value}, but must be {expected}{last}{advice}.")
     return values, poison(allowed)
 

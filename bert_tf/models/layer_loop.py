@@ -115,7 +115,7 @@ class _Loop:
             values.append(tf.reshape(rows, shape) if shape else rows)
         return values
 
-    def one(self, turn, x, values: Sequence, keeper: _Record | _Replay | None):
+    def output_of(self, turn, x, values: Sequence, keeper: _Record | _Replay | None):
         """The output of a layer whose variables have these values."""
         parts = [tf.split(v, sizes) if len(sizes) > 1 else [v] for v, sizes in zip(values, self.sizes, strict=True)]
         weights = [self.layer.weights[number] for group in self.groups for number in group]
@@ -131,7 +131,7 @@ class _Loop:
 
         def layer(turn, x, *values):
             record = _Record()
-            return self.one(turn, x, values, record), *record.values
+            return self.output_of(turn, x, values, record), *record.values
 
         like = (tf.constant(0), x, *self.values_of(tf.constant(0), values))
         specs = (tf.TensorSpec(each.shape, each.dtype) for each in like)
@@ -142,7 +142,7 @@ class _Loop:
 
         def body(turn, x, inputs, *records):
             of_turn = self.values_of(turn, values)
-            y, *new = recording(turn, x, *of_turn) if recording else (self.one(turn, x, of_turn, None),)
+            y, *new = recording(turn, x, *of_turn) if recording else (self.output_of(turn, x, of_turn, None),)
             records = [each.write(turn, value) for each, value in zip(records, new, strict=True)]
             return turn + 1, y, inputs.write(turn, x), *records
 
@@ -176,7 +176,7 @@ class _Loop:
             keeper = _Replay([tf.gather(record, turn) for record in records]) if records else None
             with tf.GradientTape() as tape:
                 tape.watch([x, *of_turn])
-                y = self.one(turn, x, of_turn, keeper)
+                y = self.output_of(turn, x, of_turn, keeper)
             of_x, *new = tape.gradient(y, [x, *of_turn], upstream, unconnected_gradients="zero")
             pairs = zip(gradients, new, strict=True)
             gradients = [total + value if self.shared else total.write(turn, value) for total, value in pairs]

@@ -24,7 +24,7 @@ from bert_tf.models import kernels
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.families import as_config
 from bert_tf.models.configuration.variable_names import ADAPTER_A, ADAPTER_B
-from bert_tf.models.dropout import drop_at, place
+from bert_tf.models.dropout import drop_at, under
 from bert_tf.models.kernels import leading_sizes
 from bert_tf.models.layer_loop import kept
 
@@ -103,7 +103,7 @@ class Rebuilt:
     def get_config(self) -> dict:
         head, values = vars(self.head_config) if hasattr(self, "head_config") else {}, super().get_config()
         parameters = inspect.signature(type(self).__init__).parameters.values()
-        for name in (one.name for one in parameters if one.kind != one.VAR_KEYWORD and one.name != "self"):
+        for name in (p.name for p in parameters if p.kind != p.VAR_KEYWORD and p.name != "self"):
             of_head = name in head and name not in self.kept_as
             value = head[name] if of_head else getattr(self, self.kept_as.get(name, name))
             value = value.to_dict() if isinstance(value, BertConfig) else value
@@ -308,7 +308,7 @@ class TransformerBlock(ConfiguredLayer):
         """
         if positions is not None and attention_bias.shape[2] != 1:
             attention_bias = gather_positions(attention_bias[:, 0], positions)[:, None]
-        with place("attention"):
+        with under("attention"):
             x, weights = self.attention(x, attention_bias, training=training, positions=positions)
         hidden = self.intermediate(x, activation=self.config.activation, training=training, in_rows=True)  # [B Q, I]
         return self.block_output(hidden, x, rate=self.config.hidden_dropout_prob, training=training), weights
@@ -328,8 +328,8 @@ def attention_bias(input_mask, causal: bool = False):
     mask = ops.cast(input_mask, "float32")
     mask = mask[:, None, None, :] if len(mask.shape) == 2 else mask[:, None, :, :]
     if causal:
-        place = ops.arange(ops.shape(mask)[-1])
-        mask = mask * ops.cast(place[:, None] >= place[None, :], "float32")
+        position = ops.arange(ops.shape(mask)[-1])
+        mask = mask * ops.cast(position[:, None] >= position[None, :], "float32")
     return (1.0 - mask) * kernels.MASK_BIAS
 
 

@@ -57,9 +57,9 @@ def row_weights(features: dict, like, in_metrics: bool = False):
     return weights
 
 
-def _equal(one, other):
+def _equal(first, other):
     """1.0 where two integer tensors are equal, else 0.0."""
-    return ops.cast(ops.equal(ops.cast(one, "int32"), ops.cast(other, "int32")), "float32")
+    return ops.cast(ops.equal(ops.cast(first, "int32"), ops.cast(other, "int32")), "float32")
 
 
 def require_zero_or_one(name: str, labels, weights):

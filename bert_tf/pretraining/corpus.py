@@ -139,7 +139,7 @@ class Corpus:
                 if start < stop == last < self.total_bytes:
                     yield "\n"  # what follows is another document
             else:
-                start, stop = (_record_start(sources[0], place - first) for place in (begin, end))
+                start, stop = (_record_start(sources[0], position - first) for position in (begin, end))
                 yield from _record_texts(sources[0], start, stop, reading)
 
 
@@ -185,18 +185,18 @@ def _first_line(file: TextFile) -> str:
 _BEFORE_DOCUMENT = re.compile(r"\n[^\S\n]*\n\s*(?=\S)")
 
 
-def _document_start(sources: Sequence[_Source], place: int) -> int:
-    """Where the first document that begins at or after `place` does: at a line with text, after a blank one.
+def _document_start(sources: Sequence[_Source], position: int) -> int:
+    """Where the first document that begins at or after `position` does: at a line with text, after a blank one.
 
     A run of whitespace separates documents if it has two newlines; the document begins after the last of them. The
     whole text begins with its first byte, though, so that no blank line of it is lost.
     """
     first, end = sources[0].begin, sources[-1].end
-    if place <= first or place >= end:
-        return min(max(place, first), end)
-    # Reading begins a little before, to see the blank lines that precede `place`: `newlines` are those of the run of
+    if position <= first or position >= end:
+        return min(max(position, first), end)
+    # Reading begins a little before, to see the blank lines that precede `position`: `newlines` are those of the run of
     # whitespace that ends at the current offset, and `line_start` is where the line after it begins.
-    start = line_start = max(first, place - _LOOK_BACK)
+    start = line_start = max(first, position - _LOOK_BACK)
     newlines = 2 if start == first else 0
     for offset, source, block in _text_blocks(sources, start, end):
         if offset == source.begin:
@@ -209,11 +209,11 @@ def _document_start(sources: Sequence[_Source], place: int) -> int:
             line_start = offset + _after_newline(block, number)
         if not body:
             continue
-        if newlines >= 2 and line_start >= place:
+        if newlines >= 2 and line_start >= position:
             return line_start
         for match in _BEFORE_DOCUMENT.finditer(text, indent, len(text.rstrip())):
             begin = offset + _after_newline(block, text.count("\n", 0, match.end()))
-            if begin >= place:
+            if begin >= position:
                 return begin
         newlines = text.count("\n", len(text.rstrip()))
         line_start = offset + block.rfind(b"\n") + 1
@@ -225,15 +225,15 @@ def _after_newline(block: bytes, number: int) -> int:
     return len(block) - len(block.split(b"\n", number)[number])
 
 
-def _record_start(source: _Source, place: int) -> int:
-    """Where, in the file, the first record does that begins at or after byte `place` of the file."""
+def _record_start(source: _Source, position: int) -> int:
+    """Where, in the file, the first record does that begins at or after byte `position` of the file."""
     size = source.end - source.begin
-    if place <= 0 or place >= size:
-        return max(0, min(place, size))
-    offset = place - 1
+    if position <= 0 or position >= size:
+        return max(0, min(position, size))
+    offset = position - 1
     for chunk in source.file.chunks(offset, size):
-        if (found := chunk.find(b"\n")) >= 0:
-            return offset + found + 1
+        if (newline := chunk.find(b"\n")) >= 0:
+            return offset + newline + 1
         offset += len(chunk)
     return size
 

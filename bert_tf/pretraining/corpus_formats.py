@@ -131,8 +131,8 @@ def jsonl_texts(file: TextFile, lines: Iterable[_PlacedLine], reading: Reading) 
             if halves and reading.settings.errors == "strict":
                 raise ValueError("half a character, see --errors")
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-            place = f"{file.path}, line {file.line_number(offset) + index}"
-            raise ValueError(f"{place}: no text in {key!r} (--text_key) of {line:.100}: {error!r:.200}") from None
+            where = f"{file.path}, line {file.line_number(offset) + index}"
+            raise ValueError(f"{where}: no text in {key!r} (--text_key) of {line:.100}: {error!r:.200}") from None
         if halves:
             reading.warn_of_bad_text(file)
             reading.count("replaced_characters", halves)
@@ -158,11 +158,11 @@ def sentence_splitter(language: str) -> Callable[[str], list[str]]:
             cut = len(paragraph)
             if cut > _LONGEST_PARAGRAPH:
                 cut = paragraph.rfind(" ", 0, _LONGEST_PARAGRAPH) + 1 or _LONGEST_PARAGRAPH
-            found = sentencex.segment(language, paragraph[:cut])
+            parts = sentencex.segment(language, paragraph[:cut])
             paragraph = paragraph[cut:]
-            if paragraph and len(found) > 1:
-                paragraph = found.pop() + paragraph  # it may continue behind the cut
-            sentences += filter(None, map(str.strip, found))
+            if paragraph and len(parts) > 1:
+                paragraph = parts.pop() + paragraph  # it may continue behind the cut
+            sentences += filter(None, map(str.strip, parts))
         return sentences
 
     return split

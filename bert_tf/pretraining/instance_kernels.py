@@ -23,7 +23,7 @@ from numba import _helperlib
 from bert_tf.system.numba_compile import compiled, inner, is_interpreting
 
 # The state of `plan_instances` between two calls, as an int64 array.
-PLACE_PASS, PLACE_DOCUMENT, PLACE_SENTENCE, PLACE_TARGET = range(4)
+AT_PASS, AT_DOCUMENT, AT_SENTENCE, AT_TARGET = range(4)
 # Columns of an instance's spans.
 A_BEGIN, A_LENGTH, B_BEGIN, B_LENGTH, LABEL, NUM_MASKED = range(6)
 NO_B = -1  # as B_BEGIN: the instance is not a pair but [CLS] A [SEP]
@@ -119,7 +119,7 @@ def begin_of(ends, number):
 
 @compiled
 def plan_instances(
-    tokens, continuations, sentence_ends, document_ends, order, place, settings, probabilities,
+    tokens, continuations, sentence_ends, document_ends, order, cursor, settings, probabilities,
     ngram_shares, all_ids, is_continuation, spans, positions, replacements,
 ):  # fmt: skip
     """Makes more instances until `spans` is full or all passes are done.
@@ -128,7 +128,7 @@ def plan_instances(
       tokens: uint16 or int32, the whole text. continuations: uint8, whether each token continues a word, or empty:
         is_continuation says it. sentence_ends: int64, where each sentence ends in tokens.
       document_ends: int64, where each document ends in sentences. order: int64, the documents in shuffled order.
-      place: int64 [4], where to continue; at first zeros, with PLACE_TARGET -1.
+      cursor: int64 [4], where to continue; at first zeros, with AT_TARGET -1.
       settings: int64 (S, dupe_factor, P, whether whole words are masked, whether instances are pairs, whether the
         order of pairs is the question, ids of [CLS], [SEP], [MASK]); P 0: no masks. What is not a pair is
         `[CLS] A [SEP]`.
@@ -147,21 +147,21 @@ def plan_instances(
     continues = np.empty(max_seq_length, np.int32)
     scratch = np.empty((_SCRATCH_ROWS, max_seq_length + 1), np.int64)
     made = 0
-    while place[PLACE_PASS] < dupe_factor:
-        while place[PLACE_DOCUMENT] < len(order):
-            number = place[PLACE_DOCUMENT]
+    while cursor[AT_PASS] < dupe_factor:
+        while cursor[AT_DOCUMENT] < len(order):
+            number = cursor[AT_DOCUMENT]
             first, last = begin_of(document_ends, order[number]), document_ends[order[number]]
-            if place[PLACE_TARGET] < 0:
-                place[PLACE_TARGET] = max_num_tokens
+            if cursor[AT_TARGET] < 0:
+                cursor[AT_TARGET] = max_num_tokens
                 if uniform() < probabilities[0]:
-                    place[PLACE_TARGET] = 2 + below(max_num_tokens - 1)
-                place[PLACE_SENTENCE] = first
-            while place[PLACE_SENTENCE] < last:
+                    cursor[AT_TARGET] = 2 + below(max_num_tokens - 1)
+                cursor[AT_SENTENCE] = first
+            while cursor[AT_SENTENCE] < last:
                 if made == len(spans):
                     return made
                 span = spans[made]
-                place[PLACE_SENTENCE] = _put_span(
-                    sentence_ends, document_ends, order, number, place[PLACE_SENTENCE], last, place[PLACE_TARGET],
+                cursor[AT_SENTENCE] = _put_span(
+                    sentence_ends, document_ends, order, number, cursor[AT_SENTENCE], last, cursor[AT_TARGET],
                     pairs, in_order, span,
                 )  # fmt: skip
                 _truncate(span, max_num_tokens)
@@ -172,10 +172,10 @@ def plan_instances(
                         row, continues, scratch, positions[made], replacements[made],
                     )  # fmt: skip
                 made += 1
-            place[PLACE_DOCUMENT] += 1
-            place[PLACE_TARGET] = -1
-        place[PLACE_PASS] += 1
-        place[PLACE_DOCUMENT] = 0
+            cursor[AT_DOCUMENT] += 1
+            cursor[AT_TARGET] = -1
+        cursor[AT_PASS] += 1
+        cursor[AT_DOCUMENT] = 0
     return made
 
 
@@ -345,13 +345,13 @@ def _mask(
         if uniform() >= mask_rate:
             token = row[position] if uniform() < keep_share else all_ids[below(len(all_ids))]
         # Inserted in order: there are few.
-        place = k
-        while place and positions[place - 1] > position:
-            positions[place] = positions[place - 1]
-            replacements[place] = replacements[place - 1]
-            place -= 1
-        positions[place] = position
-        replacements[place] = token
+        slot = k
+        while slot and positions[slot - 1] > position:
+            positions[slot] = positions[slot - 1]
+            replacements[slot] = replacements[slot - 1]
+            slot -= 1
+        positions[slot] = position
+        replacements[slot] = token
     if len(ngram_shares):
         shuffle(order, num_words)  # as the original does, for a permutation that it rarely makes
     return count

@@ -62,10 +62,10 @@ class Instances(Sequence[TrainingInstance]):
     def __len__(self) -> int:
         return len(self.order)
 
-    def __getitem__(self, place):
-        if isinstance(place, slice):
-            return [self[k] for k in range(*place.indices(len(self)))]
-        number = self.order[place]
+    def __getitem__(self, position):
+        if isinstance(position, slice):
+            return [self[k] for k in range(*position.indices(len(self)))]
+        number = self.order[position]
         span, tokenizer = self.spans[number], self.tokenizer
         row = np.empty(self.settings.max_seq_length, np.int32)
         length = instance_kernels.gather(self.store.tokens, span, tokenizer.cls_id, tokenizer.sep_id, row)
@@ -131,7 +131,7 @@ def create_instances(
 def _plan_of_pairs(store: TokenStore, settings: InstanceSettings, tokenizer: Tokenizer) -> Plan:
     order = np.arange(len(store.document_ends), dtype=np.int64)
     instance_kernels.shuffle(order, len(order))
-    place = np.array([0, 0, 0, -1], np.int64)
+    cursor = np.array([0, 0, 0, -1], np.int64)
     # By the original's two draws: one whether the token becomes [MASK], and if not, one whether it stays.
     not_masked = settings.random_rate + settings.keep_rate
     keep_share = settings.keep_rate / not_masked if not_masked else 0.0
@@ -145,12 +145,12 @@ def _plan_of_pairs(store: TokenStore, settings: InstanceSettings, tokenizer: Tok
 
     def fill(*chunk: np.ndarray) -> int:
         return instance_kernels.plan_instances(
-            store.tokens, store.continuations, store.sentence_ends, store.document_ends, order, place, numbers,
+            store.tokens, store.continuations, store.sentence_ends, store.document_ends, order, cursor, numbers,
             probabilities, shares, all_ids, tokenizer.continuations, *chunk,
         )  # fmt: skip
 
     def done() -> int:
-        passes, documents = place[[instance_kernels.PLACE_PASS, instance_kernels.PLACE_DOCUMENT]]
+        passes, documents = cursor[[instance_kernels.AT_PASS, instance_kernels.AT_DOCUMENT]]
         return int(min(settings.dupe_factor, passes) * len(order) + documents)
 
     return Plan(fill, done)

@@ -194,12 +194,12 @@ def roberta(rows: Rows, seed: int, step, masking: Masking, first_row=0, draws: R
 
     positions = choose(~begins, real, sequence, starts, counts, draws.order, masking, take_words)
     predicted = predictions_at(ids, positions)
-    place = predicted["masked_lm_positions"]
-    unit = tf.gather(cumsum(begins) - 1, place, batch_dims=1) if masking.do_whole_word_mask else place
+    chosen = predicted["masked_lm_positions"]
+    unit = tf.gather(cumsum(begins) - 1, chosen, batch_dims=1) if masking.do_whole_word_mask else chosen
     change, keep = (tf.gather(values, unit, batch_dims=1) for values in (draws.change, draws.keep))
     others = masking.random_rate + masking.keep_rate
     is_kept = keep < (masking.keep_rate / others if others else 0.0)
-    tokens = tf.where(is_kept, predicted["masked_lm_ids"], tf.gather(draws.tokens, place, batch_dims=1))
+    tokens = tf.where(is_kept, predicted["masked_lm_ids"], tf.gather(draws.tokens, chosen, batch_dims=1))
     return replaced(features, positions, tf.where(change < others, tokens, masking.mask_id))
 
 
@@ -357,8 +357,8 @@ def mask_chosen(ids: tf.Tensor, chosen: tf.Tensor, tokens: tf.Tensor, masking: M
       padded with 0.
     """
     length, limit = ids.shape[1], masking.max_predictions_per_seq
-    place = tf.where(chosen, tf.range(length), length)
-    positions = tf.sort(tf.pad(place, [[0, 0], [0, max(0, limit - length)]], constant_values=length), axis=1)
+    indices = tf.where(chosen, tf.range(length), length)
+    positions = tf.sort(tf.pad(indices, [[0, 0], [0, max(0, limit - length)]], constant_values=length), axis=1)
     return {"input_ids": tf.where(chosen, tokens, ids)} | predictions_at(ids, positions[:, :limit])
 
 
@@ -396,9 +396,9 @@ def left_to_right(rows: Rows) -> Features:
         same = True
     following = features["input_ids"][:, 1:]
     known = same & tf.cast(features["input_mask"][:, 1:], tf.bool)
-    places = tf.range(following.shape[1], dtype=tf.int32)
+    steps = tf.range(following.shape[1], dtype=tf.int32)
     return features | {
-        "masked_lm_positions": tf.tile(places[None], [following.shape[0], 1]),
+        "masked_lm_positions": tf.tile(steps[None], [following.shape[0], 1]),
         "masked_lm_ids": tf.where(known, following, 0),
         "masked_lm_weights": tf.cast(known, tf.float32),
     }

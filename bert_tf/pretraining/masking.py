@@ -60,9 +60,9 @@ class Masking:
     @functools.cached_property
     def all_ids(self) -> np.ndarray:
         """Every id of the vocabulary, for RoBERTa's rule less special ones; replacements are drawn from them."""
-        own = self.tokenizer
-        never = (own.pad_token, own.unk_token, own.cls_token, own.sep_token) if self.mask_rule == "roberta" else ()
-        return np.array([index for token, index in own.vocab.items() if token not in never], np.int32)
+        names = ("pad_token", "unk_token", "cls_token", "sep_token") if self.mask_rule == "roberta" else ()
+        never = {getattr(self.tokenizer, name) for name in names}
+        return np.array([index for token, index in self.tokenizer.vocab.items() if token not in never], np.int32)
 
     @functools.cached_property
     def continuations(self) -> np.ndarray:
@@ -93,11 +93,11 @@ class Masking:
         ends = np.cumsum(lengths, axis=1)
         row, segment = np.nonzero(lengths)
         is_first = segment % 2 == 0
-        for name, row_numbers, place, known in (
+        for name, row_numbers, columns, known in (
             (self.tokenizer.cls_token, row[is_first], (ends - lengths)[row, segment][is_first], self.cls_id),
             (self.tokenizer.sep_token, row, (ends - 1)[row, segment], self.sep_id),
         ):
-            tokens = ids[row_numbers, place]
+            tokens = ids[row_numbers, columns]
             if (tokens != known).any():
                 return f"has token id {tokens[tokens != known][0]} where the vocabulary's {name} is {known}"
         return None
@@ -165,8 +165,8 @@ def arrange_rows(rows: Mapping[str, tf.Tensor], pad_id: int = 0) -> tuple[dict[s
     batch, length = ids.shape
     pairs = lengths.shape[1] // 2
     ends = tf.cumsum(lengths, axis=1)  # [B, 2 M]
-    place = tf.tile(tf.range(length)[None], [batch, 1])
-    segment = tf.searchsorted(ends, place, side="right")  # [B, S], 2 M for padding
+    positions = tf.tile(tf.range(length)[None], [batch, 1])
+    segment = tf.searchsorted(ends, positions, side="right")  # [B, S], 2 M for padding
     pair = segment // 2
     real = pair < pairs
     starts = tf.concat([tf.zeros([batch, 1], tf.int32), ends[:, 1::2]], axis=1)
@@ -181,7 +181,7 @@ def arrange_rows(rows: Mapping[str, tf.Tensor], pad_id: int = 0) -> tuple[dict[s
         present = lengths[:, ::2] + lengths[:, 1::2] > 0
         features |= {
             "sequence_ids": tf.where(real, pair + 1, 0),
-            "position_ids": tf.where(real, place - tf.gather(starts, pair, batch_dims=1), 0),
+            "position_ids": tf.where(real, positions - tf.gather(starts, pair, batch_dims=1), 0),
             "pooled_positions": tf.where(present, starts[:, :-1], 0),
             "next_sentence_weights": tf.cast(present, tf.float32),
         }

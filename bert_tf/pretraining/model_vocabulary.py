@@ -62,13 +62,13 @@ def find_vocabulary(
       None if nothing says which vocabulary it is, which is logged.
     """
     made_with, tokenizer_class = _source_of(record_files), family_of(config).tokenizer_class
-    found = _find(vocab_file, init_checkpoint, made_with, tokenizer_class, from_teacher)
-    if found is None:
+    known = _find(vocab_file, init_checkpoint, made_with, tokenizer_class, from_teacher)
+    if known is None:
         return None
-    largest = max(tokenizer_of_model(found.vocab_file, config, found.casing).inv_vocab)
+    largest = max(tokenizer_of_model(known.vocab_file, config, known.casing).inv_vocab)
     if largest >= config.vocab_size:
-        raise ValueError(f"--vocab_file={found.vocab_file} has token id {largest}, but vocab_size={config.vocab_size}.")
-    return dataclasses.replace(found, config=config)
+        raise ValueError(f"--vocab_file={known.vocab_file} has token id {largest}, but vocab_size={config.vocab_size}.")
+    return dataclasses.replace(known, config=config)
 
 
 def check_size(
@@ -84,7 +84,7 @@ def check_size(
       record_files: flag -> the files that it names. config_name: for messages. is_new: see `check_vocab_size`.
     """
     summaries = [summary for files in record_files.values() for summary in summaries_of(files).values()]
-    sizes = {one["flags"]["vocab_file"]: one["vocab_size"] for one in summaries if "vocab_size" in one}
+    sizes = {record["flags"]["vocab_file"]: record["vocab_size"] for record in summaries if "vocab_size" in record}
     if vocab_file and not sizes:
         sizes[vocab_file] = tokenizer_of_model(vocab_file, config).vocab_size
     for file, size in sizes.items():
@@ -159,15 +159,15 @@ def _same_tokens(vocab_file: str, made_with: _Source, tokenizer_class: type[Toke
         return False
     try:
         files = (vocab_file, made_with.vocab_file)
-        one, other = (tokenizer_of_file(path, made_with.casing, tokenizer_class) for path in files)
+        first, other = (tokenizer_of_file(path, made_with.casing, tokenizer_class) for path in files)
     except ValueError:  # of another kind
         return False
-    return one.vocab == other.vocab
+    return first.vocab == other.vocab
 
 
 def summaries_of(record_files: Sequence[str]) -> dict[str, dict]:
     """The summaries beside records, by their paths, in the order of the files."""
-    found: dict[str, dict] = {}
+    summaries: dict[str, dict] = {}
     for directory in dict.fromkeys(map(posixpath.dirname, record_files)):
         here = {posixpath.basename(path) for path in record_files if posixpath.dirname(path) == directory}
         for name in names_in(directory):
@@ -178,8 +178,8 @@ def summaries_of(record_files: Sequence[str]) -> dict[str, dict]:
             # By their names alone: records may have been moved together with their summary.
             made = set(map(posixpath.basename, summary.get("output_files", ())))
             if made & here:
-                found[path] = summary
-    return found
+                summaries[path] = summary
+    return summaries
 
 
 # --- the vocabulary that data are made with ---------------------------------------------------------------------------

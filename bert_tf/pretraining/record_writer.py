@@ -39,9 +39,9 @@ _WEIGHTS = "masked_lm_weights"  # the one feature of floats
 def _lay_out_pairs(numbers, tokens, spans, positions, replacements, settings, values):
     """The features of masked records, or without predictions those of ELECTRA's, one after the other, int32 [n, W]."""
     length, predictions, cls_id, sep_id, pad_id = settings
-    for place in range(len(numbers)):
-        number = numbers[place]
-        span, row = spans[number], values[place]
+    for index in range(len(numbers)):
+        number = numbers[index]
+        span, row = spans[number], values[index]
         end = gather(tokens, span, cls_id, sep_id, row)
         row[end:] = 0
         row[end:length] = pad_id
@@ -68,14 +68,14 @@ def _lay_out_unmasked(row_begins, row_ends, members, tokens, continuations, span
     for k in range(len(row_begins)):
         row, filled = values[k], 0
         row[length : length + 3 * pairs] = 0
-        for place in range(row_ends[k] - row_begins[k]):
-            span = spans[members[row_begins[k] + place]]
+        for position in range(row_ends[k] - row_begins[k]):
+            span = spans[members[row_begins[k] + position]]
             if len(continuations):
                 gather(continuations, span, 0, 0, row[length + 3 * pairs + filled :])
             filled += gather(tokens, span, cls_id, sep_id, row[filled:])
-            row[length + 2 * place] = span[A_LENGTH] + 2
-            row[length + 2 * place + 1] = 0 if span[B_BEGIN] == NO_B else span[B_LENGTH] + 1
-            row[length + 2 * pairs + place] = span[LABEL]
+            row[length + 2 * position] = span[A_LENGTH] + 2
+            row[length + 2 * position + 1] = 0 if span[B_BEGIN] == NO_B else span[B_LENGTH] + 1
+            row[length + 2 * pairs + position] = span[LABEL]
         counts[k, 0] = filled
         if len(continuations):
             counts[k, 3] = filled
@@ -147,10 +147,10 @@ def _put_integers(buffer, at, values, size):
 def _put_ones(buffer, at, values):
     """Zeros and ones as floats."""
     for k in range(len(values)):
-        one = values[k]  # 1.0 is 0x3F800000
+        bit = values[k]  # 1.0 is 0x3F800000
         buffer[at + 4 * k] = buffer[at + 4 * k + 1] = 0
-        buffer[at + 4 * k + 2] = one * 0x80
-        buffer[at + 4 * k + 3] = one * 0x3F
+        buffer[at + 4 * k + 2] = bit * 0x80
+        buffer[at + 4 * k + 3] = bit * 0x3F
     return at + 4 * len(values)
 
 
@@ -202,12 +202,12 @@ def _framed(buffer: np.ndarray, ends: np.ndarray) -> bytes:
     begins = np.concatenate([[0], ends[:-1] + _FRAME_END]) + _FRAME_HEAD
     lengths = (ends - begins).astype("<u8").view(np.uint8).reshape(-1, 8)
     payloads = map(buffer.__getitem__, map(slice, begins.tolist(), ends.tolist()))
-    for place, content in (
+    for starts, content in (
         (begins - _FRAME_HEAD, lengths),
         (begins - 4, _masked_checksums(lengths)),
         (ends, _masked_checksums(payloads)),
     ):
-        buffer[place[:, None] + np.arange(content.shape[1])] = content
+        buffer[starts[:, None] + np.arange(content.shape[1])] = content
     return buffer[: ends[-1] + _FRAME_END].tobytes()
 
 

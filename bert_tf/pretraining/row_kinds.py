@@ -62,15 +62,15 @@ class Plan(NamedTuple):
 
 def lines_plan(store: TokenStore, settings: InstanceSettings, unknown_id: int) -> Plan:
     """The plan of rows of whole sentences, or lines."""
-    place, length = np.zeros(3, np.int64), settings.max_seq_length
+    cursor, length = np.zeros(3, np.int64), settings.max_seq_length
 
     def fill(spans, *_) -> int:
         if settings.rows == "lines":
-            return plan_lines(store.tokens, store.sentence_ends, unknown_id, length, place, spans)
+            return plan_lines(store.tokens, store.sentence_ends, unknown_id, length, cursor, spans)
         within = settings.rows == "doc_sentences"
-        return plan_sentences(store.sentence_ends, store.document_ends, length, within, place, spans)
+        return plan_sentences(store.sentence_ends, store.document_ends, length, within, cursor, spans)
 
-    return Plan(fill, lambda: int(place[0]), lambda: int(place[2]) if settings.rows == "lines" else 0)
+    return Plan(fill, lambda: int(cursor[0]), lambda: int(cursor[2]) if settings.rows == "lines" else 0)
 
 
 def electra_plan(store: TokenStore, max_seq_length: int, path: str) -> Plan:
@@ -79,7 +79,7 @@ def electra_plan(store: TokenStore, max_seq_length: int, path: str) -> Plan:
     Args:
       path: a local file for the rows' tokens, end to end, since a row takes sentences out of their order.
     """
-    place = np.array([0, 0, 0, 0, max_seq_length], np.int64)
+    cursor = np.array([0, 0, 0, 0, max_seq_length], np.int64)
     tokens = np.empty(max(_ROW_TOKENS, max_seq_length), store.tokens.dtype)
     open(path, "wb").close()
 
@@ -91,7 +91,7 @@ def electra_plan(store: TokenStore, max_seq_length: int, path: str) -> Plan:
         with open(path, "ab") as file:
             while new and made < len(spans):
                 new, filled = plan_electra(
-                    store.tokens, store.sentence_ends, store.document_ends, max_seq_length, place,
+                    store.tokens, store.sentence_ends, store.document_ends, max_seq_length, cursor,
                     file.tell() // tokens.itemsize, spans[made:], tokens,
                 )  # fmt: skip
                 file.write(tokens[:filled].data)
@@ -137,12 +137,12 @@ def _put_span(span, a_begin, a_length, b_begin, b_length):
 
 
 @compiled
-def plan_electra(tokens, sentence_ends, document_ends, max_seq_length, place, used, spans, rows):
+def plan_electra(tokens, sentence_ends, document_ends, max_seq_length, cursor, used, spans, rows):
     """Makes more rows until `spans` or `rows` is full or the text ends (original: build_pretraining_dataset.py).
 
     Args:
       tokens, sentence_ends, document_ends: see `instance_kernels.plan_instances`.
-      place: int64 [5], where to continue; at first zeros, with TARGET max_seq_length.
+      cursor: int64 [5], where to continue; at first zeros, with TARGET max_seq_length.
       used: tokens in the rows of earlier calls.
       spans: int64 [n, 6], filled in. They point into all rows end to end, since a row takes sentences out of their
         order. rows: like tokens, [m], filled in.
@@ -152,20 +152,20 @@ def plan_electra(tokens, sentence_ends, document_ends, max_seq_length, place, us
     """
     made = filled = 0
     in_a = np.empty(max_seq_length + 1, np.bool_)
-    while place[DOCUMENT] < len(document_ends):
-        last = document_ends[place[DOCUMENT]]
+    while cursor[DOCUMENT] < len(document_ends):
+        last = document_ends[cursor[DOCUMENT]]
         while True:
-            while place[SENTENCE] < last and place[GATHERED] < place[TARGET]:
-                begin = begin_of(sentence_ends, place[SENTENCE])
-                place[GATHERED] += sentence_ends[place[SENTENCE]] - begin
-                place[SENTENCE] += 1
-            if place[FIRST] == place[SENTENCE]:
+            while cursor[SENTENCE] < last and cursor[GATHERED] < cursor[TARGET]:
+                begin = begin_of(sentence_ends, cursor[SENTENCE])
+                cursor[GATHERED] += sentence_ends[cursor[SENTENCE]] - begin
+                cursor[SENTENCE] += 1
+            if cursor[FIRST] == cursor[SENTENCE]:
                 break
             if made == len(spans) or filled + max_seq_length > len(rows):
                 return made, filled
-            ends = sentence_ends[place[FIRST] : place[SENTENCE]]
-            begin = begin_of(sentence_ends, place[FIRST])
-            _divide(begin, ends, place[TARGET], in_a)
+            ends = sentence_ends[cursor[FIRST] : cursor[SENTENCE]]
+            begin = begin_of(sentence_ends, cursor[FIRST])
+            _divide(begin, ends, cursor[TARGET], in_a)
             row = rows[filled:]
             a_length = _copy(tokens, begin, ends, in_a, True, max_seq_length - 2, row)
             b_length = _copy(tokens, begin, ends, in_a, False, max(0, max_seq_length - a_length - 3), row[a_length:])
@@ -173,11 +173,11 @@ def plan_electra(tokens, sentence_ends, document_ends, max_seq_length, place, us
             _put_span(spans[made], used + filled, a_length, b_begin, b_length)
             made += 1
             filled += a_length + b_length
-            place[TARGET] = max_seq_length
+            cursor[TARGET] = max_seq_length
             if uniform() < _SHORT_SHARE:
-                place[TARGET] = _SHORTEST + below(max_seq_length - _SHORTEST + 1)
-            place[FIRST], place[GATHERED] = place[SENTENCE], 0
-        place[DOCUMENT] += 1
+                cursor[TARGET] = _SHORTEST + below(max_seq_length - _SHORTEST + 1)
+            cursor[FIRST], cursor[GATHERED] = cursor[SENTENCE], 0
+        cursor[DOCUMENT] += 1
     return made, filled
 
 
@@ -204,8 +204,8 @@ def _copy(tokens, begin, ends, in_a, wanted, most, row):
     length = 0
     for number in range(len(ends)):
         if in_a[number] == wanted:
-            for place in range(begin, min(ends[number], begin + most - length)):
-                row[length + place - begin] = tokens[place]
+            for at in range(begin, min(ends[number], begin + most - length)):
+                row[length + at - begin] = tokens[at]
             length += max(0, min(ends[number] - begin, most - length))
         begin = ends[number]
     return length
@@ -215,7 +215,7 @@ def _copy(tokens, begin, ends, in_a, wanted, most, row):
 
 
 @compiled
-def plan_sentences(sentence_ends, document_ends, max_seq_length, within_documents, place, spans):
+def plan_sentences(sentence_ends, document_ends, max_seq_length, within_documents, cursor, spans):
     """Packs whole sentences into rows until `spans` is full or the text ends (fairseq: complete, complete_doc).
 
     A sentence that is too long for a row stands alone, and is cut into several.
@@ -223,7 +223,7 @@ def plan_sentences(sentence_ends, document_ends, max_seq_length, within_document
     Args:
       sentence_ends, document_ends: of a store with separators (`token_store.tokenize`).
       within_documents: end a row with its document, and leave the document's separator out.
-      place: int64 [3], where to continue: the next sentence, its document, and the tokens of the next row's sentences
+      cursor: int64 [3], where to continue: the next sentence, its document, and the tokens of the next row's sentences
         that are in rows already; at first zeros.
       spans: int64 [n, 6], filled in. A is what a row holds between its special tokens; it is never empty.
 
@@ -232,23 +232,23 @@ def plan_sentences(sentence_ends, document_ends, max_seq_length, within_document
     """
     room = max_seq_length - 1  # for sentences with their separators, the last of which ends the row
     made, total = 0, len(sentence_ends)
-    while place[0] < total:
-        first = place[0]
+    while cursor[0] < total:
+        first = cursor[0]
         begin = begin_of(sentence_ends, first)
-        while document_ends[place[1]] <= first:
-            place[1] += 1
-        last = document_ends[place[1]] - 1 if within_documents else total
+        while document_ends[cursor[1]] <= first:
+            cursor[1] += 1
+        last = document_ends[cursor[1]] - 1 if within_documents else total
         end = first + 1
         while end < last and sentence_ends[end] - begin <= room:
             end += 1
         length = sentence_ends[end - 1] - begin - 1
-        while first < last and place[2] < length:
+        while first < last and cursor[2] < length:
             if made == len(spans):
                 return made
-            _put_span(spans[made], begin + place[2], min(room - 1, length - place[2]), NO_B, 0)
-            place[2] += room - 1
+            _put_span(spans[made], begin + cursor[2], min(room - 1, length - cursor[2]), NO_B, 0)
+            cursor[2] += room - 1
             made += 1
-        place[0], place[2] = end, 0
+        cursor[0], cursor[2] = end, 0
     return made
 
 
@@ -256,7 +256,7 @@ def plan_sentences(sentence_ends, document_ends, max_seq_length, within_document
 
 
 @compiled
-def plan_lines(tokens, sentence_ends, unknown_id, max_seq_length, place, spans):
+def plan_lines(tokens, sentence_ends, unknown_id, max_seq_length, cursor, spans):
     """Makes each line a row until `spans` is full or the text ends (DistilBERT: lm_seqs_dataset.py).
 
     What is too long for a row, special tokens included, is cut every max_seq_length - 2 tokens, before each part gets
@@ -264,34 +264,34 @@ def plan_lines(tokens, sentence_ends, unknown_id, max_seq_length, place, spans):
 
     Args:
       tokens, sentence_ends: see `instance_kernels.plan_instances`.
-      place: int64 [3], where to continue: the next line, the part of it, and how many rows were left out; at first 0.
+      cursor: int64 [3], where to continue: the next line, the part of it, and how many rows were left out; at first 0.
       spans: int64 [n, 6], filled in.
 
     Returns:
       The number of rows; less than n only at the end.
     """
     made, size = 0, max_seq_length - 2
-    while place[0] < len(sentence_ends):
-        begin = begin_of(sentence_ends, place[0])
-        length = sentence_ends[place[0]] - begin
+    while cursor[0] < len(sentence_ends):
+        begin = begin_of(sentence_ends, cursor[0])
+        length = sentence_ends[cursor[0]] - begin
         parts = 1 if length + 2 <= max_seq_length else -(-(length + 2) // size)
-        while place[1] < parts:
+        while cursor[1] < parts:
             if made == len(spans):
                 return made
             # Places in the line with its special tokens: one before the tokens, one after.
             first, last = 0, length
             if parts > 1:
-                first, last = max(0, place[1] * size - 1), min(length, (place[1] + 1) * size - 1)
+                first, last = max(0, cursor[1] * size - 1), min(length, (cursor[1] + 1) * size - 1)
             unknown = 0
             for token in tokens[begin + first : begin + last]:
                 unknown += token == unknown_id
             if last - first + 2 <= _TOO_SHORT or 2 * unknown >= last - first + 2:
-                place[2] += 1
+                cursor[2] += 1
             else:
                 _put_span(spans[made], begin + first, last - first, NO_B, 0)
                 made += 1
-            place[1] += 1
-        place[0], place[1] = place[0] + 1, 0
+            cursor[1] += 1
+        cursor[0], cursor[1] = cursor[0] + 1, 0
     return made
 
 

@@ -260,8 +260,8 @@ def _write(
         if job.pairs_per_row > 1:
             spans = instances.spans[members]
             lengths = spans[:, A_LENGTH] + spans[:, B_LENGTH] + 3 - (spans[:, B_BEGIN] == NO_B)
-            places, row_ends = pack(lengths, job.instances.max_seq_length, job.pairs_per_row, rng)
-            members = members[places]
+            order, row_ends = pack(lengths, job.instances.max_seq_length, job.pairs_per_row, rng)
+            members = members[order]
         layouts.append((members, row_ends))
     written, total = [], sum(len(row_ends) for _, row_ends in layouts)
     with bar(total=total, desc="writing", unit="records", unit_scale=True) as progress:

@@ -120,9 +120,9 @@ def tokenize(
     # Tokens and sentences so far, the tokens at the last sentence's end, the sentences at the last document's end, and
     # whether the open line has anything to see.
     carry = np.zeros(5, np.int64)
-    found = itertools.chain.from_iterable(map(look_up, itertools.chain(pieces, ["\n\n"])))  # ends the last document
+    words = itertools.chain.from_iterable(map(look_up, itertools.chain(pieces, ["\n\n"])))  # ends the last document
     with _opened(directory, is_marked) as files:
-        for numbers, ids, starts, visible in found:
+        for numbers, ids, starts, visible in words:
             lines = int(np.count_nonzero(numbers == 0))
             tokens = int((starts[numbers + 1] - starts[numbers]).sum()) + lines
             arrays = [np.empty(tokens, np.int32 if is_marked else kind), *np.empty((2, lines), np.int64)]
@@ -273,7 +273,7 @@ class _Words(abc.ABC):
         at = 0
         while at < len(data):
             known, begin = self._count, at
-            at, found, self._count = word_kernels.find_words(
+            at, filled, self._count = word_kernels.find_words(
                 data, at, self._slots, self._arena, self._arena_ends, known, numbers
             )
             if self._count > known:
@@ -281,8 +281,8 @@ class _Words(abc.ABC):
                 self._starts = np.concatenate([self._starts, len(self._pieces) + starts])
                 self._pieces = np.concatenate([self._pieces, pieces])
                 self._visible = np.concatenate([self._visible, visible.view(np.uint8)])
-            if found:
-                yield numbers[:found], self._pieces, self._starts, self._visible
+            if filled:
+                yield numbers[:filled], self._pieces, self._starts, self._visible
             if at == begin:
                 self._clear()
 

@@ -54,13 +54,13 @@ def build_trie(data, ends, ids, continues, keys, children, token_at):
 
 
 @inner
-def _cut_token(text, begin, end, trie, unknown_id, max_characters, pieces, found):
-    """Writes the pieces of text[begin:end], longest first from the left, to pieces[found:]; returns how many in all."""
+def _cut_token(text, begin, end, trie, unknown_id, max_characters, pieces, count):
+    """Writes the pieces of text[begin:end], longest first from the left, to pieces[count:]; returns how many in all."""
     keys, children, token_at = trie
     characters = 0
     for k in range(begin, end):
         characters += (text[k] & 0xC0) != 0x80
-    first, at = found, begin
+    first, at = count, begin
     while at < end and characters <= max_characters:
         node, best, best_end = 0 if at == begin else 1, -1, at
         for k in range(at, end):
@@ -72,14 +72,14 @@ def _cut_token(text, begin, end, trie, unknown_id, max_characters, pieces, found
                 best, best_end = token_at[node], k + 1
         if best < 0:
             break
-        pieces[found] = best
-        found += 1
+        pieces[count] = best
+        count += 1
         at = best_end
     if at < end:
-        found = first
-        pieces[found] = unknown_id
-        found += 1
-    return found
+        count = first
+        pieces[count] = unknown_id
+        count += 1
+    return count
 
 
 @compiled
@@ -100,7 +100,7 @@ def cut_words(arena, ends, is_ascii, kinds, letters, split_text, trie, unknown_i
     for k in range(len(is_ascii)):
         longest = max(longest, ends[k + 1] - ends[k])
     token = np.empty(longest, np.uint8)
-    found = other = 0
+    count = other = 0
     for word in range(len(is_ascii)):
         if is_ascii[word]:
             size = 0
@@ -111,25 +111,25 @@ def cut_words(arena, ends, is_ascii, kinds, letters, split_text, trie, unknown_i
                     size += 1
                 elif kind != DROPPED:
                     if size:
-                        found = _cut_token(token, 0, size, trie, unknown_id, max_characters, pieces, found)
+                        count = _cut_token(token, 0, size, trie, unknown_id, max_characters, pieces, count)
                     size = 0
                     if kind == ALONE:
                         token[0] = letters[arena[k]]
-                        found = _cut_token(token, 0, 1, trie, unknown_id, max_characters, pieces, found)
+                        count = _cut_token(token, 0, 1, trie, unknown_id, max_characters, pieces, count)
             if size:
-                found = _cut_token(token, 0, size, trie, unknown_id, max_characters, pieces, found)
+                count = _cut_token(token, 0, size, trie, unknown_id, max_characters, pieces, count)
         else:
             while split_text[other] != 0x0A:
                 begin = other
                 while split_text[other] != 0x20 and split_text[other] != 0x0A:
                     other += 1
                 if other > begin:
-                    found = _cut_token(split_text, begin, other, trie, unknown_id, max_characters, pieces, found)
+                    count = _cut_token(split_text, begin, other, trie, unknown_id, max_characters, pieces, count)
                 if split_text[other] == 0x20:
                     other += 1
             other += 1
-        starts[word] = found
-    return found
+        starts[word] = count
+    return count
 
 
 # ---- text ------------------------------------------------------------------------------------------------------------
@@ -149,17 +149,17 @@ def find_words(data, at, slots, arena, arena_ends, count, numbers):
     Returns:
       (where it ended in data, numbers filled in, new count). It ends early when there is no room for another word.
     """
-    found, mask, size = 0, np.int64(len(slots) - 1), len(data)
+    filled, mask, size = 0, np.int64(len(slots) - 1), len(data)
     while at < size:
         byte = data[at]
         if byte == 0x20:
             at += 1
             continue
-        if found == len(numbers):
+        if filled == len(numbers):
             break
         if byte == 0x0A:
-            numbers[found] = 0
-            found += 1
+            numbers[filled] = 0
+            filled += 1
             at += 1
             continue
         end, key = at, np.uint64(14695981039346656037)  # FNV-1a, mixed once more
@@ -189,10 +189,10 @@ def find_words(data, at, slots, arena, arena_ends, count, numbers):
             slots[slot] = count
             number = count
             count += 1
-        numbers[found] = number
-        found += 1
+        numbers[filled] = number
+        filled += 1
         at = end
-    return at, found, count
+    return at, filled, count
 
 
 @compiled

@@ -72,16 +72,16 @@ def _fill_batch(model, tokenizer: Tokenizer, features: dict[str, np.ndarray], to
     """The guesses for each row of input_ids, input_mask and segment_ids [B, S]."""
     masks = [np.flatnonzero(ids == tokenizer.mask_id) for ids in features["input_ids"]]
     positions = np.zeros((len(masks), max(map(len, masks))), np.int32)  # [B, P]
-    for row, places in enumerate(masks):
-        positions[row, : len(places)] = places
+    for row, masks_of_row in enumerate(masks):
+        positions[row, : len(masks_of_row)] = masks_of_row
     outputs = model({**features, "masked_lm_positions": positions}, training=False)
     logits = outputs if isinstance(model, BertForMaskedLM) else outputs["masked_lm_logits"]  # [B, P, V]
     # The embedding table may be larger than the vocabulary (some models round its size up): skip the extra rows.
     logits = np.asarray(keras.ops.convert_to_numpy(logits), np.float64)[..., : tokenizer.vocab_size]
     guesses = []
-    for row, places in enumerate(masks):
+    for row, masks_of_row in enumerate(masks):
         guesses.append([])
-        for scores in logits[row, : len(places)]:
+        for scores in logits[row, : len(masks_of_row)]:
             best = np.argsort(-scores, kind="stable")[:top_k].tolist()
             tokens = map(tokenizer.spell, tokenizer.convert_ids_to_tokens(best))
             guesses[-1].append([*zip(tokens, softmax(scores)[best].tolist(), strict=True)])

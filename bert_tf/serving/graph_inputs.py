@@ -90,8 +90,8 @@ def equally_many(first: tf.Tensor, second: tf.Tensor, names: str) -> tuple[tf.Te
 
 def slices_of(values: tf.Tensor, starts: tf.Tensor, sizes: tf.Tensor) -> tf.RaggedTensor:
     """For each start and size, int64 [n], that slice of the values."""
-    places = tf.ragged.range(starts, starts + sizes)
-    return places.with_values(tf.gather(values, places.values))
+    positions = tf.ragged.range(starts, starts + sizes)
+    return positions.with_values(tf.gather(values, positions.values))
 
 
 def head(rows: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
@@ -278,9 +278,9 @@ def in_batches(
     def step(done, *arrays):
         with tf.device(CPU):
             rows = order[done : done + size]
-        found = compute(rows)
+        outputs = compute(rows)
         with tf.device(CPU):
-            written = (array.write(done // size, part) for array, part in zip(arrays, found, strict=True))
+            written = (array.write(done // size, part) for array, part in zip(arrays, outputs, strict=True))
             return done + tf.size(rows), *written
 
     # One batch at a time: each uses all cores, and only one takes memory.

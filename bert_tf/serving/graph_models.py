@@ -99,8 +99,8 @@ class ServedModel:
         @tf.function(input_signature=list(specs.values()), autograph=False)
         def call(*features):
             given = {f"{name}:0": value for name, value in zip(specs, features, strict=True)}
-            found = tf.graph_util.import_graph_def(graph, input_map=given, return_elements=outputs, name="frozen")
-            return tf.nest.pack_sequence_as(structure, found)
+            tensors = tf.graph_util.import_graph_def(graph, input_map=given, return_elements=outputs, name="frozen")
+            return tf.nest.pack_sequence_as(structure, tensors)
 
         self._model = lambda features, training: call(*(features[name] for name in specs))
         self._variables = []
@@ -368,11 +368,11 @@ class ServedMaskedLM(ServedModel):
         positions = tf.where(places > 0, length - places, 0)
         logits = self.run({**features, "masked_lm_positions": positions})
         logits = tf.cast(logits, tf.float32)[..., : self.vocab_size]
-        found = tf.math.top_k(tf.nn.softmax(logits), self._top_k)
+        best = tf.math.top_k(tf.nn.softmax(logits), self._top_k)
         real = tf.sequence_mask(counts, tf.shape(positions)[1])
         return {
-            "tokens": tf.where(real[..., None], tf.gather(tf.constant(self._pieces), found.indices), ""),
-            "scores": tf.where(real[..., None], found.values, 0.0),
+            "tokens": tf.where(real[..., None], tf.gather(tf.constant(self._pieces), best.indices), ""),
+            "scores": tf.where(real[..., None], best.values, 0.0),
             "positions": tf.where(real, positions, -1),
         }
 

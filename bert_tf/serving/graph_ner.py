@@ -57,13 +57,13 @@ class GraphWords(tf.Module):
         ends = tf.scatter_nd(row_splits[1:, None] - 1, tf.ones_like(row_splits[1:]), tf.shape(codes, row_splits.dtype))
         kinds = tf.where(ends > 0, SPACE, self._kinds(codes))
         row_starts = tf.cast(row_splits, tf.int32)
-        places = tf.boolean_mask(tf.range(tf.size(codes)), tf.not_equal(kinds, DROPPED))
-        kinds = tf.gather(kinds, places)
+        positions = tf.boolean_mask(tf.range(tf.size(codes)), tf.not_equal(kinds, DROPPED))
+        kinds = tf.gather(kinds, positions)
         is_inside = tf.equal(kinds, INSIDE)
         goes_on = is_inside & tf.concat([[False], is_inside[:-1]], 0)
         first = tf.not_equal(kinds, SPACE) & ~goes_on
         last = (is_inside & ~tf.concat([is_inside[1:], [False]], 0)) | tf.equal(kinds, ALONE)
-        starts, ends = tf.boolean_mask(places, first), tf.boolean_mask(places, last) + 1  # [W], in `codes`
+        starts, ends = tf.boolean_mask(positions, first), tf.boolean_mask(positions, last) + 1  # [W], in `codes`
         splits = tf.searchsorted(starts, row_starts, out_type=tf.int64)
         offsets = tf.gather(row_starts, tf.searchsorted(row_starts, starts, "right") - 1)
         inside = tf.ragged.range(starts, ends, row_splits_dtype=tf.int64)
@@ -163,14 +163,14 @@ class ServedTagger(ServedLogits):
             return [tf.pad(logits, [[0, 0], [0, room - tf.shape(logits)[1]], [0, 0]])]
 
         spec = tf.TensorSpec([room, len(self.labels)], tf.float32)
-        (found,) = in_batches(compute, windows.sizes, _WINDOWS_AT_ONCE, [spec])
+        (of_words,) = in_batches(compute, windows.sizes, _WINDOWS_AT_ONCE, [spec])
         columns = tf.range(room, dtype=tf.int64)[None]
         inside = columns < windows.sizes[:, None]  # [W, R]
         pieces = tf.where(inside, firsts[:, None] + columns, 0)
         distance = tf.minimum(columns, windows.sizes[:, None] - 1 - columns)
         chosen = tf.where(most_context(distance, inside, pieces, tf.size(ids.values)))  # [P, 2]
         order = tf.argsort(tf.gather_nd(pieces, chosen), stable=True)
-        return tf.gather_nd(found, tf.gather(chosen, order))
+        return tf.gather_nd(of_words, tf.gather(chosen, order))
 
     def _valid_tags(self, numbers: tf.Tensor, word_splits: tf.Tensor) -> tf.Tensor:
         """Tags in which each entity begins as the scheme requires (see `ner.tags.valid_tags`), string [words]."""

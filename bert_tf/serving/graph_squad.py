@@ -294,8 +294,8 @@ def _best_or_none(
     none = tf.logical_or(odds > settings.null_score_diff_threshold, best.starts < 0)
     # The first "no answer" in the list, where it always is; an answer may be outside of it.
     is_none = tf.logical_and(tf.math.is_finite(nbest.scores), tf.logical_not(is_answer))
-    place = tf.where(none, tf.argmax(tf.cast(is_none, tf.int32), 1, tf.int32), first)
-    score = tf.where(tf.logical_or(none, exists), tf.gather(probabilities, place, batch_dims=1), 0.0)
+    winner = tf.where(none, tf.argmax(tf.cast(is_none, tf.int32), 1, tf.int32), first)
+    score = tf.where(tf.logical_or(none, exists), tf.gather(probabilities, winner, batch_dims=1), 0.0)
     starts, ends = (tf.where(none, -1, part) for part in (best.starts, best.ends))
     best = best._replace(starts=starts, ends=ends, texts=tf.where(none, "", best.texts))
     return best, score, tf.cast(odds, tf.float32)
@@ -316,9 +316,9 @@ def _best_of_all(scored: Outputs, codes, max_answer_length: int, exists: tf.Tens
     ends = tf.pad(ends, [[0, 0], [0, sizes - 1]], constant_values=_LOWEST)
     sums = starts[:, None, :] + tf.gather(ends, tf.range(sizes)[:, None] + tf.range(width)[None], axis=1)
     sums = tf.reshape(sums, [-1, sizes * width])
-    place = tf.argmax(sums, 1, tf.int32)
+    winner = tf.argmax(sums, 1, tf.int32)
     questions, spans = _answers(
-        scored, codes, rows, place % width, place % width + place // width, tf.gather(sums, place, batch_dims=1)
+        scored, codes, rows, winner % width, winner % width + winner // width, tf.gather(sums, winner, batch_dims=1)
     )
     # The first of the best windows of each question.
     count = tf.size(exists)

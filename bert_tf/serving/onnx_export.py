@@ -260,15 +260,15 @@ _CHAINS: tuple[tuple[str, _Pattern, dict], ...] = (
 def _fuse(graph) -> None:
     """Replaces the chains of a graph of tf2onnx by `LayerNormalization` (opset 17) and `Gelu` (opset 20)."""
     for node, (kind, pattern, attributes) in itertools.product(graph.get_nodes(), _CHAINS):
-        found = next(_matches(graph, node.output[0], pattern, {}), None) if node.output else None
-        if found is None:
+        tensors = next(_matches(graph, node.output[0], pattern, {}), None) if node.output else None
+        if tensors is None:
             continue
-        inputs, attributes = [found["x"]], dict(attributes)
+        inputs, attributes = [tensors["x"]], dict(attributes)
         if kind == "LayerNormalization":
-            epsilon, *vectors = (_constant(graph, found[name]) for name in ("epsilon", "gamma", "beta"))
+            epsilon, *vectors = (_constant(graph, tensors[name]) for name in ("epsilon", "gamma", "beta"))
             if epsilon is None or epsilon.size != 1 or any(vector is None or vector.ndim != 1 for vector in vectors):
                 continue
-            inputs += [found["gamma"], found["beta"]]
+            inputs += [tensors["gamma"], tensors["beta"]]
             attributes["epsilon"] = float(epsilon.item())
         (output,) = node.output
         known = {"shapes": [graph.get_shape(output)], "dtypes": [graph.get_dtype(output)]}
@@ -282,16 +282,16 @@ def _constant(graph, name: str) -> np.ndarray | None:
     return graph.get_tensor_value(name, as_list=False) if graph.is_const(name) else None
 
 
-def _matches(graph, name: str, pattern: _Pattern, found: dict[str, str]) -> Iterator[dict[str, str]]:
+def _matches(graph, name: str, pattern: _Pattern, known: dict[str, str]) -> Iterator[dict[str, str]]:
     """The ways in which a tensor fits a pattern: names of the pattern -> tensors."""
     if isinstance(pattern, str):
-        if found.get(pattern, name) == name:
-            yield {**found, pattern: name}
+        if known.get(pattern, name) == name:
+            yield {**known, pattern: name}
         return
     if isinstance(pattern, float):
         value = _constant(graph, name)
         if value is not None and value.size == 1 and np.isclose(value.item(), pattern, rtol=1e-6):
-            yield found
+            yield known
         return
     kind, *parts = pattern
     node = graph.get_node_by_output(name)
@@ -299,7 +299,7 @@ def _matches(graph, name: str, pattern: _Pattern, found: dict[str, str]) -> Iter
         return
     inputs = node.input[: len(parts)]  # the further inputs of a reduction are its axes
     for names in (inputs, inputs[::-1]) if kind in ("Add", "Mul") else (inputs,):
-        ways = [found]
-        for one, part in zip(names, parts, strict=True):
-            ways = [further for way in ways for further in _matches(graph, one, part, way)]
+        ways = [known]
+        for tensor, part in zip(names, parts, strict=True):
+            ways = [further for way in ways for further in _matches(graph, tensor, part, way)]
         yield from ways

@@ -118,8 +118,8 @@ class Answerer:
         rows = [{} for _ in lengths]
         for chosen in self._batches(lengths):
             outputs = self.export(signature, **{name: [of[row] for row in chosen] for name, of in columns.items()})
-            for place, row in enumerate(chosen):
-                rows[row] = {name: value[place] for name, value in outputs.items()}
+            for position, row in enumerate(chosen):
+                rows[row] = {name: value[position] for name, value in outputs.items()}
         return rows
 
     def run(self, features: dict):
@@ -197,7 +197,7 @@ class Predictor(Answerer):
             examples.append(InputExample(str(number), first, second))
         if not examples:
             return np.zeros((0, len(self.labels) or 1), np.float32)
-        if self._pairs is not None and any(self._pairs != (one.text_b is not None) for one in examples):
+        if self._pairs is not None and any(self._pairs != (example.text_b is not None) for example in examples):
             was, now = ("two texts", "one") if self._pairs else ("one text", "two")
             warn_once(self.path, "%s was trained on %s an example, and is given %s.", self.path, was, now)
         if self.export:

@@ -54,8 +54,8 @@ class QuestionAnswerer(Answerer):
         questions = list_of(questions, "questions", "pairs (question, context)", "answerer(question, context)")
         if not questions:
             return []
-        for place, message in enumerate(_WITHOUT_TEXT):
-            if empty := [number for number, pair in enumerate(questions) if not pair[place].strip()]:
+        for part, message in enumerate(_WITHOUT_TEXT):
+            if empty := [number for number, pair in enumerate(questions) if not pair[part].strip()]:
                 self.warn(message, len(empty), len(questions), empty[0])
         if self.export:
             asked, contexts = zip(*questions, strict=True)
@@ -96,8 +96,8 @@ def _describe_outputs(outputs: dict) -> dict:
     """`_describe` for one row of an export's outputs."""
 
     def entry(text, score, start, end) -> dict:
-        place = {"start": None, "end": None} if start < 0 else {"start": int(start), "end": int(end)}
-        return {"text": text.decode(), "score": float(score), **place}
+        span = {"start": None, "end": None} if start < 0 else {"start": int(start), "end": int(end)}
+        return {"text": text.decode(), "score": float(score), **span}
 
     columns = (outputs[f"nbest_{name}"] for name in ("answers", "scores", "starts", "ends"))
     nbest = [entry(*row) for row in zip(*columns, strict=True) if row[1] > 0]

@@ -107,10 +107,10 @@ _USER_CLASSES = frozenset(
 
 def foreign_parts(graph: meta_graph_pb2.MetaGraphDef) -> dict[str, list[str]]:
     """What a graph has that exports don't: kind (ops, attributes, ...) -> sorted names; empty if there is nothing."""
-    found: dict[str, set[str]] = {}
+    parts: dict[str, set[str]] = {}
     for kind, name in _foreign(graph):
-        found.setdefault(kind, set()).add(name)
-    return {kind: sorted(names) for kind, names in found.items()}
+        parts.setdefault(kind, set()).add(name)
+    return {kind: sorted(names) for kind, names in parts.items()}
 
 
 def _foreign(graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, str]]:

@@ -107,12 +107,12 @@ class Tagger(Answerer):
         yield from zip(cut, tags, np.split(scores, ends[:-1]) if cut else (), strict=True)
 
     def _words_of(self, text: str) -> _Words:
-        places = split_words(text, self._settings.characters, self.tokenizer.added_tokens.places(text))
-        words = [text[start:end] for start, end in places]
-        return _Words(text, words, [start for start, _ in places], [end for _, end in places])
+        spans = split_words(text, self._settings.characters, self.tokenizer.added_tokens.places(text))
+        words = [text[start:end] for start, end in spans]
+        return _Words(text, words, [start for start, _ in spans], [end for _, end in spans])
 
     def _by_export(self, texts: list) -> list[tuple[_Words, list[str], np.ndarray]]:
-        found = [None] * len(texts)
+        by_text = [None] * len(texts)
         strings = [number for number, text in enumerate(texts) if isinstance(text, str)]
         lists = [number for number, text in enumerate(texts) if not isinstance(text, str)]
         width = max((len(texts[number]) for number in lists), default=0)
@@ -123,8 +123,8 @@ class Tagger(Answerer):
         ):
             rows = self.exported(signature, [len(texts[number]) for number in numbers], columns)
             for number, row in zip(numbers, rows, strict=True):
-                found[number] = _row_of(texts[number], row)
-        return found
+                by_text[number] = _row_of(texts[number], row)
+        return by_text
 
     def _describe(self, words: _Words, tags: list[str], scores: np.ndarray) -> dict:
         entities = []

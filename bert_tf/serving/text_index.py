@@ -88,9 +88,9 @@ class TextIndex:
         if self._embedder is embedder:
             return
         first, normalize = self.vectors[:1], normalize_for(self.similarity)
-        own = embedder.encode((self.texts or [])[:1], normalize, self.prompt_name)
-        is_other = own.shape[1] != first.shape[1]
-        if is_other or np.abs(own - first[: len(own)]).max(initial=0) > _ALIKE * np.linalg.norm(first):
+        computed = embedder.encode((self.texts or [])[:1], normalize, self.prompt_name)
+        is_other = computed.shape[1] != first.shape[1]
+        if is_other or np.abs(computed - first[: len(computed)]).max(initial=0) > _ALIKE * np.linalg.norm(first):
             raise ValueError(
                 f"{name} was made by another model than {embedder.path}, or with another pooling or length: make it new"
             )

@@ -53,8 +53,8 @@ def use_newest(output_dir: str, use: Callable[[str], Used], may_be_older: bool =
     if newest is None:
         return None
     steps = saved_steps(output_dir)
-    own = next((step for step, prefix in steps.items() if prefix == newest), None)
-    older = [] if own is None else [steps[step] for step in sorted(steps, reverse=True) if step < own]
+    newest_step = next((step for step, prefix in steps.items() if prefix == newest), None)
+    older = [] if newest_step is None else [steps[step] for step in sorted(steps, reverse=True) if step < newest_step]
     damaged = []
     for prefix in (newest, *filter(bundle.data_files, older)):
         try:
@@ -119,8 +119,8 @@ def save(output_dir: str, step: int, tensors: Mapping, keep_max: int = 5) -> str
     _, listed = bundle.checkpoint_state(output_dir)
     older = [*map(posixpath.basename, listed)]
     # Only those that a run saves: the state file may name others, such as the released weights beside them.
-    own = {posixpath.basename(path) for path in saved_steps(output_dir).values()} - {posixpath.basename(prefix)}
-    names = [name for name in older if name in own]
+    existing = {posixpath.basename(path) for path in saved_steps(output_dir).values()} - {posixpath.basename(prefix)}
+    names = [name for name in older if name in existing]
     names.append(posixpath.basename(prefix))
     dropped, kept = (names[:-keep_max], names[-keep_max:]) if keep_max else ([], names)
     _write_state(output_dir, kept)
@@ -198,18 +198,18 @@ def remove_superseded(output_dir: str, keep_max: int) -> None:
     removed in their turn. Those older than all that it names are removed, if these are as many as are kept, and so are
     files of values without an index.
     """
-    (_, listed), found = bundle.checkpoint_state(output_dir), saved_steps(output_dir)
+    (_, listed), steps = bundle.checkpoint_state(output_dir), saved_steps(output_dir)
     listed = {*map(posixpath.basename, listed)}
     if not listed or not all(_exists(output_dir, name) for name in listed):
-        whole = [posixpath.basename(prefix) for _, prefix in sorted(found.items()) if bundle.data_files(prefix)]
+        whole = [posixpath.basename(prefix) for _, prefix in sorted(steps.items()) if bundle.data_files(prefix)]
         if not whole:
             return
         _write_state(output_dir, whole)
         listed = set(whole)
-    oldest = min((step for step, prefix in found.items() if posixpath.basename(prefix) in listed), default=0)
-    for step in sorted(found) if 0 < keep_max <= len(listed) else ():
+    oldest = min((step for step, prefix in steps.items() if posixpath.basename(prefix) in listed), default=0)
+    for step in sorted(steps) if 0 < keep_max <= len(listed) else ():
         if step < oldest:
-            _remove(found[step])
+            _remove(steps[step])
     for name in names_in(output_dir):
         match = re.fullmatch(r"(model\.ckpt-\d+)\.data-\d+-of-\d+", name)
         if match and not _exists(output_dir, match[1]):

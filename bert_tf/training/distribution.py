@@ -168,8 +168,8 @@ def naming_lost_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
         if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
             raise
         config = json.loads(os.environ["TF_CONFIG"])
-        found = re.findall(r"/job:(chief|worker)/replica:\d+/task:(\d+)", error.message)
-        tasks = {(kind, int(number)) for kind, number in found} - {(config["task"]["type"], config["task"]["index"])}
+        matches = re.findall(r"/job:(chief|worker)/replica:\d+/task:(\d+)", error.message)
+        tasks = {(kind, int(number)) for kind, number in matches} - {(config["task"]["type"], config["task"]["index"])}
         lost = ", ".join(f"{kind} {number} ({config['cluster'][kind][number]})" for kind, number in sorted(tasks))
         raise RuntimeError(
             f"{lost or 'another worker'} has ended or can't be reached: start all workers again with the same command, "

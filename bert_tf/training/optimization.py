@@ -276,8 +276,8 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
             "layerwise_lr_decay",
             "epsilon_after_correction",
         )
-        own = {name: getattr(self, name) for name in names}
-        return {**config, **own, "exclude_from_weight_decay": list(self.excluded_patterns)}
+        values = {name: getattr(self, name) for name in names}
+        return {**config, **values, "exclude_from_weight_decay": list(self.excluded_patterns)}
 
 
 def _update(direction, decay_rate, constants, tensors, scalars):

@@ -174,12 +174,12 @@ def plot_training_log(
 
 def _panels(records: dict[str, list[dict]]) -> dict[str, dict[str, str]]:
     """Title of each panel -> kind of record -> name of the value shown."""
-    found = {name for kind in _KINDS for record in records[kind] for name in record}
-    panels = {title: dict.fromkeys(_KINDS, name) for title, name in _PRETRAINING_PANELS.items() if name in found}
-    if panels or "loss" not in found:
+    recorded = {name for kind in _KINDS for record in records[kind] for name in record}
+    panels = {title: dict.fromkeys(_KINDS, name) for title, name in _PRETRAINING_PANELS.items() if name in recorded}
+    if panels or "loss" not in recorded:
         return panels
     # An evaluation's "loss" is the mean over batches, as in the original; eval_loss is the mean over examples.
-    panels = {"Loss": {"train": "loss", "eval": "eval_loss" if "eval_loss" in found else "loss"}}
+    panels = {"Loss": {"train": "loss", "eval": "eval_loss" if "eval_loss" in recorded else "loss"}}
     shown = [name for record in records["eval"][:1] for name in record]
     metrics = [name for name in shown if name not in ("kind", "step", "time", "global_step", "loss", "eval_loss")]
     for name in metrics[:_METRICS_SHOWN]:

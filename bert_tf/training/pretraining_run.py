@@ -195,10 +195,10 @@ def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> Pretraini
     }
     of_authors = {"num_warmup_steps": warmup, "learning_rate": recipe.learning_rate, "optimizer": recipe.optimizer}
     filled = {name: value for name, value in {**of_family, **of_authors}.items() if getattr(settings, name) is None}
-    own = [f"--{name}={filled[name]}" for name in of_authors if name in filled and is_own]
-    if settings.do_train and own:
+    chosen = [f"--{name}={filled[name]}" for name in of_authors if name in filled and is_own]
+    if settings.do_train and chosen:
         whose = DistilBertConfig.title if settings.teacher else config.title
-        logging.info("As %s was pre-trained by its authors, unless you say otherwise: %s.", whose, " ".join(own))
+        logging.info("As %s was pre-trained by its authors, unless you say otherwise: %s.", whose, " ".join(chosen))
     return dataclasses.replace(settings, **filled)
 
 

@@ -121,9 +121,9 @@ class ElectraTask(PretrainingTask):
                 usage = None if part == "generator" else facts.usage.replace(f"{card.PLACE}/discriminator", card.PLACE)
                 note = "Its results are those of both models together."
                 of_part = dataclasses.replace(facts, usage=usage, notes=(note,))
-                own = dataclasses.replace(files, config=configs[part], card=of_part)
+                part_files = dataclasses.replace(files, config=configs[part], card=of_part)
                 target = posixpath.join(folder, part)
-                saving.write_model(target, weights, own, format="bert_tf", overwrite=True)
+                saving.write_model(target, weights, part_files, format="bert_tf", overwrite=True)
                 logging.info("Wrote the %s to %s.", part, target)
 
     def advice(self, folder: str) -> str:
@@ -144,8 +144,8 @@ class DistillationTask(PretrainingTask):
     model_class = BertForMaskedLM
 
     def prepare(self) -> None:
-        found, settings = self.vocabulary, self.settings
-        tokenizer = found and model_vocabulary.tokenizer_of_model(found.vocab_file, self.config, found.casing)
+        known, settings = self.vocabulary, self.settings
+        tokenizer = known and model_vocabulary.tokenizer_of_model(known.vocab_file, self.config, known.casing)
         self.teacher = open_teacher(settings.teacher, tokenizer, settings.max_seq_length, _OUTPUT_LAYER)
         if self.teacher.files.config.is_causal:
             raise ValueError("--teacher has causal attention: it does not score masked tokens.")

@@ -125,23 +125,23 @@ def adjustment_of(
         return None
     if run.new_head and layer:
         return functools.partial(head_config.without, reason="--new_head")
-    found = find_head(run, newest, layer)
-    if found is None:
+    start = find_head(run, newest, layer)
+    if start is None:
         return None
     advice = f"{'' if run.do_train else '--do_train with '}--new_head trains a new output layer."
     for name, kind in (("architecture", "a"), ("problem_type", "for")):
-        was, now = getattr(found.head, name), getattr(head, name)
+        was, now = getattr(start.head, name), getattr(head, name)
         if None not in (was, now) and was != now:
-            raise ValueError(f"{found.source} is {kind} {was}, and this run {kind} {now}. {advice}")
+            raise ValueError(f"{start.source} is {kind} {was}, and this run {kind} {now}. {advice}")
     has_classes = head.problem_type not in (None, "regression") or head.architecture == "BertForTokenClassification"
     if has_classes and head.labels is None:
         return None  # they are not known yet
     wanted = head.labels or ()
-    if (found.labels is None or not wanted) and found.outputs != (count := len(wanted) or 1):
-        raise ValueError(f"{found.source} has {found.outputs} outputs, and this run {count}. {advice}")
+    if (start.labels is None or not wanted) and start.outputs != (count := len(wanted) or 1):
+        raise ValueError(f"{start.source} has {start.outputs} outputs, and this run {count}. {advice}")
     if not wanted:
         return None
-    if found.labels and set(wanted) < set(found.labels):
-        advice = f"--labels={','.join(found.labels)} keeps them. {advice}"
-    order = head_config.order_of(found.labels, wanted, found.source, advice, others)
+    if start.labels and set(wanted) < set(start.labels):
+        advice = f"--labels={','.join(start.labels)} keeps them. {advice}"
+    order = head_config.order_of(start.labels, wanted, start.source, advice, others)
     return order and functools.partial(head_config.reordered, order=order)

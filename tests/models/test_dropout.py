@@ -11,7 +11,7 @@ from bert_tf.models import dropout as masks
 from bert_tf.models import encoder, heads, kernels, task_models
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.families import AlbertConfig, ElectraConfig
-from bert_tf.models.dropout import Drop, drop_at, dropout, dropout_scope, keep_mask, place, random_bits, several_rows
+from bert_tf.models.dropout import Drop, drop_at, dropout, dropout_scope, keep_mask, random_bits, several_rows, under
 from bert_tf.models.electra import ElectraPretrainer
 from bert_tf.models.layers import LayerNorm
 from bert_tf.models.students import as_distilbert
@@ -75,14 +75,14 @@ def test_places_have_masks_of_their_own():
     def mask(*names):
         if len(names) == 1:
             return np.asarray(dropout(ONES, 0.5, names[0], True))
-        with place(names[0]):
+        with under(names[0]):
             return mask(*names[1:])
 
     with dropout_scope([1, 2]):
         masks = [mask("a"), mask("b"), mask("a", "b"), mask("b", "a"), mask("a", "a", "b"), mask("ab")]
         assert len({one.tobytes() for one in masks}) == len(masks)
         np.testing.assert_array_equal(mask("a", "b"), masks[2])
-        inside = place("a")
+        inside = under("a")
         for _ in range(2):  # as a layer does that the backward pass computes again
             with inside:
                 np.testing.assert_array_equal(mask("b"), masks[2])
@@ -92,7 +92,7 @@ def test_places_have_masks_of_their_own():
 def test_only_in_training_and_in_a_scope():
     with dropout_scope([1, 2]):
         assert dropout(ONES, 0.5, "head", False) is ONES and dropout(ONES, 0.0, "head", True) is ONES
-    with place("model"), several_rows(2):
+    with under("model"), several_rows(2):
         assert dropout(ONES, 0.5, "head", False) is ONES
         with pytest.raises(RuntimeError, match="head outside of a model: open a bert_tf.models.dropout.dropout_scope"):
             dropout(ONES, 0.5, "head", True)

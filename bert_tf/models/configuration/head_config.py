@@ -229,7 +229,7 @@ def order_of(
         raise ValueError(f"{source} has other labels: {difference(known, wanted)}. {advice}")
     if respelled != known or names is not wanted:
         pairs = zip(known, (wanted[names.index(name)] for name in respelled), strict=True)
-        logging.info("%s spells labels otherwise: %s.", source, some([f"{one} is {other}" for one, other in pairs]))
+        logging.info("%s spells labels otherwise: %s.", source, some([f"{label} is {other}" for label, other in pairs]))
     order = [respelled.index(name) for name in names]
     if order == sorted(order):
         return None
@@ -240,7 +240,7 @@ def order_of(
 def difference(known: Sequence[str], wanted: Sequence[str]) -> str:
     """The labels that only one side has: of a model, and here."""
     known = spelled_as(known, wanted)
-    only = [[name for name in one if name not in other] for one, other in ((known, wanted), (wanted, known))]
+    only = [[name for name in labels if name not in other] for labels, other in ((known, wanted), (wanted, known))]
     if all(only):
         return f"only there {some(only[0])}; only here {some(only[1])}"
     names = only[0] or only[1]

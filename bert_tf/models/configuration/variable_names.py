@@ -242,11 +242,11 @@ def _open_albert(weights: Weights) -> Weights:
     names = all_names(BertConfig.classes["albert"], lambda name: _albert_name(name, number) in weights)
     here = {_albert_name(name, number): name for name in names}
     bases = {name: base_name(name) for name in weights}
-    found = {
+    origins = {
         here.get(base, re.sub("^bert/", "albert/", base)) + name.removeprefix(base): name
         for name, base in bases.items()
     }
-    return renamed(weights, found, {})
+    return renamed(weights, origins, {})
 
 
 def _open_electra(weights: Weights) -> Weights:
@@ -304,9 +304,9 @@ def _in_generator(name: str, names: set[str]) -> str | None:
     if not name.startswith(_ELECTRA):
         return None
     # What the generator doesn't have of its own is the discriminator's, but for the layer behind shared tables.
-    own = {other.split("/")[1] for other in names if other.startswith(_GENERATOR)}
+    scopes = {other.split("/")[1] for other in names if other.startswith(_GENERATOR)}
     scope = name.split("/")[1]
-    return None if scope in own or (own and scope != "embeddings") else name
+    return None if scope in scopes or (scopes and scope != "embeddings") else name
 
 
 def _part(weights: Weights, names: Mapping[str, str | None], other: str) -> Weights:
@@ -341,7 +341,7 @@ def _electra_names(names: Iterable[str]) -> dict[str, str]:
         for here, replacement in _MASKED_LM.items():
             if name.startswith(here):
                 return replacement + name.removeprefix(here)
-        own = generator and name.startswith(_ELECTRA) and not name.startswith(_ELECTRA + "embeddings/")
-        return _GENERATOR + name.removeprefix(_ELECTRA) if own else name
+        in_generator = generator and name.startswith(_ELECTRA) and not name.startswith(_ELECTRA + "embeddings/")
+        return _GENERATOR + name.removeprefix(_ELECTRA) if in_generator else name
 
     return {name: there(name) for name in names}

@@ -142,8 +142,8 @@ def config_values(config: BertConfig, weights: Weights, head: HeadConfig) -> dic
         values["untrained"] = list(head.untrained)
     if head.pairs is not None:
         values["pairs"] = head.pairs
-    if place := _ACTIVATIONS_OF_PAIRS.get(head.activation):
-        values["sentence_transformers"] = {"activation_fn": f"torch.nn.modules.{place}"}
+    if activation := _ACTIVATIONS_OF_PAIRS.get(head.activation):
+        values["sentence_transformers"] = {"activation_fn": f"torch.nn.modules.{activation}"}
     labels = head.labels
     # Their classes take the number of labels from id2label. A multiple-choice head has one output whatever it says.
     if not labels and architecture != "BertForMultipleChoice":
@@ -176,14 +176,14 @@ def open_file(file: str) -> Weights:
     table = "embeddings.word_embeddings.weight"
     prefixes = [name.removesuffix(table) for name in plain if f".{name}".endswith(f".{table}")]
     scopes = {prefix: prefix.rstrip(".").rpartition(".")[2] for prefix in prefixes}
-    found = [prefix for prefix in prefixes if scopes[prefix] in ("", "module", "model", *LAYOUTS)]
-    if len(found) != 1:
+    fitting = [prefix for prefix in prefixes if scopes[prefix] in ("", "module", "model", *LAYOUTS)]
+    if len(fitting) != 1:
         raise ValueError(f"{file}: none of {', '.join(LAYOUTS)}; it holds {some(sorted(plain.values()))}.")
-    scope = scopes[found[0]] if scopes[found[0]] in LAYOUTS else None
+    scope = scopes[fitting[0]] if scopes[fitting[0]] in LAYOUTS else None
     if scope and stated and scope != stated:
         raise ValueError(f"{file} is of a {scope!r}, but its config.json says model_type {stated!r}.")
     layout = LAYOUTS[scope or stated or BertConfig.model_type].fitted(plain)
-    weights = _translate(file, layout, read_head(config, file, layout).architecture, found[0], shapes, plain, read)
+    weights = _translate(file, layout, read_head(config, file, layout).architecture, fitting[0], shapes, plain, read)
     weights.hints["half_precision"] = half
     return weights
 
@@ -201,15 +201,15 @@ def _translate(
     scope = layout.scope + "."
     head_prefix = encoder_prefix.removesuffix(scope)
 
-    def place(theirs: str) -> str:
+    def name_in_file(theirs: str) -> str:
         return encoder_prefix + theirs.removeprefix(scope) if theirs.startswith(scope) else head_prefix + theirs
 
     # A file without a config.json has the head of which all names are there.
     heads = [head for head in layout.heads if stated_head in (None, head)]
-    there = [head for head in heads if all(place(name) in plain for name in layout.heads[head].values())]
+    there = [head for head in heads if all(name_in_file(name) in plain for name in layout.heads[head].values())]
     architecture = there[0] if there else None
-    names = all_names(layout.config_class, lambda name: place(layout.name_of(name, architecture)) in plain)
-    origins = {name: place(layout.name_of(name, architecture)) for name in (*names, *HEAD_NAMES)}
+    names = all_names(layout.config_class, lambda name: name_in_file(layout.name_of(name, architecture)) in plain)
+    origins = {name: name_in_file(layout.name_of(name, architecture)) for name in (*names, *HEAD_NAMES)}
     decoder_bias = head_prefix + layout.renamed("cls.predictions.decoder.bias")
     if origins["cls/predictions/output_bias"] not in plain and decoder_bias in plain:
         origins["cls/predictions/output_bias"] = decoder_bias

@@ -113,24 +113,22 @@ def initialize(
     """
     weights = init_checkpoint if isinstance(init_checkpoint, Weights) else open_weights(init_checkpoint)
     path, shapes = weights.path, weights.shapes
-    found = [name for name in variables if name in shapes]
+    shared = [name for name in variables if name in shapes]
     missing = [name for name in variables if name not in shapes]
-    if not found:
+    if not shared:
         lists = f"It has {some(sorted(shapes))}; the model has {some(list(variables))}."
         raise ValueError(f"{path} has none of the model's variables. {lists}")
-    sizes = {name: (list(shapes[name]), list(variables[name].shape)) for name in found}
-    wrong = [
-        f"{name}: {one} in the checkpoint, {other} in the model" for name, (one, other) in sizes.items() if one != other
-    ]
+    sizes = {name: (list(shapes[name]), list(variables[name].shape)) for name in shared}
+    wrong = [f"{name}: {old} in the checkpoint, {new} in the model" for name, (old, new) in sizes.items() if old != new]
     if wrong:
-        raise ValueError(f"{path} does not match the model, {len(wrong)} of {len(found)} shapes: {some(wrong, '; ')}.")
+        raise ValueError(f"{path} does not match the model, {len(wrong)} of {len(shared)} shapes: {some(wrong, '; ')}.")
     if must_have_all and missing:
         raise ValueError(f"{path} lacks {len(missing)} of the run's {len(variables)} variables: {some(missing)}.")
-    for name in found:
+    for name in shared:
         variables[name].assign(finite_value(weights, name))
         layers.has_value(variables[name])
-    unused = dict.fromkeys(sorted(set(shapes) - set(found)), "") | weights.unused
-    return Initialization(path, found, missing, unused)
+    unused = dict.fromkeys(sorted(set(shapes) - set(shared)), "") | weights.unused
+    return Initialization(path, shared, missing, unused)
 
 
 def finite_value(weights: Weights, name: str) -> np.ndarray:
@@ -155,10 +153,10 @@ def initialize_model(
         if not model.built:
             model.build()
         result = initialize(model_variables(model), weights)
-    if found := [name for name in result.initialized if name in untrained]:
+    if unread := [name for name in result.initialized if name in untrained]:
         initialized = [name for name in result.initialized if name not in untrained]
-        unused = result.unused | dict.fromkeys(found, _UNTRAINED)
-        result = Initialization(result.checkpoint, initialized, [*result.missing, *found], unused)
+        unused = result.unused | dict.fromkeys(unread, _UNTRAINED)
+        result = Initialization(result.checkpoint, initialized, [*result.missing, *unread], unused)
     if complete:
         check_complete(result, model)
     log_initialization(result, model, logging.INFO)
@@ -267,9 +265,9 @@ def check_trained(model: keras.Model, unread: tuple[str, ...] = ()) -> None:
     Args:
       unread: see `check_complete`.
     """
-    if found := _without_pooler(untrained_variables(model), unread):
+    if names := _without_pooler(untrained_variables(model), unread):
         kind = type(model).__name__
-        raise ValueError(f"{len(found)} variables of {kind} are still random, as its weights lack them: {some(found)}.")
+        raise ValueError(f"{len(names)} variables of {kind} are still random, as its weights lack them: {some(names)}.")
 
 
 def _checksum(variables: Mapping[str, keras.Variable], name: str) -> str:

@@ -91,10 +91,10 @@ def load_lora(model: keras.Model, path: str) -> None:
             "without another adapter."
         )
     # The model's kernels and what the file adds, as a checkpoint of the training has them.
-    own = {name: keras.ops.convert_to_numpy(variables[name].value) for name in kernels}
-    own[f"{kernels[0].split('/')[0]}/{lora.ALPHA}"] = np.float32(alpha)
+    tensors = {name: keras.ops.convert_to_numpy(variables[name].value) for name in kernels}
+    tensors[f"{kernels[0].split('/')[0]}/{lora.ALPHA}"] = np.float32(alpha)
     file = Weights(path, "bert_tf", shapes, {name: name for name in shapes}, read)
-    trained, wanted = lora.merged(with_tensors(file, own)), model.head_config.labels
+    trained, wanted = lora.merged(with_tensors(file, tensors)), model.head_config.labels
     # Earlier versions did not write labels into the file.
     labels = parse_json(metadata["labels"], path) if "labels" in metadata else None
     labels = HeadConfig(labels=labels).labels or read_head(posixpath.dirname(path)).labels

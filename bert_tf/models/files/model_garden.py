@@ -121,7 +121,7 @@ def open_checkpoint(path: str) -> Weights:
     if not networks <= set().union(*(variable.edges for variable in variables)):
         return _open(reader, path, variables)
     parts = {
-        part: _open(reader, path, [one for one in variables if one.edges & {*edges}], True)
+        part: _open(reader, path, [entry for entry in variables if entry.edges & {*edges}], True)
         for part, edges in _PARTS.items()
     }
     for part, other in zip(parts, reversed(parts), strict=True):
@@ -222,25 +222,25 @@ def _scope(variables: list[_Variable], is_part: bool) -> str:
 
 def _find_variables(variables: list[_Variable], path: str, scope: str) -> dict[str, str]:
     """The key of each of the original's variables."""
-    found: dict[str, str] = {}
+    keys: dict[str, str] = {}
     strays = []
     for variable in variables:
         original = _original_name(variable.full_name, variable.edges, scope)
         if original is None:
             strays += [variable.full_name] if _IN_LAYER.search(variable.full_name) else []
-        elif original in found:
-            raise ValueError(f"{path} has two candidates for {original}: {found[original]} and {variable.key}.")
+        elif original in keys:
+            raise ValueError(f"{path} has two candidates for {original}: {keys[original]} and {variable.key}.")
         else:
-            found[original] = variable.key
-    heads = [name for name in found if name.startswith(("cls/seq_relationship/", "output_"))]
-    if scope == "electra" and heads and f"{scope}/embeddings_project/kernel" in found:
-        raise ValueError(f"{path}: an ELECTRA (embedding_projection) with a pooler for {found[heads[0]]}.")
-    if word_table(scope) not in found:
+            keys[original] = variable.key
+    heads = [name for name in keys if name.startswith(("cls/seq_relationship/", "output_"))]
+    if scope == "electra" and heads and f"{scope}/embeddings_project/kernel" in keys:
+        raise ValueError(f"{path}: an ELECTRA (embedding_projection) with a pooler for {keys[heads[0]]}.")
+    if word_table(scope) not in keys:
         names = sorted(variable.full_name or variable.key for variable in variables)
         raise ValueError(f"{path} has no word_embeddings/embeddings, but {some(names) or 'no variables'}.")
     if strays:
         raise ValueError(f"{path}: encoder layers of another kind than BERT's, with {some(strays)}.")
-    return found
+    return keys
 
 
 def _original_name(full_name: str, edges: set[str], scope: str) -> str | None:
@@ -300,17 +300,17 @@ def _drop_unfit_heads(keys: dict[str, str], shapes: dict, expected: dict) -> dic
     return reasons
 
 
-def _choose_pooler(keys: dict[str, str], shapes: dict, read, own: str) -> dict[str, str]:
-    """Decides which pooler becomes that of the encoder, `own`; returns why the other is not used, by key."""
-    pairs = [(f"{own}/{leaf}", f"{_HEADS_POOLER}/{leaf}") for leaf in ("kernel", "bias")]
+def _choose_pooler(keys: dict[str, str], shapes: dict, read, encoder_pooler: str) -> dict[str, str]:
+    """Decides which pooler becomes that of the encoder, `encoder_pooler`; returns why the other is not used, by key."""
+    pairs = [(f"{encoder_pooler}/{leaf}", f"{_HEADS_POOLER}/{leaf}") for leaf in ("kernel", "bias")]
     if pairs[0][1] not in keys:
         return {}
     reasons = {}
     if pairs[0][0] in keys:
-        if all(np.array_equal(read(one), read(other)) for one, other in pairs):
+        if all(np.array_equal(read(name), read(other)) for name, other in pairs):
             return {keys.pop(other): "the same values as the encoder's pooler" for _, other in pairs}
         trained = f"the head has a pooler of its own, the trained one: {keys[pairs[0][1]]}"
-        reasons = {keys[one]: trained for one, _ in pairs}
-    for one, other in pairs:
-        keys[one], shapes[one] = keys.pop(other), shapes[other]
+        reasons = {keys[name]: trained for name, _ in pairs}
+    for name, other in pairs:
+        keys[name], shapes[name] = keys.pop(other), shapes[other]
     return reasons

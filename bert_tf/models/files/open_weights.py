@@ -156,9 +156,9 @@ def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> W
         from bert_tf.weights import bundle
 
         reader = bundle.CheckpointReader(file)
-        found = reader.get_variable_to_shape_map()
-        origins = {name.removeprefix(_HUB_SCOPE): name for name in sorted(found)}
-        shapes = {name: tuple(found[origin]) for name, origin in origins.items()}
+        shapes_of_file = reader.get_variable_to_shape_map()
+        origins = {name.removeprefix(_HUB_SCOPE): name for name in sorted(shapes_of_file)}
+        shapes = {name: tuple(shapes_of_file[origin]) for name, origin in origins.items()}
         weights = Weights(file, TF1.name, shapes, origins, lambda name: reader.get_tensor(origins[name]))
         weights = variable_names.with_our_names(weights)
     if merge and any(map(variable_names.is_adapter, weights.shapes)):
