@@ -168,8 +168,8 @@ def check_same(ours: list[bytes], theirs: list[bytes]) -> None:
     import tensorflow as tf
 
     assert len(ours) == len(theirs) > 0
-    for one, other in zip(ours, theirs, strict=True):
-        assert tf.train.Example.FromString(one) == tf.train.Example.FromString(other)
+    for ours_row, other in zip(ours, theirs, strict=True):
+        assert tf.train.Example.FromString(ours_row) == tf.train.Example.FromString(other)
 
 
 def run_loop(text: str, vocab_file: str) -> dict:

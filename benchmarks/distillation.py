@@ -91,12 +91,12 @@ def main(_):
             run()
             for clock, now in clocks.items() if number >= 2 else ():  # the first two rounds compile
                 seconds[clock][name].append(now() - started[clock])
-    for clock, found in seconds.items():
-        for name, values in found.items():
+    for clock, times in seconds.items():
+        for name, values in times.items():
             print(
                 f"{clock}, {name}: median {statistics.median(values):.4f} s, {min(values):.4f} to {max(values):.4f} s"
             )
-        alone, taught, inference = map(np.array, found.values())
+        alone, taught, inference = map(np.array, times.values())
         costs = (taught - alone) / inference
         low, middle, high = np.quantile(costs, [0.25, 0.5, 0.75])
         print(f"{clock}, the teacher costs {middle:.3f} of its own inference (quartiles {low:.3f} and {high:.3f})")

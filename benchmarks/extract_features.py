@@ -54,7 +54,7 @@ def run_padded(model, tokenizer, path: str, layers, output: str | None) -> list:
                     ):
                         numbers = [[round(float(number), 6) for number in row.flat] for row in rows]
                         of_layers = [
-                            {"index": layer, "values": own} for layer, own in zip(layers, numbers, strict=True)
+                            {"index": layer, "values": vector} for layer, vector in zip(layers, numbers, strict=True)
                         ]
                         features.append({"token": token, "layers": of_layers})
                     file.write(json.dumps({"linex_index": number, "features": features}) + "\n")

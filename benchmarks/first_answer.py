@@ -91,10 +91,10 @@ def measure(sides: dict[str, tuple[str, str]], environment: dict[str, str]) -> N
         for side, (kind, model) in sides.items():
             runs[side].append(start(kind, model, environment))
     print(f"{'CPU seconds until':<18}{'import':>8}{'open':>8}{'answer':>8}")
-    for side, found in runs.items():
-        medians = [statistics.median(stage) for stage in zip(*found, strict=True)]
+    for side, stages in runs.items():
+        medians = [statistics.median(stage) for stage in zip(*stages, strict=True)]
         print(f"{side:<18}" + "".join(f"{seconds:8.2f}" for seconds in medians))
-        pairs = zip(runs["transformers"], found, strict=True)
+        pairs = zip(runs["transformers"], stages, strict=True)
         ratios = [] if side == "transformers" else [theirs[-1] / ours[-1] for theirs, ours in pairs]
         figures = dict(zip(("import", "model open", "first answer"), medians, strict=True))
         add("the first answer", side, figures, ["transformers", "torch"], ratios)

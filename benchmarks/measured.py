@@ -61,9 +61,9 @@ def append(page: str, table: str, row: str, figures: Mapping, peers: Iterable[st
       more: command, ratio, spread.
     """
     kept = {}
-    for one in read_records(page):
-        if (one["table"], one["row"]) == (table, row):
-            kept = {key: one[key] for key in ("needs", "reads") if key in one}
+    for known in read_records(page):
+        if (known["table"], known["row"]) == (table, row):
+            kept = {key: known[key] for key in ("needs", "reads") if key in known}
     processor = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
     machine = {"machine": FLAGS.machine} if FLAGS.machine else {}
     record = {
@@ -113,17 +113,17 @@ class Row:
         if "ratio" in record:
             spread = " ({} to {})".format(*record["spread"]) if "spread" in record else ""
             figures[RATIO] = f"**{record['ratio']}**{spread}"
-        place = [record.get("machine") or record.get("processor"), record.get("date")]
+        origin = [record.get("machine") or record.get("processor"), record.get("date")]
         self.figures |= figures
-        self.origins |= dict.fromkeys(figures, (", ".join(filter(None, place)), record.get("command", "")))
+        self.origins |= dict.fromkeys(figures, (", ".join(filter(None, origin)), record.get("command", "")))
 
-    def place(self) -> str:
+    def measured_on(self) -> str:
         """Machines and dates, each with the columns that it holds for, if not for all."""
         columns = {}
-        for column, (place, _) in self.origins.items():
-            columns.setdefault(place, []).append(column)
+        for column, (origin, _) in self.origins.items():
+            columns.setdefault(origin, []).append(column)
         partly = len(columns) > 1
-        return "; ".join(f"{text} ({', '.join(own)})" if partly else text for text, own in columns.items() if text)
+        return "; ".join(f"{text} ({', '.join(names)})" if partly else text for text, names in columns.items() if text)
 
     def commands(self) -> list[str]:
         """Each command as it is typed: with `python` after variables of the environment."""
@@ -134,9 +134,9 @@ class Row:
 def read_rows(page: str) -> dict[tuple[str, str, str], Row]:
     """(table, title, machine) -> the row, in the order of their first records; in results machines do not matter."""
     rows = {}
-    for one in read_records(page):
-        machine = one.get("machine", one.get("processor", "")) if page == "benchmarks" else ""
-        rows.setdefault((one["table"], one["row"], machine), Row(one["row"])).take(one)
+    for record in read_records(page):
+        machine = record.get("machine", record.get("processor", "")) if page == "benchmarks" else ""
+        rows.setdefault((record["table"], record["row"], machine), Row(record["row"])).take(record)
     return rows
 
 
@@ -151,12 +151,12 @@ def table_text(rows: Sequence[Row]) -> str:
     """A table in Markdown; below it the machine and date if all rows share them, and the commands."""
     columns = list(dict.fromkeys(name for row in rows for name in row.figures))
     lines = [[row.title, *(row.figures.get(column, "") for column in columns)] for row in rows]
-    places = [row.place() for row in rows]
-    below = [f"\nMeasured on {places[0]}."] if places[0] else []
-    if len({*places}) > 1:
+    origins = [row.measured_on() for row in rows]
+    below = [f"\nMeasured on {origins[0]}."] if origins[0] else []
+    if len({*origins}) > 1:
         below = []
         columns.append("machine, date")
-        lines = [[*line, place] for line, place in zip(lines, places, strict=True)]
+        lines = [[*line, origin] for line, origin in zip(lines, origins, strict=True)]
     numbers = {}
     for number, row in enumerate(rows, start=1):
         for command in row.commands():
@@ -181,29 +181,29 @@ def written_anew(page: str, text: str) -> str:
     marks = [table for _, table, _ in MARKED.findall(text)]
     if sorted(marks) != sorted(tables):
         raise ValueError(f"docs/{page}.md: {sorted({*marks} ^ {*tables})} are marked or measured, not both")
-    return MARKED.sub(lambda found: f"{found[1]}\n{table_text(tables[found[2]])}\n{found[3]}", text)
+    return MARKED.sub(lambda match: f"{match[1]}\n{table_text(tables[match[2]])}\n{match[3]}", text)
 
 
 def percent(folder: pathlib.Path, metric: str) -> str:
     """A metric of a run's folder in percent; of several seeds the mean, and the lowest and highest."""
     seeds = folder / "seeds.json"
     if seeds.exists():
-        found = json.loads(seeds.read_text())["summary"][metric]
-        return "{:.1f} ({:.1f} to {:.1f})".format(*(100 * found[name] for name in ("mean", "min", "max")))
+        scores = json.loads(seeds.read_text())["summary"][metric]
+        return "{:.1f} ({:.1f} to {:.1f})".format(*(100 * scores[name] for name in ("mean", "min", "max")))
     lines = (folder / "eval_results.txt").read_text().splitlines()
     return f"{100 * float(dict(line.split(' = ') for line in lines)[metric]):.1f}"
 
 
 def measure(page: str, words: Sequence[str], folder: pathlib.Path) -> None:
     """Runs the page's commands that contain one of these words, or all, in a folder; appends what they find."""
-    latest = {(one["table"], one["row"]): one for one in read_records(page) if "command" in one}
+    latest = {(record["table"], record["row"]): record for record in read_records(page) if "command" in record}
     rows = {}
-    for one in latest.values():
-        rows.setdefault(one["command"], []).append(one)
+    for record in latest.values():
+        rows.setdefault(record["command"], []).append(record)
     for command, records in rows.items():
         if words and not any(word in command for word in words):
             continue
-        missing = [name for one in records for name in one.get("needs", []) if not (folder / name).exists()]
+        missing = [name for record in records for name in record.get("needs", []) if not (folder / name).exists()]
         if missing:
             print(f"{folder} has no {missing[0]}, which this needs: {command}")
             continue
@@ -215,11 +215,11 @@ def measure(page: str, words: Sequence[str], folder: pathlib.Path) -> None:
         print(f"\n{command}", flush=True)
         subprocess.run([sys.executable, *program, *parts[script + 1 :], *more], cwd=folder, check=True,
                        env={**os.environ, "PYTHONPATH": str(ROOT), **variables})  # fmt: skip
-        for one in records:
-            if "reads" in one:
+        for record in records:
+            if "reads" in record:
                 output = folder / re.search(r"--output_dir=(\S+)", command)[1]
-                figures = {column: percent(output, metric) for column, metric in one["reads"].items()}
-                append(page, one["table"], one["row"], figures, command=command)
+                figures = {column: percent(output, metric) for column, metric in record["reads"].items()}
+                append(page, record["table"], record["row"], figures, command=command)
 
 
 def main(_):

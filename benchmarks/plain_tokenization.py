@@ -92,17 +92,17 @@ class PlainTokenizer:
             return ["[UNK]"]
         pieces, start = [], 0
         while start < len(chars):
-            end, found = len(chars), None
+            end, best = len(chars), None
             while start < end:
                 piece = "".join(chars[start:end])
                 if start > 0:
                     piece = "##" + piece
                 if piece in self.vocab:
-                    found = piece
+                    best = piece
                     break
                 end -= 1
-            if found is None:
+            if best is None:
                 return ["[UNK]"]
-            pieces.append(found)
+            pieces.append(best)
             start = end
         return pieces

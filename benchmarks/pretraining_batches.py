@@ -33,10 +33,10 @@ def electra_batch(batch: dict) -> dict:
     masked = ids.copy()
     np.put_along_axis(masked, positions, 4, axis=1)
     seeds = np.random.default_rng(1).integers(0, 2**31, (len(ids), 2))
-    own = {"input_ids": masked, "original_ids": ids, "masked_lm_ids": np.take_along_axis(ids, positions, 1)}
-    own |= {"sampling_seeds": seeds}
+    features = {"input_ids": masked, "original_ids": ids, "masked_lm_ids": np.take_along_axis(ids, positions, 1)}
+    features |= {"sampling_seeds": seeds}
     batch = {name: value for name, value in batch.items() if name != "next_sentence_labels"}
-    return batch | {name: tf.constant(value, tf.int32) for name, value in own.items()}
+    return batch | {name: tf.constant(value, tf.int32) for name, value in features.items()}
 
 
 def repeated(batch: dict) -> tf.data.Dataset:

@@ -46,7 +46,7 @@ def read_trace(folder: str) -> list[tuple[int, int, str, str]]:
         values = ((stat, stat.str_value or plane.stat_metadata[stat.ref_value].name) for stat in event.stats)
         return {plane.stat_metadata[stat.metadata_id].name: value for stat, value in values}
 
-    found = []
+    operations = []
     for line in plane.lines:
         call, call_begin, end = None, 0, 0  # the latest call of a function; the end of the latest operation
         for event in sorted(line.events, key=lambda event: (event.offset_ps, -event.duration_ps)):
@@ -57,15 +57,15 @@ def read_trace(folder: str) -> list[tuple[int, int, str, str]]:
                 call, call_begin, call_end = stats(event), begin, begin + event.duration_ps
             elif name == "ExecutorState::ProcessAsync::Done" and call and "module" in call:
                 # Those of the backward pass have no place; one program is used in all layers.
-                place = call["name"].rpartition("PartitionedCall")[0] + call["module"]
-                found.append((call_begin, begin, place, "fused chain"))
+                scope = call["name"].rpartition("PartitionedCall")[0] + call["module"]
+                operations.append((call_begin, begin, scope, "fused chain"))
                 call, end = None, begin
             elif call and begin < call_end and (module := stats(event).get("hlo_module")):
                 call.setdefault("module", re.sub(r"^a_inference_+|_*\.\d+$", "", module).replace("_", "-"))
             elif match := matches.get(event.metadata_id):
                 end = begin + event.duration_ps
-                found.append((begin, end, *match.groups()))
-    return found
+                operations.append((begin, end, *match.groups()))
+    return operations
 
 
 def divide(operations: list[tuple[int, int, str, str]]) -> tuple[list[float], float]:
@@ -77,19 +77,19 @@ def divide(operations: list[tuple[int, int, str, str]]) -> tuple[list[float], fl
     seconds, nothing, running, previous = [0.0] * len(operations), 0.0, set(), changes[0][0]
     for moment, starts, number in changes:
         passed, previous = (moment - previous) * 1e-12, moment
-        for one in running:
-            seconds[one] += passed / len(running)
+        for index in running:
+            seconds[index] += passed / len(running)
         nothing += 0 if running else passed
         (running.add if starts else running.discard)(number)
     return seconds, nothing
 
 
-def merged(place: str) -> str:
+def merged(scope: str) -> str:
     """A place without numbers of layers and copies, and without the loops around the step."""
-    place = place.replace("gradient_tape", "gradient")
-    place = re.sub(r"(^|/)(while|body|_\d+|pretraining(_\d+)?)(?=/)", r"\1", place)
-    place = re.sub(r"layer_\d+", "layer", place)
-    return re.sub(r"(_\d+)+(?=[/ ]|$)", "", re.sub("/+", "/", place)).strip("/")
+    scope = scope.replace("gradient_tape", "gradient")
+    scope = re.sub(r"(^|/)(while|body|_\d+|pretraining(_\d+)?)(?=/)", r"\1", scope)
+    scope = re.sub(r"layer_\d+", "layer", scope)
+    return re.sub(r"(_\d+)+(?=[/ ]|$)", "", re.sub("/+", "/", scope)).strip("/")
 
 
 def table(title: str, rows: dict[str, list[float]], total: float, most: int | None = None) -> None:
@@ -121,9 +121,9 @@ def main(_):
           f"step, {traced:.3f} s with the profiler")  # fmt: skip
     shares, nothing = divide(operations)
     kinds, places = (collections.defaultdict(lambda: [0.0, 0.0, 0]) for _ in range(2))
-    for (begin, end, place, kind), share in zip(operations, shares, strict=True):
+    for (begin, end, scope, kind), share in zip(operations, shares, strict=True):
         group = ["all matrix products"] if PRODUCTS.search(kind) else ["all others"]
-        for rows, name in ((kinds, kind), (kinds, group[0]), (places, f"{merged(place)} {kind}")):
+        for rows, name in ((kinds, kind), (kinds, group[0]), (places, f"{merged(scope)} {kind}")):
             rows[name] = [a + b for a, b in zip(rows[name], (share, (end - begin) * 1e-12, 1), strict=True)]
     kinds["nothing"] = [nothing, nothing, 0]
     total = sum(shares) + nothing

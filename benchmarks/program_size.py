@@ -77,7 +77,7 @@ def kept_bytes(text: str) -> int:
     What comes from variables, constants and the batch by moves alone is not counted, nor what is as small as a row.
     """
     bodies = {body.split(" ", 1)[0]: body for body in re.split(r"\n(?=%|ENTRY)", text)}
-    found = {}
+    operations = {}
     for line in text[text.index("\nENTRY ") :].splitlines():
         if match := re.match(r"  (?:ROOT )?%(\S+) = (.*?) ?([a-z][\w-]*)\((.*)", line):
             name, shape, kind, rest = match.groups()
@@ -85,18 +85,18 @@ def kept_bytes(text: str) -> int:
             rest = " ".join(attributes)
             body = re.search(r"body=(%[^,]+)", rest)
             backward = "gradient_tape" in (bodies[body[1]] if body else rest)
-            found[name] = (shape, kind, re.findall(r"%([^,)\s]+)", operands), backward)
+            operations[name] = (shape, kind, re.findall(r"%([^,)\s]+)", operands), backward)
 
     def source(name: str) -> str:
         """What a tensor is a part or another form of."""
-        _, kind, operands, _ = found[name]
+        _, kind, operands, _ = operations[name]
         return source(operands[0]) if kind in _MOVES and operands else name
 
     read = {}
-    for _, _, operands, backward in found.values():
-        tuples = [one for name in operands if found[name][1] == "tuple" for one in found[name][2]]
+    for _, _, operands, backward in operations.values():
+        tuples = [operand for name in operands if operations[name][1] == "tuple" for operand in operations[name][2]]
         for name in (*operands, *tuples) if backward else ():
-            shape, (_, kind, _, is_backward) = found[name][0], found[source(name)]
+            shape, (_, kind, _, is_backward) = operations[name][0], operations[source(name)]
             if not (is_backward or shape[0] == "(" or kind in _NOT_COMPUTED):
                 read[name] = bytes_of(shape)
     return sum(size for size in read.values() if size > 8 * LENGTH.value * BATCH.value)

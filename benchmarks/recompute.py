@@ -49,13 +49,13 @@ def main(argv):
     if FLAGS.way:
         print(measure(FLAGS.way == "recomputed"))
         return
-    found = {}
+    results = {}
     for way in ("kept", "recomputed"):
         command = [sys.executable, *argv[:1], *FLAGS.flags_into_string().splitlines(), f"--way={way}"]
         output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        found[way] = tuple(map(float, output.split()))
-        print("{}: {:.2f} GB, {:.2f} s a step".format(way, *found[way]))
-    (memory, seconds), (less, longer) = found.values()
+        results[way] = tuple(map(float, output.split()))
+        print("{}: {:.2f} GB, {:.2f} s a step".format(way, *results[way]))
+    (memory, seconds), (less, longer) = results.values()
     print(f"recomputed / kept: memory {less / memory:.2f}, time {longer / seconds:.2f}")
 
 

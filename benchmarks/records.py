@@ -96,7 +96,7 @@ def main(_) -> None:
         )
         plain = tf.data.TFRecordDataset(files).repeat().shuffle(records.SHUFFLE_WINDOW, seed=0)
         plain = plain.batch(FLAGS.batch_size, drop_remainder=True)
-        kinds = {name: tf.io.FixedLenFeature([one.length], one.dtype) for name, one in features.items()}
+        kinds = {name: tf.io.FixedLenFeature([feature.length], feature.dtype) for name, feature in features.items()}
         plain = plain.map(lambda serialized: tf.io.parse_example(serialized, kinds), tf.data.AUTOTUNE)
         report("plain tf.data", plain.prefetch(tf.data.AUTOTUNE))
 

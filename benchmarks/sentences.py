@@ -81,12 +81,12 @@ def main(_):
     print(title)
     print(f"{'':34} {'sentences/s':>12} {'largest difference':>19}")
     speeds = {name: len(texts) / statistics.median(taken) for name, taken in seconds.items()}
-    for name, found in vectors.items():
+    for name, vectors_of_side in vectors.items():
         speed = speeds[name]
-        print(f"{name:34} {speed:12.1f} {np.abs(found - expected).max():19.1e}")
+        print(f"{name:34} {speed:12.1f} {np.abs(vectors_of_side - expected).max():19.1e}")
     for dtype, limit in limits.items():
         pairs = zip(seconds[f"sentence-transformers, {dtype}"], seconds[f"bert_tf, {dtype}"], strict=True)
-        ratios = [one / other for one, other in pairs]
+        ratios = [rate / other for rate, other in pairs]
         low, high = min(ratios), max(ratios)
         print(f"{dtype}: bert_tf is {statistics.median(ratios):.2f} times as fast ({low:.2f} to {high:.2f}); {limit}")
         figures = {f"{side}, a second": speeds[f"{side}, {dtype}"] for side in ("bert_tf", "sentence-transformers")}

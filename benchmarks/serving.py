@@ -168,8 +168,8 @@ def measure_onnx(path: str, model_dir: str, is_squad: bool, rows, requests: int,
     inputs = {entry.name: "int32" if entry.type == "tensor(int32)" else "int64" for entry in session.get_inputs()}
 
     def compute(encoded):
-        found = {name if name in inputs else ours[name]: value for name, value in encoded.items()}
-        return session.run(names, {name: value.astype(inputs[name]) for name, value in found.items()})
+        features = {name if name in inputs else ours[name]: value for name, value in encoded.items()}
+        return session.run(names, {name: value.astype(inputs[name]) for name, value in features.items()})
 
     return measure(transformers_answers(model_dir, is_squad, compute), rows, requests, examples)
 
@@ -208,18 +208,18 @@ def export(model_dir: str, folder: str, variant: str) -> str:
     return serving_export.export_saved_model(model_dir, folder, dtype=dtype, freeze=rest == ["freeze"], warm_up=False)
 
 
-def record(found: dict[str, list[dict]], table: str) -> None:
+def record(figures_of: dict[str, list[dict]], table: str) -> None:
     """Records each variant beside transformers in the same type (an ONNX file beside transformers')."""
     for name in FLAGS.variant:
-        ours, peers = found[f"bert_tf {name}"], found[f"transformers {name.replace('_', ' ').split()[0]}"]
+        ours, peers = figures_of[f"bert_tf {name}"], figures_of[f"transformers {name.replace('_', ' ').split()[0]}"]
         figures = {}
         for side, runs in (("bert_tf", ours), ("transformers", peers)):
             p50 = [1e3 * run["p50"] for run in runs]
             figures[f"{side}, p50 ms"] = f"{statistics.median(p50):.1f} ({min(p50):.1f} to {max(p50):.1f})"
             figures[f"{side}, texts/s in batches of 32"] = statistics.median(run["throughput"] for run in runs)
         pairs = list(zip(ours, peers, strict=True))
-        figures["p50, times as fast"] = round(statistics.median(peer["p50"] / own["p50"] for own, peer in pairs), 2)
-        ratios = [own["throughput"] / peer["throughput"] for own, peer in pairs]
+        figures["p50, times as fast"] = round(statistics.median(peer["p50"] / our["p50"] for our, peer in pairs), 2)
+        ratios = [our["throughput"] / peer["throughput"] for our, peer in pairs]
         add(table, name, figures, ["transformers", "torch"], ratios)
 
 
@@ -268,13 +268,13 @@ def main(_):
                 contenders[f"bert_tf {variant}"] = (measure_onnx, path, FLAGS.model, is_squad, rows, *size)
             else:
                 contenders[f"bert_tf {variant}"] = (measure_export, path, names, rows, *size)
-        found = {name: [] for name in contenders}
+        figures_of = {name: [] for name in contenders}
         for number in range(FLAGS.rounds):
             for name, (function, *arguments) in contenders.items():
-                found[name].append(in_process(function, *arguments))
-                print(f"round {number + 1}: {name}: {found[name][-1]}", file=sys.stderr, flush=True)
+                figures_of[name].append(in_process(function, *arguments))
+                print(f"round {number + 1}: {name}: {figures_of[name][-1]}", file=sys.stderr, flush=True)
     print(f"{'':32} {'p50 ms':>8} {'from':>7} {'to':>7} {'p99 ms':>8} {'batch 32, examples/s':>20} {'MiB':>6}")
-    for name, figures in found.items():
+    for name, figures in figures_of.items():
         p50, p99, throughput, memory = (
             statistics.median(figure[key] for figure in figures) for key in ("p50", "p99", "throughput", "memory")
         )
@@ -283,11 +283,11 @@ def main(_):
             f"{name:32} {p50 * 1e3:8.2f} {lowest * 1e3:7.2f} {highest * 1e3:7.2f} {p99 * 1e3:8.2f} {throughput:20.1f} "
             f"{memory:6.0f}"
         )
-    record(found, "serving questions" if is_squad else "serving sentences")
+    record(figures_of, "serving questions" if is_squad else "serving sentences")
     for dtype in ("float32", "bfloat16"):
-        ours = [values for name, values in found.items() if name.startswith(f"bert_tf {dtype}")]
+        ours = [values for name, values in figures_of.items() if name.startswith(f"bert_tf {dtype}")]
         if ours:
-            peers = statistics.median(figure["p50"] for figure in found[f"transformers {dtype}"])
+            peers = statistics.median(figure["p50"] for figure in figures_of[f"transformers {dtype}"])
             best = min(statistics.median(figure["p50"] for figure in figures) for figures in ours)
             print(f"p50, {dtype}: the best of bert_tf is {best / peers:.2f} of transformers")
     if not is_squad:

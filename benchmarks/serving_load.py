@@ -62,15 +62,15 @@ def main(_):
         chooser, done = random.Random(seed), []
         while (now := time.monotonic()) < deadline:
             chosen = chooser.choices(range(len(rows)), k=chooser.randint(1, 8))
-            found = ask([rows[number] for number in chosen])
+            answers = ask([rows[number] for number in chosen])
             done.append((len(chosen), time.monotonic() - now))
-            check(found, [alone[number] for number in chosen])
+            check(answers, [alone[number] for number in chosen])
             if seed == 0:
                 memory.append(resident())
         return done
 
     with concurrent.futures.ThreadPoolExecutor(FLAGS.threads) as pool:
-        done = [one for part in pool.map(work, range(FLAGS.threads)) for one in part]
+        done = [answer for part in pool.map(work, range(FLAGS.threads)) for answer in part]
     times, rate = np.array([taken for _, taken in done]) * 1e3, sum(size for size, _ in done) / FLAGS.seconds
     print(f"{FLAGS.threads} threads, {len(done):,} requests, all equal to the answers alone: "
           f"{len(done) / FLAGS.seconds:.1f} requests/s, {rate:.1f} rows/s, p50 "
@@ -78,17 +78,17 @@ def main(_):
           f"{memory[-1] - memory[len(memory) // 2]} more than at half time")  # fmt: skip
 
 
-def check(found: dict[str, np.ndarray], alone: list[dict[str, np.ndarray]]) -> None:
+def check(answers: dict[str, np.ndarray], alone: list[dict[str, np.ndarray]]) -> None:
     """Raises AssertionError if a row's output is not its answer alone, where shapes do not depend on the batch."""
-    for name, value in found.items():
+    for name, value in answers.items():
         for row, expected in zip(value, alone, strict=True):
-            one = expected[name][0]
-            if np.shape(row) != np.shape(one):
+            value_alone = expected[name][0]
+            if np.shape(row) != np.shape(value_alone):
                 continue
             if value.dtype.kind == "f":
-                np.testing.assert_allclose(row, one, atol=FLAGS.tolerance, err_msg=name)
+                np.testing.assert_allclose(row, value_alone, atol=FLAGS.tolerance, err_msg=name)
             elif name not in ("label", "choice"):  # of almost equal scores either may be first
-                np.testing.assert_array_equal(row, one, err_msg=name)
+                np.testing.assert_array_equal(row, value_alone, err_msg=name)
 
 
 if __name__ == "__main__":

@@ -70,18 +70,18 @@ def predict_with_transformers() -> None:
         with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=FLAGS.peer == "autocast"):
             output = model(**batch)
         starts, ends = output.start_logits.float().numpy(), output.end_logits.float().numpy()
-        for place, row in enumerate(rows):
+        for row_number, row in enumerate(rows):
             types, offsets = encoded.sequence_ids(row), encoded["offset_mapping"][row]
             owner = encoded["overflow_to_sample_mapping"][row]
-            first = np.argsort(-starts[place])[:N_BEST].tolist()
-            last = np.argsort(-ends[place])[:N_BEST].tolist()
+            first = np.argsort(-starts[row_number])[:N_BEST].tolist()
+            last = np.argsort(-ends[row_number])[:N_BEST].tolist()
             for a in first:
                 if a >= len(types) or types[a] != 1:
                     continue
                 for b in last:
                     if b < a or b - a >= MAX_ANSWER or b >= len(types) or types[b] != 1:
                         continue
-                    score = float(starts[place, a]) + float(ends[place, b])
+                    score = float(starts[row_number, a]) + float(ends[row_number, b])
                     if owner not in best or score > best[owner][0]:
                         best[owner] = (score, offsets[a][0], offsets[b][1])
     answers = {}

@@ -99,8 +99,8 @@ def main(_):
         sides = {"bert_tf": our_command} | ({"transformers": trainer_command} if FLAGS.trainer else {})
         for number in range(1, 2 + FLAGS.repeats):
             for side, command in sides.items():
-                place = os.path.join(folder, f"{side}-{number}")
-                seconds = start(command(place), os.path.join(folder, "compiled"))
+                target = os.path.join(folder, f"{side}-{number}")
+                seconds = start(command(target), os.path.join(folder, "compiled"))
                 line = "".join(f"{wall:18.1f} {cpu:7.1f}" for wall, cpu in seconds.values())
                 print(f"{f'{number} {side}':<18}{line}", flush=True)
 

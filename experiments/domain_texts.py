@@ -60,12 +60,12 @@ def pairs_of_lines(lines: list[str], count: int, generator: random.Random, where
     chosen = [line for line, fits in zip(lines, fitting, strict=True) if fits]
     pairs = []
     for _ in range(count):
-        place = generator.randrange(end)
-        while not (fitting[place] and fitting[place + 1]):
-            place = generator.randrange(end)
+        index = generator.randrange(end)
+        while not (fitting[index] and fitting[index + 1]):
+            index = generator.randrange(end)
         follows = generator.random() < 0.5
-        other = lines[place + 1] if follows else generator.choice(chosen)
-        pairs.append((lines[place], other, "follows" if follows else "elsewhere"))
+        other = lines[index + 1] if follows else generator.choice(chosen)
+        pairs.append((lines[index], other, "follows" if follows else "elsewhere"))
     return pairs
 
 

@@ -141,12 +141,12 @@ def main(_):
     model = Reader(bert, values.features, values.reader, values.width, len(labels), of_texts)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=NO_LABEL)
     model.compile(keras.optimizers.Adam(values.learning_rate), loss)
-    (x, y), (dev_x, dev_y) = (encode(one, tokenizer, labels, values.max_seq_length) for one in (train, dev))
+    (x, y), (dev_x, dev_y) = (encode(sentences, tokenizer, labels, values.max_seq_length) for sentences in (train, dev))
     for epoch in range(1, values.epochs + 1):
         model.fit(x, y[:, 1] if of_texts else y, batch_size=values.batch_size, verbose=2)
         logits = model.predict(dev_x, batch_size=values.batch_size, verbose=0)
-        found = scores(dev, dev_y, logits, labels)
-        print(f"epoch {epoch}: " + ", ".join(f"{name} {value:.4f}" for name, value in found.items()))
+        results = scores(dev, dev_y, logits, labels)
+        print(f"epoch {epoch}: " + ", ".join(f"{name} {value:.4f}" for name, value in results.items()))
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ def reviews(path: str, fewest_words: int) -> list[tuple[str, str]]:
 
 
 def create_texts(
-    found: Sequence[tuple[str, str]], novel: Iterator[list[str]], count: int, seed: int
+    labelled: Sequence[tuple[str, str]], novel: Iterator[list[str]], count: int, seed: int
 ) -> list[tuple[str, str, int]]:
     """(text, label, words before the review) of so many texts.
 
@@ -89,13 +89,13 @@ def create_texts(
       ValueError: there are too few reviews or passages.
     """
     generator = random.Random(seed)
-    order = sorted(range(len(found)), key=lambda _: generator.random())[:count]
+    order = sorted(range(len(labelled)), key=lambda _: generator.random())[:count]
     texts = []
     for number, passage in zip(order, novel, strict=False):
-        review, label = found[number]
-        place = int(generator.random() * (len(passage) + 1))
-        text = " ".join([*passage[:place], review, *passage[place:]])
-        texts.append((text, label, len(" ".join(passage[:place]).split())))
+        review, label = labelled[number]
+        position = int(generator.random() * (len(passage) + 1))
+        text = " ".join([*passage[:position], review, *passage[position:]])
+        texts.append((text, label, len(" ".join(passage[:position]).split())))
     if len(texts) < count:
         raise ValueError(f"There are reviews and passages for {len(texts)} texts, not for {count}: ask for fewer.")
     return texts
@@ -109,8 +109,8 @@ def write_task(values) -> None:
     novels = {"train": names, "dev": ["heldout.txt"]}
     for seed, (kind, count) in enumerate((("train", values.num_train), ("dev", values.num_dev)), _SEED):
         paths = [os.path.join(values.novels_dir, name) for name in novels[kind]]
-        found = reviews(os.path.join(values.sst2_dir, f"{kind}.tsv"), _FEWEST_WORDS if kind == "train" else 1)
-        texts = create_texts(found, passages(paths, values.words), count, seed)
+        labelled = reviews(os.path.join(values.sst2_dir, f"{kind}.tsv"), _FEWEST_WORDS if kind == "train" else 1)
+        texts = create_texts(labelled, passages(paths, values.words), count, seed)
         content = csv_text(("text", "label", "place"), texts)
         write_text_file(os.path.join(values.output_dir, f"{kind}.csv"), content)
 
@@ -133,14 +133,14 @@ def ways_of(values) -> dict[str, dict]:
 def runs_of(values) -> dict[str, Run]:
     """The fine-tunings by row of the table."""
     runs = {}
-    for row, own in ways_of(values).items():
-        name = f"{own.get('window_pooling', 'cut')}-{own['max_seq_length']}"
+    for row, flags_of_row in ways_of(values).items():
+        name = f"{flags_of_row.get('window_pooling', 'cut')}-{flags_of_row['max_seq_length']}"
         output_dir = os.path.join(values.output_dir, "runs", name)
         made = {
             "task_name": "custom", "text_a": "text", "label": "label", "do_train": True, "do_eval": True,
             **{f"{kind}_file": os.path.join(values.output_dir, f"{kind}.csv") for kind in ("train", "dev")},
             "init_checkpoint": values.init_checkpoint, "output_dir": output_dir, "eval_batch_size": 32, "seed": 1,
-            "num_train_epochs": values.num_train_epochs, "write_tf_records": False, **own,
+            "num_train_epochs": values.num_train_epochs, "write_tf_records": False, **flags_of_row,
         }  # fmt: skip
         further = tuple(values.fine_tuning_flag)
         runs[row] = Run(name, "run_classifier.py", made, lambda output_dir=output_dir: results_in(output_dir), further)

@@ -137,10 +137,10 @@ def check_cases(script: str, cases: Sequence[tuple[str, dict, dict]], tmp_path, 
             for name, value in {**usual, **given}.items()
         }
         commands.append(arguments_of({name: value for name, value in values.items() if value is not None}))
-    found = outcomes(script, commands, is_warm)
-    assert len(found) == len(cases)
+    results = outcomes(script, commands, is_warm)
+    assert len(results) == len(cases)
     wrong = []
-    for number, ((message, files, _), (outcome, heavy)) in enumerate(zip(cases, found, strict=True)):
+    for number, ((message, files, _), (outcome, heavy)) in enumerate(zip(cases, results, strict=True)):
         pattern = KINDS + ".*".join(map(re.escape, message.split("*")))
         if not re.match(pattern, outcome) or (heavy and not is_warm):
             wrong.append((message, outcome, heavy))

@@ -112,8 +112,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if kind in (None, "revision"):
             return self._send_json({"id": name, "sha": commit, "siblings": []})
         if kind == "tree":
-            found = sorted(one for one in folder.rglob("*") if one.is_file())
-            return self._send_json([self._entry(one, folder) for one in found])
+            paths = sorted(listed for listed in folder.rglob("*") if listed.is_file())
+            return self._send_json([self._entry(listed, folder) for listed in paths])
         if not (folder / file).is_file():
             return self._send(404, headers={"X-Error-Code": "EntryNotFound"})
         self._send_file(kind, name, commit, file, (folder / file).read_bytes())

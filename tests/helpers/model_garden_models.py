@@ -183,9 +183,9 @@ def older_names(config=CONFIG, split_heads=True):
     return values, weights
 
 
-def assert_same_bits(found, expected):
-    assert set(found) == set(expected)
+def assert_same_bits(arrays, expected):
+    assert set(arrays) == set(expected)
     for name, value in expected.items():
-        array = found[name]
+        array = arrays[name]
         assert array.dtype == value.dtype and array.shape == value.shape, name
         assert array.tobytes() == np.ascontiguousarray(value).tobytes(), name

@@ -36,22 +36,22 @@ def mixed_texts(count: int, seed: int = 0, sentences: Iterable[str] = SENTENCES)
 def shared_texts(shared, count: int = 10_000) -> list[str]:
     """Korean, Japanese, Chinese and English texts and those of 388 languages from the shared data, each once."""
     data = shared / "data"
-    found = []
+    texts = []
     for row in json.loads((data / "korean" / "klue" / "klue-nli-v1.1_dev.json").read_text()):
-        found += [row["premise"], row["hypothesis"]]
+        texts += [row["premise"], row["hypothesis"]]
     japanese = (data / "choice" / "jcommonsenseqa" / "train.jsonl").read_text().split("\n")
-    found += [json.loads(line)["question"] for line in japanese if line]
+    texts += [json.loads(line)["question"] for line in japanese if line]
     for name in ("korquad_dev", "jsquad_valid", "cmrc2018_dev"):
         articles = json.loads((data / "squad_multilingual" / f"{name}.json").read_text())["data"]
         contexts = (paragraph["context"] for article in articles[:150] for paragraph in article["paragraphs"])
-        found += [context.replace("[SEP]", "") for context in contexts]  # JSQuAD has it behind the title
+        texts += [context.replace("[SEP]", "") for context in contexts]  # JSQuAD has it behind the title
     for path in sorted((data / "multilingual_text" / "udhr2").glob("*.txt")):
-        found += path.read_text().split("\n")[:20]
-    found += (data / "novels" / "heldout.txt").read_text().split("\n")[:2000]
-    found = [text for text in dict.fromkeys(found) if text.strip()]
-    random.Random(0).shuffle(found)
-    assert len(found) >= count
-    return found[:count]
+        texts += path.read_text().split("\n")[:20]
+    texts += (data / "novels" / "heldout.txt").read_text().split("\n")[:2000]
+    texts = [text for text in dict.fromkeys(texts) if text.strip()]
+    random.Random(0).shuffle(texts)
+    assert len(texts) >= count
+    return texts[:count]
 
 
 def word_pieces(texts: Iterable[str], special: Iterable[str], size: int = 3000) -> list[str]:

@@ -39,14 +39,14 @@ class _Compiled:
         texts = [self.compiled.experimental_get_compiler_ir(*specs)(stage="hlo") for specs in traces]
         # The size of what top_k finds is a constant, but written as if it were not.
         texts = [re.sub(r".*set-dimension-size\(.*TopKV2.*", "", text) for text in texts]
-        found = {mark for text in texts for mark in (*_DYNAMIC, *_HOST) if mark in text}
-        found |= {str(spec) for specs in traces for spec in specs if not spec.shape.is_fully_defined()}
+        marks = {mark for text in texts for mark in (*_DYNAMIC, *_HOST) if mark in text}
+        marks |= {str(spec) for specs in traces for spec in specs if not spec.shape.is_fully_defined()}
         features = [spec for specs in traces for spec in specs if spec.shape.rank]  # and scalars, the loop's state
-        found |= {
+        marks |= {
             str(spec) for spec in features if spec.dtype not in (tf.int32, tf.float32)
         }  # GPUs have no use for them
         modules = [text.count("HloModule ") for text in texts]
-        return {"name": self.name, "traces": len(traces), "modules": modules, "found": sorted(found)}
+        return {"name": self.name, "traces": len(traces), "modules": modules, "found": sorted(marks)}
 
 
 class Strategy(tf.distribute.OneDeviceStrategy):

@@ -23,9 +23,9 @@ def op_by_op(wanted: bool = True) -> Iterator[None]:
 def assert_graph_equal(tokenizer, texts, graph=None, split_unknown=False) -> int:
     """A tokenizer's graph gives its ids and offsets for `texts`, str or bytes; returns the number of ids."""
     graph = graph or graph_of(tokenizer, split_unknown)
-    found = graph.tokenize(tf.constant(texts, tf.string))
-    assert all(part.dtype == tf.int32 for part in found)
-    ids, starts, ends = (part.to_list() for part in found)
+    outputs = graph.tokenize(tf.constant(texts, tf.string))
+    assert all(part.dtype == tf.int32 for part in outputs)
+    ids, starts, ends = (part.to_list() for part in outputs)
     assert graph.encode(tf.constant(texts, tf.string)).to_list() == ids
     for text, *row in zip(texts, ids, starts, ends, strict=True):
         decoded = text if isinstance(text, str) else text.decode("utf-8", "ignore")

@@ -57,8 +57,8 @@ def write_encoder(kind: str, folder: pathlib.Path) -> str:
         model = sentence_piece_model([*_as_read(texts) * 20, *SENTENCES], 200)
         (folder / "tokenizer_78b3253a26.model").write_bytes(model)
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        found = [processor.id_to_piece(number) for number in range(5, processor.get_piece_size())]
-        pieces = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *found[::-1]]
+        learned = [processor.id_to_piece(number) for number in range(5, processor.get_piece_size())]
+        pieces = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *learned[::-1]]
     (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces))
     keras.utils.set_random_seed(0)
     sizes = {**SIZES, "max_position_embeddings": 64, "type_vocab_size": 2}

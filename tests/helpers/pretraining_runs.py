@@ -60,9 +60,9 @@ def values(output_dir, step=STEPS):
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
-def assert_bit_identical(one, other):
-    assert one.keys() == other.keys()
-    for name, value in one.items():
+def assert_bit_identical(first, other):
+    assert first.keys() == other.keys()
+    for name, value in first.items():
         np.testing.assert_array_equal(other[name], value, err_msg=name)
 
 

@@ -51,14 +51,14 @@ def run_on_bucket(folder: pathlib.Path, steps: dict[str, tuple[str, dict]]) -> t
       AssertionError: something is left in one of the two directories.
     """
     places = {name: folder / name for name in ("current", "temporary")}
-    for place in places.values():
-        place.mkdir()
+    for directory in places.values():
+        directory.mkdir()
     settings = {_FILES: str(folder), _LIBRARY: compiled(), "TMPDIR": str(places["temporary"])}
     ended, log = run_mains(steps, "helpers.remote", cwd=places["current"], **settings)
-    left = [str(path) for place in places.values() for path in place.rglob("*")]
+    left = [str(path) for directory in places.values() for path in directory.rglob("*")]
     assert not left, left
-    for place in places.values():
-        place.rmdir()
+    for directory in places.values():
+        directory.rmdir()
     return {name: outcome for name, (outcome, _) in ended.items()}, log
 
 

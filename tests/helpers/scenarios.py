@@ -19,12 +19,12 @@ TWO_REPLICAS = {"distribution_strategy": "mirrored", "num_virtual_cpus": 2}
 
 def fine_tuning_flags(script: str, folder: pathlib.Path, **changes) -> dict:
     """Writes an encoder and examples into a folder; returns {flag: value} of a run on them; None takes one away."""
-    write_data, ending, own = WORLDS[script]
+    write_data, ending, extra = WORLDS[script]
     write_encoder(folder, PIECES)
     for seed, (name, count) in enumerate((("train", 32), ("dev", 11), ("test", 7))):
         write_data(folder / f"{name}.{ending}", list(texts_of(count, seed)))
     flags = {
-        **own, "init_checkpoint": folder / "encoder", "do_train": True, "do_eval": True, "max_seq_length": 24,
+        **extra, "init_checkpoint": folder / "encoder", "do_train": True, "do_eval": True, "max_seq_length": 24,
         "train_file": folder / f"train.{ending}", "dev_file": folder / f"dev.{ending}",
         "predict_file" if script == "run_squad" else "test_file": folder / f"test.{ending}", "train_batch_size": 8,
         "predict_batch_size": 4, "num_train_epochs": 1, "learning_rate": 3e-3, "seed": 3, "deterministic": True,

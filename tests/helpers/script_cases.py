@@ -113,10 +113,10 @@ def results_of(folder, suffix="") -> dict[str, float]:
 
 def assert_in_order(message: str, outcome: str) -> None:
     """Asserts that an outcome contains the parts of a message, separated by "*", in order."""
-    place = 0
+    start = 0
     for part in message.split("*"):
-        assert part in outcome[place:], outcome
-        place = outcome.index(part, place) + len(part)
+        assert part in outcome[start:], outcome
+        start = outcome.index(part, start) + len(part)
 
 
 def kill_at_checkpoint(script: str, arguments: dict, step: int, folder: pathlib.Path | None = None) -> list[str]:

@@ -58,14 +58,14 @@ def trained_on(strategy, case: str, start: list | None = None, read=False) -> tu
     before = [variable.numpy() for variable in weights]
     context.enable_run_metadata()
     results = steps(feed(strategy, tf.data.Dataset.from_tensors(features).repeat()), tf.constant(_STEPS))
-    graphs = [graph for one in context.export_run_metadata().function_graphs for graph in one.partition_graphs]
+    graphs = [graph for part in context.export_run_metadata().function_graphs for graph in part.partition_graphs]
     context.disable_run_metadata()
     return before, [variable.numpy() for variable in weights], {name: float(v) for name, v in results.items()}, graphs
 
 
 def sent(graphs) -> tuple[int, list[str]]:
     """The number of programs, and what is sent elsewhere of all that is computed from them before the loop ends."""
-    programs, found = 0, set()
+    programs, names = 0, set()
     for graph in graphs:
         computed, size = {node.name for node in graph.node if node.op in _PROGRAMS}, -1
         programs += len(computed)
@@ -74,8 +74,8 @@ def sent(graphs) -> tuple[int, list[str]]:
             for node in graph.node:
                 if node.op != "Exit" and any(name[0] != "^" and name.split(":")[0] in computed for name in node.input):
                     computed.add(node.name)
-        found |= {node.name for node in graph.node if node.op in ("_Send", "_HostSend") and node.name in computed}
-    return programs, sorted(found)
+        names |= {node.name for node in graph.node if node.op in ("_Send", "_HostSend") and node.name in computed}
+    return programs, sorted(names)
 
 
 def compared(case: str, read: bool) -> tuple[float, float, int, list[str]]:

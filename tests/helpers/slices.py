@@ -55,7 +55,7 @@ def divide(tests: dict[str, int], seconds: dict[str, int], count: int) -> list[s
             least = sums.index(min(sums))
             sums[least] += part[file]
             slices[least].add(file)
-    return [one & tests.keys() for one in slices]
+    return [group & tests.keys() for group in slices]
 
 
 def rooms_of(paths: Iterable[str]) -> set[str]:
@@ -86,7 +86,7 @@ def touched(tests: dict[str, int], seconds: dict[str, int], paths: Sequence[str]
     """
     rooms, names = rooms_of(paths), {pathlib.PurePosixPath(path).stem.removeprefix("test_") for path in paths}
     times = {file: seconds.get(file, number * SECONDS_OF_A_TEST) for file, number in tests.items()}
-    found, total = set(), 0
+    files, total = set(), 0
     candidates = []
     for file in map(pathlib.PurePosixPath, tests):
         if str(file.parent) in rooms:
@@ -94,8 +94,8 @@ def touched(tests: dict[str, int], seconds: dict[str, int], paths: Sequence[str]
     for *_, file in sorted(candidates):
         if total + times[file] <= MOST_SECONDS:
             total += times[file]
-            found.add(file)
-    return found
+            files.add(file)
+    return files
 
 
 def changed_files(commits: int) -> list[str]:

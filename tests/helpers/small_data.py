@@ -12,9 +12,9 @@ def texts_of(count, seed):
     generator = np.random.default_rng(seed)
     for number in range(count):
         words = [f"w{word}" for word in generator.integers(0, 93, generator.integers(2, 9))]
-        place = int(generator.integers(len(words) + 1))
-        words.insert(place, ("good", "bad")[number % 2])
-        yield words, number % 2 == 0, place
+        position = int(generator.integers(len(words) + 1))
+        words.insert(position, ("good", "bad")[number % 2])
+        yield words, number % 2 == 0, position
 
 
 def write_classification(path, texts):
@@ -23,8 +23,8 @@ def write_classification(path, texts):
 
 def write_questions(path, texts):
     paragraphs = []
-    for number, (words, _, place) in enumerate(texts):
-        answer = {"text": words[place], "answer_start": len(" ".join([*words[:place], ""]))}
+    for number, (words, _, position) in enumerate(texts):
+        answer = {"text": words[position], "answer_start": len(" ".join([*words[:position], ""]))}
         question = {"id": f"q{number}", "question": "w1 w2", "answers": [answer], "is_impossible": False}
         paragraphs.append({"context": " ".join(words), "qas": [question]})
     path.write_text(json.dumps({"version": "x", "data": [{"title": "t", "paragraphs": paragraphs}]}))
@@ -37,7 +37,7 @@ def write_tags(path, texts):
 
 def write_choices(path, texts):
     lines = ["context,question,choice0,choice1,label"]
-    lines += [f"w1 w2,w3,{' '.join(words[:place])} w1,{' '.join(words)},{int(up)}" for words, up, place in texts]
+    lines += [f"w1 w2,w3,{' '.join(words[:position])} w1,{' '.join(words)},{int(up)}" for words, up, position in texts]
     path.write_text("\n".join(lines) + "\n")
 
 

@@ -86,10 +86,10 @@ def trainer_of(model, optimizer, objective=None, strategy=None, *, batch_size, s
 def _traced(replicas, batch_size, parts, scale, options) -> tuple[Trainer, list]:
     """A trainer that is traced once for all runs with these options, its variables, and their first values."""
     options, strategy = dict(options), one_device() if replicas == 1 else mirrored(replicas)
-    own = {name: options.pop(name) for name in ("use_xla", "recompute", "skip_nonfinite_steps") if name in options}
+    extra = {name: options.pop(name) for name in ("use_xla", "recompute", "skip_nonfinite_steps") if name in options}
     trainer = trainer_of(
         *build(strategy, **options), PretrainingObjective, strategy, batch_size=batch_size, scale=scale,
-        gradient_accumulation_steps=parts, seed=3, log_every_steps=2, **own,
+        gradient_accumulation_steps=parts, seed=3, log_every_steps=2, **extra,
     )  # fmt: skip
     variables = [*trainer.tensors.values(), trainer.loss_scale, trainer.good_steps]
     return trainer, [(variable, variable.numpy()) for variable in variables]
@@ -124,9 +124,9 @@ def run(strategy, batches, *, parts=1, scale=None, calls=1, lengths=False, **opt
     return {name: v.numpy() for name, v in variables.items()}, results
 
 
-def assert_same(one, other, tolerance):
-    assert one.keys() == other.keys()
-    for name, value in one.items():
+def assert_same(first, other, tolerance):
+    assert first.keys() == other.keys()
+    for name, value in first.items():
         # The true gradient of a key bias is zero (softmax ignores it); Adam turns its rounding noise into steps.
         allowed = 1e-1 if "key/bias" in name else tolerance
         np.testing.assert_allclose(other[name], value, rtol=0, atol=allowed, err_msg=name)

@@ -64,7 +64,7 @@ def serve(listening: socket.socket) -> dict:
             report_ended(running)
         if listening in ready:
             connections.append(listening.accept()[0])
-        for connection in [one for one in connections if one in ready]:
+        for connection in [link for link in connections if link in ready]:
             message, files, _, _ = socket.recv_fds(connection, 16, 5)
             if not message:
                 connections.remove(connection)
@@ -79,7 +79,7 @@ def serve(listening: socket.socket) -> dict:
             if not process:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                sockets = [one.detach() for one in (listening, *connections)]
+                sockets = [link.detach() for link in (listening, *connections)]
                 for file in (*sockets, woken, wake, pipe, *running.values()):
                     os.close(file)
                 for number, file in enumerate(files):
