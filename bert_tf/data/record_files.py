@@ -154,7 +154,7 @@ def features_of(
 def _kind_of(payload: bytes) -> tuple[str, int | None, bool]:
     """What a record holds, in words; the pairs of an unmasked one; and whether it says what a word is."""
     try:
-        values = example_bytes.features_of(payload)
+        values = example_bytes.decoded_features(payload)
     except ValueError:
         values = {}
     if "segment_lengths" not in values:
@@ -173,7 +173,7 @@ def check_first_records(first_payloads: Mapping[str, tuple[int, bytes]], feature
 def record_problem(payload: bytes, features: Features) -> str | None:
     """How a serialized tf.train.Example differs from `features`, as the end of a sentence; None if it matches."""
     try:
-        present = example_bytes.features_of(payload)
+        present = example_bytes.decoded_features(payload)
     except ValueError as error:
         return str(error)
     for name, feature in features.items():

@@ -43,7 +43,7 @@ class _Source:
         return f"is not the vocabulary that the records were made with, {self.vocab_file} ({self.summary})"
 
 
-def find_vocabulary(
+def choose_vocabulary(
     vocab_file: str | None,
     init_checkpoint: str | None,
     record_files: Mapping[str, Sequence[str]],

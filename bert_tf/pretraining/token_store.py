@@ -171,7 +171,7 @@ def words_of(tokenizer: Tokenizer, boundaries: WordBoundaries | None, mark_words
     if is_interpreting():
         return lines.look_up  # the others are faster, but compiled
     if isinstance(tokenizer, FullTokenizer) and not tokenizer.basic_tokenizer.never_split:
-        words = WordPieces(tokenizer, boundaries)
+        words = PiecesOfWords(tokenizer, boundaries)
     elif isinstance(tokenizer, ByteBpeTokenizer):
         words = ByteBpeWords(tokenizer)
     else:
@@ -292,7 +292,7 @@ class _Words(abc.ABC):
         return [self._arena[begin:end].tobytes().decode() for begin, end in bounds]
 
 
-class WordPieces(_Words):
+class PiecesOfWords(_Words):
     """Words of `FullTokenizer`, which are between spaces.
 
     Args:

@@ -43,7 +43,7 @@ from bert_tf.tasks import table
 from bert_tf.tasks.classification.data import task_of
 from bert_tf.tasks.ner import tagging
 from bert_tf.tasks.ner.tags import standard_tags
-from bert_tf.tasks.squad.outputs import settings_of
+from bert_tf.tasks.squad.outputs import answer_settings
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.graphs import NoGraphError, graph_of
 from bert_tf.text.tokenizer_files import directory_of
@@ -167,7 +167,7 @@ def create_served_model(
     model = getattr(task_models, TASKS[task].architecture).from_pretrained(model_dir, **options)
     if task == "squad":
         given = {"max_seq_length": max_seq_length} if max_seq_length else {}
-        return ServedQuestionAnswering(model, tokenizer, settings_of(model_dir, model.config, **given))
+        return ServedQuestionAnswering(model, tokenizer, answer_settings(model_dir, model.config, **given))
     length = table.choose_max_seq_length(files, max_seq_length)
     if task == "ner":
         labels = standard_tags(files.head.labels)

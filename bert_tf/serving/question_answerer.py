@@ -5,7 +5,7 @@ from bert_tf.serving.predictor import Answerer
 from bert_tf.system.checks import list_of
 from bert_tf.tasks.squad.answers import Prediction, predict_answers
 from bert_tf.tasks.squad.data import Paragraph, SquadExample
-from bert_tf.tasks.squad.outputs import settings_of
+from bert_tf.tasks.squad.outputs import answer_settings
 from bert_tf.tasks.squad.scores import collect_scores
 from bert_tf.tasks.squad.windows import build_windows, warn_of_cut_questions, warn_of_gaps
 
@@ -39,7 +39,7 @@ class QuestionAnswerer(Answerer):
     def __init__(self, path: str, *, batch_size: int = 32, trust: bool = False, **settings):
         super().__init__(path, batch_size, trust)
         if not self.export:
-            chosen = settings_of(self.path, self.files.config, **settings)
+            chosen = answer_settings(self.path, self.files.config, **settings)
             chosen.windows.check_room(self.tokenizer)
             self.windows, self.predictions = chosen.windows, chosen.predictions
         elif settings:

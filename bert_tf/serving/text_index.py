@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_tf.models.layers import normalized
-from bert_tf.system.checks import folder_of, path_of
+from bert_tf.system.checks import path_of, target_directory
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import write_files
 from bert_tf.system.text_files import parse_json, read_bytes, read_text_lines
@@ -100,13 +100,13 @@ class TextIndex:
         """Writes the index to a folder, which is made if needed. If this is interrupted, `load` refuses the folder.
 
         Raises:
-          ValueError: it has no texts. OSError: see `checks.folder_of`.
+          ValueError: it has no texts. OSError: see `checks.target_directory`.
         """
         import tensorflow as tf
 
         if self.texts is None:
             raise ValueError("an index is saved beside its texts; this one has vectors alone")
-        directory, content = folder_of(directory), io.BytesIO()
+        directory, content = target_directory(directory), io.BytesIO()
         np.save(content, self.vectors, allow_pickle=False)
         lines = [{"prompt_name": self.prompt_name, "similarity": self.similarity}, *self.texts]
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)

@@ -84,7 +84,7 @@ def path_of(path, check: Callable[[str], object] | None = None, with_weights: bo
     return hub.local(path, with_weights=with_weights and bool(check), check=check)
 
 
-def folder_of(directory) -> str:
+def target_directory(directory) -> str:
     """The directory, also a `pathlib.Path`, that save_pretrained is to write, as a string."""
     if not os.fspath(directory):
         raise ValueError("The target names no directory.")

@@ -70,7 +70,7 @@ def example(features: Iterable[bytes]) -> bytes:
     return field(b"\x0a", b"".join(features))
 
 
-def features_of(serialized: bytes) -> dict[str, tuple[str | None, list]]:
+def decoded_features(serialized: bytes) -> dict[str, tuple[str | None, list]]:
     """The features of a tf.train.Example by their names, sorted: kind (int64_list, ...; None: of none) and values."""
     import tensorflow as tf
     from google.protobuf.message import DecodeError

@@ -13,7 +13,7 @@ from absl import logging
 
 from bert_tf.system.messages import is_first
 
-BEGINNING = 1 << 12  # bytes that show whether a file is UTF-16
+FIRST_BYTES = 1 << 12  # bytes that show whether a file is UTF-16
 SAMPLE_BYTES = 1 << 16  # are enough to tell an encoding
 _SURE = 2  # a score that texts of another encoding hardly have
 _SURELY_UTF_8 = 3  # more characters of three bytes than this are no chance
@@ -51,7 +51,7 @@ def converted(path: str, encoding: str, errors: str, chunks: Iterable[bytes]) ->
     """
     chunks = iter(chunks)
     first = b""
-    while len(first) < BEGINNING and (chunk := next(chunks, b"")):
+    while len(first) < FIRST_BYTES and (chunk := next(chunks, b"")):
         first += chunk
     name = codecs.lookup(encoding).name
     wide = name in ("utf-16", "utf-16-le", "utf-16-be")
@@ -60,7 +60,7 @@ def converted(path: str, encoding: str, errors: str, chunks: Iterable[bytes]) ->
         logging.info("%s is UTF-8 and is read so, not as --encoding=%s.", path, encoding)
         yield from chunks
         return
-    if not wide and (other := _better(first[:BEGINNING], name)) and is_first(path, other):
+    if not wide and (other := _better(first[:FIRST_BYTES], name)) and is_first(path, other):
         logging.warning(
             "%s: --encoding=%s gives characters that no text has side by side. It is probably %s: --encoding=%s.",
             path, encoding, _TITLES[other], other,

@@ -242,7 +242,7 @@ class TextFile:
         if b"\0" in block:
             from bert_tf.system import text_encodings
 
-            if not offset and text_encodings.wide_ascii(block[: text_encodings.BEGINNING]):
+            if not offset and text_encodings.wide_ascii(block[: text_encodings.FIRST_BYTES]):
                 raise self._not_utf_8(offset, block, block.find(b"\0"), "a zero byte")
             warn_once(self.path, "%s has zero bytes, which stand for no text: is it damaged?", self.path)
         return text
@@ -251,7 +251,7 @@ class TextFile:
         what = "the uncompressed text" if self.is_gzip else "the file"
         from bert_tf.system import text_encodings
 
-        beginning = next(iter(self.chunks()), b"")[: text_encodings.BEGINNING]
+        beginning = next(iter(self.chunks()), b"")[: text_encodings.FIRST_BYTES]
         advice = text_encodings.advice(beginning, block, start, self.encoding is not None)
         return ValueError(
             f"{self.path}, line {self.line_number(offset + start)}: not UTF-8 at byte offset {offset + start} of "

@@ -43,7 +43,7 @@ def convert_to_unicode(text: str | bytes) -> str:
     raise ValueError(f"text must be str or bytes, not {type(text).__name__}; encode_batch takes several texts")
 
 
-def text_of(text: str | bytes) -> str:
+def as_text(text: str | bytes) -> str:
     """`text` as str without surrogates, which UTF-8 can't hold: each becomes U+FFFD, so that places stay the same."""
     text = convert_to_unicode(text)
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)

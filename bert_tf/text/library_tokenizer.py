@@ -26,7 +26,7 @@ import tokenizers
 from tokenizers import decoders, pre_tokenizers, processors
 
 from bert_tf.system.text_files import naming_file, read_bytes, read_json, read_text_lines
-from bert_tf.text.characters import TOKENIZER, WHITESPACE, AddedToken, read_added_tokens, text_of
+from bert_tf.text.characters import TOKENIZER, WHITESPACE, AddedToken, as_text, read_added_tokens
 from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
 from bert_tf.text.tokenizer_files import (
     JSON_VOCAB,
@@ -105,7 +105,7 @@ class LibraryTokenizer(Tokenizer):
         return [*self.begin_ids, *ids, *self.end_ids] if add_special_tokens else ids
 
     def encode_batch(self, texts: Iterable[str | bytes]) -> list[list[int]]:
-        texts = [text_of(text) for text in texts]
+        texts = [as_text(text) for text in texts]
         with _naming(self.vocab_file):
             return [row.ids for row in self._library.encode_batch_fast(texts, add_special_tokens=False)]
 
@@ -128,7 +128,7 @@ class LibraryTokenizer(Tokenizer):
         return self._library.decode(list(ids), skip_special_tokens=False)
 
     def normalize(self, text: str) -> str:
-        normalizer, text = self._library.normalizer, text_of(text)
+        normalizer, text = self._library.normalizer, as_text(text)
         with _naming(self.vocab_file):
             return text if normalizer is None else normalizer.normalize_str(text)
 
@@ -144,7 +144,7 @@ class LibraryTokenizer(Tokenizer):
         return {**super().settings(), "bos_token": self.cls_token, "eos_token": self.sep_token}
 
     def _encoding(self, text: str | bytes) -> tokenizers.Encoding:
-        text = text_of(text)
+        text = as_text(text)
         with _naming(self.vocab_file):
             return self._library.encode(text, add_special_tokens=False)
 

@@ -23,7 +23,7 @@ import sentencepiece
 
 from bert_tf.system.example_bytes import pack
 from bert_tf.system.text_files import naming_file, read_bytes
-from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG, is_mark, read_added_tokens, text_of
+from bert_tf.text.characters import TOKENIZER, TOKENIZER_CONFIG, as_text, is_mark, read_added_tokens
 from bert_tf.text.library_tokenizer import LibraryTokenizer, library_of, read_tokenizer_json
 from bert_tf.text.tokenizer import Tokenizer, special_tokens_of
 from bert_tf.text.tokenizer_files import (
@@ -214,7 +214,7 @@ class SentencePieceTokenizer(_AlbertRows):
 
     def _preprocess_with_origins(self, text: str) -> tuple[str, list[int]]:
         """`preprocess`, with the character of `text` that each of its characters comes from."""
-        text, chars = text_of(text), []
+        text, chars = as_text(text), []
         for number, word in enumerate(re.finditer(r"\S+", text)):
             chars += [(" ", word.start() - 1)] if number else []
             for position, char in enumerate(word[0], start=word.start()):
@@ -287,7 +287,7 @@ class KoBertTokenizer(SentencePieceTokenizer):
 
     def preprocess(self, text: str | bytes) -> str:
         """ALBERT's preprocessing of a text without two quotation marks in a row."""
-        return super().preprocess(_TWO_QUOTES.sub('"', text_of(text)))
+        return super().preprocess(_TWO_QUOTES.sub('"', as_text(text)))
 
     @staticmethod
     def trails(char: str) -> bool:
@@ -318,7 +318,7 @@ class KoBertTokenizer(SentencePieceTokenizer):
 
 def preprocess_text(text: str | bytes, do_lower_case: bool) -> str:
     """What ALBERT's data tools do to a text before it is split (original: preprocess_text)."""
-    text = " ".join(text_of(text).split())
+    text = " ".join(as_text(text).split())
     if not text.isascii():
         text = "".join(char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
     return text.lower() if do_lower_case else text

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from bert_tf.system.checks import check_family, folder_of, list_of, path_of, true_or_false
+from bert_tf.system.checks import check_family, list_of, path_of, target_directory, true_or_false
 from bert_tf.system.storage import write_files
 from bert_tf.system.text_files import read_json_if_there
 from bert_tf.text import transformers_call
@@ -30,8 +30,8 @@ from bert_tf.text.characters import (
     AddedToken,
     AddedTokens,
     Part,
+    as_text,
     is_mark,
-    text_of,
 )
 from bert_tf.text.tokenizer_files import Casing, convert_by_vocab, is_there
 
@@ -82,7 +82,7 @@ class Tokenizer(abc.ABC):
     max_length: int | None = None
     takes_strip_accents = answers_by_words = mask_takes_spaces = False
     added_tokens: AddedTokens = AddedTokens()
-    as_text = staticmethod(text_of)  # what a text given as str or bytes is read as
+    as_text = staticmethod(as_text)  # what a text given as str or bytes is read as
     trails = staticmethod(is_mark)  # whether a character that is dropped belongs to the piece before it
     described_tokens: Sequence[AddedToken] = ()  # the added tokens, and those with a role that files describe like them
 
@@ -258,11 +258,11 @@ class Tokenizer(abc.ABC):
         ids, beside a model or alone.
 
         Raises:
-          TypeError, ValueError, OSError: see `checks.folder_of`; or it has another tokenizer's vocabulary, named.
+          TypeError, ValueError, OSError: see `checks.target_directory`; or it has another tokenizer's vocabulary.
         """
         import tensorflow as tf
 
-        directory, contents = folder_of(directory), self.files()
+        directory, contents = target_directory(directory), self.files()
         there = set(tf.io.gfile.listdir(directory)) if tf.io.gfile.isdir(directory) else set()
         if others := sorted(there & _VOCABULARIES - contents.keys()):
             raise FileExistsError(f"{directory} has {', '.join(others)} of another tokenizer: remove it.")

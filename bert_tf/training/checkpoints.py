@@ -159,7 +159,7 @@ class Writer:
             return
         self.join()
         with tf.device("CPU:0"):
-            values = {name: tf.identity(bundle.value_of(tensor)) for name, tensor in tensors.items()}
+            values = {name: tf.identity(bundle.tensor_value(tensor)) for name, tensor in tensors.items()}
         self._thread = threading.Thread(target=self._write, args=(step, values), name=f"save step {step}")
         self._thread.start()
 

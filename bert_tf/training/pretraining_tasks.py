@@ -142,12 +142,12 @@ class PretrainingTask:
 
     @functools.cached_property
     def vocabulary(self) -> ModelFiles | None:
-        """Vocabulary and casing of the model; see `model_vocabulary.find_vocabulary`, which logs and raises."""
+        """Vocabulary and casing of the model; see `model_vocabulary.choose_vocabulary`, which logs and raises."""
         settings, files = self.settings, {f"--{flag}": opened.index.files for flag, opened in self._data.items()}
         # A student of layers starts from its teacher; one of a configuration has its teacher's vocabulary, too.
         from_teacher = bool(settings.teacher) and (bool(settings.student_layers) or not settings.init_checkpoint)
         model = settings.init_checkpoint or settings.teacher
-        return model_vocabulary.find_vocabulary(
+        return model_vocabulary.choose_vocabulary(
             settings.vocab_file, model, files, self.config, from_teacher=from_teacher
         )
 

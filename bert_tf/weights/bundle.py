@@ -163,7 +163,7 @@ def write_bundle(prefix: str, tensors: Mapping) -> None:
     shards = _shards(tensors)
     prefixes = [prefix] if len(shards) == 1 else [f"{prefix}_shard_{number}" for number in range(len(shards))]
     for path, names in zip(prefixes, shards, strict=True):
-        values = [value_of(tensors[name]) for name in names]
+        values = [tensor_value(tensors[name]) for name in names]
         tf.raw_ops.SaveV2(prefix=path, tensor_names=names, shape_and_slices=[""] * len(values), tensors=values)
         del values
     if len(shards) > 1:
@@ -193,7 +193,7 @@ def _shards(tensors: Mapping) -> list[list[str]]:
     return shards
 
 
-def value_of(tensor):
+def tensor_value(tensor):
     """The tf.Tensor that a checkpoint keeps of a variable, an array or a scalar."""
     import keras
     import tensorflow as tf

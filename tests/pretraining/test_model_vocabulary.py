@@ -15,7 +15,7 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "house", "stands"
 
 
 def find_vocabulary(vocab_file, init_checkpoint, record_files, vocab_size=100):
-    return model_vocabulary.find_vocabulary(vocab_file, init_checkpoint, record_files, BertConfig(vocab_size))
+    return model_vocabulary.choose_vocabulary(vocab_file, init_checkpoint, record_files, BertConfig(vocab_size))
 
 
 def make(folder, name="train", pieces=PIECES, **flags):
@@ -94,6 +94,6 @@ def test_weights_to_start_from_bring_theirs(tmp_path, caplog):
     find_vocabulary(None, str(tmp_path / "model"), {"--input_file": [other]})
     assert "model/vocab.txt is not the vocabulary that the records were made with" in caplog.text
     with pytest.raises(ValueError, match="--teacher: .*model/vocab.txt is not the vocabulary that the records were"):
-        model_vocabulary.find_vocabulary(
+        model_vocabulary.choose_vocabulary(
             None, str(tmp_path / "model"), {"--input_file": [other]}, config, from_teacher=True
         )

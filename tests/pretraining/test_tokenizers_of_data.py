@@ -82,22 +82,22 @@ def test_a_run_finds_the_vocabulary_with_all_its_files(family, folder):
     summary = make(folder, vocab_file)
     config = family_named(family).config_class(summary["vocab_size"])
     records = {"--input_file": [str(folder / "out")]}
-    found = model_vocabulary.find_vocabulary(None, None, records, config)
+    found = model_vocabulary.choose_vocabulary(None, None, records, config)
     assert found.vocab_file == str(vocab_file)
     (folder / "model").mkdir()
     saving.write_description(str(folder / "model"), found)
     tokenizer = family_named(family).tokenizer_class.from_pretrained(str(folder / "model"))
     assert tokenizer.encode("It's  Café 2019,") == read_tokenizer(str(vocab_file), None).encode("It's  Café 2019,")
     with pytest.raises(ValueError, match=f"has token id {summary['vocab_size'] - 1}, but vocab_size=9"):
-        model_vocabulary.find_vocabulary(None, None, records, family_named(family).config_class(9))
+        model_vocabulary.choose_vocabulary(None, None, records, family_named(family).config_class(9))
     with pytest.raises(ValueError, match="is a vocabulary of .*, but this model is BERT, which needs word pieces"):
-        model_vocabulary.find_vocabulary(None, None, records, family_named("bert").config_class(10_000))
+        model_vocabulary.choose_vocabulary(None, None, records, family_named("bert").config_class(10_000))
     if family == "roberta":
         # Other merges are another vocabulary.
         merges = folder / "vocabulary" / "merges.txt"
         merges.write_text("\n".join(merges.read_text().splitlines()[:-1]) + "\n")
         assert vocabulary_sha256(str(vocab_file)) != summary["vocab_sha256"]
-        assert model_vocabulary.find_vocabulary(None, None, records, config) is None
+        assert model_vocabulary.choose_vocabulary(None, None, records, config) is None
 
 
 def test_the_vocabulary_of_a_kobert_is_that_with_its_model(folder):
@@ -113,7 +113,7 @@ def test_the_vocabulary_of_a_kobert_is_that_with_its_model(folder):
     assert read_tokenizer(str(folder / "vocab.txt"), None).vocab_size == summary["vocab_size"]
     config = BertConfig(summary["vocab_size"])
     with pytest.raises(ValueError, match=r"vocab.txt is not the vocabulary that the records were made with"):
-        model_vocabulary.find_vocabulary(
+        model_vocabulary.choose_vocabulary(
             str(folder / "vocab.txt"), None, {"--input_file": [str(folder / "out")]}, config
         )
 

@@ -7,7 +7,7 @@ from helpers.op_by_op import op_by_op
 from helpers.slow import slow
 
 from bert_tf.serving.graph_ner import GraphWords
-from bert_tf.text.characters import SPLITS, split_words, text_of
+from bert_tf.text.characters import SPLITS, as_text, split_words
 
 CASES = {
     "Ada Lovelace  lived in London.": ["Ada", "Lovelace", "lived", "in", "London", "."],
@@ -36,7 +36,7 @@ def test_characters():
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("count", [200, *slow(20_000)])
 def test_words_in_a_graph(count, split):
-    texts = [*CASES, " a ", *map(text_of, odd_texts(count))]
+    texts = [*CASES, " a ", *map(as_text, odd_texts(count))]
     with op_by_op():  # traced in serving/test_tagger.py
         words = tf.function(GraphWords(split))(tf.constant([text.encode() for text in texts]))
     starts, ends, splits = (values.numpy().tolist() for values in (words.starts, words.ends, words.splits))

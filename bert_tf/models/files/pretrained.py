@@ -19,7 +19,7 @@ from bert_tf.models.configuration.variable_names import HIDDEN_LAYER
 from bert_tf.models.files import card, open_weights
 from bert_tf.models.files import directory as model_directory
 from bert_tf.models.files.directory import ModelFiles, needed_config, read_model, with_files
-from bert_tf.system.checks import folder_of, list_of_names, path_of
+from bert_tf.system.checks import list_of_names, path_of, target_directory
 from bert_tf.text import tokenizer_files
 from bert_tf.text.tokenizer import Tokenizer
 
@@ -160,7 +160,7 @@ def save_pretrained(
     """
     from bert_tf.models.files import initialize, saving
 
-    directory = folder_of(directory)
+    directory = target_directory(directory)
     if not model.built:
         model.build()
     files = getattr(model, _FILES_ATTRIBUTE, None) or ModelFiles(directory)

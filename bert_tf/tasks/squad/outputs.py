@@ -125,7 +125,7 @@ def apply_threshold(predictions: list[Prediction], threshold: float) -> list[Pre
     return [row if row.null_odds is None else dataclasses.replace(row, text=answer_of(row)) for row in predictions]
 
 
-def settings_of(path: str, config: BertConfig, **settings) -> QuestionAnsweringSettings:
+def answer_settings(path: str, config: BertConfig, **settings) -> QuestionAnsweringSettings:
     """How a model in a directory cuts windows and chooses answers: as in training, except for the given `settings`."""
     known = [field.name for kind in (WindowSettings, PredictionSettings) for field in dataclasses.fields(kind)]
     if unknown := [name for name in settings if name not in known]:
