@@ -142,9 +142,6 @@ def index_records(
       files: TFRecord files, or one, whatever their names.
       features: name -> feature that each record must have; None: not known yet, see `record_files.features_of`.
       verify: read all records of all files now, and verify all checksums.
-
-    Raises:
-      RecordError: a record is damaged, there is no record at all, or a first record lacks some of `features`.
     """
     files = [os.fspath(name) for name in ([files] if isinstance(files, str | os.PathLike) else files)]
     stats = in_threads(tf.io.gfile.stat, files)

@@ -129,11 +129,7 @@ def _signed(word: int) -> int:
 
 
 def drop_at(name: str, rate: float, training: bool) -> Drop | None:
-    """What drops at a place; None if nothing does.
-
-    Raises:
-      RuntimeError: there is no scope; names what opens one.
-    """
+    """What drops at a place; None if nothing does."""
     if not training or not rate:
         return None
     scope = _scope.get()

@@ -142,11 +142,7 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
         self.lora = None
 
     def freeze_layers(self, count: int | None) -> None:
-        """Keeps the embeddings and the first `count` layers as they are in training; None: nothing is kept.
-
-        Raises:
-          ValueError: there are fewer layers, or a layer that is trained shares its block with one that isn't.
-        """
+        """Keeps the embeddings and the first `count` layers as they are in training; None: nothing is kept."""
         order, frozen = self.config.block_order, count or 0
         if not 0 <= frozen <= len(order) or {*order[:frozen]} & {*order[frozen:]}:
             raise ValueError(
@@ -218,10 +214,6 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
           [B, S, H] and `encoder_layers`, a list of L tensors [B, S, H]; and `attention_probabilities`, a list of L
           tensors [B, N, S, S], queries by keys: the weights of the values, so after dropout when training, and in the
           dtype of the computation. Each query's add up to 1 (but for dropout).
-
-        Raises:
-          ValueError: a name that is none of these, or both names of one input; input_ids longer than
-            max_position_embeddings; an id or a position is out of range (see `inputs`).
         """
         input_ids = ops.convert_to_tensor(inputs["input_ids"])
         given = {**inputs, "input_ids": input_ids, "masked_lm_positions": read_positions}  # only their heads read some

@@ -249,7 +249,6 @@ class Outputs(Encoding, metaclass=_AnyDict):
 
     @classmethod
     def tree_unflatten(cls, names: Sequence[str], values: Sequence) -> "Outputs":
-        """The reverse of `tree_flatten`."""
         if any(isinstance(value, str) for value in values):
             # Keras first tries the keys of a dict of labels, then compares its paths with those of the outputs.
             raise TypeError("an output is no string")

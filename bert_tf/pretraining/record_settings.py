@@ -110,7 +110,6 @@ class RecordSettings:
 
     @property
     def output_files(self) -> tuple[str, ...]:
-        """The names in output_file."""
         return tuple(filter(None, map(str.strip, self.output_file.split(","))))
 
 

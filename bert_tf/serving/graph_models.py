@@ -76,11 +76,9 @@ class ServedModel:
         return root
 
     def model_inputs(self) -> dict[str, tf.TensorSpec]:
-        """The model's inputs by name."""
         return dict(IDS)
 
     def run(self, features: Mapping[str, tf.Tensor]):
-        """The model's outputs."""
         return self._model({name: features[name] for name in self.model_inputs()}, training=False)
 
     def freeze(self) -> None:

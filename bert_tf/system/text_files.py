@@ -123,7 +123,6 @@ def list_files(patterns: str | None, flag: str = "--input_file") -> list[str]:
 
 
 def _matches(pattern: str) -> list[str]:
-    """The paths that a glob matches."""
     if is_on_hub(pattern):
         return list(matching_files(pattern))
     files = _gfile(pattern)
@@ -159,7 +158,6 @@ def warn_of_tables(paths: Iterable[str], flag: str = "--input_file") -> None:
 
 
 def read_bytes(path: str) -> bytes:
-    """The content of a file."""
     with open_binary(path) as file:
         return file.read()
 
@@ -342,7 +340,6 @@ def open_binary(path: str):
 
 
 def size_of(path: str) -> int:
-    """The size of a file in bytes."""
     path = local_file(path)
     files = _gfile(path)
     return files.stat(path).length if files else os.path.getsize(path)

@@ -244,7 +244,6 @@ class Forms(dict[str, AddedToken]):
 
     @functools.cached_property
     def pattern(self) -> re.Pattern:
-        """`expression`, compiled."""
         return re.compile(self.expression)
 
 

@@ -284,7 +284,6 @@ class Tokenizer(abc.ABC):
     # --- ids ---------------------------------------------------------------------------------------------------------
 
     def special_id(self, token: str) -> int:
-        """The id of a special token."""
         if token not in self.vocab:
             raise ValueError(f"{self.vocab_file or 'the vocabulary'} lacks {token}, which rows of its model need")
         return self.vocab[token]

@@ -34,7 +34,6 @@ class Encoding(dict):
 
     @classmethod
     def tree_unflatten(cls, names: Sequence[str], values: Sequence) -> "Encoding":
-        """The reverse of `tree_flatten`."""
         by_name = dict(zip(sorted(names), values, strict=True))
         return cls({name: by_name[name] for name in names})
 
@@ -156,11 +155,7 @@ def _cut(pieces: list[list], room: int | None, strategy: str | None) -> list[lis
 
 
 def check_lengths(max_length: int | None, padding: str | None, special: int, is_pair: bool) -> None:
-    """Refuses a max_length without room for the special tokens and a token of each text.
-
-    Raises:
-      ValueError: says how many these are; or there is no max_length for padding="max_length".
-    """
+    """Refuses a max_length without room for the special tokens and a token of each text."""
     if padding == "max_length" and max_length is None:
         raise ValueError('padding="max_length" needs a max_length')
     least = special + 1 + is_pair
@@ -169,11 +164,7 @@ def check_lengths(max_length: int | None, padding: str | None, special: int, is_
 
 
 def batches_of(texts, pairs, is_split_into_words: bool = False) -> tuple[list, list]:
-    """The texts and their pairs, if there are none None for each: strings, or lists of words.
-
-    Raises:
-      TypeError: an entry is not a string; names its place. ValueError: there is not one pair for each text.
-    """
+    """The texts and their pairs, if there are none None for each: strings, or lists of words."""
     batches = []
     for name, batch in (("texts", texts), ("pairs", pairs)):
         if batch is None:

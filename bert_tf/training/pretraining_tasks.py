@@ -153,7 +153,6 @@ class PretrainingTask:
 
     @property
     def objective(self):
-        """See objectives.py."""
         if not self.config.has_pooler:
             return objectives.MeanMaskedLanguageModelObjective
         if self.settings.nsp and self.config.model_type == AlbertConfig.model_type:

@@ -159,9 +159,6 @@ class ElectraConfig(BertConfig):
         Args:
           size: of its width, as a share of the discriminator's. It has as many layers, and a head for each 64 units of
             width (the original's pretrain_helpers.py).
-
-        Raises:
-          ValueError: no generator has such a width.
         """
         width = round(self.hidden_size * size)
         heads = max(1, width // 64)
@@ -332,7 +329,6 @@ def config_of_size(size: str, vocab_size: int | None = None) -> BertConfig:
 
 
 def family_of(config: BertConfig) -> Family:
-    """The family that a configuration belongs to."""
     return family_named(config.model_type)
 
 

@@ -82,11 +82,7 @@ class HeadConfig:
 
     @classmethod
     def read(cls, path: str) -> "HeadConfig":
-        """Reads a head_config.json.
-
-        Raises:
-          ValueError: not a JSON object in UTF-8, an unknown key, or a value of the wrong type; names file and key.
-        """
+        """Reads a head_config.json."""
         values = read_json(path)
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := sorted(values.keys() - set(known)):
@@ -104,9 +100,6 @@ class HeadConfig:
 
         Args:
           values: keys and values. source: the configuration's name in errors, usually its path.
-
-        Raises:
-          ValueError: a value can't be understood; names source and key.
         """
         with naming_file(source):
             names, numbered = values.get("architectures") or [], values.get("id2label") or {}
@@ -141,11 +134,7 @@ class HeadConfig:
         return f"reads long texts in windows (window_pooling={pooling})" if pooling else None
 
     def gives_probability(self) -> bool:
-        """Whether the one output of a model is the logit of a probability, and not a score.
-
-        Raises:
-          ValueError: an activation is named that is neither sigmoid nor identity.
-        """
+        """Whether the one output of a model is the logit of a probability, and not a score."""
         if self.activation not in (None, "identity", "sigmoid"):
             raise ValueError(f"its output is meant through {self.activation!r:.80}; known are sigmoid and identity")
         return self.activation == "sigmoid"

@@ -101,11 +101,7 @@ class Recipe(OptimizerSettings):
 
 
 def number_of_steps(num_examples: int, batch_size: int, num_train_epochs: float) -> int:
-    """Steps of a run, as the original counts them.
-
-    Raises:
-      ValueError: there would be none.
-    """
+    """Steps of a run, as the original counts them."""
     steps = int(num_examples / batch_size * num_train_epochs)
     if steps < 1:
         raise ValueError(
@@ -135,11 +131,7 @@ Values = Mapping[str, float | int]
 
 
 def grid_points(text: str | None) -> list[dict[str, float | int]]:
-    """All combinations of the values, the last setting changing fastest; without --search one, which is empty.
-
-    Raises:
-      ValueError: not of the form NAME=VALUE,VALUE;NAME=VALUE, a setting that can't be searched, or one twice.
-    """
+    """All combinations of the values, the last setting changing fastest; without --search one, which is empty."""
     grid: dict[str, list[float | int]] = {}
     for part in () if text is None else text.split(";"):
         name, _, values = (piece.strip() for piece in part.partition("="))

@@ -78,7 +78,6 @@ class SentenceSettings:
 
 
 def check_pooling(pooling: str) -> None:
-    """Refuses a pooling that is none of POOLINGS."""
     if pooling not in POOLINGS:
         raise ValueError(f"pooling={pooling!r} is not one of {', '.join(POOLINGS)}")
 

@@ -213,7 +213,6 @@ def _open(reader, path: str, variables: list[_Variable], is_part: bool = False) 
 
 
 def _scope(variables: list[_Variable], is_part: bool) -> str:
-    """The scope of the family of an encoder."""
     names = [variable.full_name for variable in variables]
     if any(match[1] in _LAYER_SCOPES for match in map(_SHARED_BLOCK.search, names) if match):
         return "albert"

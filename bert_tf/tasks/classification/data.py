@@ -127,7 +127,6 @@ _LABEL_NAMES = {"label", "gold_label", "Quality", "score", "is_duplicate"}
 
 
 def split_path(task: Task, split: Split, directory: str = "") -> str:
-    """The path of a split's file."""
     return posixpath.join(directory, split.file.format(language=task.language))
 
 

@@ -49,7 +49,6 @@ class Notation:
         return f"{parts[0].upper()}-{parts[1]}" if parts else tag
 
     def write(self, tag: str) -> str:
-        """The opposite of `read`."""
         if tag == OUTSIDE:
             return self.outside
         letter, _, type_ = tag.partition("-")

@@ -49,7 +49,6 @@ class QuestionAnsweringSettings:
     predictions: PredictionSettings
 
     def to_json(self) -> str:
-        """The settings as JSON."""
         values = dataclasses.asdict(self.windows) | dataclasses.asdict(self.predictions)
         return json.dumps(values, indent=2, sort_keys=True) + "\n"
 

@@ -65,7 +65,6 @@ class SquadSettings:
 
     @property
     def dev_flag(self) -> str:
-        """The flag that names the dev set."""
         return "dev_file" if self.dev_file else "predict_file"
 
     def check(self, run: FineTuningSettings) -> None:
