@@ -27,7 +27,7 @@ FLAGS = flags.FLAGS
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClientSettings:
-    """Which server is asked what."""
+    """The server and the request."""
 
     model: str = setting(
         REQUIRED, "Name of the model on the server (--model_name, or in model.config).", heading="Request"

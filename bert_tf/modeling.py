@@ -30,7 +30,7 @@ def gelu(x):
 
 
 def get_activation(activation_string: str | Callable | None) -> Callable | None:
-    """The function of a hidden_act in any case; None for "linear", "" and None. What is no string is returned as it is.
+    """The function of a hidden_act in any case; None for "linear", "" and None. Other types are returned unchanged.
 
     Raises:
       ValueError: there is no such activation.

@@ -1,6 +1,6 @@
 """Conversion of weights from one format to another, with a report and a check.
 
-The output is read back and compared with the source, tensor by tensor and bit by bit. What is asked for is checked
+The output is read back and compared with the source, tensor by tensor and bit by bit. The request is checked
 before, by names and shapes, without TensorFlow.
 """
 

@@ -76,7 +76,7 @@ def read_records(
                 payload, checksum = content[position + 12 : end - 4], content[end - 4 : end]
                 if len(payload) != length or masked_crc32c(payload) != int.from_bytes(checksum, "little"):
                     where = f"{name}: record {number + len(payloads)} at byte {begin}"
-                    raise RecordError(f"{where} is damaged or cut off, or this is no file of records (TFRecord)")
+                    raise RecordError(f"{where} is damaged or cut off, or the file has no records (TFRecord)")
                 payloads.append(payload)
                 begin, position = begin + length + FRAME_BYTES, end
             yield first, begin, payloads

@@ -2,7 +2,7 @@
 
 Hugging Face's names are accepted, too, and unknown names are refused. A value out of range is an error that names the
 input, the value and the range. Otherwise it would mean something else without a word: a lookup takes the first or the
-last row of its table, and a label that is no class costs nothing.
+last row of its table, and a label that is not a class costs nothing.
 
 * Outside of graphs, on every backend: a ValueError.
 * In a graph of TensorFlow (the training loop, `fit`, an exported model): the operation `Assert`, whose error is an
@@ -107,7 +107,7 @@ def features_with_labels(objective, x, y=None, sample_weight=None) -> dict:
 
 
 def known_shape(value) -> tuple[int | None, ...] | None:
-    """The shape of an array, as far as it is known; None: not even its rank is, or it is no array."""
+    """The shape of an array, as far as it is known; None: not even its rank is, or it is not an array."""
     shape = getattr(value, "shape", None)
     return None if shape is None or getattr(shape, "rank", 0) is None else tuple(shape)
 
@@ -251,7 +251,7 @@ class Outputs(Encoding, metaclass=_AnyDict):
     def tree_unflatten(cls, names: Sequence[str], values: Sequence) -> "Outputs":
         if any(isinstance(value, str) for value in values):
             # Keras first tries the keys of a dict of labels, then compares its paths with those of the outputs.
-            raise TypeError("an output is no string")
+            raise TypeError("an output is not a string")
         return super().tree_unflatten(names, values)
 
 

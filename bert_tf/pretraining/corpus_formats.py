@@ -85,7 +85,7 @@ class Reading:
         warn_once(("bad text", file.path), "%s is not all %s; the rest becomes U+FFFD", file.path, encoding)
 
     def paragraphs(self, pieces: Iterable[str]) -> Iterator[str]:
-        """Plain text, its lines cut into sentences if that is asked for."""
+        """Plain text, its lines cut into sentences on request."""
         if self.splitter is None:
             yield from pieces
             return

@@ -101,7 +101,7 @@ class OnnxModel:
         inputs = {name: np.asarray(features[name], np.int32) for name in self._inputs}
         for name, values in inputs.items():
             if values.min(initial=0) < 0:
-                raise ValueError(f"{name} has the negative number {values.min()}, which is no row of a table")
+                raise ValueError(f"{name} has the negative number {values.min()}, which is not a row of a table")
         return dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
 
     def __call__(self, features: Mapping[str, np.ndarray], training: bool = False):

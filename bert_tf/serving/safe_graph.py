@@ -13,7 +13,7 @@ file, reached or not, that exports don't have:
 - The two functions that save and restore weights are those that the file names for it. They may hold the ops for that,
   with file names that begin with their argument, and nothing else. Python restores weights without them: no function,
   gradient, object or other node names these two.
-- Attributes that are no part of an op's definition (TensorFlow checks those that are): only the ones that TensorFlow
+- Attributes outside of an op's definition (TensorFlow checks those that are): only the ones that TensorFlow
   writes for exports, so no `api_implements`, no choice of kernels or compilers; no devices of other machines, no
   executors, no optimizers by name.
 - Functions in attributes are of this file and have no attributes of their own, which could name further ones.

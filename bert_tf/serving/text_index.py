@@ -43,7 +43,7 @@ class TextIndex:
       similarity: one of SIMILARITIES.
 
     Raises:
-      ValueError: there are none, or vectors are no finite [n, H].
+      ValueError: there are none, or vectors are not finite [n, H].
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class TextIndex:
         """
         directory = path_of(directory)
         vectors_file, texts_file = (posixpath.join(directory, name) for name in _FILES)
-        with naming_flag(f"{directory} is no index of texts, or damaged"):
+        with naming_flag(f"{directory} is not an index of texts, or damaged"):
             lines = enumerate(read_text_lines(texts_file), start=1)
             header, *texts = [parse_json(line, texts_file, number) for number, line in lines] or [None]
             if not isinstance(header, dict) or not all(isinstance(text, str) for text in texts):

@@ -186,7 +186,7 @@ def whole_number(value, name: str, least: int = 1) -> None:
 
 
 def number(value, name: str, least: float = 0.0, most: float = math.inf) -> None:
-    """Refuses what is no number, or outside of least <= value < most."""
+    """Refuses anything but a number with least <= value < most."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not least <= value < most:
         raise ValueError(f"{name}={value!r:.80} must be a number, at least {least:g} and less than {most:g}")
 

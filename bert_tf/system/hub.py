@@ -238,7 +238,7 @@ def _guarded() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _asking(start: str, meant: str) -> Iterator[None]:
-    """In this context the hub is asked. Errors begin with `start`, a name and its flag; `meant` is what it may name."""
+    """For requests to the hub. Errors begin with `start`, a name and its flag; `meant` is what it may name."""
     from huggingface_hub import constants
 
     try:

@@ -207,4 +207,4 @@ def _unpack(path: str, folder: str) -> None:
             while not is_zip and archive.fileobj.read(_READ_BYTES):  # to its end, where gzip has the checksum
                 pass
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, RuntimeError, zlib.error) as error:
-        raise OSError(f"{path} is no complete zip or tar file, or has entries outside of its folder: {error}") from None
+        raise OSError(f"{path}: not a complete zip or tar file, or entries outside of its folder: {error}") from None

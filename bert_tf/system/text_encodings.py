@@ -16,7 +16,7 @@ from bert_tf.system.messages import is_first
 FIRST_BYTES = 1 << 12  # bytes that show whether a file is UTF-16
 SAMPLE_BYTES = 1 << 16  # are enough to tell an encoding
 _SURE = 2  # a score that texts of another encoding hardly have
-_SURELY_UTF_8 = 3  # more characters of three bytes than this are no chance
+_SURELY_UTF_8 = 3  # more characters of three bytes than this are not chance
 
 # The most frequent characters of running text.
 _KOREAN = "이다는의에가을를고하지로어은도기나리사한대인자시아그서일정수해스보게라제들부"

@@ -39,7 +39,7 @@ def encoding_setting(files: str):
 
 
 def check_encoding(encoding: str, flag: str = "--encoding") -> None:
-    """Refuses what is no text encoding of Python."""
+    """Refuses names that are not text encodings of Python."""
     try:
         "a".encode(encoding)
     except (LookupError, ValueError) as error:

@@ -46,7 +46,7 @@ class FineTuningTask(abc.ABC):
       name: in the table of tasks. settings: the task's own, a dataclass. is_chief: whether this process writes files.
       num_replicas: over which a batch is divided.
       main_metric: chooses the best model.
-      files: what goes with the model; `head` says which task the model is trained for.
+      files: that are written beside the weights; `head` says which task the model is trained for.
       adjust: of the weights, so that their output layer is that of the labels; see `adjustment_of`.
       train_rows: token rows to train on; None without --do_train.
       class_weights: of the classes in the loss; None: 1.
@@ -98,7 +98,7 @@ class FineTuningTask(abc.ABC):
         return run
 
     def describe(self, run: FineTuningSettings, newest: str | None) -> tuple[ModelFiles, Tokenizer]:
-        """What goes with the model; see `starting_model.describe_model`."""
+        """The files beside the weights; see `starting_model.describe_model`."""
         return starting_model.describe_model(run, newest, self.output_layer)
 
     @abc.abstractmethod
@@ -151,7 +151,7 @@ class FineTuningTask(abc.ABC):
         """Called before each run, and before the first for all of them: none depends on what an earlier one chose."""
 
     def write_beside_training(self, output_dir: str) -> None:  # noqa: B027
-        """Writes what goes with the training, once everything has been checked."""
+        """Writes the training's own files, once everything has been checked."""
 
     @abc.abstractmethod
     def write_records(self, path: str, rows: TokenRows, max_seq_length: int) -> None:

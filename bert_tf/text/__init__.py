@@ -1,4 +1,4 @@
-"""Tokenizers and vocabularies, and which goes with which: what files say, and where they do not, the family.
+"""Tokenizers and vocabularies, and which belong together: by their files, or else by the family.
 
 `tokenizer_class` in tokenizer_config.json or config.json comes first, then the kind of the file. Everything that reads
 a vocabulary chooses by these functions.

@@ -407,7 +407,7 @@ def _named_tokens(vocab_file: str, vocab: Mapping[str, int]) -> tuple[list, list
 def _token_of(index: str | int, values: Mapping) -> AddedToken:
     content, special = values["content"], bool(values.get("special", False))
     if not isinstance(content, str) or not content or not str(index).isdecimal():
-        raise TypeError(f"{index!r}: {content!r} is no token")
+        raise TypeError(f"{index!r}: {content!r} is not a token")
     flags = {name: bool(values.get(name, False)) for name in ("single_word", "lstrip", "rstrip")}
     flags |= {"special": special, "normalized": bool(values.get("normalized", not special))}
     return AddedToken(int(index), content, **flags)

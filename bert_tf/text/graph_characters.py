@@ -27,7 +27,7 @@ _TRANSPARENT, _CASED, _OTHER = 0, 1, 2
 _COUNT_BITS, _COUNT = 6, 63  # below it; plus one
 _BETWEEN = "qzq"  # no character becomes this
 _UNASSIGNED = "\U00050000"  # treated as all code points that are not in use
-# Two marks that are no accents, and that Unicode's normal forms put into the other order.
+# Two marks that are not accents, which Unicode's normal forms put into the other order.
 _TWO_MARKS = "\u302e\U0001d165"
 
 

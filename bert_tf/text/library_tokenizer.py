@@ -289,7 +289,7 @@ class ByteBpeTokenizer(LibraryTokenizer):
         self.add_prefix_space = bool(self.add_prefix_space)
         library = library_of(values, vocab_file, added, self)
         if missing := [char for char in pre_tokenizers.ByteLevel.alphabet() if library.token_to_id(char) is None]:
-            raise ValueError(f"{vocab_file} lacks {len(missing)} of the 256 bytes: it is no byte-level BPE.")
+            raise ValueError(f"{vocab_file} lacks {len(missing)} of the 256 bytes: it is not byte-level BPE.")
         library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.add_prefix_space)
         super().__init__(library, vocab_file, files, added)
         library.decoder = decoders.ByteLevel()

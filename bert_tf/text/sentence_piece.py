@@ -93,7 +93,7 @@ class SentencePieceTokenizer(_AlbertRows):
         try:
             self._processor.LoadFromSerializedProto(self.model)
         except RuntimeError:
-            raise ValueError(f"{model_file} is no SentencePiece model, or is damaged.") from None
+            raise ValueError(f"{model_file} is not a SentencePiece model, or is damaged.") from None
         self.name_special_tokens(posixpath.dirname(model_file))
         names = list(map(self._processor.id_to_piece, range(self._processor.get_piece_size())))
         self._ids = self._read_vocabulary(names)
@@ -150,7 +150,7 @@ class SentencePieceTokenizer(_AlbertRows):
         return [self._ids_of(numbers) for numbers in self._processor.encode([self.preprocess(text) for text in texts])]
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Ids of `tokens`; what is no piece has the unknown one's, as in the original. See `convert_by_vocab`."""
+        """Ids of `tokens`; others get the unknown piece's, as in the original. See `convert_by_vocab`."""
         return convert_by_vocab(self.vocab, tokens, self.unk_id)
 
     def _ids_of(self, numbers: list[int]) -> list[int]:
@@ -327,7 +327,7 @@ def preprocess_text(text: str | bytes, do_lower_case: bool) -> str:
 def is_start_piece(piece: str) -> bool:
     """Whether a piece begins a word for whole-word and n-gram masking (original: _is_start_piece_sp): it begins with ▁
     or <, is a punctuation mark, or has a character that is neither an ASCII letter nor a punctuation mark. Here `'`,
-    `=`, `>` and `<` are no punctuation marks."""
+    `=`, `>` and `<` are not punctuation marks."""
     return piece.startswith((WORD_START, "<")) or piece in _SPECIAL_CHARACTERS or not _INSIDE_A_WORD.issuperset(piece)
 
 

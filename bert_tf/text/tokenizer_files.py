@@ -191,7 +191,7 @@ def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: str |
 def vocabulary_lines(vocab_file: str) -> list[str]:
     """The lines of a vocab.txt, or the tokens of a tokenizer.json in the order of their ids.
 
-    A byte order mark before the first token is no part of it, other than in the original.
+    A byte order mark before the first token is not part of it, unlike in the original.
     """
     if vocab_file.endswith(".json"):
         return list(_load_tokenizer_json(vocab_file))
@@ -344,7 +344,7 @@ def _rules_of_json(values: Mapping, path: str) -> dict:
         kinds, words = (" + ".join(map(str, names)) or "none" for names in (kinds, words))
         reason = f"has the normalizer {kinds} and the pre-tokenizer {words}"
     if reason:
-        raise ValueError(f"{path}: it {reason}, which is no rule of BERT's word pieces: not supported.")
+        raise ValueError(f"{path}: it {reason}, which is not a rule of BERT's word pieces: not supported.")
     rules = {"do_basic_tokenize": is_berts}
     if is_berts:
         rules["tokenize_chinese_chars"] = normalizers[-1].get("handle_chinese_chars", True)

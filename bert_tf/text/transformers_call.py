@@ -211,7 +211,7 @@ def _as_asked(columns: dict, fill: Mapping, padding: str | None, max_length: int
         if tensors is None:
             return columns
         if len({len(row) for row in columns["input_ids"]}) > 1:
-            raise ValueError("padding=False: rows of several lengths are no array: padding=True")
+            raise ValueError("padding=False: rows of several lengths are not an array: padding=True")
     arrays = padded(columns, fill, max_length if padding == "max_length" else None)
     if tensors == "tf":
         import tensorflow as tf

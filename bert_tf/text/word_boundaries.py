@@ -1,7 +1,7 @@
 """Which pieces belong to the same word where "##" does not say it: in Chinese, Japanese, and segmented text.
 
 For whole-word masking only: words decide which pieces are masked together, and never change the pieces. Segmenters find
-the words of text whose spaces don't show them; each is an extra, imported when it is asked for.
+the words of text whose spaces don't show them; each is an extra, imported on demand.
 """
 
 import bisect

@@ -322,7 +322,7 @@ class WordPieces(Tokenizer):
         self.name_special_tokens(posixpath.dirname(vocab_file))
         lacks_all = self.vocab.keys().isdisjoint(special := special_tokens_of(self))
         if lacks_all and any(len(token.split()) > 1 for token in self.vocab):  # the original reads lists of words
-            raise ValueError(f"{vocab_file} has texts and no {', '.join(special)}: it is no vocabulary.")
+            raise ValueError(f"{vocab_file} has texts and no {', '.join(special)}: it is not a vocabulary.")
 
     def _decode(self, ids):
         return join_pieces(self.convert_ids_to_tokens(ids))

@@ -114,7 +114,7 @@ def layer_rates(paths: Sequence[str], decay: float) -> list[float]:
     decay for the pooler, 1 for the head. Layers that share a block are one layer.
     """
     if not 0 < decay <= 1:
-        raise ValueError(f"layerwise_lr_decay={decay:g} must be more than 0 and at most 1, which is no decay.")
+        raise ValueError(f"layerwise_lr_decay={decay:g} must be more than 0 and at most 1, which means no decay.")
     if decay == 1 or not paths:
         return [1.0] * len(paths)
     numbers = [re.search(r"/encoder/layer_(\d+)/", path) for path in paths]

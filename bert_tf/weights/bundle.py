@@ -60,7 +60,7 @@ class _Entry:
 
 
 class CheckpointReader:
-    """An open TensorFlow checkpoint: names and shapes, and values, of which each is read when it is asked for."""
+    """An open TensorFlow checkpoint: names and shapes, and values, each of which is read on demand."""
 
     def __init__(self, prefix: str):
         self.prefix, path = prefix, prefix + INDEX_SUFFIX

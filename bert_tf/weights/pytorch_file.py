@@ -99,7 +99,7 @@ def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: float = mat
         raise ValueError(f"an entry has {entry.file_size:,} bytes where {most:,} are the most")
     if entry.compress_type or entry.compress_size != entry.file_size:
         raise ValueError(f"the entry {entry.filename!r:.80} of the zip is compressed, which PyTorch never does")
-    entry.CRC = entry.CRC or None  # 0: PyTorch was told to compute none
+    entry.CRC = entry.CRC or None  # 0: PyTorch computed none
     return archive.read(entry)
 
 
@@ -140,7 +140,7 @@ class _Unpickler(pickle.Unpickler):
         match pid:  # ("storage", its class, its key, the device, the count of its numbers)
             case ("storage", str(kind), str(key), str(), int(count)) if kind in _TYPES:
                 return _Storage(key, kind, count)
-        raise ValueError("a persistent id in it is no storage")
+        raise ValueError("a persistent id in it is not a storage")
 
 
 def _tensor(storage, offset, shape, strides, requires_grad, hooks, negated_or_conjugated=None) -> _Tensor:
@@ -169,5 +169,5 @@ def _described(content: bytes) -> dict[str, _Tensor]:
     loaded = _Unpickler(io.BytesIO(content)).load()
     tensors = dict(loaded) if isinstance(loaded, dict) else {None: None}
     if {*map(type, tensors)} - {str} or {*map(type, tensors.values())} - {_Tensor}:
-        raise ValueError("it is no dict of tensors by names")
+        raise ValueError("it is not a dict of tensors by name")
     return tensors

@@ -240,7 +240,7 @@ def _open_shards(index_file: str) -> tuple[Shapes, Reader, bool]:
     file_of, folder = read_json(index_file).get("weight_map"), posixpath.dirname(index_file)
     names = sorted({*map(str, file_of.values())}) if isinstance(file_of, dict) else [""]
     if odd := [name for name in names if not re.fullmatch(r"[^/\\]+\.(safetensors|bin)", name)]:
-        raise ValueError(f"{index_file}: weight_map names {odd[0]!r:.80}, which is no file of tensors in its folder.")
+        raise ValueError(f"{index_file}: weight_map names {odd[0]!r:.80}, not a file of tensors in its folder.")
     shards = {name: open_tensors(posixpath.join(folder, name)) for name in names}
     if absent := sorted(name for name, shard in file_of.items() if name not in shards[shard][0]):
         raise ValueError(f"{index_file}: {some(absent)} not in the shards that it names.")

@@ -64,6 +64,6 @@ def test_refused(ran):
         "ValueError: --init_checkpoint: here the weights are those of --bert_hub"
     )
     assert outcomes["no such directory"].startswith("FileNotFoundError: --bert_hub_module_handle=")
-    assert "is no complete zip or tar file" in outcomes["no module"] and outcomes["no module"].startswith("OSError: ")
+    assert "not a complete zip or tar file" in outcomes["no module"] and outcomes["no module"].startswith("OSError: ")
     assert len(list((folder / "cache" / "tfhub").iterdir())) == 1
     assert not (folder / "out" / "weights, too").exists() and not (folder / "out" / "no such directory").exists()

@@ -121,7 +121,7 @@ def test_a_save_that_is_killed_leaves_no_mixture(embedder, tmp_path, monkeypatch
             embedder.index(TEXTS[2:4]).save(folder)
         monkeypatch.undo()
         if survives < 2:
-            with pytest.raises(FileNotFoundError, match=r"index is no index of texts, or damaged: .*texts.jsonl"):
+            with pytest.raises(FileNotFoundError, match=r"index is not an index of texts, or damaged: .*texts.jsonl"):
                 TextIndex.load(folder, embedder)
         else:
             assert TextIndex.load(folder, embedder).texts == TEXTS[2:4]
@@ -158,5 +158,5 @@ def test_damaged_files_are_refused(embedder, tmp_path):
     ):
         embedder.index(TEXTS).save(str(folder))
         (folder / name).write_bytes(change((folder / name).read_bytes()))
-        with pytest.raises(ValueError, match=f"^{folder} is no index of texts, or damaged: .*{message}"):
+        with pytest.raises(ValueError, match=f"^{folder} is not an index of texts, or damaged: .*{message}"):
             TextIndex.load(str(folder), embedder)

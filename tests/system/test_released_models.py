@@ -199,9 +199,9 @@ REFUSED = [
     *(({"status": status}, f"{NAME}.zip could .* the server answered {status}") for status in (404, 503)),
     ({"status": 302}, f"{NAME}.zip could not be downloaded: .*protocol"),  # it leads to a local file
     ({"archive": tarred({**FILES, "../outside.txt": b"x"})}, "entries outside of its folder: "),
-    ({"archive": b"no zip"}, "is no complete zip or tar file"),
+    ({"archive": b"no zip"}, "not a complete zip or tar file"),
     ({"archive": zipped({"readme.txt": b""})}, "holds no checkpoint and no saved_model.pb: it is not a model"),
-    ({"archive": zipped(FILES).replace(bytes(range(256)), bytes(256), 1)}, "is no complete zip .* Bad CRC-32"),
+    ({"archive": zipped(FILES).replace(bytes(range(256)), bytes(256), 1)}, "not a complete zip .* Bad CRC-32"),
 ]  # fmt: skip
 
 

@@ -160,7 +160,7 @@ def test_invalid_bytes_are_left_out_as_by_python(english, english_graph):
 def test_vocabularies_that_do_not_fit(tmp_path):
     long = "\u00e9" * 128
     for tokens, message in (
-        (["text,label", "a film,1"], r"vocab\.txt has texts and no \[CLS\], \[SEP\], \[UNK\], .*: it is no vocabulary"),
+        (["text,label", "a film,1"], r"vocab\.txt has texts and no \[CLS\], \[SEP\], .*: it is not a vocabulary"),
         (["a"], r"vocab\.txt: .*\. Exports of this model take ids"),
         (["[UNK]", f"##{long}\u00e9"], r"vocab\.txt: .*\. Exports of this model take ids"),
     ):

@@ -256,7 +256,7 @@ def test_bad_files(tmp_path, huggingface):
     foreign = {**values, "model": {**values["model"], "vocab": renamed}, "added_tokens": [], "post_processor": None}
     cases = [
         ({}, None, r"has no spiece.model \(or 30k-clean.model\) and no tokenizer.json"),
-        ({}, b"", r"spiece.model is no SentencePiece model, or is damaged"),
+        ({}, b"", r"spiece.model is not a SentencePiece model, or is damaged"),
         ({}, model.replace(b"\n\x05<pad>", b"\n\x05>pad<"), r"spiece.model lacks <pad>"),
         ({"tokenizer__json": foreign}, None, r"tokenizer.json lacks <pad>"),
         ({"tokenizer_config__json": {"keep_accents": True}}, model, r"keep_accents needs the tokenizer.json"),

@@ -135,7 +135,7 @@ def test_names_and_kinds_of_arrays(tokenizer):
         ({"return_tensors": "pt"}, r"^return_tensors='pt' is not one of None, 'np', 'tf'$"),
         ({"truncation": "first"}, "^truncation='first' is not one of 'longest_first', "),
         ({"truncation": True}, "^truncation=True needs a max_length; read_tokenizer knows that of a model$"),
-        ({"padding": False, "return_tensors": "np"}, "^padding=False: rows of several lengths are no array: padding="),
+        ({"padding": False, "return_tensors": "np"}, "^padding=False: rows of several lengths are not an array: "),
         ({"return_word_ids": True}, "^return_word_ids=True needs texts that are lists of words"),
         ({"pairs": ["a", "b"], "text_pair": ["a", "b"]}, "^pairs and text_pair are two names of one argument"),
     ],

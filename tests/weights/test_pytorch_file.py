@@ -1,4 +1,4 @@
-"""PyTorch's weight files: values are those of torch.load; what is no dict of tensors is refused, and nothing runs."""
+"""PyTorch's weight files: values are those of torch.load; other files are refused, and nothing runs."""
 
 import copyreg
 import json
@@ -83,7 +83,7 @@ def test_shards(tmp_path):
     whole = opened(tmp_path / "whole.bin")
     assert [*found] == [*whole] and all(found[name].tobytes() == whole[name].tobytes() for name in whole)
     index.write_text(json.dumps({"weight_map": {"a": index.name}}))
-    with pytest.raises(ValueError, match="names 'pytorch_model.bin.index.json', which is no file of tensors"):
+    with pytest.raises(ValueError, match="names 'pytorch_model.bin.index.json', not a file of tensors"):
         open_tensors(str(index))
 
 
@@ -185,7 +185,7 @@ def tree(again: bytes) -> bytes:
 PARAMETER = b"ctorch._utils\n_rebuild_parameter\n"
 PICKLES = {
     "a persistent id of text": (dict_of(b"P0\n"), "the operation PERSID"),
-    "a persistent id of a number": (dict_of(b"K\x01Q"), "a persistent id in it is no storage"),
+    "a persistent id of a number": (dict_of(b"K\x01Q"), "a persistent id in it is not a storage"),
     "a storage of another class": (dict_of(tensor(storage(kind=text("Storage")))), "a persistent id in it is no stor"),
     "a path as key": (dict_of(tensor(storage(key=text("../../../etc/passwd")))), "KeyError"),
     "too many numbers": (dict_of(tensor(storage(count=7))), "larger than its storage, or that is of another size"),
@@ -198,7 +198,7 @@ PICKLES = {
     "many axes": (dict_of(tensor(shape=(1,) * 33, strides=(1,) * 33)), "is larger than its storage"),
     "attributes of a tensor": (dict_of(tensor() + b"}b"), "__dict__"),
     "a dict inside": (dict_of(dict_of(tensor())[2:-1], text("state_dict")), "no dict of tensors"),
-    "a list of tensors": (b"\x80\x02]" + tensor() + b"a.", "it is no dict of tensors"),
+    "a list of tensors": (b"\x80\x02]" + tensor() + b"a.", "it is not a dict of tensors"),
     "a parameter of four": (dict_of(PARAMETER + b"(" + number((1, 2, 3, 4)) + b"\x88" + ORDERED + b"tR"), "iterable"),
     "a number that fills the memory": (b"\x80\x02}r\xf0\xff\xff\xff.", "takes too much memory"),
     "a key whose hash would end the process": (dict_of(b"N", b")" + b"\x85" * 400_000), "more tuples than a dict"),

@@ -76,7 +76,7 @@ class OptimizerSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe(OptimizerSettings):
-    """Schedule and optimizer of a family: all settings, and what is no flag. What is not given is BERT's.
+    """Schedule and optimizer of a family: all settings, with or without flags. The defaults are BERT's.
 
     Attributes:
       bias_correction: None: as the optimizer does it, AdamW without and LAMB with it.

@@ -48,7 +48,7 @@ def all_variables(model: keras.Model) -> dict[str, keras.Variable]:
 
 
 def model_variables(model: keras.Model) -> dict[str, keras.Variable]:
-    """The variables of a model by checkpoint name, trained or not; adapters of LoRA are no part of a model."""
+    """The variables of a model by checkpoint name, trained or not; without adapters of LoRA."""
     return {name: variable for name, variable in all_variables(model).items() if not variable_names.is_adapter(name)}
 
 

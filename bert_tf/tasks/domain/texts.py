@@ -18,7 +18,7 @@ from bert_tf.text.wordpiece import FullTokenizer, WordpieceTokenizer
 WORDS = "words.txt"  # the new words, in output_dir
 _HELD_OUT_EVERY = 20
 _LEAST_COUNT = 5  # a word that is hardly there can't be learned
-_LONGEST_WORD = 60  # characters; what is longer is no word
+_LONGEST_WORD = 60  # characters; longer ones are not words
 
 
 def text_path(settings: DomainSettings, name: str) -> str:

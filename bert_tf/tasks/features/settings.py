@@ -120,7 +120,7 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
 
 
 def describe_model(settings: FeatureSettings) -> tuple[Weights, ModelFiles, Tokenizer, tuple[int, ...]]:
-    """The weights, what goes with them, and the layers that are asked for, checked against each other."""
+    """The weights, the files beside them and the requested layers, checked against each other."""
     with naming_flag("--init_checkpoint"):
         weights = open_weights.open_weights(settings.init_checkpoint)
     files = model_directory.describe(

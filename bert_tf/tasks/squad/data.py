@@ -98,7 +98,7 @@ def read_articles(path: str, encoding: str = UTF_8) -> list[dict]:
                 raise TypeError('"is_impossible" is neither true nor false')
             question["id"] = str(question["id"] if "id" in question else question["guid"])  # the latter in KLUE-MRC
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no SQuAD file, {_FORM} ({error})") from None
+        raise ValueError(f"{path} is not a SQuAD file, {_FORM} ({error})") from None
     return articles
 
 

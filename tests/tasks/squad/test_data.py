@@ -140,7 +140,7 @@ def test_many_answers_that_are_not_found_are_counted(file, caplog):
 )
 def test_what_is_no_squad_file(file, content):
     file.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"squad\.json is no SQuAD file, {\"data\""):
+    with pytest.raises(ValueError, match=r"squad\.json is not a SQuAD file, {\"data\""):
         read_articles(str(file))
 
 
