@@ -1,4 +1,4 @@
-"""Batches of pre-training steps: random ones, those of records as run_pretraining.py reads them, and what they hold."""
+"""Batches of pre-training steps, random or read from records as run_pretraining.py does, and what they hold."""
 
 import itertools
 

@@ -19,7 +19,7 @@ def create_optimizer(
     weight_decay_rate: float = 0.0,
     exclude_from_weight_decay: Sequence[str] = _NOT_DECAYED,
 ) -> tuple[AdamWeightDecay, WarmupLinearDecay]:
-    """transformers' optimizer and its schedule: Adam with bias correction, no clipping, and no decay unless asked for.
+    """transformers' optimizer and its schedule: Adam with bias correction, no clipping, and no decay by default.
 
     `bert_tf.create_optimizer` is the original's: without bias correction, clipping to norm 1, decay 0.01.
 

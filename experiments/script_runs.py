@@ -127,7 +127,7 @@ def do_run(run: Run, output_dir: str, wait: Callable[[str], None] = lambda progr
 
 
 def _text_in(log: BinaryIO, begin: int) -> str:
-    """What a log has from a byte on, without moving the place where a script writes to it."""
+    """What a log has from a byte on, without moving the position at which a script writes."""
     return os.pread(log.fileno(), os.fstat(log.fileno()).st_size - begin, begin).decode("utf-8", errors="replace")
 
 

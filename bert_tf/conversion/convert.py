@@ -74,7 +74,7 @@ class Conversion:
     """A conversion that has been checked.
 
     Attributes:
-      weights: `original` with the changes that were asked for. writing: further arguments of `saving.write_model`.
+      weights: `original` with the requested changes. writing: further arguments of `saving.write_model`.
       changes: sentences for the card on what differs. notes: for the report.
     """
 

@@ -151,7 +151,7 @@ def warn_of_left_out(path: str, rows: Mapping[str, Sequence[int]]) -> None:
 def copied_columns(
     row: Mapping, table: TableSettings | None, path: str, line: int, by_number: bool
 ) -> dict[str, object] | None:
-    """The --copy_columns of a row; None if none are asked for.
+    """The --copy_columns of a row; None without any.
 
     Args:
       by_number: the columns of the row are named "0", "1", ... and also "-1", "-2", ...

@@ -72,7 +72,7 @@ class Pretrained:
       exported_inputs: name -> rank of the int32 arrays that an exported model takes.
       head_config: the head, which `save_pretrained` writes beside the encoder's configuration.
       reads_pooler: whether an output depends on the encoder's pooler.
-      part: of models that are trained together, the one that it is (see `families.Family.parts`); None: any of them.
+      part: of models that are trained together, this one's name (see `families.Family.parts`); None: any of them.
     """
 
     head_config = NO_HEAD
@@ -82,7 +82,7 @@ class Pretrained:
 
     @staticmethod
     def weights_in(weights: Weights) -> Weights:
-        """Of the weights of a file those for such a model, under the names of its variables."""
+        """The weights of a file for such a model, under the names of its variables."""
         return weights
 
     @classmethod

@@ -207,7 +207,7 @@ def _check_label_names(model, data) -> None:
 def _label_names(data, is_mapped: bool = False) -> Iterator[tuple[list[str], bool]]:
     """The label_names of datasets of `as_dataset` that one is made of; whether a function was mapped over them since.
 
-    A dataset that take, shuffle, map and so on make has no attributes of the one before it, but knows it.
+    What take, shuffle, map and so on make lacks the attributes of its source, but refers to it.
     """
     if names := getattr(data, "label_names", None):
         yield names, is_mapped

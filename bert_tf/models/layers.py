@@ -175,7 +175,7 @@ class Projection(Rebuilt, keras.layers.Layer):
         )
         self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros", trainable=trainable)
         if self.lora is not None:
-            # Normal as in the paper, which gives no deviation; this is that of its authors' code.
+            # Normal as in the paper, which gives no deviation; its authors' code does.
             deviation = 1.0 / math.sqrt(3 * size)
             self.lora_a = add_random_weight(self, ADAPTER_A, (size, self.lora.rank), deviation, **precise)
             self.lora_b = self.add_weight(
@@ -381,7 +381,7 @@ def drawn_late() -> Iterator[None]:
 
 
 def has_value(variable: keras.Variable) -> None:
-    """Says that a variable has been given a value, in place of the one that would be drawn."""
+    """Notes that a variable has its value, so that none is drawn."""
     if _undrawn is not None:
         _undrawn.pop(id(variable), None)
 

@@ -46,7 +46,7 @@ class TrainingInstance:
 
 
 class Instances(Sequence[TrainingInstance]):
-    """The instances of a text, in their final, shuffled order; read from disk when asked for.
+    """The instances of a text, in their final, shuffled order; read from disk on demand.
 
     Attributes:
       store: the text. settings, tokenizer: what they were made with.

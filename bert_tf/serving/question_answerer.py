@@ -11,7 +11,7 @@ from bert_tf.tasks.squad.windows import build_windows, warn_of_cut_questions, wa
 
 _WITHOUT_TEXT = (
     "Questions without text, whose answers come from the context alone: %d of %d, the first is questions[%d].",
-    "Contexts without text, where nothing can be found: %d of %d, the first is that of questions[%d].",
+    "Contexts without text, which hold no answer: %d of %d, first in questions[%d].",
 )
 
 

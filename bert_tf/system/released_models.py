@@ -108,7 +108,7 @@ def download(name: str, cache_dir: str | None = None) -> str:
 def download_hub_module(address: str, cache_dir: str | None = None) -> str:
     """The directory of a module of TensorFlow Hub at an https:// address, downloaded unless it is in the cache.
 
-    Hub addresses give the module as a tar file if asked for one. Kaggle's own pages are no such addresses.
+    Hub addresses can give the module as a tar file. Kaggle's own pages can't.
     """
     name = f"tfhub/{hashlib.sha256(address.encode()).hexdigest()[:16]}"
     separator = "&" if "?" in address else "?"

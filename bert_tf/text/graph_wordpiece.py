@@ -33,7 +33,7 @@ class _Pieces(NamedTuple):
     Attributes:
       ids: int32 [P]. splits: int64 [B+1], the first of each text.
       starts, ends: int64 [P], the first code point of all texts that each covers and the one after the last.
-      kept: int64, the code points that pieces are made of. These three are None where offsets are not asked for.
+      kept: int64, the code points that pieces are made of. These three are None without offsets.
     """
 
     ids: tf.Tensor

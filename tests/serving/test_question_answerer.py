@@ -141,5 +141,5 @@ def test_what_is_lost_or_missing_is_told_once(version_2, caplog):
     assert [message.split(" (Logged")[0] for message in caplog.messages] == [
         "Longer than max_query_length=5 tokens, of which the last are lost: 1 of 1 questions.",
         "Questions without text, whose answers come from the context alone: 1 of 3, the first is questions[2].",
-        "Contexts without text, where nothing can be found: 1 of 3, the first is that of questions[1].",
+        "Contexts without text, which hold no answer: 1 of 3, first in questions[1].",
     ]

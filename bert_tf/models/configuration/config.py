@@ -214,7 +214,7 @@ class BertConfig:
 
     @classmethod
     def from_size(cls, size: str, vocab_size: int | None = None) -> "BertConfig":
-        """The configuration of one of the family's `sizes`; `families.config_of_size` knows those of all families.
+        """The configuration of one of the family's `sizes`; `families.config_of_size` covers all families.
 
         Args:
           size: a name; of BERT, L-<layers>_H-<hidden size> may have its usual _A-<heads>.

@@ -24,7 +24,7 @@ from bert_tf.text.wordpiece import ElectraTokenizer, FullTokenizer
 class DistilBertConfig(BertConfig):
     """Sizes and rates of a DistilBERT; the defaults are those of the released models.
 
-    The arguments are those of `BertConfig`, less what this family doesn't have.
+    The arguments are those of `BertConfig`, without those that this family lacks.
 
     Raises:
       ValueError: an invalid value; names the key.

@@ -200,7 +200,7 @@ def order_of(
 
     Args:
       known: labels of the outputs; None if they have no names: they are then taken by position, which is logged.
-      wanted: as many labels, which the outputs shall stand for.
+      wanted: as many labels, in the order that the outputs shall have.
       source, advice: beginning and end of messages: whose layer it is, and what to do if it has other labels.
       others: further names for the wanted labels, in the same order.
     """

@@ -32,8 +32,7 @@ class SentenceSettings:
       max_seq_length: tokens of a text at most; None: what the model takes.
       lower: texts are lower-cased before they are tokenized, whatever the tokenizer does.
       described: whether files of sentence-transformers say so.
-      prompts: name -> what is put before a text. default_prompt_name: the one that is put before every text, if nothing
-        else is asked for; None: none is.
+      prompts: name -> what is put before a text. default_prompt_name: the prompt of texts without another; None: none.
       include_prompt: whether the pooling reads the prompt's tokens (and the special ones before them).
       similarity: what compares two vectors, by the name of sentence-transformers: "cosine", "dot" or another.
     """
@@ -70,7 +69,7 @@ class SentenceSettings:
         return self.prompts[name]
 
     def skipped(self, prompt: str, tokenizer) -> int:
-        """How many of a row's first tokens the pooling leaves out, those of the prompt; 0 with include_prompt."""
+        """How many of a row's first tokens, the prompt, the pooling leaves out; 0 with include_prompt."""
         if self.include_prompt or not prompt:
             return 0
         text = prompt.strip().lower() if self.lower else prompt.strip()

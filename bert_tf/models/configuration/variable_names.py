@@ -276,7 +276,7 @@ def _open_electra(weights: Weights) -> Weights:
 def weights_of_both(weights: Weights) -> Weights:
     """The weights of generator and discriminator together, under the names there, from what `with_our_names` returned.
 
-    Weights of one of them are those of a part; the other's variables are not among them.
+    Weights of one of the two stay without the other's variables.
     """
     if BOTH in weights.parts:
         return weights.parts[BOTH]
@@ -303,7 +303,7 @@ def _in_generator(name: str, names: set[str]) -> str | None:
         return _ELECTRA + name.removeprefix(_GENERATOR)
     if not name.startswith(_ELECTRA):
         return None
-    # What the generator doesn't have of its own is the discriminator's, but for the layer behind shared tables.
+    # The generator shares what it lacks with the discriminator, except the layer behind shared tables.
     scopes = {other.split("/")[1] for other in names if other.startswith(_GENERATOR)}
     scope = name.split("/")[1]
     return None if scope in scopes or (scopes and scope != "embeddings") else name

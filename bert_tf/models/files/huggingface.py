@@ -52,7 +52,7 @@ _CLASSIFIER_DROPOUT = ("classifier_dropout", "classifier_dropout_prob", "seq_cla
 
 # Beginnings of names of their classes are the families'; here they are those of BERT.
 _CLASSES = "Bert"
-# Of these, the ones whose encoders have no pooler.
+# Of these, those whose encoders have no pooler.
 _WITHOUT_POOLER = ("BertForMaskedLM", "BertForQuestionAnswering", "BertForTokenClassification")
 
 # --- config.json -----------------------------------------------------------------------------------------------------

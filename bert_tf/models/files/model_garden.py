@@ -203,7 +203,7 @@ def _open(reader, path: str, variables: list[_Variable], is_part: bool = False) 
         elif variable.key not in keys.values():
             reasons.setdefault(variable.key, f"the original has no variable for {variable.full_name or 'it'}")
     reasons |= {f"{name}/.ATTRIBUTES/{_VALUE}": "a counter" for name in ("save_counter", "global_step")}
-    # Whatever the graph does not lead to without an optimizer belongs to one.
+    # Variables that the graph reaches only through an optimizer belong to one.
     others = "optimizer state, in another form than the original's"
     unused = {key: reasons.get(key, others) for key in sorted({*stored} - {*keys.values()} - {bundle.OBJECT_GRAPH})}
     origins = dict(sorted(keys.items()))

@@ -4,7 +4,7 @@ All lines are tokenized first, and only their token ids are held. Then lines of 
 within a window of some thousand tokens; a window is written, in the order of the lines, while the next one is computed.
 So the memory for values is that of two windows, however long the file.
 
-Shape legend: B batch, S sequence length, L layers asked for, H hidden size, T tokens, words or lines.
+Shape legend: B batch, S sequence length, L requested layers, H hidden size, T tokens, words or lines.
 """
 
 import array

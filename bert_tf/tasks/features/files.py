@@ -3,7 +3,7 @@
 Each is written piece by piece under a temporary name and then renamed, so that it needs little memory and is there
 complete or not at all.
 
-Shape legend: T tokens (or words) of all lines, L layers asked for, H hidden size.
+Shape legend: T tokens (or words) of all lines, L requested layers, H hidden size.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ def open_writer(
 
     Args:
       output_format: json, npz or tfrecord.
-      layers: as asked for; they are written with the values.
+      layers: as requested; written with the values.
     """
     with written(path) as temporary:
         if output_format == "json":
