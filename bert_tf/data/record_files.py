@@ -194,10 +194,10 @@ def record_problem(payload: bytes, features: Features) -> str | None:
     return None
 
 
-def _feature_problem(name: str, feature: Feature, found_kind: str | None, numbers: list) -> str | None:
+def _feature_problem(name: str, feature: Feature, stored_kind: str | None, numbers: list) -> str | None:
     kind = {"int64": "int64_list", "float32": "float_list"}[feature.dtype]
-    if found_kind not in (kind, None):
-        return f"has feature {name!r} as {found_kind}, expected {kind}"
+    if stored_kind not in (kind, None):
+        return f"has feature {name!r} as {stored_kind}, expected {kind}"
     count, expected = len(numbers), feature.length
     if expected is not None and (count > expected or (count < expected and not feature.is_padded)):
         flag = "max_predictions_per_seq" if name.startswith("masked_lm") else "max_seq_length"

@@ -315,11 +315,11 @@ def smoothed(rows: Rows, seed: int, step, masking: Masking, weights: np.ndarray)
     features = arrange_rows(rows, masking.pad_id)[0]
     ids, real = features["input_ids"], features["input_mask"] > 0
     order_bits, kind_bits, token_bits = tf.unstack(random_bits([*ids.shape, 3], seed, step), axis=2)
-    own_weights = tf.where(real, tf.gather(tf.constant(weights), ids), 0.0)
+    weights_of_ids = tf.where(real, tf.gather(tf.constant(weights), ids), 0.0)
     # In float64, as Python multiplies.
     wanted = tf.cast(tf.reduce_sum(features["input_mask"]), tf.float64) * masking.masked_lm_prob
     number = tf.cast(tf.math.ceil(wanted), tf.int32)
-    chosen = draw_weighted(own_weights, number, uniform(order_bits) + 2.0**-25, masking)
+    chosen = draw_weighted(weights_of_ids, number, uniform(order_bits) + 2.0**-25, masking)
     share = uniform(kind_bits)
     drawn = tf.gather(tf.constant(masking.all_ids), scale_bits(token_bits, len(masking.all_ids)))
     others = tf.where(share < masking.mask_rate + masking.keep_rate, ids, drawn)

@@ -264,9 +264,9 @@ def blocks_of(
                     row_begins[rows], row_ends[rows], members, store.tokens, store.continuations, instances.spans,
                     (length, max_pairs, *special), values[:count], counts[:count],
                 )  # fmt: skip
-            own_ends = ends[first - block : rows.stop - block]
-            _encode(values[:count], begins[:-1], counts[:count], names, name_ends, floats, end, buffer, own_ends)
-            end = int(own_ends[-1]) + _FRAME_END
+            block_ends = ends[first - block : rows.stop - block]
+            _encode(values[:count], begins[:-1], counts[:count], names, name_ends, floats, end, buffer, block_ends)
+            end = int(block_ends[-1]) + _FRAME_END
         yield block_end - block, _framed(buffer, ends[: block_end - block])
 
 

@@ -104,11 +104,11 @@ def check_output_dir(path: str, flag: str) -> None:
         raise ValueError(f"{flag}={path}: data sets on the hub are read, not written; name a directory.")
     if is_remote(path):
         return
-    there = os.path.abspath(path)
-    while not os.path.lexists(there):
-        there = os.path.dirname(there)
+    existing = os.path.abspath(path)
+    while not os.path.lexists(existing):
+        existing = os.path.dirname(existing)
     with naming_flag(f"{flag}={path}"):  # os.access knows neither root's limits nor all file systems'
-        tempfile.TemporaryFile(dir=there).close()
+        tempfile.TemporaryFile(dir=existing).close()
 
 
 def check_other_folder(output_dir: str, model_dir: str) -> None:

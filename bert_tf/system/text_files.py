@@ -137,9 +137,9 @@ def warn_of_missing_shards(files: Iterable[str], flag: str = "--input_file") -> 
     for path in files:
         if match := re.fullmatch(r"(.*)-(\d{5,})-of-(\d{5,})", path):
             numbers.setdefault((match[1], int(match[3])), set()).add(int(match[2]))
-    for (name, total), there in numbers.items():
-        if missing := sorted(set(range(total)) - there):
-            shown = (flag, total, name, len(there), missing[0])
+    for (name, total), present in numbers.items():
+        if missing := sorted(set(range(total)) - present):
+            shown = (flag, total, name, len(present), missing[0])
             logging.warning("%s: of the %d shards of %s, only %d are given; the first missing one is %05d", *shown)
 
 

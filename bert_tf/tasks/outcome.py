@@ -123,10 +123,10 @@ def copy_best(run_dir: str, output_dir: str) -> None:
     if tf.io.gfile.exists(source):
         remove_folder(target)
         for folder, _, names in tf.io.gfile.walk(source):
-            there = posixpath.join(target, posixpath.relpath(folder, source))
-            tf.io.gfile.makedirs(there)
+            target_folder = posixpath.join(target, posixpath.relpath(folder, source))
+            tf.io.gfile.makedirs(target_folder)
             for name in names:
-                link_or_copy(posixpath.join(folder, name), posixpath.join(there, name))
+                link_or_copy(posixpath.join(folder, name), posixpath.join(target_folder, name))
 
 
 def table_text(tried: Sequence[Tried], main_metric: str) -> str:

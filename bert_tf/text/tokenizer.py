@@ -263,8 +263,8 @@ class Tokenizer(abc.ABC):
         import tensorflow as tf
 
         directory, contents = target_directory(directory), self.files()
-        there = set(tf.io.gfile.listdir(directory)) if tf.io.gfile.isdir(directory) else set()
-        if others := sorted(there & _VOCABULARIES - contents.keys()):
+        existing = set(tf.io.gfile.listdir(directory)) if tf.io.gfile.isdir(directory) else set()
+        if others := sorted(existing & _VOCABULARIES - contents.keys()):
             raise FileExistsError(f"{directory} has {', '.join(others)} of another tokenizer: remove it.")
         path = posixpath.join(directory, TOKENIZER_CONFIG)
         old = (read_json_if_there(path) or {}).items()

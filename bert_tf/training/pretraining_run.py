@@ -187,7 +187,7 @@ def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> Pretraini
     """
     kind = _kind_of_task(settings)
     recipe, warmup = kind.recipe(config), value_of(settings, "num_warmup_steps")
-    if is_own := recipe != BertConfig.pretraining_recipe:
+    if differs := recipe != BertConfig.pretraining_recipe:
         warmup = math.ceil(recipe.warmup_proportion * settings.num_train_steps)
     of_family = {
         "nsp": config.has_pooler and not settings.teacher,
@@ -195,7 +195,7 @@ def _with_recipe(settings: PretrainingSettings, config: BertConfig) -> Pretraini
     }
     of_authors = {"num_warmup_steps": warmup, "learning_rate": recipe.learning_rate, "optimizer": recipe.optimizer}
     filled = {name: value for name, value in {**of_family, **of_authors}.items() if getattr(settings, name) is None}
-    chosen = [f"--{name}={filled[name]}" for name in of_authors if name in filled and is_own]
+    chosen = [f"--{name}={filled[name]}" for name in of_authors if name in filled and differs]
     if settings.do_train and chosen:
         whose = DistilBertConfig.title if settings.teacher else config.title
         logging.info("As %s was pre-trained by its authors, unless you say otherwise: %s.", whose, " ".join(chosen))

@@ -136,10 +136,10 @@ def _of_block(content: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
     key, at = b"", 0
     while at < end:
         shared, at = varint(block, at)
-        own_bytes, at = varint(block, at)
+        unshared, at = varint(block, at)
         value_bytes, at = varint(block, at)
-        key = key[:shared] + block[at : at + own_bytes]
-        at += own_bytes + value_bytes
+        key = key[:shared] + block[at : at + unshared]
+        at += unshared + value_bytes
         yield key, block[at - value_bytes : at]
 
 

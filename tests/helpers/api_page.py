@@ -14,14 +14,14 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs" / "api.md"
 def entry(path: str) -> str:
     """The entry of an object. On the site its whole docstring takes the place of the line and the link."""
     module, _, name = path.rpartition(".")
-    thing = getattr(importlib.import_module(module), name, None) or importlib.import_module(path)
-    source = (path if inspect.ismodule(thing) else module).replace(".", "/")
-    shown, is_class = name, inspect.isclass(thing)
-    if not inspect.ismodule(thing):
-        parameters = [*inspect.signature(thing.__init__ if is_class else thing).parameters.values()][is_class:]
+    value = getattr(importlib.import_module(module), name, None) or importlib.import_module(path)
+    source = (path if inspect.ismodule(value) else module).replace(".", "/")
+    shown, is_class = name, inspect.isclass(value)
+    if not inspect.ismodule(value):
+        parameters = [*inspect.signature(value.__init__ if is_class else value).parameters.values()][is_class:]
         bare = inspect.Signature([each.replace(annotation=inspect.Parameter.empty) for each in parameters])
         shown += re.sub(r" at 0x\w+", "", str(bare))
-    return f"### {name}\n`{shown}`  \n{inspect.getdoc(thing).splitlines()[0]}\n\n[{path}](../{source}.py)\n"
+    return f"### {name}\n`{shown}`  \n{inspect.getdoc(value).splitlines()[0]}\n\n[{path}](../{source}.py)\n"
 
 
 def written_anew(page: str) -> str:

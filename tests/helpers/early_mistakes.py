@@ -95,9 +95,9 @@ def model(
 
 def checkpoint(name: str, prefix: str) -> dict[str, bytes]:
     """A checkpoint of the original's, and its configuration."""
-    there, suffixes = GOLDEN / "model" / "config1", (".index", ".data-00000-of-00001")
-    files = {f"{prefix}{suffix}": (there / f"squad.ckpt{suffix}").read_bytes() for suffix in suffixes}
-    files["bert_config.json"] = (there / "bert_config.json").read_bytes()
+    folder, suffixes = GOLDEN / "model" / "config1", (".index", ".data-00000-of-00001")
+    files = {f"{prefix}{suffix}": (folder / f"squad.ckpt{suffix}").read_bytes() for suffix in suffixes}
+    files["bert_config.json"] = (folder / "bert_config.json").read_bytes()
     return {f"{name}/{file}": content for file, content in files.items()}
 
 
@@ -144,6 +144,6 @@ def check_cases(script: str, cases: Sequence[tuple[str, dict, dict]], tmp_path, 
         pattern = KINDS + ".*".join(map(re.escape, message.split("*")))
         if not re.match(pattern, outcome) or (heavy and not is_warm):
             wrong.append((message, outcome, heavy))
-        there = {path.name for path in (tmp_path / str(number)).iterdir()}
-        assert there == {"model", *(name.split("/")[0] for name in files)}
+        names = {path.name for path in (tmp_path / str(number)).iterdir()}
+        assert names == {"model", *(name.split("/")[0] for name in files)}
     assert not wrong, "\n".join(map(str, wrong))

@@ -139,28 +139,28 @@ def all_names(config_class: type[BertConfig], is_there: Callable[[str], bool]) -
     return list(expected_shapes(types.SimpleNamespace(**sizes, block_order=range(max(blocks, 1)))))
 
 
-def check_depth(weights: Weights, config: BertConfig, config_name: str, is_own: bool = False) -> None:
+def check_depth(weights: Weights, config: BertConfig, config_name: str, of_weights: bool = False) -> None:
     """Refuses a configuration of more layers than the weights have, which would stay random; warns of one of fewer.
 
     Args:
-      is_own: the configuration is that of the weights, so that one of fewer layers is a mistake, too.
+      of_weights: the configuration is that of the weights, so that one of fewer layers is a mistake, too.
     """
-    there, wanted = num_blocks_of(weights.shapes), config.num_hidden_layers
+    blocks, wanted = num_blocks_of(weights.shapes), config.num_hidden_layers
     if config.block_order != list(range(wanted)):  # layers share blocks, whose number is not that of the layers
         return
-    if 0 < there < wanted or (is_own and 0 < wanted < there):
+    if 0 < blocks < wanted or (of_weights and 0 < wanted < blocks):
         raise ValueError(
             f"{config_name} does not fit the weights of {weights.path}: num_hidden_layers is {wanted}, but they have "
-            f"{there} layers."
+            f"{blocks} layers."
         )
-    if there > wanted:
+    if blocks > wanted:
         message = "%s: num_hidden_layers is %d, but the weights of %s have %d layers: the last %d are left out."
-        logging.warning(message, config_name, wanted, weights.path, there, there - wanted)
+        logging.warning(message, config_name, wanted, weights.path, blocks, blocks - wanted)
 
 
 def check_shapes(weights: Weights, config: BertConfig, config_name: str) -> None:
     """Refuses a configuration that doesn't fit the weights."""
-    check_depth(weights, config, config_name, is_own=True)
+    check_depth(weights, config, config_name, of_weights=True)
     expected = expected_shapes(config)
     encoder, head = f"{config.model_type}/", pooler(config.model_type)  # a model without a pooler can still be used
     wrong = [
@@ -220,12 +220,12 @@ def names_there(names: Iterable[str], config: BertConfig) -> dict[str, str]:
     """Names of a model's variables and of their moments -> the names in the checkpoints of its family's original."""
     names = list(names)
     bases = {base_name(name) for name in names}
-    kind, there = config.model_type, {base: base for base in bases}
+    kind, names_in_file = config.model_type, {base: base for base in bases}
     if kind == "albert":
-        there = {base: _albert_name(base, config.inner_group_num) for base in bases}
+        names_in_file = {base: _albert_name(base, config.inner_group_num) for base in bases}
     elif kind == "electra":
-        there = _electra_names(bases)
-    return {name: there[base_name(name)] + name.removeprefix(base_name(name)) for name in names}
+        names_in_file = _electra_names(bases)
+    return {name: names_in_file[base_name(name)] + name.removeprefix(base_name(name)) for name in names}
 
 
 def _albert_name(name: str, inner_group_num: int) -> str:
@@ -233,8 +233,8 @@ def _albert_name(name: str, inner_group_num: int) -> str:
         group, inner = divmod(int(match[1]), inner_group_num)
         return f"encoder/transformer/group_{group}/inner_group_{inner}/"
 
-    there = _ALBERT_PART.sub(lambda match: _ALBERT_PARTS[match[0]], name)
-    return re.sub(r"encoder/layer_(\d+)/", block, there)
+    albert_name = _ALBERT_PART.sub(lambda match: _ALBERT_PARTS[match[0]], name)
+    return re.sub(r"encoder/layer_(\d+)/", block, albert_name)
 
 
 def _open_albert(weights: Weights) -> Weights:
@@ -280,8 +280,8 @@ def weights_of_both(weights: Weights) -> Weights:
     """
     if BOTH in weights.parts:
         return weights.parts[BOTH]
-    there = _electra_names({base_name(name) for name in weights if is_model_variable(base_name(name))})
-    return renamed(weights, {there[name]: name for name in weights if name in there}, {})
+    names = _electra_names({base_name(name) for name in weights if is_model_variable(base_name(name))})
+    return renamed(weights, {names[name]: name for name in weights if name in names}, {})
 
 
 def _in_discriminator(name: str, names: set[str]) -> str | None:
@@ -296,9 +296,9 @@ def _in_discriminator(name: str, names: set[str]) -> str | None:
 
 def _in_generator(name: str, names: set[str]) -> str | None:
     """The name here of a variable there; None if it is not the generator's."""
-    for here, there in _MASKED_LM.items():
-        if name.startswith(there) and (name.endswith("output_bias") == there.endswith("output_bias")):
-            return here + name.removeprefix(there)
+    for ours, theirs in _MASKED_LM.items():
+        if name.startswith(theirs) and (name.endswith("output_bias") == theirs.endswith("output_bias")):
+            return ours + name.removeprefix(theirs)
     if name.startswith(_GENERATOR):
         return _ELECTRA + name.removeprefix(_GENERATOR)
     if not name.startswith(_ELECTRA):
@@ -312,11 +312,11 @@ def _in_generator(name: str, names: set[str]) -> str | None:
 def _part(weights: Weights, names: Mapping[str, str | None], other: str) -> Weights:
     """The variables of one part, with their moments. `names`: there -> here."""
     used = {}
-    for there in weights:
-        name = names.get(base_name(there)) if is_model_variable(base_name(there)) else there
+    for original in weights:
+        name = names.get(base_name(original)) if is_model_variable(base_name(original)) else original
         if name:
-            used[name + there.removeprefix(base_name(there))] = there
-    unused = {there: _reason(there, other) for there in sorted(set(weights) - set(used.values()))}
+            used[name + original.removeprefix(base_name(original))] = original
+    unused = {original: _reason(original, other) for original in sorted(set(weights) - set(used.values()))}
     # This project's runs write checkpoints under the same scope, whose output layer is not transposed.
     there_transposed = [name for name in used if base_name(name) == "output_weights" and used[name].startswith(_TASK)]
     part = renamed(weights, used, unused, transposed=there_transposed)
@@ -337,11 +337,11 @@ def _electra_names(names: Iterable[str]) -> dict[str, str]:
     names = list(names)
     generator = "cls/predictions/output_bias" in names and _DISCRIMINATOR_HEAD + "dense/kernel" not in names
 
-    def there(name: str) -> str:
+    def electra_name(name: str) -> str:
         for here, replacement in _MASKED_LM.items():
             if name.startswith(here):
                 return replacement + name.removeprefix(here)
         in_generator = generator and name.startswith(_ELECTRA) and not name.startswith(_ELECTRA + "embeddings/")
         return _GENERATOR + name.removeprefix(_ELECTRA) if in_generator else name
 
-    return {name: there(name) for name in names}
+    return {name: electra_name(name) for name in names}

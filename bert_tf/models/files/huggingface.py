@@ -206,8 +206,8 @@ def _translate(
 
     # A file without a config.json has the head of which all names are there.
     heads = [head for head in layout.heads if stated_head in (None, head)]
-    there = [head for head in heads if all(name_in_file(name) in plain for name in layout.heads[head].values())]
-    architecture = there[0] if there else None
+    complete = [head for head in heads if all(name_in_file(name) in plain for name in layout.heads[head].values())]
+    architecture = complete[0] if complete else None
     names = all_names(layout.config_class, lambda name: name_in_file(layout.name_of(name, architecture)) in plain)
     origins = {name: name_in_file(layout.name_of(name, architecture)) for name in (*names, *HEAD_NAMES)}
     decoder_bias = head_prefix + layout.renamed("cls.predictions.decoder.bias")

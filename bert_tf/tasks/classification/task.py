@@ -123,16 +123,16 @@ class ClassificationTask(FineTuningTask):
 
         def read(kind: str) -> dict:
             splits = {"train": {"train": task.train} if task.train else {}, "dev": task.dev, "test": task.test}[kind]
-            there = {}
+            sets = {}
             for number, (name, split) in enumerate(splits.items()):
                 try:
                     with naming_flag(f"--{kind}_file" if settings.is_custom else "--data_dir"):
-                        there[name] = data.read_examples(task, split, settings.data_dir or "")
+                        sets[name] = data.read_examples(task, split, settings.data_dir or "")
                 except FileNotFoundError:
                     if number == 0:
                         raise  # only the further sets (mismatched) may be missing
                     logging.info("%s does not exist and is left out.", data.split_path(task, split, settings.data_dir))
-            return there
+            return sets
 
         return task, read
 

@@ -105,11 +105,11 @@ def encode_line(line: str, tokenizer: Tokenizer, max_seq_length: int, pooling: s
     names = list(tokenizer.begin_tokens) if words else []
     sizes = [1] * len(names)
     parts = 2 if kept[1] else 1
-    for number, (own_words, own_pieces) in enumerate(zip(words[:parts], pieces[:parts], strict=True)):
-        ends = np.minimum(np.cumsum([*map(len, own_pieces)], dtype=np.int64), kept[number])
+    for number, (part_words, part_pieces) in enumerate(zip(words[:parts], pieces[:parts], strict=True)):
+        ends = np.minimum(np.cumsum([*map(len, part_pieces)], dtype=np.int64), kept[number])
         kept_sizes = [size for size in np.diff(ends, prepend=0).tolist() if size]
         special = tokenizer.end_tokens if number == parts - 1 else tokenizer.between_tokens
-        names += [*own_words[: len(kept_sizes)], *special]
+        names += [*part_words[: len(kept_sizes)], *special]
         sizes += [*kept_sizes, *[1] * len(special)]
     return EncodedLine(ids, segments.count(0), names, sizes, len(a) + len(b) > room)
 

@@ -67,19 +67,19 @@ def report(gold: Tags, predicted: Tags, *, plain: bool = False) -> str:
 
 def _counts(gold: Tags, predicted: Tags, entities_of: Callable[[Sequence[str]], list[Entity]]) -> dict:
     """type -> numbers of entities that are right, predicted, and gold; sorted by type."""
-    there, guessed = (
+    known, guessed = (
         {(number, entity) for number, tags in enumerate(sentences) for entity in entities_of(tags)}
         for sentences in (gold, predicted)
     )
-    types = sorted({entity.type for _, entity in there | guessed})
+    types = sorted({entity.type for _, entity in known | guessed})
     return {
-        type_: tuple(sum(entity.type == type_ for _, entity in some) for some in (there & guessed, guessed, there))
+        type_: tuple(sum(entity.type == type_ for _, entity in some) for some in (known & guessed, guessed, known))
         for type_ in types
     }
 
 
 def _scores(counts: Sequence[int]) -> tuple[float, float, float]:
     """Precision, recall and F1, 0 where nothing is predicted or there."""
-    right, predicted, there = map(int, counts)
-    precision, recall = right / predicted if predicted else 0.0, right / there if there else 0.0
+    right, predicted, gold = map(int, counts)
+    precision, recall = right / predicted if predicted else 0.0, right / gold if gold else 0.0
     return precision, recall, 2 * precision * recall / (precision + recall) if right else 0.0

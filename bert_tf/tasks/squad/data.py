@@ -229,13 +229,13 @@ def _training_example(
     first, last = paragraph.word_at(start), paragraph.word_at(end - 1)
     if answer_from == "offsets":
         span = paragraph.context[max(start, 0) : end]
-        there = start >= 0 and " ".join(span.split()) == " ".join(text.split()) != ""
+        matches = start >= 0 and " ".join(span.split()) == " ".join(text.split()) != ""
     else:
         # If an answer begins in the spaces before the first word, the original takes word -1, the last one.
         span = " ".join(paragraph.words[first : last + 1])
-        there = start >= 0 and end <= len(paragraph.context) and " ".join(text.split()) in span and text.strip() != ""
+        matches = start >= 0 and end <= len(paragraph.context) and " ".join(text.split()) in span and text.strip() != ""
     example = SquadExample(question["id"], question["question"], paragraph, text, first, last, False, start)
-    return (example if there else None), span
+    return (example if matches else None), span
 
 
 def _questions(articles: list[dict]) -> list[dict]:
