@@ -61,10 +61,10 @@ def left_in_tagging(tokenizer: FullTokenizer, limit: int, size: int) -> None:
     now, left = dict.fromkeys(configs, 0.0), dict.fromkeys(configs, 0.0)
     for chosen in itertools.islice(token_rows.training_rows(lengths, size, 1, 0), len(lengths) // size):
         length = token_rows.padded_length(int(lengths[chosen].max()), allowed)
-        places = -(-int(words[chosen].max()) // 8) * 8
+        positions = -(-int(words[chosen].max()) // 8) * 8
         for name, config in configs.items():
             now[name] += sum(layer_flops(config, length))
-            left[name] += sum(layer_flops(config, length, places))
+            left[name] += sum(layer_flops(config, length, positions))
     print(f"{words.sum() / lengths.sum():.2f} words for each token")
     for name in configs:
         print(f"{name}: {left[name] / now[name]:.1%} of the operations")

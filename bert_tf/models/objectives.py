@@ -113,7 +113,7 @@ def cross_entropy(logits, labels):
 
 # What a label is, for errors; then what follows the range of them.
 _CLASS = ("a class, from 0 to", "; ids count from 0: from labels 1 to N subtract 1")
-_PLACE, _TOKEN = ("a place in the row, from 0 to", ""), ("a token of the vocabulary, from 0 to", "")
+_POSITION, _TOKEN = ("a place in the row, from 0 to", ""), ("a token of the vocabulary, from 0 to", "")
 
 
 def _known_classes(name: str, logits, labels, weights, kind: tuple[str, str]) -> tuple:
@@ -320,8 +320,8 @@ class SpanObjective(ClassificationObjective):
 
     @classmethod
     def values(cls, outputs, features: dict) -> tuple:
-        start, first = cls.of_classes(outputs["start_logits"], features, "start_positions", _PLACE)
-        end, last = cls.of_classes(outputs["end_logits"], features, "end_positions", _PLACE)
+        start, first = cls.of_classes(outputs["start_logits"], features, "start_positions", _POSITION)
+        end, last = cls.of_classes(outputs["end_logits"], features, "end_positions", _POSITION)
         first, last = first["accuracy"], last["accuracy"]
         return (start + end) / 2.0, {"start_accuracy": first, "end_accuracy": last, "exact_match": first * last}
 

@@ -360,10 +360,10 @@ class ServedMaskedLM(ServedModel):
         is_mask = tf.equal(features["input_ids"], self.mask_id)
         counts = tf.reduce_sum(tf.cast(is_mask, tf.int32), -1)
         length = tf.shape(is_mask)[1]
-        places = tf.where(is_mask, length - tf.range(length), 0)  # counted from the end, so that the first is largest
+        from_end = tf.where(is_mask, length - tf.range(length), 0)  # counted from the end, so that the first is largest
         # At least one place: ONNX Runtime can't reshape tensors without any.
-        places = tf.math.top_k(places, tf.maximum(tf.reduce_max(counts), 1)).values  # [B, M]
-        positions = tf.where(places > 0, length - places, 0)
+        from_end = tf.math.top_k(from_end, tf.maximum(tf.reduce_max(counts), 1)).values  # [B, M]
+        positions = tf.where(from_end > 0, length - from_end, 0)
         logits = self.run({**features, "masked_lm_positions": positions})
         logits = tf.cast(logits, tf.float32)[..., : self.vocab_size]
         best = tf.math.top_k(tf.nn.softmax(logits), self._top_k)

@@ -48,12 +48,12 @@ class _Answers(NamedTuple):
     ends: tf.Tensor
     texts: tf.Tensor
 
-    def at(self, places: tf.Tensor) -> "_Answers":
-        """Those of a list [V] at `places`, any shape; at V there is none, with the score -inf."""
+    def at(self, positions: tf.Tensor) -> "_Answers":
+        """Those of a list [V] at `positions`, any shape; at V there is none, with the score -inf."""
         fillings = (_LOWEST, -1, -1, "")
         return _Answers(
             *(
-                tf.gather(tf.concat([values, tf.constant([filling], values.dtype)], 0), places)
+                tf.gather(tf.concat([values, tf.constant([filling], values.dtype)], 0), positions)
                 for values, filling in zip(self, fillings, strict=True)
             )
         )
@@ -143,12 +143,12 @@ class ServedQuestionAnswering(ServedModel):
         """What answers are chosen by. A window shows more of a token's context as `squad.windows` has it: more on both
         sides, then the longer window, then the earlier one."""
         ids, starts, ends = pieces
-        places = tf.range(self.max_seq_length, dtype=tf.int64)[None, :] - before[:, None]
+        positions = tf.range(self.max_seq_length, dtype=tf.int64)[None, :] - before[:, None]
         size = windows.sizes[:, None]
-        inside = tf.logical_and(places >= 0, places < size)
-        around = tf.cast(tf.minimum(places, size - 1 - places), tf.float64) + 0.01 * tf.cast(size, tf.float64)
+        inside = tf.logical_and(positions >= 0, positions < size)
+        around = tf.cast(tf.minimum(positions, size - 1 - positions), tf.float64) + 0.01 * tf.cast(size, tf.float64)
         firsts = tf.gather(ids.row_starts(), windows.texts) + windows.starts
-        tokens = tf.where(inside, firsts[:, None] + places, 0)
+        tokens = tf.where(inside, firsts[:, None] + positions, 0)
         most = most_context(around, inside, tokens, tf.size(ids.values))
         characters = (tf.where(inside, tf.gather(part.values, tokens), -1) for part in (starts, ends))
         return Outputs(outputs, tf.cast(windows.texts, tf.int32), inside, most, *characters)
@@ -234,8 +234,8 @@ def _answers(scored: Outputs, codes: tf.RaggedTensor, windows, firsts, lasts, sc
     is_text = ends > starts
     # Texts are cut from the code points because an op on strings would copy the whole context for each.
     begins = tf.gather(codes.row_starts(), questions) + tf.cast(starts, tf.int64)
-    places = tf.ragged.range(begins, begins + tf.cast(tf.maximum(ends - starts, 0), tf.int64))
-    texts = tf.strings.unicode_encode(places.with_values(tf.gather(codes.values, places.values)), "UTF-8")
+    positions = tf.ragged.range(begins, begins + tf.cast(tf.maximum(ends - starts, 0), tf.int64))
+    texts = tf.strings.unicode_encode(positions.with_values(tf.gather(codes.values, positions.values)), "UTF-8")
     return questions, _Answers(scores, tf.where(is_text, starts, -1), tf.where(is_text, ends, -1), texts)
 
 
@@ -253,8 +253,8 @@ def _nbest(questions, answers: _Answers, is_extra, count: tf.Tensor, size: int, 
     order = tf.gather(order, tf.argsort(tf.gather(questions, order), stable=True))
     names = tf.strings.join([tf.strings.as_string(tf.gather(questions, order)), tf.gather(answers.texts, order)], " ")
     _, numbers = tf.unique(names)
-    places = tf.range(total)
-    is_first = tf.equal(places, tf.gather(tf.math.unsorted_segment_min(places, numbers, total), numbers))
+    positions = tf.range(total)
+    is_first = tf.equal(positions, tf.gather(tf.math.unsorted_segment_min(positions, numbers, total), numbers))
     order = tf.boolean_mask(order, tf.logical_or(is_first, tf.gather(is_extra, order)))
     rows = tf.gather(questions, order)
     starts = tf.math.bincount(rows, minlength=count, maxlength=count)
@@ -323,7 +323,7 @@ def _best_of_all(scored: Outputs, codes, max_answer_length: int, exists: tf.Tens
     # The first of the best windows of each question.
     count = tf.size(exists)
     best = tf.math.unsorted_segment_max(spans.scores, questions, count)
-    places = tf.range(tf.size(rows))
+    positions = tf.range(tf.size(rows))
     is_best = tf.where(tf.equal(spans.scores, tf.gather(best, questions)), questions, -1)
-    chosen = tf.minimum(tf.math.unsorted_segment_min(places, is_best, count), tf.size(rows))
+    chosen = tf.minimum(tf.math.unsorted_segment_min(positions, is_best, count), tf.size(rows))
     return _Answers(*(tf.where(exists, old, new) for old, new in zip(known, spans.at(chosen), strict=True)))

@@ -107,7 +107,7 @@ class Tagger(Answerer):
         yield from zip(cut, tags, np.split(scores, ends[:-1]) if cut else (), strict=True)
 
     def _words_of(self, text: str) -> _Words:
-        spans = split_words(text, self._settings.characters, self.tokenizer.added_tokens.places(text))
+        spans = split_words(text, self._settings.characters, self.tokenizer.added_tokens.spans(text))
         words = [text[start:end] for start, end in spans]
         return _Words(text, words, [start for start, _ in spans], [end for _, end in spans])
 

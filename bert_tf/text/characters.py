@@ -223,12 +223,12 @@ class Part:
 
     Attributes:
       text: what is to be tokenized, which may be in normalized form.
-      places: for each character of `text`, the character of the whole text that it comes from.
+      origins: for each character of `text`, the character of the whole text that it comes from.
       end: the character of the whole text after the last. token: None between tokens.
     """
 
     text: str
-    places: Sequence[int]
+    origins: Sequence[int]
     end: int
     token: AddedToken | None = None
 
@@ -297,21 +297,21 @@ class AddedTokens:
             form = self.normalize(part.text) if self.normalized and not part.token else ""
             if form and self.normalized.pattern.search(form):
                 origins = self._origins(part.text) if self._origins else range(len(part.text))
-                places = [part.places[origin] for origin in origins]
-                parts += _cut(dataclasses.replace(part, text=form, places=places), self.normalized)
+                of_text = [part.origins[origin] for origin in origins]
+                parts += _cut(dataclasses.replace(part, text=form, origins=of_text), self.normalized)
             else:
                 parts.append(part)
         return parts
 
-    def places(self, text: str) -> list[tuple[int, int]]:
+    def spans(self, text: str) -> list[tuple[int, int]]:
         """Where tokens are written in `text`, without the whitespace that they take: the first character of each and
         the one after the last."""
-        places = []
+        spans = []
         for part in self.parts(text) if self.tokens else ():
-            if part.token and (written := text[part.places[0] : part.end].strip(WHITESPACE)):
-                start = text.index(written, part.places[0])
-                places.append((start, start + len(written)))
-        return places
+            if part.token and (written := text[part.origins[0] : part.end].strip(WHITESPACE)):
+                start = text.index(written, part.origins[0])
+                spans.append((start, start + len(written)))
+        return spans
 
 
 def _cut(part: Part, forms: Forms) -> list[Part]:
@@ -331,9 +331,9 @@ def _cut(part: Part, forms: Forms) -> list[Part]:
         done = end
     if not cuts:
         return [part]
-    places = [*part.places, part.end]
+    origins = [*part.origins, part.end]
     return [
-        Part(text[start:end], places[start:end], places[end - 1] + 1 if token else places[end], token)
+        Part(text[start:end], origins[start:end], origins[end - 1] + 1 if token else origins[end], token)
         for start, end, token in (*cuts, (done, len(text), None))
         if start < end
     ]

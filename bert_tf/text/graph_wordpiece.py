@@ -221,26 +221,26 @@ class GraphWordPiece(tf.Module):
         # Together the pieces cover all tokens.
         piece_ends = tf.cumsum(tf.cast(ends.values - firsts.values, tf.int64))
         lasts = tf.searchsorted(tf.cumsum(_byte_counts(characters)), piece_ends, out_type=tf.int64)
-        places = tf.gather(rows.origins, kept)
-        return _Pieces(ids, id_splits, *_places_of_pieces(lasts, places), places)
+        origins = tf.gather(rows.origins, kept)
+        return _Pieces(ids, id_splits, *_spans_of_pieces(lasts, origins), origins)
 
 
-def _places_of_pieces(lasts: tf.Tensor, places: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _spans_of_pieces(lasts: tf.Tensor, origins: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Where each piece's characters start and end (exclusive) in the texts, int64 [P].
 
     Args:
-      lasts: the last character of each piece, [P]. places: of characters, [K].
+      lasts: the last character of each piece, [P]. origins: of characters, [K].
     """
     firsts = tf.concat([[0], lasts + 1], 0)[:-1]
 
     def of_marks_in_another_order():
-        pieces = tf.searchsorted(lasts, tf.range(tf.size(places, tf.int64)), out_type=tf.int64)
-        return tf.math.segment_min(places, pieces), tf.math.segment_max(places, pieces) + 1
+        pieces = tf.searchsorted(lasts, tf.range(tf.size(origins, tf.int64)), out_type=tf.int64)
+        return tf.math.segment_min(origins, pieces), tf.math.segment_max(origins, pieces) + 1
 
     return tf.cond(
-        tf.reduce_any(places[1:] < places[:-1]),
+        tf.reduce_any(origins[1:] < origins[:-1]),
         of_marks_in_another_order,
-        lambda: (tf.gather(places, firsts), tf.gather(places, lasts) + 1),
+        lambda: (tf.gather(origins, firsts), tf.gather(origins, lasts) + 1),
     )
 
 

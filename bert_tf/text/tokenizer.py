@@ -204,7 +204,7 @@ class Tokenizer(abc.ABC):
         for part in self.added_tokens.parts(text):
             if part.token:
                 ids.append(part.token.id)
-                offsets.append((part.places[0], part.end))
+                offsets.append((part.origins[0], part.end))
                 continue
             piece_ids, spans, kept = self._encode_with_offsets(part.text, split_unknown)
             ids += piece_ids
@@ -213,7 +213,7 @@ class Tokenizer(abc.ABC):
 
     def _offsets_in_text(self, text: str, part: Part, spans, kept: Iterable[int]) -> Iterator[tuple[int, int]]:
         """Offsets in a part as those in the whole text, moved over what was dropped and belongs to a piece."""
-        positions = [*part.places, part.end]
+        positions = [*part.origins, part.end]
         is_ascii = kept is None or (text.isascii() and self.trails is is_mark)
         kept = () if is_ascii else {positions[position] for position in kept}
         for first, after in spans:
@@ -337,7 +337,7 @@ class Tokenizer(abc.ABC):
         """The words, each with what stands before it in a text and belongs to its pieces."""
         if not self.word_separator:
             return list(words)
-        spans_of_words = map(self.added_tokens.places, words)
+        spans_of_words = map(self.added_tokens.spans, words)
         alone = [number == 0 or bool(spans and spans[0][0] == 0) for number, spans in enumerate(spans_of_words)]
         return [word if is_alone else self.word_separator + word for word, is_alone in zip(words, alone, strict=True)]
 

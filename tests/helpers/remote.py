@@ -50,14 +50,14 @@ def run_on_bucket(folder: pathlib.Path, steps: dict[str, tuple[str, dict]]) -> t
     Raises:
       AssertionError: something is left in one of the two directories.
     """
-    places = {name: folder / name for name in ("current", "temporary")}
-    for directory in places.values():
+    folders = {name: folder / name for name in ("current", "temporary")}
+    for directory in folders.values():
         directory.mkdir()
-    settings = {_FILES: str(folder), _LIBRARY: compiled(), "TMPDIR": str(places["temporary"])}
-    ended, log = run_mains(steps, "helpers.remote", cwd=places["current"], **settings)
-    left = [str(path) for directory in places.values() for path in directory.rglob("*")]
+    settings = {_FILES: str(folder), _LIBRARY: compiled(), "TMPDIR": str(folders["temporary"])}
+    ended, log = run_mains(steps, "helpers.remote", cwd=folders["current"], **settings)
+    left = [str(path) for directory in folders.values() for path in directory.rglob("*")]
     assert not left, left
-    for directory in places.values():
+    for directory in folders.values():
         directory.rmdir()
     return {name: outcome for name, (outcome, _) in ended.items()}, log
 

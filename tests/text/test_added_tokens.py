@@ -104,12 +104,12 @@ def test_words_of_a_string(tmp_path, split):
         "in new york": (["in", "new york"], ["i", "n", "new york"]),
     }
     for text, of_split in wanted.items():
-        words = [text[a:b] for a, b in split_words(text, split, tokenizer.added_tokens.places(text))]
+        words = [text[a:b] for a, b in split_words(text, split, tokenizer.added_tokens.spans(text))]
         assert [word for word in words if not word.isspace()] == of_split[split != "words"]
         assert [word for word in words if word.isspace()] == [" "] * (
             split == "characters_and_spaces" and text.count(" ") - ("york" in text)
         )
-        assert all(len(tokenizer.encode(word)) == 1 for word in words if tokenizer.added_tokens.places(word))
+        assert all(len(tokenizer.encode(word)) == 1 for word in words if tokenizer.added_tokens.spans(word))
     with pytest.raises(NoGraphError, match=r"vocab.txt: added tokens \(.*\) can't be cut out .* take ids\.$"):
         graph_of(tokenizer)
 
