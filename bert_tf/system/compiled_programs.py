@@ -1,9 +1,11 @@
-"""What XLA compiled for this machine, kept on disk, so that the next start of a script does not compile it again.
+"""What XLA compiled for this machine, and which kernels it measured to be fastest on its GPU, kept on disk, so that the
+next start of a script does not do it again.
 
-TensorFlow's own cache does the work, but it writes files under their final names, and one damaged file ends a run. So
-every process has a folder of its own, into which sound programs of the user's cache folder are copied; what it adds is
-moved there when it ends. Folders are separate by version of TensorFlow, processor, GPU, driver, and the variables that
-change how XLA compiles. Programs for several GPUs, of which each would write the same file, are not kept.
+TensorFlow's own caches do the work, but one damaged file ends a run: programs are written under their final names, and
+processes delete each other's temporary files of measurements. So every process has a folder of its own, into which
+sound files of the user's cache folder are copied; what it adds is moved there when it ends. Folders are separate by
+version of TensorFlow, NVIDIA's libraries, processor, GPU, driver, and the variables that change how XLA compiles.
+Programs for several GPUs, of which each would write the same file, are not kept.
 """
 
 import atexit
@@ -20,11 +22,14 @@ from collections.abc import Iterator
 from absl import logging
 
 from bert_tf.system.example_bytes import fields
-from bert_tf.system.storage import private_folder, remove_left_behind, write_files
+from bert_tf.system.storage import PRIVATE, private_folder, remove_left_behind, write_files
 
 VARIABLE = "BERT_TF_COMPILED"
 _MOST_BYTES = {"CPU": 1 << 25, "CPU,GPU": 1 << 28}  # of a folder; a program has a tenth of a million, or one
 _FLAG = "tf_xla_persistent_cache_directory"
+# XLA ends the process for a flag that it does not know, so it is set for this version only. Compilation in parallel
+# (--xla_gpu_enable_llvm_module_compilation_parallelism) is not: without nvlink, every compilation fails.
+_MEASURED, _MEASURED_IN = "--xla_gpu_per_fusion_autotune_cache_dir", "2.20."
 _NVIDIA = pathlib.Path("/proc/driver/nvidia")
 
 
@@ -39,10 +44,12 @@ def keep_programs() -> Iterator[None]:
     if os.environ.get(VARIABLE) == "" or _FLAG in flags:
         yield
         return
+    # A process that started this one may have its folder in XLA_FLAGS.
+    xla = re.sub(rf"{_MEASURED}=\S*/{PRIVATE}\S* ", "", os.environ.get("XLA_FLAGS", ""))
     gpus = _gpus()
     devices = "CPU,GPU" if len(gpus) == 1 else "CPU"  # as TensorFlow calls their types
     try:
-        folder = _folder(gpus)
+        folder = _folder(gpus, xla)
         remove_left_behind()  # a killed process leaves up to a few hundred million bytes
         private = private_folder()
         known = _copy_sound(folder, private.name)
@@ -50,12 +57,16 @@ def keep_programs() -> Iterator[None]:
         logging.info("Compiled programs are not kept for the next start: %s", error)
         yield
         return
-    atexit.register(_move_new, os.getpid(), private, folder, known, _MOST_BYTES[devices])
+    atexit.register(_move_new, private, folder, known, _MOST_BYTES[devices])
     # No check of the whole source: the file's name holds its hash.
     os.environ["TF_XLA_FLAGS"] = (
         f"{flags} --{_FLAG}={private.name} --tf_xla_persistent_cache_device_types={devices} "
         "--tf_xla_disable_strict_signature_checks=true"
     )
+    is_known = importlib.metadata.version("tensorflow").startswith(_MEASURED_IN)
+    if gpus and is_known and xla.lstrip()[:1] in ("", "-"):  # else it is the name of a file with flags
+        os.environ["XLA_FLAGS"] = f"{_MEASURED}={private.name} {xla}"  # the last wins; XLA reads it when it compiles
+        logging.info("XLA keeps in %s which kernels it measured to be the fastest.", folder)
     try:
         yield
     finally:  # TensorFlow has read it; processes started from here have their own folders
@@ -73,16 +84,17 @@ def _gpus() -> list[str]:
     return names if visible is None else names[: len(list(filter(None, visible.split(","))))]
 
 
-def _folder(gpus: list[str]) -> str:
+def _folder(gpus: list[str], xla: str) -> str:
     """The folder of programs that fit this machine, made for this user only; its name is a hash of what they fit."""
     first, _, _ = pathlib.Path("/proc/cpuinfo").read_text(errors="replace").partition("\n\n")
     kinds = "vendor_id|cpu family|model|model name|stepping|flags|Features|CPU part"
     processor = re.findall(rf"^(?:{kinds})\s*:.*", first, re.MULTILINE)
-    no_matter = ("TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL", "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB")
+    no_matter = ("TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL", "TF_CPU_", "XLA_FLAGS")
     variables = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(("TF_", "XLA_"))]
-    variables = [text for text in variables if not text.startswith(no_matter)]
-    version = importlib.metadata.version("tensorflow")
-    parts = [version, platform.platform(), str(os.cpu_count()), *processor, *gpus, *variables]
+    variables = [text for text in variables if not text.startswith(no_matter)] + [xla] * bool(xla)
+    version, packages = importlib.metadata.version("tensorflow"), importlib.metadata.distribution("tensorflow")
+    libraries = sorted(path.name for path in packages.locate_file("").glob("nvidia_*.dist-info")) if gpus else []
+    parts = [version, platform.platform(), str(os.cpu_count()), *processor, *gpus, *libraries, *variables]
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(pathlib.Path.home(), ".cache")
     root = os.environ.get(VARIABLE) or os.path.join(home, "bert_tf", "compiled")
     folder = os.path.join(root, f"tensorflow-{version}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}")
@@ -95,9 +107,9 @@ def _folder(gpus: list[str]) -> str:
 
 
 def _copy_sound(folder: str, target: str) -> set[str]:
-    """Copies the programs whose checksums are right; returns their names."""
+    """Copies the files whose checksums are right; returns their names."""
     copied = set()
-    for path in pathlib.Path(folder).glob("*.pb"):
+    for path in pathlib.Path(folder).glob("*.*"):
         content = path.read_bytes()
         first, _, rest = content.partition(b"\n")
         if first == _checksum(rest):
@@ -106,12 +118,11 @@ def _copy_sound(folder: str, target: str) -> set[str]:
     return copied
 
 
-def _move_new(process: int, tmp, folder: str, known: set[str], most: int) -> None:
+def _move_new(tmp, folder: str, known: set[str], most: int) -> None:
     """Adds what a process compiled into its own folder to that of the user; if that is full, the oldest go."""
-    if os.getpid() != process:  # a fork
-        return
     with contextlib.suppress(OSError):
-        made = {name: _as_text(pathlib.Path(tmp.name, name).read_bytes()) for name in {*os.listdir(tmp.name)} - known}
+        new = [path for path in pathlib.Path(tmp.name).glob("*.*") if path.name not in known]
+        made = {path.name: (_as_text if path.suffix == ".pb" else bytes)(path.read_bytes()) for path in new}
         texts = {os.path.join(folder, name): _checksum(text) + b"\n" + text for name, text in made.items() if text}
         size = sum(map(len, texts.values()))
         for entry in sorted(os.scandir(folder), key=lambda entry: entry.stat().st_mtime, reverse=True):

@@ -44,7 +44,7 @@ _OWNERS = {
 # Where the cache keeps a commit of a model.
 _CACHED = re.compile(rf"(?:^|/)models--([\w.-]+?)--([\w.-]+)/snapshots/({COMMIT.pattern})(?:/|$)")
 _SPECIAL = frozenset("[]*?\\")
-_PRIVATE = "bert_tf_private_"
+PRIVATE = "bert_tf_private_"
 _SECONDS_TO_LOCK = 1.0
 
 
@@ -123,7 +123,7 @@ def private_folder(parent: str | None = None) -> tempfile.TemporaryDirectory:
 
     The system holds a lock of it while the process lives, see `remove_left_behind`.
     """
-    folder = tempfile.TemporaryDirectory(prefix=_PRIVATE, dir=parent)
+    folder = tempfile.TemporaryDirectory(prefix=PRIVATE, dir=parent)
     descriptor = os.open(folder.name, os.O_RDONLY)
     weakref.finalize(folder, os.close, descriptor)
     with contextlib.suppress(OSError):  # a file system without locks
@@ -139,7 +139,7 @@ def remove_left_behind(parent: str | None = None) -> None:
         with contextlib.suppress(OSError):
             status = os.lstat(path)
             # A new one is not locked yet.
-            is_old = name.startswith(_PRIVATE) and time.time() - status.st_mtime > _SECONDS_TO_LOCK
+            is_old = name.startswith(PRIVATE) and time.time() - status.st_mtime > _SECONDS_TO_LOCK
             if is_old and stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and _is_unlocked(path):
                 shutil.rmtree(path, ignore_errors=True)
 

@@ -19,6 +19,7 @@ from bert_tf.system import compiled_programs
 def folder(tmp_path, monkeypatch):
     """The folder of programs; what `kept` would do at the end of the process is in the list `at_exit`."""
     monkeypatch.delenv("TF_XLA_FLAGS", raising=False)
+    monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setattr(compiled_programs, "_NVIDIA", tmp_path / "nvidia")
     monkeypatch.setenv(compiled_programs.VARIABLE, str(tmp_path / "compiled"))
     return tmp_path / "compiled"
@@ -102,19 +103,25 @@ def test_other_flags_other_programs(folder, at_exit, monkeypatch):
     assert len(list(folder.iterdir())) == 2
 
 
-def test_programs_of_one_gpu_are_kept_by_its_name_and_driver(folder, at_exit, tmp_path, monkeypatch):
-    def gpu(number: int, name: str):
+@pytest.fixture
+def gpu(tmp_path):
+    def add(number: int, name: str):
         path = tmp_path / "nvidia" / "gpus" / f"0000:0{number}" / "information"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"Model: \t\t {name}\nIRQ: {number}\n")
         (tmp_path / "nvidia" / "version").write_text("NVRM version: 550.54\n")
 
+    return add
+
+
+def test_programs_of_one_gpu_are_kept_by_its_name_and_driver(folder, at_exit, gpu, monkeypatch):
     def devices() -> str:
         with compiled_programs.keep_programs():
             return os.environ["TF_XLA_FLAGS"].partition("device_types=")[2].split()[0]
 
     assert devices() == "CPU"
     one_process(at_exit, {"a.pb": entry()})
+    assert os.environ["XLA_FLAGS"] == ""
     gpu(1, "NVIDIA H100")
     assert devices() == "CPU,GPU" and one_process(at_exit, {"b.pb": entry()}) == {}
     assert list(one_process(at_exit, {})) == ["b.pb"]
@@ -126,6 +133,38 @@ def test_programs_of_one_gpu_are_kept_by_its_name_and_driver(folder, at_exit, tm
     assert devices() == "CPU,GPU"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert devices() == "CPU"
+
+
+def test_measurements_of_kernels_are_kept(folder, at_exit, gpu, monkeypatch):
+    """Of a text, the checksum is a comment; the temporary folder that XLA makes is no file of the cache."""
+    gpu(1, "NVIDIA H100")
+    flag = compiled_programs._MEASURED
+    monkeypatch.setenv("XLA_FLAGS", "--xla_of_the_user=1")
+    assert one_process(at_exit, {"a_-.textproto": b"gemm { algorithm: 3 }\n"}) == {}
+    first, *rest = os.environ["XLA_FLAGS"].split()
+    assert first.startswith(f"{flag}=") and rest == ["--xla_of_the_user=1"]  # the last wins
+    (path,) = folder.glob("*/a_-.textproto")
+    with compiled_programs.keep_programs():  # as a process that the first has started
+        folder_now = own_folder()
+        assert os.environ["XLA_FLAGS"].split() == [f"{flag}={folder_now}", *rest] != [first, *rest]
+    pathlib.Path(folder_now, "tmp").mkdir()
+    assert pathlib.Path(folder_now, path.name).read_bytes() == path.read_bytes()
+    at_exit.pop()()
+    path.write_bytes(path.read_bytes().replace(b"3", b"4"))
+    assert one_process(at_exit, {}) == {}  # damaged
+    monkeypatch.setenv("XLA_FLAGS", "a_file_with_flags")
+    one_process(at_exit, {})
+    monkeypatch.setattr(compiled_programs, "_MEASURED_IN", "1.15.")
+    assert os.environ["XLA_FLAGS"] == "a_file_with_flags"
+    monkeypatch.setenv("XLA_FLAGS", "")
+    one_process(at_exit, {})
+    assert os.environ["XLA_FLAGS"] == ""
+
+
+def test_tensorflow_knows_the_flag_of_measurements(tmp_path):
+    code = "import tensorflow as tf; tf.function(lambda x: x + 1, jit_compile=True)(tf.constant(1))"
+    flags = f"{compiled_programs._MEASURED}={tmp_path}/first {compiled_programs._MEASURED}={tmp_path}/last"
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "XLA_FLAGS": flags}, check=True)
 
 
 def test_it_can_be_switched_off(folder, at_exit, monkeypatch):
