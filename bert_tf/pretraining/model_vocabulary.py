@@ -16,6 +16,7 @@ from bert_tf.models.configuration.families import ALBERT, family_of
 from bert_tf.models.files import open_weights
 from bert_tf.models.files.directory import ModelFiles, other_ids, read_model_files
 from bert_tf.pretraining.record_settings import InstanceSettings, RecordSettings
+from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import names_in
 from bert_tf.system.text_files import exists, file_sha256, read_json
 from bert_tf.text import tokenizer_class_of, tokenizer_of_file
@@ -210,7 +211,8 @@ def tokenizer_of(
     """
     vocab_file = records.vocab_file
     casing = resolve_casing(do_lower_case, strip_accents, read_casing(directory_of(vocab_file)))
-    tokenizer = read_tokenizer(vocab_file, casing.do_lower_case, casing.strip_accents, settings.rows == "electra")
+    with naming_flag("--vocab_file"):
+        tokenizer = read_tokenizer(vocab_file, casing.do_lower_case, casing.strip_accents, settings.rows == "electra")
     tokenizer.check_casing(vocab_file, do_lower_case, strip_accents)
     words = records.word_boundaries or records.segmenter
     if words and not (isinstance(tokenizer, FullTokenizer) and not tokenizer.basic_tokenizer.never_split):
