@@ -17,7 +17,7 @@ from bert_tf.models.configuration import sentence_settings
 from bert_tf.models.files.directory import read_head
 from bert_tf.models.task_models import BertModel
 from bert_tf.serving.predictor import Answerer
-from bert_tf.serving.text_index import SIMILARITIES, TextIndex, normalize_for
+from bert_tf.serving.text_index import TextIndex, normalize_for
 from bert_tf.system.checks import list_of_strings, path_of, true_or_false, whole_number
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.settings import DTYPE_POLICIES
@@ -218,10 +218,10 @@ class Embedder(Answerer):
         return results[0] if isinstance(query, str) else results
 
     def _similarity(self) -> str:
-        """The name of the function that compares vectors, one of SIMILARITIES."""
+        """The name of the function that compares vectors, cosine or dot."""
         name = self.export.description.get("similarity", "cosine") if self.export else self.settings.similarity
-        if name not in SIMILARITIES:
-            raise ValueError(f"{self.path}: search compares by {' or '.join(SIMILARITIES)}, not by {name!r:.80}")
+        if name not in sentence_settings.SIMILARITIES:
+            raise ValueError(f"{self.path}: search compares by cosine or dot, not by {name!r:.80}")
         return name
 
     def __call__(self, text: str, normalize: bool | None = None) -> np.ndarray:

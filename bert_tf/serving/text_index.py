@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bert_tf.models.configuration.sentence_settings import SIMILARITIES
 from bert_tf.models.layers import normalized
 from bert_tf.system.checks import path_of, target_directory
 from bert_tf.system.messages import naming_flag
@@ -22,7 +23,6 @@ from bert_tf.system.text_files import parse_json, read_bytes, read_text_lines
 _FILES = ("vectors.npy", "texts.jsonl")
 _ALIKE = 0.02  # of a vector's length, in each dimension: bfloat16 has two decimals
 _AT_ONCE = 64  # queries
-SIMILARITIES = ("cosine", "dot")
 
 
 def normalize_for(similarity: str) -> bool | None:

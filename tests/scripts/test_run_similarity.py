@@ -1,15 +1,17 @@
 """run_similarity.py on a tiny model: learning, files in and out, other libraries, and what it refuses."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
+import scipy
 from helpers.script_cases import assert_refused, results_of, run_and_refuse
 from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import Embedder
 from bert_tf.conversion.convert import convert
-from bert_tf.models.configuration.sentence_settings import read_settings
+from bert_tf.models.configuration.sentence_settings import SentenceSettings, read_settings, settings_files
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"{letter}{n}" for letter in "wv" for n in range(60))]
 
@@ -42,6 +44,10 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("similarity")
     write_encoder(folder, PIECES, {**ONE_LAYER, "vocab_size": len(PIECES), "max_position_embeddings": 24})
     write_files(folder)
+    shutil.copytree(folder / "encoder", folder / "dotted")
+    for name, content in settings_files(SentenceSettings("", similarity="dot"), 32).items():
+        (folder / "dotted" / name).parent.mkdir(exist_ok=True)
+        (folder / "dotted" / name).write_text(content)
     return folder
 
 
@@ -66,6 +72,8 @@ def cases_of(folder) -> tuple[dict, dict]:
         "scored": {**scored, **once, "do_predict": True, "keep_checkpoint_max": 1, "normalize": True},
         "mined": {**pairs, **once, "mine_hard_negatives": 2, "negatives_margin": 0.01},
     }
+    untrained = {name: value for name, value in scored.items() if name not in ("do_train", "pooling", "train_file")}
+    done["dotted"] = {**untrained, "init_checkpoint": folder / "dotted", "do_predict": True}
     other = {**done["scored"], "pooling": "max", "output_dir": folder / "out" / "scored"}
     few = "--loss=ranking needs other examples as negatives: the batch is too small."
     refused = {
@@ -121,6 +129,19 @@ def test_a_finished_model_is_trained_on_files_with_scores(ran):
     assert "test_spearman = " in (out / "scored" / "test_results.txt").read_text()
     settings = read_settings(str(out / "scored" / "best_model"))
     assert settings.normalize and settings.pooling == "cls"
+
+
+def test_a_model_that_compares_by_products_is_evaluated_by_them(ran, folder):
+    out, *_ = ran
+    embedder, rows = Embedder(str(folder / "dotted")), {}
+    for name in ("dev", "test"):
+        texts = [line.split("\t")[1:] for line in (folder / f"{name}.tsv").read_text("cp949").splitlines()[1:]]
+        first, second = (embedder.encode([row[column] for row in texts]) for column in (0, 1))
+        rows[name] = (first * second).sum(-1), [float(row[2]) for row in texts]
+    lines = [json.loads(line) for line in (out / "dotted" / "predictions.jsonl").read_text().splitlines()]
+    np.testing.assert_allclose([line["dot"] for line in lines], rows["test"][0], rtol=1e-5)
+    expected = scipy.stats.pearsonr(*rows["dev"]).statistic
+    assert results_of(out / "dotted")["eval_pearson"] == pytest.approx(expected, abs=1e-4)
 
 
 def test_hard_negatives_are_mined_and_trained_on(ran):

@@ -13,6 +13,7 @@ from bert_tf.models.configuration.config import BertConfig
 from bert_tf.system.text_files import exists, naming_file, read_json, read_json_if_there
 
 POOLINGS = ("mean", "cls", "max")
+SIMILARITIES = ("cosine", "dot")  # by which vectors are compared here
 
 _MODULES, _ENCODER_SETTINGS, _POOLING_SETTINGS = "modules.json", "sentence_bert_config.json", "config.json"
 _PROMPTS = "config_sentence_transformers.json"

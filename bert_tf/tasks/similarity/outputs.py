@@ -1,5 +1,5 @@
-"""How good vectors of texts are (the correlation of cosines with scores, and the search for partners), and what
-run_similarity.py writes: how alike texts are, and a picture of that beside the scores.
+"""How good vectors of texts are (the correlation of their products with scores, and the search for partners), and what
+run_similarity.py writes. Vectors of length 1 have cosines as products.
 
 Shape legend: n examples, N texts of each, H hidden size.
 """
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_tf.data.token_rows import GroupedRows
-from bert_tf.models.layers import normalized
 from bert_tf.system.storage import write_text_file
 from bert_tf.tasks import outcome
 from bert_tf.tasks.similarity.data import SimilarityExample
@@ -19,10 +18,9 @@ _RANKS, _DEPTH = (1, 5, 10), 10
 _QUERIES_AT_ONCE = 1024
 
 
-def cosines_of(vectors: np.ndarray) -> np.ndarray:
-    """float32 [n]: the cosines of the first two texts of vectors [n, N, H]."""
-    first, other = (np.asarray(normalized(vectors[:, number])) for number in (0, 1))
-    return (first * other).sum(-1)
+def products_of(vectors: np.ndarray, other: int = 1) -> np.ndarray:
+    """float32 [n]: the products of the first and another text of vectors [n, N, H]."""
+    return (vectors[:, 0] * vectors[:, other]).sum(-1)
 
 
 def retrieval(vectors: np.ndarray, text_ids: np.ndarray) -> dict[str, float]:
@@ -39,17 +37,16 @@ def retrieval(vectors: np.ndarray, text_ids: np.ndarray) -> dict[str, float]:
     """
     import pytrec_eval
 
-    normal = np.asarray(normalized(vectors))
     queries, first = np.unique(text_ids[:, 0], return_index=True)
     texts, numbers = np.unique(text_ids[:, 1:].reshape(-1), return_index=True)
-    corpus = normal[:, 1:].reshape(-1, normal.shape[-1])[numbers]
+    corpus = vectors[:, 1:].reshape(-1, vectors.shape[-1])[numbers]
     partners = {str(query): {} for query in queries}
     for query, partner in text_ids[:, :2].tolist():
         partners[str(query)][str(partner)] = 1
     depth, run = min(_DEPTH, len(texts)), {}
     for begin in range(0, len(queries), _QUERIES_AT_ONCE):
         chosen = slice(begin, begin + _QUERIES_AT_ONCE)
-        scores = normal[first[chosen], 0] @ corpus.T
+        scores = vectors[first[chosen], 0] @ corpus.T
         best = np.argpartition(-scores, depth - 1, axis=-1)[:, :depth]
         for query, row, chosen_texts in zip(queries[chosen], scores, best, strict=True):
             run[str(query)] = {str(texts[number]): float(row[number]) for number in chosen_texts}
@@ -63,30 +60,31 @@ def retrieval(vectors: np.ndarray, text_ids: np.ndarray) -> dict[str, float]:
 def evaluate(rows: GroupedRows, vectors: np.ndarray) -> dict[str, float]:
     """eval_spearman and eval_pearson, by SciPy, where examples have scores (0 where nothing varies), else those of
     `retrieval`; of triplets eval_triplet_accuracy, too: the share of those whose second text is nearer to the first
-    than the third is, by cosine."""
+    than the third is."""
     if "scores" in rows.labels:
         from bert_tf.tasks.classification.encode import METRICS
 
-        scores, cosines = rows.labels["scores"], cosines_of(vectors)
-        return {f"eval_{name}": float(METRICS[name](scores, cosines)) for name in ("spearman", "pearson")}
+        scores, products = rows.labels["scores"], products_of(vectors)
+        return {f"eval_{name}": float(METRICS[name](scores, products)) for name in ("spearman", "pearson")}
     results = retrieval(vectors, rows.labels["text_ids"])
     if rows.rows_per_example == 3:
-        nearer = cosines_of(vectors) > cosines_of(vectors[:, [0, 2]])
-        results["eval_triplet_accuracy"] = float(nearer.mean())
+        results["eval_triplet_accuracy"] = float((products_of(vectors) > products_of(vectors, 2)).mean())
     return results
 
 
-def write_predictions(output_dir: str, examples: Sequence[SimilarityExample], vectors: np.ndarray) -> list[str]:
+def write_predictions(
+    output_dir: str, examples: Sequence[SimilarityExample], vectors: np.ndarray, similarity: str = "cosine"
+) -> list[str]:
     """Writes predictions.jsonl (see `outcome.write_predictions`) and test_results.tsv; returns their paths.
 
-    The first has for each example its number `guid`, the `cosine` of its first two texts, and the `score`, from 0 to 1,
-    if there is one. The second has the cosines alone.
+    The first has for each example its number `guid`, the `cosine` (or `dot`, as similarity says) of its first two
+    texts, and the `score`, from 0 to 1, if there is one. The second has the cosines alone.
     """
-    cosines = cosines_of(vectors).tolist()
+    products = products_of(vectors).tolist()
     described = [
-        {"cosine": cosine} if example.score is None else {"cosine": cosine, "score": example.score}
-        for example, cosine in zip(examples, cosines, strict=True)
+        {similarity: product} if example.score is None else {similarity: product, "score": example.score}
+        for example, product in zip(examples, products, strict=True)
     ]
     table = posixpath.join(output_dir, "test_results.tsv")
-    write_text_file(table, "".join(f"{cosine}\n" for cosine in cosines))
+    write_text_file(table, "".join(f"{product}\n" for product in products))
     return [outcome.write_predictions(output_dir, "", examples, described), table]

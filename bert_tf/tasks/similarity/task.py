@@ -3,12 +3,14 @@
 import dataclasses
 import posixpath
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import token_rows
 from bert_tf.models.configuration.head_config import NO_HEAD
-from bert_tf.models.configuration.sentence_settings import SentenceSettings, read_settings
+from bert_tf.models.configuration.sentence_settings import SIMILARITIES, SentenceSettings, read_settings
+from bert_tf.models.layers import normalized
 from bert_tf.models.similarity import RANKING_SCALE, TRIPLET_MARGIN, BertForSimilarity
 from bert_tf.system.checks import check_extra
 from bert_tf.system.declare import value_of
@@ -37,8 +39,6 @@ class SimilarityTask(FineTuningTask):
 
     def load(self, run, files, tokenizer, newest):
         settings, earlier = self.settings, run_directory.read_settings(run.output_dir) if newest else {}
-        if earlier and "negatives_batch_size" not in earlier:
-            raise ValueError(f"--output_dir={run.output_dir} holds a run of another script: choose another directory.")
         sentences = self._sentences(run, newest)
         files.sentences = dataclasses.replace(sentences, max_seq_length=run.max_seq_length)
         files.head = NO_HEAD
@@ -115,7 +115,12 @@ class SimilarityTask(FineTuningTask):
         if not stored.include_prompt and stored.prompt():
             raise ValueError(f"{directory} leaves its prompt out of the pooling, which can't be trained here.")
         logging.info("Pooling: %s%s.", pooling, "" if stored.described or settings.pooling else ", the default")
-        return dataclasses.replace(stored, pooling=pooling, normalize=normalize, similarity="cosine")
+        similarity = "cosine" if run.do_train else stored.similarity
+        if similarity not in SIMILARITIES:
+            raise ValueError(f"{directory}: vectors are compared by cosine or dot here, not by {similarity!r:.80}.")
+        if similarity != stored.similarity:
+            logging.warning("%s compares vectors by %r; the trained model by cosine.", directory, stored.similarity)
+        return dataclasses.replace(stored, pooling=pooling, normalize=normalize, similarity=similarity)
 
     def _choose_loss(self, run, earlier: dict, texts: int, has_scores: bool) -> None:
         """Chooses loss and negatives_batch_size, before negatives are mined, for training examples of so many texts."""
@@ -166,11 +171,18 @@ class SimilarityTask(FineTuningTask):
         return list(examples[0].texts)
 
     def score(self, examples, vectors, batch_size):
-        return outputs.evaluate(examples.rows, vectors)
+        return outputs.evaluate(examples.rows, self._compared(vectors))
 
     def write_predictions(self, output_dir, examples, vectors):
-        paths = outputs.write_predictions(output_dir, examples.examples, vectors)
-        logging.info("Wrote the cosines of %d pairs to %s.", len(examples.rows), " and ".join(paths))
+        similarity = self.files.sentences.similarity
+        paths = outputs.write_predictions(output_dir, examples.examples, self._compared(vectors), similarity)
+        logging.info("Wrote the %s of %d pairs to %s.", similarity, len(examples.rows), " and ".join(paths))
+
+    def _compared(self, vectors):
+        """Vectors whose products are what they are compared by."""
+        sentences = self.files.sentences
+        is_raw = sentences.similarity == "dot" and not sentences.normalize
+        return vectors if is_raw else np.asarray(normalized(vectors))
 
     def is_labelled(self, examples):
         return "scores" in examples.rows.labels

@@ -80,9 +80,9 @@ def test_retrieval_beside_a_ranking_by_hand():
         expected["eval_mrr_10"].append(1 / (1 + found.index(True)) if any(found) else 0.0)
         gains = sum(1 / np.log2(2 + rank) for rank in range(10) if found[rank])
         expected["eval_ndcg_10"].append(gains / sum(1 / np.log2(2 + rank) for rank in range(len(partners))))
-    results = outputs.retrieval(vectors.astype(np.float32), ids)
+    results = outputs.retrieval(normal.astype(np.float32), ids)
     assert results == {name: pytest.approx(float(np.mean(values)), abs=1e-6) for name, values in expected.items()}
-    few = outputs.retrieval(vectors[:2, :2].astype(np.float32), ids[:2, :2])  # fewer texts than ranks
+    few = outputs.retrieval(normal[:2, :2].astype(np.float32), ids[:2, :2])  # fewer texts than ranks
     assert few["eval_accuracy_5"] == few["eval_accuracy_10"] == 1.0
 
 
