@@ -53,11 +53,7 @@ _TASKS = {
     "BertModel": ("feature-extraction", "vectors of tokens and texts"),
 }
 
-# The hub's name of a task for which transformers has no pipeline -> its class.
-_WITHOUT_PIPELINE = {
-    "question-answering": "AutoModelForQuestionAnswering",
-    "multiple-choice": "AutoModelForMultipleChoice",
-}
+_WITHOUT_PIPELINE = ("question-answering", "multiple-choice")  # in transformers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +219,7 @@ def _their_use(format: str, library: str, tag: str | None) -> str:
     if library == "sentence-transformers":
         opened = f'SentenceTransformer("{PLACE}")'
     elif tag in _WITHOUT_PIPELINE:
-        opened = f'{_WITHOUT_PIPELINE[tag]}.from_pretrained("{PLACE}")'
+        opened = f'AutoModelFor{tag.title().replace("-", "")}.from_pretrained("{PLACE}")'
     imported = f"from {library.replace('-', '_')} import {re.split('[.(]', opened)[0]}"
     return _section(f"How {library} opens it", f"```python\n{imported}\n\n{opened}\n```")
 

@@ -66,9 +66,7 @@ class _Job:
     def do_all(self) -> dict:
         """Does all steps, those that need no training first, so that mistakes show early; returns what `adapt` does."""
         settings, name = self.settings, storage.name_of(self.settings.init_checkpoint)
-        model = (
-            self.path("pretrained", "discriminator") if self.start.config.detects_replaced_tokens else self.pretrained
-        )
+        model = self.path("pretrained", *["discriminator"] * self.start.config.detects_replaced_tokens)
         given = {"init_checkpoint": name, "new_words": settings.new_words} | files_of(settings)
         texts = self.do("texts", given, self.make_texts)
         rows = self.do(

@@ -1,9 +1,7 @@
 """A domain's texts in training and held-out parts, and the words that are added to a vocabulary for them."""
 
-import gzip
 import json
 
-from bert_tf.pretraining.documents import all_documents
 from bert_tf.tasks.domain.settings import DomainSettings
 from bert_tf.tasks.domain.texts import find_new_words, make_texts, make_words, pieces_per_word
 
@@ -20,16 +18,6 @@ def write_documents(path, count, first=0):
     """JSON lines, a document of two sentences in each."""
     texts = (f"Number {number} is here. It is the zyx of {number}." for number in range(first, first + count))
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-
-
-def test_documents_of_every_format(tmp_path):
-    (tmp_path / "a.txt").write_text("One here. Two here.\n\nThree here.\n")
-    (tmp_path / "b.jsonl").write_text('{"text": "Four here. Five here."}\n{"text": "Six."}\n')
-    (tmp_path / "c.txt.gz").write_bytes(gzip.compress(b"Seven here.\nEight."))
-    (tmp_path / "d.txt").write_text("")
-    files = [str(tmp_path / name) for name in ("a.txt", "b.jsonl", "c.txt.gz", "d.txt")]
-    texts = ["One here.|Two here.|Three here.", "Four here.|Five here.", "Six.", "Seven here.|Eight."]
-    assert list(all_documents(files, show_progress=False)) == [text.split("|") for text in texts]
 
 
 def test_texts_are_split(tmp_path):
