@@ -32,7 +32,6 @@ _OPERATIONS = """
 # What these make may be used again, by its number.
 _USED_AGAIN = {"BINPERSID", "BINUNICODE", "EMPTY_DICT", "EMPTY_LIST", "GLOBAL", "REDUCE"}
 _LARGEST_PICKLE = 1 << 19  # bytes, two seconds; those of 2,500 tensors
-_MOST_DIMENSIONS = 32
 _MOST_TUPLES = 30_000  # four a tensor; hashing deeper ones overflows the stack
 
 
@@ -110,7 +109,7 @@ def _fits(tensor: _Tensor, entry: zipfile.ZipInfo, largest: int) -> bool:
       entry: of the storage. largest: the most elements that a file of this size may describe.
     """
     storage, numbers = tensor.storage, (*tensor.shape, *tensor.strides, tensor.offset)
-    if min(numbers) < 0 or len(tensor.shape) > _MOST_DIMENSIONS:
+    if min(numbers) < 0 or len(tensor.shape) > 32:
         return False
     if entry.file_size != storage.count * np.dtype(_TYPES[storage.kind]).itemsize:
         return False

@@ -136,7 +136,6 @@ def test_programs_of_one_gpu_are_kept_by_its_name_and_driver(folder, at_exit, gp
 
 
 def test_measurements_of_kernels_are_kept(folder, at_exit, gpu, monkeypatch):
-    """Of a text, the checksum is a comment; the temporary folder that XLA makes is no file of the cache."""
     gpu(1, "NVIDIA H100")
     flag = compiled_programs._MEASURED
     monkeypatch.setenv("XLA_FLAGS", "--xla_of_the_user=1")
@@ -150,15 +149,11 @@ def test_measurements_of_kernels_are_kept(folder, at_exit, gpu, monkeypatch):
     pathlib.Path(folder_now, "tmp").mkdir()
     assert pathlib.Path(folder_now, path.name).read_bytes() == path.read_bytes()
     at_exit.pop()()
-    path.write_bytes(path.read_bytes().replace(b"3", b"4"))
-    assert one_process(at_exit, {}) == {}  # damaged
-    monkeypatch.setenv("XLA_FLAGS", "a_file_with_flags")
-    one_process(at_exit, {})
-    monkeypatch.setattr(compiled_programs, "_MEASURED_IN", "1.15.")
-    assert os.environ["XLA_FLAGS"] == "a_file_with_flags"
-    monkeypatch.setenv("XLA_FLAGS", "")
-    one_process(at_exit, {})
-    assert os.environ["XLA_FLAGS"] == ""
+    for flags, version in (("a_file_with_flags", "2.20."), ("", "1.15.")):
+        monkeypatch.setenv("XLA_FLAGS", flags)
+        monkeypatch.setattr(compiled_programs, "_MEASURED_IN", version)
+        one_process(at_exit, {})
+        assert os.environ["XLA_FLAGS"] == flags
 
 
 def test_tensorflow_knows_the_flag_of_measurements(tmp_path):
@@ -167,19 +162,14 @@ def test_tensorflow_knows_the_flag_of_measurements(tmp_path):
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "XLA_FLAGS": flags}, check=True)
 
 
-def test_it_can_be_switched_off(folder, at_exit, monkeypatch):
-    monkeypatch.setenv("BERT_TF_COMPILED", "")
-    with compiled_programs.keep_programs():
-        assert "TF_XLA_FLAGS" not in os.environ
-    assert not at_exit and not folder.exists()
-
-
-def test_a_folder_into_which_others_write_is_not_used(folder, at_exit):
+def test_nothing_is_kept_where_others_write_or_if_it_is_switched_off(folder, at_exit, monkeypatch):
     folder.mkdir()
     folder.chmod(0o777)
-    with compiled_programs.keep_programs():
-        assert "TF_XLA_FLAGS" not in os.environ
-    assert not at_exit
+    for value in (str(folder), ""):
+        monkeypatch.setenv("BERT_TF_COMPILED", value)
+        with compiled_programs.keep_programs():
+            assert "TF_XLA_FLAGS" not in os.environ
+    assert not at_exit and not os.listdir(folder)
 
 
 @pytest.mark.slow

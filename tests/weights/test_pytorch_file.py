@@ -78,10 +78,9 @@ def test_shards(tmp_path):
         torch.save({name: tensors[name] for name in tensors if names[name] == file}, tmp_path / file)
     index = tmp_path / "pytorch_model.bin.index.json"
     index.write_text(json.dumps({"weight_map": names}))
-    found = opened(index)
     torch.save(tensors, tmp_path / "whole.bin")
-    whole = opened(tmp_path / "whole.bin")
-    assert [*found] == [*whole] and all(found[name].tobytes() == whole[name].tobytes() for name in whole)
+    values, whole = opened(index), opened(tmp_path / "whole.bin")
+    assert [*values] == [*whole] and all(values[name].tobytes() == whole[name].tobytes() for name in whole)
     index.write_text(json.dumps({"weight_map": {"a": index.name}}))
     with pytest.raises(ValueError, match="names 'pytorch_model.bin.index.json', not a file of tensors"):
         open_tensors(str(index))
@@ -136,9 +135,6 @@ def test_a_crafted_file_is_as_pytorchs(tmp_path):
     assert_as_in_pytorch(write(tmp_path / "x.bin", dict_of(tensor(offset=1, shape=(2,), strides=(4,))), SIX, root="ü"))
     swapped = {"0": np.arange(6, dtype=">f4").tobytes()}
     assert_as_in_pytorch(write(tmp_path / "x.bin", dict_of(tensor()), swapped, more={"byteorder": b"big"}))
-    half = dict_of(tensor(storage(kind=b"ctorch\nBFloat16Storage\n")))
-    halves = {"0": (np.arange(6) * 300).astype(">u2").tobytes()}
-    assert_as_in_pytorch(write(tmp_path / "x.bin", half, halves, more={"byteorder": b"big"}))
 
 
 class Touch:
@@ -219,9 +215,6 @@ def test_crafted_zips(tmp_path):
     good, path = dict_of(tensor()), tmp_path / "x.bin"
     assert "is compressed" in refusal(write(path, good, SIX, compression=zipfile.ZIP_DEFLATED))
     assert "not enough values" in refusal(write(path, good, SIX, root="a/b"))
-    with zipfile.ZipFile(write(path, good, SIX), "a") as file:
-        file.writestr("other/data.pkl", good)
-    assert "too many values" in refusal(path)
     assert "KeyError(b'middle')" in refusal(write(path, good, SIX, more={"byteorder": b"middle"}))
     with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(write(path, good, SIX), "a") as file:
         file.writestr("archive/data/0", SIX["0"])

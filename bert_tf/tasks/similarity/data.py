@@ -123,12 +123,8 @@ def _check_judgements(
 
     judged: the first row's value of each such column.
     """
-    for name in row:
-        if (
-            name in columns.texts
-            or name.casefold() not in _JUDGEMENTS
-            or row[name] == judged.setdefault(name, row[name])
-        ):
+    for name in (name for name in row if name not in columns.texts and name.casefold() in _JUDGEMENTS):
+        if row[name] == judged.setdefault(name, row[name]):
             continue
         message = (
             f"{path}, line {line}: the column {name!r} ({judged[name]!r} before, {row[name]!r} here) is not used: each "

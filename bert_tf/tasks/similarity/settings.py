@@ -148,10 +148,7 @@ class SimilaritySettings(TableSettings, FileSettings):
             if getattr(self, name) and not self.text_a:
                 raise ValueError(f"--{name} needs --text_a and --text_b beside it.")
         check_different({f"--{name}": getattr(self, name) for name in ("text_a", "text_b", "negative", "score")})
-        for name, needed in {
-            "negatives_margin": "mine_hard_negatives",
-            "mine_hard_negatives": "init_checkpoint",
-        }.items():
+        for name, needed in (("negatives_margin", "mine_hard_negatives"), ("mine_hard_negatives", "init_checkpoint")):
             if getattr(self, name) is not None and not (getattr(self, needed, None) or getattr(run, needed, None)):
                 raise ValueError(f"--{name} needs --{needed}.")
         run.check_tables(self)

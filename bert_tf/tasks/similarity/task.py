@@ -181,8 +181,7 @@ class SimilarityTask(FineTuningTask):
     def _compared(self, vectors):
         """Vectors whose products are what they are compared by."""
         sentences = self.files.sentences
-        is_raw = sentences.similarity == "dot" and not sentences.normalize
-        return vectors if is_raw else np.asarray(normalized(vectors))
+        return vectors if sentences.similarity == "dot" and not sentences.normalize else np.asarray(normalized(vectors))
 
     def is_labelled(self, examples):
         return "scores" in examples.rows.labels

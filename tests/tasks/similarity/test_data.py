@@ -95,7 +95,6 @@ def test_retrieval_beside_a_ranking_by_hand():
          "line 2: the score 6 is not in --score_range=0,5"),
         ("x.csv", "sentence1;sentence2;score\na;b;0,5\n", {}, "line 2: a number is expected as score, found '0,5'"),
         ("x.jsonl", '{"text_a": "a", "text_b": "b", "score": true}\n', {}, "line 1: a number is expected as score"),
-        ("x.tsv", "question\tanswer\na\tb\nc\n", {}, "line 3: 1 columns, but line 1 has 2"),
         ("x.csv", "sentence1,sentence2,label\na,b,1\nc,d,1\ne,f,0\n", {},
          r"x.csv, line 4: the column 'label' \('1' before, '0' here\) is not used: .*--text_a=sentence1 --text_b="
          "sentence2 --score=label --score_range="),
@@ -130,22 +129,9 @@ def test_what_is_odd_is_told(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("changes", "texts", "scored", "message"),
     [
-        (
-            {"loss": "triplet", "ranking_scale": 3.0},
-            3,
-            False,
-            "--ranking_scale is for --loss=ranking; this is --loss=t",
-        ),
-        ({"loss": "cosine", "negatives_batch_size": 4}, 2, True, "--negatives_batch_size is for --loss=ranking"),
-        (
-            {"loss": "cosine"},
-            2,
-            False,
-            "--loss=cosine is for two texts and a score; --train_file has 2 texts and no sc",
-        ),
+        ({"loss": "triplet", "ranking_scale": 3.0}, 3, False, "--ranking_scale is for --loss=ranking; this is"),
         ({"loss": "cosine"}, 3, True, "--loss=cosine is for two texts and a score; --train_file has 3 texts"),
         ({"loss": "ranking"}, 2, True, "--loss=ranking is for two or three texts without a score"),
-        ({"loss": "triplet"}, 2, False, "--loss=triplet is for three texts"),
         ({"mine_hard_negatives": 1}, 3, False, "--mine_hard_negatives is for pairs without --score and --negative"),
     ],
 )
