@@ -63,7 +63,7 @@ class VocabularySettings:
     )
     kind: str = setting(
         "wordpiece",
-        "wordpiece: for BERT, ELECTRA and DistilBERT. byte_bpe: for RoBERTa; keeps case, knows every text. "
+        "wordpiece: for BERT, ELECTRA and DistilBERT. byte_bpe: for RoBERTa; keeps case, covers every text. "
         "sentencepiece: a unigram model for ALBERT.",
         choices=tuple(KINDS),
     )

@@ -69,7 +69,7 @@ class ExportSettings:
     text_pairs: bool = setting(False, "For a classifier of pairs: serving_default takes text and text_pair.")
     top_k: int = setting(5, "masked_lm: guesses for each [MASK]; also with --format=onnx.", least=1)
     warm_up: bool = setting(True, "Add requests that a server runs before it reports that it is ready.")
-    ids_only: bool = setting(False, "Leave out all that takes texts: the export then loads without tensorflow-text.")
+    ids_only: bool = setting(False, "Leave out what takes texts: the export then loads without tensorflow-text.")
 
 
 define_flags(ExportSettings)

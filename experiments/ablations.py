@@ -40,7 +40,7 @@ def define_flags() -> None:
     define.DEFINE_string("heldout_text", None, "Text to evaluate the pre-training on, in the same form.")
     define.DEFINE_string("task_name", None, "Task of run_classifier.py to fine-tune on, e.g. MRPC.")
     define.DEFINE_string("data_dir", None, "Directory with the task's files.")
-    define.DEFINE_string("output_dir", None, "Directory for all outputs. A grid found there is resumed.")
+    define.DEFINE_string("output_dir", None, "Directory for all outputs. A grid in it is resumed.")
     define.DEFINE_list("tables", ["5", "6", "8"], "Tables of the paper: 5 objectives, 6 sizes, 8 masks.")
     define.DEFINE_string("bert_size", "tiny", "Size of the models in Tables 5 and 8, as in run_pretraining.py.")
     define.DEFINE_list("sizes", ["tiny", "L-4_H-128", "mini"], "Sizes of Table 6.")

@@ -33,7 +33,7 @@ def define_flags() -> None:
     define = flags
     define.DEFINE_string("init_checkpoint", None, "Model that is fine-tuned to be the teacher.")
     define.DEFINE_string("glue_dir", None, "Directory with the tasks in GLUE's layout.")
-    define.DEFINE_string("output_dir", None, "Directory for all outputs. What is found there is resumed.")
+    define.DEFINE_string("output_dir", None, "Directory for all outputs. What is in it is resumed.")
     define.DEFINE_list("tasks", list(TASKS), f"Tasks: {', '.join(TASKS)}.")
     define.DEFINE_list("student_layers", None, "Layers of the teacher, counted from 0, that are the student.")
     define.DEFINE_integer("num_seeds", 3, "Students of each kind.", lower_bound=1)

@@ -54,7 +54,7 @@ def define_flags() -> None:
     define.DEFINE_string("train_text", None, "Text to pre-train on: globs separated by commas; one sentence per line.")
     define.DEFINE_string("heldout_text", None, "Text to evaluate the pre-training on, in the same form.")
     define.DEFINE_string("glue_dir", None, "Directory with SST-2, MRPC and CoLA in GLUE's layout.")
-    define.DEFINE_string("output_dir", None, "Directory for all outputs. What is found there is resumed.")
+    define.DEFINE_string("output_dir", None, "Directory for all outputs. What is in it is resumed.")
     define.DEFINE_list("families", list(FAMILIES), "Families to compare.")
     define.DEFINE_float("minutes", 10, "Minutes of pre-training for each family and seed.", lower_bound=0.01)
     define.DEFINE_integer("num_seeds", 3, "Pre-trainings of each family.", lower_bound=1)

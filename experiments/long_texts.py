@@ -36,7 +36,7 @@ def define_flags() -> None:
     define.DEFINE_string("init_checkpoint", None, "Model that is fine-tuned.")
     define.DEFINE_string("sst2_dir", None, "SST-2 in GLUE's layout.")
     define.DEFINE_string("novels_dir", None, "Novels: train-*.txt and heldout.txt, one sentence a line.")
-    define.DEFINE_string("output_dir", None, "Directory for all outputs. What is found there is resumed.")
+    define.DEFINE_string("output_dir", None, "Directory for all outputs. What is in it is resumed.")
     define.DEFINE_integer("words", 250, "Words of the novel in a text, at least.", lower_bound=1)
     define.DEFINE_integer("num_train", 3000, "Texts to train on.", lower_bound=1)
     define.DEFINE_integer("num_dev", 872, "Texts to evaluate on.", lower_bound=1)

@@ -306,7 +306,7 @@ class ElectraPretrainer(TaskModel):
         both = variable_names.weights_of_both(weights)
         for part, head in (("generator", "generator_predictions"), ("discriminator", "discriminator_predictions")):
             if f"{head}/dense/kernel" not in both:
-                logging.warning("%s has no %s: what it does not share begins random.", weights.path, part)
+                logging.warning("%s has no %s: its unshared variables begin random.", weights.path, part)
         return both
 
     def build_head(self):

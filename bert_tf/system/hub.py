@@ -102,7 +102,7 @@ def _commit(kind: str, name: str, revision: str | None, cache_dir: str | None):
             commit = resolve(local_files_only=True)
         except errors.RevisionResolutionError:
             raise error from None
-        logging.warning("%s: %s; what the cache has is used.", name, visible(_first_line(error)))
+        logging.warning("%s: %s; using the cache.", name, visible(_first_line(error)))
     if not COMMIT.fullmatch(commit.resolved):
         raise OSError(f"the commit is {commit.resolved!r:.80}, which is none")
     return commit

@@ -177,7 +177,7 @@ def download_file(url: str, path: str) -> None:
             http_get(url, file, resume_size=have, expected_size=total or None, displayed_filename=name)
         if published and (checksum := _md5(part)) != published:
             etag = None  # nothing is kept
-            raise OSError(f"what arrived has the checksum md5={checksum}, the server publishes md5={published}")
+            raise OSError(f"the download has the checksum md5={checksum}, the server publishes md5={published}")
         os.replace(part, path)
     except Exception as error:
         status = getattr(getattr(error, "response", None), "status_code", None)

@@ -30,7 +30,7 @@ class PretrainingSettings(LanguageTeacherSettings, TrainingSettings, DeviceSetti
     )
     output_dir: str = setting(
         REQUIRED,
-        "Directory for checkpoints, logs and eval_results.txt. A run found there is resumed.",
+        "Directory for checkpoints, logs and eval_results.txt. A run in it is resumed.",
         check=checks.check_output_dir,
     )
     bert_config_file: str | None = setting(

@@ -197,7 +197,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
 
     output_dir: str = setting(
         REQUIRED,
-        "Directory for checkpoints and results. A run found there is resumed.",
+        "Directory for checkpoints and results. A run in it is resumed.",
         heading=ORIGINAL,
         check=check_output_dir,
     )

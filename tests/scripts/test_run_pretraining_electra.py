@@ -169,7 +169,7 @@ def test_where_a_run_may_begin(runs):
         ("only one", "one", "generator", "electra/encoder"),
         ("only the other", "other", "discriminator", "generator/encoder"),
     ):
-        assert f"has no {missing}: what it does not share begins random" in logs[case]
+        assert f"has no {missing}: its unshared variables begin random" in logs[case]
         found = values(data / folder, 0)
         for name, value in both.items():
             if name.startswith((scope, "electra/embeddings/")) and "adam" not in name:

@@ -195,7 +195,7 @@ def test_without_an_etag_nothing_is_kept_for_the_next_call(server, fetch, tmp_pa
 
 # What the server has or does, and how the message goes on after the address.
 REFUSED = [
-    ({"md5": base64.b64encode(bytes(16)).decode()}, f"what arrived has the checksum .* publishes md5={'00' * 16}"),
+    ({"md5": base64.b64encode(bytes(16)).decode()}, f"the download has the checksum .* publishes md5={'00' * 16}"),
     *(({"status": status}, f"{NAME}.zip could .* the server answered {status}") for status in (404, 503)),
     ({"status": 302}, f"{NAME}.zip could not be downloaded: .*protocol"),  # it leads to a local file
     ({"archive": tarred({**FILES, "../outside.txt": b"x"})}, "entries outside of its folder: "),

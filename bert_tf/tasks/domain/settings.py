@@ -29,7 +29,7 @@ _OF_FINE_TUNING = {*_OF_BOTH, *_TASK, "task_name", "data_dir", "num_seeds", "do_
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DomainSettings:
-    """Weights, texts, how to train on them, and a task that shows what it brought."""
+    """Weights, texts, how to train on them, and a task that measures the gain."""
 
     init_checkpoint: str = setting(
         REQUIRED,
@@ -41,21 +41,18 @@ class DomainSettings:
     )
     input_file: str = setting(REQUIRED, "The domain's texts: a comma-separated list of files or globs.")
     encoding: str = encoding_setting("all texts and of the task's files")
-    output_dir: str = setting(
-        REQUIRED, "Directory for all that is made. A job found there goes on.", check=checks.check_output_dir
-    )
+    output_dir: str = setting(REQUIRED, "Output directory. A job in it continues.", check=checks.check_output_dir)
     heldout_file: str | None = setting(
         None, "Texts of the domain to evaluate on. If unset, every 20th document of --input_file."
     )
     other_text: str | None = setting(
         None,
-        "Text of another kind to evaluate on, of what the weights were trained on before: what the loss on it goes up "
-        "by is what was forgotten.",
+        "Text like what the weights were trained on before, to evaluate on: the rise of its loss shows forgetting.",
     )
     new_words: int = setting(
         500,
-        "The most words to add to the vocabulary: those whose pieces the texts have most of. 0: none. Only word pieces "
-        "(BERT, DistilBERT, ELECTRA) have a place for them.",
+        "How many words to add to the vocabulary at most: those that take the most pieces in the texts. 0: none. "
+        "Only word pieces (BERT, DistilBERT, ELECTRA) have slots for them.",
         heading="Training",
         least=0,
     )
@@ -77,7 +74,7 @@ class DomainSettings:
         "--pretraining_flag=--do_whole_word_mask --pretraining_flag=--seed=7.",
     )
     train_file: str | None = setting(
-        None, "A task to show what it brought: examples to fine-tune on, CSV, TSV or JSON.", heading="A task"
+        None, "A task to measure the gain: examples to fine-tune on, CSV, TSV or JSON.", heading="A task"
     )
     dev_file: str | None = setting(None, "The task's examples to evaluate on.")
     text_a: str | None = setting(None, "The task's column of the text, by name or number from 0.")

@@ -65,21 +65,21 @@ class SimilaritySettings(TableSettings, FileSettings):
     )
     mine_hard_negatives: int | None = setting(
         None,
-        "Adds to each pair of --train_file so many texts that do not belong to the first, although --init_checkpoint "
-        "takes them for near: the nearest partners of other pairs. They are in hard_negatives.jsonl in --output_dir.",
+        "Adds to each pair of --train_file this many texts that --init_checkpoint wrongly has near its first: the "
+        "nearest partners of other pairs. They are in hard_negatives.jsonl in --output_dir.",
         least=1,
     )
     negatives_margin: float | None = setting(
         0.05,
-        "--mine_hard_negatives: the cosine of a negative is lower than that of the partner by this share of it, since "
-        "what is nearer may belong to the text, too. If unset, 0.05.",
+        "--mine_hard_negatives: a negative's cosine is lower than the partner's by this share of it, since nearer "
+        "texts may match, too. If unset, 0.05.",
         unset=True,
         shown=False,
         least=0,
     )
     pooling: str | None = setting(
         None,
-        "What is made of the outputs for a text's tokens. If unset, what the directory of the weights says, else mean.",
+        "How the outputs of a text's tokens become one vector. If unset, as the weights' directory says, else mean.",
         choices=("mean", "cls", "max"),
     )
     normalize: bool | None = setting(
