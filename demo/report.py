@@ -167,15 +167,15 @@ def find_replaced(model_directory: str, tokenizer, rows: list[dict]) -> list[dic
 
     model = ElectraDiscriminator.from_pretrained(model_directory)
     rows = [row for row in rows if row["answer"]]
-    found = []
+    results = []
     for row, other in zip(rows, rows[1:] + rows[:1], strict=True):
         text = row["text"].replace("[MASK]", other["answer"])
         inputs = tokenizer([text], max_length=model.config.max_length)
         probabilities = 1 / (1 + np.exp(-np.asarray(model(inputs))[0]))
         pieces = tokenizer.convert_ids_to_tokens(inputs["input_ids"][0].tolist())
         replaced = [(piece, float(value)) for piece, value in zip(pieces, probabilities, strict=True)][1:-1]
-        found.append({"text": text, "word": other["answer"], "replaced": replaced})
-    return found
+        results.append({"text": text, "word": other["answer"], "replaced": replaced})
+    return results
 
 
 def replaced_table(rows: list[dict]) -> str:

@@ -67,7 +67,7 @@ def docstring_documents(max_bytes: int, show_progress: bool = True) -> list[Docu
 
 def _module_files() -> list[str]:
     """All modules, shuffled by the digest of their path in the packages' folder."""
-    found = {}
+    checksums = {}
     paths = sysconfig.get_paths()
     for root in (paths["stdlib"], paths["purelib"], paths["platlib"]):
         for folder, subfolders, names in os.walk(root):
@@ -75,8 +75,8 @@ def _module_files() -> list[str]:
             for name in names:
                 if name.endswith(".py") and not name.startswith("test_") and not name.endswith("_test.py"):
                     path = os.path.join(folder, name)
-                    found[path] = hashlib.sha256(os.path.relpath(path, root).encode()).digest()
-    return sorted(found, key=lambda path: (found[path], path))
+                    checksums[path] = hashlib.sha256(os.path.relpath(path, root).encode()).digest()
+    return sorted(checksums, key=lambda path: (checksums[path], path))
 
 
 def _module_sentences(path: str) -> Document:

@@ -42,20 +42,20 @@ class Plan:
     eval_every_steps: int = 200
 
     @property
-    def own(self) -> FamilyPlan:
+    def kind(self) -> FamilyPlan:
         return FAMILIES[self.family]
 
     @property
     def max_seq_length(self) -> int:
-        return MAX_SEQ_LENGTH * self.own.longer_rows
+        return MAX_SEQ_LENGTH * self.kind.longer_rows
 
     @property
     def max_predictions(self) -> int:
-        return MAX_PREDICTIONS * self.own.longer_rows
+        return MAX_PREDICTIONS * self.kind.longer_rows
 
     @property
     def rows_per_step(self) -> int:
-        return self.train_batch_size // self.own.longer_rows
+        return self.train_batch_size // self.kind.longer_rows
 
 
 QUICK_PLAN = Plan(
@@ -78,7 +78,7 @@ def run_demo(text: str, output_dir: str, plan: Plan) -> dict:
     claim_output_dir(output_dir, settings)
     marks = [time.monotonic()]
     summary = {}
-    stages = {title: stage for title, stage in _STAGES.items() if plan.own.has_teacher or stage is not train_teacher}
+    stages = {title: stage for title, stage in _STAGES.items() if plan.kind.has_teacher or stage is not train_teacher}
     for number, (title, stage) in enumerate(stages.items(), start=1):
         print(f"\n=== {number} of {len(stages)}: {title} (minute {(marks[-1] - marks[0]) / 60:.1f})", flush=True)
         summary |= stage(files, plan, output_dir, summary)
@@ -101,8 +101,8 @@ def run_demo(text: str, output_dir: str, plan: Plan) -> dict:
 def make_text(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
     """Writes train.txt and heldout.txt; returns a description of them as `corpus`."""
     if not _is_done(folder, "corpus.json"):
-        found = make_corpus(files, plan, os.path.join(folder, "train.txt"), os.path.join(folder, "heldout.txt"))
-        write_text(os.path.join(folder, "corpus.json"), json.dumps(found, indent=2) + "\n")
+        facts = make_corpus(files, plan, os.path.join(folder, "train.txt"), os.path.join(folder, "heldout.txt"))
+        write_text(os.path.join(folder, "corpus.json"), json.dumps(facts, indent=2) + "\n")
     return {"corpus": _read_json(folder, "corpus.json")}
 
 
@@ -124,7 +124,7 @@ def make_corpus(files: list[str], plan: Plan, train_file: str, heldout_file: str
     training, heldout = split_held_out(documents)
     write_text(heldout_file, to_text(heldout))
     write_text(train_file, to_text(training))
-    found = {
+    facts = {
         "bytes": size,
         "documents": len(documents),
         "heldout_documents": len(heldout),
@@ -132,23 +132,23 @@ def make_corpus(files: list[str], plan: Plan, train_file: str, heldout_file: str
         "needs_accents": sample_text.needs_accents(text),
     }
     print(
-        f"{size / 1e6:.1f} MB from {source}: {found['sentences']:,} sentences in {len(documents):,} documents, "
+        f"{size / 1e6:.1f} MB from {source}: {facts['sentences']:,} sentences in {len(documents):,} documents, "
         f"of which {len(heldout):,} are held out."
     )
-    return found
+    return facts
 
 
 def make_vocabulary(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
     """The vocabulary, by create_vocab.py."""
-    if not _is_done(folder, plan.own.vocabulary):
-        further = dict(plan.own.vocabulary_flags)
+    if not _is_done(folder, plan.kind.vocabulary):
+        further = dict(plan.kind.vocabulary_flags)
         if "kind" not in further:
             # For Chinese: the most frequent characters.
             further = {"max_characters": plan.vocab_size // 2, **_accents(plan, summary)}
         run_script(
             "create_vocab.py",
             input_file=os.path.join(folder, "train.txt"),
-            output_file=os.path.join(folder, plan.own.vocabulary),
+            output_file=os.path.join(folder, plan.kind.vocabulary),
             vocab_size=plan.vocab_size,
             **further,
         )
@@ -163,10 +163,10 @@ def make_records(files: list[str], plan: Plan, folder: str, summary: dict) -> di
                 "create_pretraining_data.py",
                 input_file=os.path.join(folder, f"{name}.txt"),
                 output_file=os.path.join(folder, f"{name}.tfrecord"),
-                vocab_file=os.path.join(folder, plan.own.vocabulary),
+                vocab_file=os.path.join(folder, plan.kind.vocabulary),
                 max_seq_length=plan.max_seq_length,
-                **plan.own.record_flags,
-                **({} if plan.own.is_unmasked else _masks(plan, summary, name)),
+                **plan.kind.record_flags,
+                **({} if plan.kind.is_unmasked else _masks(plan, summary, name)),
                 **_accents(plan, summary),
             )
     return {}
@@ -187,12 +187,12 @@ def train_teacher(files: list[str], plan: Plan, folder: str, summary: dict) -> d
 
 def pretrain(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
     """model/, by run_pretraining.py; returns the results on held-out text."""
-    flags = dict(plan.own.training_flags)
-    if plan.own.has_teacher:
+    flags = dict(plan.kind.training_flags)
+    if plan.kind.has_teacher:
         # Every other layer of the teacher.
         kept = range(0, plan.num_hidden_layers, 2)
         flags = {"teacher": os.path.join(folder, "teacher"), "student_layers": ",".join(map(str, kept))}
-    return {"heldout": _pretrain(plan, folder, plan.family, "model", plan.own.config, flags)}
+    return {"heldout": _pretrain(plan, folder, plan.family, "model", plan.kind.config, flags)}
 
 
 def _pretrain(plan: Plan, folder: str, family: str, name: str, keys: Mapping, flags: Mapping) -> dict[str, float]:
@@ -201,7 +201,7 @@ def _pretrain(plan: Plan, folder: str, family: str, name: str, keys: Mapping, fl
     keys: further keys of the configuration, by BERT's names. flags: further flags.
     """
     kind = family_named(family)
-    vocab_file = os.path.join(folder, plan.own.vocabulary)
+    vocab_file = os.path.join(folder, plan.kind.vocabulary)
     values = {
         "vocab_size": len(kind.tokenizer_class.from_file(vocab_file, Casing()).vocab),
         "hidden_size": plan.hidden_size,
@@ -221,8 +221,8 @@ def _pretrain(plan: Plan, folder: str, family: str, name: str, keys: Mapping, fl
         config = kind.config_class.from_dict(values)
         config.max_position_embeddings = plan.max_seq_length + config.first_position
         config.save(flags["bert_config_file"])
-    dynamic = {"vocab_file": vocab_file, "masked_lm_prob": MASKED_LM_PROB} if plan.own.is_unmasked else {}
-    steps = int(plan.own.share * plan.num_train_steps)
+    dynamic = {"vocab_file": vocab_file, "masked_lm_prob": MASKED_LM_PROB} if plan.kind.is_unmasked else {}
+    steps = int(plan.kind.share * plan.num_train_steps)
     heldout_instances = _read_json(folder, "pretraining_data.heldout.json")["instances"]
     run_script(
         "run_pretraining.py",
@@ -253,7 +253,7 @@ def say_what_it_learned(files: list[str], plan: Plan, folder: str, summary: dict
     """Prints the results compared with guessing by frequency, and fills masks in held-out sentences."""
     from bert_tf.models.files.pretrained import read_tokenizer
 
-    model = os.path.join(folder, "model", plan.own.trained)
+    model = os.path.join(folder, "model", plan.kind.trained)
     tokenizer = read_tokenizer(model)
     records = [os.path.join(folder, f"{name}.tfrecord") for name in ("train", "heldout")]
     baselines = report.frequency_baselines(*records, tokenizer, plan.max_seq_length, plan.max_predictions)
@@ -267,12 +267,12 @@ def say_what_it_learned(files: list[str], plan: Plan, folder: str, summary: dict
     print()
     rows = report.fill_questions(folder, model, tokenizer, with_fixed=not files)
     print(report.guesses_table(rows), flush=True)
-    found = {"baselines": baselines, "fill_mask": rows}
+    results = {"baselines": baselines, "fill_mask": rows}
     if plan.family == "electra":
-        found["replaced"] = report.find_replaced(os.path.join(folder, "model", "discriminator"), tokenizer, rows)
+        results["replaced"] = report.find_replaced(os.path.join(folder, "model", "discriminator"), tokenizer, rows)
         print("\nThe discriminator, on the same sentences with another word there:\n")
-        print(report.replaced_table(found["replaced"]), flush=True)
-    return found
+        print(report.replaced_table(results["replaced"]), flush=True)
+    return results
 
 
 def draw_loss_curve(files: list[str], plan: Plan, folder: str, summary: dict) -> dict:
@@ -302,7 +302,7 @@ _STAGES = {
 
 def _accents(plan: Plan, summary: dict) -> dict:
     """The flag that keeps accents, for languages that need them; only word pieces can be without."""
-    needed = summary["corpus"]["needs_accents"] and plan.own.vocabulary == "vocab.txt"
+    needed = summary["corpus"]["needs_accents"] and plan.kind.vocabulary == "vocab.txt"
     return {"strip_accents": False} if needed else {}
 
 

@@ -51,7 +51,7 @@ class DomainSettings:
     )
     new_words: int = setting(
         500,
-        "How many words to add to the vocabulary at most: those that take the most pieces in the texts. 0: none. "
+        "How many words to add to the vocabulary at most: those that shorten the texts most. 0: none. "
         "Only word pieces (BERT, DistilBERT, ELECTRA) have slots for them.",
         heading="Training",
         least=0,
