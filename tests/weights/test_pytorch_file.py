@@ -182,7 +182,7 @@ PARAMETER = b"ctorch._utils\n_rebuild_parameter\n"
 PICKLES = {
     "a persistent id of text": (dict_of(b"P0\n"), "the operation PERSID"),
     "a persistent id of a number": (dict_of(b"K\x01Q"), "a persistent id in it is not a storage"),
-    "a storage of another class": (dict_of(tensor(storage(kind=text("Storage")))), "a persistent id in it is no stor"),
+    "a storage of another class": (dict_of(tensor(storage(kind=text("Storage")))), "in it is not a storage"),
     "a path as key": (dict_of(tensor(storage(key=text("../../../etc/passwd")))), "KeyError"),
     "too many numbers": (dict_of(tensor(storage(count=7))), "larger than its storage, or that is of another size"),
     "a negative step": (dict_of(tensor(strides=(3, -1))), "larger than its storage"),
@@ -193,7 +193,7 @@ PICKLES = {
     "none of huge sizes": (dict_of(tensor(shape=(0, 10**9, 10**9), strides=(1, 1, 1))), "is larger than its st"),
     "many axes": (dict_of(tensor(shape=(1,) * 33, strides=(1,) * 33)), "is larger than its storage"),
     "attributes of a tensor": (dict_of(tensor() + b"}b"), "__dict__"),
-    "a dict inside": (dict_of(dict_of(tensor())[2:-1], text("state_dict")), "no dict of tensors"),
+    "a dict inside": (dict_of(dict_of(tensor())[2:-1], text("state_dict")), "it is not a dict of tensors by name"),
     "a list of tensors": (b"\x80\x02]" + tensor() + b"a.", "it is not a dict of tensors"),
     "a parameter of four": (dict_of(PARAMETER + b"(" + number((1, 2, 3, 4)) + b"\x88" + ORDERED + b"tR"), "iterable"),
     "a number that fills the memory": (b"\x80\x02}r\xf0\xff\xff\xff.", "takes too much memory"),
