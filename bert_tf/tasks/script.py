@@ -16,6 +16,7 @@ run that was killed.
 """
 
 import dataclasses
+import functools
 import posixpath
 from collections.abc import Callable, Mapping
 
@@ -26,7 +27,7 @@ from absl import logging
 
 from bert_tf.data.token_rows import Share, TokenRows
 from bert_tf.models import encoder, students
-from bert_tf.models.configuration import recipe, variable_names
+from bert_tf.models.configuration import head_config, recipe, variable_names
 from bert_tf.models.configuration.recipe import number_of_steps
 from bert_tf.models.distillation import DistillationObjective, TaughtModel
 from bert_tf.models.files import card, initialize, lora_file, open_weights, saving
@@ -133,11 +134,15 @@ def _load(
     task: FineTuningTask, run: FineTuningSettings, files: ModelFiles, tokenizer: Tokenizer, newest: str | None
 ) -> Teacher | None:
     """Loads the task's data, and matches the labels of the model and its teacher with it; returns the teacher."""
-    teacher = task.open_teacher(run, tokenizer)
     task.load(run, files, tokenizer, newest)
-    if teacher:
-        teacher = with_labels_of(teacher, task.files.head, task.other_labels)
-    task.adjust = starting_model.adjustment_of(run, newest, task.output_layer, task.files.head, task.other_labels)
+    head, others = task.files.head, task.other_labels
+    teacher = task.teacher and with_labels_of(task.teacher, head, others)
+    if run.do_train and newest:
+        task.adjust = None  # a run that goes on has its own labels, see `run_directory.check_output_dir`
+    elif run.new_head and task.output_layer:
+        task.adjust = functools.partial(head_config.without, reason="--new_head")
+    else:
+        task.adjust = starting_model.adjustment_of(task.starting_head, head, others, trains=run.do_train)
     if run.do_train:
         run.check_dev_set(bool(task.dev_sets), ", and the task has no dev set")
         for examples in filter(task.is_trained_on, task.dev_sets):

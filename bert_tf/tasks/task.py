@@ -18,7 +18,7 @@ from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import run_directory, starting_model
 from bert_tf.training.settings import FineTuningSettings
-from bert_tf.training.starting_model import Adjustment
+from bert_tf.training.starting_model import Adjustment, StartingHead
 from bert_tf.training.teacher import Teacher, open_teacher
 
 LOGGED_EXAMPLES = 3
@@ -47,6 +47,7 @@ class FineTuningTask(abc.ABC):
       num_replicas: over which a batch is divided.
       main_metric: chooses the best model.
       files: that are written beside the weights; `head` says which task the model is trained for.
+      starting_head, teacher: what `describe` opens: the output layer of the run's weights, and its teacher, if any.
       adjust: of the weights, so that their output layer is that of the labels; see `adjustment_of`.
       train_rows: token rows to train on; None without --do_train.
       class_weights: of the classes in the loss; None: 1.
@@ -65,6 +66,8 @@ class FineTuningTask(abc.ABC):
         self.is_chief, self.num_replicas = True, 1
         self.main_metric = ""
         self.files: ModelFiles | None = None
+        self.starting_head: StartingHead | None = None
+        self.teacher: Teacher | None = None
         self.adjust: Adjustment | None = None
         self.train_rows: TokenRows | None = None
         self.class_weights = None
@@ -98,8 +101,12 @@ class FineTuningTask(abc.ABC):
         return run
 
     def describe(self, run: FineTuningSettings, newest: str | None) -> tuple[ModelFiles, Tokenizer]:
-        """The files beside the weights; see `starting_model.describe_model`."""
-        return starting_model.describe_model(run, newest, self.output_layer)
+        """The files beside the weights, see `starting_model.describe_model`; opens all models that the run reads."""
+        files, tokenizer = starting_model.describe_model(run, newest, self.output_layer)
+        self.starting_head = starting_model.find_head(run, newest, self.output_layer)
+        like = (tokenizer, run.max_seq_length, self.output_layer, self.teacher_architecture)
+        self.teacher = open_teacher(run.teacher, *like) if run.teacher else None
+        return files, tokenizer
 
     @abc.abstractmethod
     def load(self, run: FineTuningSettings, files: ModelFiles, tokenizer: Tokenizer, newest: str | None) -> None:
@@ -113,11 +120,6 @@ class FineTuningTask(abc.ABC):
     @abc.abstractmethod
     def create_model(self, dtype: str) -> keras.Model:
         """The model, not built yet."""
-
-    def open_teacher(self, run: FineTuningSettings, tokenizer: Tokenizer) -> Teacher | None:
-        """The run's teacher, if it has one."""
-        like = (tokenizer, run.max_seq_length, self.output_layer, self.teacher_architecture)
-        return open_teacher(run.teacher, *like) if run.teacher else None
 
     @property
     def teacher_architecture(self) -> str | None:

@@ -111,24 +111,17 @@ def find_head(run: FineTuningSettings, newest: str | None, layer: str | None) ->
 
 
 def adjustment_of(
-    run: FineTuningSettings, newest: str | None, layer: str | None, head: HeadConfig, others: Sequence[str] = ()
+    start: StartingHead | None, head: HeadConfig, others: Sequence[str] = (), *, trains: bool
 ) -> Adjustment | None:
-    """What makes the output layer of a run's weights that of its labels; None: it is, or it has no classes.
-
-    A run that is resumed has its own, see `run_directory.check_output_dir`.
+    """What makes the output layer that a run begins with that of its labels; None: it is, or it has no classes.
 
     Args:
-      newest, layer: see `find_head`. head: of the run's models, with what the data says of it; where that is not known
-        yet, only the task is compared. others: see `head_config.order_of`.
+      head: of the run's models, with what the data says of it; where that is not known yet, only the task is compared.
+      others: see `head_config.order_of`.
     """
-    if newest and run.do_train:
-        return None
-    if run.new_head and layer:
-        return functools.partial(head_config.without, reason="--new_head")
-    start = find_head(run, newest, layer)
     if start is None:
         return None
-    advice = f"{'' if run.do_train else '--do_train with '}--new_head trains a new output layer."
+    advice = f"{'' if trains else '--do_train with '}--new_head trains a new output layer."
     for name, kind in (("architecture", "a"), ("problem_type", "for")):
         was, now = getattr(start.head, name), getattr(head, name)
         if None not in (was, now) and was != now:

@@ -13,7 +13,6 @@ from bert_tf.tasks.classification.label_checks import class_weights, warn_of_kno
 from bert_tf.tasks.classification.settings import WINDOW_FLAGS
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
-from bert_tf.training.starting_model import find_head
 
 
 class ClassificationTask(FineTuningTask):
@@ -54,7 +53,7 @@ class ClassificationTask(FineTuningTask):
         return files, tokenizer
 
     def load(self, run, files, tokenizer, newest):
-        self.task, read = self._open(run, newest)
+        self.task, read = self._open(run)
         weights = self.settings.class_weights
         self.task = encode.with_best_metric(self.task, self.settings.best_metric, weights is not None)
         files.head = dataclasses.replace(
@@ -103,12 +102,12 @@ class ClassificationTask(FineTuningTask):
         if run.do_predict:
             self.test_sets = encoded("test", "do_predict")
 
-    def _open(self, run, newest: str | None) -> tuple[data.Task, Callable[[str], dict]]:
+    def _open(self, run) -> tuple[data.Task, Callable[[str], dict]]:
         """The task, and a function that reads its examples: "train", "dev" or "test" -> {name: examples}."""
         settings = self.settings
         if settings.is_custom:
             labels = settings.labels
-            stored = None if run.do_train or settings.regression else find_head(run, newest, self.output_layer)
+            stored = None if run.do_train or settings.regression else self.starting_head
             if not labels and stored and stored.labels:
                 labels = stored.labels  # predicting needs no train file
             task = data.custom_task(

@@ -17,7 +17,7 @@ from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training import run_directory
-from bert_tf.training.starting_model import StartingHead, find_head
+from bert_tf.training.starting_model import StartingHead
 
 
 class NerTask(FineTuningTask):
@@ -67,7 +67,7 @@ class NerTask(FineTuningTask):
         self._warn_of_another_split("--dev_file", dev, added)
         self._warn_of_another_split("--test_file", test.sentences if test else [], added)
         tagged = {"--dev_file": dev, "--test_file": test.sentences if test and test.sentences[0].tags else []}
-        head = find_head(run, newest, self.output_layer)
+        head = self.starting_head
         if run.do_train:
             with naming_flag("--train_file"):
                 self.labels = self._labels_to_learn(outputs.labels_of(train, scheme), head)
