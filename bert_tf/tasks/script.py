@@ -310,7 +310,7 @@ class _Run:
             # First, since it marks the directory as that of a run; see `run_directory.check_own`.
             run_directory.record_settings(self.output_dir, settings, resumed=step > 0)
             run_directory.claim_output_dir(self.output_dir, task.files.config, task.files.head)
-            saving.write_description(self.output_dir, task.files)
+            saving.write_beside(self.output_dir, task.files, task.files.description)
             task.write_beside_training(self.output_dir)
             self.write_records("train", task.train_rows)
 

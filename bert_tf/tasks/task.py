@@ -13,6 +13,7 @@ from absl import logging
 from bert_tf.data import token_rows
 from bert_tf.data.token_rows import TokenRows
 from bert_tf.models import task_models
+from bert_tf.models.files import saving
 from bert_tf.models.files.directory import ModelFiles
 from bert_tf.tasks.table import TASKS
 from bert_tf.text.tokenizer import Tokenizer
@@ -103,6 +104,7 @@ class FineTuningTask(abc.ABC):
     def describe(self, run: FineTuningSettings, newest: str | None) -> tuple[ModelFiles, Tokenizer]:
         """The files beside the weights, see `starting_model.describe_model`; opens all models that the run reads."""
         files, tokenizer = starting_model.describe_model(run, newest, self.output_layer)
+        files.description = saving.description_of(files)
         self.starting_head = starting_model.find_head(run, newest, self.output_layer)
         like = (tokenizer, run.max_seq_length, self.output_layer, self.teacher_architecture)
         self.teacher = open_teacher(run.teacher, *like) if run.teacher else None

@@ -8,7 +8,7 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from absl import logging
 
@@ -70,16 +70,19 @@ def write_weights(path: str, format: Format, weights: Weights, config: BertConfi
     return names
 
 
-def write_description(directory: str, files: ModelFiles, vocabulary: list[str] | None = None) -> None:
+def write_description(directory: str, files: ModelFiles) -> None:
     """Writes the tokenizer's files and tokenizer_config.json, so that a directory can be used like any model directory.
 
     And the files that say how vectors of texts are made, if that is known.
 
     Args:
-      files: with a configuration. Without a vocabulary nothing is written but the casing, if it is known.
-      vocabulary: lines of vocab.txt instead of files.vocab_file, for word pieces.
+      files: with a configuration.
     """
-    check_vocabulary(files, vocabulary)
+    write_beside(directory, files, description_of(files))
+
+
+def write_beside(directory: str, files: ModelFiles, description: Mapping[str, bytes]) -> None:
+    """`write_description` of what `description_of` has read."""
     if files.sentences:
         import tensorflow as tf
 
@@ -89,11 +92,22 @@ def write_description(directory: str, files: ModelFiles, vocabulary: list[str] |
             file = posixpath.join(directory, name)
             tf.io.gfile.makedirs(posixpath.dirname(file))
             write_text_file(file, content)
+    write_files({posixpath.join(directory, name): content for name, content in description.items()})
+
+
+def description_of(files: ModelFiles, vocabulary: list[str] | None = None) -> dict[str, bytes]:
+    """name -> content of the tokenizer's files, in the order of writing: tokenizer_config.json comes first.
+
+    Args:
+      files: with a configuration. Without a vocabulary there is nothing but the casing, if it is known.
+      vocabulary: lines of vocab.txt instead of files.vocab_file, for word pieces.
+    """
+    check_vocabulary(files, vocabulary)
     default = family_of(files.config).tokenizer_class
     casing, kind = files.casing, default
     if not files.vocab_file:
         if not issubclass(default, FullTokenizer) or casing.do_lower_case is None:
-            return
+            return {}
         contents, settings = {}, {f"{role}_token": getattr(default, f"{role}_token") for role in ROLES}
         settings |= {"do_lower_case": casing.do_lower_case, "strip_accents": casing.strip_accents}
     else:
@@ -111,7 +125,7 @@ def write_description(directory: str, files: ModelFiles, vocabulary: list[str] |
         "model_max_length": files.max_seq_length or files.config.max_length,
     }
     contents[tokenizer_files.TOKENIZER_CONFIG] = (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
-    write_files({posixpath.join(directory, name): content for name, content in reversed(contents.items())})
+    return dict(reversed(contents.items()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +174,7 @@ def write_model(
         target, weights, files, format=format, with_optimizer=with_optimizer, overwrite=overwrite
     )  # before the work, not after it
     kind, left_out = FORMATS[format], {}
+    description = description_of(files, vocabulary) if files.description is None else files.description
     if not with_optimizer:
         left_out = {name: "optimizer state" for name in weights if not is_model_variable(name)}
         weights = dataclasses.replace(weights, shapes={n: s for n, s in weights.shapes.items() if n not in left_out})
@@ -171,7 +186,7 @@ def write_model(
                 names = write_weights(posixpath.join(temporary, name), kind, weights, files.config, files.head)
                 if name.startswith("model.ckpt-"):
                     write_text_file(posixpath.join(temporary, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
-                write_description(temporary, files, vocabulary)
+                write_beside(temporary, files, description)
                 if not card.is_others(directory):
                     write_text_file(posixpath.join(temporary, card.CARD), card_text or card_of(weights, files, format))
             if check:
