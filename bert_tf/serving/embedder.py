@@ -92,7 +92,7 @@ class Embedder(Answerer):
         length = self.settings.length_for(self.files.config) if max_seq_length is None else max_seq_length
         self.max_seq_length, self.size = self.length(length), self.files.config.hidden_size
 
-    def run(self, features):
+    def batch_outputs(self, features):
         if not isinstance(self.model, keras.Model):  # an ONNX export
             outputs = self.model(features)["sequence_output"]
             return layers.pooled(outputs, features["input_mask"], self.settings.pooling, self._skipped)
@@ -113,7 +113,7 @@ class Embedder(Answerer):
         def run(features):
             constants = [tf.constant(value) for value in values]
             with keras.StatelessScope(state_mapping=list(zip(kernels, constants, strict=True))):
-                return self.run(features)
+                return self.batch_outputs(features)
 
         self._graph, self._constants = tf.function(run, autograph=False), True
 
@@ -128,7 +128,7 @@ class Embedder(Answerer):
         if skipped != self._skipped:
             self._skipped = skipped
             if self._graph is not None:
-                self._graph, self._constants = tf.function(self.run, autograph=False), False
+                self._graph, self._constants = tf.function(self.batch_outputs, autograph=False), False
         return prompt
 
     def encode(self, texts: Sequence[str], normalize: bool | None = None, prompt_name: str | None = None) -> np.ndarray:

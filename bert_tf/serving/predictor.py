@@ -77,7 +77,7 @@ class Answerer:
             self.model = self.model_class.from_pretrained(path, trained=True, **self.model_arguments)
             if keras.backend.backend() == "tensorflow":
                 # Operation by operation a single text takes several times as long.
-                self._graph = tf.function(self.run, autograph=False)
+                self._graph = tf.function(self.batch_outputs, autograph=False)
 
     def length(self, given: int | None) -> int:
         """The sequence length: that of an export, which is fixed; else by `choose_max_seq_length`."""
@@ -122,17 +122,17 @@ class Answerer:
                 rows[row] = {name: value[position] for name, value in outputs.items()}
         return rows
 
-    def run(self, features: dict):
+    def batch_outputs(self, features: dict):
         """What is computed of a batch, by `compute` in a graph: the model's outputs."""
         return self.model(features, training=False)
 
     def compute(self, features: dict[str, np.ndarray]) -> np.ndarray | dict[str, np.ndarray]:
-        """`run`, in one graph for batches of all sizes if TensorFlow computes."""
-        run = self.run
+        """`batch_outputs`, in one graph for batches of all sizes if TensorFlow computes."""
+        outputs_of = self.batch_outputs
         if self._graph is not None:
             specs = {name: tf.TensorSpec([None] * value.ndim, value.dtype) for name, value in features.items()}
-            run = self._graph.get_concrete_function(specs)
-        return keras.tree.map_structure(np.asarray, run(features))
+            outputs_of = self._graph.get_concrete_function(specs)
+        return keras.tree.map_structure(np.asarray, outputs_of(features))
 
 
 class Predictor(Answerer):

@@ -63,10 +63,8 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
       FileNotFoundError, OSError, ValueError: a setting, a file or the model does not fit; names the flag.
       NonFiniteLossError, SystemExit: see `loop.train`.
     """
-    run = with_models(run, run.output_dir, lambda named: named.check(task.settings))
-    newest = _check(task, run)
     combinations = run.combinations
-    run, runs, files, tokenizer = _describe(task, run, newest)
+    run, runs, files, tokenizer, newest = _prepare(task, run)
     tried, table, several = [], "", run.num_seeds * len(runs) > 1
     with distribution.set_up_run(*runs) as strategy:
         task.is_chief, task.num_replicas = distribution.is_chief(strategy), strategy.num_replicas_in_sync
@@ -101,33 +99,30 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
         return best.results[seed]
 
 
-def _check(task: FineTuningTask, run: FineTuningSettings) -> str | None:
-    """Checks settings and output_dir, before anything else is read; returns the checkpoint there."""
+def _prepare(
+    task: FineTuningTask, run: FineTuningSettings
+) -> tuple[FineTuningSettings, list[FineTuningSettings], ModelFiles, Tokenizer, str | None]:
+    """What the run is: its settings, those of each combination, what goes with the model; the checkpoint in output_dir.
+
+    Settings and output_dir are checked before anything else is read.
+    """
     run.check(task.settings)
-    run_directory.check_script(run.output_dir, dataclasses.asdict(task.settings))
-    if run.do_train:
-        run_directory.check_own(run.output_dir)
+    run = with_models(run, run.output_dir)
+    run_directory.check_earlier_run(run.output_dir, dataclasses.asdict(task.settings), trains=run.do_train)
     newest = (checkpoints.check_newest if run.do_train else checkpoints.latest_checkpoint)(run.output_dir)
     if run.search and newest:
         raise ValueError(f"--output_dir={run.output_dir} already holds a run: choose another one for --search.")
-    return newest
-
-
-def _describe(
-    task: FineTuningTask, run: FineTuningSettings, newest: str | None
-) -> tuple[FineTuningSettings, list[FineTuningSettings], ModelFiles, Tokenizer]:
-    """What the run is: its settings, those of each combination, and what goes with the model."""
     combinations = run.combinations
     run = dataclasses.replace(run, **combinations[0])
     if run.layers:
         run = dataclasses.replace(run, init_checkpoint=run.teacher)
     run = task.resolve(run, newest)
     files, tokenizer = task.describe(run, newest)
+    run = fine_tuning.with_recipe(run, files.config)
     if run.layers:
         files.config = students.shallower(files.config, run.layers)
-    run = fine_tuning.with_recipe(run, files.config)
     runs = [dataclasses.replace(run, **values) for values in combinations]
-    return run, runs, files, tokenizer
+    return run, runs, files, tokenizer, newest
 
 
 def _load(
@@ -143,12 +138,8 @@ def _load(
         task.adjust = functools.partial(head_config.without, reason="--new_head")
     else:
         task.adjust = starting_model.adjustment_of(task.starting_head, head, others, trains=run.do_train)
-    if run.do_train:
-        run.check_dev_set(bool(task.dev_sets), ", and the task has no dev set")
-        for examples in filter(task.is_trained_on, task.dev_sets):
-            logging.warning(
-                "The set %s is the training set: results on it say nothing about other texts.", examples.name
-            )
+    for examples in filter(task.is_trained_on, task.dev_sets if run.do_train else ()):
+        logging.warning("The set %s is the training set: results on it say nothing about other texts.", examples.name)
     return teacher
 
 
@@ -186,7 +177,8 @@ class _Run:
         num_train_steps: int,
         teacher: Teacher | None,
     ):
-        self.task, self.run, self.strategy, self.teacher = task, run, strategy, teacher
+        self.task, self.run = task, run
+        self.strategy, self.teacher = strategy, teacher
         self.num_train_steps, self.output_dir = num_train_steps, run.output_dir
         self.chief, self.files, self.finished = task.is_chief, task.files, False
         self.compiles = distribution.compiles_steps(run.use_xla, strategy)
@@ -307,7 +299,7 @@ class _Run:
         elif self.chief:
             task, begun = self.task, {run_directory.BEGINNING: self.files.card.beginning}
             settings = {**self.recorded_settings(), **begun, run_directory.FINISHED: None}
-            # First, since it marks the directory as that of a run; see `run_directory.check_own`.
+            # First, since it marks the directory as that of a run; see `run_directory.check_earlier_run`.
             run_directory.record_settings(self.output_dir, settings, resumed=step > 0)
             run_directory.claim_output_dir(self.output_dir, task.files.config, task.files.head)
             saving.write_beside(self.output_dir, task.files, task.files.description)

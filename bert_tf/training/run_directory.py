@@ -100,9 +100,10 @@ _WRITTEN = re.compile(
 )
 
 
-def check_own(output_dir: str) -> None:
-    """Refuses to train where files that a run writes are, and no run has begun."""
-    names = names_in(output_dir)
+def check_earlier_run(output_dir: str, settings: Collection[str], *, trains: bool) -> None:
+    """`check_script`; and refuses to train where files that a run writes are, and no run has begun."""
+    check_script(output_dir, settings)
+    names = names_in(output_dir) if trains else []
     written = [name for name in names if _WRITTEN.fullmatch(name) and not is_folder(posixpath.join(output_dir, name))]
     if written and not ({_SETTINGS, SEEDS, SEARCH} & {*names} or latest_checkpoint(output_dir)):
         raise ValueError(

@@ -137,14 +137,14 @@ def test_files_are_on_the_disk_before_they_are_named(tmp_path, monkeypatch):
 def test_a_run_begins_among_no_files_that_it_would_replace(tmp_path):
     (tmp_path / "notes.md").write_text("mine")
     (tmp_path / "seed-1").mkdir()
-    run_directory.check_own(str(tmp_path))
-    run_directory.check_own(str(tmp_path / "new"))
+    run_directory.check_earlier_run(str(tmp_path), (), trains=True)
+    run_directory.check_earlier_run(str(tmp_path / "new"), (), trains=True)
     for name in ("eval_results.txt", "vocab.txt"):
         (tmp_path / name).write_text("mine")
     with pytest.raises(ValueError, match=r"a run would replace, .* \(it has no run.json\): eval_results.txt, voc"):
-        run_directory.check_own(str(tmp_path))
+        run_directory.check_earlier_run(str(tmp_path), (), trains=True)
     (tmp_path / "run.json").write_text("{}")
-    run_directory.check_own(str(tmp_path))
+    run_directory.check_earlier_run(str(tmp_path), (), trains=True)
 
 
 # --- whole runs -------------------------------------------------------------------------------------------------------

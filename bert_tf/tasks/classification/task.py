@@ -99,6 +99,8 @@ class ClassificationTask(FineTuningTask):
                 if self.settings.dev_file:
                     raise
                 logging.info("No evaluation while training: %s", error)
+        if run.do_train:
+            run.check_dev_set(bool(self.dev_sets), ", and the task has no dev set")
         if run.do_predict:
             self.test_sets = encoded("test", "do_predict")
 
