@@ -26,7 +26,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.data.token_rows import Share, TokenRows
-from bert_tf.models import encoder, students
+from bert_tf.models import encoder
 from bert_tf.models.configuration import head_config, recipe, variable_names
 from bert_tf.models.configuration.recipe import number_of_steps
 from bert_tf.models.distillation import DistillationObjective, TaughtModel
@@ -108,8 +108,7 @@ def _prepare(
     """
     run.check(task.settings)
     run = with_models(run, run.output_dir)
-    run_directory.check_earlier_run(run.output_dir, dataclasses.asdict(task.settings), trains=run.do_train)
-    newest = (checkpoints.check_newest if run.do_train else checkpoints.latest_checkpoint)(run.output_dir)
+    newest = run_directory.check_earlier_run(run.output_dir, dataclasses.asdict(task.settings), trains=run.do_train)
     if run.search and newest:
         raise ValueError(f"--output_dir={run.output_dir} already holds a run: choose another one for --search.")
     combinations = run.combinations
@@ -119,8 +118,6 @@ def _prepare(
     run = task.resolve(run, newest)
     files, tokenizer = task.describe(run, newest)
     run = fine_tuning.with_recipe(run, files.config)
-    if run.layers:
-        files.config = students.shallower(files.config, run.layers)
     runs = [dataclasses.replace(run, **values) for values in combinations]
     return run, runs, files, tokenizer, newest
 
@@ -204,11 +201,11 @@ class _Run:
             task.files.config.recipe,
             task.adjust,
         )
-        self.predict = make_predict_function(model, self.strategy, compiled=self.compiles)
         self.keeper = fine_tuning.BestModel(
             self.output_dir, self.files, task.main_metric, patience=run.early_stopping_patience, active=self.chief
         )
         self.keeper.forget_after(step)
+        self.predict = make_predict_function(model, self.strategy, compiled=self.compiles)
         if run.do_train and step and self.is_due(step) and step not in self.keeper.steps:
             logging.info("Step %d was saved, but the earlier run ended before its evaluation.", step)
             self.evaluate(step, model)

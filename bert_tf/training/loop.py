@@ -335,15 +335,20 @@ class TrainingLog:
         factors = (1.0, *cost_of_example)
         batch_size = trainer.settings.train_batch_size
         self._per_step = {name: batch_size * factor for name, factor in zip(names, factors, strict=True)}
-        # The mean over all calls (smoothing 0): calls differ in length, and an evaluation follows some of them.
-        self._bar = messages.progress_bar(
-            total=last_step, initial=trainer.step, desc="train", unit="step", smoothing=0, disable=not self._active
-        )
         self._sums, self._seconds, self._timed_steps, self._skipped = {}, 0.0, 0, 0
         self._shown = {}  # shown beside the bar; the loss is newer than the rest
         self._last, self._first_call = time.monotonic(), True
 
     def __enter__(self):
+        # The mean over all calls (smoothing 0): calls differ in length, and an evaluation follows some of them.
+        self._bar = messages.progress_bar(
+            total=self._last_step,
+            initial=self._trainer.step,
+            desc="train",
+            unit="step",
+            smoothing=0,
+            disable=not self._active,
+        )
         # Evaluation has its own directory, as in the original, so that TensorBoard draws both in one chart.
         folders = {"train": self._output_dir, "eval": posixpath.join(self._output_dir, "eval")}
         self._writers = {
@@ -425,7 +430,8 @@ def describe_end(output_dir: str, weights: Weights, files: ModelFiles, results: 
         plots.plot_training_log(log, posixpath.join(output_dir, "loss.png"), title=output_dir)
     if not card.is_others(output_dir):
         files = dataclasses.replace(files, card=dataclasses.replace(files.card, results=results))
-        write_text_file(posixpath.join(output_dir, card.CARD), saving.card_of(weights, files, "tf1"))
+        text = saving.card_of(weights, files, "tf1")
+        write_text_file(posixpath.join(output_dir, card.CARD), text)
 
 
 def repair_last_line(path: str) -> None:

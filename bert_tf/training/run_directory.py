@@ -100,16 +100,24 @@ _WRITTEN = re.compile(
 )
 
 
-def check_earlier_run(output_dir: str, settings: Collection[str], *, trains: bool) -> None:
-    """`check_script`; and refuses to train where files that a run writes are, and no run has begun."""
+def check_earlier_run(output_dir: str, settings: Collection[str], *, trains: bool) -> str | None:
+    """`check_script`; and refuses to train where files that a run writes are, and no run has begun.
+
+    Returns:
+      The checkpoint there; see `checkpoints.check_newest`.
+    """
+    from bert_tf.training import checkpoints  # it imports TensorFlow
+
     check_script(output_dir, settings)
+    newest = (checkpoints.check_newest if trains else latest_checkpoint)(output_dir)
     names = names_in(output_dir) if trains else []
     written = [name for name in names if _WRITTEN.fullmatch(name) and not is_folder(posixpath.join(output_dir, name))]
-    if written and not ({_SETTINGS, SEEDS, SEARCH} & {*names} or latest_checkpoint(output_dir)):
+    if written and not newest and {_SETTINGS, SEEDS, SEARCH}.isdisjoint(names):
         raise ValueError(
             f"--output_dir={output_dir} has files that a run would replace, but is not the directory of one (it has no "
             f"{_SETTINGS}): {some(written)}. Choose another directory, or move these away."
         )
+    return newest
 
 
 def claim_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD) -> None:
