@@ -103,9 +103,16 @@ def find_weights(path: str) -> tuple[Format, str]:
     from bert_tf.weights import bundle  # other formats don't need it
 
     prefix = bundle.find_bundle(path, TF1.file_name)
-    if not prefix:
-        raise FileNotFoundError(_nothing_at(path))
-    return (MODEL_GARDEN if bundle.CheckpointReader(prefix).has_tensor(bundle.OBJECT_GRAPH) else TF1), prefix
+    if prefix:
+        return (MODEL_GARDEN if bundle.CheckpointReader(prefix).has_tensor(bundle.OBJECT_GRAPH) else TF1), prefix
+    if is_folder(path):
+        looked_for = ", ".join(name for kind in FORMATS.values() for name in kind.looked_for)
+        there = some(names_in(path)) or "nothing"
+        raise FileNotFoundError(f"{path} has no weights: none of {looked_for}. It contains {there}.")
+    from bert_tf.system.released_models import hint
+
+    formats = "no directory, .safetensors or .bin file, and no prefix of a checkpoint (PREFIX.index)"
+    raise FileNotFoundError(f"{path}: no weights found: it is {formats}.{hint(path)}")
 
 
 def has_weights(folder: str) -> bool:
@@ -115,17 +122,6 @@ def has_weights(folder: str) -> bool:
     except (FileNotFoundError, ValueError) as error:
         return isinstance(error, ValueError)  # damaged ones
     return True
-
-
-def _nothing_at(path: str) -> str:
-    """Says that there are no weights of a known format at a path, and what was looked for."""
-    if is_folder(path):
-        looked_for = ", ".join(name for kind in FORMATS.values() for name in kind.looked_for)
-        return f"{path} has no weights: none of {looked_for}. It contains {some(names_in(path)) or 'nothing'}."
-    from bert_tf.system.released_models import hint
-
-    formats = "no directory, .safetensors or .bin file, and no prefix of a checkpoint (PREFIX.index)"
-    return f"{path}: no weights found: it is {formats}.{hint(path)}"
 
 
 def is_light(path: str) -> bool:
