@@ -92,7 +92,8 @@ def write_beside(directory: str, files: ModelFiles, description: Mapping[str, by
             file = posixpath.join(directory, name)
             tf.io.gfile.makedirs(posixpath.dirname(file))
             write_text_file(file, content)
-    write_files({posixpath.join(directory, name): content for name, content in description.items()})
+    if description:
+        write_files({posixpath.join(directory, name): content for name, content in description.items()})
 
 
 def description_of(files: ModelFiles, vocabulary: list[str] | None = None) -> dict[str, bytes]:
