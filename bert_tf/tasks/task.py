@@ -106,7 +106,7 @@ class FineTuningTask(abc.ABC):
         files, tokenizer = starting_model.describe_model(run, newest, self.output_layer)
         if run.layers:
             files.config = students.shallower(files.config, run.layers)
-        files.description = saving.description_of(files)
+        files.description = saving.description_of(files) if run.do_train else None
         self.starting_head = starting_model.find_head(run, newest, self.output_layer)
         like = (tokenizer, run.max_seq_length, self.output_layer, self.teacher_architecture)
         self.teacher = open_teacher(run.teacher, *like) if run.teacher else None
