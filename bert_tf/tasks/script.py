@@ -44,7 +44,7 @@ from bert_tf.text.tokenizer import Tokenizer
 from bert_tf.training import checkpoints, distribution, fine_tuning, loop, run_directory, starting_model
 from bert_tf.training.settings import FineTuningSettings
 from bert_tf.training.step import BATCHES_OF_A_PROGRAM, Trainer, make_predict_function
-from bert_tf.training.teacher import Teacher, with_labels_of
+from bert_tf.training.teacher import with_labels_of
 
 _FEW_STEPS = 50
 _STEPS_OF_TWO_PROGRAMS = 1000  # from so many, shorter batches save more time than their program takes to compile
@@ -68,7 +68,7 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
     tried, table, several = [], "", run.num_seeds * len(runs) > 1
     with distribution.set_up_run(*runs) as strategy:
         task.is_chief, task.num_replicas = distribution.is_chief(strategy), strategy.num_replicas_in_sync
-        teacher = _load(task, run, files, tokenizer, newest)
+        _load(task, run, files, tokenizer, newest)
         steps = [0] * len(runs)
         if run.do_train:
             count = task.num_training_examples()
@@ -77,7 +77,7 @@ def fine_tune(task: FineTuningTask, run: FineTuningSettings) -> dict[str, float]
                 logging.warning("Only %d training steps: the model will hardly learn; train longer.", min(steps))
         # All folders are checked before the first of several runs is trained.
         described = zip(combinations, runs, steps, strict=True)
-        plan = [_runs_of_seeds(task, values, each, strategy, number, teacher) for values, each, number in described]
+        plan = [_runs_of_seeds(task, values, each, strategy, number) for values, each, number in described]
         for number, (values, of_seeds) in enumerate(zip(combinations, plan, strict=True), start=1):
             if run.search:
                 logging.info("Combination %d of %d: %s.", number, len(runs), recipe.combination_text(values))
@@ -124,11 +124,11 @@ def _prepare(
 
 def _load(
     task: FineTuningTask, run: FineTuningSettings, files: ModelFiles, tokenizer: Tokenizer, newest: str | None
-) -> Teacher | None:
-    """Loads the task's data, and matches the labels of the model and its teacher with it; returns the teacher."""
+) -> None:
+    """Loads the task's data, and matches the labels of the model and its teacher with it."""
     task.load(run, files, tokenizer, newest)
     head, others = task.files.head, task.other_labels
-    teacher = task.teacher and with_labels_of(task.teacher, head, others)
+    task.teacher = task.teacher and with_labels_of(task.teacher, head, others)
     if run.do_train and newest:
         task.adjust = None  # a run that goes on has its own labels, see `run_directory.check_output_dir`
     elif run.new_head and task.output_layer:
@@ -137,7 +137,6 @@ def _load(
         task.adjust = starting_model.adjustment_of(task.starting_head, head, others, trains=run.do_train)
     for examples in filter(task.is_trained_on, task.dev_sets if run.do_train else ()):
         logging.warning("The set %s is the training set: results on it say nothing about other texts.", examples.name)
-    return teacher
 
 
 def _folder_of(run: FineTuningSettings, values: recipe.Values) -> str:
@@ -146,19 +145,14 @@ def _folder_of(run: FineTuningSettings, values: recipe.Values) -> str:
 
 
 def _runs_of_seeds(
-    task: FineTuningTask,
-    values: recipe.Values,
-    run: FineTuningSettings,
-    strategy: tf.distribute.Strategy,
-    num_train_steps: int,
-    teacher: Teacher | None,
+    task: FineTuningTask, values: recipe.Values, run: FineTuningSettings, strategy: tf.distribute.Strategy, steps: int
 ) -> dict[int, "_Run"]:
     """The runs of a combination of settings by their seeds; each is checked against what is in its folder."""
     runs, folder = {}, _folder_of(run, values)
     for seed in range(run.seed, run.seed + run.num_seeds):
         output_dir = posixpath.join(folder, f"seed-{seed}") if run.num_seeds > 1 else folder
         settings = dataclasses.replace(run, seed=seed, output_dir=output_dir)
-        runs[seed] = _Run(task, settings, strategy, num_train_steps, teacher)
+        runs[seed] = _Run(task, settings, strategy, steps)
         runs[seed].check_output_dir()
     return runs
 
@@ -167,16 +161,10 @@ class _Run:
     """One run: a seed and its directory, which are in its settings."""
 
     def __init__(
-        self,
-        task: FineTuningTask,
-        run: FineTuningSettings,
-        strategy: tf.distribute.Strategy,
-        num_train_steps: int,
-        teacher: Teacher | None,
+        self, task: FineTuningTask, run: FineTuningSettings, strategy: tf.distribute.Strategy, num_train_steps: int
     ):
-        self.task, self.run = task, run
-        self.strategy, self.teacher = strategy, teacher
-        self.num_train_steps, self.output_dir = num_train_steps, run.output_dir
+        self.task, self.run, self.output_dir = task, run, run.output_dir
+        self.strategy, self.teacher, self.num_train_steps = strategy, task.teacher, num_train_steps
         self.chief, self.files, self.finished = task.is_chief, task.files, False
         self.compiles = distribution.compiles_steps(run.use_xla, strategy)
         self.eval_batch_size = run.eval_batch_size or run.predict_batch_size

@@ -341,14 +341,8 @@ class TrainingLog:
 
     def __enter__(self):
         # The mean over all calls (smoothing 0): calls differ in length, and an evaluation follows some of them.
-        self._bar = messages.progress_bar(
-            total=self._last_step,
-            initial=self._trainer.step,
-            desc="train",
-            unit="step",
-            smoothing=0,
-            disable=not self._active,
-        )
+        shown = {"desc": "train", "unit": "step", "smoothing": 0, "disable": not self._active}
+        self._bar = messages.progress_bar(total=self._last_step, initial=self._trainer.step, **shown)
         # Evaluation has its own directory, as in the original, so that TensorBoard draws both in one chart.
         folders = {"train": self._output_dir, "eval": posixpath.join(self._output_dir, "eval")}
         self._writers = {

@@ -214,9 +214,8 @@ def latest_checkpoint(output_dir: str) -> str | None:
     newest, _ = checkpoint_state(output_dir)
     if newest and exists(newest + INDEX_SUFFIX) and data_files(newest):
         return newest
-    steps, names = saved_steps(output_dir), names_in(output_dir)
-    with_values = {match[1] for match in map(_VALUES.match, names) if match}
-    left = [steps[step] for step in sorted(steps) if posixpath.basename(steps[step]) in with_values]
+    there = {name.partition(".data-")[0] for name in names_in(output_dir) if ".data-" in name}
+    left = [prefix for _, prefix in sorted(saved_steps(output_dir).items()) if posixpath.basename(prefix) in there]
     if not left:
         return None
     logging.warning(
@@ -225,7 +224,6 @@ def latest_checkpoint(output_dir: str) -> str | None:
     return left[-1]
 
 
-_VALUES = re.compile(r"(model\.ckpt-\d+)\.data-")
 _STATE_LINE = re.compile(rb'\s*(\w+):\s*(?:"((?:[^"\\\\]|\\\\.)*)"|[\d.e+-]+)\s*')
 
 
