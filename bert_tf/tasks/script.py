@@ -163,8 +163,8 @@ class _Run:
     def __init__(
         self, task: FineTuningTask, run: FineTuningSettings, strategy: tf.distribute.Strategy, num_train_steps: int
     ):
-        self.task, self.run, self.output_dir = task, run, run.output_dir
-        self.strategy, self.teacher, self.num_train_steps = strategy, task.teacher, num_train_steps
+        self.task, self.run, self.strategy, self.teacher = task, run, strategy, task.teacher
+        self.num_train_steps, self.output_dir = num_train_steps, run.output_dir
         self.chief, self.files, self.finished = task.is_chief, task.files, False
         self.compiles = distribution.compiles_steps(run.use_xla, strategy)
         self.eval_batch_size = run.eval_batch_size or run.predict_batch_size

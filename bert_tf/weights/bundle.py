@@ -214,8 +214,9 @@ def latest_checkpoint(output_dir: str) -> str | None:
     newest, _ = checkpoint_state(output_dir)
     if newest and exists(newest + INDEX_SUFFIX) and data_files(newest):
         return newest
-    there = {name.partition(".data-")[0] for name in names_in(output_dir) if ".data-" in name}
-    left = [prefix for _, prefix in sorted(saved_steps(output_dir).items()) if posixpath.basename(prefix) in there]
+    steps, names = saved_steps(output_dir), names_in(output_dir)
+    there = {name.partition(".data-")[0] for name in names if ".data-" in name}
+    left = [steps[step] for step in sorted(steps) if posixpath.basename(steps[step]) in there]
     if not left:
         return None
     logging.warning(
