@@ -379,14 +379,10 @@ def make_predict_function(model, strategy, fused: bool = True, compiled: bool = 
     are computed at a time. Batches that are no dataset may have a spec, a dict of tf.TensorSpec, and then no bar.
 
     Args:
-      fused: see `kernels.fused_inference`.
-      compiled: a batch is one XLA program, if there are at least `BATCHES_OF_A_PROGRAM`; otherwise nothing is compiled.
+      fused, compiled: with `BATCHES_OF_A_PROGRAM` or more, or a spec, see `kernels.fused_inference`; a batch is one XLA
+        program. Fewer are done sooner with nothing compiled.
     """
     replicas = strategy.num_replicas_in_sync
-
-    def outputs_of_rows(rows):
-        with kernels.fused_inference() if fused and not compiled else contextlib.nullcontext():
-            return model(rows, training=False)
 
     def batch_outputs(of_rows, batch):
         def replica_outputs(batch):
@@ -396,13 +392,16 @@ def make_predict_function(model, strategy, fused: bool = True, compiled: bool = 
         return tf.nest.map_structure(lambda value: strategy.gather(value, axis=0), outputs) if replicas > 1 else outputs
 
     @functools.cache
-    def graph(one_program: bool):
-        of_rows = _one_program(outputs_of_rows) if one_program else outputs_of_rows
+    def graph(many: bool):
+        def outputs_of_rows(rows):
+            with kernels.fused_inference() if many and fused and not compiled else contextlib.nullcontext():
+                return model(rows, training=False)
+
+        of_rows = _one_program(outputs_of_rows) if many and compiled else outputs_of_rows
         return tf.function(functools.partial(batch_outputs, of_rows), autograph=False)
 
     def predict(batches: Iterable, spec: dict | None = None) -> Iterator:
-        one_program = compiled and not spec and len(batches) >= BATCHES_OF_A_PROGRAM
-        outputs_of = _traced_once(graph(one_program), batches, spec)
+        outputs_of = _traced_once(graph(bool(spec) or len(batches) >= BATCHES_OF_A_PROGRAM), batches, spec)
 
         def arrays_of(batch):
             return tf.nest.map_structure(lambda value: value.numpy(), outputs_of(batch))
