@@ -34,11 +34,12 @@ _NVIDIA = pathlib.Path("/proc/driver/nvidia")
 
 
 @contextlib.contextmanager
-def keep_programs() -> Iterator[None]:
+def keep_programs(deterministic: bool = False) -> Iterator[None]:
     """If TensorFlow is imported and looks for devices in this context, it uses earlier programs and keeps new ones.
 
     BERT_TF_COMPILED names the folder, by default bert_tf/compiled in the user's cache folder; empty, nothing is kept.
-    Nor is it if TF_XLA_FLAGS already says where, or, which is logged, if the folder can't be used.
+    Nor is it if TF_XLA_FLAGS already says where, or, which is logged, if the folder can't be used. On a GPU,
+    deterministic runs have a folder of their own: they measure no kernels, but would keep the first of each.
     """
     flags = os.environ.get("TF_XLA_FLAGS", "")
     if os.environ.get(VARIABLE) == "" or _FLAG in flags:
@@ -49,11 +50,11 @@ def keep_programs() -> Iterator[None]:
     gpus = _gpus()
     devices = "CPU,GPU" if len(gpus) == 1 else "CPU"  # as TensorFlow calls their types
     try:
-        folder = _folder(gpus, xla)
+        folder = _folder([*gpus, "deterministic"] if gpus and deterministic else gpus, xla)
         remove_left_behind()  # a killed process leaves up to a few hundred million bytes
         private = private_folder()
         known = _copy_sound(folder, private.name)
-    except (OSError, RuntimeError) as error:  # there is no home directory, say
+    except (OSError, RuntimeError, ImportError) as error:  # no home directory, or TensorFlow is tensorflow-tpu
         logging.info("Compiled programs are not kept for the next start: %s", error)
         yield
         return
@@ -92,12 +93,12 @@ def _folder(gpus: list[str], xla: str) -> str:
     no_matter = ("TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL", "TF_CPU_", "XLA_FLAGS")
     variables = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(("TF_", "XLA_"))]
     variables = [text for text in variables if not text.startswith(no_matter)] + [xla] * bool(xla)
-    version, packages = importlib.metadata.version("tensorflow"), importlib.metadata.distribution("tensorflow")
-    libraries = sorted(path.name for path in packages.locate_file("").glob("nvidia_*.dist-info")) if gpus else []
-    parts = [version, platform.platform(), str(os.cpu_count()), *processor, *gpus, *libraries, *variables]
+    package = importlib.metadata.distribution("tensorflow")
+    libraries = sorted(path.name for path in package.locate_file("").glob("nvidia_*.dist-info")) if gpus else []
+    parts = [package.version, platform.platform(), str(os.cpu_count()), *processor, *gpus, *libraries, *variables]
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(pathlib.Path.home(), ".cache")
     root = os.environ.get(VARIABLE) or os.path.join(home, "bert_tf", "compiled")
-    folder = os.path.join(root, f"tensorflow-{version}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}")
+    folder = os.path.join(root, f"tensorflow-{package.version}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}")
     for path in (root, folder):
         os.makedirs(path, mode=0o700, exist_ok=True)
         status = os.stat(path)

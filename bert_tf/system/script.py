@@ -157,12 +157,13 @@ def start_tensorflow(num_virtual_cpus: int | None = None, trains: bool = True, o
     if (backend := os.environ.get("KERAS_BACKEND") or "tensorflow") != "tensorflow":
         raise ValueError(f"KERAS_BACKEND={backend}: the scripts run on TensorFlow; unset it. Models take any backend.")
     values, gpu = flags.FLAGS, _has_cuda_driver()
+    deterministic = "deterministic" in values and values.deterministic
     tpu = on_tpu or ("use_tpu" in values and (values.use_tpu or values.distribution_strategy == "tpu"))
     needless = _NEEDLESS if tpu else (*_NEEDLESS, _FINDS_TPUS)
     if not gpu and platform.machine() in ("x86_64", "AMD64"):
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     with (
-        contextlib.nullcontext() if num_virtual_cpus else compiled_programs.keep_programs(),
+        contextlib.nullcontext() if num_virtual_cpus else compiled_programs.keep_programs(deterministic),
         contextlib.nullcontext() if gpu else without_lines(b"failed call to cuInit"),
         _not_found(*needless),
         _made_to_stay(),

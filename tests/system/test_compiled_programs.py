@@ -43,14 +43,13 @@ def own_folder() -> str:
     return os.environ["TF_XLA_FLAGS"].partition("cache_directory=")[2].split()[0]
 
 
-def one_process(at_exit, new: dict[str, bytes]) -> dict[str, bytes]:
+def one_process(at_exit, new: dict[str, bytes], deterministic: bool = False) -> dict[str, bytes]:
     """What a process finds and reads, which adds `new`."""
-    with compiled_programs.keep_programs():
+    with compiled_programs.keep_programs(deterministic):
         own = own_folder()
     found = {name: pathlib.Path(own, name).read_bytes() for name in os.listdir(own)}
     for name, content in new.items():
-        with open(os.path.join(own, name), "wb") as file:
-            file.write(content)
+        pathlib.Path(own, name).write_bytes(content)
     at_exit.pop()()
     return found
 
@@ -124,15 +123,14 @@ def test_programs_of_one_gpu_are_kept_by_its_name_and_driver(folder, at_exit, gp
     assert os.environ["XLA_FLAGS"] == ""
     gpu(1, "NVIDIA H100")
     assert devices() == "CPU,GPU" and one_process(at_exit, {"b.pb": entry()}) == {}
-    assert list(one_process(at_exit, {})) == ["b.pb"]
+    assert list(one_process(at_exit, {})) == ["b.pb"] and one_process(at_exit, {}, deterministic=True) == {}
     gpu(1, "NVIDIA A100")
     assert one_process(at_exit, {}) == {}
     gpu(2, "NVIDIA A100")
     assert devices() == "CPU"  # each would write the same file
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert devices() == "CPU,GPU"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert devices() == "CPU"
+    for visible, expected in (("1", "CPU,GPU"), ("", "CPU")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert devices() == expected
 
 
 def test_measurements_of_kernels_are_kept(folder, at_exit, gpu, monkeypatch):
@@ -165,10 +163,13 @@ def test_tensorflow_knows_the_flag_of_measurements(tmp_path):
 def test_nothing_is_kept_where_others_write_or_if_it_is_switched_off(folder, at_exit, monkeypatch):
     folder.mkdir()
     folder.chmod(0o777)
-    for value in (str(folder), ""):
+    for value in ("", str(folder)):
         monkeypatch.setenv("BERT_TF_COMPILED", value)
         with compiled_programs.keep_programs():
             assert "TF_XLA_FLAGS" not in os.environ
+    monkeypatch.setattr(compiled_programs.importlib.metadata, "distribution", lambda _: __import__("no_such"))
+    with compiled_programs.keep_programs():  # tensorflow-tpu
+        assert "TF_XLA_FLAGS" not in os.environ
     assert not at_exit and not os.listdir(folder)
 
 
