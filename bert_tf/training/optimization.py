@@ -227,8 +227,9 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         groups: dict[object, list] = {}
         for gradient, variable in zip(gradients, variables, strict=True):
             index = self._get_variable_index(variable)
-            joins = kernels.in_one_program() and (self.element_wise or not self.decayed[index])
-            shape = "vectors" if len(variable.shape) == 1 else tuple(variable.shape)
+            is_vector = len(variable.shape) == 1
+            joins = (is_vector or kernels.in_one_program()) and (self.element_wise or not self.decayed[index])
+            shape = "vectors" if is_vector else tuple(variable.shape)
             key = (shape, self.decayed[index], self.layer_rates[index]) if joins else index
             groups.setdefault(key, []).append(
                 (index, variable, ops.cast(ops.convert_to_tensor(gradient), variable.dtype))
