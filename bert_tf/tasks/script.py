@@ -15,6 +15,7 @@ The scripts do the same: run_*.py fill the settings from their flags. A task sup
 run that was killed.
 """
 
+import contextlib
 import dataclasses
 import functools
 import posixpath
@@ -157,6 +158,13 @@ def _runs_of_seeds(
     return runs
 
 
+def _import_for_the_end() -> None:
+    """Imports what scores and draws, which takes a second."""
+    with contextlib.suppress(ImportError):  # matplotlib is optional
+        import matplotlib.figure  # noqa: F401
+        import sklearn.metrics  # noqa: F401
+
+
 class _Run:
     """One run: a seed and its directory, which are in its settings."""
 
@@ -212,6 +220,7 @@ class _Run:
                 should_stop=self.keeper.should_stop,
                 kept_at_end=self.kept_at_end(model, optimizer),
                 cost_of_example=cost,
+                meanwhile=_import_for_the_end,
             )
         if run.do_train:
             self.finish(model, step)
