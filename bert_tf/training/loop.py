@@ -43,6 +43,7 @@ EXIT_CODE_TERMINATED = 128 + signal.SIGTERM
 
 # One call of the graph should last no longer than this many seconds: it can be neither interrupted nor watched.
 _SECONDS_PER_CALL = 5.0
+_NO_REWRITING = "disable_meta_optimizer"
 _POINTS = 50  # in the log of a run, at least
 _FIRST_STEP = (
     "The first step takes longest: TensorFlow builds its graph and XLA compiles parts of it, once for each shape; on a "
@@ -165,11 +166,14 @@ class _Pace:
 
     def __enter__(self):
         self._started = time.monotonic()
+        # TensorFlow's rewriting of the graph takes most of a second and makes no step faster.
+        tf.config.optimizer.set_experimental_options({_NO_REWRITING: True})
         self._around_call.__enter__()
 
     def __exit__(self, *error):
         self._around_call.__exit__(*error)
         self._around_call = contextlib.nullcontext()
+        tf.config.optimizer.set_experimental_options({_NO_REWRITING: False})
 
     def count(self, step: int) -> tf.Tensor:
         """The number of steps from this one on."""
