@@ -106,13 +106,11 @@ def train(
       evaluate: called with the step every `eval_every_steps` and at the end; its numbers, if any, are logged.
       should_stop: asked at the start and after each evaluation; True ends the training early, with a checkpoint.
       kept_at_end: the tensors of the last checkpoint, by name; None: all that a further step would read.
-      cost_of_example: for the log: tokens, and model FLOPs of forward and backward.
-      meanwhile: called in a thread when the first step is done: steps leave Python idle.
+      cost_of_example: for the log: tokens, and FLOPs of the model. meanwhile: called in a thread after the first step.
     """
     settings, step, saved_step = trainer.settings, trainer.step, trainer.step
     if step >= num_train_steps or should_stop():
-        end = f"the run ends at step {num_train_steps}" if step >= num_train_steps else "the run was stopped early"
-        logging.info("Nothing to train: step %d is reached, and %s.", step, end)
+        logging.info("Nothing to train: the run of %d steps is done, or was stopped early, at %d.", num_train_steps, step)
         return step
     kept_at_end = kept_at_end or (lambda: trainer.tensors)
     trainer.read_loss_scale(checkpoints.latest_checkpoint(output_dir))
@@ -123,14 +121,11 @@ def train(
     ):
         iterator = iter(distribute(trainer.strategy, functools.partial(batches_from, step)))
         periods = num_train_steps, log.period, settings.save_checkpoints_steps, eval_every_steps
-        pace = _Pace(trainer, periods, received)
-        thread = threading.Thread(target=meanwhile, daemon=True)
+        pace = _Pace(trainer, periods, received, meanwhile)
         while step < num_train_steps:
             with pace:
                 result = trainer.steps(iterator, pace.count(step))
             step, result, stops = pace.after(step, result)
-            if not thread.ident:
-                thread.start()
             if result.pop("failed"):
                 writer.join()
                 raise NonFiniteLossError(_NOT_FINITE % (step - 1, checkpoints.latest_checkpoint(output_dir)))
@@ -155,12 +150,12 @@ class _Pace:
     """How many steps each call of `Trainer.steps`, which is made in this context, runs: none takes long.
 
     Args:
-      periods: a call ends at each multiple of one; 0: none. received: the signals that came.
+      periods: a call ends at each multiple of one; 0: none. received: the signals that came. meanwhile: see `train`.
     """
 
-    def __init__(self, trainer: Trainer, periods: Sequence[int], received: Collection[int]):
+    def __init__(self, trainer: Trainer, periods: Sequence[int], received: Collection[int], meanwhile: Callable):
         self._most, self._periods, self._received = trainer.settings.iterations_per_loop, periods, received
-        self._average = _make_average(trainer.strategy)
+        self._average, self._meanwhile = _make_average(trainer.strategy), meanwhile
         self._seconds = math.inf  # a step; unknown: the first call runs one
         self._around_call, self._started = messages.announced(_FIRST_STEP), 0.0
 
@@ -172,7 +167,9 @@ class _Pace:
 
     def __exit__(self, *error):
         self._around_call.__exit__(*error)
-        self._around_call = contextlib.nullcontext()
+        if math.isinf(self._seconds):
+            self._around_call = contextlib.nullcontext()
+            threading.Thread(target=self._meanwhile, daemon=True).start()
         tf.config.optimizer.set_experimental_options({_NO_REWRITING: False})
 
     def count(self, step: int) -> tf.Tensor:
