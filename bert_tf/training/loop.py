@@ -43,7 +43,6 @@ EXIT_CODE_TERMINATED = 128 + signal.SIGTERM
 
 # One call of the graph should last no longer than this many seconds: it can be neither interrupted nor watched.
 _SECONDS_PER_CALL = 5.0
-_NO_REWRITING = "disable_meta_optimizer"
 _POINTS = 50  # in the log of a run, at least
 _FIRST_STEP = (
     "The first step takes longest: TensorFlow builds its graph and XLA compiles parts of it, once for each shape; on a "
@@ -99,9 +98,8 @@ def train(
 ) -> int:
     """Trains from the step that was restored until `num_train_steps`; returns the step reached.
 
-    Checkpoints are saved in output_dir, also after SIGTERM and Ctrl-C, which then end the run.
-
     Args:
+      output_dir: for checkpoints, which are also saved after SIGTERM and Ctrl-C, which then end the run.
       batches_from: first step, share -> dataset of the parts of the batches from that step on.
       evaluate: called with the step every `eval_every_steps` and at the end; its numbers, if any, are logged.
       should_stop: asked at the start and after each evaluation; True ends the training early, with a checkpoint.
@@ -110,7 +108,8 @@ def train(
     """
     settings, step, saved_step = trainer.settings, trainer.step, trainer.step
     if step >= num_train_steps or should_stop():
-        logging.info("Nothing to train: the run of %d steps is done, or was stopped early, at %d.", num_train_steps, step)
+        end = f"ends at step {num_train_steps}" if step >= num_train_steps else "was stopped early"
+        logging.info("Nothing to train: step %d is reached, and the run %s.", step, end)
         return step
     kept_at_end = kept_at_end or (lambda: trainer.tensors)
     trainer.read_loss_scale(checkpoints.latest_checkpoint(output_dir))
@@ -161,8 +160,9 @@ class _Pace:
 
     def __enter__(self):
         self._started = time.monotonic()
-        # TensorFlow's rewriting of the graph takes most of a second and makes no step faster.
-        tf.config.optimizer.set_experimental_options({_NO_REWRITING: True})
+        # On a CPU TensorFlow's rewriting of the graph takes most of a second and makes no step faster.
+        only_cpu = {device.device_type for device in tf.config.list_logical_devices()} == {"CPU"}
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": only_cpu})
         self._around_call.__enter__()
 
     def __exit__(self, *error):
@@ -170,7 +170,7 @@ class _Pace:
         if math.isinf(self._seconds):
             self._around_call = contextlib.nullcontext()
             threading.Thread(target=self._meanwhile, daemon=True).start()
-        tf.config.optimizer.set_experimental_options({_NO_REWRITING: False})
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
 
     def count(self, step: int) -> tf.Tensor:
         """The number of steps from this one on."""
@@ -323,11 +323,6 @@ def _restore_all(variables: dict[str, keras.Variable], weights: Weights) -> init
 # --- log -------------------------------------------------------------------------------------------------------------
 
 
-def _write_scalars(step: tf.Tensor, values: dict[str, tf.Tensor]) -> None:
-    for name, value in values.items():
-        tf.summary.scalar(name, value, step)
-
-
 class TrainingLog:
     """Progress bar, TensorBoard and train_log.jsonl (one JSON object per line).
 
@@ -342,10 +337,9 @@ class TrainingLog:
         self._trainer, self._output_dir, self._last_step = trainer, output_dir, last_step
         self._active = is_chief(trainer.strategy)
         self.period = max(1, min(trainer.settings.log_every_steps, last_step // _POINTS))
-        names = ("examples_per_second", "tokens_per_second", "model_flops_per_second")
-        factors = (1.0, *cost_of_example)
+        units = dict(zip(("examples", "tokens", "model_flops"), (1.0, *cost_of_example), strict=True))
         batch_size = trainer.settings.train_batch_size
-        self._per_step = {name: batch_size * factor for name, factor in zip(names, factors, strict=True)}
+        self._per_step = {f"{unit}_per_second": batch_size * number for unit, number in units.items()}
         self._sums, self._seconds, self._timed_steps, self._skipped = {}, 0.0, 0, 0
         self._shown = {}  # shown beside the bar; the loss is newer than the rest
         self._last, self._first_call = time.monotonic(), True
@@ -359,8 +353,6 @@ class TrainingLog:
         self._writers = {
             kind: tf.summary.create_file_writer(folder) for kind, folder in folders.items() if self._active
         }
-        # A graph each: it holds its writer, and takes a fifth of the time of calls in Python.
-        self._write_scalars = {kind: tf.function(_write_scalars, autograph=False) for kind in folders}
         if self._active:
             repair_last_line(posixpath.join(self._output_dir, LOG_FILE))
         return self
@@ -415,9 +407,9 @@ class TrainingLog:
             text = ", ".join(f"{name} {_readable(value)}" for name, value in shown_results(values).items())
             with tqdm.external_write_mode():
                 logging.info("%s step %d: %s", kind, step, text)
-        with self._writers[kind].as_default():
-            numbers = {name: tf.constant(value, tf.float32) for name, value in values.items()}
-            self._write_scalars[kind](tf.constant(step, tf.int64), numbers)
+        with self._writers[kind].as_default(step=step):
+            for name, value in values.items():
+                tf.summary.scalar(name, value)
         self._writers[kind].flush()
         with tf.io.gfile.GFile(path, "a") as file:
             file.write(json.dumps({"kind": kind, "step": step, "time": time.time(), **values}) + "\n")

@@ -81,6 +81,7 @@ class Trainer:
         self._variables = list(model.trainable_variables)
         self._parts = settings.gradient_accumulation_steps
         self._part_size = settings.train_batch_size // (strategy.num_replicas_in_sync * self._parts)
+        self._totals = objective.totals
         self._computed = self._gradients if self._parts == 1 else self._gradients_of_parts
         if compiles_steps(settings.use_xla, strategy):
             if strategy.num_replicas_in_sync == 1:
@@ -157,10 +158,6 @@ class Trainer:
 
         A step that is not finite, or comes after one, changes nothing except, if such steps are skipped, their number.
         """
-        for name, tensor in share.items():
-            if tensor.shape[0] not in (None, self._parts * self._part_size):
-                expected = self._parts * self._part_size
-                raise ValueError(f"{name} has {tensor.shape[0]} rows, but a replica's share has {expected}")
         context = tf.distribute.get_replica_context()
         several = context.num_replicas_in_sync > 1
         add = functools.partial(context.all_reduce, tf.distribute.ReduceOp.SUM)
@@ -169,9 +166,6 @@ class Trainer:
         computed = self._computed(share, totals, context.replica_id_in_sync_group, state)
         # Clip after the sum, so that any number of replicas gives the same step.
         return self._updated(*(_map_values(add, computed) if several else computed), totals, state)
-
-    def _totals(self, share: dict) -> dict:
-        return self.objective.totals(share)
 
     def _gradients_of_parts(self, share: dict, totals: dict, replica, state: State) -> tuple:
         """Sums, gradients and squares of a replica's share, as `_gradients` returns them for a micro-batch of it."""
