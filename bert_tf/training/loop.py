@@ -337,9 +337,8 @@ class TrainingLog:
         self._trainer, self._output_dir, self._last_step = trainer, output_dir, last_step
         self._active = is_chief(trainer.strategy)
         self.period = max(1, min(trainer.settings.log_every_steps, last_step // _POINTS))
-        units = dict(zip(("examples", "tokens", "model_flops"), (1.0, *cost_of_example), strict=True))
-        batch_size = trainer.settings.train_batch_size
-        self._per_step = {f"{unit}_per_second": batch_size * number for unit, number in units.items()}
+        costs = zip(("examples", "tokens", "model_flops"), (1.0, *cost_of_example), strict=True)
+        self._per_step = {f"{unit}_per_second": trainer.settings.train_batch_size * cost for unit, cost in costs}
         self._sums, self._seconds, self._timed_steps, self._skipped = {}, 0.0, 0, 0
         self._shown = {}  # shown beside the bar; the loss is newer than the rest
         self._last, self._first_call = time.monotonic(), True
