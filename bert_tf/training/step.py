@@ -159,13 +159,13 @@ class Trainer:
         A step that is not finite, or comes after one, changes nothing except, if such steps are skipped, their number.
         """
         context = tf.distribute.get_replica_context()
-        several = context.num_replicas_in_sync > 1
-        add = functools.partial(context.all_reduce, tf.distribute.ReduceOp.SUM)
+        sums = functools.partial(context.all_reduce, tf.distribute.ReduceOp.SUM)
+        add = sums if context.num_replicas_in_sync > 1 else lambda values: values
         # The counts of the whole batch make each replica's loss its exact share of the batch's loss.
-        totals = add(self._totals(share)) if several else self._totals(share)
+        totals = add(self._totals(share))
         computed = self._computed(share, totals, context.replica_id_in_sync_group, state)
         # Clip after the sum, so that any number of replicas gives the same step.
-        return self._updated(*(_map_values(add, computed) if several else computed), totals, state)
+        return self._updated(*_map_values(add, computed), totals, state)
 
     def _gradients_of_parts(self, share: dict, totals: dict, replica, state: State) -> tuple:
         """Sums, gradients and squares of a replica's share, as `_gradients` returns them for a micro-batch of it."""
