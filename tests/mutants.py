@@ -32,7 +32,7 @@ MUTANTS = {
     ("training/step.py", "training/test_equal_steps.py::test_runs_end_equal"): [
         ("(replica * self._parts + part) * size", "part * size"),
         ("gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]", "pass"),
-        ("add(self._totals(share)) if several", "self._totals(share) if several")],
+        ("totals = add(self._totals(share))", "totals = self._totals(share)")],
     ("training/optimization.py", "training/test_recipes.py::test_robertas_schedule"): [
         ('first = 1.0 if self.warmup == "precedes" else 0.0', "first = 1.0"),
         ("max(steps - warmup, 1.0)", "steps")],
