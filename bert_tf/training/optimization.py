@@ -219,17 +219,16 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
         apply_update=True,
         step_number=None,
     ) -> None:
-        """`update_step` of many variables; in one program, those of one shape that are updated alike are one tensor.
+        """`update_step` of many variables: all vectors that are updated alike are one tensor.
 
-        So are all vectors. The program is a sixth shorter by it; a GPU writes and reads what is updated once more. What
+        In one program so are those of one shape. The program is a sixth shorter by it; a GPU writes and reads what is updated once more. What
         that costs was not measured.
         """
         groups: dict[object, list] = {}
         for gradient, variable in zip(gradients, variables, strict=True):
             index = self._get_variable_index(variable)
-            is_vector = len(variable.shape) == 1
-            joins = (is_vector or kernels.in_one_program()) and (self.element_wise or not self.decayed[index])
-            shape = "vectors" if is_vector else tuple(variable.shape)
+            shape = "vectors" if len(variable.shape) == 1 else tuple(variable.shape)
+            joins = (kernels.in_one_program() or shape == "vectors") and (self.element_wise or not self.decayed[index])
             key = (shape, self.decayed[index], self.layer_rates[index]) if joins else index
             groups.setdefault(key, []).append(
                 (index, variable, ops.cast(ops.convert_to_tensor(gradient), variable.dtype))
