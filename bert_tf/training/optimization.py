@@ -221,8 +221,8 @@ class _DecayingOptimizer(keras.optimizers.Optimizer):
     ) -> None:
         """`update_step` of many variables: all vectors that are updated alike are one tensor.
 
-        In one program so are those of one shape. The program is a sixth shorter by it; a GPU writes and reads what is updated once more. What
-        that costs was not measured.
+        In one program so are those of one shape, which makes it a sixth shorter; a GPU writes and reads what is updated
+        once more. What that costs was not measured.
         """
         groups: dict[object, list] = {}
         for gradient, variable in zip(gradients, variables, strict=True):
