@@ -4,14 +4,15 @@ import atexit
 import gc
 import os
 import pathlib
+import shlex
 import shutil
+import sys
 import tempfile
 
 import pytest
 from absl import logging
 from helpers import quick, slices, warm
 from helpers.paths import ROOT, TESTS
-from helpers.serving_process import ServingProcess
 
 from bert_tf.system import messages
 from bert_tf.text.wordpiece import FullTokenizer
@@ -34,8 +35,14 @@ def pytest_sessionstart(session):
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
         tf.config.experimental.enable_tensor_float_32_execution(False)  # a GPU compares with a CPU's numbers
         quick.apply()
-    else:
-        warm.start()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs):
+    """The processes of pytest-xdist have all imports already done: they are children of the warm server, too."""
+    warm.start()
+    for spec in specs:
+        spec.python = shlex.join([sys.executable, str(TESTS / "helpers" / "warm_worker.py")])
 
 
 # The longest files start first, so that all processes of a run end at about the same time.
@@ -101,6 +108,8 @@ def nothing_is_logged_yet():
 @pytest.fixture(scope="session")
 def clean_process(tmp_path_factory):
     """Calls exports in a process with nothing but TensorFlow: see `ServingProcess.call`."""
+    from helpers.serving_process import ServingProcess
+
     process = ServingProcess(str(tmp_path_factory.mktemp("clean_process")))
     yield process.call
     process.close()

@@ -108,7 +108,7 @@ class Popen:
             self.wait(timeout=0)
         return self.returncode
 
-    def wait(self, timeout: float = HANG_SECONDS) -> int:
+    def wait(self, timeout: float | None = HANG_SECONDS) -> int:
         if self.returncode is None:
             if not select.select([self._status], [], [], timeout)[0]:
                 raise TimeoutExpired(self.args, timeout)

@@ -100,6 +100,8 @@ def become(request: dict) -> None:
     sys.stdout.reconfigure(line_buffering=False, write_through="PYTHONUNBUFFERED" in os.environ)
     random.seed()
     sys.modules["numpy"].random.seed()
+    if "PYTEST_CURRENT_TEST" in os.environ:  # a script, and no process of pytest-xdist
+        quick.draw_nothing()
 
 
 def run(arguments: list[str]) -> None:
@@ -107,6 +109,7 @@ def run(arguments: list[str]) -> None:
     kind, *rest = arguments
     if kind == "-c":
         sys.argv[:], sys.path[0] = ["-c", *rest[1:]], ""
+        del sys.modules["__main__"].__file__  # multiprocessing would import it
         exec(compile(rest[0], "<string>", "exec"), vars(sys.modules["__main__"]))
     elif kind == "-m":
         sys.argv[:], sys.path[0] = rest, os.getcwd()
@@ -129,7 +132,6 @@ if __name__ == "__main__":
     atexit.register(leave)  # the first one registered is called last
     import_everything()
     quick.apply()
-    quick.draw_nothing()
     gc.collect()
     gc.freeze()  # what the children share stays shared
     REQUEST = serve(socket.socket(fileno=int(sys.argv[1])))
