@@ -45,15 +45,18 @@ def pytest_xdist_setupnodes(specs):
         spec.python = shlex.join([sys.executable, str(TESTS / "helpers" / "warm_worker.py")])
 
 
-# The longest files start first, so that all processes of a run end at about the same time.
+# The longest files start first, so that all processes of a run end at about the same time, and test_create.py, which
+# compiles for the others, before them.
 _LONGEST_FIRST = (
-    "test_documentation.py", "test_notebooks.py", "test_demo.py", "test_export.py", "test_gpu_programs.py",
-    "test_loop.py", "test_labels.py", "test_fine_tuning_runs.py", "test_run_squad.py", "test_run_ner.py",
-    "test_graph_squad.py", "test_run_classifier.py", "test_run_pretraining.py", "test_shard.py", "test_task_models.py",
-    "test_every_task.py", "test_run_similarity.py", "test_model_garden.py", "test_graph_wordpiece.py",
-    "test_same_bits.py", "test_run_classifier_models.py", "test_run_swag.py", "test_records.py", "test_convert.py",
-    "test_dynamic_masking.py", "test_tagger.py", "test_other_tokenizers.py", "test_left_to_right.py", "test_packing.py",
-    "test_extract.py", "test_dataset.py", "test_optimization.py", "test_exact_runs.py",
+    "test_documentation.py", "test_exact_runs.py", "test_damaged_checkpoints.py", "test_notebooks.py",
+    "test_demo.py", "test_one_program.py", "test_create.py", "test_run_ner.py", "test_export.py",
+    "test_run_classifier.py", "test_recipe.py", "test_labels.py", "test_keras_callbacks.py", "test_run_squad.py",
+    "test_run_pretraining.py", "test_layer_loop.py", "test_loop.py", "test_from_transformers.py",
+    "test_script.py", "test_equal_steps.py", "test_every_task.py", "test_last_layer.py", "test_run_similarity.py",
+    "test_ranges.py", "test_remote_paths.py", "test_graph_squad.py", "test_start.py", "test_similarity.py",
+    "test_run_swag.py", "test_fine_tuning_runs.py", "test_run_classifier_models.py", "test_tagger.py",
+    "test_extract.py", "test_optimization.py", "test_task_models.py", "test_predictor.py", "test_plain.py",
+    "test_partial_loads.py", "test_hub_models.py", "test_descendants.py", "test_lora.py", "test_albert.py",
 )  # fmt: skip
 
 
