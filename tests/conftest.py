@@ -42,22 +42,15 @@ def pytest_xdist_setupnodes(specs):
     """The processes of pytest-xdist have all imports already done: they are children of the warm server, too."""
     warm.start()
     for spec in specs:
-        spec.python = shlex.join([sys.executable, str(TESTS / "helpers" / "warm_worker.py")])
+        spec.python = shlex.join([sys.executable, warm.__file__])
 
 
-# The longest files start first, so that all processes of a run end at about the same time, and test_create.py, which
-# compiles for the others, before them.
-_LONGEST_FIRST = (
-    "test_documentation.py", "test_exact_runs.py", "test_damaged_checkpoints.py", "test_notebooks.py",
-    "test_demo.py", "test_one_program.py", "test_create.py", "test_run_ner.py", "test_export.py",
-    "test_run_classifier.py", "test_recipe.py", "test_labels.py", "test_keras_callbacks.py", "test_run_squad.py",
-    "test_run_pretraining.py", "test_layer_loop.py", "test_loop.py", "test_from_transformers.py",
-    "test_script.py", "test_equal_steps.py", "test_every_task.py", "test_last_layer.py", "test_run_similarity.py",
-    "test_ranges.py", "test_remote_paths.py", "test_graph_squad.py", "test_start.py", "test_similarity.py",
-    "test_run_swag.py", "test_fine_tuning_runs.py", "test_run_classifier_models.py", "test_tagger.py",
-    "test_extract.py", "test_optimization.py", "test_task_models.py", "test_predictor.py", "test_plain.py",
-    "test_partial_loads.py", "test_hub_models.py", "test_descendants.py", "test_lora.py", "test_albert.py",
-)  # fmt: skip
+# The longest files start first, so that all processes end at about the same time; test_create.py compiles for others.
+_LONGEST_FIRST = """
+    documentation exact_runs damaged_checkpoints notebooks demo one_program create run_ner export run_classifier
+    recipe labels keras_callbacks run_squad run_pretraining layer_loop loop from_transformers script equal_steps
+    every_task last_layer run_similarity ranges remote_paths graph_squad start similarity run_swag fine_tuning_runs
+"""
 
 
 def pytest_addoption(parser):
@@ -77,8 +70,8 @@ def pytest_collection_modifyitems(config, items):
             items=[item for item, file in zip(items, files, strict=True) if file not in chosen]
         )
         items[:] = [item for item, file in zip(items, files, strict=True) if file in chosen]
-    ranks = {name: rank for rank, name in enumerate(_LONGEST_FIRST)}
-    items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
+    ranks = {name: rank for rank, name in enumerate(_LONGEST_FIRST.split())}
+    items.sort(key=lambda item: ranks.get(item.path.stem.removeprefix("test_"), len(ranks)))
 
 
 def pytest_collection_finish():

@@ -105,9 +105,13 @@ def selected_cases(request, cases: dict, slow: set, marker: str = "slow") -> dic
     return {name: values for name, values in cases.items() if name not in slow}
 
 
-def results_of(folder, suffix="") -> dict[str, float]:
-    """The results that a script wrote to eval_results<suffix>.txt."""
-    lines = (folder / f"eval_results{suffix}.txt").read_text().splitlines()
+def lines_of(path: pathlib.Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def results_of(folder, file="eval_results.txt") -> dict[str, float]:
+    """The results that a script wrote."""
+    lines = (folder / file).read_text().splitlines()
     return {key: float(value) for key, value in (line.split(" = ") for line in lines)}
 
 

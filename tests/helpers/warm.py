@@ -168,3 +168,7 @@ def run(args, *, input=None, capture_output=False, text=False, encoding=None, ch
     if check:
         result.check_returncode()
     return result
+
+
+if __name__ == "__main__":  # Python for pytest-xdist: `warm.py -u -c program`
+    sys.exit(Popen([sys.executable, *sys.argv[2:]], stdin=sys.stdin, stdout=sys.stdout).wait(timeout=None))

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from helpers.paths import TESTS
-from helpers.script_cases import assert_refused, results_of, run_and_refuse, weights_of
+from helpers.script_cases import assert_refused, lines_of, results_of, run_and_refuse, weights_of
 from helpers.tiny import write_encoder
 
 from bert_tf.models.configuration.config import BertConfig
@@ -156,7 +156,7 @@ def test_several_labels_from_training_to_prediction(ran):
     assert HeadConfig.read(str(out / "several" / "head_config.json")) == expected
     config = json.loads((out / "several" / "bert_config.json").read_text())
     assert config == BertConfig.from_dict(config).to_dict()  # the model only
-    records = [json.loads(line) for line in (out / "several" / "predictions.jsonl").read_text().splitlines()]
+    records = lines_of(out / "several" / "predictions.jsonl")
     table = numbers_of(out / "several" / "test_results.tsv")
     assert table.shape == (5, 3)
     for record, row in zip(records, table, strict=True):
@@ -169,7 +169,7 @@ def test_a_regression_predicts_numbers(ran):
     out, *_ = ran
     results = results_of(out / "numbers")
     assert set(results) == {"eval_pearson", "eval_spearman", "eval_loss", "loss", "global_step"}
-    records = [json.loads(line) for line in (out / "numbers" / "predictions.jsonl").read_text().splitlines()]
+    records = lines_of(out / "numbers" / "predictions.jsonl")
     table = numbers_of(out / "numbers" / "test_results.tsv")
     assert table.shape == (5, 1) and [set(record) for record in records] == [{"guid", "score"}] * 5
     assert [record["score"] for record in records] == pytest.approx(table[:, 0], rel=1e-5)
@@ -181,9 +181,7 @@ def test_a_regression_predicts_numbers(ran):
 def test_labels_come_with_the_model(ran):
     """Neither labels nor a training file are given, only the model's directory."""
     out, *_ = ran
-    records = [
-        json.loads(line) for line in (out / "from the best model" / "predictions.jsonl").read_text().splitlines()
-    ]
+    records = lines_of(out / "from the best model" / "predictions.jsonl")
     assert len(records) == 5 and all(list(record["probabilities"]) == ["a", "b"] for record in records)
     assert not list((out / "from the best model").glob("model.ckpt*"))
 

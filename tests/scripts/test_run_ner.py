@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers.script_cases import assert_refused, results_of, run_and_refuse
+from helpers.script_cases import assert_refused, lines_of, results_of, run_and_refuse
 from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf.serving.export import export_saved_model
@@ -124,10 +124,6 @@ def ran(folder):
     return folder / "out", *run_and_refuse("run_ner", folder / "out", *cases_of(folder))
 
 
-def lines_of(path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def test_a_run_learns(ran):
     out = ran[0] / "trained"
     results = results_of(out)
@@ -163,8 +159,7 @@ def test_predictions_keep_the_file(ran, folder):
         total += len(entities)
         for entity in record["entities"]:
             assert entity["text"] == " ".join(words[entity["start"] : entity["end"]]) and 0 < entity["score"] <= 1
-    lines = (out / "predicted" / "test_results.txt").read_text().splitlines()
-    results = {name: float(value) for name, value in (line.split(" = ") for line in lines)}
+    results = results_of(out / "predicted", "test_results.txt")
     assert right / total == pytest.approx(results["test_recall"]) and results["test_f1"] >= 0.9
     assert any(CONTROL in record["words"] for record in records)
     assert "replicas: 2" in logs["other batches"]
@@ -208,12 +203,12 @@ def test_characters_are_learned_and_used(ran, tmp_path, name, split):
 
 def test_plain_tags_of_joined_sentences(ran):
     out = ran[0] / "plain"
-    results = dict(line.split(" = ") for line in (out / "test_results.txt").read_text().splitlines())
+    results = results_of(out, "test_results.txt")
     assert set(results) == {"test_accuracy", "test_loss", "global_step"}
     records = lines_of(out / "predictions.jsonl")
     assert "entities" not in records[0] and [len(record["tags"]) for record in records] == [1, *[7] * 11, 2]
     assert json.loads((out / "token_classification.json").read_text())["document_context"]
-    assert 0 < int(results["global_step"]) < 13 // 2  # rows hold several of the 13 sentences
+    assert 0 < results["global_step"] < 13 // 2  # rows hold several of the 13 sentences
 
 
 def test_tags_that_are_unknown_or_repaired(ran):

@@ -62,11 +62,8 @@ def cases_of(folder) -> tuple[dict, dict]:
     )
     pairs |= {"text_a": "title", "text_b": "body"}
     scored |= {"score_range": "0,5", "encoding": "cp949", "pooling": "cls"}
-    once = {
-        "num_train_epochs": 1,
-        "write_tf_records": False,
-        "init_checkpoint": folder / "out" / "ranked" / "best_model",
-    }
+    best = folder / "out" / "ranked" / "best_model"
+    once = {"num_train_epochs": 1, "write_tf_records": False, "init_checkpoint": best}
     done = {
         "ranked": {**triplets, "num_train_epochs": 8, "eval_every_steps": 48, "do_predict": True},
         "scored": {**scored, **once, "do_predict": True, "keep_checkpoint_max": 1, "normalize": True},

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers.script_cases import results_of, run_and_refuse
+from helpers.script_cases import lines_of, results_of, run_and_refuse
 from helpers.tiny import ONE_LAYER, write_encoder
 
 from bert_tf import BertForMultipleChoice, FullTokenizer
@@ -75,10 +75,6 @@ def ran(folder):
     return folder / "out", run_and_refuse("run_swag", folder / "out", cases_of(folder), {})[1]
 
 
-def predictions_of(folder) -> list[dict]:
-    return [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
-
-
 def test_a_run_learns(ran):
     out, logs = ran
     results = results_of(out / "trained")
@@ -96,7 +92,7 @@ def test_probabilities_are_those_of_each_choice_alone(ran, folder):
     assert not (trained / "test_results.txt").exists()
     model = BertForMultipleChoice.from_pretrained(str(trained))
     tokenizer = FullTokenizer(str(folder / "vocab.txt"))
-    found, table = predictions_of(trained), np.loadtxt(trained / "test_results.tsv")
+    found, table = lines_of(trained / "predictions.jsonl"), np.loadtxt(trained / "test_results.tsv")
     for record, values, (context, question, choices, _) in zip(found, table, examples_of(9, 4, 2), strict=True):
         scores = []
         for choice in choices:
@@ -114,12 +110,11 @@ def test_probabilities_are_those_of_each_choice_alone(ran, folder):
 def test_any_number_of_choices_in_any_batches(ran):
     """A model trained on four choices predicts one of six and of two; padding and devices change nothing."""
     out, logs = ran
-    records = predictions_of(out / "six")
+    records = lines_of(out / "six" / "predictions.jsonl")
     assert {len(record["probabilities"]) for record in records} == {6}
     assert [record["label"] for record in records] == [label for *_, label in examples_of(20, 6, 3)]
     accuracy = np.mean([record["choice"] == record["label"] for record in records])
-    lines = (out / "six" / "test_results.txt").read_text().splitlines()
-    results = {name: float(value) for name, value in (line.split(" = ") for line in lines)}
+    results = results_of(out / "six", "test_results.txt")
     assert set(results) == {"test_accuracy", "test_loss", "loss", "global_step"}
     assert results["test_accuracy"] == pytest.approx(accuracy) and accuracy >= 0.8
     found, other = (np.loadtxt(out / name / "test_results.tsv") for name in ("two", "two otherwise"))
