@@ -160,9 +160,6 @@ class _Pace:
 
     def __enter__(self):
         self._started = time.monotonic()
-        # On a CPU TensorFlow's rewriting of the graph takes most of a second and makes no step faster.
-        only_cpu = {device.device_type for device in tf.config.list_logical_devices()} == {"CPU"}
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": only_cpu})
         self._around_call.__enter__()
 
     def __exit__(self, *error):
@@ -170,7 +167,6 @@ class _Pace:
         if math.isinf(self._seconds):
             self._around_call = contextlib.nullcontext()
             threading.Thread(target=self._meanwhile, daemon=True).start()
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
 
     def count(self, step: int) -> tf.Tensor:
         """The number of steps from this one on."""
