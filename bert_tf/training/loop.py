@@ -154,19 +154,20 @@ class _Pace:
 
     def __init__(self, trainer: Trainer, periods: Sequence[int], received: Collection[int], meanwhile: Callable):
         self._most, self._periods, self._received = trainer.settings.iterations_per_loop, periods, received
-        self._average, self._meanwhile = _make_average(trainer.strategy), meanwhile
+        self._average = _make_average(trainer.strategy)
+        self._meanwhile = threading.Thread(target=meanwhile, daemon=True)
         self._seconds = math.inf  # a step; unknown: the first call runs one
         self._around_call, self._started = messages.announced(_FIRST_STEP), 0.0
 
     def __enter__(self):
+        if math.isfinite(self._seconds) and not self._meanwhile.ident:
+            self._meanwhile.start()
         self._started = time.monotonic()
         self._around_call.__enter__()
 
     def __exit__(self, *error):
         self._around_call.__exit__(*error)
-        if math.isinf(self._seconds):
-            self._around_call = contextlib.nullcontext()
-            threading.Thread(target=self._meanwhile, daemon=True).start()
+        self._around_call = contextlib.nullcontext()
 
     def count(self, step: int) -> tf.Tensor:
         """The number of steps from this one on."""
