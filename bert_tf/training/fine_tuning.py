@@ -252,9 +252,9 @@ def cost_of_example(
 
 def use_best_model(model: keras.Model, keeper: BestModel) -> int:
     """Loads the best model; returns its step."""
-    stored, head = model_directory.read_head(keeper.directory), getattr(model, "head_config", NO_HEAD)
-    known = head_config.names_in(stored.labels)
     weights = initialize.weights_for(model, keeper.directory)
+    head = getattr(model, "head_config", NO_HEAD)
+    known = head_config.names_in(model_directory.read_head(keeper.directory).labels)
     if head_config.OUTPUT_LAYER in weights and known and head.labels:
         order = head_config.order_of(known, head.labels, f"--use_best_model: {keeper.directory}", "Train it again.")
         weights = head_config.reordered(weights, order) if order else weights

@@ -342,8 +342,8 @@ class TrainingLog:
 
     def __enter__(self):
         # The mean over all calls (smoothing 0): calls differ in length, and an evaluation follows some of them.
-        shown = {"desc": "train", "unit": "step", "smoothing": 0, "disable": not self._active}
-        self._bar = messages.progress_bar(total=self._last_step, initial=self._trainer.step, **shown)
+        steps = {"total": self._last_step, "initial": self._trainer.step}
+        self._bar = messages.progress_bar(**steps, desc="train", unit="step", smoothing=0, disable=not self._active)
         # Evaluation has its own directory, as in the original, so that TensorBoard draws both in one chart.
         folders = {"train": self._output_dir, "eval": posixpath.join(self._output_dir, "eval")}
         self._writers = {
@@ -425,8 +425,7 @@ def describe_end(output_dir: str, weights: Weights, files: ModelFiles, results: 
         plots.plot_training_log(log, posixpath.join(output_dir, "loss.png"), title=output_dir)
     if not card.is_others(output_dir):
         files = dataclasses.replace(files, card=dataclasses.replace(files.card, results=results))
-        text = saving.card_of(weights, files, "tf1")
-        write_text_file(posixpath.join(output_dir, card.CARD), text)
+        write_text_file(posixpath.join(output_dir, card.CARD), saving.card_of(weights, files, "tf1"))
 
 
 def repair_last_line(path: str) -> None:

@@ -313,8 +313,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
             if getattr(task_settings, name):
                 raise ValueError(f"--{name} is for training: give --do_train, or leave it out.")
         if self.init_checkpoint and (self.do_train or not is_remote(self.output_dir)):
-            model_dir = directory_of(self.init_checkpoint)
-            check_other_folder(self.output_dir, model_dir)
+            check_other_folder(self.output_dir, directory_of(self.init_checkpoint))
         task_settings.check(self)
 
     def check_flags(self) -> None:
