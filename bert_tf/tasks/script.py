@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data.token_rows import Share, TokenRows
+from bert_tf.data.token_rows import Share
 from bert_tf.models import encoder
 from bert_tf.models.configuration import head_config, recipe, variable_names
 from bert_tf.models.configuration.recipe import number_of_steps
@@ -198,18 +198,21 @@ class _Run:
             task.adjust,
         )
         self.keeper = fine_tuning.BestModel(
-            self.output_dir, self.files, task.main_metric, patience=run.early_stopping_patience, active=self.chief
+            self.output_dir, self.files, task.main_metric, step, patience=run.early_stopping_patience, active=self.chief
         )
-        self.keeper.forget_after(step)
         self.predict = make_predict_function(model, self.strategy, compiled=self.compiles)
-        if run.do_train and step and self.is_due(step) and step not in self.keeper.steps:
+        if run.do_train and step and self.is_due(step) and step not in self.keeper.evaluations:
             logging.info("Step %d was saved, but the earlier run ended before its evaluation.", step)
             self.evaluate(step, model)
-        if self.finished:
-            logging.info("Nothing to train: the run in %s finished at step %d.", self.output_dir, step)
-        elif run.do_train:
+        trains = run.do_train and not self.finished
+        if trains:
             trainer, cost = self.create_trainer(model, optimizer)
             self.claim(step)
+        if self.chief and run.write_tf_records:
+            self.write_records(trains and step < self.num_train_steps)
+        if self.finished:
+            logging.info("Nothing to train: the run in %s finished at step %d.", self.output_dir, step)
+        elif trains:
             step = loop.train(
                 trainer,
                 self.num_train_steps,
@@ -284,7 +287,8 @@ class _Run:
             objective = DistillationObjective(objective, value_of(run, "distillation_weight"), run.temperature)
             operations += encoder.encoder_flops_per_example(self.teacher.files.config, tokens, teacher.tokens_read)
         sum_loss = task.files.config.recipe.sum_loss
-        return Trainer(trained, optimizer, objective, self.strategy, run, sum_loss), (tokens, operations)
+        newest = checkpoints.latest_checkpoint(self.output_dir)
+        return Trainer(trained, optimizer, objective, self.strategy, run, sum_loss, newest), (tokens, operations)
 
     def claim(self, step: int) -> None:
         """Writes what goes with the training into output_dir, before the first step from `step` on."""
@@ -298,7 +302,17 @@ class _Run:
             run_directory.claim_output_dir(self.output_dir, task.files.config, task.files.head)
             saving.write_beside(self.output_dir, task.files, task.files.description)
             task.write_beside_training(self.output_dir)
-            self.write_records("train", task.train_rows)
+
+    def write_records(self, trains: bool) -> None:
+        """Writes the original's record files of the sets that are read."""
+        task, run = self.task, self.run
+        records = {"train": task.train_rows} if trains else {}
+        for name, sets in ((task.dev_records, task.dev_sets), (task.test_records, task.test_sets)):
+            records |= {name + examples.suffix: examples.rows for examples in sets if name}
+        tf.io.gfile.makedirs(self.output_dir)
+        for name, rows in records.items():
+            path = posixpath.join(self.output_dir, f"{name}.tf_record")
+            task.write_records(path, rows, run.max_seq_length)
 
     def training_batches(self, first_step: int, share: Share) -> tf.data.Dataset:
         """See `token_rows.training_batches`."""
@@ -330,7 +344,7 @@ class _Run:
         """
         if run_directory.read_settings(self.output_dir).get(run_directory.FINISHED) is not None:
             return
-        if self.task.dev_sets and step not in self.keeper.steps:
+        if self.task.dev_sets and step not in self.keeper.evaluations:
             self.evaluate(step, model)  # stopped early before, and its evaluation lost
         if not self.chief:
             return
@@ -342,7 +356,7 @@ class _Run:
             tensors = {name: weights[name] for name in weights} | {"global_step": np.int64(step)}
             with announced(f"Saving the weights of the last step in {self.output_dir} ..."):
                 checkpoints.save(self.output_dir, step, tensors, keep_max=1)
-        results = {"step": step, **(self.keeper.results_of(step) or {})}
+        results = self.keeper.evaluations.get(step, {"step": step})
         loop.describe_end(self.output_dir, weights, self.files, results)
         run_directory.mark_as_finished(self.output_dir, step)
 
@@ -351,9 +365,7 @@ class _Run:
         examples, batch_size = self.task.dev_sets[0], self.eval_batch_size
         outputs = self.outputs_of(examples, batch_size)
         outputs, results = self.task.evaluate(examples, outputs, batch_size)
-        self.keeper.further_files = self.task.further_files(examples, outputs)
-        self.write_further_files(self.keeper.further_files)
-        self.keeper.update(step, results, model)
+        self.keeper.update(step, results, model, self.task.further_files(examples, outputs))
         kept = (step, self.keeper.best["step"])
         self.evaluated = {key: value for key, value in {**self.evaluated, step: outputs}.items() if key in kept}
         return results
@@ -376,16 +388,6 @@ class _Run:
             padding["static_padding"] = True  # one program for all
         return self.task.outputs_of(self.predict, examples, batch_size=batch_size, **padding)
 
-    def write_further_files(self, files: Mapping[str, str]) -> None:
-        for name, content in files.items() if self.chief else ():
-            write_text_file(posixpath.join(self.output_dir, name), content)
-
-    def write_records(self, name: str | None, rows: TokenRows) -> None:
-        """Writes the original's record file of a set, if it has one and records are to be written."""
-        if name and self.run.write_tf_records:
-            path = posixpath.join(self.output_dir, f"{name}.tf_record")
-            self.task.write_records(path, rows, self.run.max_seq_length)
-
     def evaluate_and_predict(self, step: int, is_last: bool) -> dict[str, float]:
         """Writes the results of all dev sets and the predictions of all test sets; returns the main results.
 
@@ -393,8 +395,8 @@ class _Run:
           is_last: the model is that of the last step. The best model has its own further files, in best_model/.
         """
         task, run = self.task, self.run
-        main, known = self.keeper.results_of(step) or {}, {}
-        for number, examples in enumerate(task.dev_sets if run.do_eval else ()):
+        main, known = {}, {}
+        for number, examples in enumerate(task.dev_sets):
             logging.info("Evaluation of step %d on %s:", step, examples.name)
             outputs = self.evaluated.get(step) if number == 0 else None  # a step is not evaluated twice
             if outputs is None:
@@ -406,11 +408,10 @@ class _Run:
                 path = posixpath.join(self.output_dir, f"eval_results{examples.suffix}.txt")
                 run_directory.write_eval_results(path, results)
                 task.write_analysis(self.output_dir, examples, outputs, results)
-                self.write_records(task.dev_records and task.dev_records + examples.suffix, examples.rows)
             if number == 0:
                 main = results
-                if is_last:
-                    self.write_further_files(task.further_files(examples, outputs))
+                for name, content in task.further_files(examples, outputs).items() if self.chief and is_last else ():
+                    write_text_file(posixpath.join(self.output_dir, name), content)
         if task.test_sets and step and not run.do_train:
             logging.info("Predictions of step %d:", step)
         for examples in task.test_sets:
@@ -419,7 +420,6 @@ class _Run:
                 outputs = self.outputs_of(examples, run.predict_batch_size)
             if self.chief:
                 task.write_predictions(self.output_dir, examples, outputs)
-                self.write_records(task.test_records and task.test_records + examples.suffix, examples.rows)
                 if id(examples) not in known:
                     task.score_predictions(self.output_dir, examples, outputs, step, run.predict_batch_size)
         return main

@@ -7,7 +7,7 @@ settings; model and optimizer.
 import dataclasses
 import json
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import keras
 import numpy as np
@@ -49,46 +49,35 @@ class BestModel:
 
     Args:
       output_dir: of the run. files: what to write beside the weights. metric: name in the results; larger is better.
+      step: at which the run is resumed; evaluations of later ones, which it repeats, are dropped. 0: it begins anew,
+        and a model in its directory belongs to another run.
       patience: evaluations without improvement after which `should_stop` is True; 0: never.
       active: False on workers that write nothing.
 
     Attributes:
-      best: the results of the best model, with `step`; on a tie, of the first.
-      further_files: name -> content of other files that belong to the current model.
+      best: the results of the best model, with `step`; on a tie, of the first. evaluations: step -> likewise.
     """
 
-    def __init__(self, output_dir: str, files: ModelFiles, metric: str, *, patience: int = 0, active: bool = True):
+    def __init__(
+        self, output_dir: str, files: ModelFiles, metric: str, step: int = 0, *, patience: int = 0, active: bool = True
+    ):
         self.directory = posixpath.join(output_dir, BEST_MODEL)
-        self._path = posixpath.join(output_dir, _EVALUATIONS)
+        self._output_dir, self._path = output_dir, posixpath.join(output_dir, _EVALUATIONS)
         self._files, self._metric, self._patience, self._active = files, metric, patience, active
-        self.further_files: dict[str, str] = {}
-        self._evaluations = {}
-        self.best = read_best_results(output_dir)
-        if tf.io.gfile.exists(self._path):
-            for number, line in enumerate(read_text_lines(self._path), start=1):
-                values = parse_json(line, self._path, number)
-                self._evaluations[values["step"]] = values
+        self.evaluations: dict[int, dict] = {}
+        self.best = read_best_results(output_dir) if step else None
+        for number, line in enumerate(read_text_lines(self._path) if tf.io.gfile.exists(self._path) else (), start=1):
+            values = parse_json(line, self._path, number)
+            if values["step"] <= step:
+                self.evaluations[values["step"]] = values
 
-    def forget_after(self, step: int) -> None:
-        """Drops evaluations of steps that a run resumed at `step` will repeat."""
-        self._evaluations = {number: values for number, values in self._evaluations.items() if number <= step}
-        if step == 0:
-            self.best = None  # nothing is resumed: a model found there belongs to another run
+    def update(self, step: int, results: dict, model: keras.Model, further_files: Mapping[str, str]) -> None:
+        """Records the results of an evaluation, and saves the model if no earlier one is as good.
 
-    @property
-    def steps(self) -> set[int]:
-        """The steps that were evaluated."""
-        return set(self._evaluations)
-
-    def results_of(self, step: int) -> dict | None:
-        """The results of the evaluation of a step, without `step`; None if there was none."""
-        values = self._evaluations.get(step)
-        return values and {name: value for name, value in values.items() if name != "step"}
-
-    def update(self, step: int, results: dict, model: keras.Model) -> None:
-        """Records the results of an evaluation, and saves the model if no earlier one is as good."""
-        values = {"step": step, **results}
-        self._evaluations[step] = values
+        Args:
+          further_files: name -> content of the model's other files, which are also written for that of the last step.
+        """
+        self.evaluations[step] = values = {"step": step, **results}
         old, score = self.best, values[self._metric]
         # Of the same step, after a kill during saving, there may be a mix of old and new files: they are written again.
         again = old is not None and (values["step"], score) == (old["step"], old[self._metric])
@@ -96,13 +85,15 @@ class BestModel:
             self.best = values
         if not self._active:
             return
+        for name, content in further_files.items():
+            write_text_file(posixpath.join(self._output_dir, name), content)
         if self.best is not old:
             with announced(f"Saving the best model in {self.directory} ..."):
-                self._save(model)
-        lines = [json.dumps(self._evaluations[number]) + "\n" for number in sorted(self._evaluations)]
+                self._save(model, further_files)
+        lines = [json.dumps(self.evaluations[number]) + "\n" for number in sorted(self.evaluations)]
         write_text_file(self._path, "".join(lines))
 
-    def _save(self, model: keras.Model) -> None:
+    def _save(self, model: keras.Model, further_files: Mapping[str, str]) -> None:
         results = posixpath.join(self.directory, _RESULTS)
         if tf.io.gfile.exists(results):
             tf.io.gfile.remove(results)  # a kill in between must not leave new weights under old results
@@ -112,7 +103,7 @@ class BestModel:
         saving.write_model(self.directory, weights, files, format="bert_tf", overwrite=True)
         if variable_names.has_adapters(model):
             lora_file.write_lora(posixpath.join(self.directory, lora_file.FILE), model)
-        for name, content in self.further_files.items():
+        for name, content in further_files.items():
             write_text_file(posixpath.join(self.directory, name), content)
         write_text_file(results, json.dumps(self.best, indent=2, sort_keys=True) + "\n")
         score, step = self.best[self._metric], self.best["step"]
@@ -122,7 +113,7 @@ class BestModel:
         """Whether the last `patience` evaluations were all no better than one before them."""
         if not self._patience or not self.best:
             return False
-        return sum(step > self.best["step"] for step in self._evaluations) >= self._patience
+        return sum(step > self.best["step"] for step in self.evaluations) >= self._patience
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------

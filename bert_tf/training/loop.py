@@ -112,7 +112,6 @@ def train(
         logging.info("Nothing to train: step %d is reached, and the run %s.", step, end)
         return step
     kept_at_end = kept_at_end or (lambda: trainer.tensors)
-    trainer.read_loss_scale(checkpoints.latest_checkpoint(output_dir))
     with (
         _stop_signals() as received,
         TrainingLog(trainer, output_dir, num_train_steps, cost_of_example) as log,

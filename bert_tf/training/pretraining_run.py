@@ -94,8 +94,9 @@ def _run(
     evaluate = _make_evaluate(trained, task, strategy, data)
     if settings.do_train:
         opened = data["input_file"]
-        trainer = Trainer(trained, optimizer, task.objective, strategy, settings)
-        if chief and step < last_step and checkpoints.latest_checkpoint(folder) is None:
+        newest = checkpoints.latest_checkpoint(folder)
+        trainer = Trainer(trained, optimizer, task.objective, strategy, settings, checkpoint=newest)
+        if chief and step < last_step and newest is None:
             # Before the first step, as in the original.
             checkpoints.save(folder, step, trainer.tensors, settings.keep_checkpoint_max)
         every = settings.eval_every_steps

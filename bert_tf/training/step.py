@@ -58,6 +58,7 @@ class Trainer:
       settings: of the run. With dtype="float16" the loss is scaled, so that small gradients survive.
       sum_loss: the gradient is that of the sum of the examples' losses, or of the tokens' where these are classified;
         the log still has their mean.
+      checkpoint: of the run that goes on, whose loss scale is taken over.
 
     Attributes:
       loss_scale, good_steps: variables, float32 and int32: the factor of the loss, and the steps since it changed.
@@ -71,6 +72,7 @@ class Trainer:
         strategy: tf.distribute.Strategy,
         settings: TrainingSettings,
         sum_loss: bool = False,
+        checkpoint: str | None = None,
     ):
         self.model, self.optimizer, self.objective = model, optimizer, objective
         self.strategy, self.settings, self.sum_loss = strategy, settings, sum_loss
@@ -78,6 +80,7 @@ class Trainer:
         with tf.device("CPU:0"):
             self.loss_scale = tf.Variable(_FIRST_LOSS_SCALE if self.scales_loss else 1.0, trainable=False)
             self.good_steps = tf.Variable(0, trainable=False)
+        self.read_loss_scale(checkpoint)
         self._variables = list(model.trainable_variables)
         self._parts = settings.gradient_accumulation_steps
         self._part_size = settings.train_batch_size // (strategy.num_replicas_in_sync * self._parts)

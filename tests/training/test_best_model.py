@@ -28,19 +28,16 @@ def make(model, tmp_path):
     files = ModelFiles("", model.config, None, str(vocab), Casing(True), max_seq_length=17)
     (tmp_path / "run").mkdir()
 
-    def make(step=None, metric="eval_f1", **options) -> BestModel:
+    def make(step=0, **options) -> BestModel:
         """A keeper as in a run that starts, or resumes at a step."""
-        keeper = BestModel(str(tmp_path / "run"), files, metric, **options)
-        if step is not None:
-            keeper.forget_after(step)
-        return keeper
+        return BestModel(str(tmp_path / "run"), files, "eval_f1", step, **options)
 
     return make
 
 
 def evaluate(keeper, model, step, f1) -> None:
     model.head.output_bias.assign([float(step), 0.0])  # so that the saved weights say their step
-    keeper.update(step, {"eval_f1": f1, "eval_loss": -f1}, model)
+    keeper.update(step, {"eval_f1": f1, "eval_loss": -f1}, model, {})
 
 
 def saved_step(run) -> tuple:
@@ -93,7 +90,7 @@ def test_after_a_kill_the_model_that_lies_there_stays_the_best_until_another_is_
     for step, f1 in ((10, 0.5), (20, 0.8), (30, 0.7)):
         evaluate(keeper, model, step, f1)
     again = make(15)  # the newest checkpoint was older than the best model
-    assert again.steps == {10} and again.best["step"] == 20
+    assert [*again.evaluations] == [10] and again.best["step"] == 20
     evaluate(again, model, 20, 0.6)  # without deterministic kernels the same step may come out worse
     assert again.best["step"] == 20 and again.best["eval_f1"] == 0.8
     assert saved_step(tmp_path / "run") == (20, 20)
@@ -103,7 +100,7 @@ def test_after_a_kill_the_model_that_lies_there_stays_the_best_until_another_is_
     evaluate(again, model, 30, 0.81)
     assert again.best["step"] == 30 and saved_step(tmp_path / "run") == (30, 30)
     fresh = make(0)  # a run that starts anew
-    assert fresh.best is None and not fresh.steps
+    assert fresh.best is None and not fresh.evaluations
     evaluate(fresh, model, 5, 0.1)
     assert saved_step(tmp_path / "run") == (5, 5)
 
