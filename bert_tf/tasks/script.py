@@ -128,6 +128,7 @@ def _load(
 ) -> None:
     """Loads the task's data, and matches the labels of the model and its teacher with it."""
     task.load(run, files, tokenizer, newest)
+    task.files.description = saving.description_of(task.files) if run.do_train else None
     head, others = task.files.head, task.other_labels
     task.teacher = task.teacher and with_labels_of(task.teacher, head, others)
     if run.do_train and newest:
@@ -299,8 +300,7 @@ class _Run:
             settings = {**self.recorded_settings(), **begun, run_directory.FINISHED: None}
             # First, since it marks the directory as that of a run; see `run_directory.check_earlier_run`.
             run_directory.record_settings(self.output_dir, settings, resumed=step > 0)
-            run_directory.claim_output_dir(self.output_dir, task.files.config, task.files.head)
-            saving.write_beside(self.output_dir, task.files, task.files.description)
+            run_directory.claim_output_dir(self.output_dir, task.files.config, task.files.head, task.files.description)
             task.write_beside_training(self.output_dir)
 
     def write_records(self, trains: bool) -> None:

@@ -83,14 +83,11 @@ def _run(
     writes_cards = chief and settings.do_train and (step < last_step or card.read_ours(folder) is None)
     facts = _card_facts(task, data) if writes_cards else NO_FACTS
     if chief and settings.do_train and step < last_step:
-        # Without a run.json, which comes after it, an earlier start may have been killed between two of its files.
-        is_there = find_vocabulary(folder, tokenizer_class) and run_directory.read_settings(folder)
-        vocabulary = None if is_there else task.vocabulary
-        task.claim_output_dir()
-        if vocabulary:
-            saving.write_description(folder, vocabulary)
         recorded = _recorded(task, data) | {run_directory.BEGINNING: facts.beginning}
         run_directory.record_settings(folder, recorded, resumed=step > 0)
+        # A run that goes on keeps its vocabulary, which was complete before its first checkpoint.
+        is_there = checkpoints.latest_checkpoint(folder) and find_vocabulary(folder, tokenizer_class)
+        task.claim_output_dir(saving.description_of(task.vocabulary) if task.vocabulary and not is_there else {})
     evaluate = _make_evaluate(trained, task, strategy, data)
     if settings.do_train:
         opened = data["input_file"]

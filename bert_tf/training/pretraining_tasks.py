@@ -262,9 +262,9 @@ class PretrainingTask:
 
     # --- the run's directory -----------------------------------------------------------------------------------------
 
-    def claim_output_dir(self) -> None:
+    def claim_output_dir(self, description: Mapping[str, bytes]) -> None:
         """See `run_directory.claim_output_dir`."""
-        run_directory.claim_output_dir(self.settings.output_dir, self.config)
+        run_directory.claim_output_dir(self.settings.output_dir, self.config, description=description)
 
     def write_parts(self, model: keras.Model, facts: CardFacts) -> None:
         """Writes what a user takes from a finished run beside the run's own checkpoint. facts: for its cards."""

@@ -104,9 +104,9 @@ class ElectraTask(PretrainingTask):
 
     # --- the run's directory -----------------------------------------------------------------------------------------
 
-    def claim_output_dir(self) -> None:
+    def claim_output_dir(self, description: Mapping[str, bytes]) -> None:
         """Also keeps the generator's configuration, from where its weights are read."""
-        super().claim_output_dir()
+        super().claim_output_dir(description)
         folder = posixpath.join(self.settings.output_dir, "generator")
         run_directory.claim_output_dir(folder, self.generator_config)
 

@@ -15,6 +15,7 @@ from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.head_config import HEAD_CONFIG, KEYS_IN_CONFIG, NO_HEAD, HeadConfig, difference
 from bert_tf.models.files import card, open_weights
 from bert_tf.models.files.directory import config_files, find_config, read_head
+from bert_tf.models.files.saving import write_beside
 from bert_tf.system import removed, storage
 from bert_tf.system.messages import some
 from bert_tf.system.storage import is_temporary_name, names_in, remove_folder, write_text_file
@@ -120,14 +121,18 @@ def check_earlier_run(output_dir: str, settings: Collection[str], *, trains: boo
     return newest
 
 
-def claim_output_dir(output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD) -> None:
-    """Keeps the configuration and head_config.json with the run; called once everything else has been checked."""
+def claim_output_dir(
+    output_dir: str, config: BertConfig, head: HeadConfig = NO_HEAD, description: Mapping[str, bytes] = {}
+) -> None:
+    """Keeps what a run's models are with it, from its first step on; called once everything else has been checked.
+
+    Args:
+      description: see `saving.description_of`.
+    """
     import tensorflow as tf
 
-    tf.io.gfile.makedirs(output_dir)
     files = config_files(config, head)
-    for name, text in files.items():
-        write_text_file(posixpath.join(output_dir, name), text)
+    write_beside(output_dir, {**description, **{name: text.encode() for name, text in files.items()}})
     # What a run that was killed before its first checkpoint has left.
     for name in {HEAD_CONFIG, *(kind.file_name for kind in BertConfig.classes.values())} - files.keys():
         if exists(posixpath.join(output_dir, name)):

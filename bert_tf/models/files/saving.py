@@ -71,33 +71,25 @@ def write_weights(path: str, format: Format, weights: Weights, config: BertConfi
 
 
 def write_description(directory: str, files: ModelFiles) -> None:
-    """Writes the tokenizer's files and tokenizer_config.json, so that a directory can be used like any model directory.
-
-    And the files that say how vectors of texts are made, if that is known.
-
-    Args:
-      files: with a configuration.
-    """
-    write_beside(directory, files, description_of(files))
+    """Writes `description_of` files with a configuration, so that a directory can be used like any model directory."""
+    write_beside(directory, description_of(files))
 
 
-def write_beside(directory: str, files: ModelFiles, description: Mapping[str, bytes]) -> None:
-    """`write_description` of what `description_of` has read."""
-    if files.sentences:
-        import tensorflow as tf
+def write_beside(directory: str, description: Mapping[str, bytes]) -> None:
+    """Writes files, by their names, together; see `storage.write_files`."""
+    import tensorflow as tf
 
-        from bert_tf.models.configuration.sentence_settings import settings_files
-
-        for name, content in settings_files(files.sentences, files.config.hidden_size).items():
-            file = posixpath.join(directory, name)
-            tf.io.gfile.makedirs(posixpath.dirname(file))
-            write_text_file(file, content)
-    if description:
-        write_files({posixpath.join(directory, name): content for name, content in description.items()})
+    contents = {posixpath.join(directory, name): content for name, content in description.items()}
+    for folder in {posixpath.dirname(path) for path in contents}:
+        tf.io.gfile.makedirs(folder)
+    if contents:
+        write_files(contents)
 
 
 def description_of(files: ModelFiles, vocabulary: list[str] | None = None) -> dict[str, bytes]:
-    """name -> content of the tokenizer's files, in the order of writing: tokenizer_config.json comes first.
+    """name -> content of the files that say how vectors of texts are made, if that is known, and of the tokenizer's.
+
+    They are in the order of writing: tokenizer_config.json comes before the vocabulary.
 
     Args:
       files: with a configuration. Without a vocabulary there is nothing but the casing, if it is known.
@@ -105,10 +97,15 @@ def description_of(files: ModelFiles, vocabulary: list[str] | None = None) -> di
     """
     check_vocabulary(files, vocabulary)
     default = family_of(files.config).tokenizer_class
-    casing, kind = files.casing, default
+    casing, kind, of_vectors = files.casing, default, {}
+    if files.sentences:
+        from bert_tf.models.configuration.sentence_settings import settings_files
+
+        texts = settings_files(files.sentences, files.config.hidden_size)
+        of_vectors = {name: text.encode() for name, text in texts.items()}
     if not files.vocab_file:
         if not issubclass(default, FullTokenizer) or casing.do_lower_case is None:
-            return {}
+            return of_vectors
         contents, settings = {}, {f"{role}_token": getattr(default, f"{role}_token") for role in ROLES}
         settings |= {"do_lower_case": casing.do_lower_case, "strip_accents": casing.strip_accents}
     else:
@@ -126,7 +123,7 @@ def description_of(files: ModelFiles, vocabulary: list[str] | None = None) -> di
         "model_max_length": files.max_seq_length or files.config.max_length,
     }
     contents[tokenizer_files.TOKENIZER_CONFIG] = (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
-    return dict(reversed(contents.items()))
+    return of_vectors | dict(reversed(contents.items()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,7 +184,7 @@ def write_model(
                 names = write_weights(posixpath.join(temporary, name), kind, weights, files.config, files.head)
                 if name.startswith("model.ckpt-"):
                     write_text_file(posixpath.join(temporary, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
-                write_beside(temporary, files, description)
+                write_beside(temporary, description)
                 if not card.is_others(directory):
                     write_text_file(posixpath.join(temporary, card.CARD), card_text or card_of(weights, files, format))
             if check:
