@@ -230,7 +230,7 @@ class _Run:
             self.finish(model, step)
         last_step = step
         if run.use_best_model:
-            step = fine_tuning.use_best_model(model, self.keeper)
+            step = fine_tuning.use_best_model(model, self.keeper, None if run.do_train else task.adjust)
         tf.io.gfile.makedirs(self.output_dir)
         return self.evaluate_and_predict(step, is_last=step == last_step)
 
@@ -410,8 +410,6 @@ class _Run:
                 task.write_analysis(self.output_dir, examples, outputs, results)
             if number == 0:
                 main = results
-                for name, content in task.further_files(examples, outputs).items() if self.chief and is_last else ():
-                    write_text_file(posixpath.join(self.output_dir, name), content)
         if task.test_sets and step and not run.do_train:
             logging.info("Predictions of step %d:", step)
         for examples in task.test_sets:
@@ -422,4 +420,7 @@ class _Run:
                 task.write_predictions(self.output_dir, examples, outputs)
                 if id(examples) not in known:
                     task.score_predictions(self.output_dir, examples, outputs, step, run.predict_batch_size)
+        if task.dev_sets and is_last and self.chief:
+            for name, content in task.further_files(task.dev_sets[0], known[id(task.dev_sets[0])]).items():
+                write_text_file(posixpath.join(self.output_dir, name), content)
         return main

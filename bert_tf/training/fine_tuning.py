@@ -15,11 +15,9 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.models import encoder, layers, lora, students
-from bert_tf.models.configuration import head_config, variable_names
+from bert_tf.models.configuration import variable_names
 from bert_tf.models.configuration.config import BertConfig
-from bert_tf.models.configuration.head_config import NO_HEAD
 from bert_tf.models.configuration.recipe import OptimizerSettings, Recipe
-from bert_tf.models.files import directory as model_directory
 from bert_tf.models.files import initialize, lora_file, open_weights, saving
 from bert_tf.models.files.directory import ModelFiles
 from bert_tf.system.declare import declared_in
@@ -241,15 +239,14 @@ def cost_of_example(
 # --- the run's directory --------------------------------------------------------------------------------------------
 
 
-def use_best_model(model: keras.Model, keeper: BestModel) -> int:
-    """Loads the best model; returns its step."""
-    weights = initialize.weights_for(model, keeper.directory)
-    head = getattr(model, "head_config", NO_HEAD)
-    known = head_config.names_in(model_directory.read_head(keeper.directory).labels)
-    if head_config.OUTPUT_LAYER in weights and known and head.labels:
-        order = head_config.order_of(known, head.labels, f"--use_best_model: {keeper.directory}", "Train it again.")
-        weights = head_config.reordered(weights, order) if order else weights
-    result = initialize.initialize(initialize.model_variables(model), weights)
+def use_best_model(model: keras.Model, keeper: BestModel, adjust: Adjustment | None) -> int:
+    """Loads the best model; returns its step.
+
+    Args:
+      adjust: makes of its weights those that the model takes.
+    """
+    weights = open_weights.open_ours(posixpath.join(keeper.directory, open_weights.BERT_TF.file_name))
+    result = initialize.initialize(initialize.model_variables(model), adjust(weights) if adjust else weights)
     initialize.log_initialization(result, model)
     if variable_names.has_adapters(model):
         lora.clear_adapters(model)  # its kernels have them

@@ -424,7 +424,8 @@ def describe_end(output_dir: str, weights: Weights, files: ModelFiles, results: 
         plots.plot_training_log(log, posixpath.join(output_dir, "loss.png"), title=output_dir)
     if not card.is_others(output_dir):
         files = dataclasses.replace(files, card=dataclasses.replace(files.card, results=results))
-        write_text_file(posixpath.join(output_dir, card.CARD), saving.card_of(weights, files, "tf1"))
+        text = saving.card_of(weights, files, "tf1")
+        write_text_file(posixpath.join(output_dir, card.CARD), text)
 
 
 def repair_last_line(path: str) -> None:

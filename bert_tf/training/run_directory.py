@@ -343,4 +343,4 @@ def settings_shown(recorded: Mapping[str, object], *settings) -> dict[str, objec
         value = recorded[name]
         if value is not None and value is not False and value != defaults.get(name):
             shown.setdefault(name, value)
-    return json.loads(json.dumps(shown))
+    return card.public(json.loads(json.dumps(shown)))

@@ -30,7 +30,7 @@ FACTS = CardFacts(
         "base_model": "owner/base",
     },
     data="16 examples, checksum 01ff",
-    settings={"learning_rate": 2e-5, "labels": ["up", "dówn"], "optimizer": "adamw"},
+    settings={"learning_rate": 2e-5, "labels": "up, dówn", "optimizer": "adamw"},
     results={"step": 24, "eval_accuracy": 0.8125, "eval_loss": 0.30000001},
     notes=("It is one of 5 seeds that were tried.",),
     usage='from bert_tf import Predictor\n\nPredictor("path/to/this/folder")("A text.")',
@@ -71,7 +71,7 @@ def test_a_card_says_what_is_known():
     ],
 )
 def test_a_card_does_not_say_where_its_owner_keeps_files(path, shown):
-    settings = {"data_dir": path, "train_file": f"{path},one.csv,{path}"}
+    settings = card.public({"data_dir": path, "train_file": f"{path},one.csv,{path}"})
     text = card_text(CONFIG, HEAD, SHAPES, CardFacts({"path": path}, settings=settings))
     assert f"weights at the start: {shown}\n" in text and f"data_dir: {shown}\n" in text
     assert f"train_file: {shown},one.csv,{shown}\n" in text

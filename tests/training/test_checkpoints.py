@@ -7,6 +7,7 @@ from helpers.tiny import TINY_CONFIG
 
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.files import initialize
+from bert_tf.models.files.open_weights import open_weights
 from bert_tf.models.task_models import BertForPreTraining
 from bert_tf.training import checkpoints
 from bert_tf.training.optimization import create_optimizer
@@ -22,7 +23,7 @@ def test_written_files_are_the_originals_format(golden, tmp_path):
     optimizer = create_optimizer("adamw", 1e-3, 20, 5)
     optimizer.build(model.trainable_variables)
     variables = initialize.training_variables(model, optimizer)
-    initialize.initialize(variables, str(folder / "pretraining.ckpt-6"), must_have_all=True)
+    initialize.initialize(variables, open_weights(str(folder / "pretraining.ckpt-6")), must_have_all=True)
     assert int(optimizer.iterations.numpy()) == 6
     prefix = checkpoints.save(str(tmp_path), 6, variables)
     original = tf.train.load_checkpoint(str(folder / "pretraining.ckpt-6"))
@@ -41,12 +42,12 @@ def test_a_wrong_shape_assigns_nothing(tmp_path):
     tensors["cls/predictions/output_bias"] = np.ones(7, "float32")
     prefix = checkpoints.save(str(tmp_path), 1, tensors)
     with pytest.raises(ValueError, match=r"cls/predictions/output_bias: \[7\] in the checkpoint, \[100\] in the model"):
-        initialize.initialize(initialize.model_variables(model), prefix)
+        initialize.initialize(initialize.model_variables(model), open_weights(prefix))
     for name, variable in initialize.model_variables(model).items():
         np.testing.assert_array_equal(variable.numpy(), before[name])
     prefix = checkpoints.save(str(tmp_path), 2, {"other": np.ones(2, "float32")})
     with pytest.raises(ValueError, match="none of the model's variables"):
-        initialize.initialize(initialize.model_variables(model), prefix)
+        initialize.initialize(initialize.model_variables(model), open_weights(prefix))
 
 
 def test_newest_are_kept_and_listed(tmp_path):

@@ -14,6 +14,7 @@ from helpers.training_steps import build, fresh_trainer, make_batches, mirrored,
 from bert_tf.models import kernels
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.files import initialize
+from bert_tf.models.files.open_weights import open_weights
 from bert_tf.models.inputs import select
 from bert_tf.models.objectives import PretrainingObjective
 from bert_tf.models.task_models import BertForPreTraining
@@ -173,7 +174,8 @@ def test_evaluation_equals_the_original(golden, name):
     folder = golden / "model" / name
     model = BertForPreTraining(BertConfig.from_json_file(str(folder / "bert_config.json")))
     model.build()
-    initialize.initialize(initialize.model_variables(model), str(folder / "bert_model.ckpt"), must_have_all=True)
+    weights = open_weights(str(folder / "bert_model.ckpt"))
+    initialize.initialize(initialize.model_variables(model), weights, must_have_all=True)
     expected = json.loads((folder / "eval_metrics.json").read_text())["pretraining"]
     evaluate = train_step.make_evaluate_function(model, PretrainingObjective, one_device())
     inputs = select(np.load(folder / "inputs.npz"), model.known_inputs)

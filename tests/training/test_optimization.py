@@ -12,6 +12,7 @@ from helpers.training_steps import feed, mirrored, one_device, trainer_of
 from bert_tf.models import kernels
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.files import initialize
+from bert_tf.models.files.open_weights import open_weights
 from bert_tf.models.inputs import select
 from bert_tf.models.objectives import PretrainingObjective
 from bert_tf.models.task_models import BertForPreTraining, BertForQuestionAnswering
@@ -35,7 +36,7 @@ def pretraining_at_step(golden, step):
     optimizer = create_optimizer("adamw", 0.001, num_train_steps=20, num_warmup_steps=5)
     optimizer.build(model.trainable_variables)
     variables = initialize.training_variables(model, optimizer)
-    initialize.initialize(variables, str(folder / f"pretraining.ckpt-{step}"), must_have_all=True)
+    initialize.initialize(variables, open_weights(str(folder / f"pretraining.ckpt-{step}")), must_have_all=True)
     return model, optimizer, batch_for(model, folder)
 
 
@@ -120,7 +121,7 @@ def test_eight_squad_steps_equal_the_original(golden, replicas, parts, use_xla):
         optimizer.build(model.trainable_variables)
     variables = initialize.model_variables(model)
     start = golden / "model" / "config1" / "squad.ckpt"
-    initialize.initialize(variables, str(start), must_have_all=True)
+    initialize.initialize(variables, open_weights(str(start)), must_have_all=True)
     inputs = batch_for(model, folder)
     options = {"batch_size": 4, "gradient_accumulation_steps": parts, "use_xla": use_xla}
     run = trainer_of(model, optimizer, strategy=strategy, **options).steps

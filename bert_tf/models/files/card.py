@@ -63,7 +63,7 @@ class CardFacts:
     Attributes:
       beginning: the weights that it began from, as `beginning_of` has them.
       data: what tells the training data from any other.
-      settings: of the training. results: on the dev set, with `step`, if known. notes: sentences about these.
+      settings: of the training, as `public` has them. results: on the dev set, with `step`, if known. notes: sentences about these.
       usage: lines of Python, or commands, that use the model in the folder PLACE; None: they follow from its class.
       is_served: whether export_saved_model.py takes it.
     """
@@ -189,7 +189,7 @@ def card_text(
         "Sizes": _block(_sizes(config, head, shapes, casing, facts.settings.get("max_seq_length"))),
         "Labels": _block(dict(enumerate(head.labels or ()))),
         "What it is made of": _block(_origin(facts)),
-        "Training": "\n\n".join(filter(None, [*facts.notes, _block(_public(facts.settings))])),
+        "Training": "\n\n".join(filter(None, [*facts.notes, _block(facts.settings)])),
         "Results on the dev set": (f"After step {step:g}:\n" if results and step is not None else "") + results,
         "How to use it": _usage(facts, architecture, tag),
     }
@@ -272,7 +272,8 @@ def _origin(facts: CardFacts) -> dict[str, object]:
     name = license.get("license_name") or license.get("license")
     unread = f"not known ({file} beside them is not recognised)" if file else "not known"
     return {
-        "weights at the start": _public(start.get("path")) or ("not recorded" if facts.beginning is None else "random"),
+        "weights at the start": _end_of(start.get("path") or "")
+        or ("not recorded" if facts.beginning is None else "random"),
         "step": start.get("step"),
         "checksum": start.get("checksum"),
         "licence": f"{name}, as {file} beside them says" if name else unread,
@@ -298,18 +299,21 @@ def _usage(facts: CardFacts, architecture: str, tag: str | None) -> str:
     return text
 
 
-def _public(value: object) -> object:
+def public(value: object) -> object:
     """A setting, or all of them, without the folders where their owner keeps files: of a path in the hub's cache the
     model's name and commit, of any other absolute one only the end. A flag may list files."""
     if isinstance(value, Mapping):
-        return {name: _public(inner) for name, inner in value.items()}
+        return {name: public(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return ", ".join(str(_public(inner)) for inner in value)
+        return ", ".join(str(public(inner)) for inner in value)
     if not isinstance(value, str):
         return value
-    if "," in value:
-        return ",".join(map(_public, value.split(",")))
-    if (named := storage.name_of(value)) != value or (not value.startswith(("/", "~")) and "://" not in value):
-        return named
-    *_, folder, name = ("", *value.rstrip("/").split("/"))
+    return ",".join(_end_of(storage.name_of(path)) for path in value.split(","))
+
+
+def _end_of(path: str) -> str:
+    """The last names of an absolute path; others as they are."""
+    if not path.startswith(("/", "~")) and "://" not in path:
+        return path
+    *_, folder, name = ("", *path.rstrip("/").split("/"))
     return f"{folder}/{name}" if folder and ("." in name or name in _COMMON_NAMES) else name

@@ -100,7 +100,7 @@ class Initialization:
 
 
 def initialize(
-    variables: Mapping[str, keras.Variable], init_checkpoint: str | Weights, *, must_have_all: bool = False
+    variables: Mapping[str, keras.Variable], weights: Weights, *, must_have_all: bool = False
 ) -> Initialization:
     """Sets variables from weights of any format, by the original's exact names.
 
@@ -108,10 +108,8 @@ def initialize(
 
     Args:
       variables: from `model_variables` or `training_variables`.
-      init_checkpoint: a path (see `open_weights.find_weights`) or open weights.
       must_have_all: a variable that the checkpoint lacks is an error (when resuming a run).
     """
-    weights = init_checkpoint if isinstance(init_checkpoint, Weights) else open_weights(init_checkpoint)
     path, shapes = weights.path, weights.shapes
     shared = [name for name in variables if name in shapes]
     missing = [name for name in variables if name not in shapes]

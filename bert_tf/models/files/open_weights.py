@@ -138,8 +138,7 @@ def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> W
     """
     format, file = find_weights(path)
     if format is BERT_TF:
-        shapes, _, read = open_safetensors(file)
-        weights = Weights(file, BERT_TF.name, shapes, {name: name for name in shapes}, read)
+        weights = open_ours(file)
     elif format is HUGGINGFACE:
         from bert_tf.models.files import huggingface
 
@@ -162,6 +161,12 @@ def open_weights(path: str, part: str | None = None, *, merge: bool = True) -> W
 
         weights = merged(weights)
     return choose_part(weights, part) if part else weights
+
+
+def open_ours(file: str) -> Weights:
+    """Opens a file of the format `BERT_TF`."""
+    shapes, _, read = open_safetensors(file)
+    return Weights(file, BERT_TF.name, shapes, {name: name for name in shapes}, read)
 
 
 def has_optimizer_state(path: str) -> bool:
