@@ -157,8 +157,6 @@ def table_text(tried: Sequence[Tried], main_metric: str) -> str:
 def tell(task, run: FineTuningSettings, results: Mapping[str, float], seed: int, last: int) -> None:
     """Logs the results, where the model is, and the line of Python that uses it.
 
-    Without training and evaluation the results are those of an earlier evaluation, which say nothing of this run.
-
     Args:
       task: a `task.FineTuningTask`. results: of the run with this seed. last: the last step, where the results don't
         say which one they are of.
@@ -168,7 +166,7 @@ def tell(task, run: FineTuningSettings, results: Mapping[str, float], seed: int,
     if run.do_train:
         of_step += f", the {'best' if run.use_best_model else 'last'} one"
         of_step += f", with seed {seed}" if run.num_seeds > 1 else ""
-    if results and (run.do_train or run.do_eval):
+    if results:
         shown = (f"{name} {value:.6g}" for name, value in sorted(shown_results(results).items()))
         logging.info("Results%s: %s.", of_step, ", ".join(shown))
     if not run.do_train:

@@ -41,7 +41,6 @@ PYTHON = 'In Python:\n  from bert_tf import QuestionAnswerer\n  QuestionAnswerer
                              "Model: out (the last step; without a dev set there is no best one)."]),
         (LAST, BEST, {"do_eval": True}, [f"Results of step 96: {RESULTS}"]),
         (LAST | {"global_step": 0}, BEST, {"do_eval": True}, [f"Results: {RESULTS}"]),
-        (LAST, BEST, {"do_predict": True}, []),
     ],
 )  # fmt: skip
 def test_what_is_said(tmp_path, caplog, results, best, settings, said):

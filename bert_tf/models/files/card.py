@@ -63,7 +63,8 @@ class CardFacts:
     Attributes:
       beginning: the weights that it began from, as `beginning_of` has them.
       data: what tells the training data from any other.
-      settings: of the training, as `public` has them. results: on the dev set, with `step`, if known. notes: sentences about these.
+      settings: of the training, as `public` has them. results: on the dev set, with `step`, if known.
+      notes: sentences about these.
       usage: lines of Python, or commands, that use the model in the folder PLACE; None: they follow from its class.
       is_served: whether export_saved_model.py takes it.
     """
@@ -270,10 +271,10 @@ def _origin(facts: CardFacts) -> dict[str, object]:
     start = facts.beginning or {}
     license, file = start.get("license") or {}, start.get("license_file")
     name = license.get("license_name") or license.get("license")
+    unnamed = "not recorded" if facts.beginning is None else "random"
     unread = f"not known ({file} beside them is not recognised)" if file else "not known"
     return {
-        "weights at the start": _end_of(start.get("path") or "")
-        or ("not recorded" if facts.beginning is None else "random"),
+        "weights at the start": _end_of(start.get("path") or "") or unnamed,
         "step": start.get("step"),
         "checksum": start.get("checksum"),
         "licence": f"{name}, as {file} beside them says" if name else unread,
