@@ -111,11 +111,11 @@ def check_output_dir(path: str, flag: str) -> None:
         tempfile.TemporaryFile(dir=existing).close()
 
 
-def check_other_folder(output_dir: str, model_dir: str) -> None:
+def check_other_folder(output_dir: str, checkpoint: str) -> None:
     """Refuses to write into the folder of the model that a run begins with, unless a run has begun in it."""
-    folder = os.path.realpath(output_dir)
+    folder, model = os.path.realpath(output_dir), os.path.realpath(checkpoint)
     is_run = os.path.exists(f"{folder}/run.json") or os.path.exists(f"{folder}/checkpoint")
-    if not is_run and folder == os.path.realpath(model_dir):
+    if not is_run and folder == (model if os.path.isdir(model) else os.path.dirname(model)):
         raise ValueError(f"--output_dir={output_dir} is the folder of --init_checkpoint: choose another one.")
 
 

@@ -108,10 +108,10 @@ def _prepare(
     Settings and output_dir are checked before anything else is read.
     """
     run.check(task.settings)
-    run = with_models(run, run.output_dir)
     newest = run_directory.check_earlier_run(run.output_dir, dataclasses.asdict(task.settings), trains=run.do_train)
     if run.search and newest:
         raise ValueError(f"--output_dir={run.output_dir} already holds a run: choose another one for --search.")
+    run = with_models(run, run.output_dir)
     combinations = run.combinations
     run = dataclasses.replace(run, **combinations[0])
     if run.layers:
@@ -132,7 +132,9 @@ def _load(
     head, others = task.files.head, task.other_labels
     task.teacher = task.teacher and with_labels_of(task.teacher, head, others)
     if run.do_train and newest:
-        task.adjust = None  # a run that goes on has its own labels, see `run_directory.check_output_dir`
+        task.adjust = (
+            starting_model.unchanged
+        )  # a run that goes on has its own labels, see `run_directory.check_output_dir`
     elif run.new_head and task.output_layer:
         task.adjust = functools.partial(head_config.without, reason="--new_head")
     else:
@@ -230,7 +232,8 @@ class _Run:
             self.finish(model, step)
         last_step = step
         if run.use_best_model:
-            step = fine_tuning.use_best_model(model, self.keeper, None if run.do_train else task.adjust)
+            adjust = starting_model.unchanged if run.do_train else task.adjust
+            step = fine_tuning.use_best_model(model, self.keeper, adjust)
         tf.io.gfile.makedirs(self.output_dir)
         return self.evaluate_and_predict(step, is_last=step == last_step)
 

@@ -68,7 +68,7 @@ class FineTuningTask(abc.ABC):
         self.files: ModelFiles | None = None
         self.starting_head: StartingHead | None = None
         self.teacher: Teacher | None = None
-        self.adjust: Adjustment | None = None
+        self.adjust: Adjustment = starting_model.unchanged
         self.train_rows: TokenRows | None = None
         self.class_weights = None
         self.dev_sets: list[ExampleSet] = []

@@ -26,7 +26,7 @@ from bert_tf.system.storage import write_text_file
 from bert_tf.system.text_files import parse_json, read_json_if_there, read_text_lines
 from bert_tf.training import checkpoints, loop, optimization
 from bert_tf.training.settings import FineTuningSettings
-from bert_tf.training.starting_model import Adjustment
+from bert_tf.training.starting_model import Adjustment, unchanged
 from bert_tf.weights.tensor_files import Weights
 
 BEST_MODEL = "best_model"
@@ -145,7 +145,7 @@ def build_and_restore(
     create_model: Callable[[], keras.Model],
     num_train_steps: int,
     recipe: Recipe,
-    adjust: Adjustment | None = None,
+    adjust: Adjustment,
 ) -> tuple[keras.Model, keras.optimizers.Optimizer | None, int]:
     """The model, its optimizer and the step: restored from the run in its output_dir, or new.
 
@@ -189,7 +189,7 @@ def build_and_restore(
                 "same steps.",
                 run.learning_rate,
             )
-    adjust = None if run.do_train and newest else adjust
+    adjust = unchanged if run.do_train and newest else adjust
     step = loop.restore(model, optimizer, run.output_dir, start, run.init_with_optimizer, adjust=adjust)
     return model, optimizer, step
 
@@ -239,15 +239,14 @@ def cost_of_example(
 # --- the run's directory --------------------------------------------------------------------------------------------
 
 
-def use_best_model(model: keras.Model, keeper: BestModel, adjust: Adjustment | None) -> int:
+def use_best_model(model: keras.Model, keeper: BestModel, adjust: Adjustment) -> int:
     """Loads the best model; returns its step.
 
     Args:
       adjust: makes of its weights those that the model takes.
     """
-    weights = open_weights.open_ours(posixpath.join(keeper.directory, open_weights.BERT_TF.file_name))
-    result = initialize.initialize(initialize.model_variables(model), adjust(weights) if adjust else weights)
-    initialize.log_initialization(result, model)
+    file = posixpath.join(keeper.directory, open_weights.BERT_TF.file_name)
+    initialize.load_complete(model, adjust(open_weights.open_ours(file)))
     if variable_names.has_adapters(model):
         lora.clear_adapters(model)  # its kernels have them
     return keeper.best["step"]

@@ -252,7 +252,7 @@ def restore(
     init_checkpoint: str | Weights | None,
     with_optimizer: bool = False,
     *,
-    adjust: Callable[[Weights], Weights] | None = None,
+    adjust: Callable[[Weights], Weights] = lambda weights: weights,
     unread: tuple[str, ...] = (),
 ) -> int:
     """Restores what a run starts from, logs it in one line, and returns the step.
@@ -273,7 +273,7 @@ def restore(
     def resume(newest: str) -> tuple[str, int]:
         merge = optimizer is None or not variable_names.has_adapters(model)
         weights = initialize.weights_for(model, newest, merge=merge)
-        _restore_all(everything, adjust(weights) if adjust else weights)
+        _restore_all(everything, adjust(weights))
         return newest, checkpoints.read_global_step(newest)
 
     resumed = checkpoints.use_newest(output_dir, resume, may_be_older=optimizer is not None)
@@ -284,8 +284,7 @@ def restore(
         return step
     if init_checkpoint:
         is_open = isinstance(init_checkpoint, Weights)
-        weights = init_checkpoint if is_open else initialize.weights_for(model, init_checkpoint)
-        weights = adjust(weights) if adjust else weights
+        weights = adjust(init_checkpoint if is_open else initialize.weights_for(model, init_checkpoint))
         result = _restore_all(everything, weights) if with_optimizer else initialize.initialize(model_only, weights)
         if optimizer is None:
             initialize.check_complete(result, model, unread)

@@ -15,7 +15,6 @@ from bert_tf.system.checks import check_file, check_other_folder, check_output_d
 from bert_tf.system.declare import ORIGINAL, REQUIRED, Flags, check_values, given, like, setting, settings_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import is_remote
-from bert_tf.text.tokenizer_files import directory_of
 from bert_tf.training.teacher import DISTILLATION, TeacherSettings
 
 DTYPE_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
@@ -313,7 +312,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
             if getattr(task_settings, name):
                 raise ValueError(f"--{name} is for training: give --do_train, or leave it out.")
         if self.init_checkpoint and (self.do_train or not is_remote(self.output_dir)):
-            check_other_folder(self.output_dir, directory_of(self.init_checkpoint))
+            check_other_folder(self.output_dir, self.init_checkpoint)
         task_settings.check(self)
 
     def check_flags(self) -> None:

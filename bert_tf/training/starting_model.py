@@ -22,6 +22,11 @@ from bert_tf.weights.tensor_files import Weights
 Adjustment = Callable[[Weights], Weights]
 
 
+def unchanged(weights: Weights) -> Weights:
+    """The `Adjustment` of weights that fit the run."""
+    return weights
+
+
 # --- model files and tokenizer --------------------------------------------------------------------------------------
 
 
@@ -112,15 +117,15 @@ def find_head(run: FineTuningSettings, newest: str | None, layer: str | None) ->
 
 def adjustment_of(
     start: StartingHead | None, head: HeadConfig, others: Sequence[str] = (), *, trains: bool
-) -> Adjustment | None:
-    """What makes the output layer that a run begins with that of its labels; None: it is, or it has no classes.
+) -> Adjustment:
+    """What makes the output layer that a run begins with that of its labels.
 
     Args:
       head: of the run's models, with what the data says of it; where that is not known yet, only the task is compared.
       others: see `head_config.order_of`.
     """
     if start is None:
-        return None
+        return unchanged
     advice = f"{'' if trains else '--do_train with '}--new_head trains a new output layer."
     for name, kind in (("architecture", "a"), ("problem_type", "for")):
         was, now = getattr(start.head, name), getattr(head, name)
@@ -128,13 +133,13 @@ def adjustment_of(
             raise ValueError(f"{start.source} is {kind} {was}, and this run {kind} {now}. {advice}")
     has_classes = head.problem_type not in (None, "regression") or head.architecture == "BertForTokenClassification"
     if has_classes and head.labels is None:
-        return None  # they are not known yet
+        return unchanged  # they are not known yet
     wanted = head.labels or ()
     if (start.labels is None or not wanted) and start.outputs != (count := len(wanted) or 1):
         raise ValueError(f"{start.source} has {start.outputs} outputs, and this run {count}. {advice}")
     if not wanted:
-        return None
+        return unchanged
     if start.labels and set(wanted) < set(start.labels):
         advice = f"--labels={','.join(start.labels)} keeps them. {advice}"
     order = head_config.order_of(start.labels, wanted, start.source, advice, others)
-    return order and functools.partial(head_config.reordered, order=order)
+    return functools.partial(head_config.reordered, order=order) if order else unchanged

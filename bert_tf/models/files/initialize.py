@@ -272,6 +272,13 @@ def _checksum(variables: Mapping[str, keras.Variable], name: str) -> str:
     return variables_as_weights(name, {name: variables[name]}).checksum
 
 
+def load_complete(model: keras.Model, weights: Weights) -> None:
+    """Sets the variables of a model that is to answer, and logs it; see `check_complete`."""
+    result = initialize(model_variables(model), weights)
+    check_complete(result, model)
+    log_initialization(result, model)
+
+
 def log_initialization(result: Initialization, model: keras.Model, level: int | None = None) -> None:
     """Logs a line on what was loaded, and what stays random.
 

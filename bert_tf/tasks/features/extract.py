@@ -369,10 +369,8 @@ def run(settings: FeatureSettings) -> None:
         with strategy.scope():
             model = BertModel(files.config, dtype=DTYPE_POLICIES[settings.dtype])
             model.build()
-        result = initialize.initialize(initialize.model_variables(model), weights)
-    model.reads_pooler = False
-    initialize.check_complete(result, model)
-    initialize.log_initialization(result, model)
+        model.reads_pooler = False
+        initialize.load_complete(model, weights)
     with storage.file_locked(settings.output_file):
         extract_features(
             model,
