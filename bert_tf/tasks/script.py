@@ -132,9 +132,8 @@ def _load(
     head, others = task.files.head, task.other_labels
     task.teacher = task.teacher and with_labels_of(task.teacher, head, others)
     if run.do_train and newest:
-        task.adjust = (
-            starting_model.unchanged
-        )  # a run that goes on has its own labels, see `run_directory.check_output_dir`
+        # It goes on with its own labels, see `run_directory.check_output_dir`.
+        task.adjust = starting_model.unchanged
     elif run.new_head and task.output_layer:
         task.adjust = functools.partial(head_config.without, reason="--new_head")
     else:
