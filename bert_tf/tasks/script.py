@@ -244,9 +244,9 @@ class _Run:
             checkpoints.check_newest(self.output_dir)
         run_directory.check_output_dir(self.output_dir, task.files.config, task.files.head, trains=run.do_train)
         if run.do_train:
-            recorded = self.recorded_settings()
-            run_directory.check_fixed(self.output_dir, recorded)
-            self.finished = run_directory.is_finished(self.output_dir, recorded, self.num_train_steps)
+            self.recorded = self.recorded_settings()
+            run_directory.check_fixed(self.output_dir, self.recorded)
+            self.finished = run_directory.is_finished(self.output_dir, self.recorded, self.num_train_steps)
 
     def recorded_settings(self) -> dict:
         """What run.json keeps: all settings, and what the training data was."""
@@ -261,18 +261,14 @@ class _Run:
 
     def card_facts(self) -> CardFacts:
         """What is known of the run for the cards of its models."""
-        task, run, recorded = self.task, self.run, self.recorded_settings()
+        task, run, recorded = self.task, self.run, self.recorded
         others = {"seeds": run.num_seeds, "combinations of settings": len(run.combinations)}
         notes = (f"It is one of {number} {kind} that were tried." for kind, number in others.items() if number > 1)
-        return CardFacts(
-            run_directory.beginning_of_run(self.output_dir, run.init_checkpoint),
-            data=recorded[run_directory.TRAINING_DATA],
-            settings=run_directory.settings_shown(recorded, run, task.settings),
-            notes=tuple(notes),
-            usage=task.answers
-            and "from bert_tf import {}\n\n{}".format(*outcome.usage(task, card.PLACE, outcome.samples(task))),
-            is_served=task.answers is not None,
-        )
+        facts = {"data": recorded[run_directory.TRAINING_DATA], "notes": tuple(notes), "is_served": bool(task.answers)}
+        if task.answers:
+            usage = outcome.usage(task, card.PLACE, outcome.samples(task))
+            facts["usage"] = "from bert_tf import {}\n\n{}".format(*usage)
+        return run_directory.card_facts(self.output_dir, recorded, [run, task.settings], **facts)
 
     # --- train
 
@@ -296,10 +292,10 @@ class _Run:
     def claim(self, step: int) -> None:
         """Writes what goes with the training into output_dir, before the first step from `step` on."""
         if step >= self.num_train_steps:
-            run_directory.warn_of_changes(self.output_dir, self.recorded_settings())
+            run_directory.warn_of_changes(self.output_dir, self.recorded)
         elif self.chief:
-            task, begun = self.task, {run_directory.BEGINNING: self.files.card.beginning}
-            settings = {**self.recorded_settings(), **begun, run_directory.FINISHED: None}
+            task, beginning = self.task, self.files.card.beginning
+            settings = {**self.recorded, run_directory.BEGINNING: beginning, run_directory.FINISHED: None}
             # First, since it marks the directory as that of a run; see `run_directory.check_earlier_run`.
             run_directory.record_settings(self.output_dir, settings, resumed=step > 0)
             run_directory.claim_output_dir(self.output_dir, task.files.config, task.files.head, task.files.description)

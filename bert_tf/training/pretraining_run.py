@@ -212,15 +212,12 @@ def _recorded(task: PretrainingTask, data: Mapping[str, OpenedRecords]) -> dict:
 
 
 def _card_facts(task: PretrainingTask, data: Mapping[str, OpenedRecords]) -> CardFacts:
-    """What is known of the run for the card of its model; of a new run, this reads all weights that it begins from."""
-    settings, index = task.settings, data["input_file"].index
-    return CardFacts(
-        run_directory.beginning_of_run(settings.output_dir, settings.init_checkpoint),
-        data=f"{index.total_records:,} records, fingerprint {index.fingerprint}",
-        settings=run_directory.settings_shown(_recorded(task, data), settings),
-        usage=textwrap.dedent(_usage(task, card.PLACE, task.vocabulary is not None)),
-        is_served=task.vocabulary is not None,
-    )
+    """What is known of the run for the card of its model."""
+    settings, index, is_served = task.settings, data["input_file"].index, task.vocabulary is not None
+    usage = textwrap.dedent(_usage(task, card.PLACE, is_served))
+    facts = {"data": f"{index.total_records:,} records, fingerprint {index.fingerprint}", "usage": usage}
+    recorded = _recorded(task, data)
+    return run_directory.card_facts(settings.output_dir, recorded, [settings], is_served=is_served, **facts)
 
 
 def _usage(task: PretrainingTask, folder: str, has_vocabulary: bool) -> str:

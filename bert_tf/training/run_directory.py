@@ -6,7 +6,7 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 from absl import logging
@@ -14,6 +14,7 @@ from absl import logging
 from bert_tf.models.configuration.config import BertConfig
 from bert_tf.models.configuration.head_config import HEAD_CONFIG, KEYS_IN_CONFIG, NO_HEAD, HeadConfig, difference
 from bert_tf.models.files import card, open_weights
+from bert_tf.models.files.card import CardFacts
 from bert_tf.models.files.directory import config_files, find_config, read_head
 from bert_tf.models.files.saving import write_beside
 from bert_tf.system import removed, storage
@@ -318,29 +319,23 @@ _ALWAYS = (
 )  # fmt: skip
 
 
-def beginning_of_run(output_dir: str, init_checkpoint: str | None) -> dict | None:
-    """The weights that the run in output_dir began from, or, if it is new, begins from; None: it is not known.
+def card_facts(output_dir: str, recorded: Mapping[str, object], settings: Sequence, **others) -> CardFacts:
+    """What the cards of a run's models say of it; of a new run, this reads all weights that it begins from.
 
-    A resumed run takes them from its run.json: they may be elsewhere by now.
-
-    Args:
-      init_checkpoint: weights or a directory, for a new run; None: it begins from random weights.
-    """
-    if latest_checkpoint(output_dir):
-        return read_settings(output_dir).get(BEGINNING)
-    return card.beginning_of(init_checkpoint, open_weights.open_weights(init_checkpoint) if init_checkpoint else None)
-
-
-def settings_shown(recorded: Mapping[str, object], *settings) -> dict[str, object]:
-    """The settings for a card: what every reader looks for, and what is not at its default and leads to another model.
+    Its settings are what every reader looks for, and what is not at its default and leads to another model.
 
     Args:
-      recorded: as run.json has them. settings: of the run, whose classes know the defaults.
+      recorded: as run.json has them. settings: of the run, whose classes know the defaults. others: see `CardFacts`.
     """
+    if latest_checkpoint(output_dir):  # the weights that it began from may be elsewhere by now
+        beginning = read_settings(output_dir).get(BEGINNING)
+    else:
+        start = settings[0].init_checkpoint
+        beginning = card.beginning_of(start, open_weights.open_weights(start) if start else None)
     defaults = {field.name: field.default for own in settings for field in dataclasses.fields(own)}
     shown = {name: recorded[name] for name in _ALWAYS if recorded.get(name) is not None}
     for name in sorted(recorded.keys() - _WITHOUT_EFFECT - _SAID_ELSEWHERE):
         value = recorded[name]
         if value is not None and value is not False and value != defaults.get(name):
             shown.setdefault(name, value)
-    return card.public(json.loads(json.dumps(shown)))
+    return CardFacts(beginning, settings=card.public(json.loads(json.dumps(shown))), **others)
