@@ -175,7 +175,7 @@ class _Run:
     ):
         self.task, self.run, self.strategy, self.teacher = task, run, strategy, task.teacher
         self.num_train_steps, self.output_dir = num_train_steps, run.output_dir
-        self.chief, self.files, self.finished = task.is_chief, task.files, False
+        self.chief, self.files, self.recorded, self.finished = task.is_chief, task.files, {}, False
         self.compiles = distribution.compiles_steps(run.use_xla, strategy)
         self.eval_batch_size = run.eval_batch_size or run.predict_batch_size
         self.evaluated = {}  # step -> outputs on the main dev set, of the newest and the best evaluation
@@ -218,7 +218,7 @@ class _Run:
             step = loop.train(
                 trainer,
                 self.num_train_steps,
-                self.training_batches,
+                distribution.distribute(self.strategy, functools.partial(self.training_batches, step)),
                 self.output_dir,
                 evaluate=lambda step: self.evaluate(step, model) if self.is_due(step) else None,
                 eval_every_steps=self.eval_every_steps,
@@ -406,8 +406,7 @@ class _Run:
                 path = posixpath.join(self.output_dir, f"eval_results{examples.suffix}.txt")
                 run_directory.write_eval_results(path, results)
                 task.write_analysis(self.output_dir, examples, outputs, results)
-            if number == 0:
-                main = results
+            main = main or results
         if task.test_sets and step and not run.do_train:
             logging.info("Predictions of step %d:", step)
         for examples in task.test_sets:

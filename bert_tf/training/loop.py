@@ -9,7 +9,6 @@ and no exact resume; here they all work together.
 
 import contextlib
 import dataclasses
-import functools
 import json
 import math
 import posixpath
@@ -17,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -25,7 +24,6 @@ import tensorflow as tf
 from absl import logging
 from tqdm import tqdm
 
-from bert_tf.data.token_rows import Share
 from bert_tf.models.configuration import variable_names
 from bert_tf.models.files import card, initialize, saving
 from bert_tf.models.files.card import shown_results
@@ -33,7 +31,6 @@ from bert_tf.models.files.directory import ModelFiles
 from bert_tf.system import messages
 from bert_tf.system.storage import write_file, write_text_file
 from bert_tf.training import checkpoints
-from bert_tf.training.distribution import distribute, is_chief
 from bert_tf.training.step import Trainer
 from bert_tf.weights.tensor_files import Weights
 
@@ -86,7 +83,7 @@ def set_seed(seed: int, deterministic: bool) -> None:
 def train(
     trainer: Trainer,
     num_train_steps: int,
-    batches_from: Callable[[int, Share], tf.data.Dataset],
+    batches: Iterable,
     output_dir: str,
     *,
     evaluate: Callable[[int], dict | None] = lambda step: None,
@@ -100,7 +97,7 @@ def train(
 
     Args:
       output_dir: for checkpoints, which are also saved after SIGTERM and Ctrl-C, which then end the run.
-      batches_from: first step, share -> dataset of the parts of the batches from that step on.
+      batches: from the step that was restored on, without end, as `distribution.distribute` gives them.
       evaluate: called with the step every `eval_every_steps` and at the end; its numbers, if any, are logged.
       should_stop: asked at the start and after each evaluation; True ends the training early, with a checkpoint.
       kept_at_end: the tensors of the last checkpoint, by name; None: all that a further step would read.
@@ -115,9 +112,9 @@ def train(
     with (
         _stop_signals() as received,
         TrainingLog(trainer, output_dir, num_train_steps, cost_of_example) as log,
-        checkpoints.Writer(output_dir, settings.checkpoints_while_training, is_chief(trainer.strategy)) as writer,
+        checkpoints.Writer(output_dir, settings.checkpoints_while_training, trainer.is_chief) as writer,
     ):
-        iterator = iter(distribute(trainer.strategy, functools.partial(batches_from, step)))
+        iterator = iter(batches)
         periods = num_train_steps, log.period, settings.save_checkpoints_steps, eval_every_steps
         pace = _Pace(trainer, periods, received, meanwhile)
         while step < num_train_steps:
@@ -330,7 +327,7 @@ class TrainingLog:
 
     def __init__(self, trainer: Trainer, output_dir: str, last_step: int, cost_of_example: tuple[float, float]):
         self._trainer, self._output_dir, self._last_step = trainer, output_dir, last_step
-        self._active = is_chief(trainer.strategy)
+        self._active = trainer.is_chief
         self.period = max(1, min(trainer.settings.log_every_steps, last_step // _POINTS))
         costs = zip(("examples", "tokens", "model_flops"), (1.0, *cost_of_example), strict=True)
         self._per_step = {f"{unit}_per_second": trainer.settings.train_batch_size * cost for unit, cost in costs}

@@ -101,7 +101,7 @@ def _run(
             step = loop.train(
                 trainer,
                 last_step,
-                functools.partial(_training_batches, task, opened),
+                distribution.distribute(strategy, functools.partial(_training_batches, task, opened, step)),
                 folder,
                 evaluate=lambda step: evaluate(step) if every and step % every == 0 else None,
                 eval_every_steps=every,

@@ -24,7 +24,7 @@ from bert_tf.models.dropout import dropout_scope
 from bert_tf.models.files import initialize
 from bert_tf.system.messages import batches_with_progress
 from bert_tf.system.workers import batches_at_once, mapped_in_order
-from bert_tf.training.distribution import compiles_steps
+from bert_tf.training.distribution import compiles_steps, is_chief
 from bert_tf.training.settings import TrainingSettings
 from bert_tf.weights.bundle import CheckpointReader
 
@@ -61,6 +61,7 @@ class Trainer:
       checkpoint: of the run that goes on, whose loss scale is taken over.
 
     Attributes:
+      is_chief: whether this process writes the run's files.
       loss_scale, good_steps: variables, float32 and int32: the factor of the loss, and the steps since it changed.
     """
 
@@ -76,7 +77,7 @@ class Trainer:
     ):
         self.model, self.optimizer, self.objective = model, optimizer, objective
         self.strategy, self.settings, self.sum_loss = strategy, settings, sum_loss
-        self.scales_loss = settings.dtype == "float16"
+        self.scales_loss, self.is_chief = settings.dtype == "float16", is_chief(strategy)
         with tf.device("CPU:0"):
             self.loss_scale = tf.Variable(_FIRST_LOSS_SCALE if self.scales_loss else 1.0, trainable=False)
             self.good_steps = tf.Variable(0, trainable=False)

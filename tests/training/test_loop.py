@@ -89,7 +89,7 @@ def train_loop(tmp_path, batches, evaluate=lambda step: None, should_stop=lambda
     options = {"evaluate": evaluate, "eval_every_steps": trainer.settings.eval_every_steps}
     options["should_stop"] = should_stop
     try:
-        return loop.train(trainer, steps, lambda first, share: dataset.skip(first), str(tmp_path), **options)
+        return loop.train(trainer, steps, dataset.skip(trainer.step), str(tmp_path), **options)
     finally:
         trainer.settings = usual
 

@@ -91,7 +91,7 @@ def train(folder, steps: int, **options) -> None:
     batches, (model, optimizer) = make_batches(batch_size=4, steps=4), build(one_device())
     periods = {"log_every_steps": 1, "save_checkpoints_steps": 2}
     trainer = trainer_of(model, optimizer, PretrainingObjective, batch_size=4, **periods)
-    data = lambda first, share: tf.data.Dataset.from_tensor_slices(batches).repeat().skip(first)  # noqa: E731
+    data = tf.data.Dataset.from_tensor_slices(batches).repeat()
     loop.train(trainer, steps, data, str(folder), eval_every_steps=3, **options)
 
 
