@@ -111,14 +111,6 @@ def check_output_dir(path: str, flag: str) -> None:
         tempfile.TemporaryFile(dir=existing).close()
 
 
-def check_other_folder(output_dir: str, checkpoint: str) -> None:
-    """Refuses to write into the folder of the model that a run begins with, unless a run has begun in it."""
-    folder, model = os.path.realpath(output_dir), os.path.realpath(checkpoint)
-    is_run = os.path.exists(f"{folder}/run.json") or os.path.exists(f"{folder}/checkpoint")
-    if not is_run and folder == (model if os.path.isdir(model) else os.path.dirname(model)):
-        raise ValueError(f"--output_dir={output_dir} is the folder of --init_checkpoint: choose another one.")
-
-
 def check_output_file(path: str, flag: str) -> None:
     """Checks that a file can be written, or replaced; see `check_output_dir`."""
     if is_remote(path):

@@ -5,13 +5,14 @@ Each field is a flag of the scripts (`declare.define_flags`); what it means is s
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
 from bert_tf.data.tables import FileSettings
 from bert_tf.models.configuration.recipe import OPTIMIZER, SEARCHED, OptimizerSettings, Values, grid_points
 from bert_tf.models.files.directory import check_weights, read_head, vocabulary_in
-from bert_tf.system.checks import check_file, check_other_folder, check_output_dir, check_tf_config
+from bert_tf.system.checks import check_file, check_output_dir, check_tf_config
 from bert_tf.system.declare import ORIGINAL, REQUIRED, Flags, check_values, given, like, setting, settings_of
 from bert_tf.system.messages import naming_flag
 from bert_tf.system.storage import is_remote
@@ -312,7 +313,7 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
             if getattr(task_settings, name):
                 raise ValueError(f"--{name} is for training: give --do_train, or leave it out.")
         if self.init_checkpoint and (self.do_train or not is_remote(self.output_dir)):
-            check_other_folder(self.output_dir, self.init_checkpoint)
+            _check_other_folder(self.output_dir, self.init_checkpoint)
         task_settings.check(self)
 
     def check_flags(self) -> None:
@@ -355,6 +356,14 @@ class FineTuningSettings(OptimizerSettings, TeacherSettings, TrainingSettings, D
     def check_tables(self, files: FileSettings) -> None:
         """Refuses an action whose file is not given, not there, or empty."""
         self.check_files(check_file, **{name: getattr(files, name) for name in ("train_file", "dev_file", "test_file")})
+
+
+def _check_other_folder(output_dir: str, checkpoint: str) -> None:
+    """Refuses to write into the folder of the model that a run begins with, unless a run has begun in it."""
+    folder, model = os.path.realpath(output_dir), os.path.realpath(checkpoint)
+    is_run = os.path.exists(f"{folder}/run.json") or os.path.exists(f"{folder}/checkpoint")
+    if not is_run and folder == (model if os.path.isdir(model) else os.path.dirname(model)):
+        raise ValueError(f"--output_dir={output_dir} is the folder of --init_checkpoint: choose another one.")
 
 
 def checked_settings(kind: type[TaskSettings], values: Flags) -> tuple[FineTuningSettings, TaskSettings]:
