@@ -362,7 +362,9 @@ def _check_other_folder(output_dir: str, checkpoint: str) -> None:
     """Refuses to write into the folder of the model that a run begins with, unless a run has begun in it."""
     folder, model = os.path.realpath(output_dir), os.path.realpath(checkpoint)
     is_run = os.path.exists(f"{folder}/run.json") or os.path.exists(f"{folder}/checkpoint")
-    if not is_run and folder == (model if os.path.isdir(model) else os.path.dirname(model)):
+    # A SavedModel keeps its weights in a folder of its own.
+    model_dir = model if os.path.isdir(model) else os.path.dirname(model).removesuffix("/variables")
+    if not is_run and folder == model_dir:
         raise ValueError(f"--output_dir={output_dir} is the folder of --init_checkpoint: choose another one.")
 
 
