@@ -21,8 +21,7 @@ define_flags(FeatureSettings)
 
 def main(_):
     logging.set_verbosity(logging.INFO)
-    settings = settings_of(FeatureSettings, FLAGS, FeatureSettings.check_input)
-    settings.check()
+    settings = settings_of(FeatureSettings, FLAGS, FeatureSettings.check)
     # TensorFlow is imported here, so that --help and errors in flags or files appear at once.
     script.start_tensorflow(settings.num_virtual_cpus, trains=False)
     from bert_tf.tasks.features import extract

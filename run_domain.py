@@ -26,7 +26,6 @@ define_flags(DomainSettings)
 def main(_):
     logging.set_verbosity(logging.INFO)
     settings = settings_of(DomainSettings, FLAGS, DomainSettings.check)
-    settings.check()
     devices = settings.pretraining()
     script.start_tensorflow(devices.num_virtual_cpus, on_tpu=devices.strategy == "tpu")
     from bert_tf.tasks.domain.recipe import adapt

@@ -26,7 +26,6 @@ define_flags(PretrainingSettings)
 def main(_):
     logging.set_verbosity(logging.INFO)
     settings = settings_of(PretrainingSettings, FLAGS, PretrainingSettings.check)
-    settings.check()
     script.start_tensorflow(settings.num_virtual_cpus)
     from bert_tf.training import pretraining_run
 

@@ -225,7 +225,6 @@ def settings_of_records(**values) -> tuple[RecordSettings, InstanceSettings]:
     values = {name: value for name, value in values.items() if value is not None}
     known = {name: values.pop(name) for name in declared_in(RecordSettings) if name in values}
     records = with_models(RecordSettings(**known))
-    check_values(records)
     if records.masking is None:
         masking = "static" if values.get("rows", "pairs") == "pairs" else "dynamic"
         records = dataclasses.replace(records, masking=masking)

@@ -192,36 +192,31 @@ def _define_flag(name: str, kind, declared: Declared, default, values: Flags) ->
     setattr(values[name], _KEY, declared)
 
 
-def settings_of(
-    kind: type[Settings], values: Flags, before_download: Callable[[Settings], object] | None = None
-) -> Settings:
-    """Settings of a kind from a script's flags, checked by `check_values`. before_download: see `with_models`."""
+def settings_of(kind: type[Settings], values: Flags, check: Callable[[Settings], object] = check_values) -> Settings:
+    """Settings of a kind from a script's flags; see `with_models`."""
     chosen, set_flags = {}, flags_given(values)
     for name, declared in declared_in(kind).items():
         flag = _flag_name(name)
         if flag in set_flags or (flag in values and not declared.unset and values[flag].value is not None):
             chosen[name] = values[flag].value
     begun = values["output_dir"].value if "output_dir" in values else None
-    settings = with_models(kind(**chosen), begun, before_download)
-    check_values(settings)
-    return settings
+    return with_models(kind(**chosen), check, begun)
 
 
 def with_models(
-    settings: Settings, begun: str | None = None, before_download: Callable[[Settings], object] | None = None
+    settings: Settings, check: Callable[[Settings], object] = check_values, begun: str | None = None
 ) -> Settings:
-    """Settings with the local folders of models instead of their names on the hub, once all others are checked.
+    """Settings that were checked, with the local folders of models instead of their names on the hub.
 
     Args:
-      begun: the output_dir of a run that may go on. before_download: checks the settings with the names.
+      check: of the settings, before a model is downloaded, and with its folder.
+      begun: the output_dir of a run that may go on.
     """
+    check(settings)
     declared = declared_in(type(settings))
     named = [name for name, declaration in declared.items() if declaration.names_model(getattr(settings, name))]
     if not named:
         return settings
-    check_values(settings)
-    if before_download:
-        before_download(settings)
     from bert_tf.system import hub
 
     folders = {}
@@ -233,7 +228,9 @@ def with_models(
             with naming_flag(f"{flag}={value}"):
                 local = [*map(declaration.model_file, local)]
         folders[name] = local[0] if isinstance(value, str) else local
-    return dataclasses.replace(settings, **folders)
+    settings = dataclasses.replace(settings, **folders)
+    check(settings)
+    return settings
 
 
 def flags_given(values: Flags) -> set[str]:

@@ -111,7 +111,7 @@ def _prepare(
     newest = run_directory.check_earlier_run(run.output_dir, dataclasses.asdict(task.settings), trains=run.do_train)
     if run.search and newest:
         raise ValueError(f"--output_dir={run.output_dir} already holds a run: choose another one for --search.")
-    run = with_models(run, run.output_dir)
+    run = with_models(run, begun=run.output_dir)
     combinations = run.combinations
     run = dataclasses.replace(run, **combinations[0])
     if run.layers:

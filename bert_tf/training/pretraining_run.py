@@ -48,8 +48,7 @@ def pretrain(settings: PretrainingSettings) -> dict[str, float]:
       ValueError, OSError: settings, records, vocabulary or weights are invalid or don't match; names the flag.
       loop.NonFiniteLossError, SystemExit: see `loop.train`.
     """
-    settings = with_models(settings, settings.output_dir, PretrainingSettings.check)
-    settings.check()
+    settings = with_models(settings, PretrainingSettings.check, settings.output_dir)
     folder = settings.output_dir
     run_directory.check_script(folder, vars(settings))
     if settings.do_train:

@@ -371,6 +371,4 @@ def _check_other_folder(output_dir: str, checkpoint: str) -> None:
 def checked_settings(kind: type[TaskSettings], values: Flags) -> tuple[FineTuningSettings, TaskSettings]:
     """The settings of a fine-tuning run and of its task from a script's flags; see `FineTuningSettings.check`."""
     task_settings = settings_of(kind, values)
-    run = settings_of(FineTuningSettings, values, lambda run: run.check(task_settings))
-    run.check(task_settings)
-    return run, task_settings
+    return settings_of(FineTuningSettings, values, lambda run: run.check(task_settings)), task_settings

@@ -39,8 +39,7 @@ def adapt(settings: DomainSettings) -> dict:
       lacked the head, and `after` -> results; `fine_tuning`: start -> metric -> a value for each seed, empty without a
       task.
     """
-    settings = with_models(settings, settings.output_dir, DomainSettings.check)
-    settings.check()
+    settings = with_models(settings, DomainSettings.check, settings.output_dir)
     job, output_dir = _Job(settings, open_start(settings)), settings.output_dir
     with storage.locked(job.path("run.lock"), f"--output_dir={output_dir}"):
         others = {*names_in(output_dir)} - {"run.lock"}

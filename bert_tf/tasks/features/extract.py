@@ -350,8 +350,7 @@ def extract_features(
 
 def run(settings: FeatureSettings) -> None:
     """What extract_features.py does: checks model and text, then writes the features."""
-    settings = with_models(settings, before_download=FeatureSettings.check_input)
-    settings.check()
+    settings = with_models(settings, FeatureSettings.check)
     weights, files, tokenizer, layers = describe_model(settings)
     sentences = None
     if settings.pooling == SENTENCE:

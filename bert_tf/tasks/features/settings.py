@@ -88,7 +88,7 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
     )
 
     def check(self) -> None:
-        """Refuses contradictions, missing files, and an output that can't be written."""
+        """Refuses contradictions, a text that is not there, and an output that can't be written."""
         check_values(self)
         if self.strategy == "multi_worker_mirrored":
             raise ValueError(
@@ -107,10 +107,6 @@ class FeatureSettings(ComputationSettings, DeviceSettings, ModelSettings):
         if folder and not is_remote(folder) and not os.path.isdir(folder):
             raise ValueError(f"--output_file={self.output_file}: there is no directory {folder}.")
         check_output_file(self.output_file, "--output_file")
-        self.check_input()
-
-    def check_input(self) -> None:
-        """Refuses a text that is not there."""
         download_if_on_hub(self.input_file, "--input_file")
         if not is_remote(self.input_file):
             if not exists(self.input_file) or is_folder(self.input_file):
