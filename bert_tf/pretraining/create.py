@@ -28,7 +28,6 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data.record_index import companion_path
 from bert_tf.pretraining import shard as pretraining_shard
 from bert_tf.pretraining.corpus import Corpus
 from bert_tf.pretraining.corpus_formats import TextSettings
@@ -173,7 +172,7 @@ def _exclusive(job: ShardJob) -> Iterator[ShardJob]:
     """
     with contextlib.ExitStack() as stack:
         for path in sorted({*job.output_files}):
-            stack.enter_context(storage.file_locked(path, companion_path(path, "")))
+            stack.enter_context(storage.file_locked(path, summary_path(path)))
         storage.remove_temporary_files([path for shard in range(job.num_shards) for path in job.files(shard)])
         if not job.records.beam_runner:
             # A run of the same output has the same name for it, so that the next one finds what a killed one left.
