@@ -75,7 +75,7 @@ def define_flags(*classes, **changes):
     kinds.extend(classes)
     defined(*classes, **changes)
 
-declare.define_flags, declare.check_values = define_flags, lambda settings: None
+declare.define_flags, passes = define_flags, lambda settings: None
 sys.path.insert(0, sys.argv[1])
 for name in sys.argv[2:]:
     kinds.clear()
@@ -87,7 +87,7 @@ for name in sys.argv[2:]:
     flags.FLAGS([name, *(f"--{flag}={[*made[flag].choices, 'x'][0]}" for flag in needed)])
     holding = {}
     for kind in kinds:
-        holding |= {key.rstrip("_"): value for key, value in vars(declare.settings_of(kind, flags.FLAGS)).items()}
+        holding |= {k.rstrip("_"): value for k, value in vars(declare.settings_of(kind, flags.FLAGS, passes)).items()}
     found[name] = {
         flag: {
             "golden": [flags.FLAGS[flag].flag_type(), flags.FLAGS[flag].default,
