@@ -5,7 +5,6 @@ import json
 import posixpath
 import random
 
-import tensorflow as tf
 from absl import logging
 
 from bert_tf.models.configuration.head_config import HeadConfig
@@ -19,6 +18,7 @@ from bert_tf.tasks.squad import answers, data, metrics, outputs, windows
 from bert_tf.tasks.task import LOGGED_EXAMPLES, ExampleSet, FineTuningTask
 from bert_tf.text import tokenizer_files
 from bert_tf.training import run_directory
+from bert_tf.training.loop import event, open_events
 
 
 class SquadTask(FineTuningTask):
@@ -199,8 +199,5 @@ class SquadTask(FineTuningTask):
         results = self.score(examples, predictions, batch_size)
         path = posixpath.join(output_dir, "eval_results.txt")
         run_directory.write_eval_results(path, {**results, "global_step": step})
-        writer = tf.summary.create_file_writer(posixpath.join(output_dir, "eval"))
-        with writer.as_default(step=step):
-            for name, value in results.items():
-                tf.summary.scalar(name, value)
-        writer.close()
+        with open_events(posixpath.join(output_dir, "eval")) as events:
+            events.write(event(step, results))
