@@ -6,8 +6,7 @@ forms that give the same numbers:
 * the plain form, in `keras.ops`: for every Keras backend, TPUs, exported graphs and inference;
 * the fused form, for TensorFlow and training only: forward and backward are one small XLA program each, so that a chain
   such as mask, softmax and dropout passes over memory once instead of ten times. Compiling only these chains, and
-  leaving matrix products to oneDNN or cuBLAS, is faster on a CPU than compiling the whole step. A norm takes as long in
-  either form, but as one program it is traced once, not in each of 24 places: a third of a first step's tracing.
+  leaving matrix products to oneDNN or cuBLAS, is faster on a CPU than compiling the whole step.
 
 `set_fused(False)` switches to the plain form, and so do `one_program` and a TPUStrategy in scope: there the whole step
 is compiled.
@@ -165,10 +164,15 @@ def _add_bias(x, bias):
 
 def _residual_norm(x, residual, gamma, beta, drop, epsilon, dtype):
     z = dropped(_float32(x), drop)
-    z = z if residual is None else z + _float32(residual)
-    centered = z - ops.mean(z, axis=-1, keepdims=True)
-    variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)
-    return ops.cast(centered * ops.rsqrt(variance + epsilon) * gamma + beta, dtype)
+    normalized, _ = _normalized(z if residual is None else z + _float32(residual), epsilon)
+    return ops.cast(normalized * gamma + beta, dtype)
+
+
+def _normalized(x, epsilon):
+    """x with mean 0 and variance 1 over the last axis, and the factor that makes it so."""
+    centered = x - ops.mean(x, axis=-1, keepdims=True)
+    scale = ops.rsqrt(ops.mean(ops.square(centered), axis=-1, keepdims=True) + epsilon)
+    return centered * scale, scale
 
 
 def _softmax(scores, mask_bias, scale):
@@ -190,8 +194,7 @@ def bias_activation(x, bias, activation: str = "linear", training: bool = False)
         import tensorflow as tf
 
         if not tf.executing_eagerly():
-            # In this form TensorFlow makes one oneDNN primitive of a product, its bias and the activation, with float32
-            # inside, and needs no casts.
+            # TensorFlow makes one oneDNN primitive of a product, its bias and the activation, with float32 inside.
             return ACTIVATIONS[activation](tf.nn.bias_add(x, bias))
     return ops.cast(ACTIVATIONS[activation](_add_bias(x, bias)), x.dtype)
 
@@ -221,8 +224,7 @@ def attention_weights(scores, mask_bias, scale: float, drop: Drop | None = None,
     """
     if not training and on_cpu():
         # oneDNN fuses scale and mask into the preceding product, and its softmax computes in float32.
-        # softmax ignores a constant. Subtracting one preserves the scores of a row whose keys are all masked, also in
-        # bfloat16.
+        # Less a constant, to which softmax is blind, scores keep their bits where all keys are masked, in bfloat16 too.
         mask_bias = mask_bias - ops.max(mask_bias, axis=-1, keepdims=True)
         return ops.softmax(scores * ops.cast(scale, scores.dtype) + ops.cast(mask_bias, scores.dtype))
     if fuses(training):
@@ -320,6 +322,14 @@ def _compiled(function):
     return tf.function(function, jit_compile=True, autograph=False)
 
 
+def _column_sums(x):
+    """The sums over all axes but the last, as a product with ones, which matrix units accumulate in float32."""
+    import tensorflow as tf
+
+    rows = tf.reshape(x, [-1, x.shape[-1]])
+    return tf.linalg.matvec(rows, tf.ones([tf.shape(rows)[0]], rows.dtype), transpose_a=True)
+
+
 @functools.cache
 def _fused_bias_activation(activation):
     import tensorflow as tf
@@ -334,10 +344,7 @@ def _fused_bias_activation(activation):
     def fused(x, bias):
         def gradient(upstream):
             slope = backward(x, bias, upstream)
-            # The sum over all axes but the last as a product with ones, which matrix units accumulate in float32.
-            rows = tf.reshape(slope, [-1, tf.shape(slope)[-1]])
-            total = tf.linalg.matvec(rows, tf.ones([tf.shape(rows)[0]], rows.dtype), transpose_a=True)
-            return slope, tf.cast(total, bias.dtype)
+            return slope, tf.cast(_column_sums(slope), bias.dtype)
 
         return forward(x, bias), gradient
 
@@ -346,24 +353,33 @@ def _fused_bias_activation(activation):
 
 @functools.cache
 def _fused_norm(rate, epsilon, dtype):
-    """`residual_norm`, whose gradient TensorFlow computes within one program."""
     import tensorflow as tf
 
-    def plain(x, residual, gamma, beta, key):
-        return _residual_norm(x, residual, gamma, beta, Drop(rate, key) if rate else None, epsilon, dtype)
-
-    forward = _compiled(plain)
+    def drop(x, key):
+        return dropped(x, Drop(rate, key) if rate else None)
 
     @_compiled
-    def backward(upstream, key, *values):
-        with tf.GradientTape() as tape:
-            tape.watch(values)
-            y = plain(*values, key)
-        return tape.gradient(y, values, upstream)
+    def forward(x, residual, gamma, beta, key):
+        normalized, scale = _normalized(drop(_float32(x), key) + _float32(residual), epsilon)
+        return ops.cast(normalized * gamma + beta, dtype), normalized, scale
+
+    @_compiled
+    def backward(upstream, normalized, scale, gamma, key):
+        upstream = _float32(upstream)
+        slope, of_gamma = upstream * gamma, upstream * normalized
+        along = ops.mean(slope * normalized, axis=-1, keepdims=True)
+        slope = scale * (slope - ops.mean(slope, axis=-1, keepdims=True) - normalized * along)
+        return ops.cast(drop(slope, key), dtype), ops.cast(slope, dtype), of_gamma, upstream
 
     @tf.custom_gradient
-    def fused(*values):
-        return forward(*values), lambda upstream: (*backward(upstream, values[-1], *values[:-1]), None)
+    def fused(x, residual, gamma, beta, key):
+        y, normalized, scale = forward(x, residual, gamma, beta, key)
+
+        def gradient(upstream):
+            of_x, of_residual, *rows = backward(upstream, normalized, scale, gamma, key)
+            return of_x, of_residual, *map(_column_sums, rows), None
+
+        return y, gradient
 
     return fused
 

@@ -293,11 +293,11 @@ def _global_norm(gradients: Sequence, squares: Sequence):
     """
     halves = [square for square in squares if square is not None]
     whole = [tf.cast(g, tf.float32) for g, square in zip(gradients, squares, strict=True) if square is None]
-    if kernels.in_one_program():  # a reduction for all vectors, and one for all matrices of a shape
-        alike = {}
-        for gradient in whole:
-            alike.setdefault(tuple(gradient.shape) if len(gradient.shape) > 1 else "vectors", []).append(gradient)
-        whole = [tf.concat(gradients, 0) if len(gradients) > 1 else gradients[0] for gradients in alike.values()]
+    joins, alike = kernels.in_one_program(), {}  # matrices of a shape, as all vectors are
+    for number, gradient in enumerate(whole):
+        shape = tuple(gradient.shape)
+        alike.setdefault("vectors" if len(shape) == 1 else shape if joins else number, []).append(gradient)
+    whole = [tf.concat(gradients, 0) if len(gradients) > 1 else gradients[0] for gradients in alike.values()]
     return tf.sqrt(2.0 * tf.reduce_sum(tf.stack([*halves, *map(_half_square, whole)])))
 
 
