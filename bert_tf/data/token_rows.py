@@ -325,8 +325,7 @@ def _dataset(batches: Callable[[], Iterator], rows: TokenRows, batch_size: int, 
     for name, values in rows.labels.items():
         specs[name] = tf.TensorSpec([batch_size, *values.shape[1:]], tf.as_dtype(values.dtype))
     options = tf.data.Options()
-    # With autotuning, a dataset's end waits for the tuner's next wake-up, after 10 ms, 20 ms, ... 41 s, which may take
-    # as long as the dataset did.
+    # With autotuning, a dataset's end waits for the tuner's next wake-up, which may take as long as the dataset did.
     options.autotune.enabled = False
     return tf.data.Dataset.from_generator(batches, output_signature=specs).with_options(options)
 

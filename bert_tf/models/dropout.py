@@ -188,8 +188,7 @@ def random_bits(seed, starts, size):
       starts: int32 [...], the number of each row's first element, counted over the whole tensor.
     """
     seed = ops.cast(seed, "uint32")
-    # Two keys, one added before and one mixed in between the rounds: with a single key, the masks of two seeds would
-    # be shifted copies of each other.
+    # Two keys, before and between the rounds: with one, the masks of two seeds would be shifted copies of each other.
     first_key = _mix(_mix(seed[..., 0], 16, 0x7FEB352D), 15, 0x846CA68B)
     second_key = _mix(_mix(ops.bitwise_xor(seed[..., 1], first_key), 16, 0x21F0AAAD), 15, 0xD35A2D97)
     # The elements' numbers. The key comes first: XLA would make numbers without it a constant of the tensor's size.

@@ -332,8 +332,7 @@ class BertEncoder(NamedInputs, Rebuilt, keras.Model):
 
 
 # --- floating-point operations ----------------------------------------------------------------------------------------
-# Those of the matrix products that a model's outputs need: of the last layer, keys and values of all tokens, and the
-# rest only for the tokens that are read.
+# Those of the matrix products that outputs need: in the last layer only keys and values are those of all tokens.
 
 
 def reads_few(count: float, length: float) -> bool:

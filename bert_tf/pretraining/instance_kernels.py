@@ -328,8 +328,7 @@ def _mask(
         token = row[position]
         if token == cls_id or token == sep_id:  # noqa: SIM109  Numba would build a tuple
             continue
-        # A piece that continues a word, at the beginning of B, joins the last word of A, over the [SEP] between them,
-        # as in the original.
+        # As in the original, a piece that continues a word, at the beginning of B, joins the last word of A.
         if not (whole_words and num_words and continues[position]):
             order[num_words] = begins[num_words] = num_candidates
             num_words += 1

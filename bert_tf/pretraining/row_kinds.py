@@ -123,8 +123,7 @@ def pack(lengths: np.ndarray, row_length: int, max_items: int, rng: random.Rando
 
 
 # ---- compiled loops --------------------------------------------------------------------------------------------------
-# Each goes on where its last call ended, so that memory does not limit the size of the text. Spans have the columns of
-# `instance_kernels`.
+# Each goes on where its last call ended: memory does not limit the text. For spans' columns see `instance_kernels`.
 
 
 @inner

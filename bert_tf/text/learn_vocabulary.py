@@ -171,8 +171,7 @@ def learn_pieces(
 def _single_pieces(characters: set[str]) -> tuple[list[str], list[str]]:
     """The pieces of one character: alone, and with "##"."""
     alone = sorted(characters)
-    # A character that is always a separate token can't continue a word: for Chinese, leaving out these "##" forms saves
-    # thousands of rows.
+    # A character that is always a separate token continues no word; for Chinese this saves thousands of rows.
     return alone, ["##" + char for char in alone if not is_punctuation(char) and not is_cjk(char)]
 
 

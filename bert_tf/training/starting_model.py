@@ -55,8 +55,7 @@ def describe_model(values: FineTuningSettings, newest: str | None, head: str | N
     files.head = dataclasses.replace(files.head, untrained=())
     tokenizer = make_tokenizer(files, values)
     files.max_seq_length = values.max_seq_length
-    # A resumed run has its own check: `run_directory.check_output_dir`. With another configuration either side may lack
-    # layers, as in the original.
+    # For a resumed run see `run_directory.check_output_dir`. With another configuration either side may lack layers.
     if values.init_checkpoint and not newest and not values.bert_config_file:
         with naming_flag("--init_checkpoint"):
             check_depth(weights, files.config, files.config_file or files.config.file_name)

@@ -57,8 +57,7 @@ def arguments_of_size(layers: int, hidden: int, heads: int | None = None, **othe
     }
 
 
-# The first 24 are from "Well-Read Students Learn Better" (Turc et al. 2019), the "miniatures" of the original's README;
-# the others complete Table 6 of the paper.
+# The first 24 are the "miniatures" of the original's README (Turc et al. 2019); the others complete Table 6.
 _MINIATURES = {
     **{
         f"L-{layers}_H-{hidden}": arguments_of_size(layers, hidden, type_vocab_size=2)

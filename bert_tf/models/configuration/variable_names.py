@@ -20,8 +20,7 @@ from bert_tf.models.configuration.config import BertConfig
 from bert_tf.system.messages import some
 from bert_tf.weights.tensor_files import Weights, base_name, is_model_variable, renamed
 
-# The output layers of the original's run_classifier.py (root scope) and run_squad.py, and the hidden layer that some
-# families have before the former.
+# The output layers of the original's run_classifier.py (root scope) and run_squad.py, and some families' hidden layer.
 HIDDEN_LAYER = ("pre_classifier/kernel", "pre_classifier/bias")
 HEAD_NAMES = ("output_weights", "output_bias", "cls/squad/output_weights", "cls/squad/output_bias", *HIDDEN_LAYER)
 REPLACED_TOKEN_HEAD = "discriminator_predictions/dense/kernel"

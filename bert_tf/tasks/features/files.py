@@ -161,8 +161,7 @@ def _write_examples(
         return tf.train.Feature(int64_list=tf.train.Int64List(value=numbers))
 
     def floats(values: np.ndarray) -> tf.train.Feature:
-        # A list of floats in a protocol buffer is a key, its length in bytes and the bytes: read as such it need not
-        # be made number by number.
+        # In a protocol buffer, floats are a key, the number of bytes, and the bytes: they are not made one by one.
         data = np.ascontiguousarray(values, "<f4").tobytes()
         return tf.train.Feature(float_list=tf.train.FloatList.FromString(b"\x0a" + pack([len(data)]) + data))
 
